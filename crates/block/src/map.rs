@@ -1,0 +1,135 @@
+//! The block map: device offset -> zeros, metadata, or a file's range.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use inarch_tree::InodeId;
+
+/// Bytes in a block; every offset of a map counts in blocks of this size.
+pub const BLOCK_SIZE: usize = 4096;
+
+/// Renders a format's metadata blocks, when they are read. Pure: the same block always gives the same bytes.
+pub trait Metadata: Send + Sync {
+    /// Writes device block `block` into `out`, which holds zeros. Called only for blocks in the map's metadata
+    /// ranges, from several threads at once; must be cheap enough to do on every read (tens of microseconds).
+    fn render(&self, block: u64, out: &mut [u8; BLOCK_SIZE]);
+}
+
+/// `blocks` blocks of the device, from block `start`, that hold the file `inode` from its block `first`.
+/// The last block may reach beyond the file's end; that tail reads as zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileExtent {
+    /// First block on the device.
+    pub start: u64,
+    /// Number of blocks, not 0.
+    pub blocks: u32,
+    /// First block within the file.
+    pub first: u32,
+    /// The file.
+    pub inode: InodeId,
+}
+
+/// What a run of blocks is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Run {
+    /// Zeros.
+    Zeros,
+    /// To be rendered by the map's [`Metadata`].
+    Metadata,
+    /// A range of a file that starts `block` blocks into it.
+    File {
+        /// The file.
+        inode: InodeId,
+        /// Block within the file where the run starts.
+        block: u64,
+    },
+}
+
+/// Why parts do not make a map: a mistake in a format's planner, never in its input.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum MapError {
+    /// Ranges overlap, are empty, out of order or beyond the device's end.
+    #[error("{0} at block {1} overlaps what is before it, is empty, or ends beyond the device")]
+    Disorder(&'static str, u64),
+}
+
+/// What every block of a device is. Blocks that no range names are zeros.
+pub struct BlockMap {
+    blocks: u64,
+    metadata: Vec<Range<u64>>,
+    files: Vec<FileExtent>,
+    renderer: Arc<dyn Metadata>,
+}
+
+impl BlockMap {
+    /// A map of `blocks` blocks from metadata ranges and file extents, each ascending and disjoint.
+    pub fn new(
+        blocks: u64,
+        metadata: Vec<Range<u64>>,
+        files: Vec<FileExtent>,
+        renderer: Arc<dyn Metadata>,
+    ) -> Result<BlockMap, MapError> {
+        let mut end = 0;
+        for range in &metadata {
+            if range.start < end || range.is_empty() || range.end > blocks {
+                return Err(MapError::Disorder("metadata", range.start));
+            }
+            end = range.end;
+        }
+        end = 0;
+        for file in &files {
+            if file.start < end || file.blocks == 0 || file.start + u64::from(file.blocks) > blocks {
+                return Err(MapError::Disorder("a file", file.start));
+            }
+            end = file.start + u64::from(file.blocks);
+        }
+        Ok(BlockMap { blocks, metadata, files, renderer })
+    }
+
+    /// Blocks of the whole map.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// The ranges of blocks that are metadata, ascending.
+    pub fn metadata(&self) -> &[Range<u64>] {
+        &self.metadata
+    }
+
+    /// The files' extents, ascending by device block.
+    pub fn files(&self) -> &[FileExtent] {
+        &self.files
+    }
+
+    /// What `block` is, and for how many blocks from there (at least 1) it goes on; zeros beyond the end.
+    pub fn lookup(&self, block: u64) -> (Run, u64) {
+        let mut limit = u64::MAX;
+        let next = self.files.partition_point(|file| file.start <= block);
+        if let Some(file) = next.checked_sub(1).and_then(|i| self.files.get(i)) {
+            let within = block - file.start;
+            if within < u64::from(file.blocks) {
+                let run = Run::File { inode: file.inode, block: u64::from(file.first) + within };
+                return (run, u64::from(file.blocks) - within);
+            }
+        }
+        if let Some(file) = self.files.get(next) {
+            limit = file.start;
+        }
+        let next = self.metadata.partition_point(|range| range.start <= block);
+        if let Some(range) = next.checked_sub(1).and_then(|i| self.metadata.get(i))
+            && block < range.end
+        {
+            return (Run::Metadata, range.end.min(limit) - block);
+        }
+        if let Some(range) = self.metadata.get(next) {
+            limit = limit.min(range.start);
+        }
+        (Run::Zeros, limit - block)
+    }
+
+    /// Renders metadata block `block` into `out`, whatever `out` held.
+    pub fn render(&self, block: u64, out: &mut [u8; BLOCK_SIZE]) {
+        out.fill(0);
+        self.renderer.render(block, out);
+    }
+}

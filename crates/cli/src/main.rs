@@ -1,0 +1,2 @@
+//! The `inarch` command.
+fn main() {}

@@ -1,0 +1,16 @@
+//! A file tree as an immutable snapshot: names, attributes, and where each byte lives.
+//!
+//! A [`Tree`] holds no file content. Every source (today: a directory of this host, by [`scan`]) builds one
+//! through a [`Builder`]; every offering (a block map, an image, a live share) reads one. The same input gives
+//! the same tree: entries are sorted by name bytes and inodes are numbered in walk order, so no clock, thread or
+//! hash order reaches what is made of it.
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod inode;
+mod tree;
+
+pub use builder::{BuildError, Builder};
+pub use inode::{Attributes, FileType, Inode, InodeId, Timestamp};
+pub use tree::{DataRange, Entries, Entry, Tree, Xattr, XattrSetId};

@@ -1,0 +1,189 @@
+//! The tree itself: four flat tables and an arena of names.
+
+use std::ops::Range;
+
+use crate::{FileType, Inode, InodeId};
+
+/// One extended attribute: its full name (`user.x`, `security.capability`, `system.posix_acl_access`) and its value
+/// as `getxattr` gives it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Xattr {
+    /// Name with its namespace, without a final NUL.
+    pub name: Box<[u8]>,
+    /// Value.
+    pub value: Box<[u8]>,
+}
+
+/// A set of extended attributes that any number of inodes share; 0 is the empty set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct XattrSetId(pub u32);
+
+impl XattrSetId {
+    /// No extended attributes.
+    pub const NONE: XattrSetId = XattrSetId(0);
+}
+
+/// A name in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// 1 to 255 bytes, never `/`, NUL, `.` or `..`; not always UTF-8.
+    pub name: &'a [u8],
+    /// What it names.
+    pub inode: InodeId,
+}
+
+/// A range of a file that has content, in bytes; what lies between ranges is a hole and reads as zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataRange {
+    /// Where in the file it starts.
+    pub offset: u64,
+    /// How long it is; never 0.
+    pub length: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawEntry {
+    pub(crate) name: u32,
+    pub(crate) inode: InodeId,
+    /// The directory it is in.
+    pub(crate) parent: InodeId,
+    pub(crate) name_len: u8,
+}
+
+/// A directory's slice of the entry table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawDirectory {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
+
+/// An immutable snapshot of a file tree; see the crate's page.
+#[derive(Debug)]
+pub struct Tree {
+    pub(crate) inodes: Vec<Inode>,
+    pub(crate) entries: Vec<RawEntry>,
+    pub(crate) directories: Vec<RawDirectory>,
+    pub(crate) names: Vec<u8>,
+    pub(crate) targets: Vec<Range<u32>>,
+    pub(crate) target_bytes: Vec<u8>,
+    pub(crate) sparse: Vec<Box<[DataRange]>>,
+    pub(crate) xattr_sets: Vec<Box<[Xattr]>>,
+}
+
+impl Tree {
+    /// Number of inodes, the root included; ids are `0..inode_count`.
+    pub fn inode_count(&self) -> u32 {
+        self.inodes.len() as u32
+    }
+
+    /// Number of names, the root not included: what `find -mindepth 1` prints.
+    pub fn entry_count(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// An inode's attributes. Panics if the id is not of this tree.
+    pub fn inode(&self, id: InodeId) -> &Inode {
+        &self.inodes[id.index()]
+    }
+
+    /// All inodes in order of their ids.
+    pub fn inodes(&self) -> impl ExactSizeIterator<Item = (InodeId, &Inode)> {
+        self.inodes.iter().enumerate().map(|(i, inode)| (InodeId(i as u32), inode))
+    }
+
+    /// A directory's entries, sorted by name bytes, without `.` and `..`; empty for anything but a directory.
+    pub fn entries(&self, dir: InodeId) -> Entries<'_> {
+        let inode = self.inode(dir);
+        let range = match (inode.file_type(), self.directories.get(inode.detail as usize)) {
+            (FileType::Directory, Some(d)) => d.first as usize..(d.first + d.count) as usize,
+            _ => 0..0,
+        };
+        Entries { tree: self, raw: self.entries[range].iter() }
+    }
+
+    /// The directory that holds an inode (its first name's, where it has several); the root's parent is the root.
+    pub fn parent(&self, id: InodeId) -> InodeId {
+        match self.entries.get(self.inode(id).entry as usize) {
+            Some(entry) => entry.parent,
+            None => InodeId::ROOT,
+        }
+    }
+
+    /// What a symlink points at: 1 to 4095 bytes; empty for anything but a symlink.
+    pub fn symlink_target(&self, id: InodeId) -> &[u8] {
+        let inode = self.inode(id);
+        match (inode.file_type(), self.targets.get(inode.detail as usize)) {
+            (FileType::Symlink, Some(r)) => &self.target_bytes[r.start as usize..r.end as usize],
+            _ => &[],
+        }
+    }
+
+    /// The ranges of a sparse regular file that hold data: ascending, disjoint, within its size. `None` for a
+    /// file without holes, whose one range is `0..size`.
+    pub fn sparse_ranges(&self, id: InodeId) -> Option<&[DataRange]> {
+        let inode = self.inode(id);
+        match inode.file_type() {
+            FileType::Regular => self.sparse.get(inode.detail as usize).map(|ranges| &**ranges),
+            _ => None,
+        }
+    }
+
+    /// A set of extended attributes, sorted by name.
+    pub fn xattrs(&self, set: XattrSetId) -> &[Xattr] {
+        self.xattr_sets.get(set.0 as usize).map_or(&[], |set| set)
+    }
+
+    /// The path from the root to an inode (by its first name), without a leading slash; empty for the root.
+    pub fn path(&self, id: InodeId) -> Vec<u8> {
+        let mut names = Vec::new();
+        let mut entry = self.inode(id).entry;
+        while let Some(raw) = self.entries.get(entry as usize) {
+            names.push(self.name(raw));
+            entry = self.inode(raw.parent).entry;
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+
+    /// Follows names from the root; `None` if one is missing. Symlinks are not followed.
+    pub fn lookup(&self, path: &[u8]) -> Option<InodeId> {
+        let mut at = InodeId::ROOT;
+        for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
+            let inode = self.inode(at);
+            if inode.file_type() != FileType::Directory {
+                return None;
+            }
+            let dir = self.directories.get(inode.detail as usize)?;
+            let entries = &self.entries[dir.first as usize..(dir.first + dir.count) as usize];
+            let found = entries.binary_search_by(|raw| self.name(raw).cmp(name)).ok()?;
+            at = entries[found].inode;
+        }
+        Some(at)
+    }
+
+    fn name(&self, raw: &RawEntry) -> &[u8] {
+        &self.names[raw.name as usize..raw.name as usize + usize::from(raw.name_len)]
+    }
+}
+
+/// Iterator over a directory's entries; see [`Tree::entries`].
+#[derive(Clone, Debug)]
+pub struct Entries<'a> {
+    tree: &'a Tree,
+    raw: std::slice::Iter<'a, RawEntry>,
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Entry<'a>;
+
+    fn next(&mut self) -> Option<Entry<'a>> {
+        let raw = self.raw.next()?;
+        Some(Entry { name: self.tree.name(raw), inode: raw.inode })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.raw.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Entries<'_> {}
