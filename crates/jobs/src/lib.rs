@@ -1,0 +1,1 @@
+//! What each command does, from its sources to its offering.
