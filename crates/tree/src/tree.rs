@@ -173,6 +173,14 @@ pub struct Entries<'a> {
     raw: std::slice::Iter<'a, RawEntry>,
 }
 
+impl<'a> Entries<'a> {
+    /// The entry `index` places after the next one, without moving on.
+    pub fn get(&self, index: usize) -> Option<Entry<'a>> {
+        let raw = self.raw.as_slice().get(index)?;
+        Some(Entry { name: self.tree.name(raw), inode: raw.inode })
+    }
+}
+
 impl<'a> Iterator for Entries<'a> {
     type Item = Entry<'a>;
 
