@@ -1,0 +1,42 @@
+# The commands of this project. `make demo` and `make test` need nothing but a Debian 12 with Rust, as root (or with
+# sudo for the packages); each installs what it needs.
+
+.PHONY: all demo test lint bench soak setup setup-test setup-bench install clean
+
+target := $(or $(CARGO_TARGET_DIR),target)
+inarch := $(target)/release/inarch
+
+all: setup
+	cargo build --release
+
+demo: all
+	INARCH=$(inarch) scripts/demo
+
+test: setup-test
+	cargo build --release
+	cargo test --workspace --release
+
+lint: setup
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --release -- -D warnings
+
+bench: setup-bench all
+	INARCH=$(inarch) benches/all
+
+soak: setup-test all
+	INARCH=$(inarch) scripts/soak
+
+install: all
+	install -D $(inarch) $(DESTDIR)/usr/local/bin/inarch
+
+setup:
+	@scripts/setup run
+
+setup-test:
+	@scripts/setup run test
+
+setup-bench:
+	@scripts/setup run bench
+
+clean:
+	cargo clean
