@@ -1,0 +1,104 @@
+//! Unpacked kernels that are kept between runs.
+//!
+//! An entry is two files: `KEY` is the vmlinux, `KEY.release` its release. The key tells one state of one file (device,
+//! inode, size, times of change), so a kernel that was replaced makes a new entry. Both files come into place by a rename
+//! once they are on the disk: concurrent runs and crashes leave a whole file or none. An entry that no run has used for
+//! [`MAX_AGE`] goes when another one comes.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// How long an unused entry stays.
+pub const MAX_AGE: Duration = Duration::from_secs(14 * 24 * 3600);
+
+const RELEASE_SUFFIX: &str = ".release";
+
+/// One state of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key(String);
+
+impl Key {
+    /// The key of the file that `metadata` describes.
+    pub fn of(metadata: &Metadata) -> Key {
+        let (device, inode, size) = (metadata.dev(), metadata.ino(), metadata.size());
+        let (changed, fraction) = (metadata.ctime(), metadata.ctime_nsec());
+        let (modified, modified_fraction) = (metadata.mtime(), metadata.mtime_nsec());
+        Key(format!("{device:x}-{inode:x}-{size:x}-{modified:x}.{modified_fraction:x}-{changed:x}.{fraction:x}"))
+    }
+}
+
+/// An entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// The unpacked vmlinux.
+    pub image: PathBuf,
+    /// Its release.
+    pub release: String,
+}
+
+/// The directory with the entries.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    directory: PathBuf,
+}
+
+impl Cache {
+    /// The cache in `directory`, which need not exist yet.
+    pub fn at(directory: &Path) -> Cache {
+        Cache { directory: directory.to_owned() }
+    }
+
+    /// The entry of `key`; it then counts as used now.
+    pub fn get(&self, key: &Key) -> Option<Hit> {
+        let image = self.directory.join(&key.0);
+        let release = fs::read_to_string(self.release_file(key)).ok()?;
+        let file = File::open(&image).ok()?;
+        // Only the owner may set the time; in a cache shared by a team the others' use does not count.
+        let _ = file.set_modified(SystemTime::now());
+        Some(Hit { image, release })
+    }
+
+    /// Makes an entry and drops those that are out of use. Returns the image's path.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn insert(&self, key: &Key, release: &str, vmlinux: &[u8]) -> io::Result<PathBuf> {
+        fs::create_dir_all(&self.directory)?;
+        self.prune();
+        let image = self.directory.join(&key.0);
+        self.put(&image, vmlinux)?;
+        // The release comes last: an entry without it is not looked at.
+        self.put(&self.release_file(key), release.as_bytes())?;
+        Ok(image)
+    }
+
+    fn put(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(&self.directory)?;
+        file.write_all(bytes)?;
+        file.as_file().sync_data()?;
+        file.persist(path)?;
+        Ok(())
+    }
+
+    fn release_file(&self, key: &Key) -> PathBuf {
+        self.directory.join(format!("{}{RELEASE_SUFFIX}", key.0))
+    }
+
+    /// Removes entries, and what an interrupted run left, that are older than [`MAX_AGE`]. A failure is no harm.
+    fn prune(&self) {
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let age = entry.metadata().and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
+            let old = matches!(age, Ok(Ok(age)) if age > MAX_AGE);
+            // An entry's age is that of its image.
+            if old && !entry.file_name().as_encoded_bytes().ends_with(RELEASE_SUFFIX.as_bytes()) {
+                let _ = fs::remove_file(entry.path());
+                let mut release = entry.path().into_os_string();
+                release.push(RELEASE_SUFFIX);
+                let _ = fs::remove_file(release);
+            }
+        }
+    }
+}
