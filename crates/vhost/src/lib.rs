@@ -1,1 +1,34 @@
-//! To come.
+//! vhost-user devices: virtio devices of a virtual machine that this process implements.
+//!
+//! A front end (QEMU, cloud-hypervisor, ...) connects to a Unix socket, shares the guest's memory and hands over the
+//! virtqueues; from then on the guest's driver talks to this process without the front end in between.
+//!
+//! 1. [`blk::BlkServer`] takes a connected socket, or accepts on a listening one.
+//! 2. The connection answers the front end's control messages: features, configuration space, memory regions and the
+//!    addresses of the rings. The wire format is the `vhost` crate's.
+//! 3. Each virtqueue that the front end starts gets a thread. It sleeps until the driver kicks, takes every request
+//!    that is available, and interrupts the guest once.
+//! 4. A request is a chain of descriptors, parsed and executed by the device, here [`blk`].
+//!
+//! The socket can be served before the device behind it exists: see [`Pending`].
+//!
+//! Nothing that a guest writes into its rings or buffers ends a thread or the process: a request that makes no sense
+//! is answered with an error status, a ring that makes no sense is stopped until the driver resets it.
+
+#![forbid(unsafe_code)]
+
+pub mod blk;
+mod connection;
+mod device;
+mod event;
+mod memory;
+mod pending;
+mod serve;
+mod vring;
+
+pub use device::VirtioDevice;
+pub use event::Event;
+pub use memory::GuestMemory;
+pub use pending::Pending;
+pub use serve::{ServeError, StopHandle};
+pub use vring::{Stop, VringError, process_available};

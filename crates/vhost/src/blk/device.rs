@@ -1,0 +1,45 @@
+//! What a block device server asks of the device behind it.
+
+use std::io;
+
+use vm_memory::VolatileSlice;
+
+/// A device of bytes. Called from several threads at once. Offsets and lengths are in bytes, multiples of 512, and
+/// end within the capacity.
+pub trait BlockDevice: Send + Sync + 'static {
+    /// Bytes of the device.
+    fn capacity(&self) -> u64;
+
+    /// Whether writes are refused.
+    fn read_only(&self) -> bool;
+
+    /// Fills `out`, one slice after the other, with the device's bytes from `offset` on.
+    ///
+    /// # Errors
+    /// The bytes cannot be had; `out` may have been changed.
+    fn read_at(&self, offset: u64, out: &[VolatileSlice<'_>]) -> io::Result<()>;
+
+    /// Writes the slices, one after the other, from `offset` on.
+    ///
+    /// # Errors
+    /// The device refuses or fails; part of the range may have been written.
+    fn write_at(&self, offset: u64, data: &[VolatileSlice<'_>]) -> io::Result<()>;
+
+    /// The range's content is of no interest any more; what it reads as afterwards is the device's choice.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::write_at`].
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()>;
+
+    /// Makes the range read as zeros; `unmap` permits to free its space.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::write_at`].
+    fn write_zeroes(&self, offset: u64, length: u64, unmap: bool) -> io::Result<()>;
+
+    /// Makes every write that was acknowledged outlive this process and, where that was asked for, the machine.
+    ///
+    /// # Errors
+    /// It cannot be known whether they would.
+    fn flush(&self) -> io::Result<()>;
+}

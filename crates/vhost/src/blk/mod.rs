@@ -1,0 +1,123 @@
+//! The block device (virtio 1.2, section 5.2): serves a [`BlockDevice`] as a guest's disk.
+
+mod config;
+mod device;
+mod disk;
+mod request;
+
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+
+pub use config::{BLOCK_SIZE, MAX_RANGE_SECTORS, MAX_RANGES, SECTOR_SIZE};
+pub use device::BlockDevice;
+pub use disk::VirtioBlk;
+
+use crate::event::{Event, EventSink};
+use crate::pending::Pending;
+pub use crate::serve::StopHandle;
+use crate::serve::{self, ServeError};
+
+/// Bytes of a serial number (`VIRTIO_BLK_ID_BYTES`).
+pub const SERIAL_SIZE: usize = 20;
+
+/// A disk's serial number: at most [`SERIAL_SIZE`] bytes, the rest zeros. Linux shows it as
+/// `/sys/block/*/serial`, udev as `/dev/disk/by-id/virtio-*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Serial([u8; SERIAL_SIZE]);
+
+impl Serial {
+    /// The bytes, padded with zeros.
+    pub fn as_bytes(&self) -> &[u8; SERIAL_SIZE] {
+        &self.0
+    }
+}
+
+/// Takes the first [`SERIAL_SIZE`] bytes.
+impl From<&str> for Serial {
+    fn from(text: &str) -> Serial {
+        let mut serial = [0; SERIAL_SIZE];
+        for (byte, from) in serial.iter_mut().zip(text.bytes()) {
+            *byte = from;
+        }
+        Serial(serial)
+    }
+}
+
+/// What the guest is told about its disk before the device behind it exists.
+#[derive(Clone, Copy, Debug)]
+pub struct BlkOptions {
+    /// Request queues; each gets a thread. Usually the number of the guest's processors.
+    pub queues: u16,
+    /// Largest queue that the front end may ask for: a power of 2, at most 1024.
+    pub queue_size: u16,
+    /// Bytes of the disk. Requests beyond what the device then really has fail.
+    pub capacity: u64,
+    /// Offer the disk as read-only.
+    pub read_only: bool,
+    /// The serial number.
+    pub serial: Serial,
+}
+
+impl Default for BlkOptions {
+    fn default() -> Self {
+        BlkOptions { queues: 1, queue_size: 256, capacity: 0, read_only: false, serial: Serial::default() }
+    }
+}
+
+/// Serves a block device over vhost-user.
+pub struct BlkServer<D> {
+    device: Arc<Pending<D>>,
+    options: BlkOptions,
+    events: EventSink,
+}
+
+impl<D: BlockDevice> BlkServer<D> {
+    /// A server of `device`, which need not be there yet: the configuration space is answered from `options`, and
+    /// requests wait.
+    pub fn new(device: Arc<Pending<D>>, options: BlkOptions) -> BlkServer<D> {
+        BlkServer { device, options, events: Arc::new(|_| {}) }
+    }
+
+    /// Has `sink` called for what goes wrong without ending the server. Called from the queues' threads.
+    pub fn on_event(self, sink: impl Fn(Event) + Send + Sync + 'static) -> BlkServer<D> {
+        BlkServer { events: Arc::new(sink), ..self }
+    }
+
+    /// Serves one connected front end, such as the other end of a socket that QEMU inherited, until it disconnects.
+    ///
+    /// # Errors
+    /// The front end breaks the protocol; its rings are stopped.
+    pub fn serve_stream(&self, stream: UnixStream) -> Result<(), ServeError> {
+        serve::serve_stream(stream, self.connect(), Arc::clone(&self.events))
+    }
+
+    /// Accepts front ends, one after the other, until `stop` is used.
+    ///
+    /// # Errors
+    /// The listening socket fails. A front end that breaks the protocol only loses its own connection.
+    pub fn serve_listener(&self, listener: UnixListener, stop: &StopHandle) -> Result<(), ServeError> {
+        while let Some(stream) = serve::accept(&listener, stop)? {
+            let served = serve::serve_until_stopped(stream, self.connect(), Arc::clone(&self.events), stop);
+            if let Err(error) = served {
+                (self.events)(Event::ConnectionLost { error });
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts one front end and serves it until it disconnects, or `stop` is used.
+    ///
+    /// # Errors
+    /// As [`BlkServer::serve_stream`], or the listening socket fails.
+    pub fn serve_one(&self, listener: UnixListener, stop: &StopHandle) -> Result<(), ServeError> {
+        match serve::accept(&listener, stop)? {
+            Some(stream) => serve::serve_until_stopped(stream, self.connect(), Arc::clone(&self.events), stop),
+            None => Ok(()),
+        }
+    }
+
+    /// The device as a new driver sees it.
+    fn connect(&self) -> Arc<VirtioBlk<D>> {
+        Arc::new(VirtioBlk::new(Arc::clone(&self.device), self.options, Arc::clone(&self.events)))
+    }
+}

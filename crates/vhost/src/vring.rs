@@ -1,0 +1,283 @@
+//! A virtqueue and the thread that serves it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use virtio_bindings::bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use vm_memory::{Bytes, GuestAddress, GuestAddressSpace};
+
+use crate::device::VirtioDevice;
+use crate::event::{Event, EventSink};
+use crate::memory::{GuestMemory, SharedMemory};
+
+/// Asks a queue's thread to end, also while it sleeps or waits for the device.
+pub struct Stop {
+    flag: AtomicBool,
+    wakeup: OwnedFd,
+}
+
+impl Stop {
+    /// Not set. Fails if there are no more file descriptors.
+    pub fn new() -> io::Result<Stop> {
+        Ok(Stop { flag: AtomicBool::new(false), wakeup: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+    }
+
+    /// Asks the thread to end.
+    pub fn set(&self) {
+        self.flag.store(true, Ordering::Release);
+        notify(self.wakeup.as_fd());
+    }
+
+    /// Whether the thread was asked to end.
+    pub fn is_set(&self) -> bool {
+        self.flag.load(Ordering::Acquire)
+    }
+}
+
+/// Adds 1 to an eventfd. A counter that is full needs no more: its reader has not come yet.
+fn notify(eventfd: BorrowedFd<'_>) {
+    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+}
+
+/// Why a virtqueue cannot be served any further.
+#[derive(Debug, thiserror::Error)]
+pub enum VringError {
+    /// The ring itself is unreadable or contradicts itself.
+    #[error("{0}")]
+    Queue(#[from] virtio_queue::Error),
+    /// The available index moved, but there is no readable entry behind it.
+    #[error("the available ring names requests that cannot be read")]
+    Unreadable,
+    /// Waiting for the driver's notifications failed.
+    #[error("cannot wait for the driver: {0}")]
+    Wait(#[from] Errno),
+}
+
+/// The eventfd that interrupts the guest; the front end replaces it while the ring runs, as interrupts are masked.
+type Call = Arc<Mutex<Option<OwnedFd>>>;
+
+struct Worker {
+    thread: JoinHandle<Queue>,
+    stop: Arc<Stop>,
+}
+
+/// A virtqueue as the front end has set it up so far. It runs in a thread of its own while it has a kick descriptor,
+/// addresses, and is enabled; every change but that of the call descriptor stops the thread first.
+pub(crate) struct Vring {
+    index: u16,
+    max_size: u16,
+    /// Absent while the thread has it.
+    queue: Option<Queue>,
+    kick: Option<OwnedFd>,
+    call: Call,
+    addressed: bool,
+    enabled: bool,
+    worker: Option<Worker>,
+}
+
+/// What a ring's thread needs of its connection.
+pub(crate) struct Context<D> {
+    pub(crate) device: Arc<D>,
+    pub(crate) memory: SharedMemory,
+    pub(crate) events: EventSink,
+}
+
+impl<D> Clone for Context<D> {
+    fn clone(&self) -> Self {
+        Context { device: Arc::clone(&self.device), memory: self.memory.clone(), events: Arc::clone(&self.events) }
+    }
+}
+
+impl Vring {
+    pub(crate) fn new(index: u16, max_size: u16) -> Result<Vring, virtio_queue::Error> {
+        Ok(Vring {
+            index,
+            max_size,
+            queue: Some(Queue::new(max_size)?),
+            kick: None,
+            call: Arc::default(),
+            addressed: false,
+            enabled: false,
+            worker: None,
+        })
+    }
+
+    /// Stops the thread, if there is one, and gives the queue for changes.
+    pub(crate) fn stop<D: VirtioDevice>(&mut self, device: &D) -> Result<&mut Queue, virtio_queue::Error> {
+        if let Some(worker) = self.worker.take() {
+            worker.stop.set();
+            device.wake();
+            self.queue = worker.thread.join().ok();
+        }
+        if self.queue.is_none() {
+            // The thread is gone with its queue; what the front end sets up next starts from nothing.
+            self.addressed = false;
+            self.queue = Some(Queue::new(self.max_size)?);
+        }
+        self.queue.as_mut().ok_or(virtio_queue::Error::QueueNotReady)
+    }
+
+    /// Starts the thread if the ring is complete, enabled, and lies in memory.
+    pub(crate) fn start<D: VirtioDevice>(&mut self, context: &Context<D>) -> io::Result<()> {
+        if self.worker.is_some() || !self.enabled || !self.addressed {
+            return Ok(());
+        }
+        let (Some(kick), Some(mut queue)) = (&self.kick, self.queue.take()) else { return Ok(()) };
+        queue.set_ready(true);
+        let running = self.spawn(kick, context, queue);
+        match running {
+            Ok(worker) => self.worker = Some(worker),
+            Err(error) => {
+                self.addressed = false;
+                self.queue = Queue::new(self.max_size).ok();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn<D: VirtioDevice>(&self, kick: &OwnedFd, context: &Context<D>, queue: Queue) -> io::Result<Worker> {
+        let stop = Arc::new(Stop::new()?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        // Edge-triggered: each write of the eventfd wakes the thread once, and nothing has to read it.
+        epoll::add(&epoll, kick, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)?;
+        epoll::add(&epoll, &stop.wakeup, EventData::new_u64(1), EventFlags::IN)?;
+        let mut runner = Runner {
+            index: self.index,
+            queue,
+            epoll,
+            call: Arc::clone(&self.call),
+            stop: Arc::clone(&stop),
+            context: context.clone(),
+        };
+        let thread = thread::Builder::new().name(format!("vring-{}", self.index)).spawn(move || {
+            if let Err(error) = runner.run() {
+                let event = Event::QueueStopped { queue: runner.index, reason: error.to_string() };
+                (runner.context.events)(event);
+            }
+            runner.queue.set_ready(false);
+            runner.queue
+        })?;
+        Ok(Worker { thread, stop })
+    }
+
+    pub(crate) fn set_addressed(&mut self) {
+        self.addressed = true;
+    }
+
+    pub(crate) fn set_enabled(&mut self, enabled: bool) {
+        self.enabled = enabled;
+    }
+
+    pub(crate) fn set_kick(&mut self, kick: Option<File>) {
+        self.kick = kick.map(OwnedFd::from);
+    }
+
+    /// Replaces the descriptor that interrupts the guest; also while the thread runs.
+    pub(crate) fn set_call(&mut self, call: Option<File>) -> io::Result<()> {
+        let call = call.map(OwnedFd::from);
+        if let Some(call) = &call {
+            // A front end that never reads must not be able to block the thread.
+            fcntl_setfl(call, fcntl_getfl(call)? | OFlags::NONBLOCK)?;
+        }
+        *self.call.lock().unwrap_or_else(PoisonError::into_inner) = call;
+        Ok(())
+    }
+}
+
+/// The state of a running ring's thread.
+struct Runner<D> {
+    index: u16,
+    queue: Queue,
+    epoll: OwnedFd,
+    call: Call,
+    stop: Arc<Stop>,
+    context: Context<D>,
+}
+
+impl<D: VirtioDevice> Runner<D> {
+    fn run(&mut self) -> Result<(), VringError> {
+        let mut ready = Vec::with_capacity(2);
+        // Requests may have come before the ring was started: look first, then sleep.
+        while !self.stop.is_set() {
+            self.serve()?;
+            ready.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles everything that is available, until the driver is to notify again.
+    fn serve(&mut self) -> Result<(), VringError> {
+        let memory = self.context.memory.memory();
+        if self.queue.avail_idx(&*memory, Ordering::Acquire)?.0 != self.queue.next_avail()
+            && !self.context.device.wait_until_ready(&self.stop)
+        {
+            return Ok(());
+        }
+        let call = &self.call;
+        process_available(self.index, &mut self.queue, &memory, &*self.context.device, &self.stop, || {
+            if let Some(call) = call.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+                notify(call.as_fd());
+            }
+        })
+    }
+}
+
+/// Handles the requests that are available in `queue`, until there are none and the driver has been asked to notify
+/// about the next one, or `stop` is set. Calls `interrupt` once for each batch, if the driver wants to know.
+///
+/// # Errors
+/// The ring is unreadable or breaks virtio's rules; it cannot be served until the driver resets it.
+pub fn process_available<D: VirtioDevice>(
+    index: u16,
+    queue: &mut Queue,
+    memory: &GuestMemory,
+    device: &D,
+    stop: &Stop,
+    interrupt: impl Fn(),
+) -> Result<(), VringError> {
+    loop {
+        queue.disable_notification(memory)?;
+        let mut handled = false;
+        // One batch is what is available now; the driver learns of its end before more is taken.
+        let batch = queue.avail_idx(memory, Ordering::Acquire)?;
+        while queue.next_avail() != batch.0 && !stop.is_set() {
+            let chain = queue.iter(memory)?.next().ok_or(VringError::Unreadable)?;
+            let head = chain.head_index();
+            let written = device.handle(index, chain, memory);
+            queue.add_used(memory, head, written)?;
+            handled = true;
+        }
+        if handled && wants_interrupt(queue, memory)? {
+            interrupt();
+        }
+        if stop.is_set() || !queue.enable_notification(memory)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Whether the driver wants to be interrupted for what was added to the used ring (virtio 1.2, section 2.7.7).
+fn wants_interrupt(queue: &mut Queue, memory: &GuestMemory) -> Result<bool, VringError> {
+    if queue.event_idx_enabled() {
+        return Ok(queue.needs_notification(memory)?);
+    }
+    // What was added must be visible before the driver's wish is read.
+    fence(Ordering::SeqCst);
+    let flags: u16 =
+        memory.load(GuestAddress(queue.avail_ring()), Ordering::Relaxed).map_err(virtio_queue::Error::GuestMemory)?;
+    Ok(u32::from(u16::from_le(flags)) & VRING_AVAIL_F_NO_INTERRUPT == 0)
+}
