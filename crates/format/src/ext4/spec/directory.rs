@@ -1,0 +1,165 @@
+//! Directory blocks: linear ones (`struct ext4_dir_entry_2` in `fs/ext4/ext4.h`) and the index blocks of hashed
+//! directories (`struct dx_root`, `dx_node`, `dx_tail` in `fs/ext4/namei.c`).
+
+use inarch_tree::FileType;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::checksum::crc32c;
+use super::{BLOCK_SIZE, Block, put};
+
+/// Bytes of an entry before its name.
+const ENTRY_HEADER: usize = 8;
+/// `struct ext4_dir_entry_tail`: an unused entry that holds the block's checksum.
+const TAIL: usize = 12;
+/// `EXT4_FT_DIR_CSUM`
+const TAIL_TYPE: u8 = 0xDE;
+/// Bytes of a block that entries share.
+pub(crate) const LEAF_SPACE: usize = BLOCK_SIZE - TAIL;
+/// Bytes that `.` and `..` take.
+pub(crate) const DOTS: usize = 24;
+
+/// Entries of the root index block, the one for hash 0 included.
+pub(crate) const ROOT_LIMIT: usize = (BLOCK_SIZE - ROOT_ENTRIES_OFFSET - DX_TAIL) / DX_ENTRY;
+/// Entries of an index block below the root.
+pub(crate) const NODE_LIMIT: usize = (BLOCK_SIZE - NODE_ENTRIES_OFFSET - DX_TAIL) / DX_ENTRY;
+
+const ROOT_ENTRIES_OFFSET: usize = 32;
+const NODE_ENTRIES_OFFSET: usize = 8;
+const DX_ENTRY: usize = 8;
+const DX_TAIL: usize = 8;
+/// `DX_HASH_HALF_MD4`
+pub(crate) const HASH_HALF_MD4: u8 = 1;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct EntryHeader {
+    inode: U32,
+    rec_len: U16,
+    name_len: u8,
+    file_type: u8,
+}
+
+/// `struct dx_root_info`
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RootInfo {
+    reserved_zero: U32,
+    hash_version: u8,
+    info_length: u8,
+    indirect_levels: u8,
+    unused_flags: u8,
+}
+
+/// The bytes an entry with a name of `name_len` bytes takes, padded to four.
+pub(crate) fn entry_size(name_len: usize) -> usize {
+    (ENTRY_HEADER + name_len).next_multiple_of(4)
+}
+
+/// The type of an entry, `EXT4_FT_*`.
+pub(crate) fn type_code(file_type: FileType) -> u8 {
+    match file_type {
+        FileType::Regular => 1,
+        FileType::Directory => 2,
+        FileType::CharDevice => 3,
+        FileType::BlockDevice => 4,
+        FileType::Fifo => 5,
+        FileType::Socket => 6,
+        FileType::Symlink => 7,
+    }
+}
+
+/// Writes the entries of one linear block or leaf, which is all zeros at first.
+pub(crate) struct LeafWriter<'a> {
+    block: &'a mut Block,
+    last: usize,
+    end: usize,
+}
+
+impl<'a> LeafWriter<'a> {
+    pub(crate) fn new(block: &'a mut Block) -> LeafWriter<'a> {
+        LeafWriter { block, last: 0, end: 0 }
+    }
+
+    /// Adds an entry. The planner gave each block only what fits; anything beyond is left out.
+    pub(crate) fn push(&mut self, ino: u32, name: &[u8], type_code: u8) {
+        let size = entry_size(name.len());
+        if self.end + size > LEAF_SPACE {
+            return;
+        }
+        put_entry(self.block, self.end, ino, size, name, type_code);
+        (self.last, self.end) = (self.end, self.end + size);
+    }
+
+    /// Adds `.` and `..`.
+    pub(crate) fn push_dots(&mut self, own: u32, parent: u32) {
+        let code = type_code(FileType::Directory);
+        self.push(own, b".", code);
+        self.push(parent, b"..", code);
+    }
+
+    /// Stretches the last entry to the tail and writes the tail (`ext4_dirblock_csum`). A block without entries
+    /// gets one that is unused.
+    pub(crate) fn finish(self, inode_seed: u32) {
+        put(self.block, self.last + 4, &U16::new((LEAF_SPACE - self.last) as u16));
+        let checksum = crc32c(inode_seed, &self.block[..LEAF_SPACE]);
+        put_entry(self.block, LEAF_SPACE, 0, TAIL, &[], TAIL_TYPE);
+        put(self.block, BLOCK_SIZE - 4, &U32::new(checksum));
+    }
+}
+
+/// Writes one index block, which is all zeros at first.
+pub(crate) struct IndexWriter<'a> {
+    block: &'a mut Block,
+    entries: usize,
+    count: u16,
+}
+
+impl<'a> IndexWriter<'a> {
+    /// The first block of a hashed directory; `levels` is 1 if nodes lie between it and the leaves, else 0.
+    pub(crate) fn root(block: &'a mut Block, own: u32, parent: u32, levels: u8) -> IndexWriter<'a> {
+        let code = type_code(FileType::Directory);
+        put_entry(block, 0, own, 12, b".", code);
+        put_entry(block, 12, parent, BLOCK_SIZE - 12, b"..", code);
+        let info = RootInfo {
+            reserved_zero: U32::ZERO,
+            hash_version: HASH_HALF_MD4,
+            info_length: size_of::<RootInfo>() as u8,
+            indirect_levels: levels,
+            unused_flags: 0,
+        };
+        put(block, 24, &info);
+        IndexWriter { block, entries: ROOT_ENTRIES_OFFSET, count: 0 }
+    }
+
+    /// A block between the root and the leaves.
+    pub(crate) fn node(block: &'a mut Block) -> IndexWriter<'a> {
+        put_entry(block, 0, 0, BLOCK_SIZE, &[], 0);
+        IndexWriter { block, entries: NODE_ENTRIES_OFFSET, count: 0 }
+    }
+
+    /// Adds a child: the directory's block `child` holds names from `hash` on. The first child's hash is not
+    /// stored; its place holds the limit and the count.
+    pub(crate) fn push(&mut self, hash: u32, child: u32) {
+        let at = self.entries + usize::from(self.count) * DX_ENTRY;
+        put(self.block, at, &[U32::new(hash), U32::new(child)]);
+        self.count += 1;
+    }
+
+    /// Writes the limit, the count and the checksum over the entries in use (`ext4_dx_csum`).
+    pub(crate) fn finish(self, inode_seed: u32) {
+        let limit = (BLOCK_SIZE - self.entries - DX_TAIL) / DX_ENTRY;
+        put(self.block, self.entries, &[U16::new(limit as u16), U16::new(self.count)]);
+        let used = self.entries + usize::from(self.count) * DX_ENTRY;
+        // The tail itself counts as zeros: its reserved word, and its checksum while it is computed.
+        let checksum = crc32c(crc32c(inode_seed, &self.block[..used]), &[0; DX_TAIL]);
+        put(self.block, self.entries + limit * DX_ENTRY + 4, &U32::new(checksum));
+    }
+}
+
+fn put_entry(block: &mut Block, at: usize, ino: u32, rec_len: usize, name: &[u8], file_type: u8) {
+    let header =
+        EntryHeader { inode: U32::new(ino), rec_len: U16::new(rec_len as u16), name_len: name.len() as u8, file_type };
+    put(block, at, &header);
+    put(block, at + ENTRY_HEADER, name);
+}

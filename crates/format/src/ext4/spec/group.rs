@@ -1,0 +1,61 @@
+//! Group descriptors (`struct ext4_group_desc` in `fs/ext4/ext4.h`).
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::checksum::FsSeed;
+
+/// Bytes of a descriptor without the `64bit` feature (`EXT4_MIN_DESC_SIZE`).
+pub(crate) const SIZE_32: usize = 32;
+/// Bytes of a descriptor with it (`EXT4_MIN_DESC_SIZE_64BIT`).
+pub(crate) const SIZE_64: usize = 64;
+
+/// `EXT4_BG_*`
+pub(crate) mod flags {
+    /// The inode bitmap and table are not written: all free.
+    pub(crate) const INODE_UNINIT: u16 = 1;
+    /// The block bitmap is not written: all free but the group's own metadata.
+    pub(crate) const BLOCK_UNINIT: u16 = 2;
+    /// The unused part of the inode table is zeros already.
+    pub(crate) const INODE_ZEROED: u16 = 4;
+}
+
+/// The 64-byte form; the 32-byte form is its first half.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct GroupDescriptor {
+    pub(crate) block_bitmap_lo: U32,
+    pub(crate) inode_bitmap_lo: U32,
+    pub(crate) inode_table_lo: U32,
+    pub(crate) free_blocks_lo: U16,
+    pub(crate) free_inodes_lo: U16,
+    pub(crate) used_dirs_lo: U16,
+    pub(crate) flags: U16,
+    pub(crate) exclude_bitmap_lo: U32,
+    pub(crate) block_bitmap_csum_lo: U16,
+    pub(crate) inode_bitmap_csum_lo: U16,
+    pub(crate) itable_unused_lo: U16,
+    pub(crate) checksum: U16,
+    pub(crate) block_bitmap_hi: U32,
+    pub(crate) inode_bitmap_hi: U32,
+    pub(crate) inode_table_hi: U32,
+    pub(crate) free_blocks_hi: U16,
+    pub(crate) free_inodes_hi: U16,
+    pub(crate) used_dirs_hi: U16,
+    pub(crate) itable_unused_hi: U16,
+    pub(crate) exclude_bitmap_hi: U32,
+    pub(crate) block_bitmap_csum_hi: U16,
+    pub(crate) inode_bitmap_csum_hi: U16,
+    pub(crate) reserved: U32,
+}
+
+const _: () = assert!(size_of::<GroupDescriptor>() == SIZE_64);
+
+impl GroupDescriptor {
+    /// The first `size` bytes ([`SIZE_32`] or [`SIZE_64`]) with their checksum, for group `group`.
+    pub(crate) fn seal(&mut self, seed: FsSeed, group: u32, size: usize) -> &[u8] {
+        self.checksum = U16::ZERO;
+        self.checksum = seed.group_descriptor(group, &self.as_bytes()[..size]);
+        &self.as_bytes()[..size]
+    }
+}

@@ -1,0 +1,197 @@
+//! Extended attributes (`fs/ext4/xattr.h`, `fs/ext4/xattr.c`).
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::checksum::FsSeed;
+use super::{BLOCK_SIZE, Block, put};
+
+/// `EXT4_XATTR_MAGIC`
+const MAGIC: u32 = 0xEA02_0000;
+/// Inodes that may share one attribute block (`EXT4_XATTR_REFCOUNT_MAX`).
+pub(crate) const MAX_REFERENCES: u32 = 1024;
+/// Bytes before the entries within an inode.
+pub(crate) const INODE_HEADER: usize = 4;
+/// Bytes before the entries in a block.
+pub(crate) const BLOCK_HEADER: usize = size_of::<BlockHeader>();
+/// Bytes of zeros that end a list of entries.
+pub(crate) const END: usize = 4;
+
+const ENTRY_HEADER: usize = size_of::<EntryHeader>();
+
+/// `EXT4_XATTR_INDEX_*`: the prefix of a name, which only its index is kept of.
+pub(crate) mod index {
+    pub(crate) const USER: u8 = 1;
+    pub(crate) const POSIX_ACL_ACCESS: u8 = 2;
+    pub(crate) const POSIX_ACL_DEFAULT: u8 = 3;
+    pub(crate) const TRUSTED: u8 = 4;
+    pub(crate) const SECURITY: u8 = 6;
+}
+
+/// `struct ext4_xattr_header`
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct BlockHeader {
+    magic: U32,
+    refcount: U32,
+    blocks: U32,
+    hash: U32,
+    checksum: U32,
+    reserved: [U32; 3],
+}
+
+/// `struct ext4_xattr_entry`
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct EntryHeader {
+    name_len: u8,
+    name_index: u8,
+    value_offs: U16,
+    value_inum: U32,
+    value_size: U32,
+    hash: U32,
+}
+
+/// Where an attribute's value is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Value<'a> {
+    /// Beside the entry.
+    Inline(&'a [u8]),
+    /// In an inode of its own.
+    Inode {
+        /// That inode's number.
+        ino: u32,
+        /// Bytes of the value.
+        size: u32,
+        /// [`value_hash`] of the value.
+        hash: u32,
+    },
+}
+
+/// The bytes an entry takes without its value.
+pub(crate) fn entry_size(name_len: usize) -> usize {
+    (ENTRY_HEADER + name_len).next_multiple_of(4)
+}
+
+/// The bytes a value beside its entry takes.
+pub(crate) fn value_size(length: usize) -> usize {
+    length.next_multiple_of(4)
+}
+
+/// The hash of a value in an inode of its own (`ext4_xattr_inode_hash`).
+pub(crate) fn value_hash(seed: FsSeed, value: &[u8]) -> u32 {
+    super::checksum::crc32c(seed.0, value)
+}
+
+/// The hash of an entry (`ext4_xattr_hash_entry`): its name, then its value as words. Bytes of a name count as
+/// unsigned, as kernels since 6.2 do on every architecture.
+fn entry_hash(name: &[u8], words: impl Iterator<Item = u32>) -> u32 {
+    let named = name.iter().fold(0u32, |hash, byte| hash.rotate_left(5) ^ u32::from(*byte));
+    words.fold(named, |hash, word| hash.rotate_left(16) ^ word)
+}
+
+fn value_words(value: &[u8]) -> impl Iterator<Item = u32> {
+    value.chunks(4).map(|chunk| {
+        let mut word = [0; 4];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u32::from_le_bytes(word)
+    })
+}
+
+/// Writes entries from the front of an area and their values from its back.
+pub(crate) struct AreaWriter<'a> {
+    area: &'a mut [u8],
+    /// Where value offsets count from: the first entry within an inode, the header in a block.
+    base: usize,
+    hashed: bool,
+    entry: usize,
+    value: usize,
+    hash: u32,
+    unshared: bool,
+}
+
+impl<'a> AreaWriter<'a> {
+    /// The area within an inode: all bytes after its fixed part. Entries carry no hash there.
+    pub(crate) fn in_inode(area: &'a mut [u8]) -> AreaWriter<'a> {
+        put(area, 0, &U32::new(MAGIC));
+        let value = area.len();
+        AreaWriter { area, base: INODE_HEADER, hashed: false, entry: INODE_HEADER, value, hash: 0, unshared: false }
+    }
+
+    /// A block of attributes.
+    pub(crate) fn in_block(block: &'a mut Block) -> AreaWriter<'a> {
+        AreaWriter {
+            area: block,
+            base: 0,
+            hashed: true,
+            entry: BLOCK_HEADER,
+            value: BLOCK_SIZE,
+            hash: 0,
+            unshared: false,
+        }
+    }
+
+    /// Adds an attribute; a block wants them in the order of [`sort_key`]. The planner gave each area only what fits;
+    /// anything beyond is left out.
+    pub(crate) fn push(&mut self, index: u8, name: &[u8], value: Value<'_>) {
+        let (bytes, ino, size) = match value {
+            Value::Inline(bytes) => (bytes, 0, bytes.len() as u32),
+            Value::Inode { ino, size, .. } => (&[][..], ino, size),
+        };
+        let end = self.entry + entry_size(name.len());
+        let Some(start) = self.value.checked_sub(value_size(bytes.len())).filter(|start| *start >= end + END) else {
+            return;
+        };
+        let hash = match value {
+            Value::Inode { hash, .. } => entry_hash(name, [hash].into_iter()),
+            Value::Inline(bytes) if self.hashed => entry_hash(name, value_words(bytes)),
+            Value::Inline(_) => 0,
+        };
+        let header = EntryHeader {
+            name_len: name.len() as u8,
+            name_index: index,
+            value_offs: U16::new(if bytes.is_empty() { 0 } else { (start - self.base) as u16 }),
+            value_inum: U32::new(ino),
+            value_size: U32::new(size),
+            hash: U32::new(hash),
+        };
+        put(self.area, self.entry, &header);
+        put(self.area, self.entry + ENTRY_HEADER, name);
+        put(self.area, start, bytes);
+        // `ext4_xattr_rehash`: an entry without a hash makes the block one that is not shared.
+        self.unshared |= hash == 0;
+        self.hash = self.hash.rotate_left(16) ^ hash;
+        (self.entry, self.value) = (end, start);
+    }
+
+    /// Writes the header of a block that `references` inodes share and that is device block `number`.
+    pub(crate) fn finish_block(self, block: BlockIdentity) {
+        let Ok(area) = <&mut Block>::try_from(self.area) else { return };
+        let mut header = BlockHeader {
+            magic: U32::new(MAGIC),
+            refcount: U32::new(block.references),
+            blocks: U32::new(1),
+            hash: U32::new(if self.unshared { 0 } else { self.hash }),
+            checksum: U32::ZERO,
+            reserved: [U32::ZERO; 3],
+        };
+        put(area, 0, &header);
+        header.checksum = block.seed.xattr_block(block.number, area);
+        put(area, 0, &header);
+    }
+}
+
+/// What an attribute block's header says of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockIdentity {
+    pub(crate) seed: FsSeed,
+    /// Its number on the device, which its checksum covers.
+    pub(crate) number: u64,
+    /// Inodes that share it.
+    pub(crate) references: u32,
+}
+
+/// The order of entries in a block (`ext4_xattr_find_entry`): by prefix, length of name, name.
+pub(crate) fn sort_key(index: u8, name: &[u8]) -> (u8, usize, &[u8]) {
+    (index, name.len(), name)
+}
