@@ -1,8 +1,26 @@
 //! A device's bytes, computed or fetched when they are asked for.
 //!
 //! A [`BlockMap`] says what each block of a device is: zeros, metadata that a format renders, or a range of a file
-//! of the tree. A `Device` is a block map with the tree's files behind it and a copy-on-write `Overlay` on top.
+//! of the tree. A [`Device`] is a block map with the tree's files behind it ([`HostFiles`]) and a copy-on-write
+//! [`Overlay`] on top. A read takes its way in this order:
+//!
+//! 1. the overlay says which of the clusters were written or zeroed; those come from its file, or are zeros;
+//! 2. the map says what the others are: zeros, metadata to render, or blocks of a file;
+//! 3. a file's blocks are read straight into the reader's buffers, then its attributes are compared with the tree's.
 
+mod changed;
+mod device;
+mod events;
+mod files;
+mod host;
 mod map;
+mod open;
+mod overlay;
+mod scatter;
 
+pub use changed::{ChangeReason, ChangedFile, ChangedFiles};
+pub use device::Device;
+pub use events::Events;
+pub use host::HostFiles;
 pub use map::{BLOCK_SIZE, BlockMap, FileExtent, MapError, Metadata, Run};
+pub use overlay::{Overlay, OverlayError};

@@ -1,0 +1,91 @@
+//! Which files were found changed since the tree was scanned.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use inarch_tree::{InodeId, Tree};
+
+/// How many changed files are named; the rest are counted.
+const MAX_NAMED: usize = 1000;
+
+/// Why a file's content can no longer be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeReason {
+    /// Nothing has its name any more, or a directory on the way to it became something else.
+    #[error("it is gone")]
+    Vanished,
+    /// The name leads through a symlink, out of the tree, or to something that is not a regular file.
+    #[error("it was replaced by something that is not a regular file beneath the tree's root")]
+    Replaced,
+    /// Another inode has its name now.
+    #[error("another file took its place")]
+    OtherInode,
+    /// Its size differs from the scan's.
+    #[error("its size changed from {was} to {now} bytes")]
+    Size {
+        /// Bytes at the scan.
+        was: u64,
+        /// Bytes now.
+        now: u64,
+    },
+    /// Its time of last write differs from the scan's.
+    #[error("it was written to")]
+    Written,
+    /// Its time of last attribute change differs from the scan's.
+    #[error("its attributes were changed")]
+    Attributes,
+    /// The host refused to open or read it.
+    #[error("it cannot be read: {0}")]
+    Unreadable(rustix::io::Errno),
+}
+
+/// One changed file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedFile {
+    /// Its path within the tree.
+    pub path: PathBuf,
+    /// What was found first.
+    pub reason: ChangeReason,
+}
+
+/// The files found changed so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChangedFiles {
+    /// The first thousand, in the order they were found.
+    pub named: Vec<ChangedFile>,
+    /// How many there are, named or not.
+    pub count: u64,
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    files: ChangedFiles,
+    seen: HashSet<InodeId>,
+}
+
+/// Collects changed files from several threads, each file once.
+#[derive(Debug, Default)]
+pub(crate) struct ChangeLog {
+    record: Mutex<Record>,
+}
+
+impl ChangeLog {
+    pub(crate) fn add(&self, tree: &Tree, inode: InodeId, reason: ChangeReason) {
+        let mut record = self.record.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !record.seen.insert(inode) {
+            return;
+        }
+        record.files.count += 1;
+        if record.files.named.len() < MAX_NAMED {
+            let path = PathBuf::from(OsString::from_vec(tree.path(inode)));
+            record.files.named.push(ChangedFile { path, reason });
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> ChangedFiles {
+        self.record.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).files.clone()
+    }
+}

@@ -1,0 +1,186 @@
+//! The device: a block map, the files behind it, and an overlay above it.
+
+use std::io;
+
+use vm_memory::VolatileSlice;
+
+use crate::events::{Counters, add};
+use crate::overlay::State;
+use crate::scatter::Cursor;
+use crate::{BLOCK_SIZE, BlockMap, Events, HostFiles, Overlay, Run};
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// A block device whose content is computed or fetched when it is read. Every method may be called from several
+/// threads at once; requests that overlap while both run may take effect in either order, sector by sector.
+///
+/// An offset or length that reaches beyond the capacity gives `EINVAL`; on a read-only device what would change it
+/// gives `EROFS`.
+pub struct Device {
+    map: BlockMap,
+    files: HostFiles,
+    overlay: Option<Overlay>,
+    capacity_blocks: u64,
+    counters: Counters,
+}
+
+impl Device {
+    /// A device of `capacity_blocks` blocks of 4 KiB; beyond `map` it holds zeros. Without an overlay it is
+    /// read-only. It is never larger than its overlay, nor than 2^51 blocks.
+    pub fn new(map: BlockMap, files: HostFiles, overlay: Option<Overlay>, capacity_blocks: u64) -> Device {
+        let limit = overlay.as_ref().map_or(1 << 51, Overlay::capacity_blocks);
+        let capacity_blocks = capacity_blocks.min(limit);
+        Device { map, files, overlay, capacity_blocks, counters: Counters::default() }
+    }
+
+    /// Size in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.capacity_blocks * BLOCK
+    }
+
+    /// Whether writes are refused.
+    pub fn read_only(&self) -> bool {
+        self.overlay.is_none()
+    }
+
+    /// Fills all of `out` with what the device holds from `offset`. After an error what `out` holds is undefined.
+    ///
+    /// `EIO`: a file of the tree changed; see [`Device::events`]. Other errors are the host's answers to reading the
+    /// overlay.
+    pub fn read_at(&self, offset: u64, out: &[VolatileSlice<'_>]) -> io::Result<()> {
+        add(&self.counters.reads, 1);
+        let mut out = Cursor::new(out);
+        self.count_error(self.check_range(offset, out.remaining()).and_then(|()| self.read(offset, &mut out)))
+    }
+
+    /// Writes all of `data` from `offset` on.
+    ///
+    /// `ENOSPC`, `EDQUOT`: the host has no space for the overlay. After an error the range written to holds the old
+    /// bytes, the new ones or, where it had been written before, a part of both; everything else is as it was.
+    pub fn write_at(&self, offset: u64, data: &[VolatileSlice<'_>]) -> io::Result<()> {
+        add(&self.counters.writes, 1);
+        let mut data = Cursor::new(data);
+        let length = data.remaining();
+        let result = self.writable(offset, length).and_then(|overlay| {
+            overlay.write(offset, length, &mut data, &|offset, out| self.read_below_into(offset, out))
+        });
+        if result.is_ok() {
+            add(&self.counters.bytes_written, length);
+        }
+        self.count_error(result)
+    }
+
+    /// Makes the range zeros and gives the host's space back.
+    pub fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.write_zeroes(offset, length, true)
+    }
+
+    /// Makes the range zeros; the overlay's space for it is given back to the host only if `unmap` is set.
+    pub fn write_zeroes(&self, offset: u64, length: u64, unmap: bool) -> io::Result<()> {
+        add(&self.counters.discards, 1);
+        let result = self
+            .writable(offset, length)
+            .and_then(|overlay| overlay.zero(offset, length, unmap, &|offset, out| self.read_below_into(offset, out)));
+        self.count_error(result)
+    }
+
+    /// Waits until every write that was answered before is as durable as the overlay makes it.
+    pub fn flush(&self) -> io::Result<()> {
+        add(&self.counters.flushes, 1);
+        self.count_error(self.overlay.as_ref().map_or(Ok(()), Overlay::flush))
+    }
+
+    /// What happened so far.
+    pub fn events(&self) -> Events {
+        Events {
+            overlay_bytes: self.overlay.as_ref().map_or(0, Overlay::written_bytes),
+            overlay_out_of_space: self.overlay.as_ref().is_some_and(Overlay::out_of_space),
+            changed: self.files.changed(),
+            ..self.counters.snapshot()
+        }
+    }
+
+    fn count_error(&self, result: io::Result<()>) -> io::Result<()> {
+        if result.is_err() {
+            add(&self.counters.errors, 1);
+        }
+        result
+    }
+
+    fn check_range(&self, offset: u64, length: u64) -> io::Result<()> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.capacity() => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        }
+    }
+
+    fn writable(&self, offset: u64, length: u64) -> io::Result<&Overlay> {
+        let overlay = self.overlay.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::EROFS))?;
+        self.check_range(offset, length)?;
+        Ok(overlay)
+    }
+
+    fn read(&self, mut offset: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        while out.remaining() > 0 {
+            let (state, count) = match &self.overlay {
+                Some(overlay) => overlay.run(offset, out.remaining()),
+                None => (State::Base, out.remaining()),
+            };
+            match (&self.overlay, state) {
+                (Some(overlay), State::Written) => {
+                    overlay.read(offset, count, out)?;
+                    add(&self.counters.overlay_bytes_read, count);
+                }
+                (_, State::Zero) => self.read_zeros(count, out),
+                _ => self.read_below(offset, count, out)?,
+            }
+            offset += count;
+        }
+        Ok(())
+    }
+
+    fn read_zeros(&self, count: u64, out: &mut Cursor<'_, '_>) {
+        out.fill_zeros(count);
+        add(&self.counters.zero_bytes_read, count);
+    }
+
+    /// Reads `count` bytes of the map.
+    fn read_below(&self, mut offset: u64, mut count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        while count > 0 {
+            let (block, within) = (offset / BLOCK, offset % BLOCK);
+            let (run, blocks) = self.map.lookup(block);
+            let now = blocks.saturating_mul(BLOCK).saturating_sub(within).min(count);
+            match run {
+                Run::Zeros => self.read_zeros(now, out),
+                Run::Metadata => self.read_metadata(offset, now, out),
+                Run::File { inode, block } => {
+                    self.files.read(inode, block * BLOCK + within, now, out)?;
+                    add(&self.counters.file_bytes_read, now);
+                }
+            }
+            offset += now;
+            count -= now;
+        }
+        Ok(())
+    }
+
+    /// Renders block by block on the stack: a renderer that computed in the guest's memory would work on bytes that
+    /// the guest changes meanwhile.
+    fn read_metadata(&self, mut offset: u64, count: u64, out: &mut Cursor<'_, '_>) {
+        let mut block = [0; BLOCK_SIZE];
+        let end = offset + count;
+        while offset < end {
+            self.map.render(offset / BLOCK, &mut block);
+            let within = offset % BLOCK;
+            let now = (BLOCK - within).min(end - offset);
+            out.copy_from(block.get(within as usize..(within + now) as usize).unwrap_or_default());
+            offset += now;
+        }
+        add(&self.counters.metadata_bytes_read, count);
+    }
+
+    fn read_below_into(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let count = out.len() as u64;
+        self.read_below(offset, count, &mut Cursor::new(&[out.into()]))
+    }
+}

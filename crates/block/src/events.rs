@@ -1,0 +1,74 @@
+//! What happened on a device, for the report at a run's end.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::ChangedFiles;
+
+/// Counters of a device since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// Calls of `read_at`.
+    pub reads: u64,
+    /// Calls of `write_at`.
+    pub writes: u64,
+    /// Calls of `discard` and `write_zeroes`.
+    pub discards: u64,
+    /// Calls of `flush`.
+    pub flushes: u64,
+    /// Calls that gave an error.
+    pub errors: u64,
+    /// Bytes read that were zeros of the map or the overlay.
+    pub zero_bytes_read: u64,
+    /// Bytes read that were rendered metadata.
+    pub metadata_bytes_read: u64,
+    /// Bytes read from the tree's files.
+    pub file_bytes_read: u64,
+    /// Bytes read from the overlay.
+    pub overlay_bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Bytes the overlay holds now.
+    pub overlay_bytes: u64,
+    /// Whether a write failed because the host had no space for the overlay.
+    pub overlay_out_of_space: bool,
+    /// Files of the tree found changed.
+    pub changed: ChangedFiles,
+}
+
+/// The counters that grow.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) reads: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) discards: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) zero_bytes_read: AtomicU64,
+    pub(crate) metadata_bytes_read: AtomicU64,
+    pub(crate) file_bytes_read: AtomicU64,
+    pub(crate) overlay_bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+}
+
+pub(crate) fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+impl Counters {
+    pub(crate) fn snapshot(&self) -> Events {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Events {
+            reads: get(&self.reads),
+            writes: get(&self.writes),
+            discards: get(&self.discards),
+            flushes: get(&self.flushes),
+            errors: get(&self.errors),
+            zero_bytes_read: get(&self.zero_bytes_read),
+            metadata_bytes_read: get(&self.metadata_bytes_read),
+            file_bytes_read: get(&self.file_bytes_read),
+            overlay_bytes_read: get(&self.overlay_bytes_read),
+            bytes_written: get(&self.bytes_written),
+            ..Events::default()
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The content of a tree's regular files, as long as they are what the scan saw.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use inarch_tree::{Inode, InodeId, Timestamp, Tree};
+use rustix::fs::{FileType, Stat, fstat};
+use rustix::io::Errno;
+
+use crate::changed::{ChangeLog, ChangeReason, ChangedFiles};
+use crate::files::OpenFiles;
+use crate::open::Opener;
+use crate::scatter::Cursor;
+
+/// Reads the content of a tree's regular files beneath the directory that was scanned.
+///
+/// A snapshot stays one: after every read the file's inode number, size and times are compared with the tree's, and a
+/// file that differs, is gone or cannot be read gives `EIO` and is remembered in [`HostFiles::changed`]. The kernel
+/// sets a file's times before it changes its pages, so data that a write touched is never given out as the scan's.
+/// Two changes escape the times: stores through a shared mapping whose page was already dirty at the scan, and, before
+/// Linux 6.13, a write within the same clock tick (1 to 10 ms) as the one before the scan.
+#[derive(Debug)]
+pub struct HostFiles {
+    tree: Arc<Tree>,
+    opener: Opener,
+    open: OpenFiles,
+    changes: ChangeLog,
+}
+
+impl HostFiles {
+    /// The files of `tree`, whose root is the directory `root` (an `O_PATH` descriptor is enough). At most `max_open`
+    /// of them are kept open between reads; each thread that reads may have one more.
+    pub fn new(root: OwnedFd, tree: Arc<Tree>, max_open: usize) -> HostFiles {
+        HostFiles { tree, opener: Opener::new(root), open: OpenFiles::new(max_open), changes: ChangeLog::default() }
+    }
+
+    /// A bound for [`HostFiles::new`] that leaves descriptors for everything else: half of `RLIMIT_NOFILE`, at
+    /// most 512.
+    pub fn default_max_open() -> usize {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        limit.map_or(512, |limit| (limit / 2).min(512) as usize)
+    }
+
+    /// The files found changed so far.
+    pub fn changed(&self) -> ChangedFiles {
+        self.changes.snapshot()
+    }
+
+    /// Reads `count` bytes of `id` from `offset` into `out`; zeros beyond the file's end. On an error those bytes
+    /// of `out` are zeros too.
+    pub(crate) fn read(&self, id: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        let start = out.clone();
+        let result = self.read_unchanged(id, offset, count, out);
+        result.map_err(|reason| {
+            start.clone().fill_zeros(count);
+            self.changes.add(&self.tree, id, reason);
+            io::Error::from_raw_os_error(libc::EIO)
+        })
+    }
+
+    fn read_unchanged(
+        &self,
+        id: InodeId,
+        offset: u64,
+        count: u64,
+        out: &mut Cursor<'_, '_>,
+    ) -> Result<(), ChangeReason> {
+        if id.0 >= self.tree.inode_count() {
+            return Err(ChangeReason::Vanished);
+        }
+        let inode = self.tree.inode(id);
+        let content = inode.size().saturating_sub(offset).min(count);
+        if content > 0 {
+            let file = match self.open.get(id) {
+                Some(file) => file,
+                None => Arc::new(self.open_file(id)?),
+            };
+            let got = read_exact(file.as_fd(), offset, content, out);
+            // After the read: a change that came before it, or during it, shows in the attributes now.
+            let stat = fstat(&file).map_err(ChangeReason::Unreadable)?;
+            compare(inode, &stat)?;
+            got?;
+            // A file that was read whole is not soon read again: the reader caches it.
+            if offset > 0 || content < inode.size() {
+                self.open.put(id, file);
+            }
+        }
+        out.fill_zeros(count - content);
+        Ok(())
+    }
+
+    fn open_file(&self, id: InodeId) -> Result<OwnedFd, ChangeReason> {
+        let path = self.tree.path(id);
+        let mut result = self.opener.open(&path);
+        if matches!(result, Err(Errno::MFILE | Errno::NFILE)) {
+            self.open.clear();
+            result = self.opener.open(&path);
+        }
+        result.map_err(|errno| match errno {
+            Errno::NOENT | Errno::NOTDIR => ChangeReason::Vanished,
+            Errno::LOOP | Errno::XDEV | Errno::NXIO | Errno::NODEV => ChangeReason::Replaced,
+            errno => ChangeReason::Unreadable(errno),
+        })
+    }
+}
+
+fn read_exact(file: BorrowedFd<'_>, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> Result<(), ChangeReason> {
+    let mut done = 0;
+    while done < count {
+        let got = out
+            .read_from(file, offset.saturating_add(done), count - done)
+            .map_err(|error| ChangeReason::Unreadable(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        if got == 0 {
+            let was = offset.saturating_add(count);
+            return Err(ChangeReason::Size { was, now: offset.saturating_add(done) });
+        }
+        done += got;
+    }
+    Ok(())
+}
+
+/// Is the file with these attributes the one the scan saw, as the scan saw it?
+fn compare(inode: &Inode, stat: &Stat) -> Result<(), ChangeReason> {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(ChangeReason::Replaced);
+    }
+    if inode.source_ino() != 0 && inode.source_ino() != stat.st_ino {
+        return Err(ChangeReason::OtherInode);
+    }
+    let now = stat.st_size as u64;
+    if inode.size() != now {
+        return Err(ChangeReason::Size { was: inode.size(), now });
+    }
+    if inode.mtime() != timestamp(stat.st_mtime, stat.st_mtime_nsec) {
+        return Err(ChangeReason::Written);
+    }
+    if inode.ctime() != timestamp(stat.st_ctime, stat.st_ctime_nsec) {
+        return Err(ChangeReason::Attributes);
+    }
+    Ok(())
+}
+
+fn timestamp(seconds: i64, nanoseconds: impl TryInto<u32>) -> Timestamp {
+    Timestamp { seconds, nanoseconds: nanoseconds.try_into().unwrap_or(0) }
+}

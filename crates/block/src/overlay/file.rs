@@ -1,0 +1,53 @@
+//! The file an overlay's data is in.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use super::{CLUSTER, MAX_CLUSTERS, OverlayError};
+
+pub(super) fn failed(action: &'static str, path: &Path, source: impl Into<io::Error>) -> OverlayError {
+    OverlayError::Io { action, path: path.into(), source: source.into() }
+}
+
+/// Refuses a capacity that is too large, or that may take the file beyond `RLIMIT_FSIZE`: the kernel sends SIGXFSZ
+/// to who writes beyond it.
+pub(super) fn check_size(path: &Path, data_start: u64, clusters: u64) -> Result<(), OverlayError> {
+    if clusters > MAX_CLUSTERS {
+        return Err(OverlayError::TooLarge(clusters));
+    }
+    let need = data_start + clusters * CLUSTER;
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        Some(limit) if limit < need => Err(OverlayError::FileSizeLimit { path: path.into(), need, limit }),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the file sparse and as long as it may become: where the file system's limit is lower, that shows now.
+pub(super) fn set_length(file: &File, path: &Path, length: u64) -> Result<(), OverlayError> {
+    file.set_len(length).map_err(|error| failed("set the length of", path, error))
+}
+
+/// A file in `dir` without a name, so that it is gone with its last descriptor.
+pub(super) fn unnamed(dir: &Path) -> Result<File, OverlayError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    match options.clone().custom_flags(libc::O_TMPFILE).open(dir) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {}
+        result => return result.map_err(|error| failed("make", dir, error)),
+    }
+    // A file system without O_TMPFILE: a name for a moment.
+    let mut attempt = 0;
+    loop {
+        let path = dir.join(format!(".inarch-overlay-{}-{attempt}", std::process::id()));
+        match options.clone().create_new(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 1000 => attempt += 1,
+            result => {
+                let file = result.map_err(|error| failed("make", &path, error))?;
+                fs::remove_file(&path).map_err(|error| failed("unlink", &path, error))?;
+                return Ok(file);
+            }
+        }
+    }
+}

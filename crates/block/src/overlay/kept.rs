@@ -1,0 +1,234 @@
+//! The file of a kept overlay: a header, the clusters' states, then the data.
+//!
+//! | offset | what |
+//! |---|---|
+//! | 0 | header, one 4 KiB page, see [`Header`] |
+//! | 4096 | states: a 4 KiB page for each 16384 clusters, two bits a cluster (0 below, 1 written, 2 zeros), as little-endian 64-bit words, the first cluster lowest |
+//! | next multiple of 1 MiB | data: device offset 0 |
+//!
+//! A state may say "written" on the disk only when the data is there. So a flush takes a copy of the states that
+//! changed, waits for the data that was written before (fdatasync), writes the copy, and waits for that. A page of
+//! states that a crash tears is no harm: each pair of bits is true by itself, the old one as the new one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use rustix::fs::{FlockOperation, RenameFlags, flock};
+use rustix::io::Errno;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use super::file::{failed, set_length};
+use super::states::{CHUNK_CLUSTERS, CHUNK_WORDS, ClusterStates};
+use super::{CLUSTER, OverlayError};
+
+const MAGIC: [u8; 8] = *b"INARCHOV";
+const VERSION: u32 = 1;
+const STATES_START: u64 = 4096;
+const PAGE: usize = CHUNK_WORDS * 8;
+const DATA_ALIGNMENT: u64 = 1 << 20;
+
+/// The first bytes of the file; the rest of the page is zeros.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    version: U32,
+    /// Bytes in a cluster: 4096.
+    cluster: U32,
+    /// Clusters of the device.
+    clusters: U64,
+    /// Where in the file device offset 0 is.
+    data_start: U64,
+    identity: [u8; 32],
+    reserved: U32,
+    /// CRC-32C of everything before.
+    checksum: U32,
+}
+
+impl Header {
+    fn new(clusters: u64, identity: [u8; 32]) -> Header {
+        let mut header = Header {
+            magic: MAGIC,
+            version: VERSION.into(),
+            cluster: (CLUSTER as u32).into(),
+            clusters: clusters.into(),
+            data_start: data_start(clusters).into(),
+            identity,
+            reserved: 0.into(),
+            checksum: 0.into(),
+        };
+        header.checksum = header.compute_checksum().into();
+        header
+    }
+
+    fn compute_checksum(&self) -> u32 {
+        let bytes = self.as_bytes();
+        crc32c::crc32c(bytes.split_at(bytes.len() - 4).0)
+    }
+}
+
+/// Where device offset 0 is in the file of a kept overlay of so many clusters.
+pub(super) fn data_start(clusters: u64) -> u64 {
+    (STATES_START + clusters.div_ceil(CHUNK_CLUSTERS) * PAGE as u64).next_multiple_of(DATA_ALIGNMENT)
+}
+
+/// One flush at a time.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    flushing: Mutex<()>,
+}
+
+impl Kept {
+    pub(super) fn flush(&self, file: &File, states: &ClusterStates) -> io::Result<()> {
+        let _flushing = self.flushing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let taken: Vec<_> = (0..states.chunk_count())
+            .filter(|index| states.take_changed(*index))
+            .map(|index| (index, states.to_words(index)))
+            .collect();
+        let result = store(file, &taken);
+        if result.is_err() {
+            taken.iter().for_each(|(index, _)| states.mark_changed(*index));
+        }
+        result
+    }
+}
+
+fn store(file: &File, taken: &[(usize, [u64; CHUNK_WORDS])]) -> io::Result<()> {
+    file.sync_data()?;
+    for (index, words) in taken {
+        file.write_all_at(words.map(u64::to_le).as_bytes(), page_offset(*index))?;
+    }
+    if taken.is_empty() { Ok(()) } else { file.sync_data() }
+}
+
+fn page_offset(chunk: usize) -> u64 {
+    STATES_START + chunk as u64 * PAGE as u64
+}
+
+pub(super) fn open_or_create(
+    path: &Path,
+    clusters: u64,
+    identity: [u8; 32],
+) -> Result<(File, ClusterStates), OverlayError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let mut opened = options.open(path);
+    if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        create(path, clusters, identity)?;
+        opened = options.open(path);
+    }
+    let file = opened.map_err(|error| failed("open", path, error))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Err(OverlayError::InUse(path.into())),
+        Err(errno) => return Err(failed("lock", path, errno)),
+    }
+    check_header(path, &file, clusters, identity)?;
+    let states = load_states(path, &file, clusters)?;
+    Ok((file, states))
+}
+
+/// Makes the file whole under another name, then gives it its own unless somebody else was faster.
+fn create(path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = path.with_file_name(name);
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
+    let file = file.map_err(|error| failed("make", &new, error))?;
+    let filled = fill(&file, &new, clusters, identity).and_then(|()| {
+        let cwd = rustix::fs::CWD;
+        match rustix::fs::renameat_with(cwd, &new, cwd, path, RenameFlags::NOREPLACE) {
+            Ok(()) => sync_directory(path),
+            Err(errno) => Err(failed("name", path, errno)),
+        }
+    });
+    if filled.is_err() {
+        // It may not be there; the error that counts is the first.
+        let _ = fs::remove_file(&new);
+    }
+    match filled {
+        Err(OverlayError::Io { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result,
+    }
+}
+
+fn fill(file: &File, path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayError> {
+    set_length(file, path, data_start(clusters) + clusters * CLUSTER)?;
+    let written = file.write_all_at(Header::new(clusters, identity).as_bytes(), 0).and_then(|()| file.sync_all());
+    written.map_err(|error| failed("write", path, error))
+}
+
+fn sync_directory(path: &Path) -> Result<(), OverlayError> {
+    let directory =
+        path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(PathBuf::from("."), PathBuf::from);
+    let synced = File::open(&directory).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| failed("sync the directory of", path, error))
+}
+
+fn check_header(path: &Path, file: &File, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayError> {
+    let damaged = |what| OverlayError::Damaged { path: path.into(), what };
+    let metadata = file.metadata().map_err(|error| failed("examine", path, error))?;
+    if !metadata.is_file() {
+        return Err(OverlayError::NotAnOverlay(path.into()));
+    }
+    let mut header = Header::new_zeroed();
+    let read = file.read_exact_at(header.as_mut_bytes(), 0);
+    if header.magic != MAGIC {
+        return Err(OverlayError::NotAnOverlay(path.into()));
+    }
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(damaged("its header is cut short")),
+        result => result.map_err(|error| failed("read", path, error))?,
+    }
+    if header.version.get() != VERSION {
+        return Err(OverlayError::Version { path: path.into(), found: header.version.get(), known: VERSION });
+    }
+    if header.checksum.get() != header.compute_checksum() {
+        return Err(damaged("the checksum of its header is wrong"));
+    }
+    if header.identity != identity {
+        return Err(OverlayError::Identity(path.into()));
+    }
+    let found = header.clusters.get();
+    if found != clusters {
+        return Err(OverlayError::Capacity { path: path.into(), found, wanted: clusters });
+    }
+    if header.cluster.get() != CLUSTER as u32 || header.data_start.get() != data_start(clusters) {
+        return Err(damaged("its header names another layout"));
+    }
+    if metadata.len() < data_start(clusters) + clusters * CLUSTER {
+        return Err(damaged("it is cut short"));
+    }
+    Ok(())
+}
+
+fn load_states(path: &Path, file: &File, clusters: u64) -> Result<ClusterStates, OverlayError> {
+    let states = ClusterStates::new(clusters);
+    let end = page_offset(states.chunk_count());
+    let mut offset = STATES_START;
+    while let Some(found) = next_data(file, offset, end) {
+        let index = ((found - STATES_START) / PAGE as u64) as usize;
+        let mut words = [0u64; CHUNK_WORDS];
+        let read = file.read_exact_at(words.as_mut_bytes(), page_offset(index));
+        read.map_err(|error| failed("read", path, error))?;
+        if !states.from_words(index, &words.map(u64::from_le)) {
+            return Err(OverlayError::Damaged { path: path.into(), what: "its cluster states hold an unknown state" });
+        }
+        offset = page_offset(index + 1);
+    }
+    Ok(states)
+}
+
+/// The next offset before `end` that may hold data. Where the file system cannot tell, every offset may.
+fn next_data(file: &File, offset: u64, end: u64) -> Option<u64> {
+    let found = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
+        Ok(found) => found,
+        Err(Errno::NXIO) => return None,
+        Err(_) => offset,
+    };
+    (found < end).then_some(found)
+}
