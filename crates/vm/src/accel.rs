@@ -1,0 +1,244 @@
+//! How the guest's instructions run: by the hardware (KVM) or translated (TCG).
+//!
+//! `/dev/kvm` that opens proves little: under some hypervisors a machine starts, runs its firmware, and Linux then hangs
+//! for ever. KVM counts as working once a guest has spoken; that verdict is remembered until the host restarts.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+const DEVICE: &str = "/dev/kvm";
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What runs the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accel {
+    /// The processor itself, by the host kernel's virtual machine monitor.
+    Kvm,
+    /// QEMU's translator.
+    Tcg,
+}
+
+/// What the user asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum AccelChoice {
+    /// KVM where it works, else TCG.
+    #[default]
+    Auto,
+    /// KVM or nothing.
+    Kvm,
+    /// TCG.
+    Tcg,
+}
+
+impl FromStr for AccelChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AccelChoice, String> {
+        match text {
+            "auto" => Ok(AccelChoice::Auto),
+            "kvm" => Ok(AccelChoice::Kvm),
+            "tcg" => Ok(AccelChoice::Tcg),
+            _ => Err(format!("{text}: not one of auto, kvm, tcg")),
+        }
+    }
+}
+
+impl fmt::Display for Accel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Accel::Kvm => "kvm",
+            Accel::Tcg => "tcg",
+        })
+    }
+}
+
+/// Why KVM cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("KVM cannot be used: {reason}; use --accel tcg (slower) or auto")]
+pub struct NoKvm {
+    /// What stands in the way.
+    pub reason: String,
+}
+
+/// What to start a guest with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// This one.
+    Use(Accel),
+    /// KVM, for which nobody has seen yet whether a guest comes up: give it a deadline, tell [`Verdicts::remember`]
+    /// how it went, and fall back to TCG if it did not.
+    TryKvm,
+    /// TCG, because KVM does not work here.
+    FallBack(String),
+}
+
+/// Whether guests come up under KVM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// A guest spoke.
+    Works,
+    /// None did, for this reason.
+    Broken(String),
+}
+
+/// The verdicts of this boot of the host, in a file.
+#[derive(Clone, Debug)]
+pub struct Verdicts {
+    file: PathBuf,
+    boot: String,
+}
+
+/// What a verdict holds for: another QEMU or another guest kernel may behave otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subject<'a> {
+    /// The QEMU binary.
+    pub qemu: &'a Path,
+    /// Release of the guest's kernel.
+    pub kernel: &'a str,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    boot: String,
+    qemu: PathBuf,
+    kernel: String,
+    verdict: Verdict,
+}
+
+impl Record {
+    fn is_of(&self, boot: &str, subject: Subject<'_>) -> bool {
+        self.boot == boot && self.qemu == subject.qemu && self.kernel == subject.kernel
+    }
+}
+
+impl Verdicts {
+    /// The verdicts kept in `file`, which need not exist.
+    pub fn at(file: &Path) -> Verdicts {
+        let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
+        Verdicts { file: file.to_owned(), boot }
+    }
+
+    /// The verdict on `subject`, if there is one since the host started.
+    pub fn recall(&self, subject: Subject<'_>) -> Option<Verdict> {
+        self.records().into_iter().find(|record| record.is_of(&self.boot, subject)).map(|record| record.verdict)
+    }
+
+    /// Keeps the verdict on `subject`. Of two runs that do so at once one may be lost; the next run then tries again.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn remember(&self, subject: Subject<'_>, verdict: Verdict) -> io::Result<()> {
+        let mut records = self.records();
+        records.retain(|record| record.boot == self.boot && !record.is_of(&self.boot, subject));
+        let (qemu, kernel) = (subject.qemu.to_owned(), subject.kernel.to_owned());
+        records.push(Record { boot: self.boot.clone(), qemu, kernel, verdict });
+        let directory = self.file.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(directory)?;
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        file.write_all(&serde_json::to_vec(&records)?)?;
+        file.persist(&self.file)?;
+        Ok(())
+    }
+
+    fn records(&self) -> Vec<Record> {
+        let text = fs::read(&self.file).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+}
+
+/// Chooses for a guest: what was asked for, what the device allows, and what earlier runs saw.
+///
+/// # Errors
+/// KVM was asked for, and its device cannot be opened.
+pub fn decide(choice: AccelChoice, verdicts: &Verdicts, subject: Subject<'_>) -> Result<Decision, NoKvm> {
+    decide_for(choice, usable(Path::new(DEVICE)), || verdicts.recall(subject))
+}
+
+fn decide_for(
+    choice: AccelChoice,
+    device: Result<(), String>,
+    recall: impl FnOnce() -> Option<Verdict>,
+) -> Result<Decision, NoKvm> {
+    match (choice, device) {
+        (AccelChoice::Tcg, _) => Ok(Decision::Use(Accel::Tcg)),
+        (AccelChoice::Kvm, Ok(())) => Ok(Decision::Use(Accel::Kvm)),
+        (AccelChoice::Kvm, Err(reason)) => Err(NoKvm { reason }),
+        (AccelChoice::Auto, Err(reason)) => Ok(Decision::FallBack(reason)),
+        (AccelChoice::Auto, Ok(())) => Ok(match recall() {
+            None => Decision::TryKvm,
+            Some(Verdict::Works) => Decision::Use(Accel::Kvm),
+            Some(Verdict::Broken(reason)) => Decision::FallBack(reason),
+        }),
+    }
+}
+
+/// Whether this user may open the device `path`, with the reason if not.
+fn usable(path: &Path) -> Result<(), String> {
+    match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!("there is no {}", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(format!("no permission for {} (is this user in the group kvm?)", path.display()))
+        }
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject() -> Subject<'static> {
+        Subject { qemu: Path::new("/usr/bin/qemu"), kernel: "6.1.0" }
+    }
+
+    #[test]
+    fn verdict_is_kept_for_its_subject_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let verdicts = Verdicts::at(&directory.path().join("deeper/kvm-verdict"));
+        assert_eq!(verdicts.recall(subject()), None);
+        verdicts.remember(subject(), Verdict::Broken("silent".into())).unwrap();
+        let other = Subject { kernel: "6.12", ..subject() };
+        verdicts.remember(other, Verdict::Works).unwrap();
+        assert_eq!(verdicts.recall(subject()), Some(Verdict::Broken("silent".into())));
+        assert_eq!(verdicts.recall(other), Some(Verdict::Works));
+        verdicts.remember(subject(), Verdict::Works).unwrap();
+        assert_eq!(verdicts.recall(subject()), Some(Verdict::Works));
+    }
+
+    #[test]
+    fn verdict_does_not_outlive_the_boot() {
+        let directory = tempfile::tempdir().unwrap();
+        let before = Verdicts { file: directory.path().join("verdicts"), boot: "before".into() };
+        before.remember(subject(), Verdict::Works).unwrap();
+        let after = Verdicts { boot: "after".into(), ..before };
+        assert_eq!(after.recall(subject()), None);
+    }
+
+    #[test]
+    fn damaged_file_is_no_verdict() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), b"[{]").unwrap();
+        assert_eq!(Verdicts::at(file.path()).recall(subject()), None);
+    }
+
+    #[test]
+    fn decisions() {
+        let broken = || Some(Verdict::Broken("silent".into()));
+        let no = || Err("no device".to_owned());
+        assert_eq!(decide_for(AccelChoice::Auto, Ok(()), || None).unwrap(), Decision::TryKvm);
+        assert_eq!(decide_for(AccelChoice::Auto, Ok(()), || Some(Verdict::Works)).unwrap(), Decision::Use(Accel::Kvm));
+        assert_eq!(decide_for(AccelChoice::Auto, Ok(()), broken).unwrap(), Decision::FallBack("silent".into()));
+        assert_eq!(decide_for(AccelChoice::Auto, no(), || None).unwrap(), Decision::FallBack("no device".into()));
+        assert_eq!(decide_for(AccelChoice::Tcg, Ok(()), || None).unwrap(), Decision::Use(Accel::Tcg));
+        // Whoever insists gets KVM in spite of the verdict.
+        assert_eq!(decide_for(AccelChoice::Kvm, Ok(()), broken).unwrap(), Decision::Use(Accel::Kvm));
+        assert!(decide_for(AccelChoice::Kvm, no(), || None).unwrap_err().to_string().contains("no device"));
+    }
+}

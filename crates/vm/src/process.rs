@@ -1,0 +1,353 @@
+//! QEMU as a process: started so that it never outlives its starter, watched, and explained when it ends too early.
+//!
+//! A thread of its own starts the process and waits for it. The kernel's parent-death signal goes out when the thread
+//! that forked ends; this one ends with the process it waits for, or when all of this process does, `kill -9` included.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::qemu::QemuCommand;
+
+/// How much of the end of an output is kept, in bytes.
+const TAIL: usize = 64 << 10;
+/// How many lines of an output an error shows.
+const TAIL_LINES: usize = 20;
+/// How long the rest of an output may take to arrive once the process is gone.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// QEMU could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start {program}: {source}")]
+pub struct SpawnError {
+    /// The binary.
+    pub program: PathBuf,
+    /// The system's error.
+    pub source: io::Error,
+}
+
+/// What somebody who waits for the guest saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Symptom {
+    /// The agent's socket was closed.
+    Closed,
+    /// Nothing came for this long.
+    Silence(Duration),
+}
+
+/// Why a guest is gone or useless.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum GuestFailure {
+    /// QEMU gave up by itself.
+    #[error("QEMU failed ({status}): {message}")]
+    Qemu {
+        /// How it ended.
+        status: String,
+        /// The last line it wrote to its standard error.
+        message: String,
+        /// The last lines before that.
+        tail: Vec<String>,
+    },
+    /// The guest's kernel stopped itself.
+    #[error("the guest's kernel stopped: {message}")]
+    Panic {
+        /// The kernel's line.
+        message: String,
+        /// The console's last lines.
+        tail: Vec<String>,
+    },
+    /// The guest powered off when nobody expected it.
+    #[error("the guest powered off before its work was done{}", last_line(.tail))]
+    PoweredOff {
+        /// The console's last lines.
+        tail: Vec<String>,
+    },
+    /// The guest did not speak in time.
+    #[error("the guest did not answer within {} s{}", .waited.as_secs(), last_line(.tail))]
+    Silent {
+        /// How long it was waited for.
+        waited: Duration,
+        /// The console's last lines.
+        tail: Vec<String>,
+    },
+}
+
+fn last_line(tail: &[String]) -> String {
+    match tail.last() {
+        Some(line) => format!("; its last line was: {line}"),
+        None => "; its console stayed empty".to_owned(),
+    }
+}
+
+impl GuestFailure {
+    /// What was printed last, for whoever wants more than the message.
+    pub fn tail(&self) -> &[String] {
+        match self {
+            GuestFailure::Qemu { tail, .. }
+            | GuestFailure::Panic { tail, .. }
+            | GuestFailure::PoweredOff { tail }
+            | GuestFailure::Silent { tail, .. } => tail,
+        }
+    }
+}
+
+/// A running QEMU. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Process {
+    pidfd: OwnedFd,
+    exit: Arc<Exit>,
+    errors: Capture,
+    console: Capture,
+}
+
+#[derive(Debug, Default)]
+struct Exit {
+    status: Mutex<Option<ExitStatus>>,
+    changed: Condvar,
+}
+
+impl Process {
+    /// Starts `command` with no standard input or output, with no descriptors but its own, in a process group of its
+    /// own: a ^C in the terminal reaches this process only. `console` is this process's end of the machine's console.
+    ///
+    /// # Errors
+    /// The program cannot be run.
+    pub fn spawn(command: QemuCommand, console: OwnedFd) -> Result<Process, SpawnError> {
+        let program = command.program.clone();
+        let failed = |source| SpawnError { program, source };
+        let exit = Arc::new(Exit::default());
+        let (report, started) = mpsc::sync_channel(1);
+        let keeper = {
+            let exit = Arc::clone(&exit);
+            move || match start(command) {
+                Ok((child, pidfd, errors)) => {
+                    // The receiver may be gone only if the starting thread is; the child is waited for all the same.
+                    let _ = report.send(Ok((pidfd, errors)));
+                    exit.wait_for(child);
+                }
+                Err(error) => {
+                    let _ = report.send(Err(error));
+                }
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("qemu-keeper".to_owned()).spawn(keeper) {
+            return Err(failed(error));
+        }
+        let received = started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it died")));
+        let capture = |(pidfd, errors)| {
+            let errors = Capture::start("qemu-errors", errors)?;
+            let console = Capture::start("guest-console", console)?;
+            Ok(Process { pidfd, exit, errors, console })
+        };
+        received.and_then(capture).map_err(failed)
+    }
+
+    /// A descriptor that polls readable once the process has ended.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Waits at most `limit` for the process to end.
+    pub fn wait(&self, limit: Duration) -> Option<ExitStatus> {
+        let status = self.exit.lock();
+        let waited = self.exit.changed.wait_timeout_while(status, limit, |status| status.is_none());
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Kills the process, if it still runs, and waits until it is gone.
+    pub fn kill(&self) {
+        // Fails only if the process is gone already.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let mut status = self.exit.lock();
+        while status.is_none() {
+            status = self.exit.changed.wait(status).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Says why the guest failed, after `symptom`. Ends the process.
+    pub fn explain(&self, symptom: Symptom) -> GuestFailure {
+        let by_itself = match symptom {
+            // QEMU closes its sockets a little before it has ended.
+            Symptom::Closed => self.wait(Duration::from_secs(5)),
+            Symptom::Silence(_) => self.wait(Duration::ZERO),
+        };
+        self.kill();
+        let console = self.console.lines();
+        if let Some(message) = console.iter().find_map(|line| panic_message(line)) {
+            return GuestFailure::Panic { message, tail: last_lines(console) };
+        }
+        match (by_itself, symptom) {
+            (Some(status), _) if !status.success() => {
+                let mut tail = last_lines(self.errors.lines());
+                let message = tail.pop().unwrap_or_else(|| "it did not say why".to_owned());
+                GuestFailure::Qemu { status: status_text(status), message, tail }
+            }
+            (None, Symptom::Silence(waited)) => GuestFailure::Silent { waited, tail: last_lines(console) },
+            _ => GuestFailure::PoweredOff { tail: last_lines(console) },
+        }
+    }
+
+    /// The last lines of the guest's console so far.
+    pub fn console_tail(&self) -> Vec<String> {
+        last_lines(lines_of(&self.console.bytes()))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Exit {
+    fn lock(&self) -> MutexGuard<'_, Option<ExitStatus>> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_for(&self, mut child: Child) {
+        // Waiting for one's own child fails only if somebody else reaped it: then nothing more is known of it.
+        let status = child.wait().unwrap_or_else(|_| ExitStatus::from_raw(0));
+        *self.lock() = Some(status);
+        self.changed.notify_all();
+    }
+}
+
+/// Starts the process from the thread that will wait for it. Closes this process's copies of its descriptors.
+fn start(command: QemuCommand) -> io::Result<(Child, OwnedFd, OwnedFd)> {
+    let QemuCommand { program, arguments, descriptors } = command;
+    let inherited: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let parent = rustix::process::getpid();
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+    // SAFETY: between fork and exec `prepare` makes system calls only; it neither allocates nor takes a lock, which a
+    // thread that is not in the child could hold.
+    unsafe {
+        command.pre_exec(move || prepare(parent, &inherited));
+    }
+    let mut child = command.spawn()?;
+    let pidfd = Pid::from_raw(child.id().cast_signed())
+        .ok_or(io::ErrorKind::InvalidData.into())
+        .and_then(|pid| Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?));
+    match (pidfd, child.stderr.take()) {
+        (Ok(pidfd), Some(errors)) => Ok((child, pidfd, errors.into())),
+        (pidfd, _) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(pidfd.err().unwrap_or_else(|| io::Error::other("its standard error was not captured")))
+        }
+    }
+}
+
+/// Runs in the child before the program: it dies with its parent and keeps no descriptor but `inherited` and 0 to 2.
+fn prepare(parent: Pid, inherited: &[RawFd]) -> io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The parent may have died before the request took effect; then the signal never comes.
+    if rustix::process::getppid() != Some(parent) {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
+    // SAFETY: the call takes plain numbers and changes descriptor flags of this process only. Before Linux 5.11 it
+    // fails, which leaves open what was inherited without FD_CLOEXEC: untidy, not wrong.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
+    }
+    for &descriptor in inherited {
+        // SAFETY: the descriptor is open: the parent holds it until after the fork.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?;
+    }
+    Ok(())
+}
+
+fn status_text(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+/// The panic in a line of the console, without the time in front of it.
+fn panic_message(line: &str) -> Option<String> {
+    const PANIC: &str = "Kernel panic - not syncing";
+    line.find(PANIC).and_then(|start| line.get(start..)).map(str::to_owned)
+}
+
+fn last_lines(mut lines: Vec<String>) -> Vec<String> {
+    lines.split_off(lines.len().saturating_sub(TAIL_LINES))
+}
+
+/// The lines of an output that are not blank. Control characters, which could play tricks with a terminal, are dropped.
+fn lines_of(bytes: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(bytes);
+    let printable = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>();
+    text.lines().map(|line| printable(line).trim_end().to_owned()).filter(|line| !line.is_empty()).collect()
+}
+
+/// The end of an output, read by a thread so that its writer never waits.
+#[derive(Debug)]
+struct Capture {
+    state: Arc<(Mutex<Captured>, Condvar)>,
+}
+
+#[derive(Debug, Default)]
+struct Captured {
+    tail: VecDeque<u8>,
+    ended: bool,
+}
+
+impl Capture {
+    fn start(name: &str, source: OwnedFd) -> io::Result<Capture> {
+        let state = Arc::new((Mutex::new(Captured::default()), Condvar::new()));
+        let shared = Arc::clone(&state);
+        let mut source = std::fs::File::from(source);
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let mut buffer = [0; 4096];
+            loop {
+                let read = match source.read(&mut buffer) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Ok(read) => read,
+                    // A connection reset is an end like another.
+                    Err(_) => 0,
+                };
+                let (captured, changed) = &*shared;
+                let mut captured = captured.lock().unwrap_or_else(PoisonError::into_inner);
+                captured.tail.extend(buffer.get(..read).unwrap_or_default());
+                let excess = captured.tail.len().saturating_sub(TAIL);
+                captured.tail.drain(..excess);
+                if read == 0 {
+                    captured.ended = true;
+                    changed.notify_all();
+                    return;
+                }
+            }
+        })?;
+        Ok(Capture { state })
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let captured = self.state.0.lock().unwrap_or_else(PoisonError::into_inner);
+        captured.tail.iter().copied().collect()
+    }
+
+    /// All lines, once the writer is gone.
+    fn lines(&self) -> Vec<String> {
+        let deadline = Instant::now() + DRAIN;
+        let (captured, changed) = &*self.state;
+        let guard = captured.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = deadline.saturating_duration_since(Instant::now());
+        drop(changed.wait_timeout_while(guard, left, |captured| !captured.ended));
+        lines_of(&self.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests;

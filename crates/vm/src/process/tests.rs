@@ -1,0 +1,94 @@
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+use super::*;
+
+/// A shell instead of QEMU, with `descriptors` inherited, and the far end of its console.
+fn shell(script: &str, descriptors: Vec<OwnedFd>) -> (Process, UnixStream) {
+    let (console, far) = UnixStream::pair().unwrap();
+    let arguments = ["-c", script].map(OsString::from).to_vec();
+    let command = QemuCommand { program: "/bin/sh".into(), arguments, descriptors };
+    (Process::spawn(command, console.into()).unwrap(), far)
+}
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[test]
+fn early_end_is_explained_by_the_last_line_of_its_errors() {
+    let (process, far) = shell("echo first >&2; echo 'qemu: no such machine' >&2; exit 1", vec![]);
+    drop(far);
+    let failure = process.explain(Symptom::Closed);
+    assert_eq!(failure.to_string(), "QEMU failed (exit status 1): qemu: no such machine");
+    assert_eq!(failure.tail(), ["first"]);
+}
+
+#[test]
+fn panic_on_the_console_is_the_reason() {
+    let (process, mut far) = shell("exit 0", vec![]);
+    far.write_all(b"[    0.5] Kernel panic - not syncing: VFS: no root\r\n[    0.6] ---[ end ]---\r\n").unwrap();
+    drop(far);
+    let failure = process.explain(Symptom::Closed);
+    assert_eq!(failure.to_string(), "the guest's kernel stopped: Kernel panic - not syncing: VFS: no root");
+}
+
+#[test]
+fn silence_kills_and_shows_the_console() {
+    let (process, mut far) = shell("exec sleep 1000", vec![]);
+    far.write_all(b"booting \x1b[31mnow\n").unwrap();
+    drop(far);
+    let failure = process.explain(Symptom::Silence(Duration::from_secs(3)));
+    assert_eq!(failure.to_string(), "the guest did not answer within 3 s; its last line was: booting [31mnow");
+    assert_eq!(process.wait(Duration::ZERO).unwrap().signal(), Some(9));
+}
+
+#[test]
+fn end_without_a_word_is_a_power_off() {
+    let (process, far) = shell("exit 0", vec![]);
+    drop(far);
+    assert_eq!(process.explain(Symptom::Closed), GuestFailure::PoweredOff { tail: vec![] });
+}
+
+#[test]
+fn only_named_descriptors_are_inherited() {
+    let stray = fs::File::open("/dev/null").unwrap();
+    rustix::io::fcntl_setfd(&stray, rustix::io::FdFlags::empty()).unwrap();
+    let (named, mut far_named) = UnixStream::pair().unwrap();
+    let script = format!("ls /proc/$$/fd >&{}", named.as_raw_fd());
+    let number = named.as_raw_fd();
+    let (process, _far) = shell(&script, vec![named.into()]);
+    process.wait(LONG).unwrap();
+    drop(process);
+    let mut listing = String::new();
+    far_named.read_to_string(&mut listing).unwrap();
+    let found: Vec<RawFd> = listing.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(found.contains(&number), "{found:?}");
+    assert!(!found.contains(&stray.as_raw_fd()), "{found:?}");
+}
+
+#[test]
+fn dropping_kills() {
+    let (process, _far) = shell("exec sleep 1000", vec![]);
+    let pidfd = process.pidfd().try_clone_to_owned().unwrap();
+    drop(process);
+    assert!(rustix::process::pidfd_send_signal(&pidfd, Signal::KILL).is_err());
+}
+
+#[test]
+fn missing_program_is_named() {
+    let (console, _far) = UnixStream::pair().unwrap();
+    let command = QemuCommand { program: "/nonexistent/qemu".into(), arguments: vec![], descriptors: vec![] };
+    let error = Process::spawn(command, console.into()).unwrap_err();
+    assert!(error.to_string().starts_with("cannot start /nonexistent/qemu: "), "{error}");
+}
+
+#[test]
+fn output_is_bounded() {
+    let (process, mut far) = shell("exec sleep 1000", vec![]);
+    far.write_all(&vec![b'x'; TAIL * 3]).unwrap();
+    far.write_all(b"\nend\n").unwrap();
+    drop(far);
+    assert_eq!(process.console.lines().last().unwrap(), "end");
+    assert_eq!(process.console.bytes().len(), TAIL);
+}
