@@ -131,14 +131,14 @@ impl Vring {
         if self.worker.is_some() || !self.enabled || !self.addressed {
             return Ok(());
         }
-        let (Some(kick), Some(mut queue)) = (&self.kick, self.queue.take()) else { return Ok(()) };
+        let Some(kick) = &self.kick else { return Ok(()) };
+        let Some(mut queue) = self.queue.take() else { return Ok(()) };
         queue.set_ready(true);
-        let running = self.spawn(kick, context, queue);
-        match running {
+        match self.spawn(kick, context, queue) {
             Ok(worker) => self.worker = Some(worker),
             Err(error) => {
+                // The queue went with the attempt; `stop` makes a new one.
                 self.addressed = false;
-                self.queue = Queue::new(self.max_size).ok();
                 return Err(error);
             }
         }

@@ -43,3 +43,33 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// It cannot be known whether they would.
     fn flush(&self) -> io::Result<()>;
 }
+
+impl BlockDevice for inarch_block::Device {
+    fn capacity(&self) -> u64 {
+        self.capacity()
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only()
+    }
+
+    fn read_at(&self, offset: u64, out: &[VolatileSlice<'_>]) -> io::Result<()> {
+        self.read_at(offset, out)
+    }
+
+    fn write_at(&self, offset: u64, data: &[VolatileSlice<'_>]) -> io::Result<()> {
+        self.write_at(offset, data)
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.discard(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, unmap: bool) -> io::Result<()> {
+        self.write_zeroes(offset, length, unmap)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.flush()
+    }
+}

@@ -172,7 +172,7 @@ impl<'a> Buffers<'a> {
     fn ranges(&mut self, capacity: u64, known_flags: u32) -> Result<Ranges, Failure> {
         let length = total(&self.readable)?;
         let size = size_of::<RangeHeader>() as u64;
-        if length == 0 || length % size != 0 || length / size > u64::from(MAX_RANGES) {
+        if length == 0 || !length.is_multiple_of(size) || length / size > u64::from(MAX_RANGES) {
             return Err(Failure::IoError);
         }
         let mut ranges = Ranges::new();
@@ -229,7 +229,7 @@ fn total(pieces: &Pieces<'_>) -> Result<u64, Failure> {
 fn range(sector: u64, length: u64, capacity: u64) -> Result<Range, Failure> {
     let offset = sector.checked_mul(SECTOR_SIZE).ok_or(Failure::IoError)?;
     let end = offset.checked_add(length).ok_or(Failure::IoError)?;
-    if length == 0 || length % SECTOR_SIZE != 0 || end > capacity {
+    if length == 0 || !length.is_multiple_of(SECTOR_SIZE) || end > capacity {
         return Err(Failure::IoError);
     }
     Ok(Range { offset, length })
