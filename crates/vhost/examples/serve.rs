@@ -53,7 +53,7 @@ impl BlockDevice for RawFile {
     }
 
     fn write_zeroes(&self, offset: u64, length: u64, _unmap: bool) -> io::Result<()> {
-        const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+        static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
         let mut done = 0;
         while done < length {
             let count = (length - done).min(ZEROS.len() as u64);

@@ -63,12 +63,12 @@ impl Rig {
     }
 
     /// The device has not been asked for anything, and still works.
-    fn is_unharmed(mut self) {
+    fn check_unharmed(mut self) {
         assert_eq!(self.disk.seen(), []);
-        self.works();
+        self.check_works();
     }
 
-    fn works(&mut self) {
+    fn check_works(&mut self) {
         assert_eq!(self.request(IN, 3, &[writable(DATA, 512)]), (OK, 513));
         assert_eq!(self.front_end.get(DATA, 512), sector(3));
     }
@@ -82,7 +82,7 @@ fn ranges_beyond_the_device_fail() {
         assert_eq!(rig.request(IN, sector, &data), (IOERR, 1), "sector {sector}");
         assert_eq!(rig.request(OUT, sector, &[readable(DATA, 1024)]), (IOERR, 1), "sector {sector}");
     }
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_device_smaller_than_announced_is_not_read_beyond_its_end() {
     let mut rig = rig_of(disk, options);
     assert_eq!(rig.request(IN, 8, &[writable(DATA, 512)]), (IOERR, 1));
     assert_eq!(rig.request(IN, 7, &[writable(DATA, 1024)]), (IOERR, 1));
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn lengths_that_are_no_whole_sectors_fail() {
         assert_eq!(rig.request(IN, 0, &[writable(DATA, length)]), (IOERR, 1), "{length} bytes");
         assert_eq!(rig.request(OUT, 0, &[readable(DATA, length)]), (IOERR, 1), "{length} bytes");
     }
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_request_without_data_or_with_data_of_the_wrong_direction_fails() {
     assert_eq!(rig.request(OUT, 0, &[]), (IOERR, 1));
     assert_eq!(rig.request(IN, 0, &[readable(DATA, 512)]), (IOERR, 1));
     assert_eq!(rig.request(OUT, 0, &[writable(DATA, 512)]), (IOERR, 1));
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn readable_descriptors_after_writable_ones_fail() {
     let mut rig = rig();
     let chain = [readable(HEADER, 16), writable(DATA, 512), readable(DATA, 512), writable(STATUS, 1)];
     assert_eq!(rig.chain(IN, 0, &chain), (IOERR, 1));
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_short_header_fails() {
         assert_eq!(rig.chain(IN, 0, &[readable(HEADER, length), writable(STATUS, 1)]), (IOERR, 1));
     }
     assert_eq!(rig.chain(IN, 0, &[writable(DATA, 512), writable(STATUS, 1)]), (IOERR, 1));
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn zero_length_descriptors_fail() {
     assert_eq!(rig.chain(IN, 0, &chain), (IOERR, 1));
     let chain = [readable(HEADER, 0), writable(DATA, 0)];
     assert_eq!(rig.chain(IN, 0, &chain), (UNTOUCHED, 0));
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_chain_without_a_place_for_the_status_is_given_back() {
     for address in [2 * REGION, u64::MAX, u64::MAX - 0x1000] {
         assert_eq!(rig.chain(IN, 0, &[readable(HEADER, 16), writable(address, 513)]), (UNTOUCHED, 0));
     }
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn data_outside_of_memory_fails() {
         assert_eq!(rig.request(OUT, 0, &[readable(address, 512)]), (IOERR, 1), "{address:#x}");
     }
     assert_eq!(rig.chain(IN, 0, &[readable(1 << 40, 16), writable(DATA, 512), writable(STATUS, 1)]), (IOERR, 1));
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn loops_fail() {
     // One that only reads.
     queue.put_descriptor(table, 0, Descriptor { flags: NEXT, next: 0, ..readable(HEADER, 16) });
     assert_eq!(queue.run(0), 0);
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn indirect_tables_that_make_no_sense_fail() {
     // A loop within the table.
     queue.put_descriptor(inner, 0, Descriptor { flags: NEXT | WRITE, next: 0, ..writable(STATUS, 1) });
     assert_eq!(queue.run(0), 1);
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_chain_of_more_pieces_than_a_queue_may_hold_fails() {
     queue.put_descriptor(queue.table(), 0, Descriptor { address: inner, length, flags: INDIRECT, next: 0 });
     assert_eq!(queue.run(0), 1);
     assert_eq!(rig.front_end.byte(STATUS), IOERR);
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 fn range(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {
@@ -255,7 +255,7 @@ fn discards_are_bounded() {
     rig.front_end.put(DATA, &range(0, 8, 1));
     assert_eq!(rig.request(DISCARD, 0, &[readable(DATA, 16)]), (UNSUPP, 1));
     assert_eq!(rig.request(DISCARD, 0, &[]), (IOERR, 1));
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn unknown_requests_are_unsupported() {
     for kind in [2, 3, 5, 6, 7, 9, 10, 12, 14, 15, 16, 24, u32::MAX] {
         assert_eq!(rig.request(kind, 0, &[writable(DATA, 512)]), (UNSUPP, 1), "type {kind}");
     }
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_read_only_disk_is_never_written() {
     assert_eq!(rig.request(OUT, 0, &[readable(DATA, 512)]), (IOERR, 1));
     assert_eq!(rig.request(DISCARD, 0, &[readable(DATA, 16)]), (IOERR, 1));
     assert_eq!(rig.request(WRITE_ZEROES, 0, &[readable(DATA, 16)]), (IOERR, 1));
-    rig.is_unharmed();
+    rig.check_unharmed();
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn a_panic_of_the_device_fails_its_request_only() {
     let options = disk.options();
     let mut rig = rig_of(disk, options);
     assert_eq!(rig.request(IN, 1, &[writable(DATA, 512)]), (IOERR, 1));
-    rig.works();
+    rig.check_works();
 }
 
 /// After `spoil`, the queue answers nothing; once it is set up again, it works.
