@@ -5,10 +5,11 @@
 //! the same tree: entries are sorted by name bytes and inodes are numbered in walk order, so no clock, thread or
 //! hash order reaches what is made of it.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod builder;
 mod inode;
+pub mod scan;
 mod tree;
 
 pub use builder::{BuildError, Builder};

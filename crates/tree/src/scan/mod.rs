@@ -1,0 +1,194 @@
+//! Scanning a directory of this host into a [`Tree`].
+//!
+//! 1. [`scan`] opens the directory and starts the workers, each with a stack of directories to read (`queue`).
+//! 2. A worker opens a directory (`open`), reads and sorts its names, and asks for the attributes of each, relative
+//!    to the directory's descriptor (`walk`, `xattr`, `access`, `holes`, `filter`, `owner`). No file is opened but
+//!    one that seems to have holes.
+//! 3. It writes them as a listing into a chunk of memory that is its own (`chunk`), gives the directories among
+//!    them numbers, and puts those on its stack; when another worker has nothing to do it hands some over.
+//! 4. When all is read, the listings are put in depth-first order, so that the tree does not depend on the number
+//!    of workers, and the chunks are freed one after the other (`assemble`).
+
+mod access;
+mod assemble;
+mod chunk;
+mod filter;
+mod holes;
+mod open;
+mod owner;
+mod queue;
+mod report;
+mod syscall;
+mod walk;
+mod xattr;
+
+use std::num::NonZero;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::process::Resource;
+
+pub use filter::{Filter, FilterBuilder, FilterError};
+pub use owner::{OwnerMap, OwnerMapError};
+pub use report::{LISTED_MAX, LeftOut, Reason, Report};
+
+use crate::Tree;
+use access::Caller;
+use chunk::Findings;
+use queue::Queue;
+use report::ReportPart;
+use walk::{Task, Walk, Worker};
+use xattr::Method;
+
+/// More threads than this share no directory tree well.
+const THREADS_MAX: usize = 64;
+
+/// How many directories may stay open at once for those in them, at most.
+const KEPT_MAX: usize = 128;
+
+/// How to scan.
+#[derive(Clone, Debug)]
+pub struct ScanOptions {
+    /// Number of threads; 0 for as many as there are cores. At most 64 are started.
+    pub threads: usize,
+    /// Whether to descend into what is mounted below the directory.
+    pub cross: bool,
+    /// Whether to read extended attributes: the namespaces `user`, `security` and `trusted`, and POSIX ACLs.
+    pub xattrs: bool,
+    /// Which names to take.
+    pub filter: Filter,
+    /// Who owns them.
+    pub owner: OwnerMap,
+    /// Directories that are taken empty, by their path from the scanned directory, without a leading slash: `proc`.
+    pub leave_out: Vec<Vec<u8>>,
+}
+
+impl Default for ScanOptions {
+    /// All cores, one file system, extended attributes, every name, owners as they are.
+    fn default() -> ScanOptions {
+        ScanOptions {
+            threads: 0,
+            cross: false,
+            xattrs: true,
+            filter: Filter::default(),
+            owner: OwnerMap::default(),
+            leave_out: Vec::new(),
+        }
+    }
+}
+
+/// A scanned directory.
+#[derive(Debug)]
+pub struct Scan {
+    /// What is in it.
+    pub tree: Tree,
+    /// The directory itself, opened with `O_PATH`: a file is opened by its [`Tree::path`] beneath it.
+    pub root: OwnedFd,
+    /// What is not in the tree, and why.
+    pub report: Report,
+    /// How long reading the directories took.
+    pub walk_time: Duration,
+    /// How long making the tree of them took, after that.
+    pub assembly_time: Duration,
+}
+
+/// Why there is no tree.
+#[derive(Debug, thiserror::Error)]
+pub enum ScanError {
+    /// The directory cannot be opened.
+    #[error("cannot open the directory {}: {}", path.display(), std::io::Error::from(*error))]
+    Open {
+        /// As it was given.
+        path: PathBuf,
+        /// `ENOENT`, `ENOTDIR`, `EACCES`...
+        error: Errno,
+    },
+    /// The directory was opened but cannot be listed.
+    #[error("cannot list the directory: {}", std::io::Error::from(*.0))]
+    Root(Errno),
+    /// Too few descriptors or too little memory, or a kernel before Linux 4.11.
+    #[error("the scan cannot go on: {}", std::io::Error::from(*.0))]
+    Resources(Errno),
+    /// More entries, names or symlink targets than a tree's 32-bit indices can name.
+    #[error("the directory has more entries or longer names than fit 32 bits; leave parts of it out")]
+    TooLarge,
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// A thread ended by a panic.
+    #[error("a thread of the scan ended by a panic")]
+    Panic,
+}
+
+/// Reads the attributes of everything below the directory `root`. A symlink as `root` is followed, symlinks below
+/// are not. What cannot be read is left out and reported, and what vanishes meanwhile is left out: only an error
+/// that concerns the whole fails the scan.
+pub fn scan(root: &Path, options: &ScanOptions) -> Result<Scan, ScanError> {
+    let begin = Instant::now();
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root_fd = rustix::fs::open(root, flags, Mode::empty())
+        .map_err(|error| ScanError::Open { path: root.to_owned(), error })?;
+    let root_stat = rustix::fs::statx(&root_fd, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE).map_err(ScanError::Root)?;
+    let threads = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+        threads => threads,
+    };
+    let threads = threads.min(THREADS_MAX);
+    let kept = AtomicUsize::new(0);
+    let first = Task { serial: 0, path: vec![0], name: 0, parent: None, ignore: None };
+    let walk = Walk {
+        options,
+        root: root_fd.as_fd(),
+        root_device: walk::device(&root_stat),
+        caller: Caller::current(),
+        method: if options.xattrs { Method::choose(root_fd.as_fd()) } else { Method::None },
+        queue: Queue::new(threads, first),
+        next_serial: AtomicU32::new(1),
+        kept: &kept,
+        kept_max: kept_max(threads),
+    };
+    let mut findings = run(&walk, threads)?;
+    let serials = walk.next_serial.load(Ordering::Relaxed);
+    drop(walk);
+    let walk_time = begin.elapsed();
+    let tree = assemble::assemble(&mut findings, serials)?;
+    let report = ReportPart::merge(findings.into_iter().map(|f| f.report));
+    Ok(Scan { tree, root: root_fd, report, walk_time, assembly_time: begin.elapsed() - walk_time })
+}
+
+fn run(walk: &Walk<'_>, threads: usize) -> Result<Vec<Findings>, ScanError> {
+    std::thread::scope(|scope| {
+        let mut handles = Vec::with_capacity(threads);
+        let mut first_error = None;
+        for _ in 0..threads {
+            let builder = std::thread::Builder::new().name("scan".to_owned());
+            match builder.spawn_scoped(scope, || Worker::new(walk).run()) {
+                Ok(handle) => handles.push(handle),
+                Err(error) => {
+                    walk.queue.stop();
+                    first_error = Some(ScanError::Thread(error));
+                    break;
+                }
+            }
+        }
+        let mut findings = Vec::with_capacity(threads);
+        for handle in handles {
+            match handle.join().unwrap_or(Err(ScanError::Panic)) {
+                Ok(found) => findings.push(found),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        first_error.map_or(Ok(findings), Err)
+    })
+}
+
+/// Leaves most descriptors to the rest of the process, and to each thread what it opens beside those kept.
+fn kept_max(threads: usize) -> usize {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    (limit / 2).saturating_sub(threads * 4).min(KEPT_MAX)
+}

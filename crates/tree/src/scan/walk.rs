@@ -1,0 +1,474 @@
+//! A worker: reads one directory after the other, each into a listing.
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use rustix::fs::{Access, AtFlags, Mode, OFlags, RawDir, Statx, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+
+use super::access::{Acl, Caller, Verdict};
+use super::chunk::{Chunk, Findings, HardLink, Listing};
+use super::filter::IgnoreLevel;
+use super::holes::data_ranges;
+use super::open::{KeptDirectory, open_directory};
+use super::queue::Queue;
+use super::report::Reason;
+use super::xattr::{Method, Reader};
+use super::{ScanError, ScanOptions};
+use crate::inode::Inode;
+use crate::{Attributes, FileType, Timestamp, XattrSetId};
+
+/// What all workers share.
+pub(super) struct Walk<'a> {
+    pub(super) options: &'a ScanOptions,
+    /// The scanned directory.
+    pub(super) root: BorrowedFd<'a>,
+    pub(super) root_device: u64,
+    pub(super) caller: Caller,
+    pub(super) method: Method,
+    pub(super) queue: Queue<Task<'a>>,
+    /// The next serial number of a directory.
+    pub(super) next_serial: AtomicU32,
+    /// How many directories are open for those in them, and how many may be.
+    pub(super) kept: &'a AtomicUsize,
+    pub(super) kept_max: usize,
+}
+
+/// A directory to be read.
+pub(super) struct Task<'a> {
+    pub(super) serial: u32,
+    /// From the root, without a leading slash, with a NUL at its end.
+    pub(super) path: Vec<u8>,
+    /// Where the last component starts in `path`.
+    pub(super) name: usize,
+    /// The directory that it is in, if that is kept open.
+    pub(super) parent: Option<Arc<KeptDirectory<'a>>>,
+    /// The ignore files that apply to it.
+    pub(super) ignore: Option<Arc<IgnoreLevel>>,
+}
+
+impl Task<'_> {
+    fn path(&self) -> &[u8] {
+        self.path.strip_suffix(&[0]).unwrap_or(&self.path)
+    }
+
+    fn path_of(&self, name: &[u8]) -> Vec<u8> {
+        let path = self.path();
+        let mut joined = Vec::with_capacity(path.len() + name.len() + 2);
+        if !path.is_empty() {
+            joined.extend_from_slice(path);
+            joined.push(b'/');
+        }
+        joined.extend_from_slice(name);
+        joined
+    }
+}
+
+/// A name that `getdents64` gave.
+#[derive(Clone, Copy)]
+struct Name {
+    /// Its first 8 bytes, big-endian and padded with zeros: sorts as the name does, but for longer equal starts.
+    start: u64,
+    /// Where it is in the buffer of names, and its length without the NUL behind it.
+    offset: usize,
+    length: usize,
+}
+
+/// One thread's part of a walk.
+pub(super) struct Worker<'w, 'a> {
+    walk: &'w Walk<'a>,
+    local: Vec<Task<'a>>,
+    xattrs: Reader,
+    findings: Findings,
+    buffer: Vec<MaybeUninit<u8>>,
+    target: Vec<MaybeUninit<u8>>,
+}
+
+/// Bytes that one `getdents64` may fill: with fewer, large directories take more calls; more gain nothing.
+const DENTS_BYTES: usize = 128 * 1024;
+
+/// Buffers for the names of a directory larger than this are not kept for the next one.
+const NAMES_KEPT: usize = 1 << 20;
+
+/// One byte more than the longest target there can be.
+const TARGET_BYTES: usize = 4096;
+
+impl<'w, 'a> Worker<'w, 'a> {
+    pub(super) fn new(walk: &'w Walk<'a>) -> Worker<'w, 'a> {
+        Worker {
+            walk,
+            local: Vec::new(),
+            xattrs: Reader::new(walk.method, walk.options.owner),
+            findings: Findings::default(),
+            buffer: vec![MaybeUninit::uninit(); DENTS_BYTES],
+            target: vec![MaybeUninit::uninit(); TARGET_BYTES],
+        }
+    }
+
+    /// Reads directories until there are none left. Errors only on what makes the whole scan impossible.
+    pub(super) fn run(mut self) -> Result<Findings, ScanError> {
+        let _stop = StopOnPanic(&self.walk.queue);
+        let mut bytes = Vec::new();
+        let mut names = Vec::new();
+        while let Some(task) = self.walk.queue.next(&mut self.local) {
+            if let Err(error) = self.directory(&task, &mut bytes, &mut names) {
+                self.walk.queue.stop();
+                return Err(error);
+            }
+            if bytes.capacity() > NAMES_KEPT {
+                bytes = Vec::new();
+                names = Vec::new();
+            }
+        }
+        self.findings.xattr_sets = self.xattrs.into_sets();
+        Ok(self.findings)
+    }
+
+    fn directory(&mut self, task: &Task<'a>, bytes: &mut Vec<u8>, names: &mut Vec<Name>) -> Result<(), ScanError> {
+        let parent = task.parent.as_deref().map(KeptDirectory::fd);
+        let dir = match open_directory(self.walk.root, parent, &task.path, task.name) {
+            Ok(dir) => dir,
+            Err(error) => return self.unopened(task, error),
+        };
+        if let Err(error) = self.read_names(task, dir.as_fd(), bytes, names) {
+            self.failed(task.path().to_owned(), error)?;
+        }
+        self.xattrs.enter(dir.as_fd());
+        if task.serial == 0 {
+            self.root(dir.as_fd())?;
+        }
+        let ignore = self.ignore_level(task, dir.as_fd(), bytes, names);
+        if self.findings.chunks.last().is_none_or(Chunk::is_full) {
+            self.findings.chunks.push(Chunk::new());
+        }
+        let chunk = self.findings.chunks.len() - 1;
+        let start = self.findings.chunks[chunk].end();
+        let mut directories = 0;
+        for name in names.iter() {
+            let Ok(name) = CStr::from_bytes_with_nul(&bytes[name.offset..=name.offset + name.length]) else { continue };
+            if self.entry(task, dir.as_fd(), name, ignore.as_ref())? {
+                directories += 1;
+            }
+        }
+        let chunk_now = &mut self.findings.chunks[chunk];
+        chunk_now.listings_left += 1;
+        let count = chunk_now.inodes.len() - start.entry;
+        let listing = Listing { serial: task.serial, chunk, start, count };
+        if directories > 0 {
+            self.give_tasks(task, dir, listing, directories, ignore)?;
+        }
+        self.findings.listings.push(listing);
+        Ok(())
+    }
+
+    /// Makes tasks of the directories of `listing` that are to be descended, and numbers them.
+    fn give_tasks(
+        &mut self,
+        task: &Task<'a>,
+        dir: OwnedFd,
+        listing: Listing,
+        directories: u32,
+        ignore: Option<Arc<IgnoreLevel>>,
+    ) -> Result<(), ScanError> {
+        let first = self.walk.next_serial.fetch_add(directories, Ordering::Relaxed);
+        if first > u32::MAX / 2 || directories > u32::MAX / 4 {
+            return Err(ScanError::TooLarge);
+        }
+        let parent = KeptDirectory::keep(dir, self.walk.kept, self.walk.kept_max).map(Arc::new);
+        let chunk = &mut self.findings.chunks[listing.chunk];
+        let mut serial = first;
+        let mut at = listing.start.name;
+        let oldest = self.local.len();
+        for (inode, length) in
+            chunk.inodes[listing.start.entry..].iter_mut().zip(&chunk.name_lengths[listing.start.entry..])
+        {
+            let end = at + usize::from(*length);
+            if inode.detail == DESCEND && inode.file_type() == FileType::Directory {
+                inode.detail = serial;
+                let mut path = task.path_of(&chunk.names[at..end]);
+                let name = path.len() - usize::from(*length);
+                path.push(0);
+                self.local.push(Task { serial, path, name, parent: parent.clone(), ignore: ignore.clone() });
+                serial += 1;
+            }
+            at = end;
+        }
+        // The first name is to be taken first.
+        self.local[oldest..].reverse();
+        Ok(())
+    }
+
+    /// The names of `dir`, sorted; those that no tree can hold are reported. On an error, those up to there.
+    fn read_names(
+        &mut self,
+        task: &Task<'a>,
+        dir: BorrowedFd<'_>,
+        bytes: &mut Vec<u8>,
+        names: &mut Vec<Name>,
+    ) -> Result<(), Errno> {
+        bytes.clear();
+        names.clear();
+        let mut result = Ok(());
+        let mut entries = RawDir::new(dir, &mut self.buffer);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(Errno::INTR) => continue,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            };
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            if name.is_empty() || name.len() > 255 || name.contains(&b'/') {
+                self.findings.report.add(task.path_of(name), Reason::BadName, None);
+                continue;
+            }
+            let mut start = [0; 8];
+            let length = name.len().min(8);
+            start[..length].copy_from_slice(&name[..length]);
+            names.push(Name { start: u64::from_be_bytes(start), offset: bytes.len(), length: name.len() });
+            bytes.extend_from_slice(entry.file_name().to_bytes_with_nul());
+        }
+        let name = |name: &Name| &bytes[name.offset..name.offset + name.length];
+        names.sort_unstable_by(|a, b| a.start.cmp(&b.start).then_with(|| name(a).cmp(name(b))));
+        names.dedup_by(|b, a| a.start == b.start && name(a) == name(b));
+        result
+    }
+
+    /// Adds what `name` names to the chunk, or reports it. Whether it is a directory to be descended.
+    fn entry(
+        &mut self,
+        task: &Task<'a>,
+        dir: BorrowedFd<'_>,
+        name: &CStr,
+        ignore: Option<&Arc<IgnoreLevel>>,
+    ) -> Result<bool, ScanError> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let stat = match rustix::fs::statx(dir, name, flags, WANTED) {
+            Ok(stat) => stat,
+            // It went away since its name was read.
+            Err(Errno::NOENT) => return Ok(false),
+            Err(error) => return self.failed(task.path_of(name.to_bytes()), error),
+        };
+        let file_type = FileType::from_mode(u32::from(stat.stx_mode));
+        let path = || task.path_of(name.to_bytes());
+        let Some(file_type) = file_type.filter(|_| i64::try_from(stat.stx_size).is_ok()) else {
+            self.findings.report.add(path(), Reason::BadAttributes, None);
+            return Ok(false);
+        };
+        let options = self.walk.options;
+        let directory = file_type == FileType::Directory;
+        if !options.filter.is_empty() && options.filter.leaves_out(&path(), directory, ignore) {
+            self.findings.report.filtered += 1;
+            return Ok(false);
+        }
+        let found = self.xattrs.read(dir, name, device(&stat));
+        let mut inode = self.inode(&stat, file_type, found.set);
+        let mut descend = false;
+        match file_type {
+            FileType::Directory => match self.reason_to_stay_out(task, &stat, name) {
+                Some(reason) => self.findings.report.add(path(), reason, None),
+                None => {
+                    inode.detail = DESCEND;
+                    descend = true;
+                }
+            },
+            FileType::Regular => match self.regular(dir, name, &stat, found.acl) {
+                Ok(detail) => inode.detail = detail,
+                Err(Errno::NOENT | Errno::LOOP) => return Ok(false),
+                Err(Errno::ACCESS) => {
+                    self.findings.report.add(path(), Reason::UnreadableFile, Some(Errno::ACCESS.raw_os_error()));
+                    return Ok(false);
+                }
+                Err(error) => return self.failed(path(), error),
+            },
+            FileType::Symlink => match self.symlink(dir, name) {
+                Ok(Some(detail)) => inode.detail = detail,
+                Ok(None) => {
+                    self.findings.report.add(path(), Reason::BadAttributes, None);
+                    return Ok(false);
+                }
+                Err(Errno::NOENT | Errno::INVAL) => return Ok(false),
+                Err(error) => return self.failed(path(), error),
+            },
+            _ => {}
+        }
+        let Some(chunk) = self.findings.chunks.last_mut() else { return Ok(false) };
+        if stat.stx_nlink > 1 && !directory {
+            chunk.links.push(HardLink { entry: chunk.inodes.len(), device: device(&stat) });
+        }
+        let name = name.to_bytes();
+        chunk.inodes.push(inode);
+        chunk.name_lengths.push(name.len() as u8);
+        chunk.names.extend_from_slice(name);
+        Ok(descend)
+    }
+
+    fn inode(&self, stat: &Statx, file_type: FileType, xattrs: u32) -> Inode {
+        let time = |time: rustix::fs::StatxTimestamp| Timestamp {
+            seconds: time.tv_sec,
+            nanoseconds: time.tv_nsec.min(999_999_999),
+        };
+        let owner = &self.walk.options.owner;
+        let device = match file_type {
+            FileType::CharDevice | FileType::BlockDevice => (stat.stx_rdev_major, stat.stx_rdev_minor),
+            _ => (0, 0),
+        };
+        Inode::new(&Attributes {
+            mode: u32::from(stat.stx_mode),
+            uid: owner.uid(stat.stx_uid),
+            gid: owner.gid(stat.stx_gid),
+            size: if file_type == FileType::Regular { stat.stx_size } else { 0 },
+            mtime: time(stat.stx_mtime),
+            ctime: time(stat.stx_ctime),
+            source_ino: stat.stx_ino,
+            device,
+            xattrs: XattrSetId(xattrs),
+        })
+    }
+
+    /// The root directory's own attributes.
+    fn root(&mut self, dir: BorrowedFd<'_>) -> Result<(), ScanError> {
+        let stat = rustix::fs::statx(dir, c"", AtFlags::EMPTY_PATH, WANTED).map_err(ScanError::Root)?;
+        let found = self.xattrs.read(dir, c".", device(&stat));
+        self.findings.root = Some(self.inode(&stat, FileType::Directory, found.set));
+        Ok(())
+    }
+
+    /// Why a directory is not to be descended, if so.
+    fn reason_to_stay_out(&self, task: &Task<'a>, stat: &Statx, name: &CStr) -> Option<Reason> {
+        let options = self.walk.options;
+        let has = |attribute| stat.stx_attributes.contains(attribute);
+        if has(StatxAttributes::AUTOMOUNT) {
+            return Some(Reason::Automount);
+        }
+        // The mount decides, not the device: a subvolume of btrfs has a device of its own and is no mount, and a
+        // bind mount has the same device and is one.
+        // Before Linux 5.8 there is only the device to go by.
+        let known = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+        let mounted = if known { has(StatxAttributes::MOUNT_ROOT) } else { device(stat) != self.walk.root_device };
+        if mounted && !options.cross {
+            return Some(Reason::MountPoint);
+        }
+        if !options.leave_out.is_empty() {
+            let path = task.path_of(name.to_bytes());
+            if options.leave_out.contains(&path) {
+                return Some(Reason::AskedFor);
+            }
+        }
+        None
+    }
+
+    /// The `detail` of a regular file; `EACCES` if the caller may not read it.
+    fn regular(&mut self, dir: BorrowedFd<'_>, name: &CStr, stat: &Statx, acl: Acl) -> Result<u32, Errno> {
+        match self.walk.caller.reads(u32::from(stat.stx_mode), stat.stx_uid, stat.stx_gid, acl) {
+            Verdict::Readable => {}
+            Verdict::Unreadable => return Err(Errno::ACCESS),
+            Verdict::Ask => rustix::fs::accessat(dir, name, Access::READ_OK, AtFlags::EACCESS)?,
+        }
+        if stat.stx_size == 0 || stat.stx_blocks.saturating_mul(512) >= stat.stx_size {
+            return Ok(Inode::NO_DETAIL);
+        }
+        // Fewer blocks than bytes: holes, or data that is compressed or kept in the inode.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+        let Some(ranges) = data_ranges(file.as_fd(), stat.stx_size)? else { return Ok(Inode::NO_DETAIL) };
+        let Some(chunk) = self.findings.chunks.last_mut() else { return Ok(Inode::NO_DETAIL) };
+        chunk.sparse.push(ranges);
+        Ok((chunk.sparse.len() - 1) as u32)
+    }
+
+    /// The `detail` of a symlink; `None` if its target is not one that a tree can hold.
+    fn symlink(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Option<u32>, Errno> {
+        let (target, _) = rustix::fs::readlinkat_raw(dir, name, &mut self.target[..])?;
+        if target.is_empty() || target.len() >= TARGET_BYTES || target.contains(&0) {
+            return Ok(None);
+        }
+        let Some(chunk) = self.findings.chunks.last_mut() else { return Ok(None) };
+        chunk.target_bytes.extend_from_slice(target);
+        chunk.target_ends.push(chunk.target_bytes.len());
+        Ok(Some((chunk.target_ends.len() - 1) as u32))
+    }
+
+    /// The ignore files that apply in `dir`: those of `task`, and its own.
+    fn ignore_level(
+        &self,
+        task: &Task<'a>,
+        dir: BorrowedFd<'_>,
+        bytes: &[u8],
+        names: &[Name],
+    ) -> Option<Arc<IgnoreLevel>> {
+        let mut level = task.ignore.clone();
+        // The last level is asked first.
+        for wanted in self.walk.options.filter.ignore_files().iter().rev() {
+            let found =
+                names.binary_search_by(|name| bytes[name.offset..name.offset + name.length].cmp(&wanted[..])).ok();
+            let Some(name) = found.and_then(|index| names.get(index)) else { continue };
+            let Ok(name) = CStr::from_bytes_with_nul(&bytes[name.offset..=name.offset + name.length]) else { continue };
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let Ok(file) = rustix::fs::openat(dir, name, flags, Mode::empty()) else { continue };
+            let regular =
+                rustix::fs::fstat(&file).is_ok_and(|stat| FileType::from_mode(stat.st_mode) == Some(FileType::Regular));
+            if regular {
+                let prefix = if task.path().is_empty() { 0 } else { task.path().len() + 1 };
+                level = IgnoreLevel::read(file, prefix, level);
+            }
+        }
+        level
+    }
+
+    fn unopened(&mut self, task: &Task<'a>, error: Errno) -> Result<(), ScanError> {
+        match error {
+            _ if task.serial == 0 => Err(ScanError::Root(error)),
+            // It went away, or something else took its place.
+            Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Ok(()),
+            Errno::ACCESS | Errno::PERM => {
+                let error = Some(error.raw_os_error());
+                self.findings.report.add(task.path().to_owned(), Reason::UnreadableDirectory, error);
+                Ok(())
+            }
+            error => self.failed(task.path().to_owned(), error).map(|_| ()),
+        }
+    }
+
+    /// Reports an error that concerns `path` alone; one that would befall everything else too ends the scan.
+    /// Otherwise `Ok(false)`: nothing to descend.
+    fn failed(&mut self, path: Vec<u8>, error: Errno) -> Result<bool, ScanError> {
+        match error {
+            Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSYS => Err(ScanError::Resources(error)),
+            error => {
+                self.findings.report.add(path, Reason::Failed, Some(error.raw_os_error()));
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// Ends the other workers if this one panics: they would wait for what it never gives.
+struct StopOnPanic<'w, 'a>(&'w Queue<Task<'a>>);
+
+impl Drop for StopOnPanic<'_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop();
+        }
+    }
+}
+
+/// The `detail` of a directory that is to be descended and has no serial number yet.
+const DESCEND: u32 = u32::MAX - 1;
+
+/// All but the times that a tree does not keep.
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS.difference(StatxFlags::ATIME);
+
+/// The device an inode is on, as one number.
+pub(super) fn device(stat: &Statx) -> u64 {
+    u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor)
+}

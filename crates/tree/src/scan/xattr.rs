@@ -1,0 +1,209 @@
+//! Reading extended attributes, by the cheapest way that the kernel has, and sharing equal sets.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+use super::access::Acl;
+use super::owner::OwnerMap;
+use super::syscall;
+use crate::Xattr;
+
+/// `XATTR_LIST_MAX` and `XATTR_SIZE_MAX` of `include/uapi/linux/limits.h`.
+const SIZE_MAX: usize = 65536;
+
+/// What a list of names and a value usually fit in. The kernel allocates and clears as many bytes as it is offered,
+/// so that the whole buffer is offered only when these were too few.
+const SIZE_USUAL: usize = 256;
+
+/// How an attribute of a name in a directory is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// `listxattrat` and `getxattrat`, since Linux 6.13.
+    At,
+    /// `fchdir` to the directory, in threads with a working directory of their own, then `llistxattr`: about half
+    /// a microsecond an entry dearer.
+    WorkingDirectory,
+    /// Through `/proc/self/fd`, where a sandbox forbids the others: twice as dear again.
+    Proc,
+    /// Not at all.
+    None,
+}
+
+impl Method {
+    /// The cheapest method that works for `root`, an open directory.
+    pub(super) fn choose(root: BorrowedFd<'_>) -> Method {
+        match syscall::listxattrat(root, c".", &mut []) {
+            // A sandbox that does not know the call may answer EPERM.
+            Err(Errno::NOSYS | Errno::PERM) => Method::WorkingDirectory,
+            _ => Method::At,
+        }
+    }
+}
+
+/// Reads the attributes of one worker's inodes.
+pub(super) struct Reader {
+    method: Method,
+    owner: OwnerMap,
+    /// Whether the working directory is the one that is being read.
+    entered: bool,
+    /// Devices whose file systems have no extended attributes.
+    without: Vec<u64>,
+    list: Vec<u8>,
+    value: Vec<u8>,
+    key: Vec<u8>,
+    sets: Vec<Vec<Xattr>>,
+    index: HashMap<Box<[u8]>, u32>,
+}
+
+/// What [`Reader::read`] found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    /// Index of the set, to be found in [`Reader::into_sets`].
+    pub(super) set: u32,
+    /// Whether an access ACL may be among them.
+    pub(super) acl: Acl,
+}
+
+impl Reader {
+    /// A reader for the calling thread, which gets a working directory of its own if `method` needs one.
+    pub(super) fn new(method: Method, owner: OwnerMap) -> Reader {
+        let method = match method {
+            Method::WorkingDirectory if syscall::own_working_directory().is_err() => Method::Proc,
+            method => method,
+        };
+        Reader {
+            method,
+            owner,
+            entered: false,
+            without: Vec::new(),
+            list: vec![0; SIZE_MAX],
+            value: vec![0; SIZE_MAX],
+            key: Vec::new(),
+            sets: vec![Vec::new()],
+            index: HashMap::new(),
+        }
+    }
+
+    /// The sets that were found, by index.
+    pub(super) fn into_sets(self) -> Vec<Vec<Xattr>> {
+        self.sets
+    }
+
+    /// Must be called before the first [`Reader::read`] in a directory.
+    pub(super) fn enter(&mut self, dir: BorrowedFd<'_>) {
+        if self.method == Method::WorkingDirectory {
+            self.entered = rustix::process::fchdir(dir).is_ok();
+        }
+    }
+
+    /// The attributes of `name` in `dir`, which is on `device`. What cannot be read is left out.
+    pub(super) fn read(&mut self, dir: BorrowedFd<'_>, name: &CStr, device: u64) -> Found {
+        if self.method == Method::None {
+            return Found { set: 0, acl: Acl::Possible };
+        }
+        if self.without.contains(&device) {
+            return Found { set: 0, acl: Acl::Absent };
+        }
+        match self.list(dir, name) {
+            Ok(0) => Found { set: 0, acl: Acl::Absent },
+            Ok(length) => self.read_listed(dir, name, length),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.without.push(device);
+                Found { set: 0, acl: Acl::Absent }
+            }
+            Err(_) => Found { set: 0, acl: Acl::Possible },
+        }
+    }
+
+    fn read_listed(&mut self, dir: BorrowedFd<'_>, name: &CStr, length: usize) -> Found {
+        let list = self.list.get(..length).unwrap_or_default().to_owned();
+        let mut set = Vec::new();
+        let mut acl = Acl::Absent;
+        for attribute in list.split_inclusive(|byte| *byte == 0) {
+            let Ok(attribute) = CStr::from_bytes_with_nul(attribute) else { continue };
+            let full_name = attribute.to_bytes();
+            if full_name == b"system.posix_acl_access" {
+                acl = Acl::Possible;
+            }
+            if !is_kept(full_name) {
+                continue;
+            }
+            // Trusted attributes are listed but not readable without privilege, and any may vanish in between.
+            let Ok(size) = self.value(dir, name, attribute) else { continue };
+            let mut value = self.value.get(..size).unwrap_or_default().to_owned();
+            if full_name.starts_with(b"system.posix_acl_") {
+                self.owner.acl(&mut value);
+            }
+            set.push(Xattr { name: full_name.into(), value: value.into() });
+        }
+        set.sort();
+        set.dedup_by(|b, a| a.name == b.name);
+        Found { set: self.intern(set), acl }
+    }
+
+    fn intern(&mut self, set: Vec<Xattr>) -> u32 {
+        if set.is_empty() {
+            return 0;
+        }
+        self.key.clear();
+        for xattr in &set {
+            self.key.extend_from_slice(&xattr.name);
+            self.key.push(0);
+            self.key.extend_from_slice(&xattr.value.len().to_le_bytes());
+            self.key.extend_from_slice(&xattr.value);
+        }
+        if let Some(index) = self.index.get(&self.key[..]) {
+            return *index;
+        }
+        // At most one set an inode, and inodes are counted in 32 bits.
+        let index = self.sets.len() as u32;
+        self.sets.push(set);
+        self.index.insert(self.key[..].into(), index);
+        index
+    }
+
+    fn list(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> Result<usize, Errno> {
+        let (method, entered) = (self.method, self.entered);
+        filled(&mut self.list, |list| match method {
+            Method::At => syscall::listxattrat(dir, name, list),
+            Method::WorkingDirectory if entered => rustix::fs::llistxattr(name, list),
+            Method::WorkingDirectory | Method::Proc => rustix::fs::llistxattr(proc_path(dir, name), list),
+            Method::None => Ok(0),
+        })
+    }
+
+    fn value(&mut self, dir: BorrowedFd<'_>, name: &CStr, attribute: &CStr) -> Result<usize, Errno> {
+        let (method, entered) = (self.method, self.entered);
+        filled(&mut self.value, |value| match method {
+            Method::At => syscall::getxattrat(dir, name, attribute, value),
+            Method::WorkingDirectory if entered => rustix::fs::lgetxattr(name, attribute, value),
+            Method::WorkingDirectory | Method::Proc => rustix::fs::lgetxattr(proc_path(dir, name), attribute, value),
+            Method::None => Ok(0),
+        })
+    }
+}
+
+/// Calls `read` with the start of `buffer`, and with all of it if that was too short.
+fn filled(buffer: &mut [u8], read: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<usize, Errno> {
+    match read(&mut buffer[..SIZE_USUAL]) {
+        Err(Errno::RANGE) => read(buffer),
+        result => result,
+    }
+}
+
+/// Attributes that mean something away from the file system they were on.
+fn is_kept(name: &[u8]) -> bool {
+    let namespaces: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
+    namespaces.iter().any(|namespace| name.starts_with(namespace))
+        || matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default")
+}
+
+fn proc_path(dir: BorrowedFd<'_>, name: &CStr) -> CString {
+    let mut path = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
+    path.extend_from_slice(name.to_bytes());
+    // A CStr holds no NUL.
+    CString::new(path).unwrap_or_default()
+}
