@@ -87,6 +87,11 @@ impl Scratch {
         Scratch(tempfile::tempdir().unwrap())
     }
 
+    /// A directory inside `parent`.
+    pub fn within(parent: &str) -> Scratch {
+        Scratch(tempfile::tempdir_in(parent).unwrap())
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }

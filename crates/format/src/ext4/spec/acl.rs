@@ -37,3 +37,30 @@ pub(crate) fn to_ext4(value: &[u8]) -> Option<Vec<u8>> {
     }
     Some(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `getfattr -e hex` shows after `setfacl -m u:1000:r--,g:1001:rw-` on a file of mode 664, and what Linux 6.18
+    /// wrote into its inode.
+    #[test]
+    fn an_acl_converts_as_in_the_kernel() {
+        let shown = hex(
+            "0200000001000600ffffffff02000400e803000004000400ffffffff08000600e903000010000600ffffffff20000400ffffffff",
+        );
+        let stored = hex("010000000100060002000400e80300000400040008000600e90300001000060020000400");
+        assert_eq!(to_ext4(&shown), Some(stored));
+    }
+
+    #[test]
+    fn what_is_no_acl_is_refused() {
+        for value in ["", "02", "0100000001000600ffffffff", "020000000100", "0200000003000600ffffffff"] {
+            assert_eq!(to_ext4(&hex(value)), None, "{value}");
+        }
+    }
+
+    fn hex(text: &str) -> Vec<u8> {
+        (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
+    }
+}

@@ -64,3 +64,36 @@ fn transform(state: &mut [u32; 4], input: &[u32; 8]) {
         *word = word.wrapping_add(add);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Made with `debugfs -R "dx_hash -h half_md4 -s 01234567-89ab-cdef-0123-456789abcdef NAME"` of e2fsprogs 1.47.0,
+    /// and without `-s` for the second pair.
+    const VECTORS: [(&str, [u32; 2], [u32; 2]); 7] = [
+        ("a", [0x35dc_0cc4, 0x3f1d_acef], [0xd5fa_7d7a, 0xacb4_8187]),
+        ("lost+found", [0x663b_dc72, 0x562e_f5d8], [0x591d_e422, 0x6ffc_56e0]),
+        ("entry-0000001", [0x9a4f_ddb6, 0x5ab8_228c], [0x4830_3898, 0xf676_c0d4]),
+        ("abcdefghijklmnopqrstuvwxyz012345", [0x5732_34fc, 0x40d0_64fa], [0x1964_3b1a, 0xdde3_a0bf]),
+        ("abcdefghijklmnopqrstuvwxyz0123456", [0xf738_b20a, 0x4d9b_7f9a], [0x16ed_9a9c, 0x2fb8_454f]),
+        ("na\u{ef}ve", [0x83e5_3248, 0x0fc7_a66b], [0x1b42_012a, 0xfcf9_d17a]),
+        ("\u{ff}\u{fe}", [0x862d_a0d6, 0xe285_0315], [0x36ae_d66e, 0x82da_b4a2]),
+    ];
+
+    fn hash(name: &[u8], seed: &[u32; 4]) -> [u32; 2] {
+        let hash = half_md4(name, seed);
+        [hash.major, hash.minor]
+    }
+
+    #[test]
+    fn names_hash_as_in_e2fsprogs() {
+        // The UUID's bytes as little-endian words.
+        let seed = [0x6745_2301, 0xefcd_ab89, 0x6745_2301, 0xefcd_ab89];
+        for (name, seeded, unseeded) in VECTORS {
+            assert_eq!(hash(name.as_bytes(), &seed), seeded, "{name}");
+            assert_eq!(hash(name.as_bytes(), &[0; 4]), unseeded, "{name} without a seed");
+        }
+        assert_eq!(hash(&[b'x'; 255], &seed), [0xac11_f156, 0x5e25_6f42]);
+    }
+}

@@ -154,3 +154,63 @@ pub(crate) fn encode_device(major: u32, minor: u32) -> Option<[U32; 2]> {
     }
     Some([U32::ZERO, U32::new((minor & 0xFF) | major << 8 | (minor & !0xFF) << 12)])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(seconds: i64, nanoseconds: u32) -> (u32, u32) {
+        let (seconds, extra) = encode_time(Timestamp { seconds, nanoseconds });
+        (seconds.get(), extra.get())
+    }
+
+    /// The first two as Linux 6.18 stored `touch -d '2400-01-01 00:00:00.123456789 UTC'` and
+    /// `touch -d '1902-01-01 00:00:00.5 UTC'`.
+    #[test]
+    fn times_are_encoded_as_in_the_kernel() {
+        assert_eq!(encoded(13_569_465_600, 123_456_789), (0x28cd_9d00, 0x1d6f_3457));
+        assert_eq!(encoded(-2_145_916_800, 500_000_000), (0x8017_e880, 0x7735_9400));
+        assert_eq!(encoded(0, 0), (0, 0));
+        assert_eq!(encoded(-1, 0), (0xffff_ffff, 0));
+        assert_eq!(encoded(1 << 31, 0), (0x8000_0000, 1));
+    }
+
+    #[test]
+    fn times_out_of_range_become_the_nearest() {
+        assert_eq!(encoded(i64::MIN, 5), (0x8000_0000, 0));
+        assert_eq!(encoded(i64::MAX, 5), (0x7fff_ffff, 3));
+        assert_eq!(encoded(5, u32::MAX), (5, 999_999_999 << 2));
+    }
+
+    /// As Linux 6.18 stored `mknod c c 1 3` and `mknod b b 259 70000`.
+    #[test]
+    fn devices_are_encoded_as_in_the_kernel() {
+        let encoded = |major, minor| encode_device(major, minor).map(|words| words.map(U32::get));
+        assert_eq!(encoded(1, 3), Some([0x103, 0]));
+        assert_eq!(encoded(259, 70_000), Some([0, 0x1111_0370]));
+        assert_eq!(encoded(4095, (1 << 20) - 1), Some([0, 0xffff_ffff]));
+        assert_eq!(encoded(4096, 0), None);
+        assert_eq!(encoded(0, 1 << 20), None);
+    }
+
+    /// `lost+found` as mke2fs 1.47.0 wrote it to a file system with the UUID 01020304-0506-0708-090a-0b0c0d0e0f10.
+    #[test]
+    fn a_checksum_is_as_mke2fs_computes_it() {
+        let mut inode = Inode::read_from_bytes(&[0; XATTR_OFFSET]).unwrap();
+        inode.mode = U16::new(0o040700);
+        inode.set_size(16_384);
+        let time = Timestamp { seconds: 0x6b01_2ad7, nanoseconds: 0 };
+        inode.set_times(time, time);
+        inode.links_count = U16::new(2);
+        inode.set_blocks(4);
+        inode.flags = U32::new(flags::EXTENTS);
+        inode.extra_isize = U16::new(EXTRA_ISIZE);
+        let mut node = crate::ext4::spec::extent::NodeWriter::new(&mut inode.block, 0);
+        node.push_extent(crate::ext4::spec::extent::Extent { logical: 0, length: 4, physical: 4 });
+        node.finish();
+        let mut slot = [0; INODE_SIZE];
+        super::super::put(&mut slot, 0, &inode);
+        seal(&mut slot, FsSeed::new(&std::array::from_fn(|i| i as u8 + 1)), 11);
+        assert_eq!((&slot[CHECKSUM_LO..][..2], &slot[CHECKSUM_HI..][..2]), (&[0xd6, 0xd5][..], &[0xad, 0x63][..]));
+    }
+}
