@@ -100,6 +100,22 @@ impl Device {
         }
     }
 
+    /// For how many bytes from `offset` the device is known to hold zeros; 0 where that takes a read to know.
+    pub(crate) fn zeros_at(&self, offset: u64) -> u64 {
+        let left = self.capacity().saturating_sub(offset);
+        let (state, count) = match &self.overlay {
+            Some(overlay) if left > 0 => overlay.run(offset, left),
+            _ => (State::Base, left),
+        };
+        match (state, self.map.lookup(offset / BLOCK)) {
+            (State::Zero, _) => count,
+            (State::Base, (Run::Zeros, blocks)) => {
+                blocks.saturating_mul(BLOCK).saturating_sub(offset % BLOCK).min(count)
+            }
+            _ => 0,
+        }
+    }
+
     fn count_error(&self, result: io::Result<()>) -> io::Result<()> {
         if result.is_err() {
             add(&self.counters.errors, 1);

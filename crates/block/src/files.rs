@@ -25,16 +25,17 @@ impl OpenFiles {
     }
 
     pub(crate) fn get(&self, inode: InodeId) -> Option<Arc<OwnedFd>> {
-        let set = self.set(inode)?;
-        set.iter().find(|(id, _)| *id == inode).map(|(_, file)| Arc::clone(file))
+        let mut set = self.set(inode)?;
+        let at = set.iter().position(|(id, _)| *id == inode)?;
+        if let Some(rest) = set.get_mut(at..) {
+            rest.rotate_left(1);
+        }
+        set.last().map(|(_, file)| Arc::clone(file))
     }
 
     /// Keeps `file`, in the place of the one of its set that was not used for the longest time.
     pub(crate) fn put(&self, inode: InodeId, file: Arc<OwnedFd>) {
         let Some(mut set) = self.set(inode) else { return };
-        if set.last().is_some_and(|(id, _)| *id == inode) {
-            return;
-        }
         let known = set.iter().position(|(id, _)| *id == inode);
         let leaving = known.or((set.len() >= self.ways).then_some(0)).filter(|at| *at < set.len());
         let left = leaving.map(|at| set.remove(at));

@@ -72,8 +72,9 @@ impl HostFiles {
         let inode = self.tree.inode(id);
         let content = inode.size().saturating_sub(offset).min(count);
         if content > 0 {
-            let file = match self.open.get(id) {
-                Some(file) => file,
+            let kept = self.open.get(id);
+            let file = match &kept {
+                Some(file) => Arc::clone(file),
                 None => Arc::new(self.open_file(id)?),
             };
             let got = read_exact(file.as_fd(), offset, content, out);
@@ -82,7 +83,7 @@ impl HostFiles {
             compare(inode, &stat)?;
             got?;
             // A file that was read whole is not soon read again: the reader caches it.
-            if offset > 0 || content < inode.size() {
+            if kept.is_none() && content < inode.size() {
                 self.open.put(id, file);
             }
         }

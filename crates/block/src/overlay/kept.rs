@@ -15,6 +15,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, RenameFlags, flock};
 use rustix::io::Errno;
@@ -122,22 +124,38 @@ pub(super) fn open_or_create(
         opened = options.open(path);
     }
     let file = opened.map_err(|error| failed("open", path, error))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Err(OverlayError::InUse(path.into())),
-        Err(errno) => return Err(failed("lock", path, errno)),
-    }
+    lock(path, &file)?;
     check_header(path, &file, clusters, identity)?;
     let states = load_states(path, &file, clusters)?;
     Ok((file, states))
 }
 
+/// Takes the file for this process. Waits for a moment: a child that a thread of the last owner forked holds the
+/// lock until its exec closes its copy of the descriptor.
+fn lock(path: &Path, file: &File) -> Result<(), OverlayError> {
+    for _ in 0..20 {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(10)),
+            Err(errno) => return Err(failed("lock", path, errno)),
+        }
+    }
+    Err(OverlayError::InUse(path.into()))
+}
+
 /// Makes the file whole under another name, then gives it its own unless somebody else was faster.
 fn create(path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
+    static ATTEMPT: AtomicU32 = AtomicU32::new(0);
+    name.push(format!(".{}-{}.new", std::process::id(), ATTEMPT.fetch_add(1, Ordering::Relaxed)));
     let new = path.with_file_name(name);
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(libc::O_NOFOLLOW)
+        .mode(0o600)
+        .open(&new);
     let file = file.map_err(|error| failed("make", &new, error))?;
     let filled = fill(&file, &new, clusters, identity).and_then(|()| {
         let cwd = rustix::fs::CWD;
@@ -215,7 +233,7 @@ fn load_states(path: &Path, file: &File, clusters: u64) -> Result<ClusterStates,
         let mut words = [0u64; CHUNK_WORDS];
         let read = file.read_exact_at(words.as_mut_bytes(), page_offset(index));
         read.map_err(|error| failed("read", path, error))?;
-        if !states.from_words(index, &words.map(u64::from_le)) {
+        if !states.load_words(index, &words.map(u64::from_le)) {
             return Err(OverlayError::Damaged { path: path.into(), what: "its cluster states hold an unknown state" });
         }
         offset = page_offset(index + 1);

@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
 
 use crate::BLOCK_SIZE;
 use crate::scatter::Cursor;
@@ -62,8 +61,8 @@ pub enum OverlayError {
         /// The host's answer.
         source: io::Error,
     },
-    /// Another process has it open.
-    #[error("the overlay {0} is in use by another process")]
+    /// It is open already.
+    #[error("the overlay {0} is in use, here or in another process")]
     InUse(PathBuf),
     /// The file is something else.
     #[error("{0} is not an overlay: it does not start with the overlay's magic number")]
@@ -208,11 +207,7 @@ impl Overlay {
         let tail = self.complete(end..end.next_multiple_of(CLUSTER), &mut tail, below)?;
         let start = self.data_start + offset - head.len() as u64;
         let written = data.write_to(self.file.as_fd(), start, head, count, tail);
-        written.inspect_err(|error| {
-            if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
-                self.out_of_space.store(true, Ordering::Relaxed);
-            }
-        })?;
+        self.note_space(written)?;
         self.states.set(offset / CLUSTER..end.div_ceil(CLUSTER), State::Written);
         Ok(())
     }
@@ -251,7 +246,7 @@ impl Overlay {
             let first = offset.next_multiple_of(CLUSTER).min(end);
             let last = (end - end % CLUSTER).max(first);
             self.zero_part(offset, first - offset, below)?;
-            self.zero_clusters(first / CLUSTER..last / CLUSTER, unmap)?;
+            self.zero_clusters(first / CLUSTER..last / CLUSTER, unmap);
             self.zero_part(last, end - last, below)
         })
     }
@@ -266,32 +261,34 @@ impl Overlay {
         self.write_in_chunk(offset, count, &mut Cursor::new(&[zeros.into()]), below)
     }
 
-    fn zero_clusters(&self, clusters: Range<u64>, unmap: bool) -> io::Result<()> {
+    fn zero_clusters(&self, clusters: Range<u64>, unmap: bool) {
         let mut at = clusters.start;
-        let mut written = Vec::new();
-        while unmap && at < clusters.end {
+        let mut holds_data = false;
+        while unmap && !holds_data && at < clusters.end {
             let (state, count) = self.states.run(at, clusters.end - at);
-            if state == State::Written {
-                written.push(at..at + count);
-            }
+            holds_data = state == State::Written;
             at += count;
         }
-        self.states.set(clusters, State::Zero);
-        for range in written {
-            let start = self.data_start + range.start * CLUSTER;
+        self.states.set(clusters.clone(), State::Zero);
+        if holds_data {
             let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            match fallocate(&self.file, mode, start, (range.end - range.start) * CLUSTER) {
-                // The states say zeros already; a file system without holes just keeps the space.
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-                Err(errno) => return Err(errno.into()),
-            }
+            let start = self.data_start + clusters.start * CLUSTER;
+            // The states say zeros already: a host that cannot make a hole here just keeps the space.
+            let _ = fallocate(&self.file, mode, start, (clusters.end - clusters.start) * CLUSTER);
         }
-        Ok(())
     }
 
     /// Makes everything written so far durable; see [`Overlay::ephemeral`] for when there is nothing to do.
     pub(crate) fn flush(&self) -> io::Result<()> {
-        self.kept.as_ref().map_or(Ok(()), |kept| kept.flush(&self.file, &self.states))
+        self.kept.as_ref().map_or(Ok(()), |kept| self.note_space(kept.flush(&self.file, &self.states)))
+    }
+
+    fn note_space(&self, result: io::Result<()>) -> io::Result<()> {
+        result.inspect_err(|error| {
+            if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
+                self.out_of_space.store(true, Ordering::Relaxed);
+            }
+        })
     }
 
     fn lock(&self, offset: u64) -> MutexGuard<'_, ()> {

@@ -194,7 +194,7 @@ impl ClusterStates {
     }
 
     /// Takes the states of chunk `index` from a kept overlay. False if they hold a pair that is no state.
-    pub(super) fn from_words(&self, index: usize, stored: &[u64; CHUNK_WORDS]) -> bool {
+    pub(super) fn load_words(&self, index: usize, stored: &[u64; CHUNK_WORDS]) -> bool {
         if stored.iter().any(|word| word & (word >> 1) & LOW_BITS != 0) {
             return false;
         }

@@ -1,0 +1,82 @@
+//! Offsets and lengths that no honest guest sends are errors.
+
+mod common;
+
+use std::fs;
+
+use common::*;
+use inarch_block::{Overlay, OverlayError};
+
+#[test]
+fn ranges_beyond_the_device_are_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("f"), [1; 9000]).unwrap();
+    let overlay = Overlay::ephemeral(&std::env::temp_dir(), 100).unwrap();
+    let device = device_of(&scan(dir.path()), dir.path(), 64, Some(overlay), 100);
+    let end = device.capacity();
+    for offset in
+        [end, end - 1, end + 1, 1 << 51, 1 << 62, i64::MAX as u64, i64::MAX as u64 - 2, u64::MAX, u64::MAX - 1]
+    {
+        let invalid = |result: std::io::Result<()>| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINVAL), "{offset}");
+        };
+        invalid(read(&device, offset, 2).map(drop));
+        invalid(write(&device, offset, &[1; 2]));
+        for length in [2, end + 1, u64::MAX, u64::MAX - offset, 1 << 63] {
+            invalid(device.discard(offset, length.max(2)));
+            invalid(device.write_zeroes(offset, length.max(2), false));
+        }
+    }
+    for length in [end + 1, u64::MAX] {
+        assert!(device.discard(0, length).is_err());
+    }
+    assert_eq!(read(&device, FIRST_FILE * BLOCK, 9000).unwrap(), [1; 9000], "nothing was changed");
+    assert!(device.events().errors > 50);
+}
+
+#[test]
+fn empty_requests_do_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let overlay = Overlay::ephemeral(&std::env::temp_dir(), 100).unwrap();
+    let device = device_of(&scan(dir.path()), dir.path(), 64, Some(overlay), 100);
+    for offset in [0, 5, device.capacity()] {
+        device.read_at(offset, &[]).unwrap();
+        device.write_at(offset, &[]).unwrap();
+        device.discard(offset, 0).unwrap();
+        device.write_zeroes(offset, 0, true).unwrap();
+    }
+    assert_eq!(device.events().overlay_bytes, 0);
+}
+
+#[test]
+fn a_device_without_overlay_refuses_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("f"), [1; 9000]).unwrap();
+    let (_, device) = device(dir.path());
+    let refused = |result: std::io::Result<()>| assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EROFS));
+    refused(write(&device, 0, &[1; 512]));
+    refused(device.discard(0, 4096));
+    refused(device.write_zeroes(0, 4096, true));
+    device.flush().unwrap();
+}
+
+#[test]
+fn a_device_is_not_larger_than_its_overlay() {
+    let dir = tempfile::tempdir().unwrap();
+    let overlay = Overlay::ephemeral(&std::env::temp_dir(), 10).unwrap();
+    let device = device_of(&scan(dir.path()), dir.path(), 64, Some(overlay), u64::MAX);
+    assert_eq!(device.capacity(), 40_960);
+    let read_only = device_of(&scan(dir.path()), dir.path(), 64, None, u64::MAX);
+    assert_eq!(read(&read_only, read_only.capacity() - 5000, 5000).unwrap(), [0; 5000]);
+}
+
+#[test]
+fn an_overlay_larger_than_any_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for blocks in [u64::MAX, 1 << 52, (1 << 38) + 1] {
+        let error = Overlay::ephemeral(dir.path(), blocks).unwrap_err();
+        assert!(matches!(error, OverlayError::TooLarge(_)), "{error}");
+        let error = Overlay::open_or_create(&dir.path().join("kept"), blocks, [0; 32]).unwrap_err();
+        assert!(matches!(error, OverlayError::TooLarge(_)), "{error}");
+    }
+}
