@@ -72,7 +72,7 @@ pub fn layout(tree: &Tree) -> BlockMap {
             start += blocks;
         }
     }
-    BlockMap::new(start, vec![0..2], files, Arc::new(Numbered)).unwrap()
+    BlockMap::new(start, vec![0..1, 1..2], files, Arc::new(Numbered)).unwrap()
 }
 
 /// The byte offset of a file on the device.
