@@ -230,3 +230,6 @@ fn describe(bytes: &[u8]) -> String {
     let start: Vec<String> = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     format!("a file that begins with {}", start.join(" "))
 }
+
+#[cfg(test)]
+mod tests;

@@ -54,8 +54,8 @@ pub enum PayloadError {
 /// # Errors
 /// The compression is not known, or the data is not what it says.
 pub fn unpack(payload: &[u8]) -> Result<Vec<u8>, PayloadError> {
-    let unknown = || PayloadError::Unknown(payload.iter().take(8).copied().collect());
-    let compression = Compression::of(payload).ok_or_else(unknown)?;
+    let compression = Compression::of(payload)?;
+    let unknown = || PayloadError::unknown(payload);
     let end = payload.len().checked_sub(SIZE_FIELD).ok_or_else(unknown)?;
     let declared = le32(payload, end).and_then(|size| usize::try_from(size).ok()).ok_or_else(unknown)?;
     if declared > MAX_UNPACKED {
@@ -73,7 +73,6 @@ pub fn unpack(payload: &[u8]) -> Result<Vec<u8>, PayloadError> {
             read(decoder.single_frame(), declared)
         }),
         Compression::Lz4 => unpack_lz4(data, declared),
-        Compression::Other(name) => return Err(PayloadError::Unsupported(name)),
     };
     let unpacked = unpacked.map_err(|source| PayloadError::Damaged { compression: compression.name(), source })?;
     if unpacked.len() != declared {
@@ -82,28 +81,40 @@ pub fn unpack(payload: &[u8]) -> Result<Vec<u8>, PayloadError> {
     Ok(unpacked)
 }
 
+impl PayloadError {
+    fn unknown(payload: &[u8]) -> PayloadError {
+        PayloadError::Unknown(payload.iter().take(8).copied().collect())
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Compression {
     Gzip,
     Xz,
     Zstd,
     Lz4,
-    Other(&'static str),
 }
 
 impl Compression {
-    fn of(payload: &[u8]) -> Option<Compression> {
-        let magics: &[(&[u8], Compression)] = &[
-            (&[0x1f, 0x8b], Compression::Gzip),
-            (&[0xfd, b'7', b'z', b'X', b'Z', 0], Compression::Xz),
-            (&[0x28, 0xb5, 0x2f, 0xfd], Compression::Zstd),
-            (&LZ4_MAGIC, Compression::Lz4),
-            (b"BZh", Compression::Other("bzip2")),
-            (&[0x5d, 0, 0], Compression::Other("lzma")),
-            (&[0x89, b'L', b'Z', b'O'], Compression::Other("lzo")),
-            (b"\x7fELF", Compression::Other("nothing")),
-        ];
-        magics.iter().find(|(magic, _)| payload.starts_with(magic)).map(|(_, compression)| *compression)
+    const ALL: [Compression; 4] = [Compression::Gzip, Compression::Xz, Compression::Zstd, Compression::Lz4];
+
+    fn of(payload: &[u8]) -> Result<Compression, PayloadError> {
+        const RARE: [(&[u8], &str); 4] =
+            [(b"BZh", "bzip2"), (&[0x5d, 0, 0], "lzma"), (&[0x89, b'L', b'Z', b'O'], "lzo"), (b"\x7fELF", "nothing")];
+        if let Some((_, name)) = RARE.iter().find(|(magic, _)| payload.starts_with(magic)) {
+            return Err(PayloadError::Unsupported(name));
+        }
+        let compression = Compression::ALL.into_iter().find(|compression| payload.starts_with(compression.magic()));
+        compression.ok_or_else(|| PayloadError::unknown(payload))
+    }
+
+    fn magic(self) -> &'static [u8] {
+        match self {
+            Compression::Gzip => &[0x1f, 0x8b],
+            Compression::Xz => &[0xfd, b'7', b'z', b'X', b'Z', 0],
+            Compression::Zstd => &[0x28, 0xb5, 0x2f, 0xfd],
+            Compression::Lz4 => &LZ4_MAGIC,
+        }
     }
 
     fn name(self) -> &'static str {
@@ -112,7 +123,6 @@ impl Compression {
             Compression::Xz => "xz",
             Compression::Zstd => "zstd",
             Compression::Lz4 => "lz4",
-            Compression::Other(name) => name,
         }
     }
 }
