@@ -1,1 +1,17 @@
 //! What each command does, from its sources to its offering.
+//!
+//! The house's one-way flow is wired here and nowhere else: a source is scanned into a tree, a format plans the tree
+//! into a block map, the map becomes a device, and the device is offered on a socket, to a guest of ours ([`run`])
+//! or of somebody else ([`serve`]).
+
+#![forbid(unsafe_code)]
+
+mod device;
+mod error;
+mod identity;
+mod notes;
+pub mod plan;
+pub mod serve;
+
+pub use device::Writes;
+pub use error::JobError;

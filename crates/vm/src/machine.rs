@@ -197,22 +197,11 @@ fn vhost_user_blk(chardev: &str, queues: u16) -> String {
 }
 
 /// What another machine needs on its QEMU command line to have the disk served at `socket`, on one line, quoted for a
-/// shell. The memory's size must be the one given by `-m`.
+/// shell. Its memory must be shared besides: a memory back end with `share=on`.
 pub fn vhost_user_blk_arguments(socket: &Path, queues: u16) -> String {
     const ID: &str = "inarch";
     let socket = chardev(ID, &Source::Path(socket.to_owned()));
     let device = vhost_user_blk(ID, queues);
-    let words: [&OsStr; 10] = [
-        "-m".as_ref(),
-        "1G".as_ref(),
-        "-object".as_ref(),
-        "memory-backend-memfd,id=mem,size=1G,share=on".as_ref(),
-        "-machine".as_ref(),
-        "memory-backend=mem".as_ref(),
-        "-chardev".as_ref(),
-        &socket,
-        "-device".as_ref(),
-        device.as_ref(),
-    ];
+    let words: [&OsStr; 4] = ["-chardev".as_ref(), &socket, "-device".as_ref(), device.as_ref()];
     words.map(shell_word).join(" ")
 }

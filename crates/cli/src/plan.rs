@@ -1,0 +1,72 @@
+//! `inarch plan`: what a device of a tree is, and how long it takes until it answers.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use inarch_jobs::plan::{self, PlanReport};
+
+use crate::size::show;
+use crate::source::SourceArguments;
+
+/// Options of `inarch plan`.
+#[derive(Args, Debug)]
+pub struct PlanArguments {
+    /// The directory
+    pub source: PathBuf,
+
+    /// Answer as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// What is taken.
+    #[command(flatten)]
+    pub filters: SourceArguments,
+}
+
+/// Plans a device, reads its first block and says what it is.
+pub fn run(arguments: PlanArguments) -> anyhow::Result<ExitCode> {
+    let report = plan::plan(&arguments.source, &arguments.filters.scan_options(&[])?)?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", table(&report));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(report: &PlanReport) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    let mut row = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<12} {value}");
+    };
+    row("source", report.source.clone());
+    row(
+        "entries",
+        format!(
+            "{} ({} files, {} directories, {} symlinks, {} other)",
+            report.entries, report.files, report.directories, report.symlinks, report.other
+        ),
+    );
+    row("content", format!("{} in host files, none of it copied", show(report.file_bytes)));
+    row(
+        "device",
+        format!("ext4, {}, of it {} free for the guest", show(report.device_bytes), show(report.free_bytes)),
+    );
+    row("metadata", format!("{}, computed when it is read", show(report.metadata_bytes)));
+    row(
+        "ready after",
+        format!(
+            "{:.1} ms (scan {:.1}, plan {:.1}), {} resident at most",
+            report.ready_ms,
+            report.scan_ms,
+            report.plan_ms,
+            show(report.peak_memory_bytes)
+        ),
+    );
+    for line in &report.left_out {
+        row("left out", line.clone());
+    }
+    text
+}

@@ -1,0 +1,136 @@
+//! From a source to a device: scan, plan, overlay.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use inarch_block::{BLOCK_SIZE, Device, HostFiles, Overlay};
+use inarch_format::ext4;
+use inarch_tree::Tree;
+use inarch_tree::scan::{Report, ScanOptions, scan};
+
+use crate::JobError;
+use crate::identity::identity;
+
+/// Bytes that a device announces before its plan is known. The file system on it is smaller and says its own size;
+/// what lies beyond reads as zeros.
+pub(crate) const ANNOUNCED_BYTES: u64 = 64 << 40;
+
+/// The most free space that a guest is given: block groups are not free for the kernel that mounts them.
+const MOST_FREE_BYTES: u64 = 256 << 30;
+
+/// The part of the overlay's disk that the guest's file system never counts on, as a fraction: rewriting what is
+/// there already takes overlay space that the guest does not know as used.
+const RESERVED_FRACTION: u64 = 8;
+
+/// Open descriptors that a device may hold for the files it reads.
+const OPEN_FILES: usize = 512;
+
+/// What becomes of a guest's writes.
+#[derive(Clone, Debug)]
+pub enum Writes {
+    /// They fail; the disk says it is read-only.
+    Refused,
+    /// They go to a nameless file in this directory and are gone with the server.
+    ThrownAway(PathBuf),
+    /// They go to this file, and are there again the next time.
+    Kept(PathBuf),
+}
+
+/// A device that is ready, and what is known of it.
+pub(crate) struct Prepared {
+    pub device: Arc<Device>,
+    pub tree: Arc<Tree>,
+    pub report: Report,
+    pub summary: ext4::Summary,
+    pub scan_time: Duration,
+    pub plan_time: Duration,
+}
+
+/// What a device is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Recipe {
+    pub source: PathBuf,
+    pub scan: ScanOptions,
+    pub writes: Writes,
+    /// Tells the disks of one guest apart (their UUIDs).
+    pub ordinal: u8,
+}
+
+impl Recipe {
+    /// Scans, plans, and opens the overlay.
+    pub fn prepare(&self) -> Result<Prepared, JobError> {
+        let started = Instant::now();
+        let mut options = self.scan.clone();
+        leave_out_kernel_trees(&self.source, &mut options);
+        let scan = scan(&self.source, &options)?;
+        let scan_time = started.elapsed();
+
+        let tree = Arc::new(scan.tree);
+        let free_bytes = self.free_bytes()?;
+        let options = ext4::Options {
+            uuid: uuid(self.ordinal),
+            free_bytes,
+            journal: matches!(self.writes, Writes::Kept(_)).then_some(KEPT_JOURNAL_BYTES),
+            ..ext4::Options::default()
+        };
+        let plan = ext4::plan(Arc::clone(&tree), &options)
+            .map_err(|error| JobError::Plan { source_path: self.source.clone(), error })?;
+        let blocks = plan.map.blocks();
+        let overlay = match &self.writes {
+            Writes::Refused => None,
+            Writes::ThrownAway(dir) => Some(Overlay::ephemeral(dir, blocks)?),
+            Writes::Kept(file) => Some(Overlay::open_or_create(file, blocks, identity(&tree, &options))?),
+        };
+        let files = HostFiles::new(scan.root, Arc::clone(&tree), OPEN_FILES);
+        let device = Device::new(plan.map, files, overlay, ANNOUNCED_BYTES / BLOCK_SIZE as u64);
+        Ok(Prepared {
+            device: Arc::new(device),
+            tree,
+            report: scan.report,
+            summary: plan.summary,
+            scan_time,
+            plan_time: started.elapsed() - scan_time,
+        })
+    }
+
+    /// How much the guest may write: what the overlay's disk has, so that a full disk is the guest's own ENOSPC.
+    fn free_bytes(&self) -> Result<u64, JobError> {
+        let dir = match &self.writes {
+            Writes::Refused => return Ok(0),
+            // A kept device must have the same layout the next time, whatever the disk has then.
+            Writes::Kept(_) => return Ok(KEPT_FREE_BYTES),
+            Writes::ThrownAway(dir) => dir,
+        };
+        let stat = rustix::fs::statvfs(dir)
+            .map_err(|error| JobError::path(dir, "cannot keep the guest's writes there", error))?;
+        let available = stat.f_bavail.saturating_mul(stat.f_frsize);
+        Ok((available - available / RESERVED_FRACTION).min(MOST_FREE_BYTES))
+    }
+}
+
+/// Free space of a device whose writes are kept.
+const KEPT_FREE_BYTES: u64 = 64 << 30;
+
+/// Journal of a device whose writes are kept.
+const KEPT_JOURNAL_BYTES: u64 = 64 << 20;
+
+/// Of this machine's root, the trees that belong to its kernel or to this boot are left out.
+fn leave_out_kernel_trees(source: &Path, options: &mut ScanOptions) {
+    if source == Path::new("/") {
+        options.leave_out.extend(KERNEL_TREES.iter().map(|name| name.as_bytes().to_vec()));
+    }
+}
+
+/// Directories of `/` that the guest has its own of.
+pub(crate) const KERNEL_TREES: [&str; 5] = ["proc", "sys", "dev", "run", "tmp"];
+
+/// A UUID that is the same every time: disks of one guest differ in their last byte.
+fn uuid(ordinal: u8) -> [u8; 16] {
+    // Version 8 (application-defined), RFC 9562 section 5.8.
+    let mut uuid = *b"inarch\x80tree\x80\0\0\0\0";
+    uuid[6] = 0x80;
+    uuid[8] = 0x80;
+    uuid[15] = ordinal;
+    uuid
+}

@@ -1,0 +1,163 @@
+//! What this machine can do for inarch, and why not.
+
+use std::path::{Path, PathBuf};
+
+use inarch_vm::accel::{self, AccelChoice, Decision, Subject};
+use inarch_vm::kernel::Kernel;
+use inarch_vm::qemu::Qemu;
+use rustix::fs::{Access, MemfdFlags};
+use serde::Serialize;
+
+use crate::run::guest;
+
+/// How well something works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It works.
+    Good,
+    /// It works, by a slower way.
+    Degraded,
+    /// It is not here, and the main job does not need it.
+    Absent,
+    /// The main job needs it, and it is not here.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// Its name, one word.
+    pub name: &'static str,
+    /// How well it works.
+    pub state: State,
+    /// What was found.
+    pub finding: String,
+    /// What to do about it, if there is something.
+    pub remedy: Option<String>,
+}
+
+/// Looks at everything. Boots nothing: whether KVM truly works is what the first run finds out.
+pub fn examine() -> Vec<Check> {
+    let kernel = Kernel::find(&guest::kernel_cache());
+    let qemu = Qemu::find();
+    vec![
+        check_kernel(kernel.as_ref().map_err(ToString::to_string)),
+        check_modules(kernel.as_ref().ok()),
+        check_qemu(qemu.as_ref().map_err(ToString::to_string)),
+        check_acceleration(qemu.as_ref().ok(), kernel.as_ref().ok()),
+        check_vhost_user(),
+        check_overlay(Path::new("/var/tmp")),
+        check_fuse(),
+        check_uml(),
+    ]
+}
+
+fn check(name: &'static str, state: State, finding: impl Into<String>) -> Check {
+    Check { name, state, finding: finding.into(), remedy: None }
+}
+
+impl Check {
+    fn remedy(mut self, remedy: impl Into<String>) -> Check {
+        self.remedy = Some(remedy.into());
+        self
+    }
+}
+
+fn check_kernel(kernel: Result<&Kernel, String>) -> Check {
+    match kernel {
+        Ok(kernel) => {
+            let finding = format!("{}, from {}", kernel.release, kernel.source.display());
+            check("kernel", State::Good, finding)
+        }
+        Err(reason) => check("kernel", State::Missing, reason)
+            .remedy("apt install linux-image-amd64, make it readable (chmod +r /boot/vmlinuz-*), or use --kernel FILE"),
+    }
+}
+
+fn check_modules(kernel: Option<&Kernel>) -> Check {
+    let Some(kernel) = kernel else {
+        return check("modules", State::Missing, "unknown without a kernel");
+    };
+    match guest::modules(kernel, None, false) {
+        Ok(modules) => check("modules", State::Good, format!("the guest needs {} of them, all are there", modules.len())),
+        Err(error) => check("modules", State::Missing, error.to_string())
+            .remedy("install the kernel's modules (apt install linux-image-amd64), or use --modules DIR"),
+    }
+}
+
+fn check_qemu(qemu: Result<&Qemu, String>) -> Check {
+    let found = qemu.and_then(|qemu| Ok((qemu, qemu.version().map_err(|error| error.to_string())?)));
+    match found {
+        Ok((qemu, version)) => {
+            let finding = format!("{}.{}, {}", version.major, version.minor, qemu.path().display());
+            match qemu.qboot() {
+                Some(_) => check("qemu", State::Good, finding),
+                None => check("qemu", State::Degraded, finding + ", without qboot.rom: machines start slower")
+                    .remedy("apt install qemu-system-data"),
+            }
+        }
+        Err(reason) => check("qemu", State::Missing, reason).remedy("apt install qemu-system-x86"),
+    }
+}
+
+fn check_acceleration(qemu: Option<&Qemu>, kernel: Option<&Kernel>) -> Check {
+    let (Some(qemu), Some(kernel)) = (qemu, kernel) else {
+        return check("kvm", State::Absent, "unknown without QEMU and a kernel");
+    };
+    let subject = Subject { qemu: qemu.path(), kernel: &kernel.release };
+    match accel::decide(AccelChoice::Auto, &guest::verdicts(), subject) {
+        Ok(Decision::Use(_)) => check("kvm", State::Good, "works: a guest has come up under it since this machine started"),
+        Ok(Decision::TryKvm) => check("kvm", State::Good, "/dev/kvm opens; the next run will see whether a guest comes up"),
+        Ok(Decision::FallBack(reason)) => {
+            let check = check("kvm", State::Degraded, format!("{reason}; guests run under TCG"));
+            if reason.contains("permission") {
+                check.remedy("usermod -aG kvm $USER, and log in again")
+            } else {
+                check.remedy("a machine with virtualisation; --accel kvm tries it all the same")
+            }
+        }
+        Err(error) => check("kvm", State::Degraded, error.to_string()),
+    }
+}
+
+/// A guest's memory must be shared with the device's process.
+fn check_vhost_user() -> Check {
+    match rustix::fs::memfd_create("inarch-doctor", MemfdFlags::CLOEXEC) {
+        Ok(_) => check("vhost-user", State::Good, "guest memory can be shared (memfd)"),
+        Err(error) => check("vhost-user", State::Missing, format!("memfd_create: {error}"))
+            .remedy("a kernel with CONFIG_MEMFD_CREATE and a seccomp profile that allows it"),
+    }
+}
+
+fn check_overlay(dir: &Path) -> Check {
+    let space = rustix::fs::statvfs(dir).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) >> 20);
+    let writable = rustix::fs::access(dir, Access::WRITE_OK);
+    match (space, writable) {
+        (Ok(mib), Ok(())) if mib >= 1024 => {
+            check("overlay", State::Good, format!("{} GiB free in {} for guests' writes", mib >> 10, dir.display()))
+        }
+        (Ok(mib), Ok(())) => check("overlay", State::Degraded, format!("only {mib} MiB free in {}", dir.display()))
+            .remedy("free some, or use --overlay-dir DIR"),
+        (Err(error), _) | (_, Err(error)) => {
+            check("overlay", State::Missing, format!("{}: {error}", dir.display())).remedy("use --overlay-dir DIR")
+        }
+    }
+}
+
+fn check_fuse() -> Check {
+    match rustix::fs::access("/dev/fuse", Access::READ_OK | Access::WRITE_OK) {
+        Ok(()) => check("fuse", State::Good, "/dev/fuse opens"),
+        Err(error) => check("fuse", State::Absent, format!("/dev/fuse: {error}; not needed by run, plan and serve blk")),
+    }
+}
+
+fn check_uml() -> Check {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found: Option<PathBuf> = std::env::split_paths(&path).map(|dir| dir.join("linux.uml")).find(|file| file.is_file());
+    match found {
+        Some(file) => check("uml", State::Good, file.display().to_string()),
+        None => check("uml", State::Absent, "User-Mode Linux is not installed; not needed")
+            .remedy("apt install user-mode-linux"),
+    }
+}

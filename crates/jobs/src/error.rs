@@ -1,0 +1,66 @@
+//! Why a job could not be done: one clear line each.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a job could not be done. The text is what the user reads.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// The source cannot be scanned.
+    #[error(transparent)]
+    Scan(#[from] inarch_tree::scan::ScanError),
+    /// The tree does not fit the format.
+    #[error("{}: {error}", source_path.display())]
+    Plan {
+        /// The source.
+        source_path: PathBuf,
+        /// What does not fit.
+        error: inarch_format::ext4::PlanError,
+    },
+    /// The overlay cannot be made or opened.
+    #[error(transparent)]
+    Overlay(#[from] inarch_block::OverlayError),
+    /// There is no kernel to boot.
+    #[error(transparent)]
+    Kernel(#[from] inarch_vm::kernel::KernelError),
+    /// There is no QEMU to boot it with.
+    #[error(transparent)]
+    Qemu(#[from] inarch_vm::qemu::QemuError),
+    /// KVM was asked for and is not to be had.
+    #[error(transparent)]
+    NoKvm(#[from] inarch_vm::accel::NoKvm),
+    /// QEMU cannot be started.
+    #[error(transparent)]
+    Spawn(#[from] inarch_vm::process::SpawnError),
+    /// The guest failed.
+    #[error(transparent)]
+    Guest(#[from] inarch_vm::process::GuestFailure),
+    /// The socket cannot be had.
+    #[error("{}: {reason}", path.display())]
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// An operation on a path failed.
+    #[error("{}: {action}: {error}", path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Something else that the user can act on.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl JobError {
+    /// A failed operation on a path.
+    pub(crate) fn path(path: &Path, action: &'static str, error: impl Into<io::Error>) -> JobError {
+        JobError::Path { path: path.to_owned(), action, error: error.into() }
+    }
+}

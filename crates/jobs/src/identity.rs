@@ -1,0 +1,49 @@
+//! What makes two trees the same: for an overlay that is kept, a fingerprint of all that its blocks stand on.
+
+use inarch_format::ext4;
+use inarch_tree::Tree;
+use sha2::{Digest, Sha256};
+
+/// SHA-256 over every name, attribute, target, hole and extended attribute of the tree, and over the options of the
+/// layout. Another tree, or another moment of the same tree, gives another value.
+pub(crate) fn identity(tree: &Tree, options: &ext4::Options) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    // The version changes whenever the planner lays out the same tree differently.
+    hash.update(b"inarch ext4 layout 1\0");
+    for number in [options.free_bytes, u64::from(options.free_inodes), options.journal.unwrap_or(0)] {
+        hash.update(number.to_le_bytes());
+    }
+    hash.update(options.uuid);
+    for (id, inode) in tree.inodes() {
+        for number in [inode.mode(), inode.uid(), inode.gid(), inode.links(), inode.device().0, inode.device().1] {
+            hash.update(number.to_le_bytes());
+        }
+        for time in [inode.mtime(), inode.ctime()] {
+            hash.update(time.seconds.to_le_bytes());
+            hash.update(time.nanoseconds.to_le_bytes());
+        }
+        hash.update(inode.size().to_le_bytes());
+        hash.update(inode.source_ino().to_le_bytes());
+        bytes(&mut hash, tree.symlink_target(id));
+        for range in tree.sparse_ranges(id).unwrap_or_default() {
+            hash.update(range.offset.to_le_bytes());
+            hash.update(range.length.to_le_bytes());
+        }
+        for xattr in tree.xattrs(inode.xattrs()) {
+            bytes(&mut hash, &xattr.name);
+            bytes(&mut hash, &xattr.value);
+        }
+        for entry in tree.entries(id) {
+            bytes(&mut hash, entry.name);
+            hash.update(entry.inode.0.to_le_bytes());
+        }
+        hash.update([0xff]);
+    }
+    hash.finalize().into()
+}
+
+/// Bytes behind their length, so that no two sequences run together the same way.
+fn bytes(hash: &mut Sha256, bytes: &[u8]) {
+    hash.update((bytes.len() as u64).to_le_bytes());
+    hash.update(bytes);
+}

@@ -1,0 +1,106 @@
+//! What a device of a tree is, and how long it takes until it answers.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use inarch_block::BLOCK_SIZE;
+use inarch_tree::FileType;
+use inarch_tree::scan::{Report, ScanOptions};
+use serde::Serialize;
+use vm_memory::VolatileSlice;
+
+use crate::JobError;
+use crate::device::{Recipe, Writes};
+
+/// What a device of a tree is.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlanReport {
+    /// The source.
+    pub source: String,
+    /// Names below the root.
+    pub entries: u64,
+    /// Regular files (inodes).
+    pub files: u64,
+    /// Directories, the root included.
+    pub directories: u64,
+    /// Symlinks.
+    pub symlinks: u64,
+    /// Device nodes, sockets and fifos.
+    pub other: u64,
+    /// Bytes of the files, holes included.
+    pub file_bytes: u64,
+    /// Bytes of the file system on the device.
+    pub device_bytes: u64,
+    /// Bytes of it that are computed.
+    pub metadata_bytes: u64,
+    /// Bytes of it that the guest can write to.
+    pub free_bytes: u64,
+    /// Milliseconds of the scan.
+    pub scan_ms: f64,
+    /// Milliseconds of the plan.
+    pub plan_ms: f64,
+    /// Milliseconds from the start of the process until the first block was read.
+    pub ready_ms: f64,
+    /// The process's peak of resident memory, in bytes.
+    pub peak_memory_bytes: u64,
+    /// What was left out, and why: a line each.
+    pub left_out: Vec<String>,
+}
+
+/// Scans and plans `source`, reads the device's first block, and says what it is.
+pub fn plan(source: &Path, scan: &ScanOptions) -> Result<PlanReport, JobError> {
+    let started = Instant::now();
+    let recipe = Recipe {
+        source: source.to_owned(),
+        scan: scan.clone(),
+        writes: Writes::ThrownAway(PathBuf::from("/var/tmp")),
+        ordinal: 0,
+    };
+    let prepared = recipe.prepare()?;
+    let mut block = [0; BLOCK_SIZE];
+    let first = [VolatileSlice::from(&mut block[..])];
+    prepared.device.read_at(0, &first).map_err(|error| JobError::path(source, "cannot read the device", error))?;
+    let ready = started.elapsed();
+
+    let tree = &prepared.tree;
+    let count = |wanted: &[FileType]| tree.inodes().filter(|(_, i)| wanted.contains(&i.file_type())).count() as u64;
+    let summary = &prepared.summary;
+    let milliseconds = |d: std::time::Duration| d.as_secs_f64() * 1e3;
+    Ok(PlanReport {
+        source: source.display().to_string(),
+        entries: u64::from(tree.entry_count()),
+        files: count(&[FileType::Regular]),
+        directories: count(&[FileType::Directory]),
+        symlinks: count(&[FileType::Symlink]),
+        other: count(&[FileType::Fifo, FileType::Socket, FileType::CharDevice, FileType::BlockDevice]),
+        file_bytes: tree.inodes().map(|(_, inode)| inode.size()).sum(),
+        device_bytes: summary.blocks * BLOCK_SIZE as u64,
+        metadata_bytes: summary.metadata_blocks * BLOCK_SIZE as u64,
+        free_bytes: summary.free_blocks * BLOCK_SIZE as u64,
+        scan_ms: milliseconds(prepared.scan_time),
+        plan_ms: milliseconds(prepared.plan_time),
+        ready_ms: milliseconds(ready),
+        peak_memory_bytes: peak_memory(),
+        left_out: left_out(&prepared.report),
+    })
+}
+
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// One line for each path that was left out, and one for what is only counted.
+fn left_out(report: &Report) -> Vec<String> {
+    let mut lines: Vec<String> = report.left_out.iter().map(ToString::to_string).collect();
+    let unnamed = report.total() - report.left_out.len() as u64;
+    if unnamed > 0 {
+        lines.push(format!("{unnamed} more"));
+    }
+    if report.filtered > 0 {
+        lines.push(format!("{} names by --exclude or ignore files", report.filtered));
+    }
+    lines
+}

@@ -1,0 +1,101 @@
+//! Which trees a run shows its guest, and where.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use inarch_tree::scan::ScanOptions;
+
+use super::{Root, RunRequest};
+use crate::JobError;
+use crate::device::{KERNEL_TREES, Recipe, Writes};
+
+/// A tree and where the guest mounts it.
+#[derive(Clone, Debug)]
+pub(super) struct Disk {
+    pub recipe: Recipe,
+    /// Absolute path in the guest; `/` for the root.
+    pub destination: PathBuf,
+    pub read_only: bool,
+    /// Serial number of the disk, by which the guest tells it from the others.
+    pub serial: String,
+}
+
+/// Most disks of one guest: each takes a slot of its PCI bus.
+const MOST_DISKS: usize = 24;
+
+/// The disks of a run, the root's first, each mount point after those above it.
+pub(super) fn disks(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Disk>, JobError> {
+    let mut wanted: Vec<(PathBuf, PathBuf, ScanOptions, bool)> = Vec::new();
+    match &request.root {
+        Root::Host => wanted.push(("/".into(), "/".into(), request.root_scan.clone(), false)),
+        Root::Directory(source) => wanted.push((source.clone(), "/".into(), request.root_scan.clone(), false)),
+        Root::None => {}
+    }
+    for tree in &request.trees {
+        let destination = match &tree.destination {
+            Some(destination) => destination.clone(),
+            None => absolute(&tree.source)?,
+        };
+        let destination = clean(&destination)?;
+        if destination == Path::new("/") {
+            return Err(JobError::Other("a tree cannot be mounted at /; use --root for that".into()));
+        }
+        wanted.push((tree.source.clone(), destination, tree.scan.clone(), tree.read_only));
+    }
+    if let (Root::Host, Some(directory)) = (&request.root, directory)
+        && !is_covered(directory, &wanted)
+    {
+        wanted.push((directory.to_owned(), directory.to_owned(), request.root_scan.clone(), false));
+    }
+    if wanted.len() > MOST_DISKS {
+        return Err(JobError::Other(format!("{} trees are too many; a guest takes {MOST_DISKS}", wanted.len())));
+    }
+    wanted.sort_by_key(|(_, destination, ..)| destination.components().count());
+    if let Some(pair) = wanted.windows(2).find(|pair| pair[0].1 == pair[1].1) {
+        return Err(JobError::Other(format!("two trees are to be mounted at {}", pair[0].1.display())));
+    }
+    wanted.into_iter().enumerate().map(|(i, wanted)| disk(request, i as u8, wanted)).collect()
+}
+
+fn disk(
+    request: &RunRequest,
+    ordinal: u8,
+    (source, destination, scan, read_only): (PathBuf, PathBuf, ScanOptions, bool),
+) -> Result<Disk, JobError> {
+    // What is wrong with a source is said before a machine is started for it.
+    match std::fs::metadata(&source) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return Err(JobError::Other(format!("{}: not a directory", source.display()))),
+        Err(error) => return Err(JobError::path(&source, "cannot be used as a tree", error)),
+    }
+    let writes = if read_only { Writes::Refused } else { Writes::ThrownAway(request.overlay_dir.clone()) };
+    let recipe = Recipe { source, scan, writes, ordinal };
+    Ok(Disk { recipe, destination, read_only, serial: format!("inarch-{ordinal}") })
+}
+
+/// Whether the guest sees this machine's `directory` by the trees it has already.
+fn is_covered(directory: &Path, trees: &[(PathBuf, PathBuf, ScanOptions, bool)]) -> bool {
+    let below_a_tree =
+        trees.iter().any(|(_, destination, ..)| destination != Path::new("/") && directory.starts_with(destination));
+    let first = directory.components().find_map(|component| match component {
+        Component::Normal(name) => Some(name),
+        _ => None,
+    });
+    let of_the_guest = first.is_some_and(|first| KERNEL_TREES.iter().any(|name| first == OsStr::new(name)));
+    let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    let crosses = trees.first().is_some_and(|(_, _, scan, _)| scan.cross);
+    below_a_tree || (!of_the_guest && (crosses || device(directory) == device(Path::new("/"))))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, JobError> {
+    std::fs::canonicalize(path).map_err(|error| JobError::path(path, "cannot be used as a tree", error))
+}
+
+/// An absolute path without `.`, `..` and double slashes.
+fn clean(path: &Path) -> Result<PathBuf, JobError> {
+    if path.components().any(|component| component == Component::ParentDir) {
+        return Err(JobError::Other(format!("{}: a mount point is given without '..'", path.display())));
+    }
+    Ok(path.components().collect())
+}

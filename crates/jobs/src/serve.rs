@@ -1,0 +1,203 @@
+//! `serve blk`: a tree's device on a socket, for virtual machines that someone else starts.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+
+use inarch_tree::scan::ScanOptions;
+use inarch_vhost::blk::{BlkOptions, BlkServer, StopHandle};
+use inarch_vhost::Pending;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+pub use crate::device::Writes;
+use crate::JobError;
+use crate::device::{ANNOUNCED_BYTES, Recipe};
+use crate::notes::notes;
+
+/// The longest path a Unix socket can have: `sun_path` less its final NUL.
+const LONGEST_SOCKET_PATH: usize = 107;
+
+/// What to serve, and where.
+#[derive(Clone, Debug)]
+pub struct ServeRequest {
+    /// The directory.
+    pub source: PathBuf,
+    /// What of it is taken.
+    pub scan: ScanOptions,
+    /// The socket to listen on.
+    pub socket: PathBuf,
+    /// What becomes of the guest's writes.
+    pub writes: Writes,
+    /// Request queues; as many as there are processors where not given.
+    pub queues: Option<u16>,
+    /// End when the first machine disconnects.
+    pub once: bool,
+}
+
+impl ServeRequest {
+    fn queues(&self) -> u16 {
+        let processors = thread::available_parallelism().map_or(1, |n| n.get().min(8) as u16);
+        self.queues.unwrap_or(processors)
+    }
+}
+
+/// The arguments that QEMU needs to have the disk, on one line, quoted for a shell.
+pub fn qemu_arguments(request: &ServeRequest) -> Result<String, JobError> {
+    check_length(&request.socket)?;
+    let socket = std::path::absolute(&request.socket)
+        .map_err(|error| JobError::path(&request.socket, "cannot make the path absolute", error))?;
+    Ok(inarch_vm::machine::vhost_user_blk_arguments(&socket, request.queues()))
+}
+
+/// Serves until SIGINT or SIGTERM, or with `once` until the first machine has gone. Says on standard error how to
+/// use the disk, and at the end which files changed meanwhile.
+pub fn serve(request: &ServeRequest) -> Result<(), JobError> {
+    if !request.source.is_dir() {
+        // The scan says it better than a listening socket that fails every request.
+        inarch_tree::scan::scan(&request.source, &ScanOptions { threads: 1, ..ScanOptions::default() })?;
+    }
+    let listener = listen(&request.socket)?;
+    let mut guard = SocketGuard::start(&request.socket)?;
+    let recipe = Recipe {
+        source: request.source.clone(),
+        scan: request.scan.clone(),
+        writes: request.writes.clone(),
+        ordinal: 0,
+    };
+    let pending = Arc::new(Pending::new());
+    let preparing = {
+        let pending = Arc::clone(&pending);
+        thread::spawn(move || {
+            let prepared = recipe.prepare();
+            match &prepared {
+                Ok(prepared) => pending.set(Ok(Arc::clone(&prepared.device))),
+                Err(error) => pending.set(Err(error.to_string())),
+            }
+            prepared
+        })
+    };
+    eprintln!("QEMU:   {}", qemu_arguments(request)?);
+    eprintln!("memory: must be shared: -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem");
+    let read_only = matches!(request.writes, Writes::Refused);
+    eprintln!("guest:  mount -t ext4 {}/dev/disk/by-id/virtio-inarch-0 /mnt", if read_only { "-o ro " } else { "" });
+
+    let options = BlkOptions {
+        queues: request.queues(),
+        capacity: ANNOUNCED_BYTES,
+        read_only,
+        serial: "inarch-0".into(),
+        ..BlkOptions::default()
+    };
+    let server = BlkServer::new(pending, options);
+    let stop = StopHandle::new().map_err(|error| JobError::Other(format!("cannot make an eventfd: {error}")))?;
+    stop_on_signals(stop.clone())?;
+    // A tree that cannot be planned ends the server with its reason.
+    let planned = {
+        let stop = stop.clone();
+        thread::spawn(move || {
+            let prepared = preparing.join().unwrap_or_else(|_| Err(JobError::Other("the plan failed".into())));
+            if prepared.is_err() {
+                stop.stop();
+            }
+            prepared
+        })
+    };
+    let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
+    guard.remove();
+    let prepared = planned.join().unwrap_or_else(|_| Err(JobError::Other("the plan failed".into())))?;
+    for note in notes(&prepared.device, &request.source) {
+        eprintln!("inarch: {note}");
+    }
+    served.map_err(|error| JobError::Other(format!("{}: {error}", request.socket.display())))
+}
+
+fn stop_on_signals(stop: StopHandle) -> Result<(), JobError> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
+        .map_err(|error| JobError::Other(format!("cannot catch signals: {error}")))?;
+    thread::spawn(move || {
+        for _ in signals.forever() {
+            stop.stop();
+        }
+    });
+    Ok(())
+}
+
+fn check_length(path: &Path) -> Result<(), JobError> {
+    let length = path.as_os_str().as_bytes().len();
+    if length > LONGEST_SOCKET_PATH {
+        let reason = format!("the path has {length} bytes; a socket's has at most {LONGEST_SOCKET_PATH}");
+        return Err(JobError::Socket { path: path.to_owned(), reason });
+    }
+    Ok(())
+}
+
+/// Listens on `path`. A socket that nobody listens on any more is taken over.
+fn listen(path: &Path) -> Result<UnixListener, JobError> {
+    check_length(path)?;
+    let refuse = |reason: String| JobError::Socket { path: path.to_owned(), reason };
+    match UnixListener::bind(path) {
+        Ok(listener) => return Ok(listener),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+        Err(error) => return Err(refuse(format!("cannot listen there: {error}"))),
+    }
+    let is_socket = path.symlink_metadata().is_ok_and(|m| m.file_type().is_socket());
+    if !is_socket {
+        return Err(refuse("exists and is no socket; name another path".into()));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+        _ => return Err(refuse("another server listens there; name another path or stop it".into())),
+    }
+    std::fs::remove_file(path).map_err(|error| refuse(format!("cannot remove the stale socket: {error}")))?;
+    UnixListener::bind(path).map_err(|error| refuse(format!("cannot listen there: {error}")))
+}
+
+/// Removes the socket when the server ends, however it ends: a child of ours waits for our end of a pipe to close,
+/// which even SIGKILL cannot prevent.
+struct SocketGuard {
+    child: Child,
+}
+
+/// The command line of the child: this program with these words and the socket's path.
+pub const GUARD_ARGUMENT: &str = "remove-socket-at-end-of-input";
+
+impl SocketGuard {
+    fn start(path: &Path) -> Result<SocketGuard, JobError> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let child = Command::new("/proc/self/exe")
+            .arg(GUARD_ARGUMENT)
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| JobError::path(&path, "cannot start the process that removes it", error))?;
+        Ok(SocketGuard { child })
+    }
+
+    fn remove(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for SocketGuard {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// The child's whole life: waits until standard input ends, then removes the socket at `path`.
+pub fn guard_socket(path: &Path) {
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+    if path.symlink_metadata().is_ok_and(|m| m.file_type().is_socket()) {
+        let _ = std::fs::remove_file(path);
+    }
+}
