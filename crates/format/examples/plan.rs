@@ -55,16 +55,17 @@ fn main() -> Result<(), Error> {
 
 fn time_rendering(map: &BlockMap) {
     let mut block = [0; BLOCK_SIZE];
-    let begin = Instant::now();
-    let (mut count, mut slowest) = (0u64, 0.0f64);
+    let (mut count, mut total, mut slowest) = (0u64, 0.0f64, 0.0f64);
     for number in map.metadata().iter().flat_map(Clone::clone) {
-        let begin = Instant::now();
-        map.render(number, &mut block);
-        slowest = slowest.max(milliseconds(begin));
-        count += 1;
+        // The best of three: other processes run too.
+        let best = (0..3).fold(f64::MAX, |best, _| {
+            let begin = Instant::now();
+            map.render(number, &mut block);
+            best.min(milliseconds(begin) * 1000.0)
+        });
+        (count, total, slowest) = (count + 1, total + best, slowest.max(best));
     }
-    let each = milliseconds(begin) * 1000.0 / count as f64;
-    println!("rendering     {:9.2} us a block for all {count}; slowest {:.2} us", each, slowest * 1000.0);
+    println!("rendering     {:9.2} us a block, of {count}; slowest {slowest:.2} us", total / count as f64);
 }
 
 fn dump(map: &BlockMap, tree: &Tree, directory: &Path, path: &Path) -> Result<(), Error> {

@@ -47,12 +47,6 @@ fn chunks(mut out: &mut [u8], start: u64) -> Vec<&mut [u8]> {
     list
 }
 
-fn fill_pattern(inode: InodeId, block: u64, out: &mut [u8]) {
-    for (i, byte) in out.iter_mut().enumerate() {
-        *byte = pattern(inode, block * BLOCK_SIZE as u64 + i as u64);
-    }
-}
-
 /// What a file holds by the tree: the pattern in every block that has data, zeros in the others.
 fn expected_content(tree: &Tree, id: InodeId) -> Vec<u8> {
     let size = tree.inode(id).size() as usize;
@@ -214,7 +208,7 @@ proptest! {
         prop_assert!(rendered(&planned.map) == rendered(&again.map));
 
         let scratch = Scratch::new();
-        dump(&planned.map, &scratch.path("image"), |inode, block, out| fill_pattern(inode, block, out));
+        dump(&planned.map, &scratch.path("image"), fill_pattern);
         assert_clean(&scratch.path("image"));
         let fs = Ext4::load(Box::new(Device(Arc::new(planned.map)))).unwrap();
         compare(&tree, &fs, InodeId::ROOT, b"");

@@ -17,4 +17,4 @@ mod plan;
 mod render;
 mod spec;
 
-pub use plan::{Options, Plan, PlanError, Summary, plan};
+pub use plan::{Options, Plan, PlanError, Summary, XattrError, plan};

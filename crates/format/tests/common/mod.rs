@@ -1,6 +1,8 @@
 //! What the tests of ext4 share: making trees and images, and asking e2fsprogs about them.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod odd;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -48,6 +50,13 @@ pub fn planned(tree: Tree, options: &Options) -> Plan {
 pub fn pattern(inode: InodeId, offset: u64) -> u8 {
     let x = (u64::from(inode.0) << 40 ^ offset ^ 0x9E37).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (x >> 56) as u8
+}
+
+/// Fills a block of a file's content with [`pattern`].
+pub fn fill_pattern(inode: InodeId, block: u64, out: &mut [u8]) {
+    for (i, byte) in out.iter_mut().enumerate() {
+        *byte = pattern(inode, block * BLOCK_SIZE as u64 + i as u64);
+    }
 }
 
 /// Writes a device as a sparse file; `read` fills a block of a file's content, which is zeros before.

@@ -146,7 +146,7 @@ pub(crate) struct Layout {
 pub fn plan(tree: Arc<Tree>, options: &Options) -> Result<Plan, PlanError> {
     options.check()?;
     let measured = Measured::new(&tree, options)?;
-    let nodes = Nodes::new(&tree, &measured);
+    let nodes = Nodes::new(&tree, &measured)?;
     let mut regions = Regions {
         lost_and_found: 0..measured.lost_and_found_blocks,
         directories: 0..u64::from(measured.directories.blocks()),

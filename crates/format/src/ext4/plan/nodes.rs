@@ -3,8 +3,8 @@
 
 use inarch_tree::{InodeId, Tree};
 
-use super::ROOT_NODE;
 use super::measure::Measured;
+use super::{PlanError, ROOT_NODE};
 use crate::ext4::spec::{INODES_PER_BLOCK, LINK_MAX, LOST_AND_FOUND_INO, ROOT_INO};
 
 /// A name that leads to a copy.
@@ -28,8 +28,13 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// Numbers the inodes of `tree`.
-    pub(crate) fn new(tree: &Tree, measured: &Measured) -> Nodes {
+    /// Numbers the inodes of `tree`; errors if 32 bits do not number them all.
+    pub(crate) fn new(tree: &Tree, measured: &Measured) -> Result<Nodes, PlanError> {
+        let added = measured.copies.len() as u64 + measured.xattrs.values.len() as u64;
+        let wanted = u64::from(LOST_AND_FOUND_INO) + u64::from(tree.inode_count()) + added;
+        if wanted > u64::from(u32::MAX) {
+            return Err(PlanError::TooManyInodes { wanted });
+        }
         let mut nodes = Nodes {
             tree_inodes: tree.inode_count(),
             copies: measured.copies.clone(),
@@ -39,7 +44,7 @@ impl Nodes {
         if !nodes.copies.is_empty() {
             nodes.relink(tree, measured);
         }
-        nodes
+        Ok(nodes)
     }
 
     /// Spreads the names of inodes with too many links over their copies, in the order of the tree.

@@ -26,11 +26,12 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 16 GiB and a million inodes free, no journal, and a fixed UUID: the same tree gives the same bytes.
+    /// 16 GiB and 2^20 inodes free, no journal, and a fixed UUID: the same tree gives the same bytes.
     fn default() -> Options {
         Options {
             label: String::new(),
-            uuid: *b"inarch-ext4\x00\x4b\x00\x80\x01",
+            // A UUID of version 8, which leaves its bits to whoever makes it.
+            uuid: *b"inarch\x80e\x80xt4\0\0\0\x01",
             hash_seed: [0x6e69_7261, 0x6863_6174, 0x7265_6565, 0x7365_6564],
             free_bytes: 16 << 30,
             free_inodes: 1 << 20,

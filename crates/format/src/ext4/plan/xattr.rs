@@ -9,6 +9,9 @@ use crate::ext4::spec::inode::XATTR_SPACE;
 use crate::ext4::spec::xattr::{BLOCK_HEADER, END, INODE_HEADER, entry_size, index, sort_key, value_size};
 use crate::ext4::spec::{BLOCK_SIZE, acl};
 
+/// Bytes of a value at most (`XATTR_SIZE_MAX` in `include/uapi/linux/limits.h`).
+const VALUE_MAX: usize = 65_536;
+
 /// An attribute as ext4 stores it.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored<'a> {
@@ -40,6 +43,14 @@ pub enum XattrError {
     /// The value of a POSIX ACL attribute is not one.
     #[error("the value of {0:?} is not a POSIX ACL of version 2")]
     Acl(String),
+    /// The kernel passes no longer value on (`XATTR_SIZE_MAX`).
+    #[error("the value of {name:?} has {size} bytes, more than 65536")]
+    TooLong {
+        /// The attribute.
+        name: String,
+        /// Bytes of its value.
+        size: usize,
+    },
     /// Names and values together exceed what one inode can have.
     #[error("its {0} extended attributes do not fit one block, even with their values stored apart")]
     TooMany(usize),
@@ -85,6 +96,9 @@ impl Stored<'_> {
 fn convert(attribute: &Xattr) -> Result<Stored<'_>, XattrError> {
     let name = &*attribute.name;
     let lossy = || String::from_utf8_lossy(name).into_owned();
+    if attribute.value.len() > VALUE_MAX {
+        return Err(XattrError::TooLong { name: lossy(), size: attribute.value.len() });
+    }
     let acl = match name {
         b"system.posix_acl_access" => Some(index::POSIX_ACL_ACCESS),
         b"system.posix_acl_default" => Some(index::POSIX_ACL_DEFAULT),

@@ -1,0 +1,260 @@
+//! The kernel of this host mounts a planned device, finds in it what the tree says, and can write to it.
+
+mod common;
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use common::odd::odd_tree;
+use common::*;
+use inarch_format::ext4::{Options, plan};
+use inarch_tree::scan::{ScanOptions, scan};
+use inarch_tree::{FileType, Inode, InodeId, Timestamp, Tree, Xattr};
+
+/// A mounted image; unmounted when dropped.
+struct Mount(PathBuf);
+
+impl Mount {
+    /// Mounts `image` beside itself; `None`, with the reason printed, where only root could.
+    fn new(image: &Path, options: &str) -> Option<Mount> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: mounting an image needs root");
+            return None;
+        }
+        let at = image.with_extension("mount");
+        fs::create_dir_all(&at).unwrap();
+        let output = Command::new("mount").args(["-o", options]).arg(image).arg(&at).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Some(Mount(at))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let status = Command::new("umount").arg(&self.0).status();
+        assert!(std::thread::panicking() || status.is_ok_and(|status| status.success()));
+    }
+}
+
+/// The time ext4 shows for one: the nearest end of its range for times beyond it.
+fn shown(time: Timestamp) -> (i64, i64) {
+    let seconds = time.seconds.clamp(-(1 << 31), (1 << 34) - (1 << 31) - 1);
+    (seconds, if seconds == time.seconds { i64::from(time.nanoseconds) } else { 0 })
+}
+
+fn xattrs(path: &Path) -> Vec<Xattr> {
+    let mut names = vec![0; 65_536];
+    let length = rustix::fs::llistxattr(path, &mut names).unwrap();
+    let mut list = Vec::new();
+    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0; 65_536];
+        let got = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value);
+        let length = got.unwrap_or_else(|error| panic!("{path:?} {}: {error}", String::from_utf8_lossy(name)));
+        list.push(Xattr { name: name.into(), value: value[..length].into() });
+    }
+    list.sort();
+    list
+}
+
+/// Compares everything but content.
+fn compare_attributes(tree: &Tree, inode: &Inode, path: &Path, id: InodeId) {
+    let metadata = fs::symlink_metadata(path).unwrap();
+    assert_eq!(metadata.mode(), inode.mode(), "{path:?}");
+    assert_eq!((metadata.uid(), metadata.gid()), (inode.uid(), inode.gid()), "{path:?}");
+    assert_eq!((metadata.mtime(), metadata.mtime_nsec()), shown(inode.mtime()), "{path:?}");
+    assert_eq!((metadata.ctime(), metadata.ctime_nsec()), shown(inode.ctime()), "{path:?}");
+    assert_eq!((metadata.atime(), metadata.atime_nsec()), shown(inode.mtime()), "{path:?}");
+    assert_eq!(xattrs(path), tree.xattrs(inode.xattrs()), "{path:?}");
+    let links = u64::from(inode.links()) + u64::from(id == InodeId::ROOT);
+    assert_eq!(metadata.nlink(), links, "{path:?}");
+    match inode.file_type() {
+        FileType::Regular => assert_eq!(metadata.len(), inode.size(), "{path:?}"),
+        FileType::Symlink => {
+            assert_eq!(fs::read_link(path).unwrap().as_os_str().as_bytes(), tree.symlink_target(id), "{path:?}");
+        }
+        FileType::CharDevice | FileType::BlockDevice => {
+            let (major, minor) = inode.device();
+            assert_eq!(metadata.rdev(), rustix::fs::makedev(major, minor), "{path:?}");
+        }
+        _ => {}
+    }
+}
+
+/// Compares a mounted directory with the tree's, and all below; calls `content` for each regular file.
+fn compare(tree: &Tree, at: &Path, content: &mut impl FnMut(InodeId, &Path)) {
+    let mut numbers = HashMap::new();
+    let mut directories = vec![InodeId::ROOT];
+    while let Some(dir) = directories.pop() {
+        let path = at.join(OsStr::from_bytes(&tree.path(dir)));
+        compare_attributes(tree, tree.inode(dir), &path, dir);
+        let mut names: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.retain(|name| dir != InodeId::ROOT || name != "lost+found");
+        names.sort();
+        assert!(names.iter().map(|name| name.as_bytes()).eq(tree.entries(dir).map(|entry| entry.name)), "{path:?}");
+        for entry in tree.entries(dir) {
+            let path = path.join(OsStr::from_bytes(entry.name));
+            let inode = tree.inode(entry.inode);
+            compare_attributes(tree, inode, &path, entry.inode);
+            let number = fs::symlink_metadata(&path).unwrap().ino();
+            assert_eq!(*numbers.entry(entry.inode).or_insert(number), number, "{path:?} is not the same file");
+            match inode.file_type() {
+                FileType::Directory => directories.push(entry.inode),
+                FileType::Regular => content(entry.inode, &path),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn every_odd_thing_is_as_the_tree_says() {
+    let tree = Arc::new(odd_tree());
+    for journal in [None, Some(8 << 20)] {
+        let planned = plan(tree.clone(), &Options { journal, ..small() }).unwrap();
+        let scratch = Scratch::new();
+        dump(&planned.map, &scratch.path("image"), fill_pattern);
+        let Some(mount) = Mount::new(&scratch.path("image"), "loop,ro") else { return };
+        compare(&tree, &mount.0, &mut |id, path| {
+            // The first and the last bytes; some files are a terabyte of hole.
+            let file = fs::File::open(path).unwrap();
+            let size = tree.inode(id).size();
+            let mapped = |at: u64| match tree.sparse_ranges(id) {
+                Some(ranges) => {
+                    ranges.iter().any(|r| r.offset / 4096 <= at / 4096 && at / 4096 <= (r.offset + r.length - 1) / 4096)
+                }
+                None => true,
+            };
+            for at in (0..size.min(20_000)).step_by(7).chain((size / 2..size).take(100)).chain(size.checked_sub(1)) {
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, at).unwrap();
+                assert_eq!(byte[0], if mapped(at) { pattern(id, at) } else { 0 }, "{path:?} at {at}");
+            }
+        });
+    }
+}
+
+/// A directory of this host with a bit of everything.
+fn make_source(root: &Path) {
+    for dir in ["a/b/c", "many", "empty"] {
+        fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    for i in 0..3000 {
+        fs::write(root.join(format!("many/file number {i}")), i.to_string().repeat(i % 50)).unwrap();
+    }
+    fs::write(root.join("a/large"), (0..5_000_000u32).map(|i| (i.wrapping_mul(i) >> 8) as u8).collect::<Vec<_>>())
+        .unwrap();
+    let sparse = fs::File::create(root.join("a/sparse")).unwrap();
+    for i in 0..200 {
+        (&sparse).write_all(b"x").unwrap();
+        sparse.write_all_at(b"content", i * 1_000_000 + i).unwrap();
+    }
+    sparse.set_len(300_000_000).unwrap();
+    fs::hard_link(root.join("a/large"), root.join("a/b/link to large")).unwrap();
+    symlink("a/large", root.join("short link")).unwrap();
+    symlink("x/".repeat(100), root.join("long link")).unwrap();
+    fs::set_permissions(root.join("a/b"), fs::Permissions::from_mode(0o1750)).unwrap();
+    std::os::unix::fs::chown(root.join("a/b/c"), Some(123_456), Some(654_321)).unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(root.join("a"), "user.note", &[b'n'; 1000], flags).unwrap();
+    rustix::fs::setxattr(root.join("a/large"), "trusted.t", b"", flags).unwrap();
+    rustix::fs::setxattr(root.join("a/b"), "system.posix_acl_default", &common::odd::acl(), flags).unwrap();
+}
+
+#[test]
+fn a_scanned_directory_is_the_same_when_mounted() {
+    let scratch = Scratch::new();
+    let source = scratch.path("source");
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: mounting an image needs root");
+        return;
+    }
+    make_source(&source);
+    let tree = Arc::new(scan(&source, &ScanOptions::default()).unwrap().tree);
+    let planned = plan(tree.clone(), &small()).unwrap();
+    dump(&planned.map, &scratch.path("image"), |inode, block, out| {
+        let file = fs::File::open(source.join(OsStr::from_bytes(&tree.path(inode)))).unwrap();
+        let mut filled = 0;
+        while let Ok(read @ 1..) = file.read_at(&mut out[filled..], block * 4096 + filled as u64) {
+            filled += read;
+        }
+    });
+    assert_clean(&scratch.path("image"));
+    let Some(mount) = Mount::new(&scratch.path("image"), "loop,ro") else { return };
+    compare(&tree, &mount.0, &mut |_, path| {
+        let original = source.join(path.strip_prefix(&mount.0).unwrap());
+        assert!(fs::read(path).unwrap() == fs::read(&original).unwrap(), "{path:?} differs in content");
+    });
+}
+
+/// Creates, renames, changes and deletes below `at`, as a build would.
+fn write_much(at: &Path) {
+    for dir in ["crowd", "small", ""] {
+        let dir = at.join(dir);
+        for i in 0..10_000 {
+            fs::write(dir.join(format!("new-{i}")), i.to_string()).unwrap();
+        }
+        for i in (0..10_000).step_by(2) {
+            fs::remove_file(dir.join(format!("new-{i}"))).unwrap();
+        }
+        for i in (1..10_000).step_by(4) {
+            fs::rename(dir.join(format!("new-{i}")), dir.join(format!("moved-{i:0200}"))).unwrap();
+        }
+    }
+    for i in (0..30_000).step_by(3) {
+        fs::remove_file(at.join(format!("crowd/{i:05}"))).unwrap();
+    }
+    fs::write(at.join("crowd/00001"), vec![1; 30 << 20]).unwrap();
+    fs::create_dir_all(at.join("deep/er/and/deeper")).unwrap();
+    rustix::fs::setxattr(at.join("crowd"), "user.x", &[1; 3000], rustix::fs::XattrFlags::empty()).unwrap();
+}
+
+#[test]
+fn what_a_kernel_writes_leaves_it_clean() {
+    for journal in [None, Some(16 << 20)] {
+        let mut b = builder();
+        let crowd = b.add(b"crowd", &directory()).unwrap();
+        b.add(b"small", &directory()).unwrap();
+        b.list(crowd).unwrap();
+        for i in 0..30_000 {
+            b.add(format!("{i:05}").as_bytes(), &file(i % 10_000)).unwrap();
+        }
+        let options = Options { journal, free_bytes: 400 << 20, free_inodes: 50_000, ..Options::default() };
+        let planned = planned(b.finish().unwrap(), &options);
+        let scratch = Scratch::new();
+        let image = scratch.path("image");
+        dump(&planned.map, &image, no_content);
+        let Some(mount) = Mount::new(&image, "loop") else { return };
+        write_much(&mount.0);
+        drop(mount);
+        assert_clean(&image);
+        let mount = Mount::new(&image, "loop,ro").unwrap();
+        assert_eq!(fs::read_to_string(mount.0.join("small/new-9999")).unwrap(), "9999");
+        assert_eq!(fs::read_dir(mount.0.join("crowd")).unwrap().count(), 20_000 + 5_000);
+    }
+}
+
+#[test]
+fn all_free_space_can_be_written() {
+    let options = Options { free_bytes: 64 << 20, ..small() };
+    let scratch = Scratch::new();
+    let image = scratch.path("image");
+    dump(&planned(builder().finish().unwrap(), &options).map, &image, no_content);
+    let Some(mount) = Mount::new(&image, "loop") else { return };
+    let mut file = fs::File::create(mount.0.join("fill")).unwrap();
+    let mut written = 0;
+    while let Ok(count @ 1..) = file.write(&[7; 65_536]) {
+        written += count;
+    }
+    // The kernel keeps 4096 clusters or 2 % back for itself, and the file needs an extent block or two.
+    assert!(written > 60 << 20, "{written} bytes");
+    drop(file);
+    drop(mount);
+    assert_clean(&image);
+}
