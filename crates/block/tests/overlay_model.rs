@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::*;
 use inarch_block::{Device, Overlay, write_image};
@@ -229,4 +230,58 @@ fn discards_and_writes_of_other_clusters_do_not_meet() {
             });
         }
     });
+}
+
+#[test]
+fn a_read_beside_the_first_write_gives_the_old_bytes_or_the_new() {
+    const WRITES: u64 = 200;
+    const LENGTH: u64 = 64 * BLOCK;
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("f"), vec![b'o'; (WRITES * LENGTH) as usize]).unwrap();
+    let device = under(dir.path(), Overlay::ephemeral(&std::env::temp_dir(), CAPACITY / BLOCK).unwrap());
+    let start = |write: u64| FIRST_FILE * BLOCK + write * LENGTH;
+    // The reader follows the writer, always at the end of what is being written.
+    let current = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..WRITES {
+                current.store(i, Ordering::Release);
+                write(&device, start(i), &[b'n'; LENGTH as usize]).unwrap();
+            }
+            current.store(WRITES, Ordering::Release);
+        });
+        let mut followed = 0;
+        while followed < WRITES {
+            let found = read(&device, start(followed + 1) - BLOCK, 4096).unwrap();
+            assert!(found.iter().all(|byte| matches!(byte, b'o' | b'n')), "neither the old bytes nor the new");
+            followed = current.load(Ordering::Acquire);
+        }
+    });
+}
+
+#[test]
+fn two_first_writes_to_a_cluster_at_once_both_stay() {
+    const CLUSTERS: u64 = 2000;
+    let (dir, _) = base();
+    let device = under(dir.path(), Overlay::ephemeral(&std::env::temp_dir(), CAPACITY / BLOCK).unwrap());
+    // Threads that wait for each other in a loop, not asleep, start closely together.
+    let arrived = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..2u64 {
+            let (device, arrived) = (&device, &arrived);
+            scope.spawn(move || {
+                for cluster in 0..CLUSTERS {
+                    arrived.fetch_add(1, Ordering::AcqRel);
+                    while arrived.load(Ordering::Acquire) < (cluster + 1) * 2 {
+                        std::hint::spin_loop();
+                    }
+                    write(device, cluster * BLOCK + thread * 512, &[thread as u8 + 1; 512]).unwrap();
+                }
+            });
+        }
+    });
+    for cluster in 0..CLUSTERS {
+        let found = read(&device, cluster * BLOCK, 1024).unwrap();
+        assert!(found == [[1; 512], [2; 512]].concat(), "cluster {cluster}");
+    }
 }

@@ -32,6 +32,8 @@ const VERSION: u32 = 1;
 const STATES_START: u64 = 4096;
 const PAGE: usize = CHUNK_WORDS * 8;
 const DATA_ALIGNMENT: u64 = 1 << 20;
+/// Pages of states that a flush copies at once.
+const BATCH: usize = 1024;
 
 /// The first bytes of the file; the rest of the page is zeros.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -78,33 +80,38 @@ pub(super) fn data_start(clusters: u64) -> u64 {
     (STATES_START + clusters.div_ceil(CHUNK_CLUSTERS) * PAGE as u64).next_multiple_of(DATA_ALIGNMENT)
 }
 
-/// One flush at a time.
+/// What a flush of a kept overlay needs to know; one flush runs at a time.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    flushing: Mutex<()>,
+    /// Whether the host once failed to make data durable. The kernel forgets such data and lets the next fdatasync
+    /// succeed, so no later flush may.
+    lost: Mutex<bool>,
 }
 
 impl Kept {
     pub(super) fn flush(&self, file: &File, states: &ClusterStates) -> io::Result<()> {
-        let _flushing = self.flushing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let taken: Vec<_> = (0..states.chunk_count())
-            .filter(|index| states.take_changed(*index))
-            .map(|index| (index, states.to_words(index)))
-            .collect();
-        let result = store(file, &taken);
-        if result.is_err() {
-            taken.iter().for_each(|(index, _)| states.mark_changed(*index));
+        let mut lost = self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if *lost {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        result
+        let mut changed = (0..states.chunk_count()).filter(|index| states.take_changed(*index));
+        loop {
+            let taken: Vec<_> = changed.by_ref().take(BATCH).map(|index| (index, states.to_words(index))).collect();
+            // For the data these states speak of, and the states written in the last round.
+            file.sync_data().inspect_err(|_| *lost = true)?;
+            if taken.is_empty() {
+                return Ok(());
+            }
+            if let Err(error) = store(file, &taken) {
+                taken.iter().for_each(|(index, _)| states.mark_changed(*index));
+                return Err(error);
+            }
+        }
     }
 }
 
 fn store(file: &File, taken: &[(usize, [u64; CHUNK_WORDS])]) -> io::Result<()> {
-    file.sync_data()?;
-    for (index, words) in taken {
-        file.write_all_at(words.map(u64::to_le).as_bytes(), page_offset(*index))?;
-    }
-    if taken.is_empty() { Ok(()) } else { file.sync_data() }
+    taken.iter().try_for_each(|(index, words)| file.write_all_at(words.map(u64::to_le).as_bytes(), page_offset(*index)))
 }
 
 fn page_offset(chunk: usize) -> u64 {
