@@ -1,10 +1,16 @@
 //! Guests: their kernel, the machine they run in, and the process that is that machine.
 
 pub mod accel;
+pub mod agent;
+pub mod cpio;
+pub mod initramfs;
 pub mod kernel;
 pub mod machine;
+pub mod modules;
 pub mod process;
+pub mod protocol;
 pub mod qemu;
+pub mod session;
 
 pub use accel::{Accel, AccelChoice};
 pub use machine::{Disk, Machine, Source, vhost_user_blk_arguments};

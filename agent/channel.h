@@ -1,0 +1,82 @@
+/* The framed connection to the host: buffers, never blocking unless told to. */
+#ifndef INARCH_CHANNEL_H
+#define INARCH_CHANNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "protocol.h"
+
+/* One frame of output data: a write of it fills one buffer of the kernel's virtio_console driver (32 KiB). */
+#define CHANNEL_DATA_FRAME (32 * 1024 - FRAME_HEADER)
+#define CHANNEL_OUT_CAPACITY (256 * 1024)
+/* Room that data leaves to frames of control. */
+#define CHANNEL_OUT_RESERVE 4096
+#define CHANNEL_IN_CAPACITY (FRAME_HEADER + FRAME_PAYLOAD_MAX)
+
+struct channel {
+	int fd;
+	size_t out_start, out_end;
+	size_t in_start, in_end;
+	uint8_t out[CHANNEL_OUT_CAPACITY];
+	uint8_t in[CHANNEL_IN_CAPACITY];
+};
+
+struct frame {
+	uint8_t type;
+	uint32_t length;
+	const uint8_t *payload; /* valid until the next channel_fill() */
+};
+
+enum channel_state { CHANNEL_OPEN, CHANNEL_LOST };
+
+void channel_init(struct channel *channel, int fd);
+
+/* Queues a frame; waits for the host only if the buffer is full. */
+void channel_send(struct channel *channel, uint8_t type, const void *payload, size_t length);
+/* Queues up to CHANNEL_DATA_FRAME - CHANNEL_OUT_RESERVE bytes that can be read from `fd` now, at most `limit`.
+ * Returns what read(2) returned. */
+long channel_send_from(struct channel *channel, uint8_t type, int fd, size_t limit);
+bool channel_has_room(const struct channel *channel);
+bool channel_is_idle(const struct channel *channel);
+/* Writes what the port takes now. */
+enum channel_state channel_flush(struct channel *channel);
+/* Writes everything, waiting for the host up to `seconds`. */
+enum channel_state channel_flush_all(struct channel *channel, int seconds);
+
+/* Reads what the port has now. */
+enum channel_state channel_fill(struct channel *channel);
+/* Takes the next whole frame out of the buffer: 1, 0 if there is none, -1 if the host speaks nonsense. */
+int channel_next(struct channel *channel, struct frame *frame);
+/* Waits for a frame; false if the host is gone. */
+bool channel_wait(struct channel *channel, struct frame *frame);
+
+static inline uint32_t get_u32(const uint8_t *bytes)
+{
+	return bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+}
+
+static inline uint16_t get_u16(const uint8_t *bytes)
+{
+	return (uint16_t)(bytes[0] | bytes[1] << 8);
+}
+
+static inline uint64_t get_u64(const uint8_t *bytes)
+{
+	return get_u32(bytes) | (uint64_t)get_u32(bytes + 4) << 32;
+}
+
+static inline void put_u32(uint8_t *bytes, uint32_t value)
+{
+	for (int i = 0; i < 4; i++)
+		bytes[i] = (uint8_t)(value >> (8 * i));
+}
+
+static inline void put_u64(uint8_t *bytes, uint64_t value)
+{
+	put_u32(bytes, (uint32_t)value);
+	put_u32(bytes + 4, (uint32_t)(value >> 32));
+}
+
+#endif

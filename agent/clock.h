@@ -1,0 +1,26 @@
+/* Times and pauses. */
+#ifndef INARCH_CLOCK_H
+#define INARCH_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t microseconds_of(clockid_t clock)
+{
+	struct timespec now = { 0 };
+	clock_gettime(clock, &now);
+	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static inline uint64_t monotonic_microseconds(void)
+{
+	return microseconds_of(CLOCK_MONOTONIC);
+}
+
+static inline void sleep_milliseconds(long milliseconds)
+{
+	struct timespec pause = { .tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000 };
+	nanosleep(&pause, 0);
+}
+
+#endif

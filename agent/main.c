@@ -1,0 +1,170 @@
+/*
+ * PID 1 of a guest.
+ *
+ * 1. Load the modules of the initramfs, the port's driver first; open the port; send HELLO.
+ * 2. Take in what the session is, until RUN.
+ * 3. Mount its file systems, set up network, clock and name; start the command.
+ * 4. Relay streams and signals until the command has ended and the host has said BYE.
+ * 5. Unmount if asked to; power off.
+ *
+ * `agent --session FD` does the same over a socket in an ordinary process, without 1 and without the mounts, network,
+ * clock and name: for tests, and for a host that runs commands without a machine.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "channel.h"
+#include "clock.h"
+#include "command.h"
+#include "modules.h"
+#include "mounts.h"
+#include "network.h"
+#include "port.h"
+#include "power.h"
+#include "relay.h"
+#include "report.h"
+#include "session.h"
+#include "user.h"
+
+#define PORT_DEADLINE_MICROSECONDS 30000000
+#define HELLO_DEADLINE_SECONDS 600
+
+static struct channel channel;
+static struct session session;
+
+static int watch_children(void)
+{
+	sigset_t children;
+	sigemptyset(&children);
+	sigaddset(&children, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &children, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	return signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+/* Without a port there is nobody to tell but the kernel's log. */
+static _Noreturn void fail_in_log(const char *text)
+{
+	int log = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
+	if (log >= 0)
+		dprintf(log, "<2>inarch: %s\n", text);
+	power_off();
+}
+
+static void say_hello(int fd)
+{
+	uint8_t payload[4];
+	channel_init(&channel, fd);
+	put_u32(payload, PROTOCOL_VERSION);
+	channel_send(&channel, FRAME_HELLO, payload, sizeof payload);
+	if (channel_flush_all(&channel, HELLO_DEADLINE_SECONDS) == CHANNEL_LOST)
+		power_off();
+}
+
+/* Loads every module, and says HELLO as soon as the port is there, since the host judges by it whether the guest
+ * lives. */
+static void load_and_greet(void)
+{
+	struct module_list modules;
+	char error[512];
+	bool greeted = false;
+	modules_open(&modules);
+	uint64_t deadline = monotonic_microseconds() + PORT_DEADLINE_MICROSECONDS;
+	for (bool more = true; more || !greeted;) {
+		more = more && modules_load_next(&modules, error, sizeof error);
+		int fd = greeted ? -1 : port_open();
+		if (fd >= 0) {
+			say_hello(fd);
+			greeted = true;
+		}
+		if (!more && error[0] && greeted)
+			fail(&channel, STATUS_FAILED, "%s", error);
+		if (!more && !greeted) {
+			if (monotonic_microseconds() > deadline)
+				fail_in_log(error[0] ? error : "there is no virtio-serial port " PORT_NAME);
+			sleep_milliseconds(1);
+		}
+	}
+}
+
+static void take_session(void)
+{
+	struct frame frame;
+	for (;;) {
+		if (!channel_wait(&channel, &frame))
+			power_off();
+		if (frame.type == FRAME_RUN)
+			return;
+		const char *wrong = session_take(&session, &frame);
+		if (wrong)
+			fail(&channel, STATUS_FAILED, "the agent did not understand the host: %s", wrong);
+	}
+}
+
+static void set_up_machine(void)
+{
+	mount_session(&channel, &session);
+	network_up(&channel, &session);
+	if (session.hostname && sethostname(session.hostname, strlen(session.hostname)) != 0)
+		warn(&channel, "cannot set the guest's name to '%s': %s", session.hostname, strerror(errno));
+	if (session.clock_nanoseconds) {
+		struct timespec now = { .tv_sec = (time_t)(session.clock_nanoseconds / 1000000000),
+					.tv_nsec = (long)(session.clock_nanoseconds % 1000000000) };
+		if (clock_settime(CLOCK_REALTIME, &now) != 0)
+			warn(&channel, "cannot set the guest's clock: %s", strerror(errno));
+	}
+}
+
+static void run_command(uint64_t began, int children)
+{
+	struct command command;
+	uint8_t times[16];
+	user_resolve(&channel, &session);
+	command_start(&command, &channel, &session);
+	put_u64(times, began);
+	put_u64(times + 8, microseconds_of(CLOCK_BOOTTIME));
+	channel_send(&channel, FRAME_STARTED, times, sizeof times);
+	if (!relay_run(&channel, &command, children)) {
+		kill(-command.pid, SIGKILL);
+		power_off();
+	}
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t began = microseconds_of(CLOCK_BOOTTIME);
+	bool machine = getpid() == 1;
+	if (!machine && (argc != 3 || strcmp(argv[1], "--session") != 0)) {
+		fprintf(stderr, "usage: %s --session FD; otherwise the kernel starts it as PID 1\n", argv[0]);
+		return 2;
+	}
+	int children = watch_children();
+	if (machine) {
+		mount_early();
+		/* So that no descriptor of ours is ever one of the three standard streams. */
+		while (open("/dev/null", O_RDWR) >= 0 && fcntl(STDERR_FILENO, F_GETFD) < 0)
+			;
+		load_and_greet();
+	} else {
+		prctl(PR_SET_CHILD_SUBREAPER, 1);
+		say_hello(atoi(argv[2]));
+	}
+	take_session();
+	if (machine)
+		set_up_machine();
+	run_command(began, children);
+	if (machine && session.clean_shutdown) {
+		unmount_all();
+		channel_send(&channel, FRAME_UNMOUNTED, NULL, 0);
+		channel_flush_all(&channel, 10);
+	}
+	power_off();
+}

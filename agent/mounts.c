@@ -1,0 +1,129 @@
+#include "mounts.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "files.h"
+#include "report.h"
+
+#define NEW_ROOT "/root"
+
+static const struct {
+	const char *target, *type, *options;
+	unsigned long flags;
+} API_MOUNTS[] = {
+	{ "/dev/pts", "devpts", "gid=5,mode=620,ptmxmode=666", MS_NOSUID | MS_NOEXEC },
+	{ "/dev/shm", "tmpfs", "mode=1777", MS_NOSUID | MS_NODEV },
+	{ "/run", "tmpfs", "mode=755", MS_NOSUID | MS_NODEV },
+};
+
+static const char *const EARLY[][2] = { { "/dev", "devtmpfs" }, { "/proc", "proc" }, { "/sys", "sysfs" } };
+#define EARLY_COUNT (sizeof EARLY / sizeof EARLY[0])
+
+void mount_early(void)
+{
+	for (size_t i = 0; i < EARLY_COUNT; i++) {
+		mkdir(EARLY[i][0], 0755);
+		mount(EARLY[i][1], EARLY[i][0], EARLY[i][1], i == 0 ? MS_NOSUID : MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+	}
+}
+
+/* Finds the virtio-blk disk with this serial; waits for it, as the driver finds disks while we go on. */
+static bool find_disk(const char *serial, char *device, size_t capacity)
+{
+	for (int attempt = 0; attempt < 5000; attempt++) {
+		DIR *blocks = opendir("/sys/block");
+		struct dirent *entry;
+		while (blocks && (entry = readdir(blocks))) {
+			char path[512], found[64];
+			snprintf(path, sizeof path, "/sys/block/%s/serial", entry->d_name);
+			if (strncmp(entry->d_name, "vd", 2) != 0 || !read_line(path, found, sizeof found))
+				continue;
+			if (strcmp(found, serial) == 0) {
+				snprintf(device, capacity, "/dev/%s", entry->d_name);
+				closedir(blocks);
+				return true;
+			}
+		}
+		if (blocks)
+			closedir(blocks);
+		sleep_milliseconds(1);
+	}
+	return false;
+}
+
+static unsigned long mount_flags(uint32_t flags)
+{
+	return (flags & MOUNT_READ_ONLY ? MS_RDONLY : 0) | (flags & MOUNT_NO_SUID ? MS_NOSUID : 0) |
+	       (flags & MOUNT_NO_DEV ? MS_NODEV : 0) | (flags & MOUNT_NO_ATIME ? MS_NOATIME : 0);
+}
+
+static void mount_one(struct channel *channel, const struct mount_request *request, const char *target)
+{
+	char device[300];
+	const char *source = request->source;
+	if (request->flags & MOUNT_BY_SERIAL) {
+		if (!find_disk(request->source, device, sizeof device))
+			fail(channel, STATUS_FAILED, "the guest has no disk with the serial '%s' for %s", request->source,
+			     request->target);
+		source = device;
+	}
+	if (!make_directories(target))
+		fail(channel, STATUS_FAILED, "cannot create the mount point %s in the guest: %s", request->target,
+		     strerror(errno));
+	if (mount(source, target, request->type, mount_flags(request->flags), request->options) != 0)
+		fail(channel, STATUS_FAILED, "cannot mount %s ('%s', %s, options '%s') in the guest: %s", request->target,
+		     request->source, request->type, request->options, strerror(errno));
+}
+
+/* Makes NEW_ROOT the root of everything. The initramfs stays mounted below it, out of reach and without content. */
+static void switch_root(struct channel *channel)
+{
+	for (size_t i = 0; i < EARLY_COUNT; i++) {
+		char target[64];
+		snprintf(target, sizeof target, NEW_ROOT "%s", EARLY[i][0]);
+		if (!make_directories(target) || mount(EARLY[i][0], target, NULL, MS_MOVE, NULL) != 0)
+			fail(channel, STATUS_FAILED, "cannot mount %s in the guest's root: %s", EARLY[i][0], strerror(errno));
+	}
+	if (chdir(NEW_ROOT) != 0 || mount(".", "/", NULL, MS_MOVE, NULL) != 0 || chroot(".") != 0 || chdir("/") != 0)
+		fail(channel, STATUS_FAILED, "cannot make the mounted root the guest's /: %s", strerror(errno));
+}
+
+/* What udev would add to devtmpfs, as far as programs count on it. */
+static void link_devices(void)
+{
+	symlink("/proc/self/fd", "/dev/fd");
+	symlink("/proc/self/fd/0", "/dev/stdin");
+	symlink("/proc/self/fd/1", "/dev/stdout");
+	symlink("/proc/self/fd/2", "/dev/stderr");
+}
+
+void mount_session(struct channel *channel, const struct session *session)
+{
+	const struct mount_request *root = NULL;
+	for (size_t i = 0; i < session->mount_count; i++)
+		if (strcmp(session->mounts[i].target, "/") == 0)
+			root = &session->mounts[i];
+	unlink("/init");
+	rmdir("/modules");
+	if (root) {
+		mount_one(channel, root, NEW_ROOT);
+		switch_root(channel);
+	}
+	for (size_t i = 0; i < sizeof API_MOUNTS / sizeof API_MOUNTS[0]; i++) {
+		const char *target = API_MOUNTS[i].target;
+		if (!make_directories(target) ||
+		    mount(API_MOUNTS[i].type, target, API_MOUNTS[i].type, API_MOUNTS[i].flags, API_MOUNTS[i].options) != 0)
+			fail(channel, STATUS_FAILED, "cannot mount %s in the guest: %s", target, strerror(errno));
+	}
+	link_devices();
+	for (size_t i = 0; i < session->mount_count; i++)
+		if (&session->mounts[i] != root)
+			mount_one(channel, &session->mounts[i], session->mounts[i].target);
+}

@@ -1,0 +1,75 @@
+/*
+ * What the agent and the host say to each other over the virtio-serial port PORT_NAME.
+ *
+ * A frame is a type (1 byte), a payload length (32 bits) and the payload; all integers are little-endian. The
+ * host's half of this is crates/vm/src/protocol.rs; docs/agent-protocol.md tells the whole conversation.
+ */
+#ifndef INARCH_PROTOCOL_H
+#define INARCH_PROTOCOL_H
+
+#define PROTOCOL_VERSION 1
+#define PORT_NAME "org.inarch.agent"
+
+#define FRAME_HEADER 5
+/* The longest payload: one argument or variable of execve(2) (MAX_ARG_STRLEN, 128 KiB) fits. */
+#define FRAME_PAYLOAD_MAX (160 * 1024)
+
+/* Stream numbers are the command's own descriptors. */
+enum { STREAM_STDIN = 0, STREAM_STDOUT = 1, STREAM_STDERR = 2 };
+
+/* Agent to host. */
+enum {
+	FRAME_HELLO = 0x01,        /* u32 version */
+	FRAME_STARTED = 0x02,      /* u64 when the agent began, u64 when the command began: microseconds of CLOCK_BOOTTIME */
+	FRAME_STDOUT = 0x03,       /* bytes; on a terminal both streams arrive here */
+	FRAME_STDERR = 0x04,       /* bytes */
+	FRAME_STDIN_CREDIT = 0x05, /* u32 more bytes that the host may send */
+	FRAME_STDIN_CLOSED = 0x06, /* nobody will read standard input any more */
+	FRAME_EXIT = 0x07,         /* u32 exit status, u32 signal or 0 */
+	FRAME_ERROR = 0x08,        /* u32 exit status for the host, text: the command did not start */
+	FRAME_WARNING = 0x09,      /* text */
+	FRAME_UNMOUNTED = 0x0a,    /* every file system is clean: power may go */
+};
+
+/* Host to agent: what the session is, in any order, then RUN. */
+enum {
+	FRAME_ARGUMENT = 0x80,       /* one argument of the command; repeated */
+	FRAME_ENVIRONMENT = 0x81,    /* one NAME=VALUE; repeated */
+	FRAME_DIRECTORY = 0x82,      /* working directory */
+	FRAME_USER_NAME = 0x83,      /* user, looked up in the guest's /etc/passwd and /etc/group */
+	FRAME_USER_IDS = 0x84,       /* u32 uid, u32 gid, u32 each supplementary group */
+	FRAME_HOSTNAME = 0x85,       /* text */
+	FRAME_CLOCK = 0x86,          /* u64 nanoseconds since 1970 */
+	FRAME_NETWORK = 0x87,        /* 4 bytes each: address, netmask, gateway, name server */
+	FRAME_MOUNT = 0x88,          /* u32 MOUNT_* flags, then type, source, target, options, each ended by NUL */
+	FRAME_TERMINAL = 0x89,       /* u16 rows, u16 columns: the command gets a terminal */
+	FRAME_OPEN_FILES = 0x8a,     /* u64 soft, u64 hard limit of open files */
+	FRAME_UMASK = 0x8b,          /* u32 */
+	FRAME_CLEAN_SHUTDOWN = 0x8c, /* empty: unmount before the end */
+	FRAME_RUN = 0x8f,            /* empty */
+};
+
+/* Host to agent: while the command runs. */
+enum {
+	FRAME_STDIN = 0x90,         /* bytes, no more than was credited */
+	FRAME_STDIN_END = 0x91,     /* end of file */
+	FRAME_OUTPUT_CREDIT = 0x92, /* u8 stream, u32 more bytes that the agent may send */
+	FRAME_OUTPUT_CLOSED = 0x93, /* u8 stream: its reader is gone */
+	FRAME_SIGNAL = 0x94,        /* u32 signal number of Linux */
+	FRAME_WINDOW = 0x95,        /* u16 rows, u16 columns */
+	FRAME_BYE = 0x96,           /* EXIT or ERROR has arrived */
+};
+
+/* Flags of a MOUNT. */
+enum {
+	MOUNT_READ_ONLY = 1 << 0,
+	MOUNT_BY_SERIAL = 1 << 1, /* the source is the serial of a virtio-blk disk */
+	MOUNT_NO_SUID = 1 << 2,
+	MOUNT_NO_DEV = 1 << 3,
+	MOUNT_NO_ATIME = 1 << 4,
+};
+
+/* Exit statuses of the host's own, as in FRAME_ERROR. */
+enum { STATUS_FAILED = 125, STATUS_CANNOT_RUN = 126, STATUS_NOT_FOUND = 127 };
+
+#endif

@@ -1,0 +1,320 @@
+/*
+ * One poll loop, nothing in it blocks. Each stream has a window: its sender stops at what the reader has credited, so
+ * that a stream nobody reads holds up neither the others nor the signals.
+ */
+#include "relay.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+#define STDIN_WINDOW (256 * 1024)
+/* A terminal's output passes through a work queue of the kernel: what a command wrote last may come a little after its
+ * end, if another process still holds the terminal. */
+#define TERMINAL_GRACE_MICROSECONDS 20000
+/* The character that a terminal takes as end of file (VEOF's default). */
+#define END_OF_FILE 0x04
+
+struct output {
+	uint8_t type;
+	int fd; /* -1: at its end */
+	uint64_t credit;
+	/* Once the command has ended: how much of its output is still to be read. */
+	uint64_t remaining;
+};
+
+struct input {
+	int fd;
+	size_t start, end; /* of what is in `bytes` */
+	uint32_t consumed; /* not credited again yet */
+	bool at_end;
+	uint8_t bytes[STDIN_WINDOW];
+};
+
+struct relay {
+	struct channel *channel;
+	struct command *command;
+	int child_signals;
+	struct input input;
+	struct output outputs[2];
+	bool exited, exit_sent, done, lost;
+	int status;
+	uint64_t quiet_deadline;
+};
+
+static struct relay relay;
+
+static void close_output(struct output *output)
+{
+	if (output->fd >= 0)
+		close(output->fd);
+	output->fd = -1;
+	if (output == &relay.outputs[0])
+		relay.command->output = -1;
+}
+
+static void close_input(bool tell)
+{
+	struct input *input = &relay.input;
+	if (input->fd < 0)
+		return;
+	close(input->fd);
+	input->fd = -1;
+	input->start = input->end = 0;
+	if (tell)
+		channel_send(relay.channel, FRAME_STDIN_CLOSED, NULL, 0);
+}
+
+static void credit_input(uint32_t bytes)
+{
+	uint8_t payload[4];
+	put_u32(payload, bytes);
+	channel_send(relay.channel, FRAME_STDIN_CREDIT, payload, sizeof payload);
+}
+
+/* Writes to the command what it takes now. */
+static void write_input(void)
+{
+	struct input *input = &relay.input;
+	while (input->fd >= 0 && input->start < input->end) {
+		ssize_t written = write(input->fd, input->bytes + input->start, input->end - input->start);
+		if (written < 0 && errno == EINTR)
+			continue;
+		if (written < 0 && errno == EAGAIN)
+			break;
+		if (written <= 0) {
+			close_input(true);
+			return;
+		}
+		input->start += (size_t)written;
+		input->consumed += (uint32_t)written;
+	}
+	if (input->start == input->end) {
+		input->start = input->end = 0;
+		if (input->at_end)
+			close_input(false);
+	}
+	if (input->fd >= 0 && !input->at_end && input->consumed >= STDIN_WINDOW / 2) {
+		credit_input(input->consumed);
+		input->consumed = 0;
+	}
+}
+
+static void take_input(const uint8_t *bytes, size_t length)
+{
+	struct input *input = &relay.input;
+	if (input->fd < 0 || input->at_end)
+		return;
+	if (length > STDIN_WINDOW - input->end) {
+		memmove(input->bytes, input->bytes + input->start, input->end - input->start);
+		input->end -= input->start;
+		input->start = 0;
+	}
+	if (length > STDIN_WINDOW - input->end) {
+		relay.lost = true; /* more than was credited: this host does not keep to the protocol */
+		return;
+	}
+	memcpy(input->bytes + input->end, bytes, length);
+	input->end += length;
+	write_input();
+}
+
+static void end_input(void)
+{
+	if (relay.command->terminal) {
+		uint8_t character = END_OF_FILE;
+		take_input(&character, 1);
+	}
+	relay.input.at_end = true;
+	write_input();
+}
+
+static struct output *output_of(uint8_t stream)
+{
+	return stream == STREAM_STDOUT ? &relay.outputs[0] : stream == STREAM_STDERR ? &relay.outputs[1] : NULL;
+}
+
+static void take_frame(const struct frame *frame)
+{
+	const uint8_t *at = frame->payload;
+	struct output *output = NULL;
+	switch (frame->type) {
+	case FRAME_STDIN:
+		take_input(at, frame->length);
+		break;
+	case FRAME_STDIN_END:
+		end_input();
+		break;
+	case FRAME_OUTPUT_CREDIT:
+		if (frame->length == 5 && (output = output_of(at[0])))
+			output->credit += get_u32(at + 1);
+		break;
+	case FRAME_OUTPUT_CLOSED:
+		if (frame->length == 1 && (output = output_of(at[0])))
+			close_output(output);
+		if (relay.command->terminal) /* the pty's master is both: the terminal hangs up */
+			close_input(false);
+		break;
+	case FRAME_SIGNAL:
+		if (frame->length == 4 && !relay.exited && get_u32(at) > 0 && get_u32(at) < NSIG)
+			command_signal(relay.command, (int)get_u32(at));
+		break;
+	case FRAME_WINDOW:
+		if (frame->length == 4)
+			command_resize(relay.command, get_u16(at), get_u16(at + 2));
+		break;
+	case FRAME_BYE:
+		relay.done = true;
+		break;
+	}
+}
+
+static void take_frames(void)
+{
+	struct frame frame;
+	enum channel_state state = channel_fill(relay.channel);
+	int found;
+	while ((found = channel_next(relay.channel, &frame)) > 0)
+		take_frame(&frame);
+	if (found < 0 || state == CHANNEL_LOST)
+		relay.lost = true;
+}
+
+static void read_output(struct output *output)
+{
+	while (output->fd >= 0 && output->credit > 0 && channel_has_room(relay.channel)) {
+		uint64_t limit = output->credit;
+		if (relay.exited && output->remaining < limit)
+			limit = output->remaining;
+		long got = limit == 0 ? 0 : channel_send_from(relay.channel, output->type, output->fd, limit);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0 && errno == EAGAIN) {
+			if (relay.exited && !relay.command->terminal)
+				close_output(output);
+			return;
+		}
+		if (got <= 0) { /* end of file; a terminal that nobody holds open says EIO */
+			close_output(output);
+			return;
+		}
+		output->credit -= (uint64_t)got;
+		if (relay.exited && !relay.command->terminal)
+			output->remaining -= (uint64_t)got;
+		if (relay.exited)
+			relay.quiet_deadline = monotonic_microseconds() + TERMINAL_GRACE_MICROSECONDS;
+	}
+}
+
+/* Processes that outlive the command may hold its pipes for ever: what is in them now is the command's output, what comes
+ * later is not. */
+static void command_ended(int status)
+{
+	relay.exited = true;
+	relay.status = status;
+	relay.quiet_deadline = monotonic_microseconds() + TERMINAL_GRACE_MICROSECONDS;
+	for (int i = 0; i < 2; i++) {
+		int pending = 0;
+		struct output *output = &relay.outputs[i];
+		output->remaining = UINT64_MAX;
+		if (output->fd >= 0 && !relay.command->terminal && ioctl(output->fd, FIONREAD, &pending) == 0)
+			output->remaining = (uint64_t)pending;
+		if (output->remaining == 0)
+			close_output(output);
+	}
+	close_input(false);
+}
+
+/* As PID 1 we are the parent of every orphan. */
+static void reap(void)
+{
+	struct signalfd_siginfo information;
+	while (read(relay.child_signals, &information, sizeof information) > 0)
+		;
+	int status;
+	pid_t pid;
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+		if (pid == relay.command->pid)
+			command_ended(status);
+}
+
+static void send_exit(void)
+{
+	uint8_t payload[8];
+	put_u32(payload, WIFEXITED(relay.status) ? (uint32_t)WEXITSTATUS(relay.status) : 0);
+	put_u32(payload + 4, WIFSIGNALED(relay.status) ? (uint32_t)WTERMSIG(relay.status) : 0);
+	channel_send(relay.channel, FRAME_EXIT, payload, sizeof payload);
+	relay.exit_sent = true;
+}
+
+enum { SLOT_CHANNEL, SLOT_CHILDREN, SLOT_INPUT, SLOT_STDOUT, SLOT_STDERR, SLOT_COUNT };
+
+static int wait_for_events(struct pollfd *slots)
+{
+	bool room = channel_has_room(relay.channel);
+	struct input *input = &relay.input;
+	slots[SLOT_CHANNEL] = (struct pollfd){ .fd = relay.channel->fd, .events = POLLIN };
+	if (!channel_is_idle(relay.channel))
+		slots[SLOT_CHANNEL].events |= POLLOUT;
+	slots[SLOT_CHILDREN] = (struct pollfd){ .fd = relay.child_signals, .events = POLLIN };
+	/* A pipe is watched even without data for it, so that we learn when its reader closes it; a terminal always has one. */
+	bool has_input = input->start < input->end;
+	slots[SLOT_INPUT] = (struct pollfd){ .fd = has_input || !relay.command->terminal ? input->fd : -1,
+					     .events = has_input ? POLLOUT : 0 };
+	for (int i = 0; i < 2; i++) {
+		struct output *output = &relay.outputs[i];
+		bool wanted = room && output->credit > 0;
+		slots[SLOT_STDOUT + i] = (struct pollfd){ .fd = wanted ? output->fd : -1, .events = POLLIN };
+	}
+	bool draining_terminal = relay.exited && relay.command->terminal && relay.outputs[0].fd >= 0 && room &&
+				 relay.outputs[0].credit > 0;
+	return poll(slots, SLOT_COUNT, draining_terminal ? TERMINAL_GRACE_MICROSECONDS / 1000 : -1);
+}
+
+static void take_events(const struct pollfd *slots)
+{
+	if (slots[SLOT_CHANNEL].revents & (POLLIN | POLLHUP | POLLERR))
+		take_frames();
+	if (slots[SLOT_INPUT].revents & POLLERR)
+		close_input(true);
+	else if (slots[SLOT_INPUT].revents & POLLOUT)
+		write_input();
+	for (int i = 0; i < 2; i++)
+		if (slots[SLOT_STDOUT + i].revents)
+			read_output(&relay.outputs[i]);
+	if (slots[SLOT_CHILDREN].revents & POLLIN)
+		reap();
+	struct output *terminal = &relay.outputs[0];
+	if (relay.exited && relay.command->terminal && terminal->fd >= 0 && terminal->credit > 0 &&
+	    monotonic_microseconds() >= relay.quiet_deadline)
+		close_output(terminal);
+	if (relay.exited && !relay.exit_sent && relay.outputs[0].fd < 0 && relay.outputs[1].fd < 0)
+		send_exit();
+	if (channel_flush(relay.channel) == CHANNEL_LOST)
+		relay.lost = true;
+}
+
+bool relay_run(struct channel *channel, struct command *command, int child_signals)
+{
+	struct pollfd slots[SLOT_COUNT] = { 0 };
+	relay.channel = channel;
+	relay.command = command;
+	relay.child_signals = child_signals;
+	relay.input.fd = command->input;
+	relay.outputs[0] = (struct output){ .type = FRAME_STDOUT, .fd = command->output };
+	relay.outputs[1] = (struct output){ .type = FRAME_STDERR, .fd = command->error };
+	credit_input(STDIN_WINDOW);
+	take_frames(); /* what came along with RUN is in the buffer already */
+	take_events(slots);
+	while (!relay.done && !relay.lost)
+		if (wait_for_events(slots) > 0 || relay.exited)
+			take_events(slots);
+	return relay.done;
+}

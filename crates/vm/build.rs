@@ -1,0 +1,69 @@
+//! Compiles the guest's agent (`agent/*.c`) into a static program that the library embeds.
+//!
+//! `INARCH_AGENT_CC` names the compiler, with any options of its own; otherwise `musl-gcc`, then `cc`, is taken.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+const FLAGS: [&str; 10] = [
+    "-static",
+    "-Os",
+    "-s",
+    "-std=gnu11",
+    "-D_GNU_SOURCE",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unused-result",
+    "-ffunction-sections",
+    "-Wl,--gc-sections",
+];
+
+fn main() {
+    let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../agent");
+    println!("cargo::rerun-if-env-changed=INARCH_AGENT_CC");
+    println!("cargo::rerun-if-changed={}", agent.display());
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo sets OUT_DIR")).join("agent");
+    let sources = sources(&agent);
+    let mut failures = Vec::new();
+    for compiler in compilers() {
+        match compile(&compiler, &sources, &out) {
+            Ok(()) => return,
+            Err(failure) => failures.push(failure),
+        }
+    }
+    println!(
+        "cargo::error=no C compiler could build the guest's agent as a static program; install one (Debian: musl-tools, or \
+         gcc with libc6-dev) or name one in INARCH_AGENT_CC"
+    );
+    for line in failures.iter().flat_map(|failure| failure.lines()) {
+        println!("cargo::error={line}");
+    }
+}
+
+fn compilers() -> Vec<String> {
+    match env::var("INARCH_AGENT_CC") {
+        Ok(compiler) if !compiler.trim().is_empty() => vec![compiler],
+        _ => vec!["musl-gcc".to_owned(), "cc".to_owned()],
+    }
+}
+
+fn sources(agent: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(agent).unwrap_or_else(|error| panic!("cannot read {}: {error}", agent.display()));
+    let mut sources: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    sources.retain(|path| path.extension().is_some_and(|extension| extension == "c"));
+    sources.sort();
+    sources
+}
+
+fn compile(compiler: &str, sources: &[PathBuf], out: &Path) -> Result<(), String> {
+    let mut words = compiler.split_whitespace();
+    let program = words.next().unwrap_or_default();
+    let mut command = Command::new(program);
+    command.args(words).args(FLAGS).arg("-o").arg(out).args(sources);
+    let output = command.output().map_err(|error| format!("{compiler}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{compiler}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Which kernel modules a guest needs, from `/lib/modules/VERSION`, in the order in which they load.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// The largest module, unpacked, that is taken. Debian's largest is a GPU driver of 25 MiB.
+const MODULE_MAX: u64 = 256 << 20;
+
+/// What a kernel lacks, or what is wrong with its modules.
+#[derive(Debug, thiserror::Error)]
+pub enum ModuleError {
+    /// Neither built in nor a module.
+    #[error(
+        "kernel {version} has no {module}: neither built in nor a module under {}; choose another kernel with --kernel",
+        directory.display()
+    )]
+    Missing {
+        /// The kernel's release.
+        version: String,
+        /// The module's name.
+        module: String,
+        /// Where it was looked for.
+        directory: PathBuf,
+    },
+    /// A file of the module tree cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A module's dependencies go in a circle.
+    #[error("{}: module {module} depends on itself", path.display())]
+    Circle {
+        /// `modules.dep`.
+        path: PathBuf,
+        /// One of the circle.
+        module: String,
+    },
+    /// A module is larger than any real one.
+    #[error("{}: unpacks to more than {} MiB", path.display(), MODULE_MAX >> 20)]
+    TooLarge {
+        /// The module's file.
+        path: PathBuf,
+    },
+}
+
+/// One module to load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// Its name, with `_` for `-`.
+    pub name: String,
+    /// Its file, maybe compressed.
+    pub path: PathBuf,
+}
+
+impl Module {
+    /// The module's ELF file, unpacked.
+    pub fn read(&self) -> Result<Vec<u8>, ModuleError> {
+        let failed = |source| ModuleError::Read { path: self.path.clone(), source };
+        let file = fs::File::open(&self.path).map_err(failed)?;
+        let mut reader: Box<dyn Read> = match self.path.extension().and_then(|e| e.to_str()) {
+            Some("xz") => Box::new(liblzma::read::XzDecoder::new(file)),
+            Some("gz") => Box::new(flate2::read::GzDecoder::new(file)),
+            Some("zst") => Box::new(zstd::stream::read::Decoder::new(file).map_err(failed)?),
+            _ => Box::new(file),
+        };
+        let mut bytes = Vec::new();
+        reader.by_ref().take(MODULE_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > MODULE_MAX {
+            return Err(ModuleError::TooLarge { path: self.path.clone() });
+        }
+        Ok(bytes)
+    }
+}
+
+/// The modules of one kernel: `modules.dep`, `modules.builtin` and `modules.softdep`, as depmod(8) writes them.
+#[derive(Debug)]
+pub struct ModuleTree {
+    version: String,
+    directory: PathBuf,
+    /// Name to path below `directory` and the names of the dependencies.
+    modules: HashMap<String, (String, Vec<String>)>,
+    builtin: HashSet<String>,
+    /// Name to the modules that are to be loaded before it.
+    before: HashMap<String, Vec<String>>,
+}
+
+impl ModuleTree {
+    /// Reads the tree of kernel `version` in `directory` (usually `/lib/modules/VERSION`).
+    ///
+    /// A directory without these files is an empty tree: a kernel may have everything built in.
+    pub fn open(version: &str, directory: &Path) -> Result<Self, ModuleError> {
+        let dep = read(directory, "modules.dep")?;
+        let builtin = read(directory, "modules.builtin")?;
+        let softdep = read(directory, "modules.softdep")?;
+        Ok(Self {
+            version: version.to_owned(),
+            directory: directory.to_owned(),
+            modules: parse_dep(&dep),
+            builtin: builtin.lines().map(module_name).collect(),
+            before: parse_softdep(&softdep),
+        })
+    }
+
+    /// Whether the kernel has `module`, built in or not.
+    pub fn has(&self, module: &str) -> bool {
+        self.builtin.contains(module) || self.modules.contains_key(module)
+    }
+
+    /// The modules that must be loaded for `wanted`, dependencies first, none twice, what is built in left out.
+    ///
+    /// A soft dependency that the kernel does not have is left out; a wanted module or a hard dependency is an error.
+    pub fn resolve(&self, wanted: &[&str]) -> Result<Vec<Module>, ModuleError> {
+        let mut order = Order::default();
+        for module in wanted {
+            self.visit(module, &mut order)?;
+        }
+        Ok(order.modules)
+    }
+
+    fn visit(&self, name: &str, order: &mut Order) -> Result<(), ModuleError> {
+        if self.builtin.contains(name) || order.done.contains(name) {
+            return Ok(());
+        }
+        let Some((path, dependencies)) = self.modules.get(name) else {
+            return Err(ModuleError::Missing {
+                version: self.version.clone(),
+                module: name.to_owned(),
+                directory: self.directory.clone(),
+            });
+        };
+        if !order.open.insert(name.to_owned()) {
+            let path = self.directory.join("modules.dep");
+            return Err(ModuleError::Circle { path, module: name.to_owned() });
+        }
+        for soft in self.before.get(name).into_iter().flatten() {
+            for provider in providers(soft) {
+                if self.modules.contains_key(provider) && !order.open.contains(provider) {
+                    self.visit(provider, order)?;
+                    break;
+                }
+            }
+        }
+        for dependency in dependencies {
+            self.visit(dependency, order)?;
+        }
+        order.open.remove(name);
+        order.done.insert(name.to_owned());
+        order.modules.push(Module { name: name.to_owned(), path: self.directory.join(path) });
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Order {
+    modules: Vec<Module>,
+    done: HashSet<String>,
+    open: HashSet<String>,
+}
+
+/// Modules that give what a soft dependency names; the first one that the kernel has is taken.
+///
+/// A name like `crypto-crc32c` is an alias of every implementation. One is enough, and the generic one works on every
+/// processor.
+fn providers(soft: &str) -> Vec<&str> {
+    match soft {
+        "crypto_crc32c" | "crc32c" => vec!["crc32c_generic", "crc32c_cryptoapi", "crc32c_intel"],
+        _ => vec![soft],
+    }
+}
+
+fn read(directory: &Path, name: &str) -> Result<String, ModuleError> {
+    let path = directory.join(name);
+    match fs::read(&path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Err(source) => Err(ModuleError::Read { path, source }),
+    }
+}
+
+/// `kernel/fs/ext4/ext4.ko.xz` is the module `ext4`.
+fn module_name(path: &str) -> String {
+    let file = path.rsplit('/').next().unwrap_or(path).trim();
+    file.split(".ko").next().unwrap_or(file).replace('-', "_")
+}
+
+/// Lines of `path: dependency dependency...`.
+fn parse_dep(text: &str) -> HashMap<String, (String, Vec<String>)> {
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines
+        .map(|(path, dependencies)| {
+            let dependencies = dependencies.split_whitespace().map(module_name).collect();
+            (module_name(path), (path.to_owned(), dependencies))
+        })
+        .collect()
+}
+
+/// Lines of `softdep NAME pre: MODULE... post: MODULE...`.
+fn parse_softdep(text: &str) -> HashMap<String, Vec<String>> {
+    let mut before: HashMap<String, Vec<String>> = HashMap::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        if words.next() != Some("softdep") {
+            continue;
+        }
+        let Some(name) = words.next() else { continue };
+        let pre = words.skip_while(|word| *word != "pre:").skip(1).take_while(|word| *word != "post:");
+        before.entry(module_name(name)).or_default().extend(pre.map(module_name));
+    }
+    before
+}

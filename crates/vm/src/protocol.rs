@@ -1,0 +1,469 @@
+//! The conversation with the guest's agent over the virtio-serial port [`AGENT_PORT`](crate::machine::AGENT_PORT).
+//!
+//! A frame is a type (1 byte), a payload length (32 bits, little-endian, as all integers here) and the payload. The agent's half is
+//! `agent/protocol.h`. The agent says HELLO; the host describes the session in frames ended by RUN; then data flows
+//! under credit in both directions until EXIT (or ERROR) and BYE.
+//!
+//! Data from the guest is hostile: lengths are bounded, nothing here panics, and what is not understood is an error.
+
+use std::net::Ipv4Addr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+use std::{ffi::OsString, time::SystemTime};
+
+/// Version of the protocol that both sides must speak.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// Longest payload, in bytes, either way: one argument of execve(2) (`MAX_ARG_STRLEN`, 128 KiB) fits.
+pub const PAYLOAD_MAX: usize = 160 * 1024;
+/// Bytes of type and length before a payload.
+pub const HEADER: usize = 5;
+/// Most bytes of standard input that are sent in one frame.
+pub const STDIN_FRAME: usize = 32 * 1024 - HEADER;
+
+/// One of the guest's output streams, numbered as its descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum OutputStream {
+    /// Standard output; on a terminal everything.
+    Stdout = 1,
+    /// Standard error.
+    Stderr = 2,
+}
+
+/// A guest message that breaks the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// A payload longer than [`PAYLOAD_MAX`].
+    #[error("the guest announced a frame of type {kind:#04x} with {length} bytes; {PAYLOAD_MAX} are allowed")]
+    TooLong {
+        /// The frame's type.
+        kind: u8,
+        /// The length that it announced.
+        length: u32,
+    },
+    /// A type that no agent of this version sends, or a payload of the wrong size for it.
+    #[error("the guest sent a frame of type {kind:#04x} with {length} bytes, which is none of this protocol")]
+    Unknown {
+        /// The frame's type.
+        kind: u8,
+        /// Its payload's length.
+        length: usize,
+    },
+}
+
+/// What the agent says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GuestFrame {
+    /// The agent runs and speaks this version.
+    Hello {
+        /// Compare with [`PROTOCOL_VERSION`].
+        version: u32,
+    },
+    /// The command has been executed.
+    Started {
+        /// When the agent began, since the kernel's boot.
+        agent: Duration,
+        /// When the command began, since the kernel's boot.
+        command: Duration,
+    },
+    /// Bytes that the command wrote.
+    Output(OutputStream, Vec<u8>),
+    /// The host may send so many more bytes of standard input.
+    StdinCredit(u32),
+    /// Nobody in the guest reads standard input any more.
+    StdinClosed,
+    /// The command has ended, and every byte of its output has been sent.
+    Exit {
+        /// `_exit`'s value.
+        status: u32,
+        /// The signal that ended it, or 0.
+        signal: u32,
+    },
+    /// The command could not be started.
+    Error {
+        /// The exit status that a shell would give.
+        status: u32,
+        /// One line.
+        text: String,
+    },
+    /// Something is missing, but the command starts.
+    Warning(String),
+    /// Every file system is unmounted.
+    Unmounted,
+}
+
+/// Takes frames out of a stream of bytes.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl Decoder {
+    /// A decoder at the stream's start.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends bytes of the stream. What is held stays below one frame and what is pushed between two calls of [`Decoder::next`]
+    /// that return `None`.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, or `None` until more is pushed. After an error the stream is of no more use.
+    #[allow(clippy::should_implement_trait, reason = "an iterator ends for good, this one goes on after a push")]
+    pub fn next(&mut self) -> Result<Option<GuestFrame>, ProtocolError> {
+        let held = self.buffer.get(self.start..).unwrap_or_default();
+        let Some((header, rest)) = held.split_first_chunk::<HEADER>() else { return Ok(None) };
+        let [kind, length @ ..] = *header;
+        let length = u32::from_le_bytes(length);
+        if length as usize > PAYLOAD_MAX {
+            return Err(ProtocolError::TooLong { kind, length });
+        }
+        let Some(payload) = rest.get(..length as usize) else { return Ok(None) };
+        let frame = parse(kind, payload)?;
+        self.start += HEADER + length as usize;
+        Ok(Some(frame))
+    }
+}
+
+fn parse(kind: u8, payload: &[u8]) -> Result<GuestFrame, ProtocolError> {
+    let unknown = || ProtocolError::Unknown { kind, length: payload.len() };
+    let micros = |bytes: [u8; 8]| Duration::from_micros(u64::from_le_bytes(bytes));
+    Ok(match kind {
+        0x01 => GuestFrame::Hello { version: u32::from_le_bytes(payload.try_into().map_err(|_| unknown())?) },
+        0x02 => {
+            let (agent, command) = halves::<8>(payload).ok_or_else(unknown)?;
+            GuestFrame::Started { agent: micros(agent), command: micros(command) }
+        }
+        0x03 => GuestFrame::Output(OutputStream::Stdout, payload.to_vec()),
+        0x04 => GuestFrame::Output(OutputStream::Stderr, payload.to_vec()),
+        0x05 => GuestFrame::StdinCredit(u32::from_le_bytes(payload.try_into().map_err(|_| unknown())?)),
+        0x06 if payload.is_empty() => GuestFrame::StdinClosed,
+        0x07 => {
+            let (status, signal) = halves::<4>(payload).ok_or_else(unknown)?;
+            GuestFrame::Exit { status: u32::from_le_bytes(status), signal: u32::from_le_bytes(signal) }
+        }
+        0x08 => {
+            let (status, text) = payload.split_first_chunk::<4>().ok_or_else(unknown)?;
+            GuestFrame::Error { status: u32::from_le_bytes(*status), text: one_line(text) }
+        }
+        0x09 => GuestFrame::Warning(one_line(payload)),
+        0x0a if payload.is_empty() => GuestFrame::Unmounted,
+        _ => return Err(unknown()),
+    })
+}
+
+fn halves<const N: usize>(payload: &[u8]) -> Option<([u8; N], [u8; N])> {
+    let (first, rest) = payload.split_first_chunk::<N>()?;
+    Some((*first, rest.try_into().ok()?))
+}
+
+/// A guest's text for our terminal: no control characters, so no escape sequences and no second line.
+fn one_line(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Who runs the command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum User {
+    /// Looked up in the guest's `/etc/passwd` and `/etc/group`.
+    Name(String),
+    /// By number.
+    Ids {
+        /// User.
+        uid: u32,
+        /// Group; `None`: the user's own in the guest's `/etc/passwd`, with its supplementary groups, or 0.
+        gid: Option<u32>,
+        /// Supplementary groups.
+        groups: Vec<u32>,
+    },
+}
+
+/// What is mounted: the source of a [`Mount`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountSource {
+    /// The virtio-blk disk with this serial (at most 20 bytes, `VIRTIO_BLK_ID_BYTES`).
+    DiskSerial(String),
+    /// As given to mount(2): a tag, or a word for file systems without a source.
+    Name(String),
+}
+
+/// A file system of the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// What is mounted.
+    pub source: MountSource,
+    /// The file system's type, e.g. `ext4`.
+    pub fstype: String,
+    /// Where: an absolute path; `/` is the root. Missing directories are made.
+    pub target: PathBuf,
+    /// Options for the file system, comma-separated, as the data of mount(2).
+    pub options: String,
+    /// `MS_RDONLY`.
+    pub read_only: bool,
+    /// `MS_NOSUID` and `MS_NODEV`.
+    pub no_suid_no_dev: bool,
+    /// `MS_NOATIME`.
+    pub no_atime: bool,
+}
+
+impl Mount {
+    /// A tmpfs that everybody may write to, as `/tmp` is.
+    pub fn tmpfs(target: impl Into<PathBuf>) -> Self {
+        Self {
+            source: MountSource::Name("tmpfs".to_owned()),
+            fstype: "tmpfs".to_owned(),
+            target: target.into(),
+            options: "mode=1777".to_owned(),
+            read_only: false,
+            no_suid_no_dev: true,
+            no_atime: false,
+        }
+    }
+}
+
+/// A guest's address on a user-mode network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// The guest's own.
+    pub address: Ipv4Addr,
+    /// Its network's mask.
+    pub netmask: Ipv4Addr,
+    /// Where the default route goes.
+    pub gateway: Ipv4Addr,
+    /// What `/etc/resolv.conf` names.
+    pub name_server: Ipv4Addr,
+}
+
+impl Network {
+    /// What QEMU's `-netdev user` gives by default.
+    pub const QEMU_USER: Self = Self {
+        address: Ipv4Addr::new(10, 0, 2, 15),
+        netmask: Ipv4Addr::new(255, 255, 255, 0),
+        gateway: Ipv4Addr::new(10, 0, 2, 2),
+        name_server: Ipv4Addr::new(10, 0, 2, 3),
+    };
+}
+
+/// Size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in a line.
+    pub columns: u16,
+}
+
+/// What a session is: everything that the agent needs to know before it starts the command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionRequest {
+    /// The command and its arguments; the first is looked up in the environment's `PATH`.
+    pub command: Vec<OsString>,
+    /// Exactly what the command gets, plus HOME, USER, LOGNAME, SHELL and PATH where they are missing.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Working directory; `/` where none is given.
+    pub directory: Option<PathBuf>,
+    /// Who runs it; root where none is given.
+    pub user: Option<User>,
+    /// The guest's host name.
+    pub hostname: Option<String>,
+    /// What the guest's clock is set to.
+    pub clock: Option<SystemTime>,
+    /// Address of the first network interface.
+    pub network: Option<Network>,
+    /// In the order in which they are mounted. Without one at `/`, the initramfs is the root. `/proc`, `/sys`, `/dev`,
+    /// `/dev/pts`, `/dev/shm` and `/run` come by themselves, before every mount but the root.
+    pub mounts: Vec<Mount>,
+    /// Give the command a terminal of this size.
+    pub terminal: Option<WindowSize>,
+    /// Soft and hard `RLIMIT_NOFILE`; 1024 and 1048576 where not given.
+    pub open_files: Option<(u64, u64)>,
+    /// File mode creation mask; 022 where not given.
+    pub umask: Option<u32>,
+    /// Unmount every file system after the command's end, and say so.
+    pub clean_shutdown: bool,
+}
+
+/// A session that cannot be put into frames.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// Longer than execve(2) or a frame allows.
+    #[error("{what} is too long: {length} bytes")]
+    TooLong {
+        /// Which part.
+        what: &'static str,
+        /// Its length.
+        length: usize,
+    },
+    /// Text that cannot go into a C string.
+    #[error("{what} contains a NUL byte")]
+    Nul {
+        /// Which part.
+        what: &'static str,
+    },
+}
+
+impl SessionRequest {
+    /// The frames that describe this session, RUN at their end.
+    pub fn encode(&self) -> Result<Vec<u8>, RequestError> {
+        let mut out = Vec::new();
+        for argument in &self.command {
+            text(&mut out, 0x80, "an argument of the command", argument.as_bytes())?;
+        }
+        for (name, value) in &self.environment {
+            let line = [name.as_bytes(), b"=", value.as_bytes()].concat();
+            text(&mut out, 0x81, "a variable of the environment", &line)?;
+        }
+        if let Some(directory) = &self.directory {
+            text(&mut out, 0x82, "the working directory", directory.as_os_str().as_bytes())?;
+        }
+        match &self.user {
+            None => {}
+            Some(User::Name(name)) => text(&mut out, 0x83, "the user's name", name.as_bytes())?,
+            Some(User::Ids { uid, gid, groups }) => {
+                let numbers = [*uid, gid.unwrap_or(u32::MAX)].into_iter().chain(groups.iter().copied());
+                let payload: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
+                bounded(&mut out, 0x84, "the list of groups", &payload)?;
+            }
+        }
+        if let Some(hostname) = &self.hostname {
+            text(&mut out, 0x85, "the host name", hostname.as_bytes())?;
+        }
+        for mount in &self.mounts {
+            mount.encode(&mut out)?;
+        }
+        self.encode_numbers(&mut out);
+        frame(&mut out, 0x8f, &[]);
+        Ok(out)
+    }
+
+    fn encode_numbers(&self, out: &mut Vec<u8>) {
+        let since_epoch = self.clock.and_then(|clock| clock.duration_since(SystemTime::UNIX_EPOCH).ok());
+        if let Some(nanoseconds) = since_epoch.and_then(|time| u64::try_from(time.as_nanos()).ok()) {
+            frame(out, 0x86, &nanoseconds.to_le_bytes());
+        }
+        if let Some(network) = self.network {
+            let addresses = [network.address, network.netmask, network.gateway, network.name_server];
+            frame(out, 0x87, addresses.map(|address| address.octets()).as_flattened());
+        }
+        if let Some(size) = self.terminal {
+            frame(out, 0x89, &size.encode());
+        }
+        if let Some((soft, hard)) = self.open_files {
+            frame(out, 0x8a, [soft.to_le_bytes(), hard.to_le_bytes()].as_flattened());
+        }
+        if let Some(umask) = self.umask {
+            frame(out, 0x8b, &umask.to_le_bytes());
+        }
+        if self.clean_shutdown {
+            frame(out, 0x8c, &[]);
+        }
+    }
+}
+
+impl Mount {
+    const READ_ONLY: u32 = 1;
+    const BY_SERIAL: u32 = 2;
+    const NO_SUID: u32 = 4;
+    const NO_DEV: u32 = 8;
+    const NO_ATIME: u32 = 16;
+
+    fn encode(&self, out: &mut Vec<u8>) -> Result<(), RequestError> {
+        let (source, by_serial) = match &self.source {
+            MountSource::DiskSerial(serial) => (serial, Self::BY_SERIAL),
+            MountSource::Name(name) => (name, 0),
+        };
+        let flag = |set: bool, bits: u32| if set { bits } else { 0 };
+        let flags = by_serial
+            | flag(self.read_only, Self::READ_ONLY)
+            | flag(self.no_suid_no_dev, Self::NO_SUID | Self::NO_DEV)
+            | flag(self.no_atime, Self::NO_ATIME);
+        let mut payload = flags.to_le_bytes().to_vec();
+        let target = self.target.as_os_str().as_bytes();
+        for part in [self.fstype.as_bytes(), source.as_bytes(), target, self.options.as_bytes()] {
+            if part.contains(&0) {
+                return Err(RequestError::Nul { what: "a mount" });
+            }
+            payload.extend_from_slice(part);
+            payload.push(0);
+        }
+        bounded(out, 0x88, "a mount", &payload)
+    }
+}
+
+impl WindowSize {
+    fn encode(self) -> [u8; 4] {
+        let ([a, b], [c, d]) = (self.rows.to_le_bytes(), self.columns.to_le_bytes());
+        [a, b, c, d]
+    }
+}
+
+/// What the host says while the command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostFrame<'a> {
+    /// Bytes for standard input, at most [`STDIN_FRAME`] and no more than was credited.
+    Stdin(&'a [u8]),
+    /// Standard input's end of file.
+    StdinEnd,
+    /// The agent may send so many more bytes of this stream.
+    OutputCredit(OutputStream, u32),
+    /// This stream's reader is gone.
+    OutputClosed(OutputStream),
+    /// Send the command a signal, by Linux's number.
+    Signal(u32),
+    /// The terminal has a new size.
+    Window(WindowSize),
+    /// EXIT or ERROR has arrived.
+    Bye,
+}
+
+impl HostFrame<'_> {
+    /// Appends this frame to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Self::Stdin(bytes) => frame(out, 0x90, bytes),
+            Self::StdinEnd => frame(out, 0x91, &[]),
+            Self::OutputCredit(stream, bytes) => {
+                let [a, b, c, d] = bytes.to_le_bytes();
+                frame(out, 0x92, &[stream as u8, a, b, c, d]);
+            }
+            Self::OutputClosed(stream) => frame(out, 0x93, &[stream as u8]),
+            Self::Signal(number) => frame(out, 0x94, &number.to_le_bytes()),
+            Self::Window(size) => frame(out, 0x95, &size.encode()),
+            Self::Bye => frame(out, 0x96, &[]),
+        }
+    }
+}
+
+/// Appends a frame whose payload is known to be short.
+fn frame(out: &mut Vec<u8>, kind: u8, payload: &[u8]) {
+    debug_assert!(payload.len() <= PAYLOAD_MAX);
+    out.push(kind);
+    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(payload);
+}
+
+fn bounded(out: &mut Vec<u8>, kind: u8, what: &'static str, payload: &[u8]) -> Result<(), RequestError> {
+    if payload.len() > PAYLOAD_MAX {
+        return Err(RequestError::TooLong { what, length: payload.len() });
+    }
+    frame(out, kind, payload);
+    Ok(())
+}
+
+fn text(out: &mut Vec<u8>, kind: u8, what: &'static str, bytes: &[u8]) -> Result<(), RequestError> {
+    if bytes.contains(&0) {
+        return Err(RequestError::Nul { what });
+    }
+    bounded(out, kind, what, bytes)
+}
+
+#[cfg(test)]
+mod tests;

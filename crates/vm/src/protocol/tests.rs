@@ -1,0 +1,112 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn guest_frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame(&mut out, kind, payload);
+    out
+}
+
+fn decode_all(decoder: &mut Decoder) -> Result<Vec<GuestFrame>, ProtocolError> {
+    std::iter::from_fn(|| decoder.next().transpose()).collect()
+}
+
+#[test]
+fn every_frame_of_the_agent_is_understood() {
+    let stream = [
+        guest_frame(0x01, &[1, 0, 0, 0]),
+        guest_frame(0x02, &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]),
+        guest_frame(0x03, b"out"),
+        guest_frame(0x04, b"err"),
+        guest_frame(0x05, &[0, 0, 4, 0]),
+        guest_frame(0x06, &[]),
+        guest_frame(0x07, &[3, 0, 0, 0, 9, 0, 0, 0]),
+        guest_frame(0x08, b"\x7f\0\0\0x: not\x1b[31m found\n"),
+        guest_frame(0x09, b"careful"),
+        guest_frame(0x0a, &[]),
+    ]
+    .concat();
+    let mut decoder = Decoder::new();
+    decoder.push(&stream);
+    let micros = Duration::from_micros;
+    let expected = vec![
+        GuestFrame::Hello { version: 1 },
+        GuestFrame::Started { agent: micros(1), command: micros(2) },
+        GuestFrame::Output(OutputStream::Stdout, b"out".to_vec()),
+        GuestFrame::Output(OutputStream::Stderr, b"err".to_vec()),
+        GuestFrame::StdinCredit(0x40000),
+        GuestFrame::StdinClosed,
+        GuestFrame::Exit { status: 3, signal: 9 },
+        GuestFrame::Error { status: 127, text: "x: not [31m found ".to_owned() },
+        GuestFrame::Warning("careful".to_owned()),
+        GuestFrame::Unmounted,
+    ];
+    assert_eq!(decode_all(&mut decoder), Ok(expected));
+}
+
+#[test]
+fn a_frame_of_four_gigabytes_is_refused_before_it_is_held() {
+    let mut decoder = Decoder::new();
+    decoder.push(&[3, 0xff, 0xff, 0xff, 0xff]);
+    assert_eq!(decoder.next(), Err(ProtocolError::TooLong { kind: 3, length: u32::MAX }));
+}
+
+#[test]
+fn a_payload_of_the_wrong_size_is_refused() {
+    for (kind, payload) in
+        [(1, &[0; 3][..]), (2, &[0; 17]), (5, &[]), (6, &[1]), (7, &[0; 7]), (8, &[0; 3]), (0xff, &[])]
+    {
+        let mut decoder = Decoder::new();
+        decoder.push(&guest_frame(kind, payload));
+        assert_eq!(decoder.next(), Err(ProtocolError::Unknown { kind, length: payload.len() }));
+    }
+}
+
+#[test]
+fn a_request_that_cannot_be_said_is_refused() {
+    let long = SessionRequest { command: vec!["a".repeat(PAYLOAD_MAX + 1).into()], ..Default::default() };
+    assert!(matches!(long.encode(), Err(RequestError::TooLong { .. })));
+    let nul = SessionRequest { environment: vec![("A".into(), "b\0c".into())], ..Default::default() };
+    assert!(matches!(nul.encode(), Err(RequestError::Nul { .. })));
+    let mount = Mount { options: "a\0b".to_owned(), ..Mount::tmpfs("/tmp") };
+    assert!(matches!(
+        SessionRequest { mounts: vec![mount], ..Default::default() }.encode(),
+        Err(RequestError::Nul { .. })
+    ));
+}
+
+proptest! {
+    #[test]
+    fn frames_do_not_depend_on_how_the_stream_is_cut(
+        payloads in prop::collection::vec((3u8..=4, prop::collection::vec(any::<u8>(), 0..300)), 0..20),
+        cuts in prop::collection::vec(1usize..200, 1..50),
+    ) {
+        let stream: Vec<u8> = payloads.iter().flat_map(|(kind, payload)| guest_frame(*kind, payload)).collect();
+        let mut decoder = Decoder::new();
+        let (mut rest, mut cuts, mut frames) = (&stream[..], cuts.iter().cycle(), Vec::new());
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at((*cuts.next().unwrap()).min(rest.len()));
+            decoder.push(piece);
+            frames.extend(decode_all(&mut decoder).unwrap());
+            rest = after;
+        }
+        let expected: Vec<GuestFrame> = payloads
+            .into_iter()
+            .map(|(kind, bytes)| GuestFrame::Output(if kind == 3 { OutputStream::Stdout } else { OutputStream::Stderr }, bytes))
+            .collect();
+        prop_assert_eq!(frames, expected);
+    }
+
+    #[test]
+    fn no_stream_makes_the_decoder_panic_or_hold_much(bytes in prop::collection::vec(any::<u8>(), 0..4000)) {
+        let mut decoder = Decoder::new();
+        for piece in bytes.chunks(97) {
+            decoder.push(piece);
+            if decode_all(&mut decoder).is_err() {
+                break;
+            }
+            prop_assert!(decoder.buffer.len() <= bytes.len());
+        }
+    }
+}

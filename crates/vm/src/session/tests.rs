@@ -1,0 +1,291 @@
+//! Sessions with the agent as an ordinary process: everything but the machine.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::LazyLock;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+use super::*;
+use crate::agent::AGENT;
+use crate::protocol::{User, WindowSize};
+
+/// The agent as a file that can be executed; a file of its own, as one that is open for writing cannot.
+static AGENT_FILE: LazyLock<PathBuf> = LazyLock::new(|| {
+    let path = std::env::temp_dir().join(format!("inarch-agent-{}", std::process::id()));
+    fs::write(&path, AGENT).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+});
+
+struct Agent {
+    process: Child,
+    socket: UnixStream,
+}
+
+impl Agent {
+    fn start() -> Self {
+        let (socket, theirs) = UnixStream::pair().unwrap();
+        let theirs = OwnedFd::from(theirs);
+        let mut command = Command::new(&*AGENT_FILE);
+        command.arg("--session").arg("0").stdin(theirs).process_group(0);
+        Self { process: command.spawn().unwrap(), socket }
+    }
+}
+
+struct Finished {
+    report: Result<Report, SessionError>,
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+}
+
+impl Finished {
+    fn outcome(&self) -> Outcome {
+        self.report.as_ref().unwrap().outcome.clone()
+    }
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).unwrap();
+        bytes
+    })
+}
+
+fn request(words: &[&str]) -> SessionRequest {
+    SessionRequest {
+        command: words.iter().map(Into::into).collect(),
+        environment: vec![("PATH".into(), "/usr/bin:/bin".into())],
+        ..Default::default()
+    }
+}
+
+fn run_with(request: &SessionRequest, input: Option<OwnedFd>, options: &SessionOptions<'_>) -> Finished {
+    let mut agent = Agent::start();
+    let (stdout, output) = io::pipe().unwrap();
+    let (stderr, error) = io::pipe().unwrap();
+    let (stdout, stderr) = (collect(stdout), collect(stderr));
+    let streams = Streams { input, output: output.into(), error: error.into() };
+    let session = Session::greet(agent.socket, Duration::from_secs(10)).unwrap();
+    let report = session.run(request, streams, options);
+    agent.process.wait().unwrap();
+    Finished { report, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+}
+
+fn run(words: &[&str]) -> Finished {
+    run_with(&request(words), None, &SessionOptions::default())
+}
+
+fn shell(script: &str) -> Finished {
+    run(&["sh", "-c", script])
+}
+
+#[test]
+fn the_exit_status_is_the_commands() {
+    assert_eq!(shell("exit 0").outcome(), Outcome::Exited(0));
+    assert_eq!(shell("exit 255").outcome(), Outcome::Exited(255));
+    assert_eq!(shell("kill -SEGV $$").outcome(), Outcome::Signaled(11));
+}
+
+#[test]
+fn a_command_that_cannot_start_says_why() {
+    let status = |finished: Finished| match finished.outcome() {
+        Outcome::Failed { status, message } => (status, message),
+        other => panic!("{other:?}"),
+    };
+    let (code, message) = status(run(&["no-such-command"]));
+    assert!(code == 127 && message.contains("no-such-command: command not found"), "{code} {message}");
+    assert_eq!(status(run(&["/etc/passwd"])).0, 126);
+    assert_eq!(status(run(&["/no/such/file"])).0, 127);
+    let lost = SessionRequest { directory: Some("/no/such/folder".into()), ..request(&["true"]) };
+    let (code, message) = status(run_with(&lost, None, &SessionOptions::default()));
+    assert!(code == 125 && message.contains("/no/such/folder"), "{code} {message}");
+    let nobody = SessionRequest { user: Some(User::Name("no-such-user".into())), ..request(&["true"]) };
+    let (code, message) = status(run_with(&nobody, None, &SessionOptions::default()));
+    assert!(code == 125 && message.contains("no-such-user"), "{code} {message}");
+}
+
+#[test]
+fn outputs_are_apart_and_every_byte_arrives() {
+    let script = "i=0; while [ $i -lt 256 ]; do printf \"\\\\$(printf %03o $i)\"; i=$((i+1)); done; echo wrong >&2";
+    let finished = shell(script);
+    assert_eq!(finished.stdout, (0..=255).collect::<Vec<u8>>());
+    assert_eq!(finished.stderr, b"wrong\n");
+    let long = shell("head -c 20000000 /dev/zero | tr '\\0' x; head -c 3000000 /dev/zero >&2");
+    assert!(long.stdout.len() == 20_000_000 && long.stdout.iter().all(|byte| *byte == b'x'));
+    assert_eq!(long.stderr.len(), 3_000_000);
+}
+
+#[test]
+fn standard_input_is_streamed_to_its_end() {
+    let (reader, mut writer) = io::pipe().unwrap();
+    let bytes: Vec<u8> = (0..5_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let sent = bytes.clone();
+    let sender = thread::spawn(move || writer.write_all(&sent).unwrap());
+    let finished = run_with(&request(&["cat"]), Some(reader.into()), &SessionOptions::default());
+    sender.join().unwrap();
+    assert!(finished.stdout == bytes, "{} bytes came back", finished.stdout.len());
+}
+
+#[test]
+fn a_file_and_dev_null_are_inputs() {
+    let file = File::open("/etc/passwd").unwrap();
+    let finished = run_with(&request(&["cat"]), Some(file.into()), &SessionOptions::default());
+    assert_eq!(finished.stdout, fs::read("/etc/passwd").unwrap());
+    let null = File::open("/dev/null").unwrap();
+    assert_eq!(run_with(&request(&["cat"]), Some(null.into()), &SessionOptions::default()).stdout, b"");
+}
+
+#[test]
+fn input_that_nobody_reads_holds_up_nothing() {
+    let (reader, mut writer) = io::pipe().unwrap();
+    thread::spawn(move || while writer.write_all(&[b'y'; 4096]).is_ok() {});
+    let options = SessionOptions { timeout: Some(Duration::from_millis(300)), ..Default::default() };
+    let begun = Instant::now();
+    let finished = run_with(&request(&["sleep", "60"]), Some(reader.into()), &options);
+    assert_eq!(finished.outcome(), Outcome::TimedOut);
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_command_that_ignores_sigterm_is_killed() {
+    let options = SessionOptions {
+        timeout: Some(Duration::from_millis(200)),
+        kill_grace: Duration::from_millis(200),
+        ..Default::default()
+    };
+    let stubborn = request(&["sh", "-c", "trap '' TERM; while :; do sleep 60; done"]);
+    assert_eq!(run_with(&stubborn, None, &options).outcome(), Outcome::TimedOut);
+}
+
+#[test]
+fn a_background_process_does_not_hold_up_the_end() {
+    let begun = Instant::now();
+    let finished = shell("sleep 30 & echo done; exit 4");
+    assert_eq!((finished.outcome(), &finished.stdout[..]), (Outcome::Exited(4), &b"done\n"[..]));
+    let noisy = shell("yes & exit 5");
+    assert_eq!(noisy.outcome(), Outcome::Exited(5));
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_command_by_sigpipe() {
+    let agent = Agent::start();
+    let (reader, output) = io::pipe().unwrap();
+    let (_stderr, error) = io::pipe().unwrap();
+    let streams = Streams { input: None, output: output.into(), error: error.into() };
+    let reader = thread::spawn(move || {
+        let mut reader = reader;
+        reader.read_exact(&mut [0; 10]).unwrap();
+    });
+    let session = Session::greet(agent.socket, Duration::from_secs(10)).unwrap();
+    let report = session.run(&request(&["yes"]), streams, &SessionOptions::default()).unwrap();
+    reader.join().unwrap();
+    assert_eq!(report.outcome, Outcome::Signaled(13));
+}
+
+#[test]
+fn a_slow_reader_stops_the_command() {
+    let agent = Agent::start();
+    let (mut reader, output) = io::pipe().unwrap();
+    let (_stderr, error) = io::pipe().unwrap();
+    let streams = Streams { input: None, output: output.into(), error: error.into() };
+    let counter = tempfile::NamedTempFile::new().unwrap();
+    let script = format!(
+        "i=0; while [ $i -lt 200 ]; do head -c 100000 /dev/zero; i=$((i+1)); echo $i > {}; done",
+        counter.path().display()
+    );
+    let session = Session::greet(agent.socket, Duration::from_secs(10)).unwrap();
+    let running = thread::spawn(move || {
+        session.run(&request(&["sh", "-c", &script]), streams, &SessionOptions::default()).unwrap()
+    });
+    thread::sleep(Duration::from_millis(800));
+    let blocks: u32 = fs::read_to_string(counter.path()).unwrap().trim().parse().unwrap();
+    assert!(blocks < 40, "{blocks} blocks of 100 kB were written though nobody reads");
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes.len(), 20_000_000);
+    assert_eq!(running.join().unwrap().outcome, Outcome::Exited(0));
+}
+
+#[test]
+fn a_terminal_has_its_size_and_is_one() {
+    let size = WindowSize { rows: 33, columns: 101 };
+    let words = ["sh", "-c", "test -t 0 && test -t 1 && test -t 2 && stty size; echo err >&2"];
+    let terminal = SessionRequest { terminal: Some(size), ..request(&words) };
+    let finished = run_with(&terminal, None, &SessionOptions::default());
+    assert_eq!(
+        (finished.outcome(), String::from_utf8_lossy(&finished.stdout)),
+        (Outcome::Exited(0), "33 101\r\nerr\r\n".into())
+    );
+    let (reader, mut writer) = io::pipe().unwrap();
+    writer.write_all(b"hello\n").unwrap();
+    drop(writer);
+    let cat = SessionRequest { terminal: Some(size), ..request(&["cat"]) };
+    let finished = run_with(&cat, Some(reader.into()), &SessionOptions::default());
+    assert_eq!(finished.outcome(), Outcome::Exited(0));
+    assert!(finished.stdout.ends_with(b"hello\r\n"), "{:?}", String::from_utf8_lossy(&finished.stdout));
+}
+
+#[test]
+fn the_environment_limits_and_mask_are_those_asked_for() {
+    let mut wanted = request(&["sh", "-c", "echo $A; umask; ulimit -n; ulimit -Hn; pwd; echo $HOME; id -u"]);
+    wanted.environment.push(("A".into(), "b c=d".into()));
+    wanted.umask = Some(0o027);
+    wanted.open_files = Some((512, 600));
+    wanted.directory = Some("/usr".into());
+    wanted.user = Some(User::Name("root".into()));
+    let finished = run_with(&wanted, None, &SessionOptions::default());
+    assert_eq!(String::from_utf8_lossy(&finished.stdout), "b c=d\n0027\n512\n600\n/usr\n/root\n0\n");
+}
+
+#[test]
+fn a_guest_that_does_not_speak_or_dies_is_told_apart() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let silent = Session::greet(ours, Duration::from_millis(50)).unwrap_err();
+    assert!(matches!(silent, SessionError::NoHello { .. }));
+    drop(theirs);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    drop(theirs);
+    assert!(matches!(Session::greet(ours, Duration::from_secs(5)), Err(SessionError::Closed)));
+
+    let mut agent = Agent::start();
+    let session = Session::greet(agent.socket, Duration::from_secs(10)).unwrap();
+    let killer = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        agent.process.kill().unwrap();
+        agent.process.wait().unwrap();
+    });
+    let (_stdout, output) = io::pipe().unwrap();
+    let (_stderr, error) = io::pipe().unwrap();
+    let streams = Streams { input: None, output: output.into(), error: error.into() };
+    let report = session.run(&request(&["sleep", "3"]), streams, &SessionOptions::default()).unwrap();
+    killer.join().unwrap();
+    assert_eq!(report.outcome, Outcome::GuestDied);
+}
+
+#[test]
+fn a_guest_that_sends_more_than_it_may_is_refused() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let guest = thread::spawn(move || {
+        theirs.write_all(&[1, 4, 0, 0, 0, 1, 0, 0, 0]).unwrap();
+        let mut frame = vec![3, 0, 0x80, 0, 0];
+        frame.resize(5 + 0x8000, 0);
+        while theirs.write_all(&frame).is_ok() {}
+    });
+    let session = Session::greet(ours, Duration::from_secs(5)).unwrap();
+    let (_stdout, output) = io::pipe().unwrap();
+    let (_stderr, error) = io::pipe().unwrap();
+    let streams = Streams { input: None, output: output.into(), error: error.into() };
+    let error = session.run(&request(&["true"]), streams, &SessionOptions::default()).unwrap_err();
+    assert!(matches!(error, SessionError::Conversation(_)), "{error}");
+    guest.join().unwrap();
+}
