@@ -9,6 +9,9 @@ pub const SECTOR_SIZE: u64 = 512;
 /// Bytes of a block: the guest's smallest request, and the page size of what is behind.
 pub const BLOCK_SIZE: u32 = 4096;
 
+/// Most pieces of memory that the data of a request may lie in, however large the queue is.
+pub const MAX_SEGMENTS: u32 = 1022;
+
 /// Most ranges in one discard or write-zeroes request.
 pub const MAX_RANGES: u32 = 32;
 

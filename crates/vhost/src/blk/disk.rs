@@ -14,7 +14,7 @@ use virtio_queue::DescriptorChain;
 use vm_memory::Bytes;
 use zerocopy::IntoBytes;
 
-use super::config::{BlkConfig, WRITEBACK_OFFSET};
+use super::config::{BlkConfig, MAX_SEGMENTS, WRITEBACK_OFFSET};
 use super::device::BlockDevice;
 use super::request::{self, Failure, Operation, Pieces, Range, Ranges};
 use super::{BlkOptions, SERIAL_SIZE, Serial};
@@ -156,7 +156,7 @@ impl<D: BlockDevice> VirtioDevice for VirtioBlk<D> {
 
     fn config(&self) -> Vec<u8> {
         // A request needs a descriptor for its header and one for its status.
-        let seg_max = u32::from(self.options.queue_size).saturating_sub(2).max(1);
+        let seg_max = u32::from(self.options.queue_size).saturating_sub(2).clamp(1, MAX_SEGMENTS);
         let writeback = self.writeback.load(Ordering::Relaxed);
         BlkConfig::new(self.options.capacity, self.options.queues, seg_max, writeback).as_bytes().to_vec()
     }

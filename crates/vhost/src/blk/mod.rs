@@ -46,9 +46,9 @@ impl From<&str> for Serial {
 /// What the guest is told about its disk before the device behind it exists.
 #[derive(Clone, Copy, Debug)]
 pub struct BlkOptions {
-    /// Request queues; each gets a thread. Usually the number of the guest's processors.
+    /// Request queues, at least 1; each gets a thread. Usually the number of the guest's processors.
     pub queues: u16,
-    /// Largest queue that the front end may ask for: a power of 2, at most 1024.
+    /// Largest queue that the front end may ask for: a power of 2, at most 32768.
     pub queue_size: u16,
     /// Bytes of the disk. Requests beyond what the device then really has fail.
     pub capacity: u64,

@@ -15,11 +15,11 @@ use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, VolatileSlice}
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use super::config::{MAX_RANGE_SECTORS, MAX_RANGES, SECTOR_SIZE};
+use super::config::{MAX_RANGE_SECTORS, MAX_RANGES, MAX_SEGMENTS, SECTOR_SIZE};
 use crate::memory::GuestMemory;
 
-/// Most pieces of memory in one direction of a chain: the longest chain that the largest offered queue can hold.
-const MAX_PIECES: usize = 1024;
+/// Most pieces of memory in one direction of a chain: data, and a header or status byte that crosses a border.
+const MAX_PIECES: usize = MAX_SEGMENTS as usize + 2;
 
 /// Pieces of the guest's memory, one after the other.
 pub type Pieces<'a> = SmallVec<[VolatileSlice<'a>; 16]>;

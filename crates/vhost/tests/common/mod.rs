@@ -11,9 +11,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use inarch_vhost::Pending;
-use inarch_vhost::ServeError;
 use inarch_vhost::blk::{BlkOptions, BlkServer, BlockDevice};
+use inarch_vhost::{Event, Pending, ServeError};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag};
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
@@ -173,6 +172,14 @@ impl DriverQueue {
         Some((head, length))
     }
 
+    /// Waits for the next entry of the used ring without giving up the processor.
+    pub fn spin_for_used(&mut self) {
+        while self.used_index() == self.last_used {
+            std::hint::spin_loop();
+        }
+        self.last_used = self.last_used.wrapping_add(1);
+    }
+
     /// Offers the chain at `head`, kicks, and waits; gives the used length.
     pub fn run(&mut self, head: u16) -> u32 {
         self.offer(head);
@@ -314,8 +321,17 @@ pub struct Served {
 
 /// Serves `device` over one end of a socket pair; gives the other.
 pub fn serve<D: BlockDevice>(device: Arc<Pending<D>>, options: BlkOptions) -> Served {
+    serve_with_events(device, options, |_| {})
+}
+
+/// The same; `sink` is told what goes wrong.
+pub fn serve_with_events<D: BlockDevice>(
+    device: Arc<Pending<D>>,
+    options: BlkOptions,
+    sink: impl Fn(Event) + Send + Sync + 'static,
+) -> Served {
     let (stream, ours) = UnixStream::pair().unwrap();
-    let server = BlkServer::new(device, options);
+    let server = BlkServer::new(device, options).on_event(sink);
     let thread = thread::spawn(move || server.serve_stream(ours));
     Served { stream, thread }
 }
