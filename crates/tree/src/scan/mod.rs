@@ -2,7 +2,7 @@
 //!
 //! 1. [`scan`] opens the directory and starts the workers, each with a stack of directories to read (`queue`).
 //! 2. A worker opens a directory (`open`), reads and sorts its names, and asks for the attributes of each, relative
-//!    to the directory's descriptor (`walk`, `xattr`, `access`, `holes`, `filter`, `owner`). No file is opened but
+//!    to the directory's descriptor (`walk`, `entry`, `xattr`, `access`, `holes`, `filter`, `owner`). No file is opened but
 //!    one that seems to have holes.
 //! 3. It writes them as a listing into a chunk of memory that is its own (`chunk`), gives the directories among
 //!    them numbers, and puts those on its stack; when another worker has nothing to do it hands some over.
@@ -12,6 +12,7 @@
 mod access;
 mod assemble;
 mod chunk;
+mod entry;
 mod filter;
 mod holes;
 mod open;
@@ -143,7 +144,7 @@ pub fn scan(root: &Path, options: &ScanOptions) -> Result<Scan, ScanError> {
     let walk = Walk {
         options,
         root: root_fd.as_fd(),
-        root_device: walk::device(&root_stat),
+        root_device: entry::device(&root_stat),
         caller: Caller::current(),
         method: if options.xattrs { Method::choose(root_fd.as_fd()) } else { Method::None },
         queue: Queue::new(threads, first),

@@ -10,6 +10,9 @@ use rustix::io::Errno;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
+/// A directory on the way; `openat2` refuses `O_NONBLOCK` with `O_PATH`.
+const ON_THE_WAY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 /// `PATH_MAX` less the NUL, of `include/uapi/linux/limits.h`: longer paths are opened in parts.
 const PATH_MAX: usize = 4095;
 
@@ -72,7 +75,7 @@ fn open_in_parts(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
         };
         let (part, after) = rest.split_at(cut);
         let last = after.is_empty();
-        let flags = if last { DIRECTORY } else { DIRECTORY.union(OFlags::PATH) };
+        let flags = if last { DIRECTORY } else { ON_THE_WAY };
         let from = at.as_ref().map_or(root, |fd| fd.as_fd());
         let fd = open_beneath(from, part, flags)?;
         if last {

@@ -6,20 +6,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use rustix::fs::{Access, AtFlags, Mode, OFlags, RawDir, Statx, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-use super::access::{Acl, Caller, Verdict};
-use super::chunk::{Chunk, Findings, HardLink, Listing};
+use super::access::Caller;
+use super::chunk::{Chunk, Findings, Listing};
+use super::entry::{DESCEND, TARGET_BYTES, WANTED, device};
 use super::filter::IgnoreLevel;
-use super::holes::data_ranges;
 use super::open::{KeptDirectory, open_directory};
 use super::queue::Queue;
 use super::report::Reason;
 use super::xattr::{Method, Reader};
 use super::{ScanError, ScanOptions};
-use crate::inode::Inode;
-use crate::{Attributes, FileType, Timestamp, XattrSetId};
+use crate::FileType;
 
 /// What all workers share.
 pub(super) struct Walk<'a> {
@@ -55,7 +54,7 @@ impl Task<'_> {
         self.path.strip_suffix(&[0]).unwrap_or(&self.path)
     }
 
-    fn path_of(&self, name: &[u8]) -> Vec<u8> {
+    pub(super) fn path_of(&self, name: &[u8]) -> Vec<u8> {
         let path = self.path();
         let mut joined = Vec::with_capacity(path.len() + name.len() + 2);
         if !path.is_empty() {
@@ -79,12 +78,12 @@ struct Name {
 
 /// One thread's part of a walk.
 pub(super) struct Worker<'w, 'a> {
-    walk: &'w Walk<'a>,
+    pub(super) walk: &'w Walk<'a>,
     local: Vec<Task<'a>>,
-    xattrs: Reader,
-    findings: Findings,
+    pub(super) xattrs: Reader,
+    pub(super) findings: Findings,
     buffer: Vec<MaybeUninit<u8>>,
-    target: Vec<MaybeUninit<u8>>,
+    pub(super) target: Vec<MaybeUninit<u8>>,
 }
 
 /// Bytes that one `getdents64` may fill: with fewer, large directories take more calls; more gain nothing.
@@ -92,9 +91,6 @@ const DENTS_BYTES: usize = 128 * 1024;
 
 /// Buffers for the names of a directory larger than this are not kept for the next one.
 const NAMES_KEPT: usize = 1 << 20;
-
-/// One byte more than the longest target there can be.
-const TARGET_BYTES: usize = 4096;
 
 impl<'w, 'a> Worker<'w, 'a> {
     pub(super) fn new(walk: &'w Walk<'a>) -> Worker<'w, 'a> {
@@ -133,8 +129,12 @@ impl<'w, 'a> Worker<'w, 'a> {
             Ok(dir) => dir,
             Err(error) => return self.unopened(task, error),
         };
-        if let Err(error) = self.read_names(task, dir.as_fd(), bytes, names) {
-            self.failed(task.path().to_owned(), error)?;
+        match self.read_names(task, dir.as_fd(), bytes, names) {
+            // The directory is removed, or is so while it is read.
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => {
+                self.failed(task.path().to_owned(), error)?;
+            }
         }
         self.xattrs.enter(dir.as_fd());
         if task.serial == 0 {
@@ -242,159 +242,12 @@ impl<'w, 'a> Worker<'w, 'a> {
         result
     }
 
-    /// Adds what `name` names to the chunk, or reports it. Whether it is a directory to be descended.
-    fn entry(
-        &mut self,
-        task: &Task<'a>,
-        dir: BorrowedFd<'_>,
-        name: &CStr,
-        ignore: Option<&Arc<IgnoreLevel>>,
-    ) -> Result<bool, ScanError> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let stat = match rustix::fs::statx(dir, name, flags, WANTED) {
-            Ok(stat) => stat,
-            // It went away since its name was read.
-            Err(Errno::NOENT) => return Ok(false),
-            Err(error) => return self.failed(task.path_of(name.to_bytes()), error),
-        };
-        let file_type = FileType::from_mode(u32::from(stat.stx_mode));
-        let path = || task.path_of(name.to_bytes());
-        let Some(file_type) = file_type.filter(|_| i64::try_from(stat.stx_size).is_ok()) else {
-            self.findings.report.add(path(), Reason::BadAttributes, None);
-            return Ok(false);
-        };
-        let options = self.walk.options;
-        let directory = file_type == FileType::Directory;
-        if !options.filter.is_empty() && options.filter.leaves_out(&path(), directory, ignore) {
-            self.findings.report.filtered += 1;
-            return Ok(false);
-        }
-        let found = self.xattrs.read(dir, name, device(&stat));
-        let mut inode = self.inode(&stat, file_type, found.set);
-        let mut descend = false;
-        match file_type {
-            FileType::Directory => match self.reason_to_stay_out(task, &stat, name) {
-                Some(reason) => self.findings.report.add(path(), reason, None),
-                None => {
-                    inode.detail = DESCEND;
-                    descend = true;
-                }
-            },
-            FileType::Regular => match self.regular(dir, name, &stat, found.acl) {
-                Ok(detail) => inode.detail = detail,
-                Err(Errno::NOENT | Errno::LOOP) => return Ok(false),
-                Err(Errno::ACCESS) => {
-                    self.findings.report.add(path(), Reason::UnreadableFile, Some(Errno::ACCESS.raw_os_error()));
-                    return Ok(false);
-                }
-                Err(error) => return self.failed(path(), error),
-            },
-            FileType::Symlink => match self.symlink(dir, name) {
-                Ok(Some(detail)) => inode.detail = detail,
-                Ok(None) => {
-                    self.findings.report.add(path(), Reason::BadAttributes, None);
-                    return Ok(false);
-                }
-                Err(Errno::NOENT | Errno::INVAL) => return Ok(false),
-                Err(error) => return self.failed(path(), error),
-            },
-            _ => {}
-        }
-        let Some(chunk) = self.findings.chunks.last_mut() else { return Ok(false) };
-        if stat.stx_nlink > 1 && !directory {
-            chunk.links.push(HardLink { entry: chunk.inodes.len(), device: device(&stat) });
-        }
-        let name = name.to_bytes();
-        chunk.inodes.push(inode);
-        chunk.name_lengths.push(name.len() as u8);
-        chunk.names.extend_from_slice(name);
-        Ok(descend)
-    }
-
-    fn inode(&self, stat: &Statx, file_type: FileType, xattrs: u32) -> Inode {
-        let time = |time: rustix::fs::StatxTimestamp| Timestamp {
-            seconds: time.tv_sec,
-            nanoseconds: time.tv_nsec.min(999_999_999),
-        };
-        let owner = &self.walk.options.owner;
-        let device = match file_type {
-            FileType::CharDevice | FileType::BlockDevice => (stat.stx_rdev_major, stat.stx_rdev_minor),
-            _ => (0, 0),
-        };
-        Inode::new(&Attributes {
-            mode: u32::from(stat.stx_mode),
-            uid: owner.uid(stat.stx_uid),
-            gid: owner.gid(stat.stx_gid),
-            size: if file_type == FileType::Regular { stat.stx_size } else { 0 },
-            mtime: time(stat.stx_mtime),
-            ctime: time(stat.stx_ctime),
-            source_ino: stat.stx_ino,
-            device,
-            xattrs: XattrSetId(xattrs),
-        })
-    }
-
     /// The root directory's own attributes.
     fn root(&mut self, dir: BorrowedFd<'_>) -> Result<(), ScanError> {
         let stat = rustix::fs::statx(dir, c"", AtFlags::EMPTY_PATH, WANTED).map_err(ScanError::Root)?;
         let found = self.xattrs.read(dir, c".", device(&stat));
         self.findings.root = Some(self.inode(&stat, FileType::Directory, found.set));
         Ok(())
-    }
-
-    /// Why a directory is not to be descended, if so.
-    fn reason_to_stay_out(&self, task: &Task<'a>, stat: &Statx, name: &CStr) -> Option<Reason> {
-        let options = self.walk.options;
-        let has = |attribute| stat.stx_attributes.contains(attribute);
-        if has(StatxAttributes::AUTOMOUNT) {
-            return Some(Reason::Automount);
-        }
-        // The mount decides, not the device: a subvolume of btrfs has a device of its own and is no mount, and a
-        // bind mount has the same device and is one.
-        // Before Linux 5.8 there is only the device to go by.
-        let known = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
-        let mounted = if known { has(StatxAttributes::MOUNT_ROOT) } else { device(stat) != self.walk.root_device };
-        if mounted && !options.cross {
-            return Some(Reason::MountPoint);
-        }
-        if !options.leave_out.is_empty() {
-            let path = task.path_of(name.to_bytes());
-            if options.leave_out.contains(&path) {
-                return Some(Reason::AskedFor);
-            }
-        }
-        None
-    }
-
-    /// The `detail` of a regular file; `EACCES` if the caller may not read it.
-    fn regular(&mut self, dir: BorrowedFd<'_>, name: &CStr, stat: &Statx, acl: Acl) -> Result<u32, Errno> {
-        match self.walk.caller.reads(u32::from(stat.stx_mode), stat.stx_uid, stat.stx_gid, acl) {
-            Verdict::Readable => {}
-            Verdict::Unreadable => return Err(Errno::ACCESS),
-            Verdict::Ask => rustix::fs::accessat(dir, name, Access::READ_OK, AtFlags::EACCESS)?,
-        }
-        if stat.stx_size == 0 || stat.stx_blocks.saturating_mul(512) >= stat.stx_size {
-            return Ok(Inode::NO_DETAIL);
-        }
-        // Fewer blocks than bytes: holes, or data that is compressed or kept in the inode.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-        let Some(ranges) = data_ranges(file.as_fd(), stat.stx_size)? else { return Ok(Inode::NO_DETAIL) };
-        let Some(chunk) = self.findings.chunks.last_mut() else { return Ok(Inode::NO_DETAIL) };
-        chunk.sparse.push(ranges);
-        Ok((chunk.sparse.len() - 1) as u32)
-    }
-
-    /// The `detail` of a symlink; `None` if its target is not one that a tree can hold.
-    fn symlink(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Option<u32>, Errno> {
-        let (target, _) = rustix::fs::readlinkat_raw(dir, name, &mut self.target[..])?;
-        if target.is_empty() || target.len() >= TARGET_BYTES || target.contains(&0) {
-            return Ok(None);
-        }
-        let Some(chunk) = self.findings.chunks.last_mut() else { return Ok(None) };
-        chunk.target_bytes.extend_from_slice(target);
-        chunk.target_ends.push(chunk.target_bytes.len());
-        Ok(Some((chunk.target_ends.len() - 1) as u32))
     }
 
     /// The ignore files that apply in `dir`: those of `task`, and its own.
@@ -440,7 +293,7 @@ impl<'w, 'a> Worker<'w, 'a> {
 
     /// Reports an error that concerns `path` alone; one that would befall everything else too ends the scan.
     /// Otherwise `Ok(false)`: nothing to descend.
-    fn failed(&mut self, path: Vec<u8>, error: Errno) -> Result<bool, ScanError> {
+    pub(super) fn failed(&mut self, path: Vec<u8>, error: Errno) -> Result<bool, ScanError> {
         match error {
             Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSYS => Err(ScanError::Resources(error)),
             error => {
@@ -460,15 +313,4 @@ impl Drop for StopOnPanic<'_, '_> {
             self.0.stop();
         }
     }
-}
-
-/// The `detail` of a directory that is to be descended and has no serial number yet.
-const DESCEND: u32 = u32::MAX - 1;
-
-/// All but the times that a tree does not keep.
-const WANTED: StatxFlags = StatxFlags::BASIC_STATS.difference(StatxFlags::ATIME);
-
-/// The device an inode is on, as one number.
-pub(super) fn device(stat: &Statx) -> u64 {
-    u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor)
 }

@@ -207,3 +207,71 @@ fn proc_path(dir: BorrowedFd<'_>, name: &CStr) -> CString {
     // A CStr holds no NUL.
     CString::new(path).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::os::fd::AsFd;
+
+    use rustix::fs::XattrFlags;
+
+    use super::*;
+
+    /// Every method that this kernel has gives the same sets.
+    #[test]
+    fn methods_agree() {
+        let root = tempfile::tempdir().unwrap();
+        let set = |name: &str, attribute: &str, value: &[u8]| {
+            let flags = XattrFlags::empty();
+            rustix::fs::lsetxattr(root.path().join(name), attribute, value, flags).unwrap();
+        };
+        for name in ["none", "one", "many"] {
+            std::fs::write(root.path().join(name), "").unwrap();
+        }
+        set("one", "user.long", &[7; 1000]);
+        for i in 0..30 {
+            set("many", &format!("user.a-name-long-enough-that-thirty-fill-the-list-{i}"), &[i]);
+        }
+        let dir = std::fs::File::open(root.path()).unwrap();
+        let read = |method| {
+            std::thread::scope(|scope| {
+                let thread = scope.spawn(|| {
+                    let mut reader = Reader::new(method, OwnerMap::Host);
+                    reader.enter(dir.as_fd());
+                    let found = [c"none", c"one", c"many", c"one", c"gone"];
+                    let found = found.map(|name: &CStr| reader.read(dir.as_fd(), name, 1).set);
+                    (found, reader.into_sets())
+                });
+                thread.join().unwrap()
+            })
+        };
+        let expected = read(Method::Proc);
+        assert_eq!(expected.0, [0, 1, 2, 1, 0]);
+        assert_eq!((expected.1[1].len(), expected.1[2].len()), (1, 30));
+        assert_eq!(read(Method::WorkingDirectory), expected);
+        if Method::choose(dir.as_fd()) == Method::At {
+            assert_eq!(read(Method::At), expected);
+        } else {
+            eprintln!("not tested: listxattrat, which came with Linux 6.13");
+        }
+        let unmoved = std::env::current_dir().unwrap();
+        assert_ne!(unmoved, root.path(), "the working directory of other threads");
+    }
+
+    #[test]
+    fn only_attributes_that_mean_something_elsewhere_are_kept() {
+        for name in ["user.x", "security.selinux", "trusted.x", "system.posix_acl_access", "system.posix_acl_default"] {
+            assert!(is_kept(name.as_bytes()), "{name}");
+        }
+        for name in ["system.nfs4_acl", "btrfs.compression", "system.posix_acl_accessx", "userx"] {
+            assert!(!is_kept(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_path_through_proc_names_the_entry() {
+        let dir = std::fs::File::open("/").unwrap();
+        let path = proc_path(dir.as_fd(), c"a b");
+        assert_eq!(path, CString::new(format!("/proc/self/fd/{}/a b", dir.as_fd().as_raw_fd())).unwrap());
+    }
+}
