@@ -195,7 +195,7 @@ fn rendered(map: &BlockMap) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 20, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 20, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_trees(forest in forest(), journal in any::<bool>(), free_bytes in 0..400_000_000u64) {

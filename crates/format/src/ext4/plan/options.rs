@@ -14,7 +14,8 @@ pub struct Options {
     pub uuid: [u8; 16],
     /// Seed of the hashes of names.
     pub hash_seed: [u32; 4],
-    /// Bytes free for what the guest writes, rounded up to blocks. They cost nothing until they are written.
+    /// Bytes free for what the guest writes, rounded up to blocks. They cost nothing until they are written. The kernel
+    /// keeps up to 16 MiB of them to itself (`ext4_calculate_resv_clusters`).
     pub free_bytes: u64,
     /// Inodes free for what the guest creates; rounding up to whole block groups may give some more.
     pub free_inodes: u32,

@@ -47,22 +47,32 @@ fn pack(name: &[u8]) -> [u32; 8] {
 
 /// One block of MD4, cut to three rounds of eight steps (`half_md4_transform`).
 fn transform(state: &mut [u32; 4], input: &[u32; 8]) {
-    type Mix = fn(u32, u32, u32) -> u32;
-    const ROUNDS: [(Mix, u32, [usize; 8], [u32; 4]); 3] = [
-        (|x, y, z| z ^ (x & (y ^ z)), 0, [0, 1, 2, 3, 4, 5, 6, 7], [3, 7, 11, 19]),
-        (|x, y, z| (x & y).wrapping_add((x ^ y) & z), 0x5A82_7999, [1, 3, 5, 7, 0, 2, 4, 6], [3, 5, 9, 13]),
-        (|x, y, z| x ^ y ^ z, 0x6ED9_EBA1, [3, 7, 2, 6, 1, 5, 0, 4], [3, 9, 11, 15]),
-    ];
-    let [mut a, mut b, mut c, mut d] = *state;
-    for (mix, constant, order, shifts) in ROUNDS {
-        for (step, word) in order.into_iter().enumerate() {
-            let sum = a.wrapping_add(mix(b, c, d)).wrapping_add(input[word]).wrapping_add(constant);
-            (a, b, c, d) = (d, sum.rotate_left(shifts[step % 4]), b, c);
-        }
-    }
-    for (word, add) in state.iter_mut().zip([a, b, c, d]) {
+    let before = *state;
+    round(state, input, [0, 1, 2, 3, 4, 5, 6, 7], [3, 7, 11, 19], 0, |x, y, z| z ^ (x & (y ^ z)));
+    let majority = |x: u32, y: u32, z: u32| (x & y).wrapping_add((x ^ y) & z);
+    round(state, input, [1, 3, 5, 7, 0, 2, 4, 6], [3, 5, 9, 13], 0x5A82_7999, majority);
+    round(state, input, [3, 7, 2, 6, 1, 5, 0, 4], [3, 9, 11, 15], 0x6ED9_EBA1, |x, y, z| x ^ y ^ z);
+    for (word, add) in state.iter_mut().zip(before) {
         *word = word.wrapping_add(add);
     }
+}
+
+/// Eight steps of a round. Inlined, so that its order, shifts and function are constants.
+#[inline(always)]
+fn round(
+    state: &mut [u32; 4],
+    input: &[u32; 8],
+    order: [usize; 8],
+    shifts: [u32; 4],
+    constant: u32,
+    mix: impl Fn(u32, u32, u32) -> u32,
+) {
+    let [mut a, mut b, mut c, mut d] = *state;
+    for (step, word) in order.into_iter().enumerate() {
+        let sum = a.wrapping_add(mix(b, c, d)).wrapping_add(input[word]).wrapping_add(constant);
+        (a, b, c, d) = (d, sum.rotate_left(shifts[step % 4]), b, c);
+    }
+    *state = [a, b, c, d];
 }
 
 #[cfg(test)]
