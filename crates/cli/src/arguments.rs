@@ -14,8 +14,12 @@ pub struct Arguments {
 /// The commands, one page each under docs/.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Run a command in a virtual machine over this machine's own files; every write is thrown away
+    Run(Box<crate::run::RunArguments>),
     /// Say what a device of a tree would be, and how long it takes until it answers
     Plan(crate::plan::PlanArguments),
     /// Serve a tree to a virtual machine that you start yourself
     Serve(crate::serve::ServeArguments),
+    /// Say what this machine can do, and why not
+    Doctor(crate::doctor::DoctorArguments),
 }

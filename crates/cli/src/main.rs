@@ -3,7 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod doctor;
 mod plan;
+mod run;
 mod serve;
 mod size;
 mod source;
@@ -14,6 +16,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, Command};
+use inarch_jobs::JobError;
 
 /// Inarch or the VM failed; the command itself gave no status.
 const EXIT_FAILED: u8 = 125;
@@ -37,11 +40,16 @@ fn main() -> ExitCode {
         }
     };
     let result = match arguments.command {
+        Command::Run(arguments) => run::run(*arguments),
         Command::Plan(arguments) => plan::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("inarch: {error:#}");
-        ExitCode::from(EXIT_FAILED)
+        match error.downcast_ref() {
+            Some(JobError::Command { status, .. }) => ExitCode::from(*status),
+            _ => ExitCode::from(EXIT_FAILED),
+        }
     })
 }

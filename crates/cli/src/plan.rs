@@ -50,10 +50,7 @@ fn table(report: &PlanReport) -> String {
         ),
     );
     row("content", format!("{} in host files, none of it copied", show(report.file_bytes)));
-    row(
-        "device",
-        format!("ext4, {}, of it {} free for the guest", show(report.device_bytes), show(report.free_bytes)),
-    );
+    row("device", format!("ext4, {}, of it {} free for the guest", show(report.device_bytes), show(report.free_bytes)));
     row("metadata", format!("{}, computed when it is read", show(report.metadata_bytes)));
     row(
         "ready after",

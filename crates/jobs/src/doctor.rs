@@ -39,7 +39,7 @@ pub struct Check {
 
 /// Looks at everything. Boots nothing: whether KVM truly works is what the first run finds out.
 pub fn examine() -> Vec<Check> {
-    let kernel = Kernel::find(&guest::kernel_cache());
+    let kernel = guest::find_kernel(None);
     let qemu = Qemu::find();
     vec![
         check_kernel(kernel.as_ref().map_err(ToString::to_string)),
@@ -79,8 +79,12 @@ fn check_modules(kernel: Option<&Kernel>) -> Check {
     let Some(kernel) = kernel else {
         return check("modules", State::Missing, "unknown without a kernel");
     };
-    match guest::modules(kernel, None, false) {
-        Ok(modules) => check("modules", State::Good, format!("the guest needs {} of them, all are there", modules.len())),
+    match guest::initramfs(kernel, None, true) {
+        Ok(bytes) => check(
+            "modules",
+            State::Good,
+            format!("virtio and ext4 are there, an initramfs of {} KiB", bytes.len() >> 10),
+        ),
         Err(error) => check("modules", State::Missing, error.to_string())
             .remedy("install the kernel's modules (apt install linux-image-amd64), or use --modules DIR"),
     }
@@ -107,8 +111,12 @@ fn check_acceleration(qemu: Option<&Qemu>, kernel: Option<&Kernel>) -> Check {
     };
     let subject = Subject { qemu: qemu.path(), kernel: &kernel.release };
     match accel::decide(AccelChoice::Auto, &guest::verdicts(), subject) {
-        Ok(Decision::Use(_)) => check("kvm", State::Good, "works: a guest has come up under it since this machine started"),
-        Ok(Decision::TryKvm) => check("kvm", State::Good, "/dev/kvm opens; the next run will see whether a guest comes up"),
+        Ok(Decision::Use(_)) => {
+            check("kvm", State::Good, "works: a guest has come up under it since this machine started")
+        }
+        Ok(Decision::TryKvm) => {
+            check("kvm", State::Good, "/dev/kvm opens; the next run will see whether a guest comes up")
+        }
         Ok(Decision::FallBack(reason)) => {
             let check = check("kvm", State::Degraded, format!("{reason}; guests run under TCG"));
             if reason.contains("permission") {
@@ -148,13 +156,16 @@ fn check_overlay(dir: &Path) -> Check {
 fn check_fuse() -> Check {
     match rustix::fs::access("/dev/fuse", Access::READ_OK | Access::WRITE_OK) {
         Ok(()) => check("fuse", State::Good, "/dev/fuse opens"),
-        Err(error) => check("fuse", State::Absent, format!("/dev/fuse: {error}; not needed by run, plan and serve blk")),
+        Err(error) => {
+            check("fuse", State::Absent, format!("/dev/fuse: {error}; not needed by run, plan and serve blk"))
+        }
     }
 }
 
 fn check_uml() -> Check {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found: Option<PathBuf> = std::env::split_paths(&path).map(|dir| dir.join("linux.uml")).find(|file| file.is_file());
+    let found: Option<PathBuf> =
+        std::env::split_paths(&path).map(|dir| dir.join("linux.uml")).find(|file| file.is_file());
     match found {
         Some(file) => check("uml", State::Good, file.display().to_string()),
         None => check("uml", State::Absent, "User-Mode Linux is not installed; not needed")

@@ -32,6 +32,20 @@ pub enum JobError {
     /// QEMU cannot be started.
     #[error(transparent)]
     Spawn(#[from] inarch_vm::process::SpawnError),
+    /// The guest's kernel lacks a driver.
+    #[error(transparent)]
+    Modules(#[from] inarch_vm::modules::ModuleError),
+    /// The session with the guest's agent failed.
+    #[error(transparent)]
+    Session(#[from] inarch_vm::session::SessionError),
+    /// The command could not be started in the guest.
+    #[error("{message}")]
+    Command {
+        /// The status that a shell would give: 127 not found, 126 cannot be run, 125 anything else.
+        status: u8,
+        /// Why not.
+        message: String,
+    },
     /// The guest failed.
     #[error(transparent)]
     Guest(#[from] inarch_vm::process::GuestFailure),

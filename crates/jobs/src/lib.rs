@@ -7,10 +7,12 @@
 #![forbid(unsafe_code)]
 
 mod device;
+pub mod doctor;
 mod error;
 mod identity;
 mod notes;
 pub mod plan;
+pub mod run;
 pub mod serve;
 
 pub use device::Writes;

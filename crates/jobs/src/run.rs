@@ -14,15 +14,20 @@ pub(crate) mod guest;
 mod trees;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use inarch_block::Device;
-use inarch_tree::scan::ScanOptions;
-use inarch_vm::accel::{AccelChoice, Accel, Decision};
+use inarch_tree::scan::{Reason, ScanOptions};
+use inarch_vm::accel::{self, Accel, AccelChoice, Decision, Subject, Verdict};
+use inarch_vm::process::GuestFailure;
+use inarch_vm::qemu::Qemu;
+use inarch_vm::session::{Outcome, Report, Streams};
 
 use crate::JobError;
+use crate::notes::notes;
+use attempt::{DiskFailure, Guest, LiveDisk};
+use trees::Disk;
 
 /// What the guest has as its root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,5 +99,145 @@ impl RunRequest {
         if !self.quiet {
             eprintln!("inarch: {line}");
         }
+    }
+}
+
+/// How long a guest may be silent under a KVM of which nobody knows yet whether it works. Where it does, a guest
+/// speaks within a second.
+const KVM_PATIENCE: Duration = Duration::from_secs(8);
+
+/// Runs the command; its exit status as a shell would give it, 124 if it ran out of time.
+///
+/// # Errors
+/// The command could not be run, or its guest failed.
+pub fn run(request: &RunRequest) -> Result<u8, JobError> {
+    let job = Job::new(request)?;
+    let failure = Arc::new(DiskFailure::default());
+    let disks: Vec<LiveDisk> = job.disks.iter().map(|disk| job.start(disk, &failure)).collect();
+    let guest = job.guest()?;
+    let result = job.boot(&guest, &disks, &failure);
+    for disk in &disks {
+        for note in disk.device().map(|device| notes(device, &disk.source)).unwrap_or_default() {
+            request.say(note);
+        }
+    }
+    match result?.outcome {
+        Outcome::Exited(status) => Ok(status),
+        Outcome::Signaled(signal) => Ok(128 + signal),
+        Outcome::TimedOut => Ok(124),
+        Outcome::Failed { status, message } => Err(JobError::Command { status, message }),
+        Outcome::GuestDied => Err(JobError::Other("the guest died".to_owned())),
+    }
+}
+
+/// The QEMU command line of the run, as a shell would read it. Nothing is scanned or started.
+pub fn dry_run(request: &RunRequest) -> Result<String, JobError> {
+    let job = Job::new(request)?;
+    let guest = job.guest()?;
+    let disks: Vec<LiveDisk> = job.disks.iter().map(LiveDisk::idle).collect();
+    let accel = match job.decide(&guest)? {
+        Decision::Use(accel) => accel,
+        Decision::TryKvm => Accel::Kvm,
+        Decision::FallBack(_) => Accel::Tcg,
+    };
+    guest.command_line(accel, &disks)
+}
+
+/// A request that makes sense, before anything is started for it.
+struct Job<'a> {
+    request: &'a RunRequest,
+    directory: Option<PathBuf>,
+    disks: Vec<Disk>,
+    memory: u64,
+}
+
+impl<'a> Job<'a> {
+    fn new(request: &'a RunRequest) -> Result<Job<'a>, JobError> {
+        let memory = guest::memory(request.memory)?;
+        let directory = command::directory(request)?;
+        let disks = trees::disks(request, directory.as_deref())?;
+        Ok(Job { request, directory, disks, memory })
+    }
+
+    fn start(&self, disk: &Disk, failure: &Arc<DiskFailure>) -> LiveDisk {
+        let (source, quiet) = (disk.recipe.source.clone(), self.request.quiet);
+        LiveDisk::start(disk, failure, move |prepared| {
+            let unreadable =
+                [Reason::UnreadableFile, Reason::UnreadableDirectory].map(|reason| prepared.report.count(reason));
+            if let (false, [files, directories]) = (quiet, unreadable)
+                && files + directories > 0
+            {
+                let source = source.display();
+                eprintln!(
+                    "inarch: {source}: {files} files and {directories} directories are not readable and left out \
+                     (inarch plan {source} lists them)"
+                );
+            }
+        })
+    }
+
+    fn guest(&self) -> Result<Guest, JobError> {
+        let request = self.request;
+        let qemu = Qemu::find()?;
+        let kernel = guest::find_kernel(request.kernel.as_deref())?;
+        let initramfs = guest::initramfs(&kernel, request.modules.as_deref(), request.net)?;
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get().min(255) as u32);
+        Ok(Guest {
+            qemu,
+            kernel,
+            initramfs,
+            cpus: request.cpus.unwrap_or(processors),
+            memory: self.memory,
+            network: request.net,
+        })
+    }
+
+    fn decide(&self, guest: &Guest) -> Result<Decision, JobError> {
+        Ok(accel::decide(self.request.accel, &guest::verdicts(), subject(guest))?)
+    }
+
+    /// Boots with the acceleration that was asked for, or that works.
+    fn boot(&self, guest: &Guest, disks: &[LiveDisk], failure: &DiskFailure) -> Result<Report, JobError> {
+        let request = self.request;
+        let streams = Streams::of_process()
+            .map_err(|error| JobError::Other(format!("a standard stream cannot be used: {error}")))?;
+        let session = command::session(request, &self.disks, self.directory.clone(), &streams)?;
+        let hold = |streams| |live| attempt::hold(live, &session, streams, request.timeout);
+        let accel = match self.decide(guest)? {
+            Decision::Use(accel) => accel,
+            Decision::FallBack(reason) => {
+                request.say(format_args!("{reason}; the guest runs under TCG, which is slower"));
+                Accel::Tcg
+            }
+            Decision::TryKvm => {
+                let again = Streams::of_process()
+                    .map_err(|error| JobError::Other(format!("a standard stream cannot be used: {error}")))?;
+                let result = guest.attempt(Accel::Kvm, disks, failure, KVM_PATIENCE, hold(again));
+                let Some(reason) = kvm_failure(&result) else {
+                    // Not being able to remember only costs the next run another look.
+                    let _ = guest::verdicts().remember(subject(guest), Verdict::Works);
+                    return result;
+                };
+                let _ = guest::verdicts().remember(subject(guest), Verdict::Broken(reason.clone()));
+                request.say(format_args!("{reason}; the guest runs under TCG, which is slower"));
+                Accel::Tcg
+            }
+        };
+        guest.attempt(accel, disks, failure, request.boot_timeout, hold(streams))
+    }
+}
+
+fn subject(guest: &Guest) -> Subject<'_> {
+    Subject { qemu: guest.qemu.path(), kernel: &guest.kernel.release }
+}
+
+/// Why an attempt says that KVM does not work; `None` if it says that it does, or nothing about it.
+fn kvm_failure(result: &Result<Report, JobError>) -> Option<String> {
+    match result {
+        Err(JobError::Guest(GuestFailure::Silent { .. })) => {
+            Some("/dev/kvm opens, but no guest comes up under it".into())
+        }
+        Err(JobError::Guest(GuestFailure::Qemu { message, .. })) => Some(format!("QEMU cannot use KVM ({message})")),
+        _ => None,
     }
 }

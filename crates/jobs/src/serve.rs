@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::thread;
 
 use inarch_tree::scan::ScanOptions;
-use inarch_vhost::blk::{BlkOptions, BlkServer, StopHandle};
 use inarch_vhost::Pending;
+use inarch_vhost::blk::{BlkOptions, BlkServer, StopHandle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-pub use crate::device::Writes;
 use crate::JobError;
+pub use crate::device::Writes;
 use crate::device::{ANNOUNCED_BYTES, Recipe};
 use crate::notes::notes;
 
@@ -83,7 +83,9 @@ pub fn serve(request: &ServeRequest) -> Result<(), JobError> {
         })
     };
     eprintln!("QEMU:   {}", qemu_arguments(request)?);
-    eprintln!("memory: must be shared: -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem");
+    eprintln!(
+        "memory: must be shared: -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem"
+    );
     let read_only = matches!(request.writes, Writes::Refused);
     eprintln!("guest:  mount -t ext4 {}/dev/disk/by-id/virtio-inarch-0 /mnt", if read_only { "-o ro " } else { "" });
 

@@ -1,23 +1,67 @@
-//! What a guest of ours boots: kernel, modules, initramfs, and where they are cached.
+//! What a guest of ours boots: kernel, modules, initramfs; and where they are cached.
 
 use std::path::{Path, PathBuf};
 
 use inarch_vm::accel::Verdicts;
-use inarch_vm::initramfs;
-use inarch_vm::kernel::Kernel;
+use inarch_vm::initramfs::{self, Features};
 use inarch_vm::kernel::cache::Cache;
-use inarch_vm::modules::{ModuleSet, Modules};
+use inarch_vm::kernel::{Kernel, KernelError};
+use inarch_vm::modules::{ModuleError, ModuleTree};
 
-use super::RunRequest;
 use crate::JobError;
 
-/// What every guest needs: the console port, the disks, and the file system on them.
-const MODULES: [&str; 4] = ["virtio_pci", "virtio_console", "virtio_blk", "ext4"];
+/// The least memory that a guest comes up in, with room for a small command.
+const LEAST_MEMORY: u64 = 128 << 20;
+
+/// The memory that a guest gets at most unless more is asked for.
+const USUAL_MEMORY: u64 = 4 << 30;
 
 /// Where things are kept that can be made again: `$XDG_CACHE_HOME/inarch`, or `~/.cache/inarch`.
 fn cache_directory() -> PathBuf {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    base.unwrap_or_else(|| std::env::temp_dir().join(format!("inarch-cache-{}", rustix::process::getuid().as_raw())))
-        .join("inarch")
+    base.unwrap_or_else(|| PathBuf::from("/var/tmp/inarch-cache")).join("inarch")
+}
+
+/// The guest's kernel: the one named, or the best of /boot.
+pub(crate) fn find_kernel(named: Option<&Path>) -> Result<Kernel, KernelError> {
+    let cache = Cache::at(&cache_directory().join("kernels"));
+    match named {
+        Some(path) => Kernel::open(path, &cache),
+        None => Kernel::find(&cache),
+    }
+}
+
+/// What earlier runs saw of KVM.
+pub(crate) fn verdicts() -> Verdicts {
+    Verdicts::at(&cache_directory().join("kvm-verdicts"))
+}
+
+/// The initramfs of a guest with ext4 disks, from the kernel's modules or those in `modules`.
+pub(crate) fn initramfs(kernel: &Kernel, modules: Option<&Path>, network: bool) -> Result<Vec<u8>, ModuleError> {
+    let usual = || Path::new("/lib/modules").join(&kernel.release);
+    let directory = modules.map(Path::to_owned).or(kernel.modules.clone()).unwrap_or_else(usual);
+    let tree = ModuleTree::open(&kernel.release, &directory)?;
+    initramfs::build(&tree, &Features { file_systems: vec!["ext4".to_owned()], disks: true, network })
+}
+
+/// Bytes of memory for the guest: what was asked for, or half of this machine's within bounds.
+pub(super) fn memory(asked: Option<u64>) -> Result<u64, JobError> {
+    let host = {
+        let info = rustix::system::sysinfo();
+        (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
+    };
+    let mib = |bytes: u64| bytes >> 20;
+    match asked {
+        None => Ok((host / 2).clamp(LEAST_MEMORY, USUAL_MEMORY) & !((1 << 20) - 1)),
+        Some(bytes) if bytes < LEAST_MEMORY => Err(JobError::Other(format!(
+            "{bytes} bytes of memory are too little for a guest; give it {} MiB or more (--mem 1G)",
+            mib(LEAST_MEMORY)
+        ))),
+        Some(bytes) if bytes > host => {
+            Err(JobError::Other(format!("{} MiB of memory are more than this machine's {} MiB", mib(bytes), mib(host))))
+        }
+        // QEMU wants whole pages; whole mebibytes are easier to read in a process list.
+        Some(bytes) => Ok(bytes.next_multiple_of(1 << 20)),
+    }
 }

@@ -21,6 +21,13 @@ pub(super) struct Disk {
     pub serial: String,
 }
 
+impl Disk {
+    /// Whether this is the guest's root.
+    pub fn is_root(&self) -> bool {
+        self.destination == Path::new("/")
+    }
+}
+
 /// Most disks of one guest: each takes a slot of its PCI bus.
 const MOST_DISKS: usize = 24;
 

@@ -1,0 +1,46 @@
+//! `inarch doctor`: what this machine can do, and why not.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Args;
+use inarch_jobs::doctor::{self, Check, State};
+
+/// Options of `inarch doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArguments {
+    /// Answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Looks at everything; the status is 0 if `inarch run` works here, else 1.
+pub fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> {
+    let checks = doctor::examine();
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&checks)?);
+    } else {
+        let colour = std::io::stdout().is_terminal();
+        for check in &checks {
+            println!("{}", line(check, colour));
+        }
+    }
+    let works = checks.iter().all(|check| check.state != State::Missing);
+    Ok(ExitCode::from(u8::from(!works)))
+}
+
+fn line(check: &Check, colour: bool) -> String {
+    let (word, code) = match check.state {
+        State::Good => ("ok", "32"),
+        State::Degraded => ("slower", "33"),
+        State::Absent => ("absent", "33"),
+        State::Missing => ("missing", "31"),
+    };
+    let pad = " ".repeat(8 - word.len());
+    let word = if colour { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_owned() };
+    let mut text = format!("{word}{pad}{:<12} {}", check.name, check.finding);
+    if let Some(remedy) = &check.remedy {
+        text += &format!("\n{:21}-> {remedy}", "");
+    }
+    text
+}

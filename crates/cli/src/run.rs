@@ -1,0 +1,190 @@
+//! `inarch run`: a command in a virtual machine.
+
+use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use inarch_jobs::run::{self, Root, RunRequest, TreeMount};
+use inarch_tree::scan::OwnerMap;
+use inarch_vm::accel::AccelChoice;
+
+use crate::source::SourceArguments;
+use crate::{size, tree_option};
+
+/// Options of `inarch run`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch run -- make check                      test this directory in a VM, whatever it writes is thrown away
+  inarch run -t                                 a shell in a VM over your own files
+  inarch run --tree ~/src:/src,ro -w /src -- ls another directory, at another path, read-only
+  inarch run --root ./bookworm -- apt-get -y upgrade
+
+Exit status: the command's own; 124 timed out; 125 inarch or the VM failed; 126 the command cannot be run; 127 not found.")]
+pub struct RunArguments {
+    /// The command and its arguments; your shell where none is given
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+
+    /// What the guest has as its root: this machine's own ('host'), another directory, or nothing but the trees ('none')
+    #[arg(long, value_name = "host|DIR|none", default_value = "host")]
+    pub root: OsString,
+
+    /// Another tree: SRC[:DST][,ro|overlay][,owner=MAP][,exclude=GLOB]; DST is the same path where none is given
+    #[arg(long, value_name = "SRC[:DST][,OPT]")]
+    pub tree: Vec<OsString>,
+
+    /// How trees reach the guest
+    #[arg(long, value_name = "WAY", default_value = "auto", value_parser = ["auto", "ext4"])]
+    pub via: String,
+
+    /// Set a variable in the command's environment, or pass on your own (repeatable)
+    #[arg(short = 'e', long = "env", value_name = "KEY[=VALUE]")]
+    pub environment: Vec<OsString>,
+
+    /// Working directory in the guest; the current one where the root is this machine's
+    #[arg(short = 'w', long, value_name = "DIR")]
+    pub workdir: Option<PathBuf>,
+
+    /// User in the guest: a name of the guest's or UID[:GID]; yourself where the root is this machine's, else root
+    #[arg(short = 'u', long, value_name = "USER")]
+    pub user: Option<String>,
+
+    /// Give the command a terminal
+    #[arg(short = 't', long)]
+    pub tty: bool,
+
+    /// Stream standard input to the command; always done, accepted for habit's sake
+    #[arg(short = 'i', long)]
+    pub interactive: bool,
+
+    /// End the command after so many seconds, with status 124
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+
+    /// Do nothing; print the QEMU command line
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Print nothing of our own but errors
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+
+    /// The virtual machine.
+    #[command(flatten)]
+    pub machine: MachineArguments,
+
+    /// What is taken.
+    #[command(flatten)]
+    pub source: SourceArguments,
+}
+
+/// Options that shape the virtual machine.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "The machine")]
+pub struct MachineArguments {
+    /// The guest's kernel; the newest of /boot where none is given
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+
+    /// The kernel's modules; /lib/modules/VERSION where none is given
+    #[arg(long, value_name = "DIR")]
+    pub modules: Option<PathBuf>,
+
+    /// How the guest's instructions run
+    #[arg(long, value_name = "auto|kvm|tcg", default_value = "auto")]
+    pub accel: AccelChoice,
+
+    /// Virtual processors; as many as this machine has where not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255))]
+    pub cpus: Option<u32>,
+
+    /// Memory of the guest; half of this machine's, 4 GiB at most, where not given
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub mem: Option<u64>,
+
+    /// Give the guest a network (user-mode: out, not in)
+    #[arg(long)]
+    pub net: bool,
+
+    /// Where the guest's writes are kept while it runs; its free space is the guest's
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub overlay_dir: PathBuf,
+
+    /// Fail if the guest has not spoken after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub boot_timeout: Duration,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is no number of seconds above 0");
+    let seconds: f64 = text.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero()).ok_or_else(wrong)
+}
+
+/// Runs the command; the status is the command's own.
+pub fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
+    let dry_run = arguments.dry_run;
+    let request = request(arguments)?;
+    if dry_run {
+        println!("{}", run::dry_run(&request)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::from(run::run(&request)?))
+}
+
+fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
+    let root = match arguments.root.to_str() {
+        Some("host") => Root::Host,
+        Some("none") => Root::None,
+        _ => Root::Directory(PathBuf::from(arguments.root)),
+    };
+    let terminal = arguments.tty || (arguments.command.is_empty() && std::io::stdin().is_terminal());
+    let trees = arguments.tree.iter().map(|text| tree(text, &arguments.source)).collect::<anyhow::Result<_>>()?;
+    Ok(RunRequest {
+        root,
+        root_scan: arguments.source.scan_options(&[])?,
+        trees,
+        command: arguments.command,
+        environment: arguments.environment.iter().map(|e| variable(e)).collect::<anyhow::Result<_>>()?,
+        working_directory: arguments.workdir,
+        user: arguments.user,
+        terminal,
+        timeout: arguments.timeout,
+        quiet: arguments.quiet,
+        kernel: arguments.machine.kernel,
+        modules: arguments.machine.modules,
+        accel: arguments.machine.accel,
+        cpus: arguments.machine.cpus,
+        memory: arguments.machine.mem,
+        net: arguments.machine.net,
+        overlay_dir: arguments.machine.overlay_dir,
+        boot_timeout: arguments.machine.boot_timeout,
+    })
+}
+
+fn tree(text: &OsStr, source: &SourceArguments) -> anyhow::Result<TreeMount> {
+    let option = tree_option::parse(text).map_err(anyhow::Error::msg).context("--tree")?;
+    let mut scan = source.scan_options(&option.exclude)?;
+    scan.owner = option.owner.or(source.owner).unwrap_or(OwnerMap::Host);
+    Ok(TreeMount { destination: option.destination, source: option.source, read_only: option.read_only, scan })
+}
+
+/// `KEY=VALUE`, or `KEY` for our own value of it.
+fn variable(text: &OsStr) -> anyhow::Result<(OsString, OsString)> {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = text.as_bytes();
+    let (key, value) = match bytes.iter().position(|b| *b == b'=') {
+        Some(at) => (OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..]).to_owned()),
+        None => {
+            let value = std::env::var_os(text);
+            (text, value.with_context(|| format!("-e {}: there is no such variable here", text.display()))?)
+        }
+    };
+    anyhow::ensure!(!key.is_empty(), "-e {}: write KEY=VALUE or KEY", text.display());
+    Ok((key.to_owned(), value))
+}

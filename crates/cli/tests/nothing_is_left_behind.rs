@@ -1,0 +1,127 @@
+//! Promise: a kill -9 of the command, of QEMU or of a server leaves no process, socket or temporary file a second later.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use support::{INARCH, inarch, scratch, stderr, within};
+
+const A_SECOND: Duration = Duration::from_secs(1);
+
+/// Starts a run that sleeps, in a working directory and a temporary directory of its own.
+fn sleeping_run(dir: &Path) -> Child {
+    let mut child = Command::new(INARCH)
+        .args(["run", "--quiet", "--accel=tcg", "--overlay-dir", ".", "--", "sh", "-c", "echo up; sleep 1000"])
+        .current_dir(dir)
+        .env("TMPDIR", dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut word = [0; 3];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut word).expect("the guest speaks");
+    child
+}
+
+/// Processes that descend from `pid`, or did before they lost their parent: all of its process group and session.
+fn qemu_of(pid: u32) -> Vec<u32> {
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    let children = fs::read_to_string(children).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+fn alive(pid: u32) -> bool {
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = state.rsplit(')').next().unwrap_or_default().trim().chars().next();
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+fn kill(signal: &str, pid: u32) {
+    support::host("kill", &[signal, &pid.to_string()], Path::new("/"));
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn after_kill_9_of_the_command() {
+    let dir = scratch();
+    let mut run = sleeping_run(dir.path());
+    let started = qemu_of(run.id());
+    assert!(!started.is_empty(), "no QEMU was found");
+    kill("-9", run.id());
+    run.wait().unwrap();
+    assert!(within(A_SECOND, || !started.iter().any(|pid| alive(*pid))), "QEMU is still there");
+    assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn after_kill_9_of_qemu() {
+    let dir = scratch();
+    let run = sleeping_run(dir.path());
+    let (id, started) = (run.id(), qemu_of(run.id()));
+    for pid in &started {
+        kill("-9", *pid);
+    }
+    let waited = std::thread::spawn(move || run.wait_with_output().unwrap());
+    assert!(within(A_SECOND, || !alive(id)), "the command is still there");
+    let output = waited.join().unwrap();
+    support::assert_one_line(&output, &["QEMU", "9"]);
+    assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn after_a_signal_to_the_command() {
+    let dir = scratch();
+    let mut run = sleeping_run(dir.path());
+    let started = qemu_of(run.id());
+    kill("-TERM", run.id());
+    let status = run.wait().unwrap();
+    assert_eq!(status.code(), Some(143), "the command's own status: ended by SIGTERM");
+    assert!(within(A_SECOND, || !started.iter().any(|pid| alive(*pid))), "QEMU is still there");
+    assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn after_kill_9_of_a_server() {
+    let dir = scratch();
+    let socket = dir.path().join("socket");
+    let mut server = Command::new(INARCH)
+        .args(["serve", "blk", "/usr/include", "--overlay-dir", ".", "--socket"])
+        .arg(&socket)
+        .current_dir(dir.path())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert!(within(10 * A_SECOND, || socket.exists()), "no socket");
+    let helpers = qemu_of(server.id());
+    kill("-9", server.id());
+    server.wait().unwrap();
+    assert!(within(A_SECOND, || files(dir.path()).is_empty()), "{:?} is still there", files(dir.path()));
+    assert!(within(A_SECOND, || !helpers.iter().any(|pid| alive(*pid))));
+
+    // The path is free for the next server, which removes it at its own end.
+    let mut server = Command::new(INARCH)
+        .args(["serve", "blk", "/usr/include", "--socket"])
+        .arg(&socket)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert!(within(10 * A_SECOND, || socket.exists()));
+    kill("-TERM", server.id());
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn after_a_failure() {
+    let dir = scratch();
+    let output = inarch(["run", "--quiet", "--accel=tcg", "--kernel", "/bin/true", "--", "true"]);
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
+}

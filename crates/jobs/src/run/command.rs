@@ -1,0 +1,177 @@
+//! What the agent is told: the command, its environment, its user and its place.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{IsTerminal, stdin, stdout};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use inarch_vm::protocol::{Mount, MountSource, Network, SessionRequest, User};
+use inarch_vm::session::Streams;
+
+use super::trees::Disk;
+use super::{Root, RunRequest};
+use crate::JobError;
+
+/// Variables that name things of this host's session, which the guest does not have.
+const OF_THE_HOST: [&str; 8] = [
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DISPLAY",
+    "SSH_AUTH_SOCK",
+    "SSH_CONNECTION",
+    "SSH_CLIENT",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+    "XDG_RUNTIME_DIR",
+];
+
+/// Variables that follow from the user.
+const OF_THE_USER: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "MAIL"];
+
+/// Variables that any root understands.
+const OF_THE_TERMINAL: [&str; 5] = ["TERM", "COLORTERM", "LANG", "LC_ALL", "TZ"];
+
+/// Where the guest works: as asked for, or here where the root is this machine's.
+pub(super) fn directory(request: &RunRequest) -> Result<Option<PathBuf>, JobError> {
+    match (&request.working_directory, &request.root) {
+        (Some(directory), Root::Host) if directory.is_relative() => {
+            let here = current_directory()?;
+            Ok(Some(here.join(directory)))
+        }
+        (Some(directory), _) if directory.is_relative() => Err(JobError::Other(format!(
+            "-w {}: with a root of its own the guest needs an absolute path",
+            directory.display()
+        ))),
+        (Some(directory), _) => Ok(Some(directory.clone())),
+        (None, Root::Host) => current_directory().map(Some),
+        (None, _) => Ok(None),
+    }
+}
+
+fn current_directory() -> Result<PathBuf, JobError> {
+    std::env::current_dir().map_err(|error| {
+        JobError::Other(format!("there is no current directory: {error}; go to another, or use -w DIR"))
+    })
+}
+
+/// The session as the agent is to hold it.
+pub(super) fn session(
+    request: &RunRequest,
+    disks: &[Disk],
+    directory: Option<PathBuf>,
+    streams: &Streams,
+) -> Result<SessionRequest, JobError> {
+    let root_is_host = request.root == Root::Host;
+    let user = match &request.user {
+        Some(text) => Some(user(text)?),
+        None if root_is_host || request.root == Root::None => Some(caller()?),
+        None => None,
+    };
+    // The guest's own /tmp is empty before the trees are mounted, which may lie below it.
+    let mut mounts: Vec<Mount> = disks.iter().filter(|disk| disk.is_root()).map(mount).collect();
+    mounts.push(Mount::tmpfs("/tmp"));
+    mounts.extend(disks.iter().filter(|disk| !disk.is_root()).map(mount));
+    let usual_size = inarch_vm::protocol::WindowSize { rows: 24, columns: 80 };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    Ok(SessionRequest {
+        command: command(request)?,
+        environment: environment(request),
+        directory,
+        user,
+        hostname: Some("inarch".to_owned()),
+        clock: Some(SystemTime::now()),
+        network: request.net.then_some(Network::QEMU_USER),
+        mounts,
+        terminal: request.terminal.then(|| streams.window_size().unwrap_or(usual_size)),
+        open_files: limit.current.zip(limit.maximum),
+        umask: Some(umask().unwrap_or(0o022)),
+        clean_shutdown: false,
+    })
+}
+
+fn mount(disk: &Disk) -> Mount {
+    Mount {
+        source: MountSource::DiskSerial(disk.serial.clone()),
+        fstype: "ext4".to_owned(),
+        target: disk.destination.clone(),
+        options: String::new(),
+        read_only: disk.read_only,
+        no_suid_no_dev: false,
+        // A time of last access is a write: to a disk that is thrown away it is only cost.
+        no_atime: true,
+    }
+}
+
+fn command(request: &RunRequest) -> Result<Vec<OsString>, JobError> {
+    if !request.command.is_empty() {
+        return Ok(request.command.clone());
+    }
+    if !request.terminal && !stdin().is_terminal() && !stdout().is_terminal() {
+        return Err(JobError::Other(
+            "no command was given; write it after --, or run from a terminal for a shell".into(),
+        ));
+    }
+    let shell = (request.root == Root::Host).then(|| std::env::var_os("SHELL")).flatten();
+    Ok(vec![shell.filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into())])
+}
+
+/// With this machine's root the command gets this process's variables, as any command would; with another root only
+/// those that mean the same there. What was asked for by name goes before both.
+fn environment(request: &RunRequest) -> Vec<(OsString, OsString)> {
+    let passes = |name: &OsStr| {
+        let is_one_of = |names: &[&str]| names.iter().any(|other| name == *other);
+        match request.root {
+            Root::Host => !is_one_of(&OF_THE_HOST) && (request.user.is_none() || !is_one_of(&OF_THE_USER)),
+            _ => is_one_of(&OF_THE_TERMINAL),
+        }
+    };
+    let asked = |name: &OsStr| request.environment.iter().any(|(key, _)| key == name);
+    let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| passes(name) && !asked(name)).collect();
+    all.extend(request.environment.iter().cloned());
+    all
+}
+
+/// This process's user, with all its groups.
+fn caller() -> Result<User, JobError> {
+    let groups = rustix::process::getgroups()
+        .map_err(|error| JobError::Other(format!("cannot read this process's groups: {error}")))?;
+    Ok(User::Ids {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: Some(rustix::process::getegid().as_raw()),
+        groups: groups.into_iter().map(|group| group.as_raw()).collect(),
+    })
+}
+
+/// Reads `UID[:GID]` or a name.
+fn user(text: &str) -> Result<User, JobError> {
+    let number = |text: &str| text.parse::<u32>().ok().filter(|id| *id != u32::MAX);
+    let (first, second) = text.split_once(':').map_or((text, None), |(first, second)| (first, Some(second)));
+    match (number(first), second) {
+        (Some(uid), None) => Ok(User::Ids { uid, gid: None, groups: Vec::new() }),
+        (Some(uid), Some(gid)) if number(gid).is_some() => Ok(User::Ids { uid, gid: number(gid), groups: Vec::new() }),
+        (None, None) if !text.is_empty() => Ok(User::Name(text.to_owned())),
+        _ => Err(JobError::Other(format!("-u {text}: write a name of the guest's, or UID[:GID]"))),
+    }
+}
+
+/// This process's file mode creation mask. Reading it would mean to change it; the kernel shows it as well.
+fn umask() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u32::from_str_radix(line.trim(), 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_names_or_numbers() {
+        let ids = |uid, gid| User::Ids { uid, gid, groups: Vec::new() };
+        assert_eq!(user("0").unwrap(), ids(0, None));
+        assert_eq!(user("1000:100").unwrap(), ids(1000, Some(100)));
+        assert_eq!(user("nobody").unwrap(), User::Name("nobody".to_owned()));
+        for wrong in ["", "1:x", "x:1", "1:", "4294967295:1"] {
+            assert!(user(wrong).is_err(), "{wrong}");
+        }
+    }
+}
