@@ -17,11 +17,12 @@ fn main() -> ExitCode {
         Ok(scan) => {
             let usage = peak_rss_kib();
             println!(
-                "{} entries, {} inodes; walk {:.1?}, assembly {:.1?}; peak RSS {usage} KiB; {} left out",
+                "{} entries, {} inodes; walk {:.1?}, assembly {:.1?}; tree {} KiB, peak RSS {usage} KiB; {} left out",
                 scan.tree.entry_count(),
                 scan.tree.inode_count(),
                 scan.walk_time,
                 scan.assembly_time,
+                scan.tree.memory_bytes() / 1024,
                 scan.report.total(),
             );
             for left_out in scan.report.left_out.iter().take(10) {

@@ -161,6 +161,24 @@ impl Tree {
         Some(at)
     }
 
+    /// Bytes of memory that the tree takes, within a few percent: what its tables hold, without what the allocator
+    /// adds.
+    pub fn memory_bytes(&self) -> usize {
+        let xattr = |xattr: &Xattr| size_of::<Xattr>() + xattr.name.len() + xattr.value.len();
+        let sets: usize = self.xattr_sets.iter().flat_map(|set| set.iter()).map(xattr).sum();
+        let ranges: usize = self.sparse.iter().map(|ranges| size_of_val(&**ranges)).sum();
+        self.inodes.capacity() * size_of::<Inode>()
+            + self.entries.capacity() * size_of::<RawEntry>()
+            + self.directories.capacity() * size_of::<RawDirectory>()
+            + self.names.capacity()
+            + self.targets.capacity() * size_of::<Range<u32>>()
+            + self.target_bytes.capacity()
+            + self.sparse.capacity() * size_of::<Box<[DataRange]>>()
+            + self.xattr_sets.capacity() * size_of::<Box<[Xattr]>>()
+            + ranges
+            + sets
+    }
+
     fn name(&self, raw: &RawEntry) -> &[u8] {
         &self.names[raw.name as usize..raw.name as usize + usize::from(raw.name_len)]
     }

@@ -82,6 +82,10 @@ fn compare(parent: &Path, user_xattrs: bool) {
         assert_eq!(found.get(path), Some(node), "{}", path.escape_ascii());
     }
     assert_eq!(found.len(), expected.len());
+    // An inode has 72 bytes, an entry 16; the names here are of some 45 bytes, and the sets of attributes are few.
+    let entries = scan.tree.entry_count() as usize;
+    let memory = scan.tree.memory_bytes();
+    assert!((entries * 120..entries * 160).contains(&memory), "{memory} bytes for {entries} entries");
     let id = |path: &[u8]| scan.tree.lookup(path).unwrap();
     assert_eq!(id(b"plain"), id(b"a/b/plain"));
     assert_eq!(id(b"plain"), id(b"0"));
