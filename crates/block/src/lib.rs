@@ -8,6 +8,8 @@
 //! 2. the map says what the others are: zeros, metadata to render, or blocks of a file;
 //! 3. a file's blocks are read straight into the reader's buffers, then its attributes are compared with the tree's.
 
+#![deny(unsafe_code)]
+
 mod changed;
 mod device;
 mod events;
@@ -17,6 +19,7 @@ mod image;
 mod map;
 mod open;
 mod overlay;
+#[allow(unsafe_code, reason = "preadv and pwritev on memory that a guest shares")]
 mod scatter;
 
 pub use changed::{ChangeReason, ChangedFile, ChangedFiles};

@@ -78,10 +78,11 @@ impl BlockMap {
         }
         end = 0;
         for file in &files {
-            if file.start < end || file.blocks == 0 || file.start + u64::from(file.blocks) > blocks {
-                return Err(MapError::Disorder("a file", file.start));
-            }
-            end = file.start + u64::from(file.blocks);
+            let stop = file.start.checked_add(file.blocks.into()).filter(|stop| *stop <= blocks);
+            end = match stop {
+                Some(stop) if file.start >= end && file.blocks > 0 => stop,
+                _ => return Err(MapError::Disorder("a file", file.start)),
+            };
         }
         Ok(BlockMap { blocks, metadata, files, renderer })
     }

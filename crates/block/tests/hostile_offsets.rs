@@ -3,9 +3,11 @@
 mod common;
 
 use std::fs;
+use std::sync::Arc;
 
 use common::*;
-use inarch_block::{Overlay, OverlayError};
+use inarch_block::{BlockMap, FileExtent, MapError, Overlay, OverlayError};
+use inarch_tree::InodeId;
 
 #[test]
 fn ranges_beyond_the_device_are_errors() {
@@ -78,5 +80,25 @@ fn an_overlay_larger_than_any_file_is_refused() {
         assert!(matches!(error, OverlayError::TooLarge(_)), "{error}");
         let error = Overlay::open_or_create(&dir.path().join("kept"), blocks, [0; 32]).unwrap_err();
         assert!(matches!(error, OverlayError::TooLarge(_)), "{error}");
+    }
+}
+
+#[test]
+fn a_map_refuses_extents_out_of_order_or_beyond_its_end() {
+    let extent = |start, blocks| FileExtent { start, blocks, first: 0, inode: InodeId(1) };
+    let map = |metadata, files| BlockMap::new(10, metadata, files, Arc::new(Numbered)).err();
+    assert_eq!(map(vec![0..1, 2..3], vec![extent(1, 1), extent(3, 7)]), None);
+    for files in [
+        vec![extent(3, 8)],
+        vec![extent(u64::MAX, 1)],
+        vec![extent(u64::MAX - 1, u32::MAX)],
+        vec![extent(3, 0)],
+        vec![extent(3, 2), extent(4, 1)],
+        vec![extent(4, 1), extent(3, 1)],
+    ] {
+        assert!(matches!(map(vec![], files.clone()), Some(MapError::Disorder("a file", _))), "{files:?}");
+    }
+    for metadata in [vec![9..11, 12..13], vec![0..2, 1..3], vec![4..5, 3..4], vec![3..3, 5..6]] {
+        assert!(matches!(map(metadata.clone(), vec![]), Some(MapError::Disorder("metadata", _))), "{metadata:?}");
     }
 }
