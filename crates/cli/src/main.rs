@@ -11,9 +11,11 @@ mod size;
 mod source;
 mod tree_option;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use arguments::{Arguments, Command};
 use inarch_jobs::JobError;
@@ -24,19 +26,16 @@ const EXIT_FAILED: u8 = 125;
 fn main() -> ExitCode {
     // The child that removes a server's socket; no command of its own.
     let words: Vec<_> = std::env::args_os().collect();
-    if let [_, word, socket] = &words[..]
+    if let [_, word, socket, inode] = &words[..]
         && word == inarch_jobs::serve::GUARD_ARGUMENT
     {
-        inarch_jobs::serve::guard_socket(std::path::Path::new(socket));
+        inarch_jobs::serve::guard_socket(Path::new(socket), &inode.to_string_lossy());
         return ExitCode::SUCCESS;
     }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help and version are answers; anything else is a failure of ours, never a status of the command's.
-            let code = if error.use_stderr() { EXIT_FAILED } else { 0 };
-            let _ = error.print();
-            return ExitCode::from(code);
+            return refuse(&error);
         }
     };
     let result = match arguments.command {
@@ -52,4 +51,18 @@ fn main() -> ExitCode {
             _ => ExitCode::from(EXIT_FAILED),
         }
     })
+}
+
+/// Help and version are answers; anything else is a failure of ours, never a status of the command's, and told in
+/// one line like every other.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+        return ExitCode::from(if error.use_stderr() { EXIT_FAILED } else { 0 });
+    }
+    let text = error.render().to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = first.trim_start_matches("error:").split_whitespace().collect();
+    eprintln!("inarch: {}; --help says more", words.join(" "));
+    ExitCode::from(EXIT_FAILED)
 }

@@ -25,7 +25,7 @@ pub struct SourceArguments {
     #[arg(long)]
     pub cross: bool,
 
-    /// Owners as the guest sees them: host (unchanged), map (yours become root's), squash (all yours), or UID:GID
+    /// Owners as the guest sees them: host (unchanged), map (yours become root's), squash (all root's), or UID:GID
     #[arg(long, value_name = "MAP")]
     pub owner: Option<OwnerMap>,
 }

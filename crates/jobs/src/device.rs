@@ -47,6 +47,13 @@ pub(crate) struct Prepared {
     pub plan_time: Duration,
 }
 
+impl Prepared {
+    /// How many bytes the guest's file system has free at the start; `None` where it cannot write.
+    pub fn writable_bytes(&self) -> Option<u64> {
+        (!self.device.read_only()).then_some(self.summary.free_blocks * BLOCK_SIZE as u64)
+    }
+}
+
 /// What a device is made of.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {

@@ -7,8 +7,13 @@ use inarch_block::Device;
 /// How many changed files are named; the rest are counted.
 const NAMED: usize = 20;
 
+/// The part of the free space, as a fraction, that may be left when it counts as used up: ext4 keeps some for itself.
+const NEARLY: u64 = 16;
+
 /// One line for each file of `source` that changed while `device` was served, and for an overlay that ran full.
-pub(crate) fn notes(device: &Device, source: &Path) -> Vec<String> {
+///
+/// `writable` is how many bytes the guest could write, where that is bounded.
+pub(crate) fn notes(device: &Device, source: &Path, writable: Option<u64>) -> Vec<String> {
     let events = device.events();
     let changed = &events.changed;
     let mut lines: Vec<String> = (changed.named.iter().take(NAMED))
@@ -20,8 +25,16 @@ pub(crate) fn notes(device: &Device, source: &Path) -> Vec<String> {
     if changed.count > lines.len() as u64 {
         lines.push(format!("so did {} more files that changed on the host", changed.count - lines.len() as u64));
     }
+    let nearly = |bytes: u64| bytes - bytes / NEARLY;
     if events.overlay_out_of_space {
-        lines.push("the disk that keeps the guest's writes was full: some failed; use --overlay-dir".to_owned());
+        lines.push(
+            "the disk that keeps the guest's writes was full: some failed; free some, or use --overlay-dir".to_owned(),
+        );
+    } else if let Some(writable) = writable.filter(|bytes| events.overlay_bytes >= nearly(*bytes)) {
+        let mib = writable >> 20;
+        lines.push(format!(
+            "the guest wrote all of its {mib} MiB of free space; free more on the host, or use --overlay-dir"
+        ));
     }
     lines
 }

@@ -25,7 +25,6 @@ use inarch_vm::qemu::Qemu;
 use inarch_vm::session::{Outcome, Report, Streams};
 
 use crate::JobError;
-use crate::notes::notes;
 use attempt::{DiskFailure, Guest, LiveDisk};
 use trees::Disk;
 
@@ -117,9 +116,7 @@ pub fn run(request: &RunRequest) -> Result<u8, JobError> {
     let guest = job.guest()?;
     let result = job.boot(&guest, &disks, &failure);
     for disk in &disks {
-        for note in disk.device().map(|device| notes(device, &disk.source)).unwrap_or_default() {
-            request.say(note);
-        }
+        disk.notes().into_iter().for_each(|note| request.say(note));
     }
     match result?.outcome {
         Outcome::Exited(status) => Ok(status),

@@ -1,8 +1,9 @@
 //! `serve blk`: a tree's device on a socket, for virtual machines that someone else starts.
 
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -113,7 +114,7 @@ pub fn serve(request: &ServeRequest) -> Result<(), JobError> {
     let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
     guard.remove();
     let prepared = planned.join().unwrap_or_else(|_| Err(JobError::Other("the plan failed".into())))?;
-    for note in notes(&prepared.device, &request.source) {
+    for note in notes(&prepared.device, &request.source, prepared.writable_bytes()) {
         eprintln!("inarch: {note}");
     }
     served.map_err(|error| JobError::Other(format!("{}: {error}", request.socket.display())))
@@ -166,15 +167,18 @@ struct SocketGuard {
     child: Child,
 }
 
-/// The command line of the child: this program with these words and the socket's path.
+/// The command line of the child: this program with this word, the socket's path and its inode number.
 pub const GUARD_ARGUMENT: &str = "remove-socket-at-end-of-input";
 
 impl SocketGuard {
     fn start(path: &Path) -> Result<SocketGuard, JobError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let inode =
+            path.symlink_metadata().map_err(|error| JobError::path(&path, "cannot see the socket", error))?.ino();
         let child = Command::new("/proc/self/exe")
             .arg(GUARD_ARGUMENT)
             .arg(&path)
+            .arg(inode.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -196,10 +200,14 @@ impl Drop for SocketGuard {
     }
 }
 
-/// The child's whole life: waits until standard input ends, then removes the socket at `path`.
-pub fn guard_socket(path: &Path) {
+/// The child's whole life: waits until standard input ends, then removes the socket at `path`, if it is still the one
+/// with this inode number.
+pub fn guard_socket(path: &Path, inode: &str) {
+    // However the input ends, it has ended.
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
-    if path.symlink_metadata().is_ok_and(|m| m.file_type().is_socket()) {
+    let is_ours = |metadata: Metadata| metadata.file_type().is_socket() && metadata.ino().to_string() == inode;
+    if path.symlink_metadata().is_ok_and(is_ours) {
+        // Nobody is left to be told.
         let _ = std::fs::remove_file(path);
     }
 }

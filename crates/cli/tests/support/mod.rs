@@ -68,7 +68,7 @@ pub fn assert_one_line(output: &Output, parts: &[&str]) {
     assert_eq!(text.trim_end().lines().count(), 1, "more than one line: {text}");
     assert!(text.starts_with("inarch: "), "{text}");
     for part in parts {
-        assert!(text.contains(part), "'{part}' is not in: {text}");
+        assert!(text.to_lowercase().contains(&part.to_lowercase()), "'{part}' is not in: {text}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -22,13 +22,15 @@ use rustix::fs::MemfdFlags;
 use super::trees::Disk;
 use crate::JobError;
 use crate::device::{ANNOUNCED_BYTES, Prepared};
+use crate::notes::notes;
 
 /// A disk whose device is being made in the background.
 pub(super) struct LiveDisk {
-    pub source: PathBuf,
+    source: PathBuf,
     serial: String,
     read_only: bool,
     pending: Arc<Pending<Device>>,
+    writable: Arc<OnceLock<u64>>,
 }
 
 /// What went wrong with a disk, and the machine that must not wait for it.
@@ -70,10 +72,14 @@ impl LiveDisk {
             serial: disk.serial.clone(),
             read_only: disk.read_only,
             pending: Arc::clone(&pending),
+            writable: Arc::default(),
         };
+        let writable = Arc::clone(&live.writable);
         let (recipe, failure) = (disk.recipe.clone(), Arc::clone(failure));
         thread::spawn(move || match recipe.prepare() {
             Ok(prepared) => {
+                // Only this thread sets it.
+                prepared.writable_bytes().map(|bytes| writable.set(bytes));
                 pending.set(Ok(Arc::clone(&prepared.device)));
                 ready(&prepared);
             }
@@ -92,12 +98,14 @@ impl LiveDisk {
             serial: disk.serial.clone(),
             read_only: disk.read_only,
             pending: Arc::new(Pending::new()),
+            writable: Arc::default(),
         }
     }
 
-    /// The device, if it is there.
-    pub fn device(&self) -> Option<&Device> {
-        self.pending.get().and_then(Result::ok)
+    /// What the user should know of the disk at the end of its use.
+    pub fn notes(&self) -> Vec<String> {
+        let device = self.pending.get().and_then(Result::ok);
+        device.map(|device| notes(device, &self.source, self.writable.get().copied())).unwrap_or_default()
     }
 
     /// Serves the disk on one end of a new connection; gives the other.
