@@ -273,7 +273,7 @@ fn two_first_writes_to_a_cluster_at_once_both_stay() {
                 for cluster in 0..CLUSTERS {
                     arrived.fetch_add(1, Ordering::AcqRel);
                     while arrived.load(Ordering::Acquire) < (cluster + 1) * 2 {
-                        std::hint::spin_loop();
+                        std::thread::yield_now();
                     }
                     write(device, cluster * BLOCK + thread * 512, &[thread as u8 + 1; 512]).unwrap();
                 }
