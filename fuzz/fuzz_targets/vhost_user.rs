@@ -47,6 +47,13 @@ enum Message {
     Raw { request: u8, flags: u8, size: Option<u32>, payload: Vec<u8>, descriptors: Vec<Descriptor> },
 }
 
+#[derive(Arbitrary, Debug)]
+struct Input {
+    /// What the guest's memory begins with: rings, if they are put there.
+    memory: Vec<u8>,
+    messages: Vec<Message>,
+}
+
 /// Nothing but zeros.
 struct Zeros;
 
@@ -80,11 +87,12 @@ impl BlockDevice for Zeros {
     }
 }
 
-fn open(descriptor: Descriptor) -> OwnedFd {
+fn open(descriptor: Descriptor, memory: &[u8]) -> OwnedFd {
     match descriptor {
         Descriptor::Memory => {
             let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
             ftruncate(&file, MEMORY).unwrap();
+            rustix::io::pwrite(&file, &memory[..memory.len().min(MEMORY as usize)], 0).unwrap();
             file
         }
         Descriptor::Event => eventfd(1, EventfdFlags::NONBLOCK).unwrap(),
@@ -144,7 +152,7 @@ fn encode(message: &Message) -> (u32, Vec<u8>, Vec<Descriptor>) {
     }
 }
 
-fn send(stream: &UnixStream, message: &Message) {
+fn send(stream: &UnixStream, message: &Message, memory: &[u8]) {
     let (request, payload, descriptors) = encode(message);
     let (flags, size) = match message {
         Message::Raw { flags, size, .. } => (u32::from(*flags), size.unwrap_or(payload.len() as u32)),
@@ -152,7 +160,7 @@ fn send(stream: &UnixStream, message: &Message) {
     };
     let mut bytes: Vec<u8> = [request, flags, size].iter().flat_map(|word| word.to_le_bytes()).collect();
     bytes.extend(payload);
-    let open: Vec<OwnedFd> = descriptors.into_iter().map(open).collect();
+    let open: Vec<OwnedFd> = descriptors.into_iter().map(|descriptor| open(descriptor, memory)).collect();
     let borrowed: Vec<_> = open.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(33))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -163,10 +171,10 @@ fn send(stream: &UnixStream, message: &Message) {
     let _ = sendmsg(stream, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
-fuzz_target!(|messages: Vec<Message>| {
+fuzz_target!(|input: Input| {
     let (stream, ours) = UnixStream::pair().unwrap();
-    for message in messages.iter().take(48) {
-        send(&stream, message);
+    for message in input.messages.iter().take(48) {
+        send(&stream, message, &input.memory);
     }
     stream.shutdown(Shutdown::Write).unwrap();
     let options = BlkOptions { queues: 2, capacity: 1 << 20, ..BlkOptions::default() };

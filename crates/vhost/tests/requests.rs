@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::disk::{MemoryDisk, Seen, sector};
 use common::*;
@@ -210,6 +211,26 @@ fn a_batch_is_answered_completely_and_interrupts_once() {
         assert_eq!(queue.take_used(), (3 * i, 513));
     }
     assert!(interrupts(queue) == 1);
+}
+
+#[test]
+fn an_answer_does_not_wait_for_the_rest_of_a_slow_batch() {
+    let disk = Arc::new(MemoryDisk { delay: Duration::from_millis(100), ..MemoryDisk::numbered(64) });
+    let served = serve(Arc::new(Pending::ready(Arc::clone(&disk))), disk.options());
+    let mut front_end = FrontEnd::start(served.stream, DRIVER_FEATURES, 1, 64);
+    front_end.put_header(HEADER, IN, 0);
+    let queue = &mut front_end.queues[0];
+    for i in 0..8 {
+        let at = DATA + 0x1000 * u64::from(i);
+        queue.put_chain(queue.table(), 3 * i, &[readable(HEADER, 16), writable(at, 512), writable(at + 512, 1)]);
+        queue.offer(3 * i);
+    }
+    queue.kick();
+    interrupts(queue);
+    assert!(queue.used_index() < 8);
+    for _ in 0..8 {
+        queue.take_used();
+    }
 }
 
 /// Interrupts until there are no more to come; waits for the first.

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use inarch_vhost::blk::{BlkOptions, BlockDevice};
 use vm_memory::{Bytes, VolatileSlice};
@@ -25,6 +27,8 @@ pub struct MemoryDisk {
     /// Reads that begin here panic.
     pub panic_offset: Option<u64>,
     pub read_only: bool,
+    /// How long each read takes.
+    pub delay: Duration,
 }
 
 impl MemoryDisk {
@@ -37,6 +41,7 @@ impl MemoryDisk {
             bad_offset: None,
             panic_offset: None,
             read_only: false,
+            delay: Duration::ZERO,
         }
     }
 
@@ -81,6 +86,9 @@ impl BlockDevice for MemoryDisk {
 
     fn read_at(&self, offset: u64, out: &[VolatileSlice<'_>]) -> io::Result<()> {
         self.saw(Seen::Read(offset, length(out)));
+        if !self.delay.is_zero() {
+            thread::sleep(self.delay);
+        }
         if self.bad_offset == Some(offset) {
             return Err(io::Error::other("a bad sector"));
         }
