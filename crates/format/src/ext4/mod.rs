@@ -1,4 +1,4 @@
-//! ext4 as a pure function of a tree: [`plan`] gives a block map that a Linux kernel mounts read-write.
+//! ext4 as a pure function of a tree: [`plan()`] gives a block map that a Linux kernel mounts read-write.
 //!
 //! No checksum of ext4 covers file content, so names, attributes, sizes and hole maps decide every byte of metadata:
 //! planning opens no file. It happens in three steps:

@@ -183,3 +183,31 @@ fn index_nodes(leaves: usize) -> Option<usize> {
 pub(crate) fn path(tree: &Tree, inode: InodeId) -> String {
     format!("/{}", String::from_utf8_lossy(&tree.path(inode)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_has_one_level_then_two_then_no_more() {
+        assert_eq!(index_nodes(1), Some(0));
+        assert_eq!(index_nodes(507), Some(0));
+        assert_eq!(index_nodes(508), Some(1));
+        assert_eq!(index_nodes(511), Some(2));
+        assert_eq!(index_nodes(507 * 510), Some(507));
+        assert_eq!(index_nodes(507 * 510 + 1), None);
+    }
+
+    #[test]
+    fn names_of_one_hash_that_fill_more_than_a_leaf_are_marked_as_continued() {
+        let mut directories = Directories::default();
+        // 40 entries of 264 bytes and one hash, then one of another.
+        directories.scratch = (0..40).map(|place| (6 << 32, place, 264)).chain([(8 << 32, 40, 264)]).collect();
+        directories.pack_leaves();
+        let hashes: Vec<u32> = directories.leaves().iter().map(|leaf| leaf.hash).collect();
+        assert_eq!(hashes, [6, 7, 7, 7]);
+        assert_eq!(directories.leaf_entries(3).last(), Some(&40));
+        let lengths: Vec<usize> = (0..4).map(|leaf| directories.leaf_entries(leaf).len()).collect();
+        assert_eq!(lengths, [13, 13, 13, 2]);
+    }
+}
