@@ -44,6 +44,7 @@ pub(crate) struct Directories {
     /// place beyond the last stands for `lost+found`.
     order: Vec<u32>,
     blocks: u32,
+    /// The names of the directory being planned, as (hash, place, bytes).
     scratch: Vec<(u64, u32, u32)>,
 }
 
@@ -143,7 +144,7 @@ impl Directories {
         self.order.get(first(leaf)..first(leaf + 1)).unwrap_or(&[])
     }
 
-    /// Sorts `names` by their hash into the scratch table, as (hash, place, bytes).
+    /// Fills the scratch table with `names`, sorted by their hash.
     fn hash_names<'n>(&mut self, names: impl Iterator<Item = &'n [u8]>, seed: &[u32; 4]) {
         self.scratch.clear();
         self.scratch.extend(names.enumerate().map(|(place, name)| {
@@ -200,9 +201,9 @@ mod tests {
 
     #[test]
     fn names_of_one_hash_that_fill_more_than_a_leaf_are_marked_as_continued() {
-        let mut directories = Directories::default();
         // 40 entries of 264 bytes and one hash, then one of another.
-        directories.scratch = (0..40).map(|place| (6 << 32, place, 264)).chain([(8 << 32, 40, 264)]).collect();
+        let scratch = (0..40).map(|place| (6 << 32, place, 264)).chain([(8 << 32, 40, 264)]).collect();
+        let mut directories = Directories { scratch, ..Directories::default() };
         directories.pack_leaves();
         let hashes: Vec<u32> = directories.leaves().iter().map(|leaf| leaf.hash).collect();
         assert_eq!(hashes, [6, 7, 7, 7]);
