@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use crate::accel::Accel;
-use crate::kernel::Kernel;
+use crate::kernel::{Entry, Kernel};
 use crate::qemu::{Qemu, QemuCommand, option_value, shell_word};
 
 /// Name of the virtio-serial port that the agent speaks on, found in the guest by
@@ -96,7 +96,7 @@ const TCG_CPU: &str = "max,-erms,-fsrm,vendor=GenuineIntel,family=6,model=85,ste
 
 /// The kernel's parameters for every machine. None of them changes what a program may do; times are from a boot of
 /// 1.3 s under TCG.
-const PARAMETERS: [&str; 15] = [
+const PARAMETERS: [&str; 14] = [
     // What a failed boot is explained from; `quiet` leaves emergencies, and a panic is one.
     "console=ttyS0",
     "quiet",
@@ -114,8 +114,6 @@ const PARAMETERS: [&str; 15] = [
     "8250.nr_uarts=1",
     // RDRAND fills the pool at once; nothing waits for entropy.
     "random.trust_cpu=on",
-    // The address is of no use to an attacker who is the guest, and the vmlinux needs no relocation.
-    "nokaslr",
     // The guest is protected from nobody but itself: no work-arounds for processors, no audit trail.
     "mitigations=off",
     "audit=0",
@@ -135,6 +133,10 @@ const TCG_PARAMETERS: [&str; 2] = [
 /// The kernel's command line.
 fn parameters(machine: &Machine) -> String {
     let mut words = PARAMETERS.to_vec();
+    if machine.kernel.entry == Entry::BzImage {
+        // Spares the bzImage's own loader a relocation; a vmlinux is never moved, and would hand the word to init.
+        words.push("nokaslr");
+    }
     if machine.accel == Accel::Tcg {
         words.extend(TCG_PARAMETERS);
         if machine.cpus == 1 {
@@ -240,7 +242,6 @@ pub fn vhost_user_blk_arguments(socket: &Path, queues: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Entry;
     use std::os::unix::net::UnixStream;
 
     fn machine() -> Machine {
