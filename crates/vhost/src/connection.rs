@@ -52,7 +52,6 @@ pub(crate) struct Connection<D: VirtioDevice> {
     context: Context<D>,
     mappings: Vec<Mapping>,
     vrings: Vec<Vring>,
-    features: u64,
     owned: bool,
 }
 
@@ -61,13 +60,7 @@ impl<D: VirtioDevice> Connection<D> {
         let vrings =
             (0..device.queues()).map(|i| Vring::new(i, device.queue_size())).collect::<std::result::Result<_, _>>()?;
         let memory = SharedMemory::new(GuestMemory::default());
-        Ok(Connection {
-            context: Context { device, memory, events },
-            mappings: Vec::new(),
-            vrings,
-            features: 0,
-            owned: false,
-        })
+        Ok(Connection { context: Context { device, memory, events }, mappings: Vec::new(), vrings, owned: false })
     }
 
     fn offered(&self) -> u64 {
@@ -147,7 +140,6 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Connection<D> {
 
     fn reset_owner(&mut self) -> Result<()> {
         self.owned = false;
-        self.features = 0;
         Ok(())
     }
 
@@ -163,7 +155,6 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Connection<D> {
         if features & !self.offered() != 0 {
             return Err(Error::FeatureMismatch);
         }
-        self.features = features;
         self.context.device.set_features(features);
         let event_idx = features & (1 << VIRTIO_RING_F_EVENT_IDX) != 0;
         for vring in &mut self.vrings {
