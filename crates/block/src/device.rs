@@ -25,12 +25,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device of `capacity_blocks` blocks of 4 KiB; beyond `map` it holds zeros. Without an overlay it is
-    /// read-only. It is never larger than its overlay, nor than 2^51 blocks.
+    /// A device of `capacity_blocks` blocks of 4 KiB, at most 2^51; beyond `map` it holds zeros. Without an overlay it
+    /// is read-only. It may be larger than its overlay: what lies beyond that can be read, and not written.
     pub fn new(map: BlockMap, files: HostFiles, overlay: Option<Overlay>, capacity_blocks: u64) -> Device {
-        let limit = overlay.as_ref().map_or(1 << 51, Overlay::capacity_blocks);
-        let capacity_blocks = capacity_blocks.min(limit);
-        Device { map, files, overlay, capacity_blocks, counters: Counters::default() }
+        Device { map, files, overlay, capacity_blocks: capacity_blocks.min(1 << 51), counters: Counters::default() }
     }
 
     /// Size in bytes.
@@ -55,7 +53,7 @@ impl Device {
 
     /// Writes all of `data` from `offset` on.
     ///
-    /// `ENOSPC`, `EDQUOT`: the host has no space for the overlay. After an error the range written to holds the old
+    /// `ENOSPC`, `EDQUOT`: the host has no space for the overlay, or the range lies beyond it. After an error the range written to holds the old
     /// bytes, the new ones or, where it had been written before, a part of both; everything else is as it was.
     pub fn write_at(&self, offset: u64, data: &[VolatileSlice<'_>]) -> io::Result<()> {
         add(&self.counters.writes, 1);
@@ -103,10 +101,7 @@ impl Device {
     /// For how many bytes from `offset` the device is known to hold zeros; 0 where that takes a read to know.
     pub(crate) fn zeros_at(&self, offset: u64) -> u64 {
         let left = self.capacity().saturating_sub(offset);
-        let (state, count) = match &self.overlay {
-            Some(overlay) if left > 0 => overlay.run(offset, left),
-            _ => (State::Base, left),
-        };
+        let (state, count) = self.state(offset, left);
         match (state, self.map.lookup(offset / BLOCK)) {
             (State::Zero, _) => count,
             (State::Base, (Run::Zeros, blocks)) => {
@@ -133,15 +128,25 @@ impl Device {
     fn writable(&self, offset: u64, length: u64) -> io::Result<&Overlay> {
         let overlay = self.overlay.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::EROFS))?;
         self.check_range(offset, length)?;
+        if offset + length > overlay.capacity() {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
         Ok(overlay)
+    }
+
+    /// Where what the device holds at `offset` is, and for how many bytes from there, at most `limit`.
+    fn state(&self, offset: u64, limit: u64) -> (State, u64) {
+        match &self.overlay {
+            Some(overlay) if limit > 0 && offset < overlay.capacity() => {
+                overlay.run(offset, limit.min(overlay.capacity() - offset))
+            }
+            _ => (State::Base, limit),
+        }
     }
 
     fn read(&self, mut offset: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
         while out.remaining() > 0 {
-            let (state, count) = match &self.overlay {
-                Some(overlay) => overlay.run(offset, out.remaining()),
-                None => (State::Base, out.remaining()),
-            };
+            let (state, count) = self.state(offset, out.remaining());
             match (&self.overlay, state) {
                 (Some(overlay), State::Written) => {
                     overlay.read(offset, count, out)?;

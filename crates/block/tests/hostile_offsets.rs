@@ -37,6 +37,22 @@ fn ranges_beyond_the_device_are_errors() {
 }
 
 #[test]
+fn beyond_the_overlay_a_device_reads_and_does_not_write() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("f"), [1; 9000]).unwrap();
+    let overlay = Overlay::ephemeral(&std::env::temp_dir(), 100).unwrap();
+    let device = device_of(&scan(dir.path()), dir.path(), 64, Some(overlay), 1000);
+    assert_eq!(device.capacity(), 1000 * BLOCK);
+    assert_eq!(read(&device, 90 * BLOCK, 200 * BLOCK as usize).unwrap(), vec![0; 200 * BLOCK as usize]);
+    write(&device, 99 * BLOCK, &[7; 4096]).unwrap();
+    for offset in [99 * BLOCK + 1, 100 * BLOCK, 999 * BLOCK] {
+        let error = write(&device, offset, &[7; 4096]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{offset}");
+    }
+    assert_eq!(read(&device, 99 * BLOCK, 8192).unwrap(), [[7; 4096], [0; 4096]].concat());
+}
+
+#[test]
 fn empty_requests_do_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let overlay = Overlay::ephemeral(&std::env::temp_dir(), 100).unwrap();
@@ -60,16 +76,6 @@ fn a_device_without_overlay_refuses_changes() {
     refused(device.discard(0, 4096));
     refused(device.write_zeroes(0, 4096, true));
     device.flush().unwrap();
-}
-
-#[test]
-fn a_device_is_not_larger_than_its_overlay() {
-    let dir = tempfile::tempdir().unwrap();
-    let overlay = Overlay::ephemeral(&std::env::temp_dir(), 10).unwrap();
-    let device = device_of(&scan(dir.path()), dir.path(), 64, Some(overlay), u64::MAX);
-    assert_eq!(device.capacity(), 40_960);
-    let read_only = device_of(&scan(dir.path()), dir.path(), 64, None, u64::MAX);
-    assert_eq!(read(&read_only, read_only.capacity() - 5000, 5000).unwrap(), [0; 5000]);
 }
 
 #[test]

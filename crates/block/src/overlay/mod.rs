@@ -147,6 +147,11 @@ impl Overlay {
         self.clusters
     }
 
+    /// Bytes of the device that the overlay covers.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity_blocks().saturating_mul(CLUSTER)
+    }
+
     /// Bytes of clusters whose content is in the overlay's file.
     pub fn written_bytes(&self) -> u64 {
         self.states.written() * CLUSTER
