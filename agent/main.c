@@ -88,7 +88,8 @@ static void load_and_greet(void)
 		if (!more && error[0] && greeted)
 			fail(&channel, STATUS_FAILED, "%s", error);
 		if (!more && !greeted) {
-			if (monotonic_microseconds() > deadline)
+			/* After a module that failed, maybe the port's driver, nothing more is to be hoped for. */
+			if (error[0] || monotonic_microseconds() > deadline)
 				fail_in_log(error[0] ? error : "there is no virtio-serial port " PORT_NAME);
 			sleep_milliseconds(1);
 		}

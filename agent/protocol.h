@@ -2,7 +2,7 @@
  * What the agent and the host say to each other over the virtio-serial port PORT_NAME.
  *
  * A frame is a type (1 byte), a payload length (32 bits) and the payload; all integers are little-endian. The
- * host's half of this is crates/vm/src/protocol.rs; docs/agent-protocol.md tells the whole conversation.
+ * host's half of this is crates/vm/src/protocol.rs.
  */
 #ifndef INARCH_PROTOCOL_H
 #define INARCH_PROTOCOL_H

@@ -28,6 +28,8 @@ struct output {
 	uint64_t credit;
 	/* Once the command has ended: how much of its output is still to be read. */
 	uint64_t remaining;
+	/* A terminal that nobody holds open now; somebody may open it again. */
+	bool hung_up;
 };
 
 struct input {
@@ -201,7 +203,13 @@ static void read_output(struct output *output)
 				close_output(output);
 			return;
 		}
-		if (got <= 0) { /* end of file; a terminal that nobody holds open says EIO */
+		if (got <= 0 && relay.command->terminal && !relay.exited) {
+			/* EIO: nobody holds the terminal open. Closing our end would send SIGHUP to the command, which may be in the
+			 * middle of its exit and would then seem to have died of that. */
+			output->hung_up = true;
+			return;
+		}
+		if (got <= 0) {
 			close_output(output);
 			return;
 		}
@@ -219,6 +227,7 @@ static void command_ended(int status)
 {
 	relay.exited = true;
 	relay.status = status;
+	relay.outputs[0].hung_up = false;
 	relay.quiet_deadline = monotonic_microseconds() + TERMINAL_GRACE_MICROSECONDS;
 	for (int i = 0; i < 2; i++) {
 		int pending = 0;
@@ -270,12 +279,14 @@ static int wait_for_events(struct pollfd *slots)
 					     .events = has_input ? POLLOUT : 0 };
 	for (int i = 0; i < 2; i++) {
 		struct output *output = &relay.outputs[i];
-		bool wanted = room && output->credit > 0;
+		bool wanted = room && output->credit > 0 && !output->hung_up;
 		slots[SLOT_STDOUT + i] = (struct pollfd){ .fd = wanted ? output->fd : -1, .events = POLLIN };
 	}
-	bool draining_terminal = relay.exited && relay.command->terminal && relay.outputs[0].fd >= 0 && room &&
-				 relay.outputs[0].credit > 0;
-	return poll(slots, SLOT_COUNT, draining_terminal ? TERMINAL_GRACE_MICROSECONDS / 1000 : -1);
+	struct output *terminal = &relay.outputs[0];
+	bool draining = relay.exited && relay.command->terminal && terminal->fd >= 0 && room && terminal->credit > 0;
+	bool look_again = draining || terminal->hung_up;
+	terminal->hung_up = false;
+	return poll(slots, SLOT_COUNT, look_again ? TERMINAL_GRACE_MICROSECONDS / 1000 : -1);
 }
 
 static void take_events(const struct pollfd *slots)

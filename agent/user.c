@@ -23,19 +23,26 @@ static const struct passwd *find_user(const char *name, uint32_t uid)
 	return entry;
 }
 
+static void add_group(struct session *session, gid_t group)
+{
+	gid_t *groups = realloc(session->groups, (session->group_count + 1) * sizeof *groups);
+	if (!groups)
+		return;
+	session->groups = groups;
+	groups[session->group_count++] = group;
+}
+
+/* The user's own group is among the supplementary ones, as after initgroups(3). */
 static void add_groups_of(struct session *session, const char *name)
 {
+	add_group(session, session->gid);
 	FILE *file = fopen("/etc/group", "re");
 	const struct group *entry;
 	while (file && session->group_count < GROUPS_MAX && (entry = fgetgrent(file))) {
 		for (char **member = entry->gr_mem; member && *member; member++) {
 			if (strcmp(*member, name) != 0)
 				continue;
-			gid_t *groups = realloc(session->groups, (session->group_count + 1) * sizeof *groups);
-			if (!groups)
-				break;
-			session->groups = groups;
-			groups[session->group_count++] = entry->gr_gid;
+			add_group(session, entry->gr_gid);
 			break;
 		}
 	}
