@@ -3,6 +3,8 @@
 //! `/dev/kvm` that opens proves little: under some hypervisors a machine starts, runs its firmware, and Linux then hangs
 //! for ever. KVM counts as working once a guest has spoken; that verdict is remembered until the host restarts.
 
+pub mod probe;
+
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};

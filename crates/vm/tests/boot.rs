@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use inarch_vm::accel::probe::probe;
 use inarch_vm::kernel::cache::Cache;
 use inarch_vm::kernel::discover::Boot;
 use inarch_vm::kernel::{Entry, Kernel};
@@ -60,6 +61,14 @@ fn kernel_boots_until_it_misses_its_root_and_the_panic_is_reported() {
     assert_eq!(agent.read(&mut [0; 1]).unwrap(), 0);
     let failure = process.explain(Symptom::Closed);
     assert!(matches!(&failure, GuestFailure::Panic { message, .. } if message.contains("VFS")), "{failure}");
+}
+
+#[test]
+fn probe_tells_a_kernel_that_comes_up_from_one_that_does_not() {
+    let Some((qemu, kernel, _directory)) = machine() else { return };
+    probe(&qemu, &kernel, Accel::Tcg, Duration::from_secs(120)).unwrap();
+    let error = probe(&qemu, &kernel, Accel::Tcg, Duration::from_millis(50)).unwrap_err().to_string();
+    assert!(error.starts_with("the guest did not answer within 0 s"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,64 @@
+//! Seeing for oneself whether Linux comes up.
+//!
+//! The kernel boots with neither an initramfs nor a disk. One that runs gets as far as it can and stops with a panic
+//! about its missing root: that panic is the proof.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use super::Accel;
+use crate::kernel::Kernel;
+use crate::machine::{Machine, Source};
+use crate::process::{GuestFailure, Process, SpawnError, Symptom};
+use crate::qemu::Qemu;
+
+/// Enough for a distribution's kernel.
+const MEMORY: u64 = 256 << 20;
+/// What every kernel without a root says (init/do_mounts.c).
+const NO_ROOT: &str = "Unable to mount root fs";
+
+/// Why a kernel did not come up.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// No socket could be had.
+    #[error("cannot make a socket for the console: {0}")]
+    Socket(#[from] io::Error),
+    /// QEMU could not be started.
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    /// It did not come up.
+    #[error(transparent)]
+    Guest(GuestFailure),
+}
+
+/// Boots `kernel` once and says how long it took. Gives up after `patience`.
+///
+/// # Errors
+/// The kernel did not come up, with the reason.
+pub fn probe(qemu: &Qemu, kernel: &Kernel, accel: Accel, patience: Duration) -> Result<Duration, ProbeError> {
+    let (theirs, ours) = UnixStream::pair()?;
+    let machine = Machine {
+        kernel: kernel.clone(),
+        initramfs: None,
+        parameters: Vec::new(),
+        accel,
+        cpus: 1,
+        memory: MEMORY,
+        agent: None,
+        console: Source::Descriptor(theirs.into()),
+        disks: Vec::new(),
+        network: false,
+    };
+    let begun = Instant::now();
+    let process = Process::spawn(machine.command(qemu), ours.into())?;
+    let symptom = match process.wait(patience) {
+        Some(_) => Symptom::Closed,
+        None => Symptom::Silence(patience),
+    };
+    let took = begun.elapsed();
+    match process.explain(symptom) {
+        GuestFailure::Panic { message, .. } if message.contains(NO_ROOT) => Ok(took),
+        failure => Err(ProbeError::Guest(failure)),
+    }
+}
