@@ -146,7 +146,15 @@ static void make_nonblocking(int fd)
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-static void open_pipes(struct command *command, struct child_ends *ends, struct channel *channel)
+/* Without this a command that is not root's could not open /dev/stdin and the like again. */
+static void give_to_user(int fd, const struct session *session)
+{
+	if (session->has_user_ids || session->user_name)
+		fchown(fd, session->uid, (gid_t)-1);
+}
+
+static void open_pipes(struct command *command, struct child_ends *ends, struct channel *channel,
+		       const struct session *session)
 {
 	int input[2], output[2], error[2];
 	if (pipe2(input, O_CLOEXEC) != 0 || pipe2(output, O_CLOEXEC) != 0 || pipe2(error, O_CLOEXEC) != 0)
@@ -155,6 +163,9 @@ static void open_pipes(struct command *command, struct child_ends *ends, struct 
 	command->input = input[1];
 	command->output = output[0];
 	command->error = error[0];
+	give_to_user(ends->input, session);
+	give_to_user(ends->output, session);
+	give_to_user(ends->error, session);
 }
 
 static void open_terminal(struct command *command, struct child_ends *ends, struct channel *channel,
@@ -170,8 +181,7 @@ static void open_terminal(struct command *command, struct child_ends *ends, stru
 	int slave = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
 	if (slave < 0)
 		fail(channel, STATUS_FAILED, "cannot open the guest's %s: %s", path, strerror(errno));
-	if (session->has_user_ids || session->user_name)
-		fchown(slave, session->uid, (gid_t)-1);
+	give_to_user(slave, session);
 	*ends = (struct child_ends){ slave, slave, slave };
 	command->output = master;
 	command->input = fcntl(master, F_DUPFD_CLOEXEC, 0);
@@ -189,7 +199,7 @@ void command_start(struct command *command, struct channel *channel, const struc
 	if (session->terminal)
 		open_terminal(command, &ends, channel, session);
 	else
-		open_pipes(command, &ends, channel);
+		open_pipes(command, &ends, channel, session);
 	if (pipe2(report, O_CLOEXEC) != 0)
 		fail(channel, STATUS_FAILED, "cannot make a pipe: %s", strerror(errno));
 	command->pid = fork();

@@ -28,7 +28,7 @@ impl Signals {
         let nobody_listens = default_handlers(&wanted)?;
         let (read, write) = UnixStream::pair()?;
         let readable = read.try_clone()?;
-        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly::default(), &wanted)?;
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, &wanted)?;
         nobody_listens.store(false, Ordering::SeqCst);
         Ok(Self { delivery, readable, nobody_listens })
     }
