@@ -93,9 +93,11 @@ def main():
                 f"-drive file={image},if=none,id=raw,format=raw -device virtio-blk-pci,drive=raw,serial=raw,num-queues=2 "
                 f"-object memory-backend-memfd,id=mem,size=4G,share=on {arguments}"
             )
-            shown = subprocess.check_output(command, shell=True, text=True, stdin=subprocess.DEVNULL, timeout=900)
-            server.terminate()
-            server.wait()
+            try:
+                shown = subprocess.check_output(command, shell=True, text=True, stdin=subprocess.DEVNULL, timeout=900)
+            finally:
+                server.terminate()
+                server.wait()
             found = re.findall(r"RESULT (\S+) (\S+) ([\d.]+)", shown)
             assert "DONE" in shown and len(found) == 6, shown
             for disk, work_done, seconds in found:

@@ -27,11 +27,11 @@ fn sleeping_run(dir: &Path) -> Child {
     child
 }
 
-/// Processes that descend from `pid`, or did before they lost their parent: all of its process group and session.
-fn qemu_of(pid: u32) -> Vec<u32> {
-    let children = format!("/proc/{pid}/task/{pid}/children");
-    let children = fs::read_to_string(children).unwrap_or_default();
-    children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+/// The children of `pid`, whichever of its threads started them.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let lists = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default());
+    lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()).collect()
 }
 
 fn alive(pid: u32) -> bool {
@@ -52,7 +52,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 fn after_kill_9_of_the_command() {
     let dir = scratch();
     let mut run = sleeping_run(dir.path());
-    let started = qemu_of(run.id());
+    let started = children(run.id());
     assert!(!started.is_empty(), "no QEMU was found");
     kill("-9", run.id());
     run.wait().unwrap();
@@ -64,7 +64,7 @@ fn after_kill_9_of_the_command() {
 fn after_kill_9_of_qemu() {
     let dir = scratch();
     let run = sleeping_run(dir.path());
-    let (id, started) = (run.id(), qemu_of(run.id()));
+    let (id, started) = (run.id(), children(run.id()));
     for pid in &started {
         kill("-9", *pid);
     }
@@ -79,7 +79,7 @@ fn after_kill_9_of_qemu() {
 fn after_a_signal_to_the_command() {
     let dir = scratch();
     let mut run = sleeping_run(dir.path());
-    let started = qemu_of(run.id());
+    let started = children(run.id());
     kill("-TERM", run.id());
     let status = run.wait().unwrap();
     assert_eq!(status.code(), Some(143), "the command's own status: ended by SIGTERM");
@@ -99,7 +99,7 @@ fn after_kill_9_of_a_server() {
         .spawn()
         .unwrap();
     assert!(within(10 * A_SECOND, || socket.exists()), "no socket");
-    let helpers = qemu_of(server.id());
+    let helpers = children(server.id());
     kill("-9", server.id());
     server.wait().unwrap();
     assert!(within(A_SECOND, || files(dir.path()).is_empty()), "{:?} is still there", files(dir.path()));

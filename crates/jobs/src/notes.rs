@@ -7,8 +7,9 @@ use inarch_block::Device;
 /// How many changed files are named; the rest are counted.
 const NAMED: usize = 20;
 
-/// The part of the free space, as a fraction, that may be left when it counts as used up: ext4 keeps some for itself.
-const NEARLY: u64 = 16;
+/// Free space may seem used up to the guest while this much is left: a mounted ext4 holds back up to 16 MiB for its own
+/// growth, and its metadata is not all written yet.
+const HELD_BACK: u64 = 20 << 20;
 
 /// One line for each file of `source` that changed while `device` was served, and for an overlay that ran full.
 ///
@@ -25,7 +26,7 @@ pub(crate) fn notes(device: &Device, source: &Path, writable: Option<u64>) -> Ve
     if changed.count > lines.len() as u64 {
         lines.push(format!("so did {} more files that changed on the host", changed.count - lines.len() as u64));
     }
-    let nearly = |bytes: u64| bytes - bytes / NEARLY;
+    let nearly = |bytes: u64| bytes.saturating_sub(HELD_BACK.max(bytes / 16));
     if events.overlay_out_of_space {
         lines.push(
             "the disk that keeps the guest's writes was full: some failed; free some, or use --overlay-dir".to_owned(),

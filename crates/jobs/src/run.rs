@@ -220,7 +220,12 @@ impl<'a> Job<'a> {
                 Accel::Tcg
             }
         };
-        guest.attempt(accel, disks, failure, request.boot_timeout, hold(streams))
+        let result = guest.attempt(accel, disks, failure, request.boot_timeout, hold(streams));
+        // Asking QEMU for its version takes as long as starting it: it is asked when something went wrong.
+        if let Err(JobError::Guest(GuestFailure::Qemu { .. } | GuestFailure::PoweredOff { .. })) = result {
+            guest.qemu.version()?;
+        }
+        result
     }
 }
 
