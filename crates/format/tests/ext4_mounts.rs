@@ -8,59 +8,20 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 
+use common::mount::{Mount, host_content, xattrs};
 use common::odd::odd_tree;
 use common::*;
 use inarch_format::ext4::{Options, plan};
 use inarch_tree::scan::{ScanOptions, scan};
-use inarch_tree::{FileType, Inode, InodeId, Timestamp, Tree, Xattr};
-
-/// A mounted image; unmounted when dropped.
-struct Mount(PathBuf);
-
-impl Mount {
-    /// Mounts `image` beside itself; `None`, with the reason printed, where only root could.
-    fn new(image: &Path, options: &str) -> Option<Mount> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: mounting an image needs root");
-            return None;
-        }
-        let at = image.with_extension("mount");
-        fs::create_dir_all(&at).unwrap();
-        let output = Command::new("mount").args(["-o", options]).arg(image).arg(&at).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Some(Mount(at))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let status = Command::new("umount").arg(&self.0).status();
-        assert!(std::thread::panicking() || status.is_ok_and(|status| status.success()));
-    }
-}
+use inarch_tree::{FileType, Inode, InodeId, Timestamp, Tree};
 
 /// The time ext4 shows for one: the nearest end of its range for times beyond it.
 fn shown(time: Timestamp) -> (i64, i64) {
     let seconds = time.seconds.clamp(-(1 << 31), (1 << 34) - (1 << 31) - 1);
     (seconds, if seconds == time.seconds { i64::from(time.nanoseconds) } else { 0 })
-}
-
-fn xattrs(path: &Path) -> Vec<Xattr> {
-    let mut names = vec![0; 65_536];
-    let length = rustix::fs::llistxattr(path, &mut names).unwrap();
-    let mut list = Vec::new();
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let mut value = vec![0; 65_536];
-        let got = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value);
-        let length = got.unwrap_or_else(|error| panic!("{path:?} {}: {error}", String::from_utf8_lossy(name)));
-        list.push(Xattr { name: name.into(), value: value[..length].into() });
-    }
-    list.sort();
-    list
 }
 
 /// Compares everything but content.
@@ -178,13 +139,7 @@ fn a_scanned_directory_is_the_same_when_mounted() {
     make_source(&source);
     let tree = Arc::new(scan(&source, &ScanOptions::default()).unwrap().tree);
     let planned = plan(tree.clone(), &small()).unwrap();
-    dump(&planned.map, &scratch.path("image"), |inode, block, out| {
-        let file = fs::File::open(source.join(OsStr::from_bytes(&tree.path(inode)))).unwrap();
-        let mut filled = 0;
-        while let Ok(read @ 1..) = file.read_at(&mut out[filled..], block * 4096 + filled as u64) {
-            filled += read;
-        }
-    });
+    dump(&planned.map, &scratch.path("image"), host_content(&source, &tree));
     assert_clean(&scratch.path("image"));
     let Some(mount) = Mount::new(&scratch.path("image"), "loop,ro") else { return };
     compare(&tree, &mount.0, &mut |_, path| {
