@@ -1,5 +1,6 @@
-//! Scans a directory, plans an ext4 of it, and prints what that took: `plan [--dump FILE] [--free BYTES]
-//! [--journal BYTES] DIR`. `--dump` writes the device, content included, as a sparse file.
+//! Scans a directory, plans an ext4 of it, and prints what that took: `plan [--dump FILE [--no-content]] [--free BYTES]
+//! [--journal BYTES] DIR`. `--dump` writes the device as a sparse file; with `--no-content`, its metadata alone, which
+//! is all that e2fsck reads.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -17,18 +18,19 @@ type Error = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Error> {
     let mut options = Options::default();
-    let (mut dump_to, mut directory) = (None, None);
+    let (mut dump_to, mut directory, mut content) = (None, None, true);
     let mut args = std::env::args_os().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().and_then(|v| v.into_string().ok()).ok_or("a value is missing");
         match arg.as_bytes() {
             b"--dump" => dump_to = Some(PathBuf::from(value()?)),
+            b"--no-content" => content = false,
             b"--free" => options.free_bytes = value()?.parse()?,
             b"--journal" => options.journal = Some(value()?.parse()?),
             _ => directory = Some(PathBuf::from(arg)),
         }
     }
-    let directory = directory.ok_or("usage: plan [--dump FILE] [--free BYTES] [--journal BYTES] DIR")?;
+    let directory = directory.ok_or("usage: plan [--dump FILE [--no-content]] [--free BYTES] [--journal BYTES] DIR")?;
 
     let begin = Instant::now();
     let scanned = scan(&directory, &ScanOptions::default())?;
@@ -47,7 +49,7 @@ fn main() -> Result<(), Error> {
     time_rendering(&planned.map);
     if let Some(path) = dump_to {
         let begin = Instant::now();
-        dump(&planned.map, &tree, &directory, &path)?;
+        dump(&planned.map, &tree, content.then_some(directory.as_path()), &path)?;
         println!("dump          {:9.2} ms", milliseconds(begin));
     }
     Ok(())
@@ -68,7 +70,8 @@ fn time_rendering(map: &BlockMap) {
     println!("rendering     {:9.2} us a block, of {count}; slowest {slowest:.2} us", total / count as f64);
 }
 
-fn dump(map: &BlockMap, tree: &Tree, directory: &Path, path: &Path) -> Result<(), Error> {
+/// Writes a device, with what the files below `content` hold if one is given.
+fn dump(map: &BlockMap, tree: &Tree, content: Option<&Path>, path: &Path) -> Result<(), Error> {
     let image = File::create(path)?;
     image.set_len(map.blocks() * BLOCK_SIZE as u64)?;
     let mut open: Option<(InodeId, File)> = None;
@@ -76,16 +79,16 @@ fn dump(map: &BlockMap, tree: &Tree, directory: &Path, path: &Path) -> Result<()
     while at < map.blocks() {
         let (run, count) = map.lookup(at);
         let count = count.min(map.blocks() - at);
-        match run {
-            Run::Zeros => {}
-            Run::Metadata => {
+        match (run, content) {
+            (Run::Zeros, _) | (Run::File { .. }, None) => {}
+            (Run::Metadata, _) => {
                 let mut block = [0; BLOCK_SIZE];
                 for number in at..at + count {
                     map.render(number, &mut block);
                     image.write_all_at(&block, number * BLOCK_SIZE as u64)?;
                 }
             }
-            Run::File { inode, block } => {
+            (Run::File { inode, block }, Some(directory)) => {
                 if open.as_ref().is_none_or(|(id, _)| *id != inode) {
                     let path = directory.join(std::ffi::OsStr::from_bytes(&tree.path(inode)));
                     open = Some((inode, File::open(path)?));
