@@ -7,22 +7,21 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#define ORDER "/modules/order"
-
-void modules_open(struct module_list *list)
+void modules_open(struct module_list *list, const char *order)
 {
 	struct stat status;
 	list->text = list->next = NULL;
-	int fd = open(ORDER, O_RDONLY | O_CLOEXEC);
+	int fd = open(order, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
 	if (fstat(fd, &status) == 0 && (list->text = calloc(1, (size_t)status.st_size + 1)))
 		if (read(fd, list->text, (size_t)status.st_size) == status.st_size)
 			list->next = list->text;
 	close(fd);
-	unlink(ORDER);
+	unlink(order);
 }
 
 bool modules_load_next(struct module_list *list, char *error, size_t capacity)
@@ -48,4 +47,46 @@ bool modules_load_next(struct module_list *list, char *error, size_t capacity)
 	close(fd);
 	unlink(path);
 	return true;
+}
+
+bool modules_load_beside(struct module_process *process, const char *order)
+{
+	int ends[2];
+	if (pipe2(ends, O_CLOEXEC) != 0)
+		return false;
+	process->pid = fork();
+	if (process->pid == 0) {
+		struct module_list modules;
+		char error[512];
+		modules_open(&modules, order);
+		while (modules_load_next(&modules, error, sizeof error))
+			;
+		/* An empty report is a good one; one that cannot be written is found out when a file system is missing. */
+		if (write(ends[1], error, strlen(error)) < 0)
+			_exit(1);
+		_exit(0);
+	}
+	close(ends[1]);
+	process->report = ends[0];
+	if (process->pid > 0)
+		return true;
+	close(ends[0]);
+	return false;
+}
+
+void modules_wait(struct module_process *process, char *error, size_t capacity)
+{
+	size_t length = 0;
+	ssize_t got;
+	while (length + 1 < capacity) {
+		got = read(process->report, error + length, capacity - 1 - length);
+		if (got > 0)
+			length += (size_t)got;
+		else if (got == 0 || errno != EINTR)
+			break;
+	}
+	error[length] = 0;
+	close(process->report);
+	while (waitpid(process->pid, NULL, 0) < 0 && errno == EINTR)
+		;
 }

@@ -47,7 +47,7 @@ chmod +x "$tmp/root/init"
 
 parameters="quiet panic=-1 cryptomgr.notests initcall_blacklist=crypto_kdf108_init pci=lastbus=0 i8042.noaux
 i8042.nokbd 8250.nr_uarts=1 random.trust_cpu=on mitigations=off audit=0 rcupdate.rcu_expedited=1
-init_on_alloc=0 tsc=reliable no_timer_check"
+init_on_alloc=0 tsc=reliable no_timer_check swiotlb=noforce rodata=off"
 if [ "$cpus" = 1 ]; then parameters="$parameters noreplace-smp"; fi
 
 boot() {

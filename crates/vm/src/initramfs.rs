@@ -19,10 +19,16 @@ pub struct Features {
 }
 
 impl Features {
-    /// The modules, in the order in which they are worth loading: the disks' driver is last, because it reads the
-    /// disks as soon as it is loaded, and waits for them.
-    fn modules(&self) -> Vec<&str> {
+    /// The modules that the agent loads itself, the port's driver first: the host waits for its first word.
+    fn in_order(&self) -> Vec<&str> {
         let mut modules = CHANNEL_MODULES.to_vec();
+        modules.extend(self.disks.then_some("virtio_blk"));
+        modules
+    }
+
+    /// The modules that another process of the guest may load meanwhile, on another processor.
+    fn beside(&self) -> Vec<&str> {
+        let mut modules = Vec::new();
         for file_system in &self.file_systems {
             match file_system.as_str() {
                 // Built into every kernel that can have devtmpfs.
@@ -32,7 +38,6 @@ impl Features {
             }
         }
         modules.extend(self.network.then_some("virtio_net"));
-        modules.extend(self.disks.then_some("virtio_blk"));
         modules
     }
 }
@@ -42,7 +47,18 @@ impl Features {
 /// # Errors
 /// The kernel lacks a driver, or a module cannot be read.
 pub fn build(tree: &ModuleTree, features: &Features) -> Result<Vec<u8>, ModuleError> {
-    let modules = tree.resolve(&features.modules())?;
+    let mut order = features.in_order();
+    let mut beside = features.beside();
+    // The other process starts first: what shares a dependency with the agent's own list cannot be loaded there.
+    let agents = tree.resolve(&order)?;
+    for module in beside.clone() {
+        let needs = tree.resolve(&[module])?;
+        if needs.iter().any(|need| agents.iter().any(|other| other.name == need.name)) {
+            beside.retain(|other| *other != module);
+            order.push(module);
+        }
+    }
+    let (in_order, beside) = (tree.resolve(&order)?, tree.resolve(&beside)?);
     let mut cpio = CpioWriter::new();
     // The kernel opens it for PID 1 before devtmpfs is mounted.
     cpio.directory("dev", 0o755);
@@ -50,14 +66,16 @@ pub fn build(tree: &ModuleTree, features: &Features) -> Result<Vec<u8>, ModuleEr
     cpio.directory("root", 0o755);
     cpio.file("init", 0o755, AGENT);
     cpio.directory("modules", 0o755);
-    let mut order = String::new();
-    for module in &modules {
-        order.push_str(&module.name);
-        order.push_str(".ko\n");
-        let signed = module.read()?;
-        let content = if tree.takes_unsigned() { without_signature(&signed) } else { &signed };
-        cpio.file(&format!("modules/{}.ko", module.name), 0o600, content);
+    for (list, modules) in [("modules/order", &in_order), ("modules/beside", &beside)] {
+        let mut names = String::new();
+        for module in modules {
+            names.push_str(&module.name);
+            names.push_str(".ko\n");
+            let signed = module.read()?;
+            let content = if tree.takes_unsigned() { without_signature(&signed) } else { &signed };
+            cpio.file(&format!("modules/{}.ko", module.name), 0o600, content);
+        }
+        cpio.file(list, 0o600, names.as_bytes());
     }
-    cpio.file("modules/order", 0o600, order.as_bytes());
     Ok(cpio.finish())
 }
