@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use crate::output::answer;
 use clap::Args;
 use inarch_jobs::doctor::{self, Check, State};
 
@@ -17,14 +18,9 @@ pub struct DoctorArguments {
 /// Looks at everything; the status is 0 if `inarch run` works here, else 1.
 pub fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> {
     let checks = doctor::examine();
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&checks)?);
-    } else {
-        let colour = std::io::stdout().is_terminal();
-        for check in &checks {
-            println!("{}", line(check, colour));
-        }
-    }
+    let colour = std::io::stdout().is_terminal();
+    let lines = || checks.iter().map(|check| line(check, colour)).collect::<String>();
+    answer(if arguments.json { serde_json::to_string_pretty(&checks)? + "\n" } else { lines() })?;
     let works = checks.iter().all(|check| check.state != State::Missing);
     Ok(ExitCode::from(u8::from(!works)))
 }
@@ -42,5 +38,5 @@ fn line(check: &Check, colour: bool) -> String {
     if let Some(remedy) = &check.remedy {
         text += &format!("\n{:21}-> {remedy}", "");
     }
-    text
+    text + "\n"
 }

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod doctor;
+mod output;
 mod plan;
 mod run;
 mod serve;
@@ -19,6 +20,7 @@ use clap::error::ErrorKind;
 
 use arguments::{Arguments, Command};
 use inarch_jobs::JobError;
+use output::complain;
 
 /// Inarch or the VM failed; the command itself gave no status.
 const EXIT_FAILED: u8 = 125;
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("inarch: {error:#}");
+        complain(&error);
         match error.downcast_ref() {
             Some(JobError::Command { status, .. }) => ExitCode::from(*status),
             _ => ExitCode::from(EXIT_FAILED),
@@ -63,6 +65,6 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
     let words: Vec<&str> = first.trim_start_matches("error:").split_whitespace().collect();
-    eprintln!("inarch: {}; --help says more", words.join(" "));
+    complain(format_args!("{}; --help says more", words.join(" ")));
     ExitCode::from(EXIT_FAILED)
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::plan::{self, PlanReport};
 
+use crate::output::answer;
 use crate::size::show;
 use crate::source::SourceArguments;
 
@@ -27,11 +28,8 @@ pub struct PlanArguments {
 /// Plans a device, reads its first block and says what it is.
 pub fn run(arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     let report = plan::plan(&arguments.source, &arguments.filters.scan_options(&[])?)?;
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", table(&report));
-    }
+    let text = if arguments.json { serde_json::to_string_pretty(&report)? + "\n" } else { table(&report) };
+    answer(text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -12,6 +12,7 @@ use inarch_jobs::run::{self, Root, RunRequest, TreeMount};
 use inarch_tree::scan::OwnerMap;
 use inarch_vm::accel::AccelChoice;
 
+use crate::output::answer;
 use crate::source::SourceArguments;
 use crate::{size, tree_option};
 
@@ -22,7 +23,7 @@ Examples:
   inarch run -- make check                      test this directory in a VM, whatever it writes is thrown away
   inarch run -t                                 a shell in a VM over your own files
   inarch run --tree ~/src:/src,ro -w /src -- ls another directory, at another path, read-only
-  inarch run --root ./bookworm -- apt-get -y upgrade
+  inarch run --root ./bookworm --net -- apt-get -y upgrade
 
 Exit status: the command's own; 124 timed out; 125 inarch or the VM failed; 126 the command cannot be run; 127 not found.")]
 pub struct RunArguments {
@@ -103,7 +104,7 @@ pub struct MachineArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255))]
     pub cpus: Option<u32>,
 
-    /// Memory of the guest; half of this machine's, 4 GiB at most, where not given
+    /// Memory of the guest; half of this machine's, 2 GiB at most, where not given
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub mem: Option<u64>,
 
@@ -121,9 +122,11 @@ pub struct MachineArguments {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no number of seconds above 0");
+    let wrong = || format!("'{text}' is no number of seconds from above 0 to 1e9");
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero()).ok_or_else(wrong)
+    /// Some thirty years: an instant that lies further off cannot be computed everywhere.
+    const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+    Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero() && *d <= LONGEST).ok_or_else(wrong)
 }
 
 /// Runs the command; the status is the command's own.
@@ -131,7 +134,7 @@ pub fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let dry_run = arguments.dry_run;
     let request = request(arguments)?;
     if dry_run {
-        println!("{}", run::dry_run(&request)?);
+        answer(run::dry_run(&request)? + "\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     Ok(ExitCode::from(run::run(&request)?))
@@ -168,7 +171,7 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
 }
 
 fn tree(text: &OsStr, source: &SourceArguments) -> anyhow::Result<TreeMount> {
-    let option = tree_option::parse(text).map_err(anyhow::Error::msg).context("--tree")?;
+    let option = tree_option::parse(text).map_err(|error| anyhow::anyhow!("--tree: {error}"))?;
     let mut scan = source.scan_options(&option.exclude)?;
     scan.owner = option.owner.or(source.owner).unwrap_or(OwnerMap::Host);
     Ok(TreeMount { destination: option.destination, source: option.source, read_only: option.read_only, scan })

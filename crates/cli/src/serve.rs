@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use inarch_jobs::serve::{self, ServeRequest, Writes};
 
+use crate::output::answer;
 use crate::source::SourceArguments;
 
 /// Options of `inarch serve`.
@@ -85,7 +86,7 @@ pub fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         once: arguments.once,
     };
     if arguments.print_qemu_args {
-        println!("{}", serve::qemu_arguments(&request)?);
+        answer(serve::qemu_arguments(&request)? + "\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     serve::serve(&request)?;

@@ -1,5 +1,6 @@
 //! From a source to a device: scan, plan, overlay.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use inarch_tree::scan::{Report, ScanOptions, scan};
 
 use crate::JobError;
 use crate::identity::identity;
+use crate::notes::shown;
 
 /// Bytes that a device announces before its plan is known. The file system on it is smaller and says its own size;
 /// what lies beyond reads as zeros.
@@ -22,9 +24,6 @@ const MOST_FREE_BYTES: u64 = 256 << 30;
 /// The part of the overlay's disk that the guest's file system never counts on, as a fraction: rewriting what is
 /// there already takes overlay space that the guest does not know as used.
 const RESERVED_FRACTION: u64 = 8;
-
-/// Open descriptors that a device may hold for the files it reads.
-const OPEN_FILES: usize = 512;
 
 /// What becomes of a guest's writes.
 #[derive(Clone, Debug)]
@@ -62,6 +61,8 @@ pub(crate) struct Recipe {
     pub writes: Writes,
     /// Tells the disks of one guest apart (their UUIDs).
     pub ordinal: u8,
+    /// How many disks the guest has: they share the overlay's space and this process's descriptors.
+    pub disks: u8,
 }
 
 impl Recipe {
@@ -87,9 +88,15 @@ impl Recipe {
         let overlay = match &self.writes {
             Writes::Refused => None,
             Writes::ThrownAway(dir) => Some(Overlay::ephemeral(dir, blocks)?),
+            Writes::Kept(file) if self.takes_in(file) => {
+                return Err(JobError::Other(format!(
+                    "{}: the overlay lies in the tree that it is for, and would change it; put it somewhere else",
+                    shown(file)
+                )));
+            }
             Writes::Kept(file) => Some(Overlay::open_or_create(file, blocks, identity(&tree, &options))?),
         };
-        let files = HostFiles::new(scan.root, Arc::clone(&tree), OPEN_FILES);
+        let files = HostFiles::new(scan.root, Arc::clone(&tree), HostFiles::default_max_open() / self.sharers());
         let device = Device::new(plan.map, files, overlay, ANNOUNCED_BYTES / BLOCK_SIZE as u64);
         Ok(Prepared {
             device: Arc::new(device),
@@ -99,6 +106,20 @@ impl Recipe {
             scan_time,
             plan_time: started.elapsed() - scan_time,
         })
+    }
+
+    /// Whether a scan of the source would find `file`.
+    fn takes_in(&self, file: &Path) -> bool {
+        let parent = std::path::absolute(file).ok().and_then(|file| file.parent()?.canonicalize().ok());
+        let (Some(parent), Ok(source)) = (parent, self.source.canonicalize()) else {
+            return false;
+        };
+        let Ok(below) = parent.strip_prefix(&source) else {
+            return false;
+        };
+        let left_out = source == Path::new("/") && KERNEL_TREES.iter().any(|name| below.starts_with(name));
+        let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
+        !left_out && (self.scan.cross || device(&parent) == device(&source))
     }
 
     /// How much the guest may write: what the overlay's disk has, so that a full disk is the guest's own ENOSPC.
@@ -112,7 +133,12 @@ impl Recipe {
         let stat = rustix::fs::statvfs(dir)
             .map_err(|error| JobError::path(dir, "cannot keep the guest's writes there", error))?;
         let available = stat.f_bavail.saturating_mul(stat.f_frsize);
-        Ok((available - available / RESERVED_FRACTION).min(MOST_FREE_BYTES))
+        let share = available / self.sharers() as u64;
+        Ok((share - share / RESERVED_FRACTION).min(MOST_FREE_BYTES))
+    }
+
+    fn sharers(&self) -> usize {
+        usize::from(self.disks.max(1))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::notes::shown;
+
 /// Why a job could not be done. The text is what the user reads.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
@@ -10,7 +12,7 @@ pub enum JobError {
     #[error(transparent)]
     Scan(#[from] inarch_tree::scan::ScanError),
     /// The tree does not fit the format.
-    #[error("{}: {error}", source_path.display())]
+    #[error("{}: {error}", shown(source_path))]
     Plan {
         /// The source.
         source_path: PathBuf,
@@ -50,7 +52,7 @@ pub enum JobError {
     #[error(transparent)]
     Guest(#[from] inarch_vm::process::GuestFailure),
     /// The socket cannot be had.
-    #[error("{}: {reason}", path.display())]
+    #[error("{}: {reason}", shown(path))]
     Socket {
         /// Its path.
         path: PathBuf,
@@ -58,7 +60,7 @@ pub enum JobError {
         reason: String,
     },
     /// An operation on a path failed.
-    #[error("{}: {action}: {error}", path.display())]
+    #[error("{}: {action}: {error}", shown(path))]
     Path {
         /// The path.
         path: PathBuf,

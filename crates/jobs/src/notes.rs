@@ -1,5 +1,7 @@
 //! What the user should know when a device is no longer used.
 
+use std::fmt::Display;
+use std::io::Write;
 use std::path::Path;
 
 use inarch_block::Device;
@@ -18,10 +20,7 @@ pub(crate) fn notes(device: &Device, source: &Path, writable: Option<u64>) -> Ve
     let events = device.events();
     let changed = &events.changed;
     let mut lines: Vec<String> = (changed.named.iter().take(NAMED))
-        .map(|file| {
-            let path = source.join(&file.path);
-            format!("{} read as an I/O error in the guest: {}", path.display(), file.reason)
-        })
+        .map(|file| format!("{} read as an I/O error in the guest: {}", shown(&source.join(&file.path)), file.reason))
         .collect();
     if changed.count > lines.len() as u64 {
         lines.push(format!("so did {} more files that changed on the host", changed.count - lines.len() as u64));
@@ -38,4 +37,25 @@ pub(crate) fn notes(device: &Device, source: &Path, writable: Option<u64>) -> Ve
         ));
     }
     lines
+}
+
+/// A path as it is safe to print: names in a tree may hold line breaks and a terminal's control sequences.
+pub(crate) fn shown(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+/// Says a line on standard error. If nobody can hear it, it is not worth a failure.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "inarch: {line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_play_tricks_with_a_terminal() {
+        assert_eq!(shown(Path::new("/a b/ü\u{1b}]0;x\u{7}\n")), "/a b/ü\\u{1b}]0;x\\u{7}\\n");
+    }
 }

@@ -55,6 +55,7 @@ pub fn plan(source: &Path, scan: &ScanOptions) -> Result<PlanReport, JobError> {
         scan: scan.clone(),
         writes: Writes::ThrownAway(PathBuf::from("/var/tmp")),
         ordinal: 0,
+        disks: 1,
     };
     let prepared = recipe.prepare()?;
     let mut block = [0; BLOCK_SIZE];

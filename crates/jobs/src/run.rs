@@ -25,6 +25,7 @@ use inarch_vm::qemu::Qemu;
 use inarch_vm::session::{Outcome, Report, Streams};
 
 use crate::JobError;
+use crate::notes::say;
 use attempt::{DiskFailure, Guest, LiveDisk};
 use trees::Disk;
 
@@ -96,7 +97,7 @@ pub struct RunRequest {
 impl RunRequest {
     fn say(&self, line: impl std::fmt::Display) {
         if !self.quiet {
-            eprintln!("inarch: {line}");
+            say(line);
         }
     }
 }
@@ -146,6 +147,7 @@ struct Job<'a> {
     directory: Option<PathBuf>,
     disks: Vec<Disk>,
     memory: u64,
+    open_files: Option<(u64, u64)>,
 }
 
 impl<'a> Job<'a> {
@@ -153,7 +155,7 @@ impl<'a> Job<'a> {
         let memory = guest::memory(request.memory)?;
         let directory = command::directory(request)?;
         let disks = trees::disks(request, directory.as_deref())?;
-        Ok(Job { request, directory, disks, memory })
+        Ok(Job { request, directory, disks, memory, open_files: command::take_open_files_limit() })
     }
 
     fn start(&self, disk: &Disk, failure: &Arc<DiskFailure>) -> LiveDisk {
@@ -165,10 +167,10 @@ impl<'a> Job<'a> {
                 && files + directories > 0
             {
                 let source = source.display();
-                eprintln!(
-                    "inarch: {source}: {files} files and {directories} directories are not readable and left out \
+                say(format_args!(
+                    "{source}: {files} files and {directories} directories are not readable and left out \
                      (inarch plan {source} lists them)"
-                );
+                ));
             }
         })
     }
@@ -194,38 +196,56 @@ impl<'a> Job<'a> {
     }
 
     /// Boots with the acceleration that was asked for, or that works.
-    fn boot(&self, guest: &Guest, disks: &[LiveDisk], failure: &DiskFailure) -> Result<Report, JobError> {
+    fn boot(&self, guest: &Guest, disks: &[LiveDisk], failure: &Arc<DiskFailure>) -> Result<Report, JobError> {
         let request = self.request;
-        let streams = Streams::of_process()
-            .map_err(|error| JobError::Other(format!("a standard stream cannot be used: {error}")))?;
-        let session = command::session(request, &self.disks, self.directory.clone(), &streams)?;
-        let hold = |streams| |live| attempt::hold(live, &session, streams, request.timeout);
+        let streams = || {
+            Streams::of_process().map_err(|error| JobError::Other(format!("a standard stream cannot be used: {error}")))
+        };
+        let session = command::session(request, &self.disks, self.directory.clone(), &streams()?, self.open_files)?;
+        let attempt = |accel, patience| {
+            let streams = streams()?;
+            let hold = |live| attempt::hold(live, &session, streams, request.timeout, request.quiet);
+            Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, hold))
+        };
+        // A verdict that cannot be kept only costs the next run another look.
+        let remember = |verdict| drop(guest::verdicts().remember(subject(guest), verdict));
+        let fall_back = |reason: &str| request.say(format_args!("{reason}; the guest runs under TCG, which is slower"));
+        let mut suspect = None;
         let accel = match self.decide(guest)? {
             Decision::Use(accel) => accel,
             Decision::FallBack(reason) => {
-                request.say(format_args!("{reason}; the guest runs under TCG, which is slower"));
+                fall_back(&reason);
                 Accel::Tcg
             }
             Decision::TryKvm => {
-                let again = Streams::of_process()
-                    .map_err(|error| JobError::Other(format!("a standard stream cannot be used: {error}")))?;
-                let result = guest.attempt(Accel::Kvm, disks, failure, KVM_PATIENCE, hold(again));
-                let Some(reason) = kvm_failure(&result) else {
-                    // Not being able to remember only costs the next run another look.
-                    let _ = guest::verdicts().remember(subject(guest), Verdict::Works);
-                    return result;
+                let tried = attempt(Accel::Kvm, KVM_PATIENCE)?;
+                if tried.greeted {
+                    remember(Verdict::Works);
+                    return tried.result;
+                }
+                let Some(reason) = kvm_failure(&tried.result) else {
+                    return tried.result;
                 };
-                let _ = guest::verdicts().remember(subject(guest), Verdict::Broken(reason.clone()));
-                request.say(format_args!("{reason}; the guest runs under TCG, which is slower"));
+                fall_back(&reason);
+                suspect = Some(reason);
                 Accel::Tcg
             }
         };
-        let result = guest.attempt(accel, disks, failure, request.boot_timeout, hold(streams));
+        let tried = attempt(accel, request.boot_timeout)?;
+        // Only the same machine coming up without KVM shows that it was KVM's fault.
+        if let (true, Some(reason)) = (tried.greeted, suspect) {
+            remember(Verdict::Broken(reason));
+        }
+        if let (false, Accel::Kvm, Some(reason)) = (tried.greeted, accel, kvm_failure(&tried.result)) {
+            remember(Verdict::Broken(reason));
+        }
         // Asking QEMU for its version takes as long as starting it: it is asked when something went wrong.
-        if let Err(JobError::Guest(GuestFailure::Qemu { .. } | GuestFailure::PoweredOff { .. })) = result {
+        if let (false, Err(JobError::Guest(GuestFailure::Qemu { .. } | GuestFailure::PoweredOff { .. }))) =
+            (tried.greeted, &tried.result)
+        {
             guest.qemu.version()?;
         }
-        result
+        tried.result
     }
 }
 
@@ -233,7 +253,7 @@ fn subject(guest: &Guest) -> Subject<'_> {
     Subject { qemu: guest.qemu.path(), kernel: &guest.kernel.release }
 }
 
-/// Why an attempt says that KVM does not work; `None` if it says that it does, or nothing about it.
+/// Why a guest that did not speak makes KVM suspect; `None` if something else ended it.
 fn kvm_failure(result: &Result<Report, JobError>) -> Option<String> {
     match result {
         Err(JobError::Guest(GuestFailure::Silent { .. })) => {

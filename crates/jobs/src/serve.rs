@@ -1,7 +1,7 @@
 //! `serve blk`: a tree's device on a socket, for virtual machines that someone else starts.
 
 use std::fs::Metadata;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::thread;
 
 use inarch_tree::scan::ScanOptions;
-use inarch_vhost::Pending;
 use inarch_vhost::blk::{BlkOptions, BlkServer, StopHandle};
+use inarch_vhost::{Event, Pending};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::JobError;
 pub use crate::device::Writes;
 use crate::device::{ANNOUNCED_BYTES, Recipe};
-use crate::notes::notes;
+use crate::notes::{notes, say};
 
 /// The longest path a Unix socket can have: `sun_path` less its final NUL.
 const LONGEST_SOCKET_PATH: usize = 107;
@@ -70,10 +70,11 @@ pub fn serve(request: &ServeRequest) -> Result<(), JobError> {
         scan: request.scan.clone(),
         writes: request.writes.clone(),
         ordinal: 0,
+        disks: 1,
     };
     let pending = Arc::new(Pending::new());
     let preparing = {
-        let pending = Arc::clone(&pending);
+        let pending: Arc<Pending<_>> = Arc::clone(&pending);
         thread::spawn(move || {
             let prepared = recipe.prepare();
             match &prepared {
@@ -83,13 +84,8 @@ pub fn serve(request: &ServeRequest) -> Result<(), JobError> {
             prepared
         })
     };
-    eprintln!("QEMU:   {}", qemu_arguments(request)?);
-    eprintln!(
-        "memory: must be shared: -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem"
-    );
+    introduce(request)?;
     let read_only = matches!(request.writes, Writes::Refused);
-    eprintln!("guest:  mount -t ext4 {}/dev/disk/by-id/virtio-inarch-0 /mnt", if read_only { "-o ro " } else { "" });
-
     let options = BlkOptions {
         queues: request.queues(),
         capacity: ANNOUNCED_BYTES,
@@ -97,7 +93,11 @@ pub fn serve(request: &ServeRequest) -> Result<(), JobError> {
         serial: "inarch-0".into(),
         ..BlkOptions::default()
     };
-    let server = BlkServer::new(pending, options);
+    let server = BlkServer::new(Arc::clone(&pending), options).on_event(|event| match event {
+        // The guest has an error status for it, and the device remembers the files that changed.
+        Event::RequestFailed { .. } => {}
+        event => say(event),
+    });
     let stop = StopHandle::new().map_err(|error| JobError::Other(format!("cannot make an eventfd: {error}")))?;
     stop_on_signals(stop.clone())?;
     // A tree that cannot be planned ends the server with its reason.
@@ -113,18 +113,40 @@ pub fn serve(request: &ServeRequest) -> Result<(), JobError> {
     };
     let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
     guard.remove();
+    if pending.get().is_none() {
+        // Told to stop before the plan was made: nobody waits for it any more.
+        return Ok(());
+    }
     let prepared = planned.join().unwrap_or_else(|_| Err(JobError::Other("the plan failed".into())))?;
     for note in notes(&prepared.device, &request.source, prepared.writable_bytes()) {
-        eprintln!("inarch: {note}");
+        say(note);
     }
     served.map_err(|error| JobError::Other(format!("{}: {error}", request.socket.display())))
+}
+
+/// Says how to use the disk.
+fn introduce(request: &ServeRequest) -> Result<(), JobError> {
+    let option = if matches!(request.writes, Writes::Refused) { "-o ro " } else { "" };
+    let text = format!(
+        "QEMU:   {}\n\
+         memory: must be shared: -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem\n\
+         guest:  mount -t ext4 {option}/dev/disk/by-id/virtio-inarch-0 /mnt\n",
+        qemu_arguments(request)?
+    );
+    // Whoever does not listen knows it already.
+    let _ = io::stderr().write_all(text.as_bytes());
+    Ok(())
 }
 
 fn stop_on_signals(stop: StopHandle) -> Result<(), JobError> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
         .map_err(|error| JobError::Other(format!("cannot catch signals: {error}")))?;
     thread::spawn(move || {
-        for _ in signals.forever() {
+        for signal in signals.forever() {
+            if stop.is_stopped() {
+                // Asked twice. The socket's guard sees our end.
+                std::process::exit(128 + signal);
+            }
             stop.stop();
         }
     });

@@ -1,5 +1,6 @@
 //! One boot: disks, machine, session.
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -8,21 +9,21 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_block::Device;
-use inarch_vhost::Pending;
 use inarch_vhost::blk::{BlkOptions, BlkServer};
+use inarch_vhost::{Event, Pending};
 use inarch_vm::accel::Accel;
 use inarch_vm::kernel::Kernel;
 use inarch_vm::machine::{self, Machine, Source};
 use inarch_vm::process::{Process, Symptom};
 use inarch_vm::protocol::SessionRequest;
 use inarch_vm::qemu::{Qemu, QemuCommand};
-use inarch_vm::session::{Report, Session, SessionError, SessionOptions, Streams};
+use inarch_vm::session::{Outcome, Report, Session, SessionError, SessionOptions, Streams};
 use rustix::fs::MemfdFlags;
 
 use super::trees::Disk;
 use crate::JobError;
 use crate::device::{ANNOUNCED_BYTES, Prepared};
-use crate::notes::notes;
+use crate::notes::{notes, say, shown};
 
 /// A disk whose device is being made in the background.
 pub(super) struct LiveDisk {
@@ -76,16 +77,19 @@ impl LiveDisk {
         };
         let writable = Arc::clone(&live.writable);
         let (recipe, failure) = (disk.recipe.clone(), Arc::clone(failure));
-        thread::spawn(move || match recipe.prepare() {
-            Ok(prepared) => {
-                // Only this thread sets it.
-                prepared.writable_bytes().map(|bytes| writable.set(bytes));
-                pending.set(Ok(Arc::clone(&prepared.device)));
-                ready(&prepared);
-            }
-            Err(error) => {
-                pending.set(Err(error.to_string()));
-                failure.set(error);
+        thread::spawn(move || {
+            give_way();
+            match recipe.prepare() {
+                Ok(prepared) => {
+                    // Only this thread sets it.
+                    prepared.writable_bytes().map(|bytes| writable.set(bytes));
+                    pending.set(Ok(Arc::clone(&prepared.device)));
+                    ready(&prepared);
+                }
+                Err(error) => {
+                    pending.set(Err(error.to_string()));
+                    failure.set(error);
+                }
             }
         });
         live
@@ -109,7 +113,7 @@ impl LiveDisk {
     }
 
     /// Serves the disk on one end of a new connection; gives the other.
-    fn connect(&self, queues: u16) -> Result<OwnedFd, JobError> {
+    fn connect(&self, queues: u16, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;
         let options = BlkOptions {
             queues,
@@ -118,9 +122,28 @@ impl LiveDisk {
             serial: self.serial.as_str().into(),
             ..BlkOptions::default()
         };
-        let server = BlkServer::new(Arc::clone(&self.pending), options);
-        // It ends when QEMU does. What goes wrong on the way is an error status in the guest; the device remembers why.
-        thread::spawn(move || server.serve_stream(ours));
+        let (source, failure) = (self.source.clone(), Arc::clone(failure));
+        let fail = move |reason: &dyn std::fmt::Display| {
+            failure.set(JobError::Other(format!("{}: its disk can no longer be served: {reason}", shown(&source))));
+        };
+        let fail = Arc::new(fail);
+        let on_event = {
+            let fail = Arc::clone(&fail);
+            // A request that failed is an error status in the guest, and the device remembers why; a queue that
+            // stands still would let the guest wait for ever.
+            move |event: Event| match event {
+                Event::QueueStopped { .. } => fail(&event),
+                Event::RequestPanicked { .. } => say(event),
+                _ => {}
+            }
+        };
+        let server = BlkServer::new(Arc::clone(&self.pending), options).on_event(on_event);
+        // It ends when QEMU does.
+        thread::spawn(move || {
+            if let Err(error) = server.serve_stream(ours) {
+                fail(&error);
+            }
+        });
         Ok(theirs)
     }
 }
@@ -135,6 +158,14 @@ pub(super) struct Guest {
     pub network: bool,
 }
 
+/// How a boot went.
+pub(super) struct Attempt {
+    /// Whether the agent spoke. If so the command may have run, and must not run again.
+    pub greeted: bool,
+    /// The session's report, or what ended it early.
+    pub result: Result<Report, JobError>,
+}
+
 /// The sockets on our side of a machine.
 struct Ends {
     agent: UnixStream,
@@ -142,50 +173,50 @@ struct Ends {
 }
 
 impl Guest {
-    /// Boots and holds the session.
-    ///
-    /// # Errors
-    /// [`JobError::Guest`] with [`GuestFailure::Silent`](inarch_vm::process::GuestFailure::Silent) if the guest does
-    /// not speak within `patience`; the command was not started then.
+    /// Boots, and holds the session once the guest has spoken, which it must within `patience`.
     pub fn attempt(
         &self,
         accel: Accel,
         disks: &[LiveDisk],
-        failure: &DiskFailure,
+        failure: &Arc<DiskFailure>,
         patience: Duration,
         session: impl FnOnce(Session) -> Result<Report, SessionError>,
-    ) -> Result<Report, JobError> {
-        let (command, ends) = self.machine(accel, disks)?;
-        let process = Arc::new(Process::spawn(command, ends.console)?);
+    ) -> Attempt {
+        let started = self.machine(accel, disks, failure).and_then(|(command, ends)| {
+            let process = Arc::new(Process::spawn(command, ends.console)?);
+            Ok((process, ends.agent))
+        });
+        let (process, agent) = match started {
+            Ok(started) => started,
+            Err(error) => return Attempt { greeted: false, result: Err(error) },
+        };
         failure.watch(&process);
-        let result = Session::greet(ends.agent, patience).and_then(session);
-        if let Some(error) = failure.take() {
-            process.kill();
-            return Err(error);
-        }
-        match result {
-            Ok(report) if report.outcome == inarch_vm::session::Outcome::GuestDied => {
-                Err(process.explain(Symptom::Closed).into())
-            }
-            Ok(report) => {
-                process.kill();
-                Ok(report)
-            }
-            Err(SessionError::Closed) => Err(process.explain(Symptom::Closed).into()),
-            Err(SessionError::NoHello { waited }) => Err(process.explain(Symptom::Silence(waited)).into()),
-            Err(error) => {
-                process.kill();
-                Err(error.into())
-            }
-        }
+        let (greeted, result) = match Session::greet(agent, patience) {
+            Ok(live) => (true, session(live)),
+            Err(error) => (false, Err(error)),
+        };
+        let result = match (failure.take(), result) {
+            (Some(error), _) => Err(error),
+            (None, Ok(report)) if report.outcome != Outcome::GuestDied => Ok(report),
+            (None, Ok(_) | Err(SessionError::Closed)) => Err(process.explain(Symptom::Closed).into()),
+            (None, Err(SessionError::NoHello { waited })) => Err(process.explain(Symptom::Silence(waited)).into()),
+            (None, Err(error)) => Err(error.into()),
+        };
+        process.kill();
+        Attempt { greeted, result }
     }
 
     /// The command line, for people to read: its descriptors are not connected to anything.
     pub fn command_line(&self, accel: Accel, disks: &[LiveDisk]) -> Result<String, JobError> {
-        Ok(self.machine(accel, disks)?.0.shell_line())
+        Ok(self.machine(accel, disks, &Arc::default())?.0.shell_line())
     }
 
-    fn machine(&self, accel: Accel, disks: &[LiveDisk]) -> Result<(QemuCommand, Ends), JobError> {
+    fn machine(
+        &self,
+        accel: Accel,
+        disks: &[LiveDisk],
+        failure: &Arc<DiskFailure>,
+    ) -> Result<(QemuCommand, Ends), JobError> {
         let (agent, agent_theirs) = pair()?;
         let (console, console_theirs) = pair()?;
         let queues = self.cpus.clamp(1, 8) as u16;
@@ -193,7 +224,7 @@ impl Guest {
             .iter()
             .enumerate()
             .map(|(i, disk)| {
-                let socket = Source::Descriptor(disk.connect(queues)?);
+                let socket = Source::Descriptor(disk.connect(queues, failure)?);
                 Ok(machine::Disk { socket, id: format!("tree{i}"), queues })
             })
             .collect::<Result<_, JobError>>()?;
@@ -219,8 +250,17 @@ pub(super) fn hold(
     request: &SessionRequest,
     streams: Streams,
     timeout: Option<Duration>,
+    quiet: bool,
 ) -> Result<Report, SessionError> {
-    let warn = |line: &str| eprintln!("inarch: {line}");
+    /// A guest that has more to complain of is not heard.
+    const MOST_WARNINGS: u32 = 20;
+    let warnings = Cell::new(0);
+    let warn = |line: &str| {
+        warnings.set(warnings.get() + 1);
+        if !quiet && warnings.get() <= MOST_WARNINGS {
+            say(line);
+        }
+    };
     session.run(request, streams, &SessionOptions { timeout, signals: true, warn: &warn, ..SessionOptions::default() })
 }
 
@@ -228,6 +268,14 @@ fn pair() -> Result<(UnixStream, OwnedFd), JobError> {
     let (ours, theirs) =
         UnixStream::pair().map_err(|error| JobError::Other(format!("cannot make a socket: {error}")))?;
     Ok((ours, theirs.into()))
+}
+
+/// Lets the machine's processors go first where there are not enough for all: the guest needs its disk only after its
+/// kernel is up. Inherited by the threads that the calling one starts.
+fn give_way() {
+    const NICE: i32 = 15;
+    // A priority that cannot be lowered is no reason not to scan.
+    let _ = rustix::process::setpriority_process(None, NICE);
 }
 
 /// A file without a name that holds `bytes`.

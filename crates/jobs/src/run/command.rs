@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use inarch_vm::protocol::{Mount, MountSource, Network, SessionRequest, User};
 use inarch_vm::session::Streams;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::trees::Disk;
 use super::{Root, RunRequest};
@@ -33,9 +34,11 @@ const OF_THE_TERMINAL: [&str; 5] = ["TERM", "COLORTERM", "LANG", "LC_ALL", "TZ"]
 /// Where the guest works: as asked for, or here where the root is this machine's.
 pub(super) fn directory(request: &RunRequest) -> Result<Option<PathBuf>, JobError> {
     match (&request.working_directory, &request.root) {
-        (Some(directory), Root::Host) if directory.is_relative() => {
-            let here = current_directory()?;
-            Ok(Some(here.join(directory)))
+        (Some(directory), Root::Host) => {
+            let directory =
+                if directory.is_relative() { current_directory()?.join(directory) } else { directory.clone() };
+            // Through a symlink it may lie in a tree that the name does not show.
+            Ok(Some(directory.canonicalize().unwrap_or(directory)))
         }
         (Some(directory), _) if directory.is_relative() => Err(JobError::Other(format!(
             "-w {}: with a root of its own the guest needs an absolute path",
@@ -59,6 +62,7 @@ pub(super) fn session(
     disks: &[Disk],
     directory: Option<PathBuf>,
     streams: &Streams,
+    open_files: Option<(u64, u64)>,
 ) -> Result<SessionRequest, JobError> {
     let root_is_host = request.root == Root::Host;
     let user = match &request.user {
@@ -71,7 +75,6 @@ pub(super) fn session(
     mounts.push(Mount::tmpfs("/tmp"));
     mounts.extend(disks.iter().filter(|disk| !disk.is_root()).map(mount));
     let usual_size = inarch_vm::protocol::WindowSize { rows: 24, columns: 80 };
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     Ok(SessionRequest {
         command: command(request)?,
         environment: environment(request),
@@ -82,7 +85,7 @@ pub(super) fn session(
         network: request.net.then_some(Network::QEMU_USER),
         mounts,
         terminal: request.terminal.then(|| streams.window_size().unwrap_or(usual_size)),
-        open_files: limit.current.zip(limit.maximum),
+        open_files,
         umask: Some(umask().unwrap_or(0o022)),
         clean_shutdown: false,
     })
@@ -151,6 +154,19 @@ fn user(text: &str) -> Result<User, JobError> {
         (None, None) if !text.is_empty() => Ok(User::Name(text.to_owned())),
         _ => Err(JobError::Other(format!("-u {text}: write a name of the guest's, or UID[:GID]"))),
     }
+}
+
+/// This process's soft and hard limit of open files: the command's own. After this call our soft limit is higher,
+/// because the trees' files are opened by us.
+pub(super) fn take_open_files_limit() -> Option<(u64, u64)> {
+    const ENOUGH: u64 = 4096;
+    let limit = getrlimit(Resource::Nofile);
+    let raised = limit.maximum.map_or(ENOUGH, |maximum| maximum.min(ENOUGH));
+    if limit.current.is_some_and(|current| current < raised) {
+        // Refused, the caches of open files are smaller.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum });
+    }
+    limit.current.zip(limit.maximum)
 }
 
 /// This process's file mode creation mask. Reading it would mean to change it; the kernel shows it as well.

@@ -13,14 +13,17 @@ use crate::JobError;
 /// The least memory that a guest comes up in, with room for a small command.
 const LEAST_MEMORY: u64 = 128 << 20;
 
-/// The memory that a guest gets at most unless more is asked for.
-const USUAL_MEMORY: u64 = 4 << 30;
+/// The memory that a guest gets at most unless more is asked for: from 4 GiB on its kernel takes 0.3 s longer to boot
+/// under TCG.
+const USUAL_MEMORY: u64 = 2 << 30;
 
-/// Where things are kept that can be made again: `$XDG_CACHE_HOME/inarch`, or `~/.cache/inarch`.
+/// Where things are kept that can be made again: `$XDG_CACHE_HOME/inarch`, or `~/.cache/inarch`. Without either root
+/// has a directory that nobody else can write to, and a user has none: a path in which nothing can be made.
 fn cache_directory() -> PathBuf {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    base.unwrap_or_else(|| PathBuf::from("/var/tmp/inarch-cache")).join("inarch")
+    let without_home = if rustix::process::geteuid().is_root() { "/var/cache" } else { "/dev/null" };
+    base.unwrap_or_else(|| PathBuf::from(without_home)).join("inarch")
 }
 
 /// The guest's kernel: the one named, or the best of /boot.

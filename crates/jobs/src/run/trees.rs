@@ -5,10 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use inarch_tree::scan::ScanOptions;
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 
 use super::{Root, RunRequest};
 use crate::JobError;
 use crate::device::{KERNEL_TREES, Recipe, Writes};
+use crate::notes::shown;
 
 /// A tree and where the guest mounts it.
 #[derive(Clone, Debug)]
@@ -42,7 +44,8 @@ pub(super) fn disks(request: &RunRequest, directory: Option<&Path>) -> Result<Ve
     for tree in &request.trees {
         let destination = match &tree.destination {
             Some(destination) => destination.clone(),
-            None => absolute(&tree.source)?,
+            None => std::path::absolute(&tree.source)
+                .map_err(|error| JobError::path(&tree.source, "cannot be used as a tree", error))?,
         };
         let destination = clean(&destination)?;
         if destination == Path::new("/") {
@@ -58,30 +61,32 @@ pub(super) fn disks(request: &RunRequest, directory: Option<&Path>) -> Result<Ve
     if wanted.len() > MOST_DISKS {
         return Err(JobError::Other(format!("{} trees are too many; a guest takes {MOST_DISKS}", wanted.len())));
     }
-    wanted.sort_by_key(|(_, destination, ..)| destination.components().count());
+    wanted.sort_by_key(|(_, destination, ..)| (destination.components().count(), destination.clone()));
     if let Some(pair) = wanted.windows(2).find(|pair| pair[0].1 == pair[1].1) {
         return Err(JobError::Other(format!("two trees are to be mounted at {}", pair[0].1.display())));
     }
-    wanted.into_iter().enumerate().map(|(i, wanted)| disk(request, i as u8, wanted)).collect()
+    let count = wanted.len() as u8;
+    wanted.into_iter().zip(0..).map(|(wanted, i)| disk(request, (i, count), wanted)).collect()
 }
 
 fn disk(
     request: &RunRequest,
-    ordinal: u8,
+    (ordinal, disks): (u8, u8),
     (source, destination, scan, read_only): (PathBuf, PathBuf, ScanOptions, bool),
 ) -> Result<Disk, JobError> {
     // What is wrong with a source is said before a machine is started for it.
     match std::fs::metadata(&source) {
         Ok(metadata) if metadata.is_dir() => {}
-        Ok(_) => return Err(JobError::Other(format!("{}: not a directory", source.display()))),
+        Ok(_) => return Err(JobError::Other(format!("{}: not a directory", shown(&source)))),
         Err(error) => return Err(JobError::path(&source, "cannot be used as a tree", error)),
     }
     let writes = if read_only { Writes::Refused } else { Writes::ThrownAway(request.overlay_dir.clone()) };
-    let recipe = Recipe { source, scan, writes, ordinal };
+    let recipe = Recipe { source, scan, writes, ordinal, disks };
     Ok(Disk { recipe, destination, read_only, serial: format!("inarch-{ordinal}") })
 }
 
-/// Whether the guest sees this machine's `directory` by the trees it has already.
+/// Whether the guest sees this machine's `directory` by the trees it has already. One that does not exist here may
+/// exist there; the guest will say.
 fn is_covered(directory: &Path, trees: &[(PathBuf, PathBuf, ScanOptions, bool)]) -> bool {
     let below_a_tree =
         trees.iter().any(|(_, destination, ..)| destination != Path::new("/") && directory.starts_with(destination));
@@ -90,13 +95,21 @@ fn is_covered(directory: &Path, trees: &[(PathBuf, PathBuf, ScanOptions, bool)])
         _ => None,
     });
     let of_the_guest = first.is_some_and(|first| KERNEL_TREES.iter().any(|name| first == OsStr::new(name)));
-    let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
     let crosses = trees.first().is_some_and(|(_, _, scan, _)| scan.cross);
-    below_a_tree || (!of_the_guest && (crosses || device(directory) == device(Path::new("/"))))
+    let mounted = || directory.ancestors().any(|path| path != Path::new("/") && is_mount_point(path));
+    below_a_tree || !directory.exists() || (!of_the_guest && (crosses || !mounted()))
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, JobError> {
-    std::fs::canonicalize(path).map_err(|error| JobError::path(path, "cannot be used as a tree", error))
+/// Whether something is mounted at `path`: the scan's own rule, which sees bind mounts too.
+fn is_mount_point(path: &Path) -> bool {
+    let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
+    match rustix::fs::statx(rustix::fs::CWD, path, AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE) {
+        Ok(status) if status.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) => {
+            status.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+        }
+        // Before Linux 5.8.
+        _ => path.parent().is_some_and(|parent| device(path) != device(parent)),
+    }
 }
 
 /// An absolute path without `.`, `..` and double slashes.

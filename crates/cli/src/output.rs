@@ -1,0 +1,19 @@
+//! Standard output and standard error of the commands.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+/// Prints an answer. A reader that has gone (`| head`) has what it wanted.
+pub fn answer(text: impl Display) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match write!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(anyhow::anyhow!("cannot write to standard output: {error}")),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Tells a failure in one line. If nobody can hear it, the status still says so.
+pub fn complain(text: impl Display) {
+    let _ = writeln!(io::stderr(), "inarch: {text}");
+}
