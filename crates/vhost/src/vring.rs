@@ -223,11 +223,6 @@ impl<D: VirtioDevice> Runner<D> {
     /// Handles everything that is available, until the driver is to notify again.
     fn serve(&mut self) -> Result<(), VringError> {
         let memory = self.context.memory.memory();
-        if self.queue.avail_idx(&*memory, Ordering::Acquire)?.0 != self.queue.next_avail()
-            && !self.context.device.wait_until_ready(&self.stop)
-        {
-            return Ok(());
-        }
         let call = &self.call;
         process_available(self.index, &mut self.queue, &memory, &*self.context.device, &self.stop, || {
             if let Some(call) = call.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
@@ -245,6 +240,8 @@ const LONGEST_DELAY: Duration = Duration::from_micros(100);
 /// about the next one, or `stop` is set. Calls `interrupt` once for each batch if the driver wants to know, and more
 /// often if the batch takes long.
 ///
+/// No request is taken before the device is ready for it; if `stop` is set first, it stays available.
+///
 /// # Errors
 /// The ring is unreadable or breaks virtio's rules; it cannot be served until the driver resets it.
 pub fn process_available<D: VirtioDevice>(
@@ -261,6 +258,10 @@ pub fn process_available<D: VirtioDevice>(
         let mut untold = false;
         // One batch is what is available now; the driver learns of its end before more is taken.
         let batch = queue.avail_idx(memory, Ordering::Acquire)?;
+        // Asked for each batch: the first request may come at any moment after the last look at the ring.
+        if queue.next_avail() != batch.0 && !device.wait_until_ready(stop) {
+            return Ok(());
+        }
         while queue.next_avail() != batch.0 && !stop.is_set() {
             let chain = queue.iter(memory)?.next().ok_or(VringError::Unreadable)?;
             let head = chain.head_index();

@@ -43,6 +43,7 @@ impl<D: BlockDevice> VirtioBlk<D> {
     fn execute(&self, operation: Operation<'_>) -> Result<u64, Failure> {
         let device = match self.device.get() {
             Some(Ok(device)) => device,
+            // There is an outcome: no request is taken before `wait_until_ready` has seen it.
             Some(Err(_)) | None => return Err(Failure::IoError),
         };
         match operation {
@@ -189,7 +190,7 @@ impl<D: BlockDevice> VirtioDevice for VirtioBlk<D> {
             Err(failure) => (failure as u8, 0),
         };
         match status.write_obj(code, 0) {
-            // A chain has less than 4 GiB.
+            // The data is at most `MAX_REQUEST_BYTES`.
             Ok(()) => u32::try_from(data.saturating_add(1)).unwrap_or(u32::MAX),
             Err(_) => 0,
         }

@@ -84,7 +84,7 @@ pub struct DriverQueue {
 }
 
 impl DriverQueue {
-    fn new(memory: &GuestMemoryMmap<()>, index: u16, size: u16) -> DriverQueue {
+    pub fn new(memory: &GuestMemoryMmap<()>, index: u16, size: u16) -> DriverQueue {
         DriverQueue {
             memory: memory.clone(),
             base: u64::from(index) * QUEUE_STRIDE,
