@@ -2,14 +2,16 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::disk::{MemoryDisk, sector};
 use common::*;
 use inarch_vhost::Pending;
-use inarch_vhost::blk::{BlkOptions, MAX_RANGE_SECTORS, MAX_RANGES};
+use inarch_vhost::blk::{BlkOptions, BlockDevice, MAX_RANGE_SECTORS, MAX_RANGES, MAX_REQUEST_BYTES};
 use vhost::VhostBackend;
+use vm_memory::VolatileSlice;
 
 const IN: u32 = 0;
 const OUT: u32 = 1;
@@ -226,6 +228,76 @@ fn a_chain_of_more_pieces_than_a_queue_may_hold_fails() {
     assert_eq!(queue.run(0), 1);
     assert_eq!(rig.front_end.byte(STATUS), IOERR);
     rig.check_unharmed();
+}
+
+/// A device larger than any that moves no byte.
+#[derive(Default)]
+struct Vast {
+    lengths: Mutex<Vec<u64>>,
+}
+
+impl Vast {
+    fn saw(&self, slices: &[VolatileSlice<'_>]) -> io::Result<()> {
+        self.lengths.lock().unwrap().push(slices.iter().map(|slice| slice.len() as u64).sum());
+        Ok(())
+    }
+}
+
+impl BlockDevice for Vast {
+    fn capacity(&self) -> u64 {
+        1 << 50
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, _offset: u64, out: &[VolatileSlice<'_>]) -> io::Result<()> {
+        self.saw(out)
+    }
+
+    fn write_at(&self, _offset: u64, data: &[VolatileSlice<'_>]) -> io::Result<()> {
+        self.saw(data)
+    }
+
+    fn discard(&self, _offset: u64, _length: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn write_zeroes(&self, _offset: u64, _length: u64, _unmap: bool) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_chain_that_names_the_same_memory_again_and_again_is_bounded() {
+    let vast = Arc::new(Vast::default());
+    let options = BlkOptions { capacity: vast.capacity(), ..BlkOptions::default() };
+    let served = serve(Arc::new(Pending::ready(Arc::clone(&vast))), options);
+    let mut front_end = FrontEnd::start(served.stream, DRIVER_FEATURES, 1, 64);
+    let inner = BUFFERS + 0x80000;
+    let all = (2 * REGION) as u32;
+    let most = (MAX_REQUEST_BYTES / u64::from(all)) as usize;
+    for (kind, buffer) in [(IN, writable(0, all)), (OUT, readable(0, all))] {
+        for (count, extra, expected) in [(most, None, OK), (most, Some(512), IOERR), (500, None, IOERR)] {
+            front_end.put_header(HEADER, kind, 0);
+            let mut chain = vec![readable(HEADER, 16)];
+            chain.extend(std::iter::repeat_n(buffer, count));
+            chain.extend(extra.map(|length| Descriptor { length, ..buffer }));
+            chain.push(writable(STATUS, 1));
+            let queue = &mut front_end.queues[0];
+            queue.put_chain(inner, 0, &chain);
+            let length = 16 * chain.len() as u32;
+            queue.put_descriptor(queue.table(), 0, Descriptor { address: inner, length, flags: INDIRECT, next: 0 });
+            queue.run(0);
+            assert_eq!(front_end.byte(STATUS), expected, "type {kind}, {count} times {all} bytes and {extra:?}");
+        }
+    }
+    assert_eq!(*vast.lengths.lock().unwrap(), [MAX_REQUEST_BYTES; 2]);
 }
 
 fn range(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {

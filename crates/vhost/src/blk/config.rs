@@ -12,6 +12,11 @@ pub const BLOCK_SIZE: u32 = 4096;
 /// Most pieces of memory that the data of a request may lie in, however large the queue is.
 pub const MAX_SEGMENTS: u32 = 1022;
 
+/// Most bytes of data in one request: 1 GiB. virtio forbids chains of more than 4 GiB (virtio 1.2, section 2.7.4.2);
+/// without a bound, a chain that names the same memory again and again asks for terabytes. The largest requests known
+/// are those of edk2's VirtioBlkDxe, 1 GiB; Linux sends a few MiB, `queue/max_sectors_kb`.
+pub const MAX_REQUEST_BYTES: u64 = 1 << 30;
+
 /// Most ranges in one discard or write-zeroes request.
 pub const MAX_RANGES: u32 = 32;
 

@@ -8,7 +8,7 @@ mod request;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
-pub use config::{BLOCK_SIZE, MAX_RANGE_SECTORS, MAX_RANGES, SECTOR_SIZE};
+pub use config::{BLOCK_SIZE, MAX_RANGE_SECTORS, MAX_RANGES, MAX_REQUEST_BYTES, SECTOR_SIZE};
 pub use device::BlockDevice;
 pub use disk::VirtioBlk;
 

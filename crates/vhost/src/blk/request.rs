@@ -15,7 +15,7 @@ use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, VolatileSlice}
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use super::config::{MAX_RANGE_SECTORS, MAX_RANGES, MAX_SEGMENTS, SECTOR_SIZE};
+use super::config::{MAX_RANGE_SECTORS, MAX_RANGES, MAX_REQUEST_BYTES, MAX_SEGMENTS, SECTOR_SIZE};
 use crate::memory::GuestMemory;
 
 /// Most pieces of memory in one direction of a chain: data, and a header or status byte that crosses a border.
@@ -221,8 +221,10 @@ fn add_pieces<'a>(pieces: &mut Pieces<'a>, descriptor: &Descriptor, memory: &'a 
     true
 }
 
+/// Bytes in all of `pieces`; more than [`MAX_REQUEST_BYTES`] fail.
 fn total(pieces: &Pieces<'_>) -> Result<u64, Failure> {
-    pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.len() as u64)).ok_or(Failure::IoError)
+    let total = pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.len() as u64));
+    total.filter(|total| *total <= MAX_REQUEST_BYTES).ok_or(Failure::IoError)
 }
 
 /// The range of `length` bytes from `sector`: whole sectors, at least one, within the capacity.
