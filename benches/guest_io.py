@@ -87,9 +87,9 @@ def main():
                 f"{INARCH} serve blk {tree} --socket {socket} --print-qemu-args", shell=True, text=True
             )
             command = (
-                "qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 4G -machine q35,memory-backend=mem "
+                "qemu-system-x86_64 -accel tcg,thread=multi -cpu max,-erms,-fsrm -smp 2 -m 4G -machine q35,memory-backend=mem "
                 f"-nodefaults -no-user-config -display none -serial stdio -no-reboot -kernel /boot/vmlinuz-{kernel} "
-                f"-initrd {initrd} -append 'console=ttyS0 quiet panic=-1 mitigations=off' "
+                f"-initrd {initrd} -append 'console=ttyS0 quiet panic=-1 mitigations=off swiotlb=noforce rodata=off' "
                 f"-drive file={image},if=none,id=raw,format=raw -device virtio-blk-pci,drive=raw,serial=raw,num-queues=2 "
                 f"-object memory-backend-memfd,id=mem,size=4G,share=on {arguments}"
             )
