@@ -14,7 +14,8 @@ demo: all
 
 test: setup-test
 	cargo build --release
-	cargo test --workspace --release
+	cargo test --release --workspace --exclude inarch
+	cargo test --release -p inarch -- --test-threads 1
 
 lint: setup
 	cargo fmt --all --check
