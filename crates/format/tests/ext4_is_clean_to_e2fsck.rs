@@ -53,6 +53,20 @@ fn a_directory_of_a_million_files() {
 }
 
 #[test]
+fn a_directory_of_more_extents_than_an_inode_holds() {
+    // 13 of these names fill a leaf; 4 extents of 32,768 blocks are what the inode holds.
+    let mut b = builder();
+    let dir = b.add(b"crowd", &directory()).unwrap();
+    b.list(dir).unwrap();
+    let first = b.add(format!("{:0255}", 0).as_bytes(), &file(0)).unwrap();
+    for i in 1..4 * 32_768 * 13 {
+        b.link(format!("{i:0255}").as_bytes(), first).unwrap();
+    }
+    let plan = assert_clean_plan(b.finish().unwrap(), &small());
+    assert!(plan.summary.directory_blocks > 4 * 32_768);
+}
+
+#[test]
 fn more_subdirectories_than_a_link_count_holds() {
     for count in [64_998, 64_999, 65_001] {
         assert_clean_plan(crowd(count, &directory()), &small());

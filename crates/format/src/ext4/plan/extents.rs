@@ -75,6 +75,11 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
+    /// The start of `blocks` blocks in one run without holes.
+    pub(crate) fn contiguous(blocks: u32) -> Cursor {
+        Cursor { next_range: 0, logical: 0, remaining: blocks, offset: 0 }
+    }
+
     /// The first block within the file that the leaf maps.
     pub(crate) fn logical(&self) -> u32 {
         self.logical

@@ -13,7 +13,7 @@ use crate::ext4::spec::{BLOCK_SIZE, LINK_MAX};
 /// Blocks of the `lost+found` that is added: so many that `e2fsck` need not make it larger.
 const LOST_AND_FOUND_BLOCKS: u64 = 4;
 
-/// A file whose extents need blocks of their own.
+/// A file or directory whose extents need blocks of their own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExtentTree {
     pub(crate) node: u32,
@@ -22,7 +22,8 @@ pub(crate) struct ExtentTree {
     /// Its first leaf in [`Measured::extent_leaves`].
     pub(crate) first_leaf: usize,
     pub(crate) leaves: usize,
-    /// Where its content starts, in blocks from the start of the data region.
+    /// Where its content starts, in blocks from the start of the data region; a directory's, from the first block of
+    /// all directories.
     pub(crate) data_start: u64,
     /// Blocks of content.
     pub(crate) data_blocks: u64,
@@ -106,7 +107,7 @@ impl Measured {
             measured.newest_mtime = measured.newest_mtime.max(inode.mtime().seconds);
             if inode.file_type() == FileType::Directory {
                 let extra = (id == InodeId::ROOT && !own_lost_and_found).then_some(LOST_AND_FOUND);
-                measured.directories.push(tree, id, &options.hash_seed, extra)?;
+                measured.add_directory(tree, id, &options.hash_seed, extra)?;
             } else {
                 let copies = (inode.links().max(1) - 1) / LINK_MAX;
                 measured.copies.extend(std::iter::repeat_n(id, copies as usize));
@@ -133,6 +134,25 @@ impl Measured {
     pub(crate) fn extent_tree(&self, node: u32) -> Option<&ExtentTree> {
         let at = self.extent_trees.binary_search_by_key(&node, |tree| tree.node).ok()?;
         self.extent_trees.get(at)
+    }
+
+    fn add_directory(
+        &mut self,
+        tree: &Tree,
+        id: InodeId,
+        hash_seed: &[u32; 4],
+        extra: Option<&[u8]>,
+    ) -> Result<(), PlanError> {
+        let first = self.directories.blocks();
+        self.directories.push(tree, id, hash_seed, extra)?;
+        let blocks = self.directories.blocks() - first;
+        if TreeShape::new(u64::from(blocks.div_ceil(MAX_LENGTH))).is_some() {
+            // One leaf: an index of two levels has at most 259,078 blocks, which are 8 extents.
+            let first_leaf = self.extent_leaves.len();
+            self.extent_leaves.push(Cursor::contiguous(blocks));
+            self.push_extent_tree(id.0, first_leaf, u64::from(first), u64::from(blocks));
+        }
+        Ok(())
     }
 
     fn add_node(&mut self, tree: &Tree, node: u32, id: InodeId, inode: &Inode) -> Result<(), PlanError> {
@@ -167,7 +187,7 @@ impl Measured {
         }
         let data_start = self.data_blocks;
         self.data_blocks = self.data_blocks.checked_add(blocks).ok_or(PlanError::DeviceTooLarge)?;
-        if let Some(shape) = TreeShape::new(extents) {
+        if TreeShape::new(extents).is_some() {
             let first_leaf = self.extent_leaves.len();
             let mut extents = Extents::new(tree, id, 0);
             loop {
@@ -177,12 +197,17 @@ impl Measured {
                 }
                 self.extent_leaves.push(cursor);
             }
-            let leaves = self.extent_leaves.len() - first_leaf;
-            let block = self.extent_tree_blocks;
-            self.extent_trees.push(ExtentTree { node, block, first_leaf, leaves, data_start, data_blocks: blocks });
-            self.extent_tree_blocks += shape.blocks();
+            self.push_extent_tree(node, first_leaf, data_start, blocks);
         }
         Ok(())
+    }
+
+    /// Gives a node the tree whose leaves are those from `first_leaf` on.
+    fn push_extent_tree(&mut self, node: u32, first_leaf: usize, data_start: u64, data_blocks: u64) {
+        let leaves = self.extent_leaves.len() - first_leaf;
+        let block = self.extent_tree_blocks;
+        self.extent_trees.push(ExtentTree { node, block, first_leaf, leaves, data_start, data_blocks });
+        self.extent_tree_blocks += TreeShape::with_leaves(leaves).blocks();
     }
 }
 

@@ -1,5 +1,7 @@
 //! Extent trees: roots in inodes, and blocks.
 
+use inarch_tree::FileType;
+
 use super::Renderer;
 use crate::ext4::plan::extents::{Extents, TreeShape};
 use crate::ext4::plan::measure::ExtentTree;
@@ -14,7 +16,8 @@ pub(super) fn set_extents(root: &mut [u8; BLOCK_FIELD], extents: impl Iterator<I
     node.finish();
 }
 
-/// As [`set_extents`], for `blocks` blocks from `start` on that are the file's from its start.
+/// As [`set_extents`], for `blocks` blocks from `start` on that are the file's from its start; at most four times
+/// [`MAX_LENGTH`].
 pub(super) fn set_contiguous(root: &mut [u8; BLOCK_FIELD], start: u64, blocks: u64) {
     let extents = (0..blocks).step_by(MAX_LENGTH as usize).map(|logical| Extent {
         logical: logical as u32,
@@ -61,7 +64,12 @@ impl Renderer {
     fn leaf_extents(&self, tree: &ExtentTree, leaf: usize) -> impl Iterator<Item = Extent> {
         let id = self.layout.nodes.inode(tree.node);
         let cursor = self.layout.measured.extent_leaves.get(tree.first_leaf + leaf);
-        let start = self.layout.regions.data.start + tree.data_start;
+        let regions = &self.layout.regions;
+        let region = match self.tree.inode(id).file_type() {
+            FileType::Directory => &regions.directories,
+            _ => &regions.data,
+        };
+        let start = region.start + tree.data_start;
         let extents = cursor.map(|cursor| Extents::resume(&self.tree, id, start, *cursor));
         extents.into_iter().flatten().take(BLOCK_ENTRIES)
     }

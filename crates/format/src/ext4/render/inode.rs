@@ -53,7 +53,7 @@ impl Renderer {
             }
             FileType::Directory => {
                 links = self.directory_links(node, source.links());
-                self.set_directory(&mut inode, id)
+                self.set_directory(&mut inode, node, id)
             }
             FileType::Symlink => self.set_symlink(&mut inode, node, id),
             FileType::CharDevice | FileType::BlockDevice => {
@@ -91,8 +91,8 @@ impl Renderer {
         }
     }
 
-    /// Maps a directory's blocks; returns how many.
-    fn set_directory(&self, inode: &mut Inode, id: InodeId) -> u64 {
+    /// Maps a directory's blocks; returns how many they are, with those of its extent tree.
+    fn set_directory(&self, inode: &mut Inode, node: u32, id: InodeId) -> u64 {
         let directories = &self.layout.measured.directories;
         let Some(place) = directories.find(id) else { return 0 };
         let Some(directory) = directories.list().get(place) else { return 0 };
@@ -101,8 +101,13 @@ impl Renderer {
         let index = if directories.index(place).is_some() { flags::INDEX } else { 0 };
         inode.flags = U32::new(flags::EXTENTS | index);
         inode.set_size(blocks * BLOCK_SIZE as u64);
-        set_contiguous(&mut inode.block, start, blocks);
-        blocks
+        match self.layout.measured.extent_tree(node) {
+            Some(tree) => blocks + self.set_tree_root(&mut inode.block, tree),
+            None => {
+                set_contiguous(&mut inode.block, start, blocks);
+                blocks
+            }
+        }
     }
 
     /// A directory's link count: 1 stands for more than the field counts (`dir_nlink`).
