@@ -1,10 +1,10 @@
 //! One entry of a directory: what its inode is in the tree, or why it is in none.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use rustix::fs::{Access, AtFlags, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
+use rustix::fs::{Access, AtFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use super::ScanError;
@@ -187,9 +187,8 @@ impl<'a> Worker<'_, 'a> {
             return Ok(Inode::NO_DETAIL);
         }
         // Fewer blocks than bytes: holes, or data that is compressed or kept in the inode.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(denied)?;
-        let Some(ranges) = data_ranges(file.as_fd(), stat.stx_size)? else { return Ok(Inode::NO_DETAIL) };
+        let ranges = data_ranges(dir, name, stat).map_err(denied)?;
+        let Some(ranges) = ranges else { return Ok(Inode::NO_DETAIL) };
         let Some(chunk) = self.findings.chunks.last_mut() else { return Ok(Inode::NO_DETAIL) };
         chunk.sparse.push(ranges);
         Ok((chunk.sparse.len() - 1) as u32)
