@@ -43,7 +43,7 @@ impl Device {
 
     /// Fills all of `out` with what the device holds from `offset`. After an error what `out` holds is undefined.
     ///
-    /// `EIO`: a file of the tree changed; see [`Device::events`]. Other errors are the host's answers to reading the
+    /// `EIO`: a file of the tree changed, or there was no descriptor to open it with; see [`Device::events`]. Other errors are the host's answers to reading the
     /// overlay.
     pub fn read_at(&self, offset: u64, out: &[VolatileSlice<'_>]) -> io::Result<()> {
         add(&self.counters.reads, 1);
@@ -93,6 +93,7 @@ impl Device {
         Events {
             overlay_bytes: self.overlay.as_ref().map_or(0, Overlay::written_bytes),
             overlay_out_of_space: self.overlay.as_ref().is_some_and(Overlay::out_of_space),
+            out_of_descriptors: self.files.out_of_descriptors(),
             changed: self.files.changed(),
             ..self.counters.snapshot()
         }

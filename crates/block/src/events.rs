@@ -31,6 +31,8 @@ pub struct Events {
     pub overlay_bytes: u64,
     /// Whether a write failed because the host had no space for the overlay.
     pub overlay_out_of_space: bool,
+    /// Reads of the tree's files that failed because the process or the host had no file descriptor left.
+    pub out_of_descriptors: u64,
     /// Files of the tree found changed.
     pub changed: ChangedFiles,
 }

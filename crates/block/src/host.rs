@@ -3,15 +3,42 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use inarch_tree::{Inode, InodeId, Timestamp, Tree};
 use rustix::fs::{FileType, Stat, fstat};
 use rustix::io::Errno;
 
 use crate::changed::{ChangeLog, ChangeReason, ChangedFiles};
+use crate::events::add;
 use crate::files::OpenFiles;
 use crate::open::Opener;
 use crate::scatter::Cursor;
+
+/// How long to wait, one after another, for a descriptor that somebody else may close.
+const DESCRIPTOR_WAITS: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_millis(1),
+    Duration::from_millis(3),
+    Duration::from_millis(9),
+    Duration::from_millis(27),
+];
+
+/// Why a file's bytes cannot be given out.
+enum ReadFailure {
+    /// It is not, or not certainly, what the scan saw.
+    Changed(ChangeReason),
+    /// Nothing is known of it: the process or the host has no descriptor left to open it with.
+    NoDescriptor,
+}
+
+impl From<ChangeReason> for ReadFailure {
+    fn from(reason: ChangeReason) -> ReadFailure {
+        ReadFailure::Changed(reason)
+    }
+}
 
 /// Reads the content of a tree's regular files beneath the directory that was scanned.
 ///
@@ -26,13 +53,20 @@ pub struct HostFiles {
     opener: Opener,
     open: OpenFiles,
     changes: ChangeLog,
+    out_of_descriptors: AtomicU64,
 }
 
 impl HostFiles {
     /// The files of `tree`, whose root is the directory `root` (an `O_PATH` descriptor is enough). At most `max_open`
     /// of them are kept open between reads; each thread that reads may have one more.
     pub fn new(root: OwnedFd, tree: Arc<Tree>, max_open: usize) -> HostFiles {
-        HostFiles { tree, opener: Opener::new(root), open: OpenFiles::new(max_open), changes: ChangeLog::default() }
+        HostFiles {
+            tree,
+            opener: Opener::new(root),
+            open: OpenFiles::new(max_open),
+            changes: ChangeLog::default(),
+            out_of_descriptors: AtomicU64::new(0),
+        }
     }
 
     /// A bound for [`HostFiles::new`] that leaves descriptors for everything else: half of `RLIMIT_NOFILE`, at
@@ -47,14 +81,23 @@ impl HostFiles {
         self.changes.snapshot()
     }
 
+    /// Reads that failed because there was no descriptor left, in this process (`EMFILE`) or on the host (`ENFILE`);
+    /// the same read may succeed later.
+    pub fn out_of_descriptors(&self) -> u64 {
+        self.out_of_descriptors.load(Ordering::Relaxed)
+    }
+
     /// Reads `count` bytes of `id` from `offset` into `out`; zeros beyond the file's end. On an error those bytes
     /// of `out` are zeros too.
     pub(crate) fn read(&self, id: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
         let start = out.clone();
         let result = self.read_unchanged(id, offset, count, out);
-        result.map_err(|reason| {
+        result.map_err(|failure| {
             start.clone().fill_zeros(count);
-            self.changes.add(&self.tree, id, reason);
+            match failure {
+                ReadFailure::Changed(reason) => self.changes.add(&self.tree, id, reason),
+                ReadFailure::NoDescriptor => add(&self.out_of_descriptors, 1),
+            }
             io::Error::from_raw_os_error(libc::EIO)
         })
     }
@@ -65,9 +108,9 @@ impl HostFiles {
         offset: u64,
         count: u64,
         out: &mut Cursor<'_, '_>,
-    ) -> Result<(), ChangeReason> {
+    ) -> Result<(), ReadFailure> {
         if id.0 >= self.tree.inode_count() {
-            return Err(ChangeReason::Vanished);
+            return Err(ChangeReason::Vanished.into());
         }
         let inode = self.tree.inode(id);
         let content = inode.size().saturating_sub(offset).min(count);
@@ -91,18 +134,24 @@ impl HostFiles {
         Ok(())
     }
 
-    fn open_file(&self, id: InodeId) -> Result<OwnedFd, ChangeReason> {
+    fn open_file(&self, id: InodeId) -> Result<OwnedFd, ReadFailure> {
         let path = self.tree.path(id);
-        let mut result = self.opener.open(&path);
-        if matches!(result, Err(Errno::MFILE | Errno::NFILE)) {
-            self.open.clear();
-            result = self.opener.open(&path);
+        let mut waits = DESCRIPTOR_WAITS.iter();
+        loop {
+            let reason = match self.opener.open(&path) {
+                Ok(file) => return Ok(file),
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    let Some(wait) = waits.next() else { return Err(ReadFailure::NoDescriptor) };
+                    self.open.clear();
+                    thread::sleep(*wait);
+                    continue;
+                }
+                Err(Errno::NOENT | Errno::NOTDIR) => ChangeReason::Vanished,
+                Err(Errno::LOOP | Errno::XDEV | Errno::NXIO | Errno::NODEV) => ChangeReason::Replaced,
+                Err(errno) => ChangeReason::Unreadable(errno),
+            };
+            return Err(reason.into());
         }
-        result.map_err(|errno| match errno {
-            Errno::NOENT | Errno::NOTDIR => ChangeReason::Vanished,
-            Errno::LOOP | Errno::XDEV | Errno::NXIO | Errno::NODEV => ChangeReason::Replaced,
-            errno => ChangeReason::Unreadable(errno),
-        })
     }
 }
 
