@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Mutex;
 
@@ -45,10 +46,17 @@ pub enum ChangeReason {
 /// One changed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedFile {
-    /// Its path within the tree.
+    /// Its path within the tree: any bytes but NUL. [`ChangedFile`]'s own text is safe to print.
     pub path: PathBuf,
     /// What was found first.
     pub reason: ChangeReason,
+}
+
+/// Its path, escaped so that no name can move a terminal's cursor or add a line, and what was found.
+impl fmt::Display for ChangedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.as_os_str().as_bytes().escape_ascii(), self.reason)
+    }
 }
 
 /// The files found changed so far.
@@ -87,5 +95,17 @@ impl ChangeLog {
 
     pub(crate) fn snapshot(&self) -> ChangedFiles {
         self.record.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).files.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_file_prints_as_one_plain_line() {
+        let path = PathBuf::from(OsString::from_vec(b"d/\x1b[2Jevil\nname\xff".to_vec()));
+        let changed = ChangedFile { path, reason: ChangeReason::Written };
+        assert_eq!(changed.to_string(), r"d/\x1b[2Jevil\nname\xff: it was written to");
     }
 }
