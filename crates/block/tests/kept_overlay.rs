@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use common::*;
 use inarch_block::{Device, Overlay, OverlayError};
+use rustix::fs::inotify;
 
 const BLOCKS: u64 = 40_000;
 const ID: [u8; 32] = [7; 32];
@@ -129,6 +130,24 @@ fn nothing_is_left_beside_the_overlay() {
     drop(Overlay::ephemeral(dir.path(), BLOCKS).unwrap());
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["kept"]);
+}
+
+#[test]
+fn no_name_but_its_own_is_seen_while_an_overlay_is_made() {
+    // tmpfs: it makes files without names on every kernel.
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    let wanted = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_FROM | inotify::WatchFlags::MOVED_TO;
+    inotify::add_watch(&watch, dir.path(), wanted).unwrap();
+    drop(open(&dir.path().join("kept")).unwrap());
+    drop(Overlay::ephemeral(dir.path(), BLOCKS).unwrap());
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(&watch, &mut buffer);
+    let mut seen = Vec::new();
+    while let Ok(event) = events.next() {
+        seen.push((event.events(), event.file_name().unwrap().to_owned()));
+    }
+    assert_eq!(seen, [(inotify::ReadFlags::CREATE, c"kept".to_owned())]);
 }
 
 /// What opening says after `damage` was done to the file of a good overlay.

@@ -29,19 +29,24 @@ pub(super) fn set_length(file: &File, path: &Path, length: u64) -> Result<(), Ov
     file.set_len(length).map_err(|error| failed("set the length of", path, error))
 }
 
-/// A file in `dir` without a name, so that it is gone with its last descriptor.
-pub(super) fn unnamed(dir: &Path) -> Result<File, OverlayError> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600);
-    match options.clone().custom_flags(libc::O_TMPFILE).open(dir) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {}
-        result => return result.map_err(|error| failed("make", dir, error)),
+/// Makes a file in `dir` that has no name; `None` where the file system cannot.
+pub(super) fn nameless(dir: &Path) -> io::Result<Option<File>> {
+    match new_file().custom_flags(libc::O_TMPFILE).open(dir) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => Ok(None),
+        result => result.map(Some),
     }
-    // A file system without O_TMPFILE: a name for a moment.
+}
+
+/// A file in `dir` that is gone with its last descriptor.
+pub(super) fn ephemeral(dir: &Path) -> Result<File, OverlayError> {
+    if let Some(file) = nameless(dir).map_err(|error| failed("make", dir, error))? {
+        return Ok(file);
+    }
+    // A name for a moment: nothing comes between the two system calls.
     let mut attempt = 0;
     loop {
         let path = dir.join(format!(".inarch-overlay-{}-{attempt}", std::process::id()));
-        match options.clone().create_new(true).open(&path) {
+        match new_file().create_new(true).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 1000 => attempt += 1,
             result => {
                 let file = result.map_err(|error| failed("make", &path, error))?;
@@ -50,4 +55,10 @@ pub(super) fn unnamed(dir: &Path) -> Result<File, OverlayError> {
             }
         }
     }
+}
+
+fn new_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
 }

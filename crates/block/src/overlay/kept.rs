@@ -12,18 +12,19 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, RenameFlags, flock};
+use rustix::fs::{AtFlags, CWD, FlockOperation, RenameFlags, flock, linkat, renameat_with};
 use rustix::io::Errno;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use super::file::{failed, set_length};
+use super::file::{failed, nameless, set_length};
 use super::states::{CHUNK_CLUSTERS, CHUNK_WORDS, ClusterStates};
 use super::{CLUSTER, OverlayError};
 
@@ -150,8 +151,41 @@ fn lock(path: &Path, file: &File) -> Result<(), OverlayError> {
     Err(OverlayError::InUse(path.into()))
 }
 
-/// Makes the file whole under another name, then gives it its own unless somebody else was faster.
+/// Makes the file whole, then gives it its name unless somebody else was faster.
 fn create(path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayError> {
+    let dir = directory_of(path);
+    let named = match nameless(dir).map_err(|error| failed("make a file in", dir, error))? {
+        Some(file) => {
+            fill(&file, path, clusters, identity)?;
+            link(&file, path)
+        }
+        None => Err(Errno::OPNOTSUPP),
+    };
+    let named = match named {
+        // Without a file that has no name, or without /proc to name it by.
+        Err(Errno::OPNOTSUPP | Errno::NOENT) => create_under_another_name(path, clusters, identity)?,
+        result => result,
+    };
+    match named {
+        Ok(()) => sync_directory(path),
+        Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(failed("name", path, errno)),
+    }
+}
+
+/// Gives a file without a name the name `path`, if nothing has it. Goes by /proc, as `AT_EMPTY_PATH` needs
+/// `CAP_DAC_READ_SEARCH` before Linux 6.10.
+fn link(file: &File, path: &Path) -> Result<(), Errno> {
+    let source = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(CWD, source, CWD, path, AtFlags::SYMLINK_FOLLOW)
+}
+
+/// Fills a file beside `path`, then renames it; a process that is killed meanwhile leaves it there.
+fn create_under_another_name(
+    path: &Path,
+    clusters: u64,
+    identity: [u8; 32],
+) -> Result<Result<(), Errno>, OverlayError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     static ATTEMPT: AtomicU32 = AtomicU32::new(0);
     name.push(format!(".{}-{}.new", std::process::id(), ATTEMPT.fetch_add(1, Ordering::Relaxed)));
@@ -164,21 +198,13 @@ fn create(path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayE
         .mode(0o600)
         .open(&new);
     let file = file.map_err(|error| failed("make", &new, error))?;
-    let filled = fill(&file, &new, clusters, identity).and_then(|()| {
-        let cwd = rustix::fs::CWD;
-        match rustix::fs::renameat_with(cwd, &new, cwd, path, RenameFlags::NOREPLACE) {
-            Ok(()) => sync_directory(path),
-            Err(errno) => Err(failed("name", path, errno)),
-        }
-    });
-    if filled.is_err() {
+    let named =
+        fill(&file, &new, clusters, identity).map(|()| renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE));
+    if !matches!(named, Ok(Ok(()))) {
         // It may not be there; the error that counts is the first.
         let _ = fs::remove_file(&new);
     }
-    match filled {
-        Err(OverlayError::Io { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        result => result,
-    }
+    named
 }
 
 fn fill(file: &File, path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayError> {
@@ -188,10 +214,12 @@ fn fill(file: &File, path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(
 }
 
 fn sync_directory(path: &Path) -> Result<(), OverlayError> {
-    let directory =
-        path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(PathBuf::from("."), PathBuf::from);
-    let synced = File::open(&directory).and_then(|directory| directory.sync_all());
+    let synced = File::open(directory_of(path)).and_then(|directory| directory.sync_all());
     synced.map_err(|error| failed("sync the directory of", path, error))
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn check_header(path: &Path, file: &File, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayError> {
@@ -256,4 +284,35 @@ fn next_data(file: &File, offset: u64, end: u64) -> Option<u64> {
         Err(_) => offset,
     };
     (found < end).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: [u8; 32] = [7; 32];
+
+    #[test]
+    fn without_nameless_files_an_overlay_is_made_beside_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kept");
+        assert_eq!(create_under_another_name(&path, 1000, ID).unwrap(), Ok(()));
+        let (file, _) = open_or_create(&path, 1000, ID).unwrap();
+        file.write_all_at(b"here", 5 << 20).unwrap();
+        assert_eq!(create_under_another_name(&path, 1000, ID).unwrap(), Err(Errno::EXIST));
+        let mut content = [0; 4];
+        File::open(&path).unwrap().read_exact_at(&mut content, 5 << 20).unwrap();
+        assert_eq!(&content, b"here", "what is there is not replaced");
+        let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["kept"]);
+    }
+
+    #[test]
+    fn an_overlay_that_somebody_else_made_first_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kept");
+        fs::write(&path, "another's").unwrap();
+        create(&path, 1000, ID).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"another's");
+    }
 }

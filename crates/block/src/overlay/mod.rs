@@ -120,7 +120,7 @@ impl Overlay {
     /// As nothing of it outlives the process, a flush does not wait for the host's disk.
     pub fn ephemeral(dir: &Path, capacity_blocks: u64) -> Result<Overlay, OverlayError> {
         file::check_size(dir, 0, capacity_blocks)?;
-        let file = file::unnamed(dir)?;
+        let file = file::ephemeral(dir)?;
         file::set_length(&file, dir, capacity_blocks * CLUSTER)?;
         Ok(Overlay::assemble(file, 0, capacity_blocks, ClusterStates::new(capacity_blocks), None))
     }
