@@ -144,7 +144,7 @@ impl Kernel {
         };
         let release = header.release.ok_or_else(|| KernelError::NoRelease { path: path.clone() })?.to_owned();
         let as_it_is = |path: PathBuf| Kernel::of(path.clone(), release.clone(), path, Entry::BzImage);
-        let vmlinux = match payload::unpack(header.payload) {
+        let vmlinux = match payload::unpack(header.payload, payload::MAX_UNPACKED) {
             Ok(vmlinux) => vmlinux,
             Err(PayloadError::Unsupported(_)) => return Ok(as_it_is(path)),
             Err(source) => return Err(KernelError::Payload { path, source }),

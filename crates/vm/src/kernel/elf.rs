@@ -12,6 +12,8 @@ const MACHINE_X86_64: u16 = 62;
 const PROGRAM_HEADERS: usize = 32;
 const PROGRAM_HEADER_SIZE: usize = 54;
 const PROGRAM_HEADER_COUNT: usize = 56;
+/// Size of a program header of this class.
+const PROGRAM_HEADER: usize = 56;
 
 const SEGMENT_NOTE: u32 = 4;
 const SEGMENT_OFFSET: usize = 8;
@@ -20,6 +22,8 @@ const SEGMENT_FILE_SIZE: usize = 32;
 /// `XEN_ELFNOTE_PHYS32_ENTRY` (include/xen/interface/elfnote.h): the address of the PVH entry.
 const NOTE_PVH_ENTRY: u32 = 18;
 const NOTE_HEADER: usize = 12;
+/// Bytes of a note segment that are looked at; a kernel's has a few hundred. A file may name one segment 65,535 times.
+const NOTES_LIMIT: usize = 16 << 10;
 
 /// What the text in `linux_banner` begins with (init/version.c).
 const BANNER: &[u8] = b"Linux version ";
@@ -63,16 +67,19 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 
 fn note_segments(bytes: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     let table = usize::try_from(le64(bytes, PROGRAM_HEADERS)?).ok()?;
-    let size = usize::from(le16(bytes, PROGRAM_HEADER_SIZE)?);
+    if usize::from(le16(bytes, PROGRAM_HEADER_SIZE)?) != PROGRAM_HEADER {
+        return None;
+    }
     let count = usize::from(le16(bytes, PROGRAM_HEADER_COUNT)?);
     Some((0..count).filter_map(move |index| {
-        let header = bytes.get(table.checked_add(index.checked_mul(size)?)?..)?;
+        let header = bytes.get(table.checked_add(index.checked_mul(PROGRAM_HEADER)?)?..)?;
         if le32(header, 0)? != SEGMENT_NOTE {
             return None;
         }
         let offset = usize::try_from(le64(header, SEGMENT_OFFSET)?).ok()?;
         let length = usize::try_from(le64(header, SEGMENT_FILE_SIZE)?).ok()?;
-        bytes.get(offset..offset.checked_add(length)?)
+        let segment = bytes.get(offset..offset.checked_add(length)?)?;
+        segment.get(..NOTES_LIMIT).or(Some(segment))
     }))
 }
 

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 
 use super::fields::le32;
 
-/// Largest vmlinux that is unpacked, in bytes.
+/// Size of the largest vmlinux that a guest is booted from, in bytes: a limit for [`unpack`].
 pub const MAX_UNPACKED: usize = 512 << 20;
 /// Memory the xz decoder may use, in bytes; the kernel's build uses a dictionary of 32 MiB.
 const XZ_MEMORY: u64 = 160 << 20;
@@ -29,8 +29,13 @@ pub enum PayloadError {
     #[error("the kernel's payload is in no known compression (it begins with {0:02x?})")]
     Unknown(Vec<u8>),
     /// The size at the payload's end is beyond any kernel's.
-    #[error("the kernel's payload claims to unpack to {0} bytes, more than {MAX_UNPACKED}")]
-    TooLarge(usize),
+    #[error("the kernel's payload claims to unpack to {declared} bytes, more than {limit}")]
+    TooLarge {
+        /// Size at the payload's end.
+        declared: usize,
+        /// What the caller takes at most.
+        limit: usize,
+    },
     /// More or fewer bytes came out than the payload says.
     #[error("the kernel's payload says it unpacks to {declared} bytes, but gives {}{got}", if *.got > *.declared { "at least " } else { "" })]
     Size {
@@ -49,17 +54,17 @@ pub enum PayloadError {
     },
 }
 
-/// Unpacks `payload`, the compressed data with the size behind it.
+/// Unpacks `payload`, the compressed data with the size behind it, to at most `limit` bytes.
 ///
 /// # Errors
 /// The compression is not known, or the data is not what it says.
-pub fn unpack(payload: &[u8]) -> Result<Vec<u8>, PayloadError> {
+pub fn unpack(payload: &[u8], limit: usize) -> Result<Vec<u8>, PayloadError> {
     let compression = Compression::of(payload)?;
     let unknown = || PayloadError::unknown(payload);
     let end = payload.len().checked_sub(SIZE_FIELD).ok_or_else(unknown)?;
     let declared = le32(payload, end).and_then(|size| usize::try_from(size).ok()).ok_or_else(unknown)?;
-    if declared > MAX_UNPACKED {
-        return Err(PayloadError::TooLarge(declared));
+    if declared > limit {
+        return Err(PayloadError::TooLarge { declared, limit });
     }
     let data = payload.get(..end).unwrap_or_default();
     let unpacked = match compression {

@@ -57,6 +57,10 @@ fn bzimage(payload: &[u8]) -> Vec<u8> {
     file
 }
 
+fn unpack(payload: &[u8]) -> Result<Vec<u8>, PayloadError> {
+    payload::unpack(payload, payload::MAX_UNPACKED)
+}
+
 fn with_size(mut compressed: Vec<u8>, size: usize) -> Vec<u8> {
     compressed.extend((size as u32).to_le_bytes());
     compressed
@@ -255,13 +259,40 @@ fn payload_that_lies_about_its_size_is_refused() {
         let end = bomb.len() - 4;
         // A size beyond the limit is refused before anything is unpacked.
         bomb[end..].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(matches!(payload::unpack(&bomb), Err(PayloadError::TooLarge(_))), "{name}");
+        assert!(matches!(unpack(&bomb), Err(PayloadError::TooLarge { .. })), "{name}");
         for said in [1000_u32, 65 << 20] {
             bomb[end..].copy_from_slice(&said.to_le_bytes());
-            let error = payload::unpack(&bomb).unwrap_err();
+            let error = unpack(&bomb).unwrap_err();
             assert!(matches!(error, PayloadError::Size { .. } | PayloadError::Damaged { .. }), "{name}: {error}");
         }
     }
+}
+
+#[test]
+fn payload_beyond_the_callers_limit_is_refused() {
+    for (name, compress) in COMPRESSIONS {
+        let payload = compress(&[7; 5000]);
+        assert_eq!(payload::unpack(&payload, 5000).unwrap(), [7; 5000], "{name}");
+        let error = payload::unpack(&payload, 4999).unwrap_err();
+        assert!(matches!(error, PayloadError::TooLarge { declared: 5000, limit: 4999 }), "{name}: {error}");
+    }
+}
+
+#[test]
+fn one_large_note_segment_that_is_named_often_costs_little() {
+    const NOTES: usize = 64 + 65_535 * 56;
+    let mut file = vmlinux(18)[..64].to_vec();
+    file[56..58].copy_from_slice(&u16::MAX.to_le_bytes());
+    let mut header = [0; 56];
+    header[..4].copy_from_slice(&4_u32.to_le_bytes());
+    header[8..16].copy_from_slice(&(NOTES as u64).to_le_bytes());
+    header[32..40].copy_from_slice(&(16_u64 << 20).to_le_bytes());
+    file.extend(header.repeat(65_535));
+    // Empty notes without end.
+    file.resize(NOTES + (16 << 20), 0);
+    let start = std::time::Instant::now();
+    assert!(!elf::has_pvh_entry(&file));
+    assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
 }
 
 #[test]
@@ -270,11 +301,11 @@ fn damaged_payload_is_refused() {
     for (name, compress) in COMPRESSIONS {
         let good = compress(&vmlinux);
         let cut = with_size(good[..good.len() / 2].to_vec(), vmlinux.len());
-        let error = payload::unpack(&cut).unwrap_err();
+        let error = unpack(&cut).unwrap_err();
         assert!(matches!(error, PayloadError::Size { .. } | PayloadError::Damaged { .. }), "{name}: {error}");
     }
-    assert!(matches!(payload::unpack(b"no such compression"), Err(PayloadError::Unknown(_))));
-    assert!(matches!(payload::unpack(b"\x1f\x8b"), Err(PayloadError::Unknown(_))));
+    assert!(matches!(unpack(b"no such compression"), Err(PayloadError::Unknown(_))));
+    assert!(matches!(unpack(b"\x1f\x8b"), Err(PayloadError::Unknown(_))));
 }
 
 proptest! {
@@ -286,7 +317,7 @@ proptest! {
         if file.len() > magic.len() {
             file[..magic.len()].copy_from_slice(magic);
         }
-        let _ = payload::unpack(&file);
+        let _ = unpack(&file);
         let _ = elf::has_pvh_entry(&file);
         let _ = elf::release(&file);
         let _ = BzImage::parse(&file);
@@ -297,7 +328,7 @@ proptest! {
         let mut file = bzimage(&with_size(b"\x02\x21\x4c\x18".to_vec(), 10));
         file[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
         if let Ok(header) = BzImage::parse(&file) {
-            let _ = payload::unpack(header.payload);
+            let _ = unpack(header.payload);
         }
         let mut elf = vmlinux(18)[..300].to_vec();
         let offset = offset % 296;
