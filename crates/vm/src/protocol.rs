@@ -274,8 +274,8 @@ pub struct SessionRequest {
     pub user: Option<User>,
     /// The guest's host name.
     pub hostname: Option<String>,
-    /// What the guest's clock is set to.
-    pub clock: Option<SystemTime>,
+    /// Set the guest's clock to the time at which the session is described to it.
+    pub set_clock: bool,
     /// Address of the first network interface.
     pub network: Option<Network>,
     /// In the order in which they are mounted. Without one at `/`, the initramfs is the root. `/proc`, `/sys`, `/dev`,
@@ -345,7 +345,8 @@ impl SessionRequest {
     }
 
     fn encode_numbers(&self, out: &mut Vec<u8>) {
-        let since_epoch = self.clock.and_then(|clock| clock.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let now = self.set_clock.then(SystemTime::now);
+        let since_epoch = now.and_then(|now| now.duration_since(SystemTime::UNIX_EPOCH).ok());
         if let Some(nanoseconds) = since_epoch.and_then(|time| u64::try_from(time.as_nanos()).ok()) {
             frame(out, 0x86, &nanoseconds.to_le_bytes());
         }

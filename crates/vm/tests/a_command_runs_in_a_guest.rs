@@ -200,7 +200,7 @@ fn a_root_disk_and_a_tree_are_mounted_and_left_clean() {
         mounts: vec![mount("root", "/", false), mount("tree", "/mnt/a/tree", true), Mount::tmpfs("/tmp")],
         user: Some(User::Name("alice".to_owned())),
         hostname: Some("grafted".to_owned()),
-        clock: Some(SystemTime::now()),
+        set_clock: true,
         network: Some(Network::QEMU_USER),
         directory: Some("/srv".into()),
         clean_shutdown: true,

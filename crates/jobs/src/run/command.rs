@@ -3,7 +3,6 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, stdin, stdout};
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 use inarch_vm::protocol::{Mount, MountSource, Network, SessionRequest, User};
 use inarch_vm::session::Streams;
@@ -81,7 +80,7 @@ pub(super) fn session(
         directory,
         user,
         hostname: Some("inarch".to_owned()),
-        clock: Some(SystemTime::now()),
+        set_clock: true,
         network: request.net.then_some(Network::QEMU_USER),
         mounts,
         terminal: request.terminal.then(|| streams.window_size().unwrap_or(usual_size)),

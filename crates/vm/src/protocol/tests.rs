@@ -76,6 +76,18 @@ fn a_request_that_cannot_be_said_is_refused() {
     ));
 }
 
+#[test]
+fn the_clock_is_taken_when_the_session_is_described() {
+    let request = SessionRequest { set_clock: true, ..Default::default() };
+    let nanoseconds = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let before = nanoseconds();
+    let frames = request.encode().unwrap();
+    assert_eq!(frames[..5], [0x86, 8, 0, 0, 0]);
+    let said = u64::from_le_bytes(frames[5..13].try_into().unwrap());
+    assert!((before..=nanoseconds()).contains(&said));
+    assert_eq!(SessionRequest::default().encode().unwrap()[0], 0x8f);
+}
+
 proptest! {
     #[test]
     fn frames_do_not_depend_on_how_the_stream_is_cut(
