@@ -25,6 +25,10 @@ pub(crate) fn notes(device: &Device, source: &Path, writable: Option<u64>) -> Ve
     if changed.count > lines.len() as u64 {
         lines.push(format!("so did {} more files that changed on the host", changed.count - lines.len() as u64));
     }
+    if events.out_of_descriptors > 0 {
+        let count = events.out_of_descriptors;
+        lines.push(format!("{count} reads failed in the guest for want of file descriptors here; raise ulimit -n"));
+    }
     let nearly = |bytes: u64| bytes.saturating_sub(HELD_BACK.max(bytes / 16));
     if events.overlay_out_of_space {
         lines.push(
