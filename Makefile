@@ -1,7 +1,7 @@
 # The commands of this project. `make demo` and `make test` need nothing but a Debian 12 with Rust, as root (or with
 # sudo for the packages); each installs what it needs.
 
-.PHONY: all demo test lint bench soak setup setup-test setup-bench install clean
+.PHONY: all demo test lint bench soak setup setup-test setup-bench setup-soak install clean
 
 target := $(or $(CARGO_TARGET_DIR),target)
 inarch := $(target)/release/inarch
@@ -24,7 +24,7 @@ lint: setup
 bench: setup-bench all
 	INARCH=$(inarch) benches/all
 
-soak: setup-test all
+soak: setup-soak all
 	INARCH=$(inarch) scripts/soak
 
 install: all
@@ -38,6 +38,9 @@ setup-test:
 
 setup-bench:
 	@scripts/setup run bench
+
+setup-soak:
+	@scripts/setup run soak
 
 clean:
 	cargo clean
