@@ -14,8 +14,8 @@ demo: all
 
 test: setup-test
 	cargo build --release
-	cargo test --release --workspace --exclude inarch
-	cargo test --release -p inarch -- --test-threads 1
+	cargo test --release --workspace --exclude inarch -- $(TEST_FLAGS)
+	cargo test --release -p inarch -- --test-threads 1 $(TEST_FLAGS)
 
 lint: setup
 	cargo fmt --all --check

@@ -17,7 +17,7 @@ impl Mount {
     /// Mounts `image` beside itself; `None`, with the reason printed, where only root could.
     pub fn new(image: &Path, options: &str) -> Option<Mount> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: mounting an image needs root");
+            eprintln!("skipped: mounting an image: it needs root");
             return None;
         }
         let at = image.with_extension("mount");
