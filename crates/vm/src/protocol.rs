@@ -18,8 +18,45 @@ pub const PROTOCOL_VERSION: u32 = 1;
 pub const PAYLOAD_MAX: usize = 160 * 1024;
 /// Bytes of type and length before a payload.
 pub const HEADER: usize = 5;
+/// Linux's highest signal number (`_NSIG`).
+const SIGNAL_MAX: u8 = 64;
 /// Most bytes of standard input that are sent in one frame.
 pub const STDIN_FRAME: usize = 32 * 1024 - HEADER;
+
+/// Types of frames, as `FRAME_*` of `agent/protocol.h`, where their payloads are.
+mod kind {
+    pub(super) const HELLO: u8 = 0x01;
+    pub(super) const STARTED: u8 = 0x02;
+    pub(super) const STDOUT: u8 = 0x03;
+    pub(super) const STDERR: u8 = 0x04;
+    pub(super) const STDIN_CREDIT: u8 = 0x05;
+    pub(super) const STDIN_CLOSED: u8 = 0x06;
+    pub(super) const EXIT: u8 = 0x07;
+    pub(super) const ERROR: u8 = 0x08;
+    pub(super) const WARNING: u8 = 0x09;
+    pub(super) const UNMOUNTED: u8 = 0x0a;
+    pub(super) const ARGUMENT: u8 = 0x80;
+    pub(super) const ENVIRONMENT: u8 = 0x81;
+    pub(super) const DIRECTORY: u8 = 0x82;
+    pub(super) const USER_NAME: u8 = 0x83;
+    pub(super) const USER_IDS: u8 = 0x84;
+    pub(super) const HOSTNAME: u8 = 0x85;
+    pub(super) const CLOCK: u8 = 0x86;
+    pub(super) const NETWORK: u8 = 0x87;
+    pub(super) const MOUNT: u8 = 0x88;
+    pub(super) const TERMINAL: u8 = 0x89;
+    pub(super) const OPEN_FILES: u8 = 0x8a;
+    pub(super) const UMASK: u8 = 0x8b;
+    pub(super) const CLEAN_SHUTDOWN: u8 = 0x8c;
+    pub(super) const RUN: u8 = 0x8f;
+    pub(super) const STDIN: u8 = 0x90;
+    pub(super) const STDIN_END: u8 = 0x91;
+    pub(super) const OUTPUT_CREDIT: u8 = 0x92;
+    pub(super) const OUTPUT_CLOSED: u8 = 0x93;
+    pub(super) const SIGNAL: u8 = 0x94;
+    pub(super) const WINDOW: u8 = 0x95;
+    pub(super) const BYE: u8 = 0x96;
+}
 
 /// One of the guest's output streams, numbered as its descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +79,7 @@ pub enum ProtocolError {
         /// The length that it announced.
         length: u32,
     },
-    /// A type that no agent of this version sends, or a payload of the wrong size for it.
+    /// A type that no agent of this version sends, or a payload of the wrong size, or with numbers out of range, for it.
     #[error("the guest sent a frame of type {kind:#04x} with {length} bytes, which is none of this protocol")]
     Unknown {
         /// The frame's type.
@@ -76,14 +113,14 @@ pub enum GuestFrame {
     /// The command has ended, and every byte of its output has been sent.
     Exit {
         /// `_exit`'s value.
-        status: u32,
-        /// The signal that ended it, or 0.
-        signal: u32,
+        status: u8,
+        /// The signal that ended it, at most 64 (`SIGRTMAX`), or 0.
+        signal: u8,
     },
     /// The command could not be started.
     Error {
         /// The exit status that a shell would give.
-        status: u32,
+        status: u8,
         /// One line.
         text: String,
     },
@@ -137,25 +174,28 @@ fn parse(kind: u8, payload: &[u8]) -> Result<GuestFrame, ProtocolError> {
     let unknown = || ProtocolError::Unknown { kind, length: payload.len() };
     let micros = |bytes: [u8; 8]| Duration::from_micros(u64::from_le_bytes(bytes));
     Ok(match kind {
-        0x01 => GuestFrame::Hello { version: u32::from_le_bytes(payload.try_into().map_err(|_| unknown())?) },
-        0x02 => {
+        kind::HELLO => GuestFrame::Hello { version: u32::from_le_bytes(payload.try_into().map_err(|_| unknown())?) },
+        kind::STARTED => {
             let (agent, command) = halves::<8>(payload).ok_or_else(unknown)?;
             GuestFrame::Started { agent: micros(agent), command: micros(command) }
         }
-        0x03 => GuestFrame::Output(OutputStream::Stdout, payload.to_vec()),
-        0x04 => GuestFrame::Output(OutputStream::Stderr, payload.to_vec()),
-        0x05 => GuestFrame::StdinCredit(u32::from_le_bytes(payload.try_into().map_err(|_| unknown())?)),
-        0x06 if payload.is_empty() => GuestFrame::StdinClosed,
-        0x07 => {
+        kind::STDOUT => GuestFrame::Output(OutputStream::Stdout, payload.to_vec()),
+        kind::STDERR => GuestFrame::Output(OutputStream::Stderr, payload.to_vec()),
+        kind::STDIN_CREDIT => GuestFrame::StdinCredit(u32::from_le_bytes(payload.try_into().map_err(|_| unknown())?)),
+        kind::STDIN_CLOSED if payload.is_empty() => GuestFrame::StdinClosed,
+        kind::EXIT => {
             let (status, signal) = halves::<4>(payload).ok_or_else(unknown)?;
-            GuestFrame::Exit { status: u32::from_le_bytes(status), signal: u32::from_le_bytes(signal) }
+            let status = u8::try_from(u32::from_le_bytes(status)).map_err(|_| unknown())?;
+            let signal = u8::try_from(u32::from_le_bytes(signal)).ok().filter(|signal| *signal <= SIGNAL_MAX);
+            GuestFrame::Exit { status, signal: signal.ok_or_else(unknown)? }
         }
-        0x08 => {
+        kind::ERROR => {
             let (status, text) = payload.split_first_chunk::<4>().ok_or_else(unknown)?;
-            GuestFrame::Error { status: u32::from_le_bytes(*status), text: one_line(text) }
+            let status = u8::try_from(u32::from_le_bytes(*status)).map_err(|_| unknown())?;
+            GuestFrame::Error { status, text: one_line(text) }
         }
-        0x09 => GuestFrame::Warning(one_line(payload)),
-        0x0a if payload.is_empty() => GuestFrame::Unmounted,
+        kind::WARNING => GuestFrame::Warning(one_line(payload)),
+        kind::UNMOUNTED if payload.is_empty() => GuestFrame::Unmounted,
         _ => return Err(unknown()),
     })
 }
@@ -315,32 +355,32 @@ impl SessionRequest {
     pub fn encode(&self) -> Result<Vec<u8>, RequestError> {
         let mut out = Vec::new();
         for argument in &self.command {
-            text(&mut out, 0x80, "an argument of the command", argument.as_bytes())?;
+            text(&mut out, kind::ARGUMENT, "an argument of the command", argument.as_bytes())?;
         }
         for (name, value) in &self.environment {
             let line = [name.as_bytes(), b"=", value.as_bytes()].concat();
-            text(&mut out, 0x81, "a variable of the environment", &line)?;
+            text(&mut out, kind::ENVIRONMENT, "a variable of the environment", &line)?;
         }
         if let Some(directory) = &self.directory {
-            text(&mut out, 0x82, "the working directory", directory.as_os_str().as_bytes())?;
+            text(&mut out, kind::DIRECTORY, "the working directory", directory.as_os_str().as_bytes())?;
         }
         match &self.user {
             None => {}
-            Some(User::Name(name)) => text(&mut out, 0x83, "the user's name", name.as_bytes())?,
+            Some(User::Name(name)) => text(&mut out, kind::USER_NAME, "the user's name", name.as_bytes())?,
             Some(User::Ids { uid, gid, groups }) => {
                 let numbers = [*uid, gid.unwrap_or(u32::MAX)].into_iter().chain(groups.iter().copied());
                 let payload: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
-                bounded(&mut out, 0x84, "the list of groups", &payload)?;
+                bounded(&mut out, kind::USER_IDS, "the list of groups", &payload)?;
             }
         }
         if let Some(hostname) = &self.hostname {
-            text(&mut out, 0x85, "the host name", hostname.as_bytes())?;
+            text(&mut out, kind::HOSTNAME, "the host name", hostname.as_bytes())?;
         }
         for mount in &self.mounts {
             mount.encode(&mut out)?;
         }
         self.encode_numbers(&mut out);
-        frame(&mut out, 0x8f, &[]);
+        frame(&mut out, kind::RUN, &[]);
         Ok(out)
     }
 
@@ -348,23 +388,23 @@ impl SessionRequest {
         let now = self.set_clock.then(SystemTime::now);
         let since_epoch = now.and_then(|now| now.duration_since(SystemTime::UNIX_EPOCH).ok());
         if let Some(nanoseconds) = since_epoch.and_then(|time| u64::try_from(time.as_nanos()).ok()) {
-            frame(out, 0x86, &nanoseconds.to_le_bytes());
+            frame(out, kind::CLOCK, &nanoseconds.to_le_bytes());
         }
         if let Some(network) = self.network {
             let addresses = [network.address, network.netmask, network.gateway, network.name_server];
-            frame(out, 0x87, addresses.map(|address| address.octets()).as_flattened());
+            frame(out, kind::NETWORK, addresses.map(|address| address.octets()).as_flattened());
         }
         if let Some(size) = self.terminal {
-            frame(out, 0x89, &size.encode());
+            frame(out, kind::TERMINAL, &size.encode());
         }
         if let Some((soft, hard)) = self.open_files {
-            frame(out, 0x8a, [soft.to_le_bytes(), hard.to_le_bytes()].as_flattened());
+            frame(out, kind::OPEN_FILES, [soft.to_le_bytes(), hard.to_le_bytes()].as_flattened());
         }
         if let Some(umask) = self.umask {
-            frame(out, 0x8b, &umask.to_le_bytes());
+            frame(out, kind::UMASK, &umask.to_le_bytes());
         }
         if self.clean_shutdown {
-            frame(out, 0x8c, &[]);
+            frame(out, kind::CLEAN_SHUTDOWN, &[]);
         }
     }
 }
@@ -395,7 +435,7 @@ impl Mount {
             payload.extend_from_slice(part);
             payload.push(0);
         }
-        bounded(out, 0x88, "a mount", &payload)
+        bounded(out, kind::MOUNT, "a mount", &payload)
     }
 }
 
@@ -429,16 +469,16 @@ impl HostFrame<'_> {
     /// Appends this frame to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match *self {
-            Self::Stdin(bytes) => frame(out, 0x90, bytes),
-            Self::StdinEnd => frame(out, 0x91, &[]),
+            Self::Stdin(bytes) => frame(out, kind::STDIN, bytes),
+            Self::StdinEnd => frame(out, kind::STDIN_END, &[]),
             Self::OutputCredit(stream, bytes) => {
                 let [a, b, c, d] = bytes.to_le_bytes();
-                frame(out, 0x92, &[stream as u8, a, b, c, d]);
+                frame(out, kind::OUTPUT_CREDIT, &[stream as u8, a, b, c, d]);
             }
-            Self::OutputClosed(stream) => frame(out, 0x93, &[stream as u8]),
-            Self::Signal(number) => frame(out, 0x94, &number.to_le_bytes()),
-            Self::Window(size) => frame(out, 0x95, &size.encode()),
-            Self::Bye => frame(out, 0x96, &[]),
+            Self::OutputClosed(stream) => frame(out, kind::OUTPUT_CLOSED, &[stream as u8]),
+            Self::Signal(number) => frame(out, kind::SIGNAL, &number.to_le_bytes()),
+            Self::Window(size) => frame(out, kind::WINDOW, &size.encode()),
+            Self::Bye => frame(out, kind::BYE, &[]),
         }
     }
 }

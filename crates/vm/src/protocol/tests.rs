@@ -54,13 +54,68 @@ fn a_frame_of_four_gigabytes_is_refused_before_it_is_held() {
 
 #[test]
 fn a_payload_of_the_wrong_size_is_refused() {
-    for (kind, payload) in
-        [(1, &[0; 3][..]), (2, &[0; 17]), (5, &[]), (6, &[1]), (7, &[0; 7]), (8, &[0; 3]), (0xff, &[])]
-    {
+    for (kind, payload) in [
+        (1, &[0; 3][..]),
+        (2, &[0; 17]),
+        (5, &[]),
+        (6, &[1]),
+        (7, &[0; 7]),
+        (7, &[0, 1, 0, 0, 0, 0, 0, 0]),
+        (7, &[0, 0, 0, 0, 65, 0, 0, 0]),
+        (8, &[0, 1, 0, 0]),
+        (8, &[0; 3]),
+        (0xff, &[]),
+    ] {
         let mut decoder = Decoder::new();
         decoder.push(&guest_frame(kind, payload));
         assert_eq!(decoder.next(), Err(ProtocolError::Unknown { kind, length: payload.len() }));
     }
+}
+
+#[test]
+fn the_agents_header_has_the_same_types() {
+    let header = include_str!("../../../../agent/protocol.h");
+    let theirs: Vec<(&str, u8)> = header
+        .lines()
+        .filter_map(|line| {
+            let (name, rest) = line.trim().strip_prefix("FRAME_")?.split_once(" = 0x")?;
+            Some((name, u8::from_str_radix(rest.get(..2)?, 16).ok()?))
+        })
+        .collect();
+    let ours = [
+        ("HELLO", kind::HELLO),
+        ("STARTED", kind::STARTED),
+        ("STDOUT", kind::STDOUT),
+        ("STDERR", kind::STDERR),
+        ("STDIN_CREDIT", kind::STDIN_CREDIT),
+        ("STDIN_CLOSED", kind::STDIN_CLOSED),
+        ("EXIT", kind::EXIT),
+        ("ERROR", kind::ERROR),
+        ("WARNING", kind::WARNING),
+        ("UNMOUNTED", kind::UNMOUNTED),
+        ("ARGUMENT", kind::ARGUMENT),
+        ("ENVIRONMENT", kind::ENVIRONMENT),
+        ("DIRECTORY", kind::DIRECTORY),
+        ("USER_NAME", kind::USER_NAME),
+        ("USER_IDS", kind::USER_IDS),
+        ("HOSTNAME", kind::HOSTNAME),
+        ("CLOCK", kind::CLOCK),
+        ("NETWORK", kind::NETWORK),
+        ("MOUNT", kind::MOUNT),
+        ("TERMINAL", kind::TERMINAL),
+        ("OPEN_FILES", kind::OPEN_FILES),
+        ("UMASK", kind::UMASK),
+        ("CLEAN_SHUTDOWN", kind::CLEAN_SHUTDOWN),
+        ("RUN", kind::RUN),
+        ("STDIN", kind::STDIN),
+        ("STDIN_END", kind::STDIN_END),
+        ("OUTPUT_CREDIT", kind::OUTPUT_CREDIT),
+        ("OUTPUT_CLOSED", kind::OUTPUT_CLOSED),
+        ("SIGNAL", kind::SIGNAL),
+        ("WINDOW", kind::WINDOW),
+        ("BYE", kind::BYE),
+    ];
+    assert_eq!(theirs, ours);
 }
 
 #[test]

@@ -229,10 +229,11 @@ impl<'a> Relay<'a> {
             }
             GuestFrame::StdinCredit(bytes) => self.input_credit = self.input_credit.saturating_add(u64::from(bytes)),
             GuestFrame::StdinClosed => self.input = None,
-            GuestFrame::Exit { status, signal: 0 } => self.end(Outcome::Exited(status as u8)),
-            GuestFrame::Exit { signal, .. } => self.end(Outcome::Signaled(signal as u8)),
+            GuestFrame::Exit { status, signal: 0 } => self.end(Outcome::Exited(status)),
+            GuestFrame::Exit { signal, .. } => self.end(Outcome::Signaled(signal)),
             GuestFrame::Error { status, text } => {
-                let status = u8::try_from(status).ok().filter(|status| *status != 0).unwrap_or(125);
+                // A command that did not start did not succeed, whatever the guest says.
+                let status = if status == 0 { 125 } else { status };
                 self.end(Outcome::Failed { status, message: text });
             }
             GuestFrame::Warning(text) => (self.options.warn)(&text),
