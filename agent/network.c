@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <net/if.h>
+#include <net/if_arp.h>
 #include <net/route.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -39,15 +40,21 @@ static bool bring_up(int socket, const char *name)
 	return ioctl(socket, SIOCSIFFLAGS, &request) == 0;
 }
 
+/* Not the tunnels and the like that some kernels make by themselves. */
+static bool is_ethernet(const char *name)
+{
+	char path[sizeof "/sys/class/net//type" + IFNAMSIZ], type[16];
+	snprintf(path, sizeof path, "/sys/class/net/%s/type", name);
+	return read_line(path, type, sizeof type) && atoi(type) == ARPHRD_ETHER;
+}
+
 static bool find_interface(char *name, size_t capacity)
 {
 	DIR *interfaces = opendir("/sys/class/net");
 	struct dirent *entry;
 	bool found = false;
 	while (interfaces && !found && (entry = readdir(interfaces))) {
-		if (entry->d_name[0] == '.' || strcmp(entry->d_name, "lo") == 0)
-			continue;
-		found = strlen(entry->d_name) < capacity;
+		found = entry->d_name[0] != '.' && strlen(entry->d_name) < capacity && is_ethernet(entry->d_name);
 		if (found)
 			strcpy(name, entry->d_name);
 	}

@@ -5,7 +5,7 @@
 #include "channel.h"
 #include "session.h"
 
-/* Brings up `lo` and, if the session has a network, the first other interface, its route and /etc/resolv.conf. What
+/* Brings up `lo` and, if the session has a network, the first Ethernet interface, its route and /etc/resolv.conf. What
  * cannot be done is a warning. */
 void network_up(struct channel *channel, const struct session *session);
 
