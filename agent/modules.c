@@ -61,7 +61,6 @@ bool modules_load_beside(struct module_process *process, const char *order)
 		modules_open(&modules, order);
 		while (modules_load_next(&modules, error, sizeof error))
 			;
-		/* An empty report is a good one; one that cannot be written is found out when a file system is missing. */
 		if (write(ends[1], error, strlen(error)) < 0)
 			_exit(1);
 		_exit(0);
@@ -87,6 +86,11 @@ void modules_wait(struct module_process *process, char *error, size_t capacity)
 	}
 	error[length] = 0;
 	close(process->report);
-	while (waitpid(process->pid, NULL, 0) < 0 && errno == EINTR)
+	int status;
+	pid_t ended;
+	while ((ended = waitpid(process->pid, &status, 0)) < 0 && errno == EINTR)
 		;
+	bool whole = ended == process->pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+	if (!whole && !error[0])
+		snprintf(error, capacity, "the loading of kernel modules was ended in the guest; give it more memory");
 }

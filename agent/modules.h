@@ -25,7 +25,8 @@ bool modules_load_next(struct module_list *list, char *error, size_t capacity);
 /* Loads the list in the file `order` in a process of its own, so that a second processor can do it. False if there
  * cannot be one. */
 bool modules_load_beside(struct module_process *process, const char *order);
-/* Waits for that process. `error` is empty, or says which module cannot be loaded, and why. */
+/* Waits for that process. `error` is empty, or says which module cannot be loaded, and why, or that the process was
+ * killed. */
 void modules_wait(struct module_process *process, char *error, size_t capacity);
 
 #endif
