@@ -21,6 +21,7 @@
 #define TERMINAL_GRACE_MICROSECONDS 20000
 /* The character that a terminal takes as end of file (VEOF's default). */
 #define END_OF_FILE 0x04
+#define END_OF_FILE_MAX 2
 
 struct output {
 	uint8_t type;
@@ -37,7 +38,8 @@ struct input {
 	size_t start, end; /* of what is in `bytes` */
 	uint32_t consumed; /* not credited again yet */
 	bool at_end;
-	uint8_t bytes[STDIN_WINDOW];
+	uint8_t last; /* byte that was taken */
+	uint8_t bytes[STDIN_WINDOW + END_OF_FILE_MAX];
 };
 
 struct relay {
@@ -114,15 +116,17 @@ static void take_input(const uint8_t *bytes, size_t length)
 	struct input *input = &relay.input;
 	if (input->fd < 0 || input->at_end)
 		return;
-	if (length > STDIN_WINDOW - input->end) {
+	if (length > sizeof input->bytes - input->end) {
 		memmove(input->bytes, input->bytes + input->start, input->end - input->start);
 		input->end -= input->start;
 		input->start = 0;
 	}
-	if (length > STDIN_WINDOW - input->end) {
+	if (length > sizeof input->bytes - input->end) {
 		relay.lost = true; /* more than was credited: this host does not keep to the protocol */
 		return;
 	}
+	if (length > 0)
+		input->last = bytes[length - 1];
 	memcpy(input->bytes + input->end, bytes, length);
 	input->end += length;
 	write_input();
@@ -131,8 +135,9 @@ static void take_input(const uint8_t *bytes, size_t length)
 static void end_input(void)
 {
 	if (relay.command->terminal) {
-		uint8_t character = END_OF_FILE;
-		take_input(&character, 1);
+		/* After an incomplete line the first one only hands that line to the reader. */
+		uint8_t characters[END_OF_FILE_MAX] = { END_OF_FILE, END_OF_FILE };
+		take_input(characters, relay.input.last == '\n' ? 1 : 2);
 	}
 	relay.input.at_end = true;
 	write_input();
@@ -319,6 +324,7 @@ bool relay_run(struct channel *channel, struct command *command, int child_signa
 	relay.command = command;
 	relay.child_signals = child_signals;
 	relay.input.fd = command->input;
+	relay.input.last = '\n';
 	relay.outputs[0] = (struct output){ .type = FRAME_STDOUT, .fd = command->output };
 	relay.outputs[1] = (struct output){ .type = FRAME_STDERR, .fd = command->error };
 	credit_input(STDIN_WINDOW);

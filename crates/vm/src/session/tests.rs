@@ -289,3 +289,18 @@ fn a_guest_that_sends_more_than_it_may_is_refused() {
     assert!(matches!(error, SessionError::Conversation(_)), "{error}");
     guest.join().unwrap();
 }
+
+#[test]
+fn an_incomplete_line_on_a_terminal_comes_to_its_end() {
+    let size = WindowSize { rows: 24, columns: 80 };
+    let cat = SessionRequest { terminal: Some(size), ..request(&["cat"]) };
+    let options = SessionOptions { timeout: Some(Duration::from_secs(10)), ..Default::default() };
+    for (input, expected) in [("abc", "abc"), ("abc\n", "abc\r\n"), ("", "")] {
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(input.as_bytes()).unwrap();
+        drop(writer);
+        let finished = run_with(&cat, Some(reader.into()), &options);
+        assert_eq!(finished.outcome(), Outcome::Exited(0), "{input:?}");
+        assert!(finished.stdout.ends_with(expected.as_bytes()), "{:?}", String::from_utf8_lossy(&finished.stdout));
+    }
+}
