@@ -16,9 +16,13 @@
 #include "clock.h"
 
 #define STDIN_WINDOW (256 * 1024)
-/* A terminal's output passes through a work queue of the kernel: what a command wrote last may come a little after its
- * end, if another process still holds the terminal. */
-#define TERMINAL_GRACE_MICROSECONDS 20000
+/* An output that the command leaves to other processes is read until it is silent for so long, and not longer than the
+ * limit: they may be filters of the command's own output (`exec > >(tee log)`), or hold it for ever. And a terminal's
+ * output passes through a work queue of the kernel, so that what was written last may come a little after the end. */
+#define SILENCE_MICROSECONDS 50000
+#define DRAIN_LIMIT_MICROSECONDS 1000000
+/* How soon a terminal that nobody held open is looked at again. */
+#define HUNG_UP_MILLISECONDS 20
 /* The character that a terminal takes as end of file (VEOF's default). */
 #define END_OF_FILE 0x04
 #define END_OF_FILE_MAX 2
@@ -27,7 +31,10 @@ struct output {
 	uint8_t type;
 	int fd; /* -1: at its end */
 	uint64_t credit;
-	/* Once the command has ended: how much of its output is still to be read. */
+	/* Once the command has ended: when it has been silent for long enough; 0 while it is not listened to. */
+	uint64_t silent_at;
+	/* It will end after these bytes, which are in the pipe already. */
+	bool last_part;
 	uint64_t remaining;
 	/* A terminal that nobody holds open now; somebody may open it again. */
 	bool hung_up;
@@ -50,7 +57,7 @@ struct relay {
 	struct output outputs[2];
 	bool exited, exit_sent, done, lost;
 	int status;
-	uint64_t quiet_deadline;
+	uint64_t drain_deadline;
 };
 
 static struct relay relay;
@@ -198,13 +205,13 @@ static void read_output(struct output *output)
 {
 	while (output->fd >= 0 && output->credit > 0 && channel_has_room(relay.channel)) {
 		uint64_t limit = output->credit;
-		if (relay.exited && output->remaining < limit)
+		if (output->last_part && output->remaining < limit)
 			limit = output->remaining;
 		long got = limit == 0 ? 0 : channel_send_from(relay.channel, output->type, output->fd, limit);
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0 && errno == EAGAIN) {
-			if (relay.exited && !relay.command->terminal)
+			if (output->last_part)
 				close_output(output);
 			return;
 		}
@@ -219,31 +226,73 @@ static void read_output(struct output *output)
 			return;
 		}
 		output->credit -= (uint64_t)got;
-		if (relay.exited && !relay.command->terminal)
+		output->silent_at = 0;
+		if (output->last_part)
 			output->remaining -= (uint64_t)got;
-		if (relay.exited)
-			relay.quiet_deadline = monotonic_microseconds() + TERMINAL_GRACE_MICROSECONDS;
 	}
 }
 
-/* Processes that outlive the command may hold its pipes for ever: what is in them now is the command's output, what comes
- * later is not. */
 static void command_ended(int status)
 {
 	relay.exited = true;
 	relay.status = status;
 	relay.outputs[0].hung_up = false;
-	relay.quiet_deadline = monotonic_microseconds() + TERMINAL_GRACE_MICROSECONDS;
-	for (int i = 0; i < 2; i++) {
-		int pending = 0;
-		struct output *output = &relay.outputs[i];
-		output->remaining = UINT64_MAX;
-		if (output->fd >= 0 && !relay.command->terminal && ioctl(output->fd, FIONREAD, &pending) == 0)
-			output->remaining = (uint64_t)pending;
-		if (output->remaining == 0)
-			close_output(output);
-	}
+	relay.drain_deadline = monotonic_microseconds() + DRAIN_LIMIT_MICROSECONDS;
+	for (int i = 0; i < 2; i++)
+		read_output(&relay.outputs[i]);
 	close_input(false);
+}
+
+static bool is_listened_to(const struct output *output)
+{
+	return output->fd >= 0 && output->credit > 0 && channel_has_room(relay.channel);
+}
+
+/* What is in the output now still counts, what comes later does not. */
+static void take_last_part(struct output *output)
+{
+	int pending = 0;
+	output->last_part = true;
+	if (ioctl(output->fd, FIONREAD, &pending) == 0)
+		output->remaining = (uint64_t)pending;
+	if (output->remaining == 0)
+		close_output(output);
+}
+
+/* Ends the outputs that have been silent for long enough since the command's end. */
+static void end_outputs(void)
+{
+	uint64_t now = monotonic_microseconds();
+	for (int i = 0; i < 2; i++) {
+		struct output *output = &relay.outputs[i];
+		if (output->fd < 0 || output->last_part)
+			continue;
+		if (!is_listened_to(output))
+			output->silent_at = 0;
+		else if (output->silent_at == 0)
+			output->silent_at = now + SILENCE_MICROSECONDS;
+		bool silent = output->silent_at != 0 && now >= output->silent_at;
+		if (silent || now >= relay.drain_deadline)
+			take_last_part(output);
+	}
+}
+
+/* How long poll(2) may wait for the outputs: milliseconds, or -1. */
+static int milliseconds_to_look_again(void)
+{
+	if (!relay.exited)
+		return relay.outputs[0].hung_up ? HUNG_UP_MILLISECONDS : -1;
+	uint64_t next = UINT64_MAX, now = monotonic_microseconds();
+	for (int i = 0; i < 2; i++) {
+		const struct output *output = &relay.outputs[i];
+		if (output->fd < 0 || output->last_part)
+			continue;
+		if (relay.drain_deadline < next)
+			next = relay.drain_deadline;
+		if (output->silent_at != 0 && output->silent_at < next)
+			next = output->silent_at;
+	}
+	return next == UINT64_MAX ? -1 : next <= now ? 0 : (int)((next - now) / 1000 + 1);
 }
 
 /* As PID 1 we are the parent of every orphan. */
@@ -272,7 +321,6 @@ enum { SLOT_CHANNEL, SLOT_CHILDREN, SLOT_INPUT, SLOT_STDOUT, SLOT_STDERR, SLOT_C
 
 static int wait_for_events(struct pollfd *slots)
 {
-	bool room = channel_has_room(relay.channel);
 	struct input *input = &relay.input;
 	slots[SLOT_CHANNEL] = (struct pollfd){ .fd = relay.channel->fd, .events = POLLIN };
 	if (!channel_is_idle(relay.channel))
@@ -284,14 +332,12 @@ static int wait_for_events(struct pollfd *slots)
 					     .events = has_input ? POLLOUT : 0 };
 	for (int i = 0; i < 2; i++) {
 		struct output *output = &relay.outputs[i];
-		bool wanted = room && output->credit > 0 && !output->hung_up;
+		bool wanted = is_listened_to(output) && !output->hung_up;
 		slots[SLOT_STDOUT + i] = (struct pollfd){ .fd = wanted ? output->fd : -1, .events = POLLIN };
 	}
-	struct output *terminal = &relay.outputs[0];
-	bool draining = relay.exited && relay.command->terminal && terminal->fd >= 0 && room && terminal->credit > 0;
-	bool look_again = draining || terminal->hung_up;
-	terminal->hung_up = false;
-	return poll(slots, SLOT_COUNT, look_again ? TERMINAL_GRACE_MICROSECONDS / 1000 : -1);
+	int timeout = milliseconds_to_look_again();
+	relay.outputs[0].hung_up = false;
+	return poll(slots, SLOT_COUNT, timeout);
 }
 
 static void take_events(const struct pollfd *slots)
@@ -307,10 +353,8 @@ static void take_events(const struct pollfd *slots)
 			read_output(&relay.outputs[i]);
 	if (slots[SLOT_CHILDREN].revents & POLLIN)
 		reap();
-	struct output *terminal = &relay.outputs[0];
-	if (relay.exited && relay.command->terminal && terminal->fd >= 0 && terminal->credit > 0 &&
-	    monotonic_microseconds() >= relay.quiet_deadline)
-		close_output(terminal);
+	if (relay.exited)
+		end_outputs();
 	if (relay.exited && !relay.exit_sent && relay.outputs[0].fd < 0 && relay.outputs[1].fd < 0)
 		send_exit();
 	if (channel_flush(relay.channel) == CHANNEL_LOST)

@@ -304,3 +304,10 @@ fn an_incomplete_line_on_a_terminal_comes_to_its_end() {
         assert!(finished.stdout.ends_with(expected.as_bytes()), "{:?}", String::from_utf8_lossy(&finished.stdout));
     }
 }
+
+#[test]
+fn output_of_a_filter_that_ends_after_the_command_is_kept() {
+    let finished = shell("{ sleep 0.01; echo late; } & echo early; exit 3");
+    assert_eq!(finished.outcome(), Outcome::Exited(3));
+    assert_eq!(String::from_utf8_lossy(&finished.stdout), "early\nlate\n");
+}
