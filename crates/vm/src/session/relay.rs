@@ -212,8 +212,16 @@ impl<'a> Relay<'a> {
     }
 
     fn take_frame(&mut self, frame: GuestFrame) -> Result<(), SessionError> {
+        let unmounts = self.clean_shutdown && !self.unmounted && frame == GuestFrame::Unmounted;
+        if self.outcome.is_some() && !unmounts {
+            return Err(SessionError::Conversation("it went on after the command's end"));
+        }
         match frame {
             GuestFrame::Hello { .. } => return Err(SessionError::Conversation("it said HELLO twice")),
+            // A second raw mode would take the first one for what is to be restored.
+            GuestFrame::Started { .. } if self.started.is_some() => {
+                return Err(SessionError::Conversation("it said STARTED twice"));
+            }
             GuestFrame::Started { agent, command } => {
                 self.started = Some(Started { agent, command });
                 if self.window.is_some() {
@@ -237,6 +245,9 @@ impl<'a> Relay<'a> {
                 self.end(Outcome::Failed { status, message: text });
             }
             GuestFrame::Warning(text) => (self.options.warn)(&text),
+            GuestFrame::Unmounted if self.outcome.is_none() => {
+                return Err(SessionError::Conversation("it said UNMOUNTED before the command's end"));
+            }
             GuestFrame::Unmounted => self.unmounted = true,
         }
         Ok(())

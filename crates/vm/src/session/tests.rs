@@ -273,24 +273,6 @@ fn a_guest_that_does_not_speak_or_dies_is_told_apart() {
 }
 
 #[test]
-fn a_guest_that_sends_more_than_it_may_is_refused() {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let guest = thread::spawn(move || {
-        theirs.write_all(&[1, 4, 0, 0, 0, 1, 0, 0, 0]).unwrap();
-        let mut frame = vec![3, 0, 0x80, 0, 0];
-        frame.resize(5 + 0x8000, 0);
-        while theirs.write_all(&frame).is_ok() {}
-    });
-    let session = Session::greet(ours, Duration::from_secs(5)).unwrap();
-    let (_stdout, output) = io::pipe().unwrap();
-    let (_stderr, error) = io::pipe().unwrap();
-    let streams = Streams { input: None, output: output.into(), error: error.into() };
-    let error = session.run(&request(&["true"]), streams, &SessionOptions::default()).unwrap_err();
-    assert!(matches!(error, SessionError::Conversation(_)), "{error}");
-    guest.join().unwrap();
-}
-
-#[test]
 fn an_incomplete_line_on_a_terminal_comes_to_its_end() {
     let size = WindowSize { rows: 24, columns: 80 };
     let cat = SessionRequest { terminal: Some(size), ..request(&["cat"]) };
@@ -310,4 +292,54 @@ fn output_of_a_filter_that_ends_after_the_command_is_kept() {
     let finished = shell("{ sleep 0.01; echo late; } & echo early; exit 3");
     assert_eq!(finished.outcome(), Outcome::Exited(3));
     assert_eq!(String::from_utf8_lossy(&finished.stdout), "early\nlate\n");
+}
+
+const HELLO: [u8; 9] = [1, 4, 0, 0, 0, 1, 0, 0, 0];
+const EXIT: [u8; 13] = [7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// A session with a guest that writes this, whatever it is told; its outputs are never read.
+fn with_guest_that_says(
+    frames: Vec<u8>,
+    request: &SessionRequest,
+    options: &SessionOptions<'_>,
+) -> Result<Report, SessionError> {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let guest = thread::spawn(move || {
+        // Fails when the session has ended.
+        let _ = theirs.write_all(&frames);
+        theirs
+    });
+    let session = Session::greet(ours, Duration::from_secs(5)).unwrap();
+    let (_stdout, output) = io::pipe().unwrap();
+    let (_stderr, error) = io::pipe().unwrap();
+    let streams = Streams { input: None, output: output.into(), error: error.into() };
+    let report = session.run(request, streams, options);
+    guest.join().unwrap();
+    report
+}
+
+#[test]
+fn a_guest_that_does_not_keep_to_the_order_is_refused() {
+    let started = [&[2, 16, 0, 0, 0][..], &[0; 16]].concat();
+    let output = [3, 1, 0, 0, 0, b'x'];
+    let failed = [8, 4, 0, 0, 0, 1, 0, 0, 0];
+    let unmounted = [10, 0, 0, 0, 0];
+    let mut much = vec![3, 0, 0x80, 0, 0];
+    much.resize(5 + 0x8000, 0);
+    for (frames, what) in [
+        ([&HELLO[..], &HELLO].concat(), "HELLO twice"),
+        ([&HELLO[..], &started, &started].concat(), "STARTED twice"),
+        ([&HELLO[..], &EXIT, &EXIT].concat(), "after the command's end"),
+        ([&HELLO[..], &EXIT, &failed].concat(), "after the command's end"),
+        ([&HELLO[..], &EXIT, &output].concat(), "after the command's end"),
+        ([&HELLO[..], &EXIT, &unmounted].concat(), "after the command's end"),
+        ([&HELLO[..], &unmounted].concat(), "UNMOUNTED before"),
+        ([&HELLO[..], &much.repeat(33)].concat(), "more output than it may"),
+    ] {
+        let error = with_guest_that_says(frames, &request(&["true"]), &SessionOptions::default()).unwrap_err();
+        assert!(
+            matches!(error, SessionError::Conversation(_)) && error.to_string().contains(what),
+            "{error}, not {what}"
+        );
+    }
 }
