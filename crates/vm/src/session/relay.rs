@@ -18,6 +18,8 @@ use crate::protocol::{Decoder, GuestFrame, HostFrame, OutputStream, STDIN_FRAME,
 const INSISTENCE: u32 = 3;
 /// After SIGKILL the guest has so long to report the end.
 const KILLED_GRACE: Duration = Duration::from_secs(3);
+/// A guest that has said EXIT or ERROR has so long to read what we still send, BYE among it.
+const BYE_GRACE: Duration = Duration::from_secs(1);
 /// A guest that writes back and unmounts has so long.
 const UNMOUNT_DEADLINE: Duration = Duration::from_secs(120);
 /// Standard input is not read while so much waits to be sent.
@@ -48,6 +50,13 @@ pub(super) struct Relay<'a> {
     signals: Option<Signals>,
     interrupts: [u32; 2],
     deadline: Option<(Instant, Deadline)>,
+    /// When the session is given up after the file systems are unmounted, if our outputs' readers stall.
+    drain_until: Option<Instant>,
+    /// When BYE is not waited for any longer.
+    bye_until: Option<Instant>,
+    /// It did not read BYE in time.
+    deaf: bool,
+    given_up: bool,
     options: SessionOptions<'a>,
     clean_shutdown: bool,
     timed_out: bool,
@@ -98,6 +107,10 @@ impl<'a> Relay<'a> {
             signals: options.signals.then(Signals::watch).transpose().map_err(&failed)?,
             interrupts: [0; 2],
             deadline: options.timeout.map(|timeout| (Instant::now() + timeout, Deadline::Terminate)),
+            drain_until: None,
+            bye_until: None,
+            deaf: false,
+            given_up: false,
             options: *options,
             clean_shutdown: request.clean_shutdown,
             timed_out: false,
@@ -129,6 +142,9 @@ impl<'a> Relay<'a> {
 
     /// The outcome, once nothing is left to be done.
     fn finished(&mut self) -> Result<Option<Outcome>, SessionError> {
+        if self.given_up {
+            return Ok(Some(Outcome::TimedOut));
+        }
         let settled = self.outputs.iter().all(Output::is_settled);
         let insisted = [(SIGINT, self.interrupts[0]), (SIGTERM, self.interrupts[1])];
         if let Some((signal, _)) = insisted.into_iter().find(|(_, count)| *count >= INSISTENCE) {
@@ -137,14 +153,18 @@ impl<'a> Relay<'a> {
         let Some(outcome) = &self.outcome else {
             return Ok((!self.connected && settled).then_some(Outcome::GuestDied));
         };
-        let started = !matches!(outcome, Outcome::Failed { .. } | Outcome::TimedOut);
-        let unmounting = self.clean_shutdown && started && !self.unmounted;
+        let unmounting = self.unmounts_after(outcome) && !self.unmounted;
         if unmounting && !self.connected {
             return Err(SessionError::NotUnmounted);
         }
-        let said_bye = self.outgoing.is_empty() || !self.connected;
+        let said_bye = self.outgoing.is_empty() || !self.connected || self.deaf;
         let outcome = if self.timed_out { Outcome::TimedOut } else { outcome.clone() };
         Ok((settled && said_bye && !unmounting).then_some(outcome))
+    }
+
+    /// Whether the guest unmounts its file systems after this end.
+    fn unmounts_after(&self, outcome: &Outcome) -> bool {
+        self.clean_shutdown && !matches!(outcome, Outcome::Failed { .. })
     }
 
     /// Waits for whatever comes first, and takes it in.
@@ -167,7 +187,8 @@ impl<'a> Relay<'a> {
             place(signals, PollFlags::IN),
             place(Some(nothing), PollFlags::IN),
         ];
-        let left = self.deadline.map(|(at, _)| at.saturating_duration_since(Instant::now()));
+        let next = self.deadline.map(|(at, _)| at).into_iter().chain(self.bye_until).min();
+        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut places, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -248,15 +269,26 @@ impl<'a> Relay<'a> {
             GuestFrame::Unmounted if self.outcome.is_none() => {
                 return Err(SessionError::Conversation("it said UNMOUNTED before the command's end"));
             }
-            GuestFrame::Unmounted => self.unmounted = true,
+            GuestFrame::Unmounted => {
+                self.unmounted = true;
+                self.deadline = self.drain_until.map(|at| (at, Deadline::GiveUp));
+            }
         }
         Ok(())
     }
 
     fn end(&mut self, outcome: Outcome) {
-        self.outcome = Some(outcome);
+        let now = Instant::now();
         self.input = None;
-        self.deadline = self.clean_shutdown.then(|| (Instant::now() + UNMOUNT_DEADLINE, Deadline::Unmount));
+        // What was written is still to reach our readers: the time limit holds for them too.
+        self.drain_until = self.deadline.map(|(at, _)| at);
+        self.deadline = if self.unmounts_after(&outcome) {
+            Some((now + UNMOUNT_DEADLINE, Deadline::Unmount))
+        } else {
+            self.drain_until.map(|at| (at, Deadline::GiveUp))
+        };
+        self.bye_until = Some(now + BYE_GRACE);
+        self.outcome = Some(outcome);
         self.raw = None;
         self.say(HostFrame::Bye);
     }
@@ -334,23 +366,27 @@ impl<'a> Relay<'a> {
     }
 
     fn check_deadline(&mut self) -> Result<(), SessionError> {
+        let now = Instant::now();
+        if self.bye_until.is_some_and(|until| now >= until) {
+            self.bye_until = None;
+            self.deaf = true;
+        }
         let Some((at, deadline)) = self.deadline else { return Ok(()) };
-        if Instant::now() < at {
+        if now < at {
             return Ok(());
         }
         self.deadline = match deadline {
             Deadline::Terminate => {
                 self.timed_out = true;
                 self.say(HostFrame::Signal(SIGTERM as u32));
-                Some((Instant::now() + self.options.kill_grace, Deadline::Kill))
+                Some((now + self.options.kill_grace, Deadline::Kill))
             }
             Deadline::Kill => {
                 self.say(HostFrame::Signal(SIGKILL as u32));
-                Some((Instant::now() + KILLED_GRACE, Deadline::GiveUp))
+                Some((now + KILLED_GRACE, Deadline::GiveUp))
             }
             Deadline::GiveUp => {
-                self.outcome = Some(Outcome::TimedOut);
-                self.outgoing.clear();
+                self.given_up = true;
                 None
             }
             Deadline::Unmount => return Err(SessionError::NotUnmounted),

@@ -343,3 +343,31 @@ fn a_guest_that_does_not_keep_to_the_order_is_refused() {
         );
     }
 }
+
+#[test]
+fn the_time_limit_holds_though_nobody_reads_the_output() {
+    let mut output = vec![3, 0, 0x80, 0, 0];
+    output.resize(5 + 0x8000, b'y');
+    let flood = [&HELLO[..], &output.repeat(32)].concat();
+    let options = SessionOptions {
+        timeout: Some(Duration::from_millis(100)),
+        kill_grace: Duration::from_millis(100),
+        ..Default::default()
+    };
+    let begun = Instant::now();
+    for frames in [flood.clone(), [&flood[..], &EXIT].concat()] {
+        let report = with_guest_that_says(frames, &request(&["yes"]), &options).unwrap();
+        assert_eq!(report.outcome, Outcome::TimedOut);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_guest_that_reads_nothing_after_its_end_is_not_waited_for() {
+    // More than the socket holds.
+    let long = request(&["a".repeat(100_000).as_str(); 20]);
+    let begun = Instant::now();
+    let report = with_guest_that_says([&HELLO[..], &EXIT].concat(), &long, &SessionOptions::default()).unwrap();
+    assert_eq!(report.outcome, Outcome::Exited(0));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
