@@ -122,8 +122,8 @@ pub struct SessionOptions<'a> {
     pub timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL.
     pub kill_grace: Duration,
-    /// Passes on this process's SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGWINCH, unless it ignores them. At most one session
-    /// at a time may do this. The third SIGINT or SIGTERM gives the session up.
+    /// Passes on this process's SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM,
+    /// SIGPROF, SIGIO and SIGXCPU, unless it ignores them. At most one session at a time may do this. The third SIGINT or SIGTERM gives the session up.
     pub signals: bool,
     /// Told, in one line, what the guest lacks though the command could start.
     pub warn: &'a dyn Fn(&str),

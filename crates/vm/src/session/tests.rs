@@ -371,3 +371,28 @@ fn a_guest_that_reads_nothing_after_its_end_is_not_waited_for() {
     assert_eq!(report.outcome, Outcome::Exited(0));
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
+
+#[test]
+fn signals_are_passed_on() {
+    let (mut reader, output) = io::pipe().unwrap();
+    let (_stderr, error) = io::pipe().unwrap();
+    let streams = Streams { input: None, output: output.into(), error: error.into() };
+    let mut agent = Agent::start();
+    let session = Session::greet(agent.socket, Duration::from_secs(10)).unwrap();
+    let script = "trap 'echo got' USR1; echo ready; while :; do sleep 0.01; done";
+    let running = thread::spawn(move || {
+        let options = SessionOptions { signals: true, timeout: Some(Duration::from_secs(20)), ..Default::default() };
+        session.run(&request(&["sh", "-c", script]), streams, &options).unwrap()
+    });
+    let mut line = |expected: &[u8]| {
+        let mut bytes = vec![0; expected.len()];
+        reader.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes, expected);
+    };
+    line(b"ready\n");
+    signal_hook::low_level::raise(signal_hook::consts::SIGUSR1).unwrap();
+    line(b"got\n");
+    signal_hook::low_level::raise(signal_hook::consts::SIGALRM).unwrap();
+    assert_eq!(running.join().unwrap().outcome, Outcome::Signaled(14));
+    agent.process.wait().unwrap();
+}
