@@ -6,8 +6,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -15,18 +14,45 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 /// How much of an output may be on its way from the command to its reader.
 pub(super) const OUTPUT_WINDOW: u32 = 1 << 20;
 
-/// What the writing thread has done since somebody last looked.
+/// The thread reports what it has written at least after so many bytes, so that the guest goes on meanwhile.
+const PIECE: usize = 64 * 1024;
+
+/// What the session and the writing thread tell each other.
 #[derive(Debug, Default)]
-struct Progress {
+struct State {
+    /// Bytes that the thread has not taken yet: frames of any size need no more memory than their bytes.
+    queue: Vec<u8>,
+    /// Nothing more is queued.
+    ended: bool,
+    /// Written since somebody last looked.
     written: u64,
     failure: Option<io::Error>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    queued: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Swaps `empty` for what is queued, once there is something; false at the end.
+    fn wait(&self, empty: &mut Vec<u8>) -> bool {
+        let waiting = |state: &mut State| state.queue.is_empty() && !state.ended;
+        let mut state = self.queued.wait_while(self.lock(), waiting).unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut state.queue, empty);
+        !empty.is_empty()
+    }
 }
 
 /// An output and its thread. Dropping it lets the thread end after what it was given.
 #[derive(Debug)]
 pub(super) struct Output {
-    chunks: Sender<Vec<u8>>,
-    progress: Arc<Mutex<Progress>>,
+    shared: Arc<Shared>,
     /// Bytes given to the thread and not written yet.
     pending: u64,
     /// Bytes that the guest may still send.
@@ -39,24 +65,21 @@ pub(super) struct Output {
 impl Output {
     /// Starts the thread; it writes to `wake`, an eventfd, whenever it has made progress.
     pub(super) fn start(to: OwnedFd, wake: &OwnedFd) -> io::Result<Self> {
-        let (chunks, received) = mpsc::channel();
-        let progress = Arc::new(Mutex::new(Progress::default()));
-        let (shared, wake) = (Arc::clone(&progress), wake.try_clone()?);
-        thread::Builder::new()
-            .name("output".to_owned())
-            .spawn(move || write_chunks(File::from(to), &received, &shared, &wake))?;
-        Ok(Self { chunks, progress, pending: 0, credit: OUTPUT_WINDOW, owed: 0, closed: false })
+        let shared = Arc::new(Shared::default());
+        let (threads, wake) = (Arc::clone(&shared), wake.try_clone()?);
+        thread::Builder::new().name("output".to_owned()).spawn(move || write_queue(File::from(to), &threads, &wake))?;
+        Ok(Self { shared, pending: 0, credit: OUTPUT_WINDOW, owed: 0, closed: false })
     }
 
     /// Takes bytes from the guest; false if it had no credit for them.
-    pub(super) fn take(&mut self, bytes: Vec<u8>) -> bool {
+    pub(super) fn take(&mut self, bytes: &[u8]) -> bool {
         let length = bytes.len() as u64;
         let Some(credit) = u64::from(self.credit).checked_sub(length) else { return false };
         self.credit = credit as u32;
         if !self.closed && length > 0 {
             self.pending += length;
-            // The thread leaves only after a failure, which `settle` is about to see.
-            let _ = self.chunks.send(bytes);
+            self.shared.lock().queue.extend_from_slice(bytes);
+            self.shared.queued.notify_one();
         }
         true
     }
@@ -69,32 +92,46 @@ impl Output {
     /// Looks at what the thread has done: the credit to give back, if it is worth a frame, and the failure, which is
     /// reported once.
     pub(super) fn settle(&mut self) -> (Option<u32>, Option<io::Error>) {
-        let progress = std::mem::take(&mut *self.progress.lock().unwrap_or_else(PoisonError::into_inner));
-        self.pending = self.pending.saturating_sub(progress.written);
+        let (written, failure) = {
+            let mut state = self.shared.lock();
+            (std::mem::take(&mut state.written), state.failure.take())
+        };
+        self.pending = self.pending.saturating_sub(written);
         // Never more than the window, as `take` bounds what can be written.
-        self.owed = self.owed.saturating_add(u32::try_from(progress.written).unwrap_or(u32::MAX));
-        self.closed |= progress.failure.is_some();
+        self.owed = self.owed.saturating_add(u32::try_from(written).unwrap_or(u32::MAX));
+        self.closed |= failure.is_some();
         let worth = !self.closed && self.owed >= OUTPUT_WINDOW / 4;
         let grant = worth.then(|| std::mem::take(&mut self.owed));
         self.credit = self.credit.saturating_add(grant.unwrap_or(0));
-        (grant, progress.failure)
+        (grant, failure)
     }
 }
 
-fn write_chunks(mut to: File, chunks: &Receiver<Vec<u8>>, progress: &Mutex<Progress>, wake: &OwnedFd) {
-    for chunk in chunks {
-        let result = write_whole(&mut to, &chunk);
-        let failed = result.is_err();
-        {
-            let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
-            progress.written += chunk.len() as u64;
-            progress.failure = result.err();
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.shared.lock().ended = true;
+        self.shared.queued.notify_one();
+    }
+}
+
+fn write_queue(mut to: File, shared: &Shared, wake: &OwnedFd) {
+    let mut bytes = Vec::new();
+    while shared.wait(&mut bytes) {
+        for piece in bytes.chunks(PIECE) {
+            let result = write_whole(&mut to, piece);
+            let failed = result.is_err();
+            {
+                let mut state = shared.lock();
+                state.written += piece.len() as u64;
+                state.failure = result.err();
+            }
+            // Fails only when 2^64 wake-ups are waiting.
+            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+            if failed {
+                return;
+            }
         }
-        // Fails only when 2^64 wake-ups are waiting.
-        let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
-        if failed {
-            return;
-        }
+        bytes.clear();
     }
 }
 
@@ -117,4 +154,26 @@ fn write_whole(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
 /// An eventfd that the threads of a session wake its loop with.
 pub(super) fn wake_descriptor() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn frames_of_one_byte_need_no_more_memory_than_their_bytes() {
+        let (mut reader, to) = io::pipe().unwrap();
+        let mut output = Output::start(to.into(), &wake_descriptor().unwrap()).unwrap();
+        let bytes: Vec<u8> = (0..OUTPUT_WINDOW).map(|i| (i % 251) as u8).collect();
+        assert!(bytes.iter().all(|byte| output.take(&[*byte])));
+        assert!(!output.take(b"x"), "more than the window");
+        let held = output.shared.lock().queue.capacity();
+        assert!(held <= 2 * OUTPUT_WINDOW as usize, "{held}");
+        drop(output);
+        let mut arrived = Vec::new();
+        reader.read_to_end(&mut arrived).unwrap();
+        assert!(arrived == bytes, "{} bytes arrived", arrived.len());
+    }
 }

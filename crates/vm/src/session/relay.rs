@@ -252,7 +252,7 @@ impl<'a> Relay<'a> {
             GuestFrame::Output(stream, bytes) => {
                 let [stdout, stderr] = &mut self.outputs;
                 let output = if stream == OutputStream::Stdout { stdout } else { stderr };
-                if !output.take(bytes) {
+                if !output.take(&bytes) {
                     return Err(SessionError::Conversation("it sent more output than it may"));
                 }
             }
