@@ -17,7 +17,10 @@ fn serve(dir: &Path) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    assert!(within(LONG, || dir.join("socket").exists() && dir.join("overlay").exists()), "the server does not come up");
+    assert!(
+        within(LONG, || dir.join("socket").exists() && dir.join("overlay").exists()),
+        "the server does not come up"
+    );
     server
 }
 
@@ -66,11 +69,15 @@ fn an_overlay_within_its_own_tree_is_refused() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     let output = inarch(["plan", &path("")]);
     assert_eq!(output.status.code(), Some(0));
-    let output = inarch(["serve", "blk", &path(""), "--socket", "/var/tmp/inarch-test-socket", "--overlay", &path("overlay")]);
+    let output =
+        inarch(["serve", "blk", &path(""), "--socket", "/var/tmp/inarch-test-socket", "--overlay", &path("overlay")]);
     assert_eq!(output.status.code(), Some(125));
     let text = support::stderr(&output);
     assert!(text.contains("lies in the tree"), "{text}");
     assert!(!dir.path().join("overlay").exists() && !Path::new("/var/tmp/inarch-test-socket").exists());
     // Arguments that make no sense together are told as such.
-    assert_one_line(&inarch(["serve", "blk", "/usr", "--socket", "s", "--overlay", "o", "--read-only"]), &["--read-only"]);
+    assert_one_line(
+        &inarch(["serve", "blk", "/usr", "--socket", "s", "--overlay", "o", "--read-only"]),
+        &["--read-only"],
+    );
 }
