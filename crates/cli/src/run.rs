@@ -20,10 +20,10 @@ use crate::{size, tree_option};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  inarch run -- make check                      test this directory in a VM, whatever it writes is thrown away
-  inarch run -t                                 a shell in a VM over your own files
-  inarch run --tree ~/src:/src,ro -w /src -- ls another directory, at another path, read-only
-  inarch run --root ./bookworm --net -- apt-get -y upgrade
+  inarch run -- make check               test this directory in a VM; all it writes is thrown away
+  inarch run -t                          a shell in a VM over your own files
+  inarch run --tree ~/x:/x,ro -- ls /x   another directory, at another path, read-only
+  inarch run --root ./bookworm --net -- apt-get update
 
 Exit status: the command's own; 124 timed out; 125 inarch or the VM failed; 126 the command cannot be run; 127 not found.")]
 pub struct RunArguments {
