@@ -76,7 +76,9 @@ impl LiveDisk {
             writable: Arc::default(),
         };
         let writable = Arc::clone(&live.writable);
-        let (recipe, failure) = (disk.recipe.clone(), Arc::clone(failure));
+        let (mut recipe, failure) = (disk.recipe.clone(), Arc::clone(failure));
+        // One processor is the machine's, whose kernel boots meanwhile on one.
+        recipe.scan.threads = thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1));
         thread::spawn(move || {
             give_way();
             match recipe.prepare() {
