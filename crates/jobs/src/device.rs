@@ -9,6 +9,7 @@ use inarch_block::{BLOCK_SIZE, Device, HostFiles, Overlay};
 use inarch_format::ext4;
 use inarch_tree::Tree;
 use inarch_tree::scan::{Report, ScanOptions, scan};
+use inarch_vhost::blk::BlkOptions;
 
 use crate::JobError;
 use crate::identity::identity;
@@ -16,7 +17,7 @@ use crate::notes::shown;
 
 /// Bytes that a device announces before its plan is known. The file system on it is smaller and says its own size;
 /// what lies beyond reads as zeros.
-pub(crate) const ANNOUNCED_BYTES: u64 = 64 << 40;
+const ANNOUNCED_BYTES: u64 = 64 << 40;
 
 /// The most free space that a guest is given: block groups are not free for the kernel that mounts them.
 const MOST_FREE_BYTES: u64 = 256 << 30;
@@ -24,6 +25,11 @@ const MOST_FREE_BYTES: u64 = 256 << 30;
 /// The part of the overlay's disk that the guest's file system never counts on, as a fraction: rewriting what is
 /// there already takes overlay space that the guest does not know as used.
 const RESERVED_FRACTION: u64 = 8;
+
+/// What a guest is told about a disk before its device is made.
+pub(crate) fn disk_options(queues: u16, read_only: bool, serial: &str) -> BlkOptions {
+    BlkOptions { queues, capacity: ANNOUNCED_BYTES, read_only, serial: serial.into(), ..BlkOptions::default() }
+}
 
 /// What becomes of a guest's writes.
 #[derive(Clone, Debug)]
@@ -68,6 +74,14 @@ pub(crate) struct Recipe {
 impl Recipe {
     /// Scans, plans, and opens the overlay.
     pub fn prepare(&self) -> Result<Prepared, JobError> {
+        if let Writes::Kept(file) = &self.writes
+            && self.takes_in(file)
+        {
+            return Err(JobError::Other(format!(
+                "{}: the overlay lies in the tree that it is for, and would change it; put it somewhere else",
+                shown(file)
+            )));
+        }
         let started = Instant::now();
         let mut options = self.scan.clone();
         leave_out_kernel_trees(&self.source, &mut options);
@@ -88,12 +102,6 @@ impl Recipe {
         let overlay = match &self.writes {
             Writes::Refused => None,
             Writes::ThrownAway(dir) => Some(Overlay::ephemeral(dir, blocks)?),
-            Writes::Kept(file) if self.takes_in(file) => {
-                return Err(JobError::Other(format!(
-                    "{}: the overlay lies in the tree that it is for, and would change it; put it somewhere else",
-                    shown(file)
-                )));
-            }
             Writes::Kept(file) => Some(Overlay::open_or_create(file, blocks, identity(&tree, &options))?),
         };
         let files = HostFiles::new(scan.root, Arc::clone(&tree), HostFiles::default_max_open() / self.sharers());

@@ -29,7 +29,7 @@ pub(crate) fn notes(device: &Device, source: &Path, writable: Option<u64>) -> Ve
         let count = events.out_of_descriptors;
         lines.push(format!("{count} reads failed in the guest for want of file descriptors here; raise ulimit -n"));
     }
-    let nearly = |bytes: u64| bytes.saturating_sub(HELD_BACK.max(bytes / 16));
+    let nearly = |bytes: u64| bytes - HELD_BACK.max(bytes / 16).min(bytes / 2);
     if events.overlay_out_of_space {
         lines.push(
             "the disk that keeps the guest's writes was full: some failed; free some, or use --overlay-dir".to_owned(),

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::thread;
 
 use inarch_tree::scan::ScanOptions;
-use inarch_vhost::blk::{BlkOptions, BlkServer, StopHandle};
+use inarch_vhost::blk::{BlkServer, StopHandle};
 use inarch_vhost::{Event, Pending};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::JobError;
 pub use crate::device::Writes;
-use crate::device::{ANNOUNCED_BYTES, Recipe};
+use crate::device::{Recipe, disk_options};
 use crate::notes::{notes, say};
 
 /// The longest path a Unix socket can have: `sun_path` less its final NUL.
@@ -72,45 +72,31 @@ pub fn serve(request: &ServeRequest) -> Result<(), JobError> {
         ordinal: 0,
         disks: 1,
     };
+    introduce(request)?;
+    let stop = StopHandle::new().map_err(|error| JobError::Other(format!("cannot make an eventfd: {error}")))?;
+    stop_on_signals(stop.clone())?;
     let pending = Arc::new(Pending::new());
-    let preparing = {
-        let pending: Arc<Pending<_>> = Arc::clone(&pending);
+    let planned = {
+        let (pending, stop) = (Arc::clone(&pending), stop.clone());
         thread::spawn(move || {
             let prepared = recipe.prepare();
             match &prepared {
                 Ok(prepared) => pending.set(Ok(Arc::clone(&prepared.device))),
-                Err(error) => pending.set(Err(error.to_string())),
+                Err(error) => {
+                    pending.set(Err(error.to_string()));
+                    // A tree that cannot be planned ends the server with its reason.
+                    stop.stop();
+                }
             }
             prepared
         })
     };
-    introduce(request)?;
-    let read_only = matches!(request.writes, Writes::Refused);
-    let options = BlkOptions {
-        queues: request.queues(),
-        capacity: ANNOUNCED_BYTES,
-        read_only,
-        serial: "inarch-0".into(),
-        ..BlkOptions::default()
-    };
+    let options = disk_options(request.queues(), matches!(request.writes, Writes::Refused), "inarch-0");
     let server = BlkServer::new(Arc::clone(&pending), options).on_event(|event| match event {
         // The guest has an error status for it, and the device remembers the files that changed.
         Event::RequestFailed { .. } => {}
         event => say(event),
     });
-    let stop = StopHandle::new().map_err(|error| JobError::Other(format!("cannot make an eventfd: {error}")))?;
-    stop_on_signals(stop.clone())?;
-    // A tree that cannot be planned ends the server with its reason.
-    let planned = {
-        let stop = stop.clone();
-        thread::spawn(move || {
-            let prepared = preparing.join().unwrap_or_else(|_| Err(JobError::Other("the plan failed".into())));
-            if prepared.is_err() {
-                stop.stop();
-            }
-            prepared
-        })
-    };
     let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
     guard.remove();
     if pending.get().is_none() {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_block::Device;
-use inarch_vhost::blk::{BlkOptions, BlkServer};
+use inarch_vhost::blk::BlkServer;
 use inarch_vhost::{Event, Pending};
 use inarch_vm::accel::Accel;
 use inarch_vm::kernel::Kernel;
@@ -22,7 +22,7 @@ use rustix::fs::MemfdFlags;
 
 use super::trees::Disk;
 use crate::JobError;
-use crate::device::{ANNOUNCED_BYTES, Prepared};
+use crate::device::{Prepared, disk_options};
 use crate::notes::{notes, say, shown};
 
 /// A disk whose device is being made in the background.
@@ -67,15 +67,8 @@ impl DiskFailure {
 impl LiveDisk {
     /// Begins to make the device of `disk`; calls `ready` when it is there.
     pub fn start(disk: &Disk, failure: &Arc<DiskFailure>, ready: impl FnOnce(&Prepared) + Send + 'static) -> LiveDisk {
-        let pending = Arc::new(Pending::new());
-        let live = LiveDisk {
-            source: disk.recipe.source.clone(),
-            serial: disk.serial.clone(),
-            read_only: disk.read_only,
-            pending: Arc::clone(&pending),
-            writable: Arc::default(),
-        };
-        let writable = Arc::clone(&live.writable);
+        let live = LiveDisk::idle(disk);
+        let (pending, writable) = (Arc::clone(&live.pending), Arc::clone(&live.writable));
         let (mut recipe, failure) = (disk.recipe.clone(), Arc::clone(failure));
         // One processor is the machine's, whose kernel boots meanwhile on one.
         recipe.scan.threads = thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1));
@@ -117,13 +110,7 @@ impl LiveDisk {
     /// Serves the disk on one end of a new connection; gives the other.
     fn connect(&self, queues: u16, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;
-        let options = BlkOptions {
-            queues,
-            capacity: ANNOUNCED_BYTES,
-            read_only: self.read_only,
-            serial: self.serial.as_str().into(),
-            ..BlkOptions::default()
-        };
+        let options = disk_options(queues, self.read_only, &self.serial);
         let (source, failure) = (self.source.clone(), Arc::clone(failure));
         let fail = move |reason: &dyn std::fmt::Display| {
             failure.set(JobError::Other(format!("{}: its disk can no longer be served: {reason}", shown(&source))));
