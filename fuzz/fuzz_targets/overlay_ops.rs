@@ -94,7 +94,7 @@ fn open(kept: Option<&Path>, dir: &Path) -> Device {
     let tree = Arc::new(Builder::new(&root).and_then(Builder::finish).expect("a tree of a root"));
     let files = HostFiles::new(File::open(dir).expect("the directory is there").into(), tree, 4);
     let map = BlockMap::new(METADATA, vec![0..3, 3..METADATA], vec![], Arc::new(Numbered)).expect("a good map");
-    Device::new(map, files, Some(overlay.expect("an overlay")), BLOCKS)
+    Device::new(map, Arc::new(files), Some(overlay.expect("an overlay")), BLOCKS)
 }
 
 fn read(device: &Device, offset: u64, length: usize) -> std::io::Result<Vec<u8>> {

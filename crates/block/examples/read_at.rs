@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let map = lay_out(&tree)?;
     let blocks = map.blocks();
     let host = HostFiles::new(File::open(dir.path())?.into(), tree, HostFiles::default_max_open());
-    let device = Device::new(map, host, None, blocks);
+    let device = Device::new(map, Arc::new(host), None, blocks);
     let image = tempfile::tempfile()?;
     write_image(&device, &image)?;
     println!("{files} files of {bytes} bytes, {} MiB", device.capacity() >> 20);

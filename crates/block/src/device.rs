@@ -1,13 +1,13 @@
 //! The device: a block map, the files behind it, and an overlay above it.
 
 use std::io;
+use std::sync::Arc;
 
 use vm_memory::VolatileSlice;
 
 use crate::events::{Counters, add};
 use crate::overlay::State;
-use crate::scatter::Cursor;
-use crate::{BLOCK_SIZE, BlockMap, Events, HostFiles, Overlay, Run};
+use crate::{BLOCK_SIZE, BlockMap, Content, Cursor, Events, Overlay, Run};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -18,7 +18,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// gives `EROFS`.
 pub struct Device {
     map: BlockMap,
-    files: HostFiles,
+    files: Arc<dyn Content>,
     overlay: Option<Overlay>,
     capacity_blocks: u64,
     counters: Counters,
@@ -27,7 +27,7 @@ pub struct Device {
 impl Device {
     /// A device of `capacity_blocks` blocks of 4 KiB, at most 2^51; beyond `map` it holds zeros. Without an overlay it
     /// is read-only. It may be larger than its overlay: what lies beyond that can be read, and not written.
-    pub fn new(map: BlockMap, files: HostFiles, overlay: Option<Overlay>, capacity_blocks: u64) -> Device {
+    pub fn new(map: BlockMap, files: Arc<dyn Content>, overlay: Option<Overlay>, capacity_blocks: u64) -> Device {
         Device { map, files, overlay, capacity_blocks: capacity_blocks.min(1 << 51), counters: Counters::default() }
     }
 
@@ -46,9 +46,15 @@ impl Device {
     /// `EIO`: a file of the tree changed, or there was no descriptor to open it with; see [`Device::events`]. Other errors are the host's answers to reading the
     /// overlay.
     pub fn read_at(&self, offset: u64, out: &[VolatileSlice<'_>]) -> io::Result<()> {
-        add(&self.counters.reads, 1);
         let mut out = Cursor::new(out);
-        self.count_error(self.check_range(offset, out.remaining()).and_then(|()| self.read(offset, &mut out)))
+        self.read_to(offset, out.remaining(), &mut out)
+    }
+
+    /// Fills the next `count` bytes of `out`, or all that is left of it; as [`Device::read_at`].
+    pub(crate) fn read_to(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        add(&self.counters.reads, 1);
+        let count = count.min(out.remaining());
+        self.count_error(self.check_range(offset, count).and_then(|()| self.read(offset, count, out)))
     }
 
     /// Writes all of `data` from `offset` on.
@@ -145,9 +151,9 @@ impl Device {
         }
     }
 
-    fn read(&self, mut offset: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
-        while out.remaining() > 0 {
-            let (state, count) = self.state(offset, out.remaining());
+    fn read(&self, mut offset: u64, mut left: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        while left > 0 {
+            let (state, count) = self.state(offset, left);
             match (&self.overlay, state) {
                 (Some(overlay), State::Written) => {
                     overlay.read(offset, count, out)?;
@@ -157,6 +163,7 @@ impl Device {
                 _ => self.read_below(offset, count, out)?,
             }
             offset += count;
+            left -= count;
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use rustix::fs::{FileType, Stat, fstat};
 use rustix::io::Errno;
 
 use crate::changed::{ChangeLog, ChangeReason, ChangedFiles};
+use crate::content::{Borrower, Content, Lent};
 use crate::events::add;
 use crate::files::OpenFiles;
 use crate::open::Opener;
@@ -43,7 +44,7 @@ impl From<ChangeReason> for ReadFailure {
 /// Reads the content of a tree's regular files beneath the directory that was scanned.
 ///
 /// A snapshot stays one: after every read the file's inode number, size and times are compared with the tree's, and a
-/// file that differs, is gone or cannot be read gives `EIO` and is remembered in [`HostFiles::changed`]. The kernel
+/// file that differs, is gone or cannot be read gives `EIO` and is remembered in [`Content::changed`]. The kernel
 /// sets a file's times before it changes its pages, so data that a write touched is never given out as the scan's.
 /// Two changes escape the times: stores through a shared mapping whose page was already dirty at the scan, and, before
 /// Linux 6.13, a write within the same clock tick (1 to 10 ms) as the one before the scan.
@@ -76,30 +77,13 @@ impl HostFiles {
         limit.map_or(512, |limit| (limit / 2).min(512) as usize)
     }
 
-    /// The files found changed so far.
-    pub fn changed(&self) -> ChangedFiles {
-        self.changes.snapshot()
-    }
-
-    /// Reads that failed because there was no descriptor left, in this process (`EMFILE`) or on the host (`ENFILE`);
-    /// the same read may succeed later.
-    pub fn out_of_descriptors(&self) -> u64 {
-        self.out_of_descriptors.load(Ordering::Relaxed)
-    }
-
-    /// Reads `count` bytes of `id` from `offset` into `out`; zeros beyond the file's end. On an error those bytes
-    /// of `out` are zeros too.
-    pub(crate) fn read(&self, id: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
-        let start = out.clone();
-        let result = self.read_unchanged(id, offset, count, out);
-        result.map_err(|failure| {
-            start.clone().fill_zeros(count);
-            match failure {
-                ReadFailure::Changed(reason) => self.changes.add(&self.tree, id, reason),
-                ReadFailure::NoDescriptor => add(&self.out_of_descriptors, 1),
-            }
-            io::Error::from_raw_os_error(libc::EIO)
-        })
+    /// Remembers why a file could not be read; gives the error for whoever wanted it.
+    fn report(&self, id: InodeId, failure: ReadFailure) -> io::Error {
+        match failure {
+            ReadFailure::Changed(reason) => self.changes.add(&self.tree, id, reason),
+            ReadFailure::NoDescriptor => add(&self.out_of_descriptors, 1),
+        }
+        io::Error::from_raw_os_error(libc::EIO)
     }
 
     fn read_unchanged(
@@ -155,6 +139,41 @@ impl HostFiles {
     }
 }
 
+impl Content for HostFiles {
+    fn read(&self, id: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        let start = out.clone();
+        self.read_unchanged(id, offset, count, out).map_err(|failure| {
+            start.clone().fill_zeros(count);
+            self.report(id, failure)
+        })
+    }
+
+    fn lend(&self, id: InodeId, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<bool> {
+        if id.0 >= self.tree.inode_count() {
+            return Err(self.report(id, ChangeReason::Vanished.into()));
+        }
+        let inode = self.tree.inode(id);
+        let length = inode.size().saturating_sub(offset).min(count);
+        if length > 0 {
+            let file = self.open_file(id).map_err(|failure| self.report(id, failure))?;
+            let taken = take(file.as_fd(), Lent { offset, at: offset, length });
+            // As with a read: a change that came before or meanwhile shows in the attributes now.
+            let stat = fstat(&file).map_err(ChangeReason::Unreadable);
+            stat.and_then(|stat| compare(inode, &stat)).map_err(|reason| self.report(id, reason.into()))?;
+            taken?;
+        }
+        Ok(true)
+    }
+
+    fn changed(&self) -> ChangedFiles {
+        self.changes.snapshot()
+    }
+
+    fn out_of_descriptors(&self) -> u64 {
+        self.out_of_descriptors.load(Ordering::Relaxed)
+    }
+}
+
 fn read_exact(file: BorrowedFd<'_>, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> Result<(), ChangeReason> {
     let mut done = 0;
     while done < count {
@@ -191,6 +210,6 @@ fn compare(inode: &Inode, stat: &Stat) -> Result<(), ChangeReason> {
     Ok(())
 }
 
-fn timestamp(seconds: i64, nanoseconds: impl TryInto<u32>) -> Timestamp {
+pub(crate) fn timestamp(seconds: i64, nanoseconds: impl TryInto<u32>) -> Timestamp {
     Timestamp { seconds, nanoseconds: nanoseconds.try_into().unwrap_or(0) }
 }

@@ -1,7 +1,8 @@
 //! A device's bytes, computed or fetched when they are asked for.
 //!
 //! A [`BlockMap`] says what each block of a device is: zeros, metadata that a format renders, or a range of a file
-//! of the tree. A [`Device`] is a block map with the tree's files behind it ([`HostFiles`]) and a copy-on-write
+//! of the tree. A [`Device`] is a block map with the [`Content`] of the tree's files
+//! behind it ([`HostFiles`], or [`BackedFiles`] in an archive or image) and a copy-on-write
 //! [`Overlay`] on top. A read takes its way in this order:
 //!
 //! 1. the overlay says which of the clusters were written or zeroed; those come from its file, or are zeros;
@@ -10,7 +11,9 @@
 
 #![deny(unsafe_code)]
 
+mod backing;
 mod changed;
+mod content;
 mod device;
 mod events;
 mod files;
@@ -22,10 +25,13 @@ mod overlay;
 #[allow(unsafe_code, reason = "preadv and pwritev on memory that a guest shares")]
 mod scatter;
 
+pub use backing::{BackedFiles, Backing, BackingFile, read_backing};
 pub use changed::{ChangeReason, ChangedFile, ChangedFiles};
+pub use content::{Borrower, Content, Lent, Renumbered, read_content};
 pub use device::Device;
 pub use events::Events;
 pub use host::HostFiles;
 pub use image::write_image;
 pub use map::{BLOCK_SIZE, BlockMap, FileExtent, MapError, Metadata, Run};
 pub use overlay::{Overlay, OverlayError};
+pub use scatter::Cursor;

@@ -18,9 +18,9 @@ static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
 
 type Iovecs = SmallVec<[libc::iovec; 16]>;
 
-/// What is left of a scatter list, from the front.
+/// What is left of a scatter list, from the front: where a read puts its bytes.
 #[derive(Clone)]
-pub(crate) struct Cursor<'a, 'm> {
+pub struct Cursor<'a, 'm> {
     slices: &'a [VolatileSlice<'m>],
     /// Bytes of the first slice that are behind us.
     within: usize,
@@ -28,13 +28,14 @@ pub(crate) struct Cursor<'a, 'm> {
 }
 
 impl<'a, 'm> Cursor<'a, 'm> {
-    pub(crate) fn new(slices: &'a [VolatileSlice<'m>]) -> Cursor<'a, 'm> {
+    /// At the front of `slices`.
+    pub fn new(slices: &'a [VolatileSlice<'m>]) -> Cursor<'a, 'm> {
         let remaining = slices.iter().fold(0u64, |sum, slice| sum.saturating_add(slice.len() as u64));
         Cursor { slices, within: 0, remaining }
     }
 
     /// Bytes from here to the end of the list.
-    pub(crate) fn remaining(&self) -> u64 {
+    pub fn remaining(&self) -> u64 {
         self.remaining
     }
 
@@ -63,7 +64,7 @@ impl<'a, 'm> Cursor<'a, 'm> {
     }
 
     /// Fills the next `count` bytes by zeros and goes behind them.
-    pub(crate) fn fill_zeros(&mut self, mut count: u64) {
+    pub fn fill_zeros(&mut self, mut count: u64) {
         while count > 0
             && let Some(piece) = self.piece(count.min(BLOCK_SIZE as u64))
         {
@@ -74,7 +75,7 @@ impl<'a, 'm> Cursor<'a, 'm> {
     }
 
     /// Copies `bytes` to the next bytes of the list and goes behind them.
-    pub(crate) fn copy_from(&mut self, mut bytes: &[u8]) {
+    pub fn copy_from(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty()
             && let Some(piece) = self.piece(bytes.len() as u64)
         {
@@ -103,7 +104,7 @@ impl<'a, 'm> Cursor<'a, 'm> {
 
     /// Reads up to `count` bytes of `file` from `offset` into the list and goes behind them. Gives how many came;
     /// 0 is the end of the file.
-    pub(crate) fn read_from(&mut self, file: BorrowedFd<'_>, offset: u64, count: u64) -> io::Result<u64> {
+    pub fn read_from(&mut self, file: BorrowedFd<'_>, offset: u64, count: u64) -> io::Result<u64> {
         let offset = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let iovecs = self.iovecs(count);
         loop {

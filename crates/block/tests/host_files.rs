@@ -128,6 +128,6 @@ fn a_path_longer_than_a_system_call_takes() {
     let extent = FileExtent { start: 0, blocks: 2, first: 0, inode };
     let map = BlockMap::new(2, vec![], vec![extent], Arc::new(Numbered)).unwrap();
     let files = HostFiles::new(File::open(dir.path()).unwrap().into(), tree, 0);
-    let device = Device::new(map, files, None, 2);
+    let device = Device::new(map, Arc::new(files), None, 2);
     assert_eq!(read(&device, 0, 6000).unwrap(), pattern(3, 6000));
 }

@@ -1,5 +1,13 @@
-//! File system formats, each a pure function from a tree to a block map.
+//! File system and archive formats. Each is a pure function from a tree to a plan ([`Format`]); some are read back
+//! into a tree as well ([`Opened`]). Nothing else in the program knows what a format's bytes mean.
 
 #![forbid(unsafe_code)]
 
 pub mod ext4;
+mod plan;
+mod read;
+
+pub use plan::{
+    Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Pack, Piece, Planned, Progress, Sink, Stream,
+};
+pub use read::{Opened, ReadError};

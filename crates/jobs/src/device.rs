@@ -105,7 +105,7 @@ impl Recipe {
             Writes::Kept(file) => Some(Overlay::open_or_create(file, blocks, identity(&tree, &options))?),
         };
         let files = HostFiles::new(scan.root, Arc::clone(&tree), HostFiles::default_max_open() / self.sharers());
-        let device = Device::new(plan.map, files, overlay, ANNOUNCED_BYTES / BLOCK_SIZE as u64);
+        let device = Device::new(plan.map, Arc::new(files), overlay, ANNOUNCED_BYTES / BLOCK_SIZE as u64);
         Ok(Prepared {
             device: Arc::new(device),
             tree,

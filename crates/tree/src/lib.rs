@@ -8,10 +8,12 @@
 #![deny(unsafe_code)]
 
 mod builder;
+mod extents;
 mod inode;
 pub mod scan;
 mod tree;
 
 pub use builder::{BuildError, Builder};
+pub use extents::{Extent, ExtentError, Extents};
 pub use inode::{Attributes, FileType, Inode, InodeId, Timestamp};
 pub use tree::{DataRange, Entries, Entry, Tree, Xattr, XattrSetId};

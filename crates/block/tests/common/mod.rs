@@ -83,7 +83,7 @@ pub fn offset_of(tree: &Tree, path: &str) -> u64 {
 
 pub fn device_of(tree: &Arc<Tree>, root: &Path, max_open: usize, overlay: Option<Overlay>, capacity: u64) -> Device {
     let files = HostFiles::new(File::open(root).unwrap().into(), Arc::clone(tree), max_open);
-    Device::new(layout(tree), files, overlay, capacity)
+    Device::new(layout(tree), Arc::new(files), overlay, capacity)
 }
 
 /// A read-only device of a directory, as large as its map.

@@ -1,0 +1,210 @@
+//! Files that hold the content of many: archives, and disk images with or without an overlay.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use inarch_tree::{Extent, Extents, InodeId, Timestamp, Tree};
+use rustix::fs::{Stat, fstat};
+use rustix::io::Errno;
+use vm_memory::VolatileSlice;
+
+use crate::content::{Borrower, Content, Lent};
+use crate::host::timestamp;
+use crate::{ChangeReason, ChangedFile, ChangedFiles, Cursor, Device};
+
+/// Bytes that can be read at any offset, as a file system reader wants them.
+pub trait Backing: Send + Sync {
+    /// How many there are.
+    fn size(&self) -> u64;
+
+    /// Fills the next `count` bytes of `out` with those from `offset`; an error where they reach beyond the end.
+    fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()>;
+
+    /// The open file that holds the bytes at the same offsets, if there is one.
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Whether the bytes are still those of the start; says what changed.
+    fn changed(&self) -> Option<ChangedFile> {
+        None
+    }
+}
+
+/// Fills `out` with a backing's bytes from `offset`.
+pub fn read_backing(backing: &dyn Backing, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    let count = out.len() as u64;
+    backing.read(offset, count, &mut Cursor::new(&[VolatileSlice::from(out)]))
+}
+
+/// A file of the host that must stay as it was when it was opened: every read compares its size and times.
+pub struct BackingFile {
+    file: File,
+    path: PathBuf,
+    seen: Seen,
+    change: Mutex<Option<ChangeReason>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    size: u64,
+    mtime: Timestamp,
+    ctime: Timestamp,
+}
+
+impl Seen {
+    fn new(stat: &Stat) -> Seen {
+        Seen {
+            size: stat.st_size as u64,
+            mtime: timestamp(stat.st_mtime, stat.st_mtime_nsec),
+            ctime: timestamp(stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+}
+
+impl BackingFile {
+    /// `path` only names the file in messages.
+    pub fn new(file: File, path: PathBuf) -> io::Result<BackingFile> {
+        let seen = Seen::new(&fstat(&file)?);
+        Ok(BackingFile { file, path, seen, change: Mutex::new(None) })
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let now = fstat(&self.file).map(|stat| Seen::new(&stat));
+        let reason = match now {
+            Ok(now) if now == self.seen => return Ok(()),
+            Ok(now) if now.size != self.seen.size => ChangeReason::Size { was: self.seen.size, now: now.size },
+            Ok(now) if now.mtime != self.seen.mtime => ChangeReason::Written,
+            Ok(_) => ChangeReason::Attributes,
+            Err(errno) => ChangeReason::Unreadable(errno),
+        };
+        Err(self.fail(reason))
+    }
+
+    fn fail(&self, reason: ChangeReason) -> io::Error {
+        self.change.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
+        io::Error::from_raw_os_error(libc::EIO)
+    }
+}
+
+impl Backing for BackingFile {
+    fn size(&self) -> u64 {
+        self.seen.size
+    }
+
+    fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        let mut done = 0;
+        while done < count {
+            let at = offset.checked_add(done).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+            let got = out.read_from(self.file.as_fd(), at, count - done).map_err(|error| {
+                self.fail(ChangeReason::Unreadable(Errno::from_io_error(&error).unwrap_or(Errno::IO)))
+            })?;
+            if got == 0 {
+                self.check()?;
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            done += got;
+        }
+        self.check()
+    }
+
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+
+    fn changed(&self) -> Option<ChangedFile> {
+        let change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        change.clone().map(|reason| ChangedFile { path: self.path.clone(), reason })
+    }
+}
+
+/// A device as the backing of a file system's reader: what is on it, overlay included.
+impl Backing for Device {
+    fn size(&self) -> u64 {
+        self.capacity()
+    }
+
+    fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        self.read_to(offset, count, out)
+    }
+}
+
+/// The content of a tree whose files' bytes are ranges of a few backings.
+pub struct BackedFiles {
+    tree: Arc<Tree>,
+    extents: Extents,
+    backings: Vec<Arc<dyn Backing>>,
+}
+
+impl BackedFiles {
+    /// The files of `tree`; an extent's `backing` is an index into `backings`.
+    pub fn new(tree: Arc<Tree>, extents: Extents, backings: Vec<Arc<dyn Backing>>) -> BackedFiles {
+        BackedFiles { tree, extents, backings }
+    }
+
+    fn backing(&self, extent: &Extent) -> io::Result<&dyn Backing> {
+        let backing = self.backings.get(extent.backing as usize).map(|backing| &**backing);
+        backing.ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
+    }
+
+    /// The parts of extents that lie in `count` bytes from `offset`, and in the file.
+    fn parts(&self, inode: InodeId, offset: u64, count: u64) -> impl Iterator<Item = (&Extent, Lent)> {
+        let size = if inode.0 < self.tree.inode_count() { self.tree.inode(inode).size() } else { 0 };
+        let end = offset.saturating_add(count).min(size);
+        let extents = self.extents.of(inode);
+        let first = extents.partition_point(|extent| extent.offset + extent.length <= offset);
+        let ahead = extents.get(first..).unwrap_or_default();
+        ahead.iter().take_while(move |extent| extent.offset < end).map(move |extent| {
+            let start = extent.offset.max(offset);
+            let stop = (extent.offset + extent.length).min(end);
+            (extent, Lent { offset: start, at: extent.at + (start - extent.offset), length: stop - start })
+        })
+    }
+
+    fn read_parts(&self, inode: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        let mut at = offset;
+        for (extent, part) in self.parts(inode, offset, count) {
+            out.fill_zeros(part.offset - at);
+            self.backing(extent)?.read(part.at, part.length, out)?;
+            at = part.offset + part.length;
+        }
+        out.fill_zeros(count - (at - offset));
+        Ok(())
+    }
+}
+
+impl Content for BackedFiles {
+    fn read(&self, inode: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        let mut start = out.clone();
+        self.read_parts(inode, offset, count, out).map_err(|_| {
+            start.fill_zeros(count);
+            io::Error::from_raw_os_error(libc::EIO)
+        })
+    }
+
+    fn lend(&self, inode: InodeId, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<bool> {
+        let lendable = |extent: &Extent| Ok::<_, io::Error>(self.backing(extent)?.file().is_some());
+        for (extent, _) in self.parts(inode, offset, count) {
+            if !lendable(extent)? {
+                return Ok(false);
+            }
+        }
+        for (extent, part) in self.parts(inode, offset, count) {
+            let backing = self.backing(extent)?;
+            if let Some(file) = backing.file() {
+                take(file, part)?;
+            }
+            // One byte read as any other compares the attributes.
+            read_backing(backing, part.at, &mut [0])?;
+        }
+        Ok(true)
+    }
+
+    fn changed(&self) -> ChangedFiles {
+        let named: Vec<_> = self.backings.iter().filter_map(|backing| backing.changed()).collect();
+        ChangedFiles { count: named.len() as u64, named }
+    }
+}

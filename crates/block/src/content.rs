@@ -1,0 +1,101 @@
+//! The content of a tree's regular files, wherever it lies.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use inarch_tree::InodeId;
+use vm_memory::VolatileSlice;
+
+use crate::{ChangedFiles, Cursor};
+
+/// A part of a file that an open file of the host holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lent {
+    /// Where in the tree's file it starts, in bytes.
+    pub offset: u64,
+    /// Where in the open file it starts, in bytes.
+    pub at: u64,
+    /// How long it is, in bytes; never 0.
+    pub length: u64,
+}
+
+/// Takes what [`Content::lend`] gives.
+pub type Borrower<'a> = dyn FnMut(BorrowedFd<'_>, Lent) -> io::Result<()> + 'a;
+
+/// Where the bytes of a tree's regular files come from. Every method may be called from several threads at once.
+pub trait Content: Send + Sync {
+    /// Reads `count` bytes of `inode` from `offset` into `out` and goes behind them; zeros beyond the file's end and
+    /// in its holes. On an error those bytes of `out` are zeros.
+    ///
+    /// `EIO`: the bytes are no longer, or not certainly, those of the tree; [`Content::changed`] says why.
+    fn read(&self, inode: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()>;
+
+    /// Lends the open files that hold `count` bytes of `inode` from `offset`, so that the kernel can share or copy
+    /// them: calls `take` for each part in ascending order, holes left out. `false`, without a call of `take`, where
+    /// no file holds the bytes as they are; then there is only [`Content::read`].
+    ///
+    /// Errors are those of `take`, and `EIO` as with [`Content::read`]: then what `take` took is not to be used.
+    fn lend(&self, inode: InodeId, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<bool> {
+        let _ = (inode, offset, count, take);
+        Ok(false)
+    }
+
+    /// The files found changed so far.
+    fn changed(&self) -> ChangedFiles {
+        ChangedFiles::default()
+    }
+
+    /// Reads that failed because there was no descriptor left, in this process (`EMFILE`) or on the host (`ENFILE`).
+    fn out_of_descriptors(&self) -> u64 {
+        0
+    }
+}
+
+/// Reads a part of a file's content into memory of this process; see [`Content::read`].
+pub fn read_content(content: &dyn Content, inode: InodeId, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    let count = out.len() as u64;
+    content.read(inode, offset, count, &mut Cursor::new(&[VolatileSlice::from(out)]))
+}
+
+/// The content of a tree that was made from another one: each of its inodes has the content of one of the other's.
+pub struct Renumbered {
+    content: Arc<dyn Content>,
+    /// For each inode of the new tree, the one of the old.
+    origins: Vec<InodeId>,
+}
+
+impl Renumbered {
+    /// `origins` gives for each inode of the new tree the one of the tree that `content` belongs to.
+    pub fn new(content: Arc<dyn Content>, origins: Vec<InodeId>) -> Renumbered {
+        Renumbered { content, origins }
+    }
+
+    fn origin(&self, inode: InodeId) -> io::Result<InodeId> {
+        self.origins.get(inode.index()).copied().ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
+    }
+}
+
+impl Content for Renumbered {
+    fn read(&self, inode: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        match self.origin(inode) {
+            Ok(origin) => self.content.read(origin, offset, count, out),
+            Err(error) => {
+                out.fill_zeros(count);
+                Err(error)
+            }
+        }
+    }
+
+    fn lend(&self, inode: InodeId, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<bool> {
+        self.content.lend(self.origin(inode)?, offset, count, take)
+    }
+
+    fn changed(&self) -> ChangedFiles {
+        self.content.changed()
+    }
+
+    fn out_of_descriptors(&self) -> u64 {
+        self.content.out_of_descriptors()
+    }
+}

@@ -1,0 +1,98 @@
+//! Where the bytes of files lie, for sources that keep many files in one: archives and disk images.
+
+use crate::InodeId;
+
+/// `length` bytes of a file, from its byte `offset`, that lie in a backing file from its byte `at`. What no extent
+/// covers reads as zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Where in the file it starts, in bytes.
+    pub offset: u64,
+    /// How long it is, in bytes; never 0.
+    pub length: u64,
+    /// Where in the backing file it starts, in bytes.
+    pub at: u64,
+    /// Which backing file: an index into the source's list of them.
+    pub backing: u32,
+}
+
+/// The extents of a tree's regular files, ascending within each file.
+#[derive(Clone, Debug, Default)]
+pub struct Extents {
+    extents: Vec<Extent>,
+    /// Where each inode's extents start; one more than there are inodes.
+    starts: Vec<usize>,
+}
+
+/// What is wrong with a list of extents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("extents of inode {} overlap, are empty, or end beyond 2^64 bytes", .0.0)]
+pub struct ExtentError(pub InodeId);
+
+impl Extents {
+    /// The extents of files `0..inodes`, given in any order.
+    ///
+    /// Fails where extents of one file overlap, are empty or exceed 64 bits.
+    pub fn new(inodes: u32, mut list: Vec<(InodeId, Extent)>) -> Result<Extents, ExtentError> {
+        list.sort_by_key(|(inode, extent)| (*inode, extent.offset));
+        let mut extents = Extents { extents: Vec::with_capacity(list.len()), starts: Vec::new() };
+        extents.starts.reserve_exact(inodes as usize + 1);
+        extents.starts.push(0);
+        let mut end = 0;
+        for (inode, extent) in list {
+            if inode.0 >= inodes {
+                return Err(ExtentError(inode));
+            }
+            if extents.starts.len() <= inode.index() {
+                extents.starts.resize(inode.index() + 1, extents.extents.len());
+                end = 0;
+            }
+            let stop =
+                extent.offset.checked_add(extent.length).filter(|_| extent.at.checked_add(extent.length).is_some());
+            end = stop.filter(|_| extent.length > 0 && extent.offset >= end).ok_or(ExtentError(inode))?;
+            extents.extents.push(extent);
+        }
+        extents.starts.resize(inodes as usize + 1, extents.extents.len());
+        Ok(extents)
+    }
+
+    /// A file's extents, ascending; none for an inode that has no content.
+    pub fn of(&self, inode: InodeId) -> &[Extent] {
+        let (start, end) = (self.starts.get(inode.index()), self.starts.get(inode.index() + 1));
+        start.zip(end).and_then(|(start, end)| self.extents.get(*start..*end)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(offset: u64, length: u64, at: u64) -> Extent {
+        Extent { offset, length, at, backing: 0 }
+    }
+
+    #[test]
+    fn every_file_gives_its_own_in_order() {
+        let list =
+            vec![(InodeId(3), extent(8, 4, 100)), (InodeId(1), extent(0, 5, 50)), (InodeId(3), extent(0, 8, 10))];
+        let extents = Extents::new(5, list).unwrap();
+        assert_eq!(extents.of(InodeId(0)), []);
+        assert_eq!(extents.of(InodeId(1)), [extent(0, 5, 50)]);
+        assert_eq!(extents.of(InodeId(2)), []);
+        assert_eq!(extents.of(InodeId(3)), [extent(0, 8, 10), extent(8, 4, 100)]);
+        assert_eq!(extents.of(InodeId(4)), []);
+        assert_eq!(extents.of(InodeId(9)), []);
+    }
+
+    #[test]
+    fn overlaps_empty_ones_and_overflows_are_refused() {
+        let overlap = vec![(InodeId(0), extent(0, 9, 0)), (InodeId(0), extent(8, 4, 100))];
+        assert_eq!(Extents::new(1, overlap).unwrap_err(), ExtentError(InodeId(0)));
+        assert!(Extents::new(1, vec![(InodeId(0), extent(0, 0, 0))]).is_err());
+        assert!(Extents::new(1, vec![(InodeId(0), extent(u64::MAX, 2, 0))]).is_err());
+        assert!(Extents::new(1, vec![(InodeId(0), extent(0, 2, u64::MAX))]).is_err());
+        assert!(Extents::new(1, vec![(InodeId(1), extent(0, 2, 0))]).is_err());
+        let two = vec![(InodeId(0), extent(8, 4, 0)), (InodeId(1), extent(0, 4, 0))];
+        assert_eq!(Extents::new(2, two).unwrap().of(InodeId(1)).len(), 1);
+    }
+}
