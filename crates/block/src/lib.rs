@@ -24,6 +24,7 @@ mod open;
 mod overlay;
 #[allow(unsafe_code, reason = "preadv and pwritev on memory that a guest shares")]
 mod scatter;
+mod write;
 
 pub use backing::{BackedFiles, Backing, BackingFile, read_backing};
 pub use changed::{ChangeReason, ChangedFile, ChangedFiles};
@@ -35,3 +36,4 @@ pub use image::write_image;
 pub use map::{BLOCK_SIZE, BlockMap, FileExtent, MapError, Metadata, Run};
 pub use overlay::{Overlay, OverlayError};
 pub use scatter::Cursor;
+pub use write::Progress;

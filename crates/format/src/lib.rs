@@ -6,8 +6,10 @@
 pub mod ext4;
 mod plan;
 mod read;
+mod registry;
 
 pub use plan::{
     Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Pack, Piece, Planned, Progress, Sink, Stream,
 };
 pub use read::{Opened, ReadError};
+pub use registry::{format_by_extension, format_by_name, formats};

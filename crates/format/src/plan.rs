@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+pub use inarch_block::Progress;
 use inarch_block::{BlockMap, Content};
 use inarch_tree::{InodeId, Tree};
 
@@ -63,6 +64,11 @@ pub struct FormatError {
 pub trait Format: Send + Sync {
     /// Its name on the command line, which is also the usual extension of its files.
     fn name(&self) -> &'static str;
+
+    /// Other usual extensions of its files, in lower case and without the dot.
+    fn extensions(&self) -> &'static [&'static str] {
+        &[]
+    }
 
     /// Plans an image of `tree`. Opens no file; the same input gives the same plan.
     fn plan(&self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError>;
@@ -127,17 +133,6 @@ pub trait Stream: Send + Sync {
 pub trait Sink: Send + Sync {
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()>;
-}
-
-/// Told of progress while an image is written; called often, from any thread.
-pub trait Progress: Send + Sync {
-    /// So many more bytes of content were read, of so many more files that are now done.
-    fn advance(&self, bytes: u64, files: u64);
-
-    /// Whether to stop: whoever asks gives an error of kind `Interrupted`.
-    fn cancelled(&self) -> bool {
-        false
-    }
 }
 
 /// An image whose layout depends on content.

@@ -13,8 +13,10 @@
 //! values, journal, file content in inode order. What follows is free. Block groups may keep their metadata anywhere
 //! (`flex_bg`) and there are no backup superblocks (`sparse_super2`), so no metadata lies between files.
 
+mod image;
 mod plan;
 mod render;
 mod spec;
 
-pub use plan::{Options, Plan, PlanError, Summary, XattrError, plan};
+pub use image::Ext4;
+pub use plan::{Options, Plan, PlanError, Size, Summary, XattrError, plan, plan_sized};

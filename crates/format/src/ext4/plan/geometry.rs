@@ -59,6 +59,18 @@ impl Geometry {
         }
     }
 
+    /// The layout of a device of `blocks` blocks, where `demand` without its free blocks fits.
+    pub(crate) fn of_size(blocks: u64, demand: Demand) -> Result<Option<Geometry>, PlanError> {
+        let inodes = demand.used_inodes.saturating_add(demand.free_inodes);
+        let groups = blocks.div_ceil(BLOCKS_PER_GROUP);
+        if groups == 0 || inodes.div_ceil(MAX_INODES_PER_GROUP) > groups {
+            return Ok(None);
+        }
+        let demand = Demand { free_blocks: 0, ..demand };
+        let geometry = Geometry::with_groups(groups, inodes, demand, blocks > u64::from(u32::MAX))?;
+        Ok((geometry.free <= blocks).then_some(Geometry { blocks, ..geometry }))
+    }
+
     /// The layout of at least `groups` groups; its blocks may want more of them.
     fn with_groups(groups: u64, inodes: u64, demand: Demand, wide: bool) -> Result<Geometry, PlanError> {
         let descriptor_size = if wide { group::SIZE_64 } else { group::SIZE_32 };
@@ -74,8 +86,8 @@ impl Geometry {
         if block_bitmaps > BLOCKS_PER_GROUP || groups * inodes_per_group > u64::from(u32::MAX) {
             return Err(PlanError::DeviceTooLarge);
         }
-        // Where the inodes want more groups than the blocks do, the last group is free space too.
-        let blocks = if blocks <= (groups - 1) * BLOCKS_PER_GROUP { groups * BLOCKS_PER_GROUP } else { blocks };
+        // Where the inodes want more groups than the blocks do, the last group has one free block.
+        let blocks = blocks.max((groups - 1) * BLOCKS_PER_GROUP + 1);
         Ok(Geometry {
             blocks,
             groups: groups as u32,

@@ -6,6 +6,7 @@ pub(crate) mod geometry;
 pub(crate) mod measure;
 pub(crate) mod nodes;
 mod options;
+mod size;
 pub(crate) mod xattr;
 
 use std::ops::Range;
@@ -15,6 +16,7 @@ use inarch_block::{BLOCK_SIZE, BlockMap, FileExtent, MapError};
 use inarch_tree::{InodeId, Tree};
 
 pub use options::{Options, Summary};
+pub use size::{Size, plan_sized};
 pub use xattr::XattrError;
 
 use crate::ext4::plan::extents::Runs;
@@ -75,6 +77,16 @@ pub enum PlanError {
     TooManyInodes {
         /// Inodes in use and asked for.
         wanted: u64,
+    },
+    /// A device that the tree does not fit.
+    #[error(
+        "{bytes} bytes are too few: the tree takes at least {minimum} bytes; make it as large, or leave something out"
+    )]
+    TooSmall {
+        /// The size asked for.
+        bytes: u64,
+        /// The least size that does.
+        minimum: u64,
     },
     /// More blocks or block groups than one descriptor table in the first group describes (256 TiB).
     #[error("the device would exceed what one table of block groups describes; ask for less free space")]
@@ -145,36 +157,69 @@ pub(crate) struct Layout {
 ///
 /// Errors name the first file that ext4 cannot hold, or the option that asks for too much.
 pub fn plan(tree: Arc<Tree>, options: &Options) -> Result<Plan, PlanError> {
-    options.check()?;
-    let measured = Measured::new(&tree, options)?;
-    let nodes = Nodes::new(&tree, &measured)?;
-    let mut regions = Regions {
-        lost_and_found: 0..measured.lost_and_found_blocks,
-        directories: 0..u64::from(measured.directories.blocks()),
-        symlinks: 0..measured.symlinks.len() as u64,
-        extent_trees: 0..measured.extent_tree_blocks,
-        xattr_blocks: 0..measured.xattrs.blocks.len() as u64,
-        xattr_values: 0..measured.xattrs.value_blocks,
-        journal: 0..options.journal_blocks(),
-        data: 0..measured.data_blocks,
-    };
-    regions.lay_out(0).ok_or(PlanError::DeviceTooLarge)?;
-    let geometry = Geometry::solve(Demand {
-        used_inodes: u64::from(LOST_AND_FOUND_INO) + u64::from(nodes.count()) - 1,
-        free_inodes: u64::from(options.free_inodes),
-        payload: regions.data.end,
-        free_blocks: options.free_bytes.div_ceil(BLOCK_SIZE as u64),
-    })?;
-    regions.lay_out(geometry.payload).ok_or(PlanError::DeviceTooLarge)?;
+    let draft = Draft::new(tree, options.clone())?;
+    let free_blocks = options.free_bytes.div_ceil(BLOCK_SIZE as u64);
+    let demand = draft.demand(options.journal_blocks(), u64::from(options.free_inodes), free_blocks)?;
+    let geometry = Geometry::solve(demand)?;
+    draft.finish(geometry)
+}
 
-    let (files, data_starts) = place_data(&tree, &measured, &nodes, regions.data.start);
-    let epoch = options.epoch.unwrap_or(measured.newest_mtime);
-    let layout = Layout { options: options.clone(), geometry, regions, nodes, measured, data_starts, epoch };
-    let summary = Summary::new(&tree, &layout);
-    let metadata = metadata_ranges(&layout);
-    let blocks = layout.geometry.blocks;
-    let map = BlockMap::new(blocks, metadata, files, Arc::new(Renderer::new(tree, layout)))?;
-    Ok(Plan { map, summary })
+/// A tree that was measured, before it is known how large the file system is.
+pub(crate) struct Draft {
+    tree: Arc<Tree>,
+    options: Options,
+    measured: Measured,
+    nodes: Nodes,
+}
+
+impl Draft {
+    fn new(tree: Arc<Tree>, options: Options) -> Result<Draft, PlanError> {
+        options.check()?;
+        let measured = Measured::new(&tree, &options)?;
+        let nodes = Nodes::new(&tree, &measured)?;
+        Ok(Draft { tree, options, measured, nodes })
+    }
+
+    /// The regions behind the inode tables, as if they started at block 0.
+    fn regions(&self, journal_blocks: u64) -> Result<Regions, PlanError> {
+        let measured = &self.measured;
+        let mut regions = Regions {
+            lost_and_found: 0..measured.lost_and_found_blocks,
+            directories: 0..u64::from(measured.directories.blocks()),
+            symlinks: 0..measured.symlinks.len() as u64,
+            extent_trees: 0..measured.extent_tree_blocks,
+            xattr_blocks: 0..measured.xattrs.blocks.len() as u64,
+            xattr_values: 0..measured.xattrs.value_blocks,
+            journal: 0..journal_blocks,
+            data: 0..measured.data_blocks,
+        };
+        regions.lay_out(0).ok_or(PlanError::DeviceTooLarge)?;
+        Ok(regions)
+    }
+
+    fn demand(&self, journal_blocks: u64, free_inodes: u64, free_blocks: u64) -> Result<Demand, PlanError> {
+        Ok(Demand {
+            used_inodes: u64::from(LOST_AND_FOUND_INO) + u64::from(self.nodes.count()) - 1,
+            free_inodes,
+            payload: self.regions(journal_blocks)?.data.end,
+            free_blocks,
+        })
+    }
+
+    /// Gives everything its place in a file system of this geometry, which holds the demand of the draft's options.
+    fn finish(self, geometry: Geometry) -> Result<Plan, PlanError> {
+        let mut regions = self.regions(self.options.journal_blocks())?;
+        regions.lay_out(geometry.payload).ok_or(PlanError::DeviceTooLarge)?;
+        let Draft { tree, options, measured, nodes } = self;
+        let (files, data_starts) = place_data(&tree, &measured, &nodes, regions.data.start);
+        let epoch = options.epoch.unwrap_or(measured.newest_mtime);
+        let layout = Layout { options, geometry, regions, nodes, measured, data_starts, epoch };
+        let summary = Summary::new(&tree, &layout);
+        let metadata = metadata_ranges(&layout);
+        let blocks = layout.geometry.blocks;
+        let map = BlockMap::new(blocks, metadata, files, Arc::new(Renderer::new(tree, layout)))?;
+        Ok(Plan { map, summary })
+    }
 }
 
 /// Gives every file's content its blocks, in the order of inode numbers.

@@ -1,0 +1,5 @@
+//! Writing images out.
+
+mod progress;
+
+pub use progress::Progress;
