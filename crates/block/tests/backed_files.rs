@@ -37,7 +37,7 @@ const FILE: InodeId = InodeId(1);
 fn every_range_of_a_file_is_its_extents_and_zeros() {
     let backing = backing();
     let files = files(backing.path());
-    let mut whole = *b"\0\0\023456789\0\0\0\0\0\0";
+    let mut whole = *b"\0\0\x0023456789\0\0\0\0\0\0";
     whole[7..11].copy_from_slice(&BYTES[12..16]);
     whole[3..7].copy_from_slice(&BYTES[2..6]);
     for start in 0..20 {
