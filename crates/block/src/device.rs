@@ -11,6 +11,15 @@ use crate::{BLOCK_SIZE, BlockMap, Content, Cursor, Events, Overlay, Run};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
+/// What is known of a part of a device without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// Zeros that take no space.
+    Hole,
+    /// Anything.
+    Data,
+}
+
 /// A block device whose content is computed or fetched when it is read. Every method may be called from several
 /// threads at once; requests that overlap while both run may take effect in either order, sector by sector.
 ///
@@ -34,6 +43,11 @@ impl Device {
     /// Size in bytes.
     pub fn capacity(&self) -> u64 {
         self.capacity_blocks * BLOCK
+    }
+
+    /// Bytes that the map describes: the size of the file system on the device, if that is smaller than the device.
+    pub fn content_size(&self) -> u64 {
+        self.map.blocks().min(self.capacity_blocks) * BLOCK
     }
 
     /// Whether writes are refused.
@@ -115,6 +129,33 @@ impl Device {
                 blocks.saturating_mul(BLOCK).saturating_sub(offset % BLOCK).min(count)
             }
             _ => 0,
+        }
+    }
+
+    /// What is known of the bytes from `offset` without reading them, and for how many it holds: at most `limit`, and at
+    /// least 1 where `limit` is not 0. Beyond the capacity all is hole.
+    pub fn allocation(&self, offset: u64, limit: u64) -> (Allocation, u64) {
+        let (allocation, mut length) = self.allocation_of_run(offset, limit);
+        while length < limit {
+            let (next, count) = self.allocation_of_run(offset.saturating_add(length), limit - length);
+            if next != allocation {
+                break;
+            }
+            length += count;
+        }
+        (allocation, length)
+    }
+
+    /// As [`Device::allocation`], but the next bytes may be the same.
+    fn allocation_of_run(&self, offset: u64, limit: u64) -> (Allocation, u64) {
+        match self.state(offset, limit) {
+            (State::Zero, count) => (Allocation::Hole, count),
+            (State::Written, count) => (Allocation::Data, count),
+            (State::Base, count) => {
+                let (run, blocks) = self.map.lookup(offset / BLOCK);
+                let count = blocks.saturating_mul(BLOCK).saturating_sub(offset % BLOCK).min(count);
+                (if run == Run::Zeros { Allocation::Hole } else { Allocation::Data }, count)
+            }
         }
     }
 

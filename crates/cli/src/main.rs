@@ -12,7 +12,6 @@ mod size;
 mod source;
 mod tree_option;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -26,12 +25,12 @@ use output::complain;
 const EXIT_FAILED: u8 = 125;
 
 fn main() -> ExitCode {
-    // The child that removes a server's socket; no command of its own.
+    // The child that clears away what a server leaves; no command of its own.
     let words: Vec<_> = std::env::args_os().collect();
-    if let [_, word, socket, inode] = &words[..]
+    if let [_, word, rest @ ..] = &words[..]
         && word == inarch_jobs::serve::GUARD_ARGUMENT
     {
-        inarch_jobs::serve::guard_socket(Path::new(socket), &inode.to_string_lossy());
+        inarch_jobs::serve::guard(rest);
         return ExitCode::SUCCESS;
     }
     let arguments = match Arguments::try_parse() {

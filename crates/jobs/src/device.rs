@@ -117,7 +117,7 @@ impl Recipe {
     }
 
     /// Whether a scan of the source would find `file`.
-    fn takes_in(&self, file: &Path) -> bool {
+    pub fn takes_in(&self, file: &Path) -> bool {
         let parent = std::path::absolute(file).ok().and_then(|file| file.parent()?.canonicalize().ok());
         let (Some(parent), Ok(source)) = (parent, self.source.canonicalize()) else {
             return false;

@@ -22,13 +22,12 @@ mod connection;
 mod device;
 mod event;
 mod memory;
-mod pending;
 mod serve;
 mod vring;
 
 pub use device::VirtioDevice;
 pub use event::Event;
+pub use inarch_server::{Pending, StopHandle};
 pub use memory::GuestMemory;
-pub use pending::Pending;
-pub use serve::{ServeError, StopHandle};
+pub use serve::ServeError;
 pub use vring::{Stop, VringError, process_available};

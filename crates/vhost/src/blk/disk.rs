@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use inarch_server::{BlockDevice, Pending};
 use virtio_bindings::bindings::virtio_blk::{
     VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_MQ,
     VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES, VIRTIO_BLK_S_OK,
@@ -15,13 +16,11 @@ use vm_memory::Bytes;
 use zerocopy::IntoBytes;
 
 use super::config::{BlkConfig, MAX_SEGMENTS, WRITEBACK_OFFSET};
-use super::device::BlockDevice;
 use super::request::{self, Failure, Operation, Pieces, Range, Ranges};
 use super::{BlkOptions, SERIAL_SIZE, Serial};
 use crate::device::VirtioDevice;
 use crate::event::{Event, EventSink};
 use crate::memory::GuestMemory;
-use crate::pending::Pending;
 use crate::vring::Stop;
 
 /// The device as one driver sees it.
@@ -173,7 +172,7 @@ impl<D: BlockDevice> VirtioDevice for VirtioBlk<D> {
     }
 
     fn wait_until_ready(&self, stop: &Stop) -> bool {
-        self.device.wait_unless(stop)
+        self.device.wait_unless(|| stop.is_set())
     }
 
     fn wake(&self) {

@@ -1,7 +1,6 @@
 //! The block device (virtio 1.2, section 5.2): serves a [`BlockDevice`] as a guest's disk.
 
 mod config;
-mod device;
 mod disk;
 mod request;
 
@@ -9,12 +8,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
 pub use config::{BLOCK_SIZE, MAX_RANGE_SECTORS, MAX_RANGES, MAX_REQUEST_BYTES, SECTOR_SIZE};
-pub use device::BlockDevice;
 pub use disk::VirtioBlk;
+use inarch_server::Pending;
+pub use inarch_server::{BlockDevice, StopHandle};
 
 use crate::event::{Event, EventSink};
-use crate::pending::Pending;
-pub use crate::serve::StopHandle;
 use crate::serve::{self, ServeError};
 
 /// Bytes of a serial number (`VIRTIO_BLK_ID_BYTES`).

@@ -1,17 +1,31 @@
-//! What a block device server asks of the device behind it.
+//! What a server asks of the device behind it.
 
 use std::io;
 
+use inarch_block::Allocation;
 use vm_memory::VolatileSlice;
 
-/// A device of bytes. Called from several threads at once. Offsets and lengths are in bytes, multiples of 512, and
-/// end within the capacity.
+/// A device of bytes. Called from several threads at once. Offsets and lengths are in bytes and end within the capacity;
+/// a server whose protocol speaks of sectors keeps to multiples of 512.
 pub trait BlockDevice: Send + Sync + 'static {
     /// Bytes of the device.
     fn capacity(&self) -> u64;
 
+    /// Bytes of the device, from its start, that mean something: it may be larger, and then holds zeros behind them
+    /// that cannot be written. For servers that say the size once it is known.
+    fn content_size(&self) -> u64 {
+        self.capacity()
+    }
+
     /// Whether writes are refused.
     fn read_only(&self) -> bool;
+
+    /// What is known of the bytes from `offset` without reading them, and for how many it holds: at most `limit`, and at
+    /// least 1 where `limit` is not 0.
+    fn allocation(&self, offset: u64, limit: u64) -> (Allocation, u64) {
+        let _ = offset;
+        (Allocation::Data, limit)
+    }
 
     /// Fills `out`, one slice after the other, with the device's bytes from `offset` on.
     ///
@@ -49,8 +63,16 @@ impl BlockDevice for inarch_block::Device {
         self.capacity()
     }
 
+    fn content_size(&self) -> u64 {
+        self.content_size()
+    }
+
     fn read_only(&self) -> bool {
         self.read_only()
+    }
+
+    fn allocation(&self, offset: u64, limit: u64) -> (Allocation, u64) {
+        self.allocation(offset, limit)
     }
 
     fn read_at(&self, offset: u64, out: &[VolatileSlice<'_>]) -> io::Result<()> {

@@ -2,8 +2,6 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::vring::Stop;
-
 /// A device that somebody else is still making, so that a machine can boot meanwhile. Requests wait until it is
 /// there; if it never will be, they fail.
 pub struct Pending<D> {
@@ -51,8 +49,9 @@ impl<D> Pending<D> {
         self.outcome.get().map(|outcome| outcome.as_deref().map_err(String::as_str))
     }
 
-    /// Waits until there is an outcome or `stop` is set; says whether there is one.
-    pub(crate) fn wait_unless(&self, stop: &Stop) -> bool {
+    /// Waits until there is an outcome, or `stop` says true, which is looked at again after [`Pending::wake`]; says
+    /// whether there is an outcome.
+    pub fn wait_unless(&self, stop: impl Fn() -> bool) -> bool {
         if self.outcome.get().is_some() {
             return true;
         }
@@ -61,7 +60,7 @@ impl<D> Pending<D> {
             if self.outcome.get().is_some() {
                 return true;
             }
-            if stop.is_set() {
+            if stop() {
                 return false;
             }
             guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +68,7 @@ impl<D> Pending<D> {
     }
 
     /// Makes those who wait look again.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         let _guard = self.lock();
         self.changed.notify_all();
     }

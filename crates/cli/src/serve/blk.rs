@@ -1,0 +1,56 @@
+//! `inarch serve blk`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use inarch_jobs::serve::blk::{self, BlkRequest};
+
+use super::TreeArguments;
+use crate::output::answer;
+
+/// Options of `inarch serve blk`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  inarch serve blk ~/src --socket /tmp/src.sock &
+  qemu-system-x86_64 ... $(inarch serve blk ~/src --socket /tmp/src.sock --print-qemu-args)
+
+The server goes on until SIGTERM or SIGINT; a second machine may connect when the first has gone.")]
+pub struct BlkArguments {
+    /// The socket to listen on
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// Print the arguments that QEMU needs, and end
+    #[arg(long)]
+    pub print_qemu_args: bool,
+
+    /// Number of request queues
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub queues: Option<u16>,
+
+    /// End when the first machine disconnects
+    #[arg(long)]
+    pub once: bool,
+
+    /// What is offered.
+    #[command(flatten)]
+    pub tree: TreeArguments,
+}
+
+/// Serves until told to stop.
+pub fn run(arguments: BlkArguments) -> anyhow::Result<ExitCode> {
+    let request = BlkRequest {
+        tree: arguments.tree.served()?,
+        socket: arguments.socket,
+        queues: arguments.queues,
+        once: arguments.once,
+    };
+    if arguments.print_qemu_args {
+        answer(blk::qemu_arguments(&request)? + "\n")?;
+    } else {
+        blk::serve(&request)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,68 @@
+//! `inarch serve`: a tree for a virtual machine that someone else starts.
+
+mod blk;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use inarch_jobs::Writes;
+use inarch_jobs::serve::ServedTree;
+
+use crate::source::SourceArguments;
+
+/// Options of `inarch serve`.
+#[derive(Args, Debug)]
+pub struct ServeArguments {
+    /// How the tree is offered.
+    #[command(subcommand)]
+    pub offering: Offering,
+}
+
+/// The ways to serve.
+#[derive(Subcommand, Debug)]
+pub enum Offering {
+    /// As a vhost-user-blk disk with an ext4 file system
+    Blk(blk::BlkArguments),
+}
+
+/// What is offered: the same for every way to serve.
+#[derive(Args, Debug)]
+pub struct TreeArguments {
+    /// The directory
+    pub source: PathBuf,
+
+    /// Refuse writes
+    #[arg(long, conflicts_with = "overlay")]
+    pub read_only: bool,
+
+    /// Keep the guest's writes in this file, for the next time; thrown away where not given
+    #[arg(long, value_name = "FILE")]
+    pub overlay: Option<PathBuf>,
+
+    /// Where thrown-away writes are kept meanwhile
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub overlay_dir: PathBuf,
+
+    /// What is taken.
+    #[command(flatten)]
+    pub filters: SourceArguments,
+}
+
+impl TreeArguments {
+    fn served(self) -> anyhow::Result<ServedTree> {
+        let writes = match (self.read_only, self.overlay) {
+            (true, _) => Writes::Refused,
+            (false, Some(file)) => Writes::Kept(file),
+            (false, None) => Writes::ThrownAway(self.overlay_dir),
+        };
+        Ok(ServedTree { source: self.source, scan: self.filters.scan_options(&[])?, writes })
+    }
+}
+
+/// Serves until told to stop.
+pub fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
+    match arguments.offering {
+        Offering::Blk(arguments) => blk::run(arguments),
+    }
+}

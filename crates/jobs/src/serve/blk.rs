@@ -1,0 +1,78 @@
+//! `serve blk`: the device as a vhost-user disk.
+
+use std::path::PathBuf;
+use std::thread;
+
+use inarch_vhost::Event;
+use inarch_vhost::blk::BlkServer;
+
+use super::guard::Guard;
+use super::making::Making;
+use super::signals::stop_on_signals;
+use super::{ServedTree, introduce, socket};
+use crate::JobError;
+use crate::device::disk_options;
+use crate::notes::say;
+
+/// The disk's serial number.
+const SERIAL: &str = "inarch-0";
+
+/// What to serve, and where.
+#[derive(Clone, Debug)]
+pub struct BlkRequest {
+    /// What is offered.
+    pub tree: ServedTree,
+    /// The socket to listen on.
+    pub socket: PathBuf,
+    /// Request queues; as many as there are processors where not given.
+    pub queues: Option<u16>,
+    /// End when the first machine disconnects.
+    pub once: bool,
+}
+
+impl BlkRequest {
+    fn queues(&self) -> u16 {
+        let processors = thread::available_parallelism().map_or(1, |n| n.get().min(8) as u16);
+        self.queues.unwrap_or(processors)
+    }
+}
+
+/// The arguments that QEMU needs to have the disk, on one line, quoted for a shell.
+pub fn qemu_arguments(request: &BlkRequest) -> Result<String, JobError> {
+    socket::check_length(&request.socket)?;
+    let socket = std::path::absolute(&request.socket)
+        .map_err(|error| JobError::path(&request.socket, "cannot make the path absolute", error))?;
+    Ok(inarch_vm::machine::vhost_user_blk_arguments(&socket, request.queues()))
+}
+
+/// Serves until SIGINT or SIGTERM, or with `once` until the first machine has gone. Says on standard error how to
+/// use the disk, and at the end which files changed meanwhile.
+pub fn serve(request: &BlkRequest) -> Result<(), JobError> {
+    request.tree.check()?;
+    let listener = socket::listen(&request.socket)?;
+    let mut guard = Guard::of_socket(&request.socket)?;
+    introduce(&usage(request)?);
+    let stop = stop_on_signals()?;
+    let making = Making::start(&request.tree, &stop);
+    let options = disk_options(request.queues(), request.tree.read_only(), SERIAL);
+    let server = BlkServer::new(making.pending(), options).on_event(|event| match event {
+        // The guest has an error status for it, and the device remembers the files that changed.
+        Event::RequestFailed { .. } => {}
+        event => say(event),
+    });
+    let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
+    guard.release();
+    making.finish()?;
+    served.map_err(|error| JobError::Other(format!("{}: {error}", request.socket.display())))
+}
+
+/// How to use the disk.
+fn usage(request: &BlkRequest) -> Result<String, JobError> {
+    let option = if request.tree.read_only() { "-o ro " } else { "" };
+    Ok(format!(
+        "QEMU:   {}\n\
+         memory: must be shared: -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem\n\
+         guest:  mount -t ext4 {option}/dev/disk/by-id/virtio-{SERIAL} /mnt\n",
+        qemu_arguments(request)?
+    ))
+}

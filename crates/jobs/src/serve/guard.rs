@@ -1,0 +1,77 @@
+//! What a server leaves in the file system is cleared away when it ends, however it ends: a child of ours waits for our
+//! end of a pipe to close, which even SIGKILL cannot prevent.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::JobError;
+
+/// The first word of the child's command line; what follows is [`guard`]'s.
+pub const GUARD_ARGUMENT: &str = "clear-away-at-end-of-input";
+
+/// What the second word can be.
+const SOCKET: &str = "socket";
+
+/// The child, seen from the server.
+pub(super) struct Guard {
+    child: Child,
+}
+
+impl Guard {
+    /// For the socket at `path`.
+    pub fn of_socket(path: &Path) -> Result<Guard, JobError> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let inode =
+            path.symlink_metadata().map_err(|error| JobError::path(&path, "cannot see the socket", error))?.ino();
+        Guard::start(&path, &[SOCKET.as_ref(), path.as_os_str(), inode.to_string().as_ref()])
+    }
+
+    fn start(path: &Path, words: &[&OsStr]) -> Result<Guard, JobError> {
+        let child = Command::new("/proc/self/exe")
+            .arg(GUARD_ARGUMENT)
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| JobError::path(path, "cannot start the process that clears it away", error))?;
+        Ok(Guard { child })
+    }
+
+    /// Has it done now what it is there for.
+    pub fn release(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// The child's whole life: waits until standard input ends, then clears away what `words` say.
+pub fn guard(words: &[OsString]) {
+    // However the input ends, it has ended.
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+    match words {
+        [kind, path, inode] if kind == SOCKET => remove_socket(path.as_ref(), &inode.to_string_lossy()),
+        // Nobody is left to be told.
+        _ => {}
+    }
+}
+
+/// Removes the socket at `path`, if it is still the one with this inode number.
+fn remove_socket(path: &Path, inode: &str) {
+    let is_ours = |metadata: Metadata| metadata.file_type().is_socket() && metadata.ino().to_string() == inode;
+    if path.symlink_metadata().is_ok_and(is_ours) {
+        let _ = std::fs::remove_file(path);
+    }
+}

@@ -1,0 +1,58 @@
+//! The device of a server, made while the server listens already.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use inarch_block::Device;
+use inarch_server::{Pending, StopHandle};
+
+use super::ServedTree;
+use crate::JobError;
+use crate::device::Prepared;
+use crate::notes::{notes, say};
+
+/// A device that a thread makes.
+pub(super) struct Making {
+    source: PathBuf,
+    pending: Arc<Pending<Device>>,
+    thread: JoinHandle<Result<Prepared, JobError>>,
+}
+
+impl Making {
+    /// Begins to make the device of `tree`. If that fails, `stop` ends the server.
+    pub fn start(tree: &ServedTree, stop: &StopHandle) -> Making {
+        let pending = Arc::new(Pending::new());
+        let (recipe, outcome, stop) = (tree.recipe(), Arc::clone(&pending), stop.clone());
+        let thread = thread::spawn(move || {
+            let prepared = recipe.prepare();
+            match &prepared {
+                Ok(prepared) => outcome.set(Ok(Arc::clone(&prepared.device))),
+                Err(error) => {
+                    outcome.set(Err(error.to_string()));
+                    stop.stop();
+                }
+            }
+            prepared
+        });
+        Making { source: tree.source.clone(), pending, thread }
+    }
+
+    /// The device, or where it will be.
+    pub fn pending(&self) -> Arc<Pending<Device>> {
+        Arc::clone(&self.pending)
+    }
+
+    /// When the server has ended: says what the user should know of the device's use, or why there never was one.
+    pub fn finish(self) -> Result<(), JobError> {
+        if self.pending.get().is_none() {
+            // Told to stop before the plan was made: nobody waits for it any more.
+            return Ok(());
+        }
+        let prepared = self.thread.join().unwrap_or_else(|_| Err(JobError::Other("the plan failed".into())))?;
+        for note in notes(&prepared.device, &self.source, prepared.writable_bytes()) {
+            say(note);
+        }
+        Ok(())
+    }
+}
