@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod erofs;
 pub mod ext4;
 mod plan;
 mod read;

@@ -1,0 +1,46 @@
+//! EROFS without compression as a pure function of a tree, and any EROFS image as a tree.
+//!
+//! Planning opens no file: names, attributes, sizes and hole maps decide every byte but those of files, and those lie
+//! in whole blocks of their own. In the order of the device:
+//!
+//! 1. the superblock;
+//! 2. inodes in the order of the tree, extended ones of 64 bytes, each followed by its attributes and by what would
+//!    fill a block badly: the end of a directory's listing, a symlink's target; behind a sparse file's inode is its
+//!    map of chunks;
+//! 3. attributes that several inodes have;
+//! 4. full blocks of directories, and targets too long for 2;
+//! 5. the content of files in the order of the tree.
+//!
+//! The plan keeps eight bytes for each inode, and a few more for directories of several blocks and files with holes;
+//! a metadata block is rendered from those and the tree when it is read.
+
+mod plan;
+mod render;
+#[allow(dead_code, reason = "what only a reader uses")]
+mod spec;
+
+use std::sync::Arc;
+
+use inarch_tree::Tree;
+
+use crate::{Format, FormatError, ImageOptions, Layout, Planned};
+
+/// The format's name on the command line and in messages.
+const NAME: &str = "erofs";
+
+/// The EROFS format: 4 KiB blocks, uncompressed, at most 16 TiB. Linux 5.15 and later mount it.
+///
+/// Of times it keeps the modification time. It is read-only, so [`ImageOptions::free_bytes`] has no effect.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Erofs;
+
+impl Format for Erofs {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn plan(&self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError> {
+        let map = plan::plan(tree, options)?;
+        Ok(Planned { layout: Layout::Blocks(map), notes: Vec::new() })
+    }
+}

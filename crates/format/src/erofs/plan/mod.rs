@@ -1,0 +1,245 @@
+//! Decisions: how large everything is and where it goes.
+
+pub(crate) mod chunks;
+pub(crate) mod directory;
+pub(crate) mod shape;
+pub(crate) mod xattr;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use inarch_block::{BlockMap, FileExtent};
+use inarch_tree::{FileType, InodeId, Tree};
+
+use super::render::Renderer;
+use super::spec::inode::encode_device;
+use super::spec::superblock::LABEL_MAX;
+use super::spec::{BLOCK_SIZE, NULL_BLOCK, SLOT_SIZE};
+use crate::{FormatError, ImageOptions};
+use chunks::{ChunkMaps, data_runs};
+use directory::Directories;
+use shape::Shape;
+use xattr::Xattrs;
+
+/// The UUID of an image that is given none.
+const DEFAULT_UUID: [u8; 16] =
+    [0x6a, 0x1d, 0x9c, 0x52, 0x0b, 0x7e, 0x4f, 0x3a, 0x9d, 0x41, 0xe2, 0x08, 0x5b, 0xc6, 0x37, 0xf4];
+
+/// Where the inodes start: the superblock has a block of its own.
+pub(crate) const INODES_START: u64 = BLOCK_SIZE as u64;
+
+/// An error of this format.
+pub(crate) fn refuse(reason: impl Into<String>) -> FormatError {
+    FormatError { format: super::NAME, reason: reason.into() }
+}
+
+/// An error about one file.
+pub(crate) fn refuse_file(tree: &Tree, id: InodeId, reason: impl std::fmt::Display) -> FormatError {
+    let path = tree.path(id);
+    let name = if path.is_empty() { "/".into() } else { String::from_utf8_lossy(&path) };
+    refuse(format!("{name}: {reason}"))
+}
+
+/// The regions of the device behind the superblock, in their order; absolute block numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Regions {
+    /// Inodes, and behind each its attributes, the end of its listing, its target or its map of chunks.
+    pub(crate) inodes: Range<u64>,
+    /// Attributes that several inodes have.
+    pub(crate) xattrs: Range<u64>,
+    /// Listings and targets that do not fit behind their inodes.
+    pub(crate) listings: Range<u64>,
+    /// What files hold.
+    pub(crate) data: Range<u64>,
+}
+
+/// Everything the renderer needs beside the tree. What it has for each inode is eight bytes.
+pub(crate) struct Layout {
+    pub(crate) label: String,
+    pub(crate) uuid: [u8; 16],
+    /// Seconds since 1970 for the superblock.
+    pub(crate) epoch: i64,
+    pub(crate) regions: Regions,
+    /// Each inode's number (`nid`), ascending: its place in slots of 32 bytes from the device's start.
+    pub(crate) nids: Vec<u32>,
+    /// The first of the blocks that an inode has for itself, counted from the start of the region for its type.
+    pub(crate) first_blocks: Vec<u32>,
+    /// The inodes with blocks in [`Regions::listings`], ascending.
+    pub(crate) listed: Vec<InodeId>,
+    pub(crate) directories: Directories,
+    pub(crate) xattrs: Xattrs,
+    pub(crate) chunks: ChunkMaps,
+}
+
+/// Plans an image that holds `tree`. Opens no file; the same tree and options give the same bytes.
+pub(crate) fn plan(tree: &Arc<Tree>, options: &ImageOptions) -> Result<BlockMap, FormatError> {
+    check_options(options)?;
+    let mut layout = Layout::new(tree, options)?;
+    let mut placer = Placer { inodes_end: INODES_START, listing_blocks: 0, data_blocks: 0, files: Vec::new() };
+    for (id, _) in tree.inodes() {
+        placer.place(tree, id, &mut layout)?;
+    }
+    let regions = placer.regions(&layout)?;
+    let mut files = placer.files;
+    for file in &mut files {
+        file.start += regions.data.start;
+    }
+    let used = regions.data.end;
+    let metadata = 0..regions.listings.end;
+    layout.regions = regions;
+    let blocks = device_blocks(options, used)?;
+    let renderer = Arc::new(Renderer::new(tree.clone(), layout));
+    let map = BlockMap::new(blocks, vec![metadata], files, renderer);
+    map.map_err(|error| refuse(format!("internal: the planned block map is out of order: {error}")))
+}
+
+fn check_options(options: &ImageOptions) -> Result<(), FormatError> {
+    if options.label.len() > LABEL_MAX || options.label.contains('\0') {
+        let label = &options.label;
+        return Err(refuse(format!("the label {label:?} is longer than {LABEL_MAX} bytes, or has a NUL")));
+    }
+    if let Some(size) = options.block_size.filter(|size| *size as usize != BLOCK_SIZE) {
+        return Err(refuse(format!("blocks of {size} bytes were asked for, and only {BLOCK_SIZE} are supported")));
+    }
+    if let Some(compression) = options.compression {
+        return Err(refuse(format!("compression by {:?} is not supported", compression.algorithm)));
+    }
+    Ok(())
+}
+
+/// Blocks of the whole device: those in use, or as many as were asked for.
+fn device_blocks(options: &ImageOptions, used: u64) -> Result<u64, FormatError> {
+    let needed = used * BLOCK_SIZE as u64;
+    match options.size {
+        Some(size) if size < needed => {
+            Err(refuse(format!("the image needs {needed} bytes, more than the {size} asked for")))
+        }
+        Some(size) => Ok(size / BLOCK_SIZE as u64),
+        None => Ok(used),
+    }
+}
+
+impl Layout {
+    fn new(tree: &Tree, options: &ImageOptions) -> Result<Layout, FormatError> {
+        let count = tree.inode_count() as usize;
+        let newest = || tree.inodes().map(|(_, inode)| inode.mtime().seconds).max().unwrap_or(0);
+        Ok(Layout {
+            label: options.label.clone(),
+            uuid: options.uuid.unwrap_or(DEFAULT_UUID),
+            epoch: options.epoch.unwrap_or_else(newest),
+            regions: Regions { inodes: 0..0, xattrs: 0..0, listings: 0..0, data: 0..0 },
+            nids: Vec::with_capacity(count),
+            first_blocks: Vec::with_capacity(count),
+            listed: Vec::new(),
+            directories: Directories::default(),
+            xattrs: Xattrs::new(tree)?,
+            chunks: ChunkMaps::default(),
+        })
+    }
+
+    /// The block that an inode's own blocks start at; 0 if it has none.
+    pub(crate) fn first_block(&self, tree: &Tree, id: InodeId, shape: &Shape) -> u64 {
+        let region = match tree.inode(id).file_type() {
+            FileType::Regular => &self.regions.data,
+            _ => &self.regions.listings,
+        };
+        let first = self.first_blocks.get(id.index()).copied().unwrap_or_default();
+        if shape.blocks == 0 { 0 } else { region.start + u64::from(first) }
+    }
+}
+
+/// Gives inodes, listings and data their places, one inode after another.
+struct Placer {
+    /// Bytes from the device's start.
+    inodes_end: u64,
+    listing_blocks: u64,
+    data_blocks: u64,
+    /// Counted from the start of the data.
+    files: Vec<FileExtent>,
+}
+
+impl Placer {
+    fn place(&mut self, tree: &Tree, id: InodeId, layout: &mut Layout) -> Result<(), FormatError> {
+        check_inode(tree, id)?;
+        layout.directories.add(tree, id);
+        layout.chunks.add(tree, id)?;
+        let shape = Shape::new(tree, id, &layout.directories, &layout.xattrs, &layout.chunks);
+        let start = shape.fit(self.inodes_end);
+        let nid = u32::try_from(start / SLOT_SIZE);
+        layout.nids.push(nid.map_err(|_| refuse_file(tree, id, "the inodes up to this one exceed 128 GiB"))?);
+        self.inodes_end = start + shape.size_in_inodes();
+        let too_large = || refuse_file(tree, id, "what the image holds up to this file exceeds 16 TiB");
+        let is_data = tree.inode(id).file_type() == FileType::Regular;
+        let next = if is_data { &mut self.data_blocks } else { &mut self.listing_blocks };
+        let first = u32::try_from(*next).map_err(|_| too_large())?;
+        layout.first_blocks.push(first);
+        *next = next.checked_add(shape.blocks).filter(|end| *end < u64::from(NULL_BLOCK)).ok_or_else(too_large)?;
+        if is_data {
+            self.add_extents(tree, id, u64::from(first), layout);
+        } else if shape.blocks > 0 {
+            layout.listed.push(id);
+        }
+        Ok(())
+    }
+
+    /// Maps the parts of a file that hold data; the rest of its chunks is zeros.
+    fn add_extents(&mut self, tree: &Tree, id: InodeId, first: u64, layout: &Layout) {
+        let Some(map) = layout.chunks.of(id) else {
+            for (block, blocks) in data_runs(tree, id) {
+                // Files of more than 2^32 blocks were refused.
+                let (block, blocks) = (block as u32, blocks as u32);
+                self.files.push(FileExtent { start: first + u64::from(block), blocks, first: block, inode: id });
+            }
+            return;
+        };
+        let mut mapped = map.runs(tree);
+        let mut chunks = mapped.next().unwrap_or_default();
+        // Device block of the current run of chunks.
+        let mut start = first;
+        for (block, blocks) in data_runs(tree, id) {
+            while block >= (chunks.0 + chunks.1) << map.bits {
+                start += chunks.1 << map.bits;
+                let Some(next) = mapped.next() else { return };
+                chunks = next;
+            }
+            let start = start + (block - (chunks.0 << map.bits));
+            self.files.push(FileExtent { start, blocks: blocks as u32, first: block as u32, inode: id });
+        }
+    }
+
+    fn regions(&self, layout: &Layout) -> Result<Regions, FormatError> {
+        let mut end = INODES_START / BLOCK_SIZE as u64;
+        let mut region = |blocks: u64| {
+            let start = end;
+            end += blocks;
+            start..end
+        };
+        let inode_bytes = self.inodes_end - INODES_START;
+        let regions = Regions {
+            inodes: region(inode_bytes.div_ceil(BLOCK_SIZE as u64)),
+            xattrs: region(layout.xattrs.shared_bytes().div_ceil(BLOCK_SIZE as u64)),
+            listings: region(self.listing_blocks),
+            data: region(self.data_blocks),
+        };
+        if regions.data.end >= u64::from(NULL_BLOCK) {
+            let bytes = regions.data.end * BLOCK_SIZE as u64;
+            return Err(refuse(format!("the image would have {bytes} bytes, more than the 16 TiB of EROFS")));
+        }
+        Ok(regions)
+    }
+}
+
+/// Refuses what no inode of EROFS holds.
+fn check_inode(tree: &Tree, id: InodeId) -> Result<(), FormatError> {
+    let inode = tree.inode(id);
+    let (major, minor) = inode.device();
+    if encode_device(major, minor).is_none() {
+        return Err(refuse_file(tree, id, format!("the device number {major}:{minor} cannot be stored")));
+    }
+    let greatest = u64::from(NULL_BLOCK) * BLOCK_SIZE as u64;
+    if inode.size() > greatest {
+        let size = inode.size();
+        return Err(refuse_file(tree, id, format!("{size} bytes exceed the greatest file size, {greatest}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The shape of one inode: what lies behind it, and how many blocks it has elsewhere.
+
+use inarch_tree::{FileType, InodeId, Tree};
+
+use super::chunks::ChunkMaps;
+use super::directory::Directories;
+use super::xattr::Xattrs;
+use crate::erofs::spec::inode::{DataLayout, EXTENDED_SIZE};
+use crate::erofs::spec::{BLOCK_SIZE, SLOT_SIZE};
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Bytes behind an inode at most, listing or target, that would rather leave a gap before the inode than take a
+/// block: with more, gaps cost as much as the block.
+const INLINE_MAX: u64 = BLOCK * 3 / 4;
+
+/// What an inode takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) layout: DataLayout,
+    /// `i_size` in bytes.
+    pub(crate) size: u64,
+    /// Bytes of attributes behind the inode.
+    pub(crate) xattrs: u64,
+    /// Bytes behind those: the end of a listing, a target, or a map of chunks.
+    pub(crate) behind: u64,
+    /// Blocks elsewhere.
+    pub(crate) blocks: u64,
+    /// The kernel wants a symlink's target in the block where its inode ends (`erofs_fill_symlink`).
+    in_one_block: bool,
+}
+
+impl Shape {
+    /// The shape of an inode that the tables know.
+    pub(crate) fn new(
+        tree: &Tree,
+        id: InodeId,
+        directories: &Directories,
+        xattrs: &Xattrs,
+        chunks: &ChunkMaps,
+    ) -> Shape {
+        let inode = tree.inode(id);
+        let xattrs = xattrs.area_size(inode.xattrs());
+        let empty = Shape { layout: DataLayout::Plain, size: 0, xattrs, behind: 0, blocks: 0, in_one_block: false };
+        match inode.file_type() {
+            FileType::Regular => match chunks.of(id) {
+                Some(map) => {
+                    let (size, behind, blocks) = (inode.size(), map.bytes(), map.blocks(inode.size()));
+                    Shape { layout: DataLayout::Chunked, size, behind, blocks, ..empty }
+                }
+                None => Shape { size: inode.size(), blocks: inode.size().div_ceil(BLOCK), ..empty },
+            },
+            FileType::Directory => Shape { size: directories.size(tree, id), ..empty }.with_tail(BLOCK),
+            FileType::Symlink => {
+                let size = tree.symlink_target(id).len() as u64;
+                let one_block = Shape { size, in_one_block: true, ..empty };
+                one_block.with_tail(BLOCK.saturating_sub(EXTENDED_SIZE + xattrs))
+            }
+            _ => empty,
+        }
+    }
+
+    /// Puts the last block's content behind the inode, if it is short enough and not longer than `limit`.
+    fn with_tail(self, limit: u64) -> Shape {
+        let tail = self.size % BLOCK;
+        if tail > 0 && tail <= INLINE_MAX.min(limit) {
+            return Shape { layout: DataLayout::Inline, behind: tail, blocks: self.size / BLOCK, ..self };
+        }
+        Shape { blocks: self.size.div_ceil(BLOCK), in_one_block: false, ..self }
+    }
+
+    /// Where the inode goes, if it is to be at `from` (a multiple of 32) or as soon after as possible: what lies
+    /// behind it must not cross the end of a block, apart from attributes and maps of chunks.
+    pub(crate) fn fit(&self, from: u64) -> u64 {
+        if self.layout != DataLayout::Inline {
+            return from;
+        }
+        let before = if self.in_one_block { 0 } else { EXTENDED_SIZE + self.xattrs };
+        let length = EXTENDED_SIZE + self.xattrs + self.behind - before;
+        let start = from + before;
+        let block_end = start.next_multiple_of(BLOCK);
+        if start + length <= block_end || start == block_end {
+            return from;
+        }
+        (block_end - before).next_multiple_of(SLOT_SIZE)
+    }
+
+    /// Bytes that the inode takes with all that lies behind it, a multiple of 32.
+    pub(crate) fn size_in_inodes(&self) -> u64 {
+        (EXTENDED_SIZE + self.xattrs + self.behind).next_multiple_of(SLOT_SIZE)
+    }
+}

@@ -1,0 +1,110 @@
+//! Inodes, and what lies behind them.
+
+use inarch_tree::{FileType, InodeId};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32, U64};
+
+use super::{Renderer, Window};
+use crate::erofs::plan::chunks::{ChunkMap, ENTRY};
+use crate::erofs::plan::shape::Shape;
+use crate::erofs::spec::inode::{DataLayout, EXTENDED_SIZE, ExtendedInode, FORMAT_EXTENDED, encode_device};
+use crate::erofs::spec::xattr::area_count;
+use crate::erofs::spec::{BLOCK_SIZE, NULL_BLOCK, SLOT_SIZE};
+
+impl Renderer {
+    /// Renders the inodes that reach into `window`, which is a block of the device.
+    pub(super) fn render_inodes(&self, window: &mut Window<'_>) {
+        let nids = &self.layout.nids;
+        let next = nids.partition_point(|nid| u64::from(*nid) * SLOT_SIZE <= window.start);
+        for index in next.saturating_sub(1)..nids.len() {
+            let id = InodeId(index as u32);
+            let at = self.place_of(id);
+            if at >= window.end() {
+                break;
+            }
+            self.render_inode(id, at, window);
+        }
+    }
+
+    /// Byte of the device where an inode starts.
+    fn place_of(&self, id: InodeId) -> u64 {
+        self.layout.nids.get(id.index()).map_or(0, |nid| u64::from(*nid) * SLOT_SIZE)
+    }
+
+    pub(super) fn shape(&self, id: InodeId) -> Shape {
+        let layout = &self.layout;
+        Shape::new(&self.tree, id, &layout.directories, &layout.xattrs, &layout.chunks)
+    }
+
+    fn render_inode(&self, id: InodeId, at: u64, window: &mut Window<'_>) {
+        let shape = self.shape(id);
+        let first_block = self.layout.first_block(&self.tree, id, &shape);
+        let inode = self.tree.inode(id);
+        let block = match (inode.file_type(), self.layout.chunks.of(id)) {
+            (FileType::CharDevice | FileType::BlockDevice, _) => {
+                let (major, minor) = inode.device();
+                encode_device(major, minor).unwrap_or(0)
+            }
+            (_, Some(map)) => map.bits,
+            _ => first_block as u32,
+        };
+        let record = ExtendedInode {
+            format: U16::new(FORMAT_EXTENDED | (shape.layout as u16) << 1),
+            xattr_count: U16::new(area_count(shape.xattrs as usize)),
+            mode: U16::new(inode.mode() as u16),
+            block_high: U16::ZERO,
+            size: U64::new(shape.size),
+            block: U32::new(block),
+            ino: U32::new(id.0.wrapping_add(1)),
+            uid: U32::new(inode.uid()),
+            gid: U32::new(inode.gid()),
+            mtime: U64::new(inode.mtime().seconds as u64),
+            mtime_nanoseconds: U32::new(inode.mtime().nanoseconds.min(999_999_999)),
+            links: U32::new(inode.links()),
+            reserved: [0; 16],
+        };
+        window.put(at, record.as_bytes());
+        let behind = at + EXTENDED_SIZE;
+        if shape.xattrs > 0 && behind < window.end() {
+            self.render_own_xattrs(inode.xattrs(), behind, window);
+        }
+        let behind = behind + shape.xattrs;
+        match shape.layout {
+            DataLayout::Chunked => {
+                if let Some(map) = self.layout.chunks.of(id) {
+                    self.render_chunks(map, first_block, behind, window);
+                }
+            }
+            DataLayout::Inline => self.render_tail(id, &shape, behind, window),
+            _ => {}
+        }
+    }
+
+    /// Renders what of a map lies in the window; its chunks with blocks are in one run from `first_block`.
+    fn render_chunks(&self, map: &ChunkMap, first_block: u64, at: u64, window: &mut Window<'_>) {
+        let entries = |bytes: u64| bytes / ENTRY;
+        let first = entries(window.start.saturating_sub(at));
+        let end = entries(window.end().saturating_sub(at)).min(entries(map.bytes()));
+        for chunk in first..end {
+            window.put(at + chunk * ENTRY, &NULL_BLOCK.to_le_bytes());
+        }
+        self.layout.chunks.mapped(&self.tree, map, first, end, &mut |chunk, before| {
+            let block = first_block + (before << map.bits);
+            window.put(at + chunk * ENTRY, &(block as u32).to_le_bytes());
+        });
+    }
+
+    /// Renders the end of a listing, or a target.
+    fn render_tail(&self, id: InodeId, shape: &Shape, at: u64, window: &mut Window<'_>) {
+        if at >= window.end() || at + shape.behind <= window.start {
+            return;
+        }
+        if self.tree.inode(id).file_type() == FileType::Symlink {
+            window.put(at, self.tree.symlink_target(id));
+            return;
+        }
+        let mut block = [0; BLOCK_SIZE];
+        self.render_names(id, shape.blocks, &mut block);
+        window.put(at, block.get(..shape.behind as usize).unwrap_or_default());
+    }
+}
