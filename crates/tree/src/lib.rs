@@ -8,12 +8,15 @@
 #![deny(unsafe_code)]
 
 mod builder;
+pub mod compare;
 mod extents;
 mod inode;
 pub mod scan;
+mod stored;
 mod tree;
 
 pub use builder::{BuildError, Builder};
 pub use extents::{Extent, ExtentError, Extents};
 pub use inode::{Attributes, FileType, Inode, InodeId, Timestamp};
+pub use stored::LoadError;
 pub use tree::{DataRange, Entries, Entry, Tree, Xattr, XattrSetId};

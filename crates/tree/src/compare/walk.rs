@@ -1,0 +1,98 @@
+//! Both trees at once, directory by directory.
+
+use std::cmp::Ordering;
+
+use super::{Aspects, Difference, Lineage};
+use crate::{Entry, FileType, InodeId, Tree};
+
+/// A path that both trees, or one, have a directory at.
+struct Pair {
+    path: Vec<u8>,
+    old: Option<InodeId>,
+    new: Option<InodeId>,
+    /// Where the difference of the directory itself goes, should there be one.
+    place: Option<usize>,
+}
+
+struct Walk<'a> {
+    old: &'a Tree,
+    new: &'a Tree,
+    lineage: &'a dyn Lineage,
+    found: Vec<Difference>,
+    /// Directories still to be walked, the next one last.
+    stack: Vec<Pair>,
+}
+
+/// Every path at which the trees differ: a directory before what is in it, names in the order of their bytes.
+///
+/// A directory of which only the time of the last change differs is passed over if names in it came, went or lead to
+/// other inodes, since that is what changed it.
+pub fn differences(old: &Tree, new: &Tree, lineage: &dyn Lineage) -> Vec<Difference> {
+    let mut walk = Walk { old, new, lineage, found: Vec::new(), stack: Vec::new() };
+    walk.visit(Vec::new(), Some(InodeId::ROOT), Some(InodeId::ROOT));
+    while let Some(pair) = walk.stack.pop() {
+        walk.directory(&pair);
+    }
+    // Directories are walked one after the other, and each lists its own names first.
+    walk.found.retain(|difference| difference.old.is_none() || difference.new.is_none() || difference.aspects.any());
+    walk.found.sort_by(|a, b| by_components(&a.path, &b.path));
+    walk.found
+}
+
+/// The order of a walk: a directory's content directly behind it.
+fn by_components(a: &[u8], b: &[u8]) -> Ordering {
+    a.split(|byte| *byte == b'/').cmp(b.split(|byte| *byte == b'/'))
+}
+
+impl Walk<'_> {
+    /// Looks at what both trees have at a path; directories are to be walked then.
+    fn visit(&mut self, path: Vec<u8>, old: Option<InodeId>, new: Option<InodeId>) {
+        let aspects = match (old, new) {
+            (Some(old), Some(new)) => Aspects::between((self.old, old), (self.new, new), self.lineage),
+            _ => Aspects::default(),
+        };
+        let directory = |tree: &Tree, id: &InodeId| tree.inode(*id).file_type() == FileType::Directory;
+        let old_directory = old.filter(|id| directory(self.old, id));
+        let new_directory = new.filter(|id| directory(self.new, id));
+        let walked = old_directory.is_some() || new_directory.is_some();
+        let differs = old.is_none() || new.is_none() || aspects.any();
+        let place = differs.then_some(self.found.len());
+        if differs {
+            self.found.push(Difference { path: path.clone(), old, new, aspects });
+        }
+        if walked {
+            self.stack.push(Pair { path, old: old_directory, new: new_directory, place });
+        }
+    }
+
+    fn directory(&mut self, pair: &Pair) {
+        let (old_tree, new_tree) = (self.old, self.new);
+        let mut old = pair.old.map(|id| old_tree.entries(id)).into_iter().flatten().peekable();
+        let mut new = pair.new.map(|id| new_tree.entries(id)).into_iter().flatten().peekable();
+        let mut names_changed = false;
+        loop {
+            let order = match (old.peek(), new.peek()) {
+                (Some(was), Some(is)) => was.name.cmp(is.name),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => break,
+            };
+            let was = if order.is_le() { old.next() } else { None };
+            let is = if order.is_ge() { new.next() } else { None };
+            names_changed |= !self.is_the_same_entry(was, is);
+            let name = was.or(is).map(|entry| entry.name).unwrap_or_default();
+            let path = if pair.path.is_empty() { name.to_vec() } else { [&pair.path, name].join(&b'/') };
+            self.visit(path, was.map(|entry| entry.inode), is.map(|entry| entry.inode));
+        }
+        if names_changed && let Some(difference) = pair.place.and_then(|place| self.found.get_mut(place)) {
+            let only_time = Aspects { mtime: true, ..Aspects::default() };
+            if difference.aspects == only_time {
+                difference.aspects = Aspects::default();
+            }
+        }
+    }
+
+    fn is_the_same_entry(&self, was: Option<Entry<'_>>, is: Option<Entry<'_>>) -> bool {
+        matches!((was, is), (Some(was), Some(is)) if self.lineage.origin(is.inode) == Some(was.inode))
+    }
+}
