@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use inarch_tree::InodeId;
 use vm_memory::VolatileSlice;
 
 use crate::events::{Counters, add};
@@ -18,6 +19,24 @@ pub enum Allocation {
     Hole,
     /// Anything.
     Data,
+}
+
+/// Where a part of a device comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It was written.
+    Overlay,
+    /// It was discarded or zeroed, or the map has nothing there.
+    Zeros,
+    /// The format's metadata, as it was planned.
+    Metadata,
+    /// A file of the tree, from its byte `offset`.
+    File {
+        /// The file.
+        inode: InodeId,
+        /// Where in it the part starts, in bytes.
+        offset: u64,
+    },
 }
 
 /// A block device whose content is computed or fetched when it is read. Every method may be called from several
@@ -116,6 +135,30 @@ impl Device {
             out_of_descriptors: self.files.out_of_descriptors(),
             changed: self.files.changed(),
             ..self.counters.snapshot()
+        }
+    }
+
+    /// Where what the device holds at `offset` comes from, and for how many bytes from there (at least 1) it goes on in
+    /// the same way; a part of a file goes on as one range of that file.
+    ///
+    /// Beyond the capacity there are zeros.
+    pub fn origin(&self, offset: u64) -> (Origin, u64) {
+        let left = self.capacity().saturating_sub(offset);
+        if left == 0 {
+            return (Origin::Zeros, (u64::MAX - offset).max(1));
+        }
+        let (state, count) = self.state(offset, left);
+        let (block, within) = (offset / BLOCK, offset % BLOCK);
+        let (run, blocks) = self.map.lookup(block);
+        let below = blocks.saturating_mul(BLOCK).saturating_sub(within).min(count);
+        match (state, run) {
+            (State::Written, _) => (Origin::Overlay, count),
+            (State::Zero, _) => (Origin::Zeros, count),
+            (State::Base, Run::Zeros) => (Origin::Zeros, below),
+            (State::Base, Run::Metadata) => (Origin::Metadata, below),
+            (State::Base, Run::File { inode, block }) => {
+                (Origin::File { inode, offset: block * BLOCK + within }, below)
+            }
         }
     }
 

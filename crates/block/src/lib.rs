@@ -29,7 +29,7 @@ mod write;
 pub use backing::{BackedFiles, Backing, BackingFile, read_backing};
 pub use changed::{ChangeReason, ChangedFile, ChangedFiles};
 pub use content::{Borrower, Content, Lent, Renumbered, read_content};
-pub use device::{Allocation, Device};
+pub use device::{Allocation, Device, Origin};
 pub use events::Events;
 pub use host::HostFiles;
 pub use image::write_image;

@@ -69,3 +69,17 @@ fn the_summary_adds_up() {
     assert_eq!(s.inodes - s.free_inodes, 11 + 200 + 200 * 50);
     assert_eq!(s.directory_blocks, 4 + 1 + 200, "lost+found, the root, the directories");
 }
+
+#[test]
+fn inode_numbers_lead_back_to_the_tree() {
+    let plan = planned(forest(), &Options { journal: Some(8 << 20), ..small() });
+    assert_eq!(plan.numbering.inode(2), Some(InodeId::ROOT));
+    for reserved in [0, 1, 3, 7, 8, 10, 11] {
+        assert_eq!(plan.numbering.inode(reserved), None, "{reserved}");
+    }
+    for id in 1..=200 + 200 * 50 {
+        assert_eq!(plan.numbering.inode(11 + id), Some(InodeId(id)));
+    }
+    assert_eq!(plan.numbering.inode(11 + 200 + 200 * 50 + 1), None);
+    assert_eq!(plan.numbering.inode(u32::MAX), None);
+}

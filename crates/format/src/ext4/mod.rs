@@ -19,4 +19,4 @@ mod render;
 mod spec;
 
 pub use image::Ext4;
-pub use plan::{Options, Plan, PlanError, Size, Summary, XattrError, plan, plan_sized};
+pub use plan::{Numbering, Options, Plan, PlanError, Size, Summary, XattrError, plan, plan_sized};

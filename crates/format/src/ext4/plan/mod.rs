@@ -15,6 +15,7 @@ use std::sync::Arc;
 use inarch_block::{BLOCK_SIZE, BlockMap, FileExtent, MapError};
 use inarch_tree::{InodeId, Tree};
 
+pub use nodes::Numbering;
 pub use options::{Options, Summary};
 pub use size::{Size, plan_sized};
 pub use xattr::XattrError;
@@ -102,6 +103,8 @@ pub struct Plan {
     pub map: BlockMap,
     /// What was planned, in numbers.
     pub summary: Summary,
+    /// Which inode numbers the tree's inodes have.
+    pub numbering: Numbering,
 }
 
 /// The regions of the device after the inode tables, in their order; absolute block numbers.
@@ -217,8 +220,9 @@ impl Draft {
         let summary = Summary::new(&tree, &layout);
         let metadata = metadata_ranges(&layout);
         let blocks = layout.geometry.blocks;
+        let numbering = layout.nodes.numbering();
         let map = BlockMap::new(blocks, metadata, files, Arc::new(Renderer::new(tree, layout)))?;
-        Ok(Plan { map, summary })
+        Ok(Plan { map, summary, numbering })
     }
 }
 

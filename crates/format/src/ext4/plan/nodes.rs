@@ -16,6 +16,26 @@ struct Relinked {
     node: u32,
 }
 
+/// Which inode of the tree each inode number of a planned file system is.
+#[derive(Clone, Debug)]
+pub struct Numbering {
+    tree_inodes: u32,
+    copies: Vec<InodeId>,
+}
+
+impl Numbering {
+    /// The tree's inode that was given the number `ino`; `None` for reserved numbers, those of attribute values, and
+    /// those that are free.
+    pub fn inode(&self, ino: u32) -> Option<InodeId> {
+        let node =
+            if ino == ROOT_INO { ROOT_NODE } else { ino.checked_sub(LOST_AND_FOUND_INO).filter(|node| *node > 0)? };
+        match node.checked_sub(self.tree_inodes) {
+            None => Some(InodeId(node)),
+            Some(copy) => self.copies.get(copy as usize).copied(),
+        }
+    }
+}
+
 /// The numbering of all nodes.
 #[derive(Debug)]
 pub(crate) struct Nodes {
@@ -45,6 +65,11 @@ impl Nodes {
             nodes.relink(tree, measured);
         }
         Ok(nodes)
+    }
+
+    /// The part that says which inodes the tree's are.
+    pub(crate) fn numbering(&self) -> Numbering {
+        Numbering { tree_inodes: self.tree_inodes, copies: self.copies.clone() }
     }
 
     /// Spreads the names of inodes with too many links over their copies, in the order of the tree.
