@@ -145,6 +145,11 @@ impl BackedFiles {
         BackedFiles { tree, extents, backings }
     }
 
+    /// Where the files' bytes are.
+    pub fn extents(&self) -> &Extents {
+        &self.extents
+    }
+
     fn backing(&self, extent: &Extent) -> io::Result<&dyn Backing> {
         let backing = self.backings.get(extent.backing as usize).map(|backing| &**backing);
         backing.ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))

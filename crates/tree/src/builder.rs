@@ -67,6 +67,18 @@ impl Builder {
         Ok(builder)
     }
 
+    /// Gives the root other attributes; it stays a directory. For a source that learns them after it began to build.
+    pub fn set_root(&mut self, root: &Attributes) -> Result<(), BuildError> {
+        if FileType::from_mode(root.mode) != Some(FileType::Directory) {
+            return Err(BuildError::Misuse("the root of a tree must be a directory"));
+        }
+        if let Some(old) = self.tree.inodes.first_mut() {
+            let Inode { links, entry, detail, .. } = *old;
+            *old = Inode { links, entry, detail, ..Inode::new(root) };
+        }
+        Ok(())
+    }
+
     /// Starts the listing of `dir`: names added from now on are its entries, until the next call.
     pub fn list(&mut self, dir: InodeId) -> Result<(), BuildError> {
         let first = self.tree.entries.len() as u32;

@@ -15,8 +15,10 @@
 
 mod image;
 mod plan;
+mod read;
 mod render;
 mod spec;
 
 pub use image::Ext4;
 pub use plan::{Numbering, Options, Plan, PlanError, Size, Summary, XattrError, plan, plan_sized};
+pub use read::{Ext4Image, LostAndFound, ReadOptions, open, open_image};

@@ -38,6 +38,26 @@ pub(crate) fn to_ext4(value: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
+/// Converts ext4's form to the value that `getxattr` gives (`ext4_acl_from_disk`); `None` if it is not an ACL.
+pub(crate) fn from_ext4(stored: &[u8]) -> Option<Vec<u8>> {
+    let (version, mut rest) = U32::read_from_prefix(stored).ok()?;
+    if version.get() != EXT4_VERSION {
+        return None;
+    }
+    let mut out = XATTR_VERSION.to_le_bytes().to_vec();
+    while !rest.is_empty() {
+        let ([tag, perm], after) = <[U16; 2]>::read_from_prefix(rest).ok()?;
+        let (id, after) = match tag.get() {
+            0x01 | 0x04 | 0x10 | 0x20 => (U32::new(!0), after),
+            0x02 | 0x08 => U32::read_from_prefix(after).ok()?,
+            _ => return None,
+        };
+        out.extend_from_slice(XattrEntry { tag, perm, id }.as_bytes());
+        rest = after;
+    }
+    Some(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,13 +70,17 @@ mod tests {
             "0200000001000600ffffffff02000400e803000004000400ffffffff08000600e903000010000600ffffffff20000400ffffffff",
         );
         let stored = hex("010000000100060002000400e80300000400040008000600e90300001000060020000400");
-        assert_eq!(to_ext4(&shown), Some(stored));
+        assert_eq!(to_ext4(&shown).as_ref(), Some(&stored));
+        assert_eq!(from_ext4(&stored), Some(shown));
     }
 
     #[test]
     fn what_is_no_acl_is_refused() {
         for value in ["", "02", "0100000001000600ffffffff", "020000000100", "0200000003000600ffffffff"] {
             assert_eq!(to_ext4(&hex(value)), None, "{value}");
+        }
+        for stored in ["", "01", "02000000", "0100000002000600", "01000000010006", "0100000003000600"] {
+            assert_eq!(from_ext4(&hex(stored)), None, "{stored}");
         }
     }
 

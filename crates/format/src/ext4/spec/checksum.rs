@@ -3,8 +3,6 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-use super::BLOCK_SIZE;
-
 /// Continues the raw crc32c register `seed` over `data`.
 pub(crate) fn crc32c(seed: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, data)
@@ -22,8 +20,13 @@ impl FsSeed {
 
     /// The seed of what belongs to inode `ino` of generation 0: itself, its directory and extent blocks.
     pub(crate) fn inode(self, ino: u32) -> u32 {
+        self.inode_of(ino, 0)
+    }
+
+    /// The seed of what belongs to inode `ino` of any generation.
+    pub(crate) fn inode_of(self, ino: u32, generation: u32) -> u32 {
         let with_ino = crc32c(self.0, U32::new(ino).as_bytes());
-        crc32c(with_ino, &[0; 4])
+        crc32c(with_ino, U32::new(generation).as_bytes())
     }
 
     /// Checksum of a bitmap's bytes; the caller passes the part that counts.
@@ -38,8 +41,16 @@ impl FsSeed {
     }
 
     /// Checksum of an attribute block at `block` whose `h_checksum` is zero (`ext4_xattr_block_csum`).
-    pub(crate) fn xattr_block(self, block: u64, bytes: &[u8; BLOCK_SIZE]) -> U32 {
+    pub(crate) fn xattr_block(self, block: u64, bytes: &[u8]) -> U32 {
         let with_block = crc32c(self.0, U64::new(block).as_bytes());
         U32::new(crc32c(with_block, bytes))
     }
+}
+
+/// CRC-16 with the polynomial 0x8005, lowest bit first (`crc16` in `lib/crc16.c`), which `uninit_bg` uses for group
+/// descriptors.
+pub(crate) fn crc16(seed: u16, data: &[u8]) -> u16 {
+    data.iter().fold(seed, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0xA001 } else { 0 })
+    })
 }

@@ -163,3 +163,87 @@ fn put_entry(block: &mut Block, at: usize, ino: u32, rec_len: usize, name: &[u8]
     put(block, at, &header);
     put(block, at + ENTRY_HEADER, name);
 }
+
+/// A name in a directory, as read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawEntry<'a> {
+    /// The inode; 0 for an entry that is not used.
+    pub(crate) ino: u32,
+    /// The name.
+    pub(crate) name: &'a [u8],
+}
+
+/// The entries of one linear block, unused ones included. An index block reads as one without names, and as the dots
+/// that the first block of every directory has.
+#[derive(Clone, Debug)]
+pub(crate) struct LeafReader<'a> {
+    rest: &'a [u8],
+    /// Without the feature `filetype`, the byte of the type is the upper half of the name's length.
+    has_types: bool,
+}
+
+impl<'a> LeafReader<'a> {
+    /// All of a block, or of the space for names within an inode.
+    pub(crate) fn new(block: &'a [u8], has_types: bool) -> LeafReader<'a> {
+        LeafReader { rest: block, has_types }
+    }
+
+    /// The next entry (`__ext4_check_dir_entry`): `None` where its length leaves no room for its name, is no
+    /// multiple of four, or reaches beyond the block.
+    fn take(&mut self) -> Option<RawEntry<'a>> {
+        let (header, _) = EntryHeader::read_from_prefix(self.rest).ok()?;
+        let length = match usize::from(header.rec_len.get()) {
+            // Only a block of 64 KiB has entries too long for the field (`ext4_rec_len_from_disk`).
+            0 | 0xFFFF if self.rest.len() == 1 << 16 => 1 << 16,
+            length => (length & !3) | (length & 3) << 16,
+        };
+        let upper = if self.has_types { 0 } else { usize::from(header.file_type) << 8 };
+        let name_len = usize::from(header.name_len) | upper;
+        if length < entry_size(name_len.max(1)) {
+            return None;
+        }
+        let (entry, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        Some(RawEntry { ino: header.inode.get(), name: entry.get(ENTRY_HEADER..ENTRY_HEADER + name_len)? })
+    }
+}
+
+impl<'a> Iterator for LeafReader<'a> {
+    /// The error says that the rest of the block makes no sense.
+    type Item = Result<RawEntry<'a>, ()>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let entry = self.take();
+        if entry.is_none() {
+            self.rest = &[];
+        }
+        Some(entry.ok_or(()))
+    }
+}
+
+/// Whether the checksum of a block of a directory is right (`ext4_dirblock_csum_verify`, `ext4_dx_csum_verify`): it
+/// is in a tail of a linear block, or behind the limit of an index block.
+pub(crate) fn checksum_matches(block: &[u8], inode_seed: u32) -> bool {
+    let Some(space) = block.len().checked_sub(TAIL) else { return false };
+    let (covered, tail) = block.split_at(space);
+    let Ok((header, stored)) = EntryHeader::read_from_prefix(tail) else { return false };
+    let is_tail = header.inode.get() == 0 && header.rec_len.get() == TAIL as u16;
+    if is_tail && header.name_len == 0 && header.file_type == TAIL_TYPE {
+        return U32::read_from_bytes(stored).is_ok_and(|stored| stored.get() == crc32c(inode_seed, covered));
+    }
+    index_checksum_matches(block, inode_seed).unwrap_or(false)
+}
+
+fn index_checksum_matches(block: &[u8], inode_seed: u32) -> Option<bool> {
+    let (first, _) = EntryHeader::read_from_prefix(block).ok()?;
+    let entries = if first.inode.get() == 0 { NODE_ENTRIES_OFFSET } else { ROOT_ENTRIES_OFFSET };
+    let ([limit, count], _) = <[U16; 2]>::read_from_prefix(block.get(entries..)?).ok()?;
+    let used = block.get(..entries + usize::from(count.get()) * DX_ENTRY)?;
+    let tail = block.get(entries + usize::from(limit.get()) * DX_ENTRY..)?;
+    let ([reserved, stored], _) = <[U32; 2]>::read_from_prefix(tail).ok()?;
+    let checksum = crc32c(crc32c(crc32c(inode_seed, used), reserved.as_bytes()), &[0; 4]);
+    Some(checksum == stored.get())
+}

@@ -10,6 +10,8 @@ use super::{BLOCK_SIZE, Block, put};
 const MAGIC: u16 = 0xF30A;
 /// Blocks of an initialised extent at most (`EXT_INIT_MAX_LEN`).
 pub(crate) const MAX_LENGTH: u32 = 32_768;
+/// Levels of index nodes at most (`EXT4_MAX_EXTENT_DEPTH`).
+const MAX_DEPTH: u16 = 5;
 /// Entries of the root, in the inode.
 pub(crate) const ROOT_ENTRIES: usize = 4;
 /// Entries of a block.
@@ -119,4 +121,86 @@ impl<'a> NodeWriter<'a> {
 pub(crate) fn seal(block: &mut Block, inode_seed: u32) {
     let checksum = crc32c(inode_seed, &block[..SPACE]);
     put(block, SPACE, &U32::new(checksum));
+}
+
+/// An entry of a node, as read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// Of a leaf. Blocks that are allocated and never written read as zeros.
+    Extent {
+        /// Where it is.
+        extent: Extent,
+        /// Whether it was written.
+        written: bool,
+    },
+    /// Of an index node: the child at device block `node` maps blocks from `logical` on.
+    Child {
+        /// First block within the file.
+        logical: u32,
+        /// The child's block on the device.
+        node: u64,
+    },
+}
+
+impl Item {
+    /// First block within the file.
+    pub(crate) fn logical(&self) -> u32 {
+        match self {
+            Item::Extent { extent, .. } => extent.logical,
+            Item::Child { logical, .. } => *logical,
+        }
+    }
+}
+
+/// A node that was read: the root's `i_block`, or a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<'a> {
+    entries: &'a [[u8; ENTRY]],
+    /// Levels above the leaves.
+    pub(crate) depth: u16,
+}
+
+impl<'a> Node<'a> {
+    /// Checks the header (`__ext4_ext_check`): magic number, depth, and that the entries in use lie within the bytes.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Node<'a>> {
+        let (header, rest) = Header::read_from_prefix(bytes).ok()?;
+        let (slots, _) = rest.as_chunks::<ENTRY>();
+        let fits = usize::from(header.max.get()) <= slots.len() && header.entries.get() <= header.max.get();
+        if header.magic.get() != MAGIC || header.depth.get() > MAX_DEPTH || !fits {
+            return None;
+        }
+        Some(Node { entries: slots.get(..usize::from(header.entries.get()))?, depth: header.depth.get() })
+    }
+
+    /// Its entries, in the order stored.
+    pub(crate) fn items(self) -> impl ExactSizeIterator<Item = Item> + 'a {
+        self.entries.iter().map(move |bytes| match self.depth {
+            0 => Item::extent(zerocopy::transmute!(*bytes)),
+            _ => Item::child(zerocopy::transmute!(*bytes)),
+        })
+    }
+}
+
+impl Item {
+    fn extent(entry: LeafEntry) -> Item {
+        let stored = u32::from(entry.length.get());
+        let written = stored <= MAX_LENGTH;
+        let physical = u64::from(entry.start_hi.get()) << 32 | u64::from(entry.start_lo.get());
+        let length = if written { stored } else { stored - MAX_LENGTH };
+        Item::Extent { extent: Extent { logical: entry.block.get(), length, physical }, written }
+    }
+
+    fn child(entry: IndexEntry) -> Item {
+        let node = u64::from(entry.leaf_hi.get()) << 32 | u64::from(entry.leaf_lo.get());
+        Item::Child { logical: entry.block.get(), node }
+    }
+}
+
+/// Whether the checksum of a node that is a block is right; it lies behind the last slot for an entry
+/// (`ext4_extent_block_csum_verify`).
+pub(crate) fn checksum_matches(block: &[u8], inode_seed: u32) -> bool {
+    let Ok((header, _)) = Header::read_from_prefix(block) else { return false };
+    let space = HEADER + usize::from(header.max.get()) * ENTRY;
+    let Some((covered, tail)) = block.split_at_checked(space) else { return false };
+    U32::read_from_prefix(tail).is_ok_and(|(stored, _)| stored.get() == crc32c(inode_seed, covered))
 }

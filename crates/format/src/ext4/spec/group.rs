@@ -3,12 +3,15 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::checksum::FsSeed;
+use super::checksum::{FsSeed, crc16, crc32c};
 
 /// Bytes of a descriptor without the `64bit` feature (`EXT4_MIN_DESC_SIZE`).
 pub(crate) const SIZE_32: usize = 32;
 /// Bytes of a descriptor with it (`EXT4_MIN_DESC_SIZE_64BIT`).
 pub(crate) const SIZE_64: usize = 64;
+
+/// Offset of `bg_checksum`.
+const CHECKSUM: usize = 30;
 
 /// `EXT4_BG_*`
 pub(crate) mod flags {
@@ -58,6 +61,41 @@ impl GroupDescriptor {
         self.checksum = seed.group_descriptor(group, &self.as_bytes()[..size]);
         &self.as_bytes()[..size]
     }
+
+    /// The descriptor in `bytes`, which are as many as the file system gives each: the fields beyond are zero.
+    pub(crate) fn parse(bytes: &[u8]) -> GroupDescriptor {
+        let mut whole = [0; SIZE_64];
+        whole.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        zerocopy::transmute!(whole)
+    }
+
+    /// First block of the group's inode table.
+    pub(crate) fn inode_table(&self) -> u64 {
+        u64::from(self.inode_table_hi.get()) << 32 | u64::from(self.inode_table_lo.get())
+    }
+}
+
+/// Whether the checksum of group `group`'s descriptor, all its bytes given, is right by `metadata_csum`
+/// (`ext4_group_desc_csum_verify`).
+pub(crate) fn checksum_matches(descriptor: &[u8], seed: FsSeed, group: u32) -> bool {
+    let Some((before, stored, after)) = split(descriptor) else { return false };
+    let with_group = crc32c(seed.0, U32::new(group).as_bytes());
+    let checksum = crc32c(crc32c(crc32c(with_group, before), &[0; 2]), after);
+    checksum as u16 == stored
+}
+
+/// The same by `uninit_bg`, which takes the UUID itself and another polynomial.
+pub(crate) fn crc16_matches(descriptor: &[u8], uuid: &[u8; 16], group: u32) -> bool {
+    let Some((before, stored, after)) = split(descriptor) else { return false };
+    let with_group = crc16(crc16(!0, uuid), U32::new(group).as_bytes());
+    crc16(crc16(with_group, before), after) == stored
+}
+
+/// A descriptor's bytes before and after its checksum.
+fn split(descriptor: &[u8]) -> Option<(&[u8], u16, &[u8])> {
+    let (before, rest) = descriptor.split_at_checked(CHECKSUM)?;
+    let (stored, after) = U16::read_from_prefix(rest).ok()?;
+    Some((before, stored.get(), after))
 }
 
 #[cfg(test)]

@@ -23,12 +23,20 @@ pub(crate) const MAX_FILE_SIZE: u64 = ((1 << 32) - 1) * super::BLOCK_SIZE as u64
 
 /// `EXT4_*_FL`
 pub(crate) mod flags {
+    /// Content and names are encrypted.
+    pub(crate) const ENCRYPT: u32 = 0x800;
     /// A hashed directory.
     pub(crate) const INDEX: u32 = 0x1000;
     /// `i_block` is an extent tree's root.
     pub(crate) const EXTENTS: u32 = 0x8_0000;
+    /// Content is covered by a Merkle tree behind its end.
+    pub(crate) const VERITY: u32 = 0x10_0000;
     /// The inode holds the value of an extended attribute.
     pub(crate) const EA_INODE: u32 = 0x20_0000;
+    /// Content lies in `i_block` and an attribute within the inode.
+    pub(crate) const INLINE_DATA: u32 = 0x1000_0000;
+    /// Names of the directory are found whatever their case.
+    pub(crate) const CASEFOLD: u32 = 0x4000_0000;
 }
 
 /// The fixed part of a 256-byte inode: 160 bytes.
@@ -112,6 +120,77 @@ impl Inode {
         (self.crtime, self.crtime_extra) = (seconds, extra);
         (self.ctime, self.ctime_extra) = encode_time(ctime);
     }
+}
+
+/// Bytes of an inode without extra fields (`EXT4_GOOD_OLD_INODE_SIZE`).
+pub(crate) const SIZE_128: usize = 128;
+
+impl Inode {
+    /// The inode in a slot of the inode table, which has at least 128 bytes: extra fields that it has no room for are
+    /// zero. `None` where `i_extra_isize` makes no sense (`__ext4_iget`).
+    pub(crate) fn parse(slot: &[u8]) -> Option<Inode> {
+        let mut fixed = [0; XATTR_OFFSET];
+        let extra = match slot.get(SIZE_128..SIZE_128 + 2) {
+            Some(bytes) => usize::from(U16::read_from_bytes(bytes).ok()?.get()),
+            None => 0,
+        };
+        let used = slot.get(..SIZE_128 + extra).filter(|_| extra.is_multiple_of(4))?;
+        fixed.iter_mut().zip(used).for_each(|(to, from)| *to = *from);
+        Some(zerocopy::transmute!(fixed))
+    }
+
+    /// The size as 64 bits.
+    pub(crate) fn size(&self) -> u64 {
+        u64::from(self.size_hi.get()) << 32 | u64::from(self.size_lo.get())
+    }
+
+    /// The block of attributes; 0 for none.
+    pub(crate) fn file_acl(&self) -> u64 {
+        u64::from(self.file_acl_hi.get()) << 32 | u64::from(self.file_acl_lo.get())
+    }
+
+    /// Owner and group.
+    pub(crate) fn owner(&self) -> (u32, u32) {
+        let join = |hi: U16, lo: U16| u32::from(hi.get()) << 16 | u32::from(lo.get());
+        (join(self.uid_hi, self.uid_lo), join(self.gid_hi, self.gid_lo))
+    }
+
+    /// Whether any of these flags is set.
+    pub(crate) fn has(&self, flags: u32) -> bool {
+        self.flags.get() & flags != 0
+    }
+
+    /// Major and minor number of a device node (`ext4_iget`): in the first word of `i_block` the old form, or else in
+    /// the second the new one.
+    pub(crate) fn device(&self) -> (u32, u32) {
+        let word = |at: usize| self.block.get(at..at + 4).and_then(|bytes| U32::read_from_bytes(bytes).ok());
+        let (old, new) = (word(0).map_or(0, U32::get), word(4).map_or(0, U32::get));
+        match old {
+            0 => (new >> 8 & 0xFFF, new & 0xFF | new >> 12 & 0xF_FF00),
+            old => (old >> 8 & 0xFF, old & 0xFF),
+        }
+    }
+}
+
+/// Whether the checksum of inode `ino`, all of its slot given, is right (`ext4_inode_csum_verify`).
+pub(crate) fn checksum_matches(slot: &[u8], inode: &Inode, seed: FsSeed, ino: u32) -> bool {
+    let has_hi = usize::from(inode.extra_isize.get()) >= CHECKSUM_HI + 2 - SIZE_128;
+    let low = slot.split_at_checked(CHECKSUM_LO).zip(slot.get(CHECKSUM_LO + 2..));
+    let Some(((before, _), after)) = low else { return false };
+    let checksum = crc32c(crc32c(seed.inode_of(ino, inode.generation.get()), before), &[0; 2]);
+    if !has_hi {
+        return crc32c(checksum, after) as u16 == inode.checksum_lo.get();
+    }
+    let Some((between, rest)) = after.split_at_checked(CHECKSUM_HI - CHECKSUM_LO - 2) else { return false };
+    let checksum = crc32c(crc32c(checksum, between), &[0; 2]);
+    let checksum = crc32c(checksum, rest.get(2..).unwrap_or_default());
+    checksum == u32::from(inode.checksum_hi.get()) << 16 | u32::from(inode.checksum_lo.get())
+}
+
+/// A time from seconds and `*_extra` (`ext4_decode_extra_time`).
+pub(crate) fn decode_time(seconds: U32, extra: U32) -> Timestamp {
+    let epoch = i64::from(extra.get() & 3) << 32;
+    Timestamp { seconds: i64::from(seconds.get() as i32) + epoch, nanoseconds: (extra.get() >> 2).min(999_999_999) }
 }
 
 /// Sets the checksum of the inode `ino` in its slot of the inode table (`ext4_inode_csum`). Inodes without extra

@@ -3,7 +3,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::checksum::crc32c;
+use super::checksum::{FsSeed, crc32c};
 
 /// Where the superblock starts on the device, in bytes.
 pub(crate) const OFFSET: usize = 1024;
@@ -34,17 +34,30 @@ pub(crate) mod compat {
 
 /// `EXT4_FEATURE_INCOMPAT_*`
 pub(crate) mod incompat {
+    pub(crate) const COMPRESSION: u32 = 0x1;
     pub(crate) const FILETYPE: u32 = 0x2;
+    pub(crate) const RECOVER: u32 = 0x4;
+    pub(crate) const JOURNAL_DEV: u32 = 0x8;
+    pub(crate) const META_BG: u32 = 0x10;
     pub(crate) const EXTENTS: u32 = 0x40;
     pub(crate) const BIT64: u32 = 0x80;
+    pub(crate) const MMP: u32 = 0x100;
     pub(crate) const FLEX_BG: u32 = 0x200;
     pub(crate) const EA_INODE: u32 = 0x400;
+    pub(crate) const DIRDATA: u32 = 0x1000;
+    pub(crate) const CSUM_SEED: u32 = 0x2000;
+    pub(crate) const LARGEDIR: u32 = 0x4000;
+    pub(crate) const INLINE_DATA: u32 = 0x8000;
+    pub(crate) const ENCRYPT: u32 = 0x1_0000;
+    pub(crate) const CASEFOLD: u32 = 0x2_0000;
 }
 
 /// `EXT4_FEATURE_RO_COMPAT_*`
 pub(crate) mod ro_compat {
+    pub(crate) const SPARSE_SUPER: u32 = 0x1;
     pub(crate) const LARGE_FILE: u32 = 0x2;
     pub(crate) const HUGE_FILE: u32 = 0x8;
+    pub(crate) const GDT_CSUM: u32 = 0x10;
     pub(crate) const DIR_NLINK: u32 = 0x20;
     pub(crate) const EXTRA_ISIZE: u32 = 0x40;
     pub(crate) const METADATA_CSUM: u32 = 0x400;
@@ -122,8 +135,9 @@ pub(crate) struct Superblock {
     pub(crate) grp_quota_inum: U32,
     pub(crate) overhead_clusters: U32,
     pub(crate) backup_bgs: [U32; 2],
-    /// Encryption, `s_lpf_ino`, project quota, and a checksum seed apart from the UUID.
-    pub(crate) reserved_encryption: [u8; 32],
+    /// Encryption, `s_lpf_ino`, and project quota.
+    pub(crate) reserved_encryption: [u8; 28],
+    pub(crate) checksum_seed: U32,
     pub(crate) wtime_hi: u8,
     pub(crate) mtime_hi: u8,
     pub(crate) mkfs_time_hi: u8,
@@ -136,6 +150,41 @@ pub(crate) struct Superblock {
 const _: () = assert!(size_of::<Superblock>() == 1024);
 
 impl Superblock {
+    /// The superblock in the 1024 bytes at [`OFFSET`]; `None` without its magic number.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Superblock> {
+        Superblock::read_from_bytes(bytes).ok().filter(|superblock| superblock.magic.get() == MAGIC)
+    }
+
+    /// Whether its checksum is right, where it has one (`ext4_superblock_csum_verify`).
+    pub(crate) fn checksum_matches(&self) -> bool {
+        let bytes = self.as_bytes();
+        let covered = bytes.split_at(bytes.len() - size_of::<U32>()).0;
+        !self.has_ro_compat(ro_compat::METADATA_CSUM) || self.checksum.get() == crc32c(!0, covered)
+    }
+
+    /// Whether a compatible feature is on. File systems of revision 0 have none (`ext4_has_feature_*`).
+    pub(crate) fn has_compat(&self, feature: u32) -> bool {
+        self.feature_compat.get() & feature != 0
+    }
+
+    /// Whether an incompatible feature is on.
+    pub(crate) fn has_incompat(&self, feature: u32) -> bool {
+        self.feature_incompat.get() & feature != 0
+    }
+
+    /// Whether a feature that only writers must know is on.
+    pub(crate) fn has_ro_compat(&self, feature: u32) -> bool {
+        self.feature_ro_compat.get() & feature != 0
+    }
+
+    /// The seed of its checksums: kept apart from the UUID with `metadata_csum_seed`.
+    pub(crate) fn seed(&self) -> FsSeed {
+        match self.has_incompat(incompat::CSUM_SEED) {
+            true => FsSeed(self.checksum_seed.get()),
+            false => FsSeed::new(&self.uuid),
+        }
+    }
+
     /// Sets the checksum, the last step (`ext4_superblock_csum`).
     pub(crate) fn seal(&mut self) {
         let bytes = self.as_bytes();

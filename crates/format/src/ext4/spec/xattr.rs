@@ -26,6 +26,8 @@ pub(crate) mod index {
     pub(crate) const POSIX_ACL_DEFAULT: u8 = 3;
     pub(crate) const TRUSTED: u8 = 4;
     pub(crate) const SECURITY: u8 = 6;
+    pub(crate) const SYSTEM: u8 = 7;
+    pub(crate) const ENCRYPTION: u8 = 9;
 }
 
 /// `struct ext4_xattr_header`
@@ -194,6 +196,80 @@ pub(crate) struct BlockIdentity {
 /// The order of entries in a block (`ext4_xattr_find_entry`): by prefix, length of name, name.
 pub(crate) fn sort_key(index: u8, name: &[u8]) -> (u8, usize, &[u8]) {
     (index, name.len(), name)
+}
+
+/// An attribute as listed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry<'a> {
+    /// The prefix of the name.
+    pub(crate) index: u8,
+    /// The rest of the name.
+    pub(crate) name: &'a [u8],
+    /// The value; the hash of one in an inode of its own is that of the entry, not of the value.
+    pub(crate) value: Value<'a>,
+}
+
+/// The attributes in an area that was read.
+#[derive(Clone, Debug)]
+pub(crate) struct AreaReader<'a> {
+    /// From where value offsets count.
+    values: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> AreaReader<'a> {
+    /// The area within an inode: all bytes after its fixed part. `None` where there is none.
+    pub(crate) fn in_inode(area: &'a [u8]) -> Option<AreaReader<'a>> {
+        let (magic, values) = U32::read_from_prefix(area).ok()?;
+        (magic.get() == MAGIC).then_some(AreaReader { values, rest: values })
+    }
+
+    /// A block of attributes; `None` where its header is that of none.
+    pub(crate) fn in_block(block: &'a [u8]) -> Option<AreaReader<'a>> {
+        let (header, rest) = BlockHeader::read_from_prefix(block).ok()?;
+        let known = header.magic.get() == MAGIC && header.blocks.get() == 1;
+        known.then_some(AreaReader { values: block, rest })
+    }
+
+    fn take(&mut self) -> Option<Entry<'a>> {
+        let (header, after) = EntryHeader::read_from_prefix(self.rest).ok()?;
+        let name = after.get(..usize::from(header.name_len))?;
+        let (ino, size) = (header.value_inum.get(), header.value_size.get());
+        let start = usize::from(header.value_offs.get());
+        let value = match ino {
+            0 if size == 0 => Value::Inline(&[]),
+            0 => Value::Inline(self.values.get(start..start.checked_add(size as usize)?)?),
+            _ => Value::Inode { ino, size, hash: header.hash.get() },
+        };
+        self.rest = self.rest.get(entry_size(name.len())..)?;
+        Some(Entry { index: header.name_index, name, value })
+    }
+}
+
+impl<'a> Iterator for AreaReader<'a> {
+    /// The error says that the rest of the area makes no sense (`check_xattrs`).
+    type Item = Result<Entry<'a>, ()>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // Four bytes of zeros end the list (`IS_LAST_ENTRY`), or there is no room for more.
+        match U32::read_from_prefix(self.rest) {
+            Ok((word, _)) if word.get() != 0 => {}
+            _ => return None,
+        }
+        let entry = self.take();
+        if entry.is_none() {
+            self.rest = &[];
+        }
+        Some(entry.ok_or(()))
+    }
+}
+
+/// Whether the checksum of the attribute block `number` is right (`ext4_xattr_block_csum_verify`).
+pub(crate) fn checksum_matches(block: &[u8], seed: FsSeed, number: u64) -> bool {
+    const CHECKSUM: usize = 16;
+    let (Some(before), Some(rest)) = (block.get(..CHECKSUM), block.get(CHECKSUM + 4..)) else { return false };
+    let Ok(header) = BlockHeader::read_from_prefix(block) else { return false };
+    seed.xattr_block(number, &[before, &[0; 4], rest].concat()) == header.0.checksum
 }
 
 #[cfg(test)]

@@ -1,0 +1,46 @@
+//! Content within an inode (`fs/ext4/inline.c`): the first bytes in `i_block`, the rest as the value of an attribute.
+
+use std::mem::offset_of;
+use std::ops::Range;
+
+use super::inodes::Slot;
+use crate::ext4::spec::inode::{BLOCK_FIELD, Inode, SIZE_128};
+use crate::ext4::spec::xattr::{AreaReader, Value, index};
+
+/// Bytes of a directory's part in `i_block` before its entries: the number of its parent
+/// (`EXT4_INLINE_DOTDOT_SIZE`).
+const PARENT: usize = 4;
+
+/// Where in the slot the two parts are; the second is empty where there is none. `None` where the attribute is missing.
+pub(super) fn parts(slot: &Slot<'_>) -> Option<[Range<usize>; 2]> {
+    let first = offset_of!(Inode, block);
+    let area = area(slot)?;
+    let data = AreaReader::in_inode(area)?
+        .filter_map(Result::ok)
+        .find(|entry| entry.index == index::SYSTEM && entry.name == b"data")?;
+    let Value::Inline(value) = data.value else { return None };
+    let start = match value.is_empty() {
+        true => 0,
+        // Both are parts of the slot.
+        false => value.as_ptr().addr().checked_sub(slot.bytes.as_ptr().addr())?,
+    };
+    Some([first..first + BLOCK_FIELD, start..start + value.len()])
+}
+
+/// The bytes of the inode for attributes.
+pub(super) fn area<'a>(slot: &Slot<'a>) -> Option<&'a [u8]> {
+    slot.bytes.get(SIZE_128 + usize::from(slot.inode.extra_isize.get())..)
+}
+
+/// The entries of a directory, in two parts.
+pub(super) fn directory<'a>(slot: &Slot<'a>) -> Option<[&'a [u8]; 2]> {
+    let [first, second] = parts(slot)?;
+    Some([slot.bytes.get(first)?.get(PARENT..)?, slot.bytes.get(second)?])
+}
+
+/// All bytes of an inode's content of `size` bytes.
+pub(super) fn content(slot: &Slot<'_>, size: usize) -> Option<Vec<u8>> {
+    let [first, second] = parts(slot)?;
+    let all = [slot.bytes.get(first)?, slot.bytes.get(second)?].concat();
+    all.get(..size).map(<[u8]>::to_vec)
+}

@@ -1,0 +1,95 @@
+//! Inodes out of the inode tables, which are read in large pieces.
+
+use std::collections::HashMap;
+
+use super::flaw::Flaw;
+use super::volume::Volume;
+use crate::ext4::spec::inode::{Inode, checksum_matches};
+
+/// Bytes of an inode table read at once.
+const PIECE: usize = 64 << 10;
+/// Pieces kept: 32 MiB in all.
+const PIECES: usize = 512;
+
+/// An inode as it is on the device.
+pub(super) struct Slot<'a> {
+    pub(super) ino: u32,
+    pub(super) inode: Inode,
+    /// All its bytes.
+    pub(super) bytes: &'a [u8],
+    /// Where on the device they are.
+    pub(super) at: u64,
+}
+
+/// The part of an inode table that was read.
+struct Piece {
+    group: u32,
+    /// Which of the table's pieces.
+    index: u32,
+    bytes: Vec<u8>,
+}
+
+/// The inode tables. A directory's files usually lie together in them, so a piece is read for one inode and kept for
+/// its neighbours.
+pub(super) struct Inodes {
+    /// Each piece has one place, where it replaces the one before.
+    pieces: Vec<Option<Piece>>,
+    /// Where the tables of groups seen so far start, in bytes; the reason for those that have none.
+    tables: HashMap<u32, Result<u64, String>>,
+}
+
+impl Inodes {
+    pub(super) fn new() -> Inodes {
+        Inodes { pieces: (0..PIECES).map(|_| None).collect(), tables: HashMap::new() }
+    }
+
+    /// Inode `ino`, if its checksum is right.
+    pub(super) fn get(&mut self, volume: &Volume, ino: u32) -> Result<Slot<'_>, Flaw> {
+        if !volume.is_inode(ino) {
+            return Err(Flaw::Bad(format!("has the inode number {ino}, which does not exist")));
+        }
+        let group = (ino - 1) / volume.inodes_per_group;
+        let within = ((ino - 1) % volume.inodes_per_group) as usize * volume.inode_size;
+        let table = self.table(volume, group)?;
+        let index = (within / PIECE) as u32;
+        let place = (group as usize).wrapping_mul(31).wrapping_add(index as usize) % PIECES;
+        let held = self.pieces.get_mut(place).ok_or_else(|| Flaw::Bad("is nowhere".to_owned()))?;
+        let is_held = held.as_ref().is_some_and(|piece| (piece.group, piece.index) == (group, index));
+        if !is_held {
+            *held = Some(read_piece(volume, table, group, index, held.take())?);
+        }
+        let bytes = held.as_ref().and_then(|piece| piece.bytes.get(within % PIECE..within % PIECE + volume.inode_size));
+        let bytes = bytes.ok_or_else(|| Flaw::Bad(format!("has an inode, {ino}, beyond the end of the image")))?;
+        let inode = Inode::parse(bytes)
+            .ok_or_else(|| Flaw::Bad(format!("has an inode, {ino}, with a nonsensical i_extra_isize")))?;
+        if volume.verifies() && !checksum_matches(bytes, &inode, volume.seed, ino) {
+            return Err(Flaw::Bad(format!("has an inode, {ino}, with a wrong checksum")));
+        }
+        Ok(Slot { ino, inode, bytes, at: table + within as u64 })
+    }
+
+    fn table(&mut self, volume: &Volume, group: u32) -> Result<u64, Flaw> {
+        if let Some(known) = self.tables.get(&group) {
+            return known.clone().map_err(Flaw::Bad);
+        }
+        let table = match volume.inode_table(group) {
+            Err(Flaw::Host(error)) => return Err(Flaw::Host(error)),
+            Err(Flaw::Bad(reason)) => Err(reason),
+            Ok(at) => Ok(at),
+        };
+        self.tables.insert(group, table.clone());
+        table.map_err(Flaw::Bad)
+    }
+}
+
+/// Reads a piece, into the memory of the one whose place it takes; less of it where the table or the image ends.
+fn read_piece(volume: &Volume, table: u64, group: u32, index: u32, old: Option<Piece>) -> Result<Piece, Flaw> {
+    let mut bytes = old.map(|piece| piece.bytes).unwrap_or_default();
+    let from = index as usize * PIECE;
+    let length = (volume.inodes_per_group as usize * volume.inode_size).saturating_sub(from).min(PIECE);
+    let at = table + from as u64;
+    let there = volume.backing.size().saturating_sub(at).min(length as u64);
+    bytes.resize(there as usize, 0);
+    volume.read(at, &mut bytes)?;
+    Ok(Piece { group, index, bytes })
+}

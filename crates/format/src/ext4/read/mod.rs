@@ -1,0 +1,146 @@
+//! Reading ext2, ext3 and ext4: an image or device as a [`Tree`] and where its files' bytes are.
+//!
+//! 1. `volume` checks the superblock and finds the inode tables.
+//! 2. `walk` goes through the directories from the root, each before those in it, and adds every inode that it meets to
+//!    the tree. `inodes` reads the inode tables in large pieces, `listing` the names of a directory, `mapping` where
+//!    blocks are.
+//! 3. Content stays where it is: a file is a list of byte ranges of the image.
+//!
+//! What is believed: with `metadata_csum` every structure is refused whose checksum is wrong, as the kernel would when it
+//! is used: a superblock or journal ends the reading; a group descriptor or an inode costs the files that need it; a
+//! block of a directory costs its names; a block of an extent tree makes that part of the file unreadable (reads of it
+//! give `EIO`, never zeros). Bitmaps are not read: what is in use follows from the names. Everything left out is told in
+//! [`Opened::notes`].
+
+mod flaw;
+mod inline;
+mod inodes;
+mod listing;
+mod mapping;
+mod volume;
+mod walk;
+mod xattrs;
+
+use std::io;
+use std::sync::Arc;
+
+use inarch_block::{BackedFiles, Backing, Content, Cursor};
+use inarch_tree::{Extents, InodeId, Tree};
+
+use crate::{Opened, ReadError};
+
+/// What to do with `lost+found` in the root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LostAndFound {
+    /// Take it as any other directory.
+    Keep,
+    /// Leave it out where nothing is in it.
+    #[default]
+    KeepIfUsed,
+    /// Leave it out.
+    Omit,
+}
+
+/// How to read a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadOptions {
+    /// What to do with `lost+found`.
+    pub lost_and_found: LostAndFound,
+    /// Whether structures with a wrong checksum are refused; see the module's page.
+    pub verify: bool,
+}
+
+impl Default for ReadOptions {
+    fn default() -> ReadOptions {
+        ReadOptions { lost_and_found: LostAndFound::default(), verify: true }
+    }
+}
+
+/// An ext4 file system, opened: its tree, and what of the device each inode is.
+///
+/// For comparing two states of one device, such as a base and the same under an overlay: a file that has the same
+/// inode number and generation, equal attributes and equal [`Ext4Image::extents`] in both is unchanged if none of the
+/// device's bytes in those extents were written.
+pub struct Ext4Image {
+    /// The tree, its content, and what was left out.
+    pub opened: Opened,
+    files: Arc<BackedFiles>,
+    /// `i_generation` of each inode of the tree.
+    generations: Vec<u32>,
+    /// The inodes of the tree in order of their inode numbers.
+    by_ino: Vec<InodeId>,
+}
+
+impl Ext4Image {
+    /// The inode number on the device of an inode of the tree; it is the tree's `source_ino` as well. 0 for an inode
+    /// that is not of the tree.
+    pub fn ino(&self, inode: InodeId) -> u32 {
+        let tree = &self.opened.tree;
+        if inode.0 < tree.inode_count() { tree.inode(inode).source_ino() as u32 } else { 0 }
+    }
+
+    /// `i_generation`, which the kernel changes when an inode number is used for another file.
+    pub fn generation(&self, inode: InodeId) -> u32 {
+        self.generations.get(inode.index()).copied().unwrap_or(0)
+    }
+
+    /// The inode of the tree with this number on the device.
+    pub fn find(&self, ino: u32) -> Option<InodeId> {
+        let found = self.by_ino.binary_search_by_key(&ino, |inode| self.ino(*inode));
+        found.ok().and_then(|at| self.by_ino.get(at)).copied()
+    }
+
+    /// What of the device each regular file is, in bytes: `at` counts from the device's start, whatever `backing` says.
+    /// Ascending, cut off at the file's size; no extent is a hole, or was allocated and never written.
+    pub fn extents(&self) -> &Extents {
+        self.files.extents()
+    }
+}
+
+/// Opens the ext2, ext3 or ext4 file system that `image` holds from its first byte on, as [`open_image`] by default.
+pub fn open(image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
+    Ok(open_image(image, &ReadOptions::default())?.opened)
+}
+
+/// Opens a file system with what is known of its inodes.
+///
+/// Fails where the host does, where there is no such file system, or it has features that are not understood. What is
+/// damaged otherwise is left out and told in the notes.
+pub fn open_image(image: Arc<dyn Backing>, options: &ReadOptions) -> Result<Ext4Image, ReadError> {
+    let volume = volume::Volume::new(image.clone(), options)?;
+    let walked = walk::walk(&volume, options)?;
+    let tree = Arc::new(walked.tree);
+    let backings: Vec<Arc<dyn Backing>> = vec![volume.backing, Arc::new(Unknown(image.size()))];
+    let files = Arc::new(BackedFiles::new(tree.clone(), walked.extents, backings));
+    let notes = walked.findings.into_notes(&tree);
+    let by_ino = by_ino(&tree);
+    let content: Arc<dyn Content> = files.clone();
+    Ok(Ext4Image { opened: Opened { tree, content, notes }, files, generations: walked.generations, by_ino })
+}
+
+fn by_ino(tree: &Tree) -> Vec<InodeId> {
+    let mut list: Vec<_> = (0..tree.inode_count()).map(InodeId).collect();
+    list.sort_by_key(|inode| tree.inode(*inode).source_ino());
+    list
+}
+
+/// The backings of a file's extents.
+mod backing {
+    /// The image itself.
+    pub(super) const IMAGE: u32 = 0;
+    /// Nowhere: to read it is an error.
+    pub(super) const UNKNOWN: u32 = 1;
+}
+
+/// Stands for the parts of files of which nobody knows where they are.
+struct Unknown(u64);
+
+impl Backing for Unknown {
+    fn size(&self) -> u64 {
+        self.0
+    }
+
+    fn read(&self, _: u64, _: u64, _: &mut Cursor<'_, '_>) -> io::Result<()> {
+        Err(io::ErrorKind::InvalidData.into())
+    }
+}

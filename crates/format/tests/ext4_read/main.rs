@@ -1,0 +1,6 @@
+//! The reader of ext4 finds on an image what the kernel does when it mounts it.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod planned;
+mod same;
