@@ -36,4 +36,7 @@ pub use image::write_image;
 pub use map::{BLOCK_SIZE, BlockMap, FileExtent, MapError, Metadata, Run};
 pub use overlay::{Overlay, OverlayError};
 pub use scatter::Cursor;
-pub use write::Progress;
+pub use write::{
+    CLONE_FROM, COPY_FROM, DeviceSink, FileSink, MapParts, Part, Placed, Progress, Sink, Source, Verifier, WriteError,
+    Written, stream_parts, write_parts,
+};

@@ -18,6 +18,8 @@ pub enum Command {
     Run(Box<crate::run::RunArguments>),
     /// Say what a device of a tree would be, and how long it takes until it answers
     Plan(crate::plan::PlanArguments),
+    /// Write a tree out as a file system or an archive
+    Image(Box<crate::image::ImageArguments>),
     /// Serve a tree to a virtual machine that you start yourself
     Serve(crate::serve::ServeArguments),
     /// Say what this machine can do, and why not

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod doctor;
+mod image;
 mod output;
 mod plan;
 mod run;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Run(arguments) => run::run(*arguments),
         Command::Plan(arguments) => plan::run(arguments),
+        Command::Image(arguments) => image::run(*arguments),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
     };

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-pub use inarch_block::Progress;
 use inarch_block::{BlockMap, Content};
+pub use inarch_block::{Progress, Sink};
 use inarch_tree::{InodeId, Tree};
 
 /// What an image is to be, beside its tree. A format refuses what it cannot do, and says so.
@@ -126,13 +126,7 @@ pub trait Stream: Send + Sync {
     fn length(&self) -> u64;
 
     /// The pieces, in their order.
-    fn pieces(&self) -> Box<dyn Iterator<Item = Piece> + '_>;
-}
-
-/// Where a packed image is written: a file, at any offset, from any thread.
-pub trait Sink: Send + Sync {
-    /// Writes all of `bytes` at `offset`.
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()>;
+    fn pieces(&self) -> Box<dyn Iterator<Item = Piece> + Send + '_>;
 }
 
 /// An image whose layout depends on content.

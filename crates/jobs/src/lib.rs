@@ -10,6 +10,7 @@ mod device;
 pub mod doctor;
 mod error;
 mod identity;
+pub mod image;
 mod notes;
 pub mod plan;
 pub mod run;

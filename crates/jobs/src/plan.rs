@@ -94,7 +94,7 @@ fn peak_memory() -> u64 {
 }
 
 /// One line for each path that was left out, and one for what is only counted.
-fn left_out(report: &Report) -> Vec<String> {
+pub(crate) fn left_out(report: &Report) -> Vec<String> {
     let mut lines: Vec<String> = report.left_out.iter().map(ToString::to_string).collect();
     let unnamed = report.total() - report.left_out.len() as u64;
     if unnamed > 0 {

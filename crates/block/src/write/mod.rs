@@ -1,5 +1,77 @@
-//! Writing images out.
+//! Writing an image out: to a file, to a block device, or down a pipe.
+//!
+//! 1. What the image holds comes as [`Placed`] parts in ascending order: [`MapParts`] gives those of a block map, an
+//!    archive gives its own. What no part covers is zeros.
+//! 2. `batch` cuts them into pieces of work: neighbouring small parts that are gathered in one buffer, long runs of
+//!    one file, and gaps.
+//! 3. `parallel` gives the batches to threads. A buffer is filled from the parts' sources and written by one call,
+//!    which ends at a multiple of its size; a long run is shared with its file or copied by the kernel (`kernel`).
+//!    `sequential` does the same in order, for pipes.
+//!
+//! Zeros are never written: a file keeps its holes, a block device is told to zero the range.
 
+mod batch;
+#[allow(unsafe_code, reason = "the ioctl that shares a range of one file with another")]
+mod kernel;
+mod parallel;
+mod part;
 mod progress;
+mod sequential;
+mod sink;
+mod verify;
 
+use std::io;
+
+use inarch_tree::InodeId;
+
+pub use kernel::{CLONE_FROM, COPY_FROM};
+pub use parallel::write_parts;
+pub use part::{MapParts, Part, Placed};
 pub use progress::Progress;
+pub use sequential::stream_parts;
+pub use sink::{DeviceSink, FileSink, Sink};
+pub use verify::Verifier;
+
+use crate::{BlockMap, Content};
+
+/// Where the bytes of an image come from.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// Renders [`Part::Metadata`]; not needed where there is none.
+    pub map: Option<&'a BlockMap>,
+    /// What the files hold.
+    pub content: &'a dyn Content,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes written or copied.
+    pub copied: u64,
+    /// Bytes shared with the files they come from.
+    pub shared: u64,
+}
+
+/// Why an image was not written; what was written of it is not to be used.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// A file of the tree cannot be read, or changed; [`Content::changed`] says which and why.
+    #[error("cannot read a file of the tree: {error}")]
+    Content {
+        /// The file, where it is known.
+        inode: Option<InodeId>,
+        /// Why.
+        error: io::Error,
+    },
+    /// The output cannot be written.
+    #[error("at byte {offset}: {error}")]
+    Output {
+        /// Where in the image.
+        offset: u64,
+        /// Why.
+        error: io::Error,
+    },
+    /// [`Progress::cancelled`] said so.
+    #[error("interrupted")]
+    Cancelled,
+}

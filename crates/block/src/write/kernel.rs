@@ -1,0 +1,199 @@
+//! Long runs of a file: shared with it or copied by the kernel, without a way through our memory.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use inarch_tree::InodeId;
+use rustix::fs::copy_file_range;
+use rustix::io::{Errno, pread};
+
+use super::batch::GATHER;
+use super::{Sink, Source, WriteError, Written};
+use crate::content::Lent;
+use crate::{BLOCK_SIZE, read_content};
+
+/// Runs of so many bytes are shared with their file where the file system can. A call to share takes as long as
+/// copying about this much.
+pub const CLONE_FROM: u64 = 128 << 10;
+
+/// Runs of so many bytes are copied by the kernel where they are not shared; shorter ones are gathered in a buffer.
+pub const COPY_FROM: u64 = 1 << 20;
+
+/// After so many refusals, and no success, sharing is not tried any more: the source is on another file system.
+const REFUSALS: u32 = 16;
+
+/// Whether ranges of `file` can be shared with other files of its file system.
+///
+/// An empty range is no work, and is refused all the same where sharing is not known; see `do_clone_file_range` of the
+/// kernel's fs/remap_range.c.
+fn can_share(file: BorrowedFd<'_>) -> bool {
+    match clone_range(file, 0, file, 0, 0) {
+        Ok(()) | Err(Errno::INVAL) => true,
+        Err(_) => false,
+    }
+}
+
+/// Makes `length` bytes of `target` from `to` share the blocks of `source` from `from` (`FICLONERANGE`).
+fn clone_range(source: BorrowedFd<'_>, from: u64, target: BorrowedFd<'_>, to: u64, length: u64) -> Result<(), Errno> {
+    let range = libc::file_clone_range {
+        src_fd: source.as_raw_fd().into(),
+        src_offset: from,
+        src_length: length,
+        dest_offset: to,
+    };
+    // SAFETY: both descriptors are open for the call, and the argument is the structure that this request reads.
+    let result = unsafe { libc::ioctl(target.as_raw_fd(), libc::FICLONERANGE, &raw const range) };
+    if result == 0 { Ok(()) } else { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)) }
+}
+
+/// A long run of a file, and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LongRun {
+    pub(super) at: u64,
+    pub(super) inode: InodeId,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+/// Writes long runs to one sink.
+pub(super) struct KernelCopy<'a> {
+    sink: &'a dyn Sink,
+    shares: bool,
+    refusals: AtomicU32,
+}
+
+/// What went wrong while a file was lent.
+enum Failure {
+    Reading(io::Error),
+    Writing(u64, io::Error),
+}
+
+impl<'a> KernelCopy<'a> {
+    pub(super) fn new(sink: &'a dyn Sink) -> KernelCopy<'a> {
+        KernelCopy { sink, shares: sink.file().is_some_and(can_share), refusals: AtomicU32::new(0) }
+    }
+
+    fn tries_to_share(&self) -> bool {
+        self.shares && self.refusals.load(Ordering::Relaxed) < REFUSALS
+    }
+
+    /// The bytes from which a run is long; none is where the kernel cannot help.
+    pub(super) fn long(&self) -> u64 {
+        match self.sink.file() {
+            Some(_) if self.tries_to_share() => CLONE_FROM,
+            Some(_) => COPY_FROM,
+            None => u64::MAX,
+        }
+    }
+
+    /// Writes a run. `buffer` has [`GATHER`] bytes for what the kernel does not do.
+    pub(super) fn write(&self, source: &Source<'_>, run: LongRun, buffer: &mut [u8]) -> Result<Written, WriteError> {
+        let LongRun { at, inode, offset, length } = run;
+        let content = |error| WriteError::Content { inode: Some(inode), error };
+        let (mut written, mut failure) = (Written::default(), None);
+        let mut take = |file: BorrowedFd<'_>, lent: Lent| {
+            let to = at + (lent.offset - offset);
+            self.take(file, lent, to, buffer, &mut written).map_err(|failed| {
+                failure = Some(failed);
+                io::Error::from(io::ErrorKind::Other)
+            })
+        };
+        let lent = match self.sink.file() {
+            Some(_) => source.content.lend(inode, offset, length, &mut take),
+            None => Ok(false),
+        };
+        match (lent, failure) {
+            (Ok(true), None) => Ok(written),
+            (Ok(false), None) => self.through_memory(source, run, buffer),
+            (_, Some(Failure::Writing(offset, error))) => Err(WriteError::Output { offset, error }),
+            (_, Some(Failure::Reading(error))) | (Err(error), None) => Err(content(error)),
+        }
+    }
+
+    /// Reads and writes a run that nobody lends.
+    fn through_memory(&self, source: &Source<'_>, run: LongRun, buffer: &mut [u8]) -> Result<Written, WriteError> {
+        let mut done = 0;
+        while done < run.length {
+            let count = (run.length - done).min(GATHER) as usize;
+            let piece = buffer.get_mut(..count).unwrap_or_default();
+            read_content(source.content, run.inode, run.offset + done, piece)
+                .map_err(|error| WriteError::Content { inode: Some(run.inode), error })?;
+            let offset = run.at + done;
+            self.sink.write_at(offset, piece).map_err(|error| WriteError::Output { offset, error })?;
+            done += count as u64;
+        }
+        Ok(Written { copied: done, shared: 0 })
+    }
+
+    fn take(
+        &self,
+        file: BorrowedFd<'_>,
+        lent: Lent,
+        to: u64,
+        buffer: &mut [u8],
+        written: &mut Written,
+    ) -> Result<(), Failure> {
+        let shared = self.share(file, lent, to);
+        written.shared += shared;
+        let rest = Lent { offset: lent.offset + shared, at: lent.at + shared, length: lent.length - shared };
+        self.copy(file, rest, to + shared, buffer)?;
+        written.copied += rest.length;
+        Ok(())
+    }
+
+    /// Shares whole blocks; gives how many bytes it shared, 0 where that is refused.
+    fn share(&self, file: BorrowedFd<'_>, lent: Lent, to: u64) -> u64 {
+        let block = BLOCK_SIZE as u64;
+        let whole = lent.length / block * block;
+        if whole < CLONE_FROM || !lent.at.is_multiple_of(block) || !to.is_multiple_of(block) || !self.tries_to_share() {
+            return 0;
+        }
+        let Some(target) = self.sink.file() else { return 0 };
+        match clone_range(file, lent.at, target, to, whole) {
+            Ok(()) => {
+                self.refusals.store(0, Ordering::Relaxed);
+                whole
+            }
+            // Whatever the reason, copying works or says why not: another file system, blocks of another size, a
+            // file that is being swapped to, no space for the shared blocks' records.
+            Err(_) => {
+                self.refusals.fetch_add(1, Ordering::Relaxed);
+                0
+            }
+        }
+    }
+
+    /// Copies within the kernel, and where it does not, through `buffer`.
+    fn copy(&self, file: BorrowedFd<'_>, lent: Lent, to: u64, buffer: &mut [u8]) -> Result<(), Failure> {
+        let mut done = 0;
+        if lent.length >= COPY_FROM
+            && let Some(target) = self.sink.file()
+        {
+            let (mut from, mut into) = (lent.at, to);
+            while done < lent.length {
+                let count = usize::try_from(lent.length - done).unwrap_or(usize::MAX);
+                match copy_file_range(file, Some(&mut from), target, Some(&mut into), count) {
+                    Ok(copied) if copied > 0 => done += copied as u64,
+                    Err(Errno::INTR) => {}
+                    // Reading and writing say what is wrong, or work.
+                    Ok(_) | Err(_) => break,
+                }
+            }
+        }
+        while done < lent.length {
+            let count = (lent.length - done).min(buffer.len() as u64) as usize;
+            let piece = buffer.get_mut(..count).unwrap_or_default();
+            let got = match pread(file, &mut *piece, lent.at + done) {
+                Ok(0) => return Err(Failure::Reading(io::ErrorKind::UnexpectedEof.into())),
+                Ok(got) => got,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(Failure::Reading(errno.into())),
+            };
+            let piece = piece.get(..got).unwrap_or_default();
+            self.sink.write_at(to + done, piece).map_err(|error| Failure::Writing(to + done, error))?;
+            done += got as u64;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! Writing by several threads, each part at its place.
+
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use super::batch::{Batch, Batches, GATHER};
+use super::kernel::{KernelCopy, LongRun};
+use super::{Placed, Progress, Sink, Source, WriteError, Written};
+
+/// Threads at most: more of them wait for each other, as a file takes one write at a time.
+const MOST_THREADS: usize = 16;
+
+/// Writes the parts of an image of `length` bytes to `sink`, by `threads` threads (as many as there are processors
+/// where it is 0). The parts come in ascending order and do not overlap.
+///
+/// After an error, the first that any thread had, what `sink` holds is of no use.
+pub fn write_parts(
+    parts: impl Iterator<Item = Placed> + Send,
+    length: u64,
+    source: Source<'_>,
+    sink: &dyn Sink,
+    progress: &dyn Progress,
+    threads: usize,
+) -> Result<Written, WriteError> {
+    let kernel = KernelCopy::new(sink);
+    let work = Work {
+        queue: Mutex::new(Queue { batches: Batches::new(parts, length, kernel.long()), failed: None }),
+        source,
+        sink,
+        kernel,
+        progress,
+    };
+    let threads = match threads {
+        0 => thread::available_parallelism().map_or(1, |count| count.get()),
+        threads => threads,
+    };
+    let written = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads.min(MOST_THREADS)).map(|_| scope.spawn(|| work.run())).collect();
+        let mut written = work.run();
+        for other in others {
+            if let Ok(theirs) = other.join() {
+                written.copied += theirs.copied;
+                written.shared += theirs.shared;
+            }
+        }
+        written
+    });
+    match work.queue.into_inner().unwrap_or_else(PoisonError::into_inner).failed {
+        Some(error) => Err(error),
+        None => Ok(written),
+    }
+}
+
+struct Queue<I: Iterator<Item = Placed>> {
+    batches: Batches<I>,
+    /// What went wrong first; then nothing more is given out.
+    failed: Option<WriteError>,
+}
+
+struct Work<'a, I: Iterator<Item = Placed>> {
+    queue: Mutex<Queue<I>>,
+    source: Source<'a>,
+    sink: &'a dyn Sink,
+    kernel: KernelCopy<'a>,
+    progress: &'a dyn Progress,
+}
+
+impl<I: Iterator<Item = Placed>> Work<'_, I> {
+    /// One thread's share.
+    fn run(&self) -> Written {
+        let mut buffer = vec![0; GATHER as usize];
+        let mut sum = Written::default();
+        while let Some(batch) = self.next() {
+            match self.write(batch, &mut buffer) {
+                Ok(written) => {
+                    sum.copied += written.copied;
+                    sum.shared += written.shared;
+                }
+                Err(error) => self.fail(error),
+            }
+        }
+        sum
+    }
+
+    fn next(&self) -> Option<Batch> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.failed.is_none() && self.progress.cancelled() {
+            queue.failed = Some(WriteError::Cancelled);
+        }
+        if queue.failed.is_some() {
+            return None;
+        }
+        queue.batches.set_long(self.kernel.long());
+        queue.batches.next()
+    }
+
+    fn fail(&self, error: WriteError) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).failed.get_or_insert(error);
+    }
+
+    fn write(&self, batch: Batch, buffer: &mut [u8]) -> Result<Written, WriteError> {
+        let output = |offset| move |error| WriteError::Output { offset, error };
+        match batch {
+            Batch::Gap { at, length } => {
+                self.sink.zero(at, length).map_err(output(at))?;
+                Ok(Written::default())
+            }
+            Batch::Long { at, inode, offset, length, files } => {
+                let written = self.kernel.write(&self.source, LongRun { at, inode, offset, length }, buffer)?;
+                self.progress.advance(length, files);
+                Ok(written)
+            }
+            Batch::Gathered { at, length, parts, files } => {
+                let buffer = buffer.get_mut(..length).unwrap_or_default();
+                let content = fill(&parts, at, &self.source, buffer)?;
+                self.sink.write_at(at, buffer).map_err(output(at))?;
+                self.progress.advance(content, files);
+                Ok(Written { copied: length as u64, shared: 0 })
+            }
+        }
+    }
+}
+
+/// Fills the buffer of a batch that starts at byte `at`; gives how many bytes of files are in it.
+pub(super) fn fill(parts: &[Placed], at: u64, source: &Source<'_>, buffer: &mut [u8]) -> Result<u64, WriteError> {
+    let (mut content, mut end) = (0, 0);
+    for placed in parts {
+        let start = (placed.at - at) as usize;
+        buffer.get_mut(end..start).unwrap_or_default().fill(0);
+        end = start + placed.part.length() as usize;
+        let out = buffer.get_mut(start..end).unwrap_or_default();
+        placed.part.fill(source, out)?;
+        if let super::Part::File { length, .. } = placed.part {
+            content += length;
+        }
+    }
+    Ok(content)
+}

@@ -1,0 +1,224 @@
+//! `inarch image`: a tree written out as a file system or an archive.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use inarch_format::{Algorithm, Compression, ImageOptions};
+use inarch_jobs::image::{self, ImageReport, ImageRequest, Progress, Stage, Watcher};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::output::answer;
+use crate::size;
+use crate::source::SourceArguments;
+
+/// Options of `inarch image`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch image ~/src -o src.erofs
+  inarch image /usr -o usr.ext4 --size 16G --label usr --exclude '*.pyc'
+  inarch image rootfs -o - --format cpio | zstd > initramfs.img
+
+The format follows from the end of OUT's name, or from --format. The same tree gives the same bytes.")]
+pub struct ImageArguments {
+    /// The directory
+    pub source: PathBuf,
+
+    /// The image: a new file, or one to be replaced when the image is whole; a block device; - for standard output
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+
+    /// The format of the image
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<String>,
+
+    /// Name of the volume
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub label: String,
+
+    /// UUID of the file system; always the same where not given
+    #[arg(long, value_name = "UUID", value_parser = parse_uuid)]
+    pub uuid: Option<[u8; 16]>,
+
+    /// Size of the whole image (512M, 4G); as small as can be where not given
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub size: Option<u64>,
+
+    /// Free space in a file system that can be written to
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "size", default_value = "0")]
+    pub free: u64,
+
+    /// The time, in seconds since 1970, of what is no file of the tree; SOURCE_DATE_EPOCH, or the tree's newest file's
+    #[arg(long, value_name = "SECONDS")]
+    pub epoch: Option<i64>,
+
+    /// Compress content: gzip, lz4, xz or zstd, and how hard
+    #[arg(long, value_name = "ALG[:LEVEL]", value_parser = parse_compression)]
+    pub compress: Option<Compression>,
+
+    /// Bytes of a data block, in a format that has a choice
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub block_size: Option<u64>,
+
+    /// Read the image back and compare it with the tree
+    #[arg(long)]
+    pub verify: bool,
+
+    /// Wait until the image is on the disk
+    #[arg(long)]
+    pub sync: bool,
+
+    /// Say nothing but what went wrong
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Answer as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// What is taken.
+    #[command(flatten)]
+    pub filters: SourceArguments,
+}
+
+/// Makes an image and says what it is.
+pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
+    let block_size = arguments.block_size.map(u32::try_from).transpose().context("--block-size is too large")?;
+    let to_stdout = arguments.output.as_os_str() == "-";
+    anyhow::ensure!(!(to_stdout && arguments.json), "standard output cannot take both the image and --json");
+    let request = ImageRequest {
+        source: arguments.source,
+        scan: arguments.filters.scan_options(&[])?,
+        output: arguments.output,
+        format: arguments.format,
+        options: ImageOptions {
+            label: arguments.label,
+            uuid: arguments.uuid,
+            epoch: epoch(arguments.epoch)?,
+            size: arguments.size,
+            free_bytes: arguments.free,
+            compression: arguments.compress,
+            block_size,
+            threads: 0,
+        },
+        verify: arguments.verify,
+        sync: arguments.sync,
+    };
+    let bar = Bar::new(arguments.quiet);
+    let report = image::image(&request, &bar);
+    bar.0.finish_and_clear();
+    let report = report?;
+    if arguments.json {
+        answer(serde_json::to_string_pretty(&report)? + "\n")?;
+    } else if !arguments.quiet {
+        // Beside the image, if that goes to standard output. If nobody can hear it, the image is made all the same.
+        let _ = std::io::stderr().write_all(summary(&report).as_bytes());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The option's, or `SOURCE_DATE_EPOCH`'s (<https://reproducible-builds.org/specs/source-date-epoch/>).
+fn epoch(option: Option<i64>) -> anyhow::Result<Option<i64>> {
+    match (option, std::env::var_os("SOURCE_DATE_EPOCH").filter(|text| !text.is_empty())) {
+        (None, Some(text)) => {
+            let seconds = text.to_str().and_then(|text| text.parse().ok());
+            let wrong = || format!("SOURCE_DATE_EPOCH is '{}', and no number of seconds since 1970", text.display());
+            Ok(Some(seconds.with_context(wrong)?))
+        }
+        (option, _) => Ok(option),
+    }
+}
+
+fn summary(report: &ImageReport) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    let shared = match report.shared_bytes {
+        0 => String::new(),
+        bytes => format!(", {} of it shared with the source", size::show(bytes)),
+    };
+    let _ = writeln!(
+        text,
+        "{}: {}, {}{shared}: {} entries, {} of content in {} files, in {:.2} s",
+        report.output,
+        report.format,
+        size::show(report.image_bytes),
+        report.entries,
+        size::show(report.content_bytes),
+        report.files,
+        report.seconds
+    );
+    for note in &report.notes {
+        let _ = writeln!(text, "  {note}");
+    }
+    text
+}
+
+fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
+    let wrong = || format!("'{text}' is no UUID; write it as 12345678-9abc-def0-1234-56789abcdef0");
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
+    let dashes = [8, 13, 18, 23].iter().all(|at| text.as_bytes().get(*at) == Some(&b'-'));
+    if text.len() != 36 || !dashes || digits.len() != 32 {
+        return Err(wrong());
+    }
+    let mut uuid = [0; 16];
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
+        let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+    }
+    Ok(uuid)
+}
+
+fn parse_compression(text: &str) -> Result<Compression, String> {
+    let (name, level) = match text.split_once(':') {
+        Some((name, level)) => {
+            let level = level.parse().map_err(|_| format!("'{level}' is no level of compression"))?;
+            (name, Some(level))
+        }
+        None => (text, None),
+    };
+    let algorithm = match name {
+        "gzip" => Algorithm::Gzip,
+        "lz4" => Algorithm::Lz4,
+        "xz" => Algorithm::Xz,
+        "zstd" => Algorithm::Zstd,
+        _ => return Err(format!("'{name}' is no way to compress; these are: gzip, lz4, xz, zstd")),
+    };
+    Ok(Compression { algorithm, level })
+}
+
+/// A bar on a terminal; nothing anywhere else.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new(quiet: bool) -> Bar {
+        let shown = !quiet && std::io::stderr().is_terminal();
+        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        Bar(ProgressBar::with_draw_target(None, target))
+    }
+}
+
+impl Watcher for Bar {
+    fn start(&self, stage: Stage, bytes: u64, files: u64) {
+        let stage = match stage {
+            Stage::Writing => "writing",
+            Stage::Verifying => "reading back",
+        };
+        let template = format!("{stage} {{wide_bar}} {{bytes}} of {{total_bytes}}, {{msg}} of {files} files, {{eta}}");
+        if let Ok(style) = ProgressStyle::with_template(&template) {
+            self.0.set_style(style);
+        }
+        self.0.reset();
+        self.0.set_length(bytes);
+        self.0.enable_steady_tick(Duration::from_millis(100));
+    }
+}
+
+impl Progress for Bar {
+    fn advance(&self, bytes: u64, _files: u64) {
+        self.0.inc(bytes);
+    }
+}

@@ -1,0 +1,215 @@
+//! `image`: a tree written out in some format.
+//!
+//! 1. The source is opened: a tree and its content.
+//! 2. The format plans it, and says what it cannot hold. Nothing is written before.
+//! 3. The output is opened: a file without a name, a block device, or a pipe (`output`).
+//! 4. The plan is written, by all processors; a file of the tree that changed meanwhile ends it.
+//! 5. What was written is read back and compared, if that was asked for.
+//! 6. The file gets its name.
+
+mod output;
+mod signals;
+mod write;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+pub use inarch_block::Progress;
+use inarch_block::{Content, HostFiles, WriteError};
+use inarch_format::{Format, ImageOptions, Planned, format_by_extension, format_by_name, formats};
+use inarch_tree::scan::{ScanOptions, scan};
+use inarch_tree::{FileType, InodeId, Tree};
+use serde::Serialize;
+
+use crate::JobError;
+use crate::notes::shown;
+use output::Output;
+use write::Job;
+
+/// What to write, and where.
+#[derive(Clone, Debug)]
+pub struct ImageRequest {
+    /// The directory.
+    pub source: PathBuf,
+    /// What of it is taken.
+    pub scan: ScanOptions,
+    /// Where the image goes; `-` is standard output.
+    pub output: PathBuf,
+    /// The format's name; the output's extension says it where there is none.
+    pub format: Option<String>,
+    /// What the image is to be.
+    pub options: ImageOptions,
+    /// Read the image back and compare it with what was to be written.
+    pub verify: bool,
+    /// Wait until the image is on the disk.
+    pub sync: bool,
+}
+
+/// Told how far an image is.
+pub trait Watcher: Progress {
+    /// Something is about to be done with so many bytes of so many files.
+    fn start(&self, what: Stage, bytes: u64, files: u64);
+}
+
+/// What is being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The image is written.
+    Writing,
+    /// It is read back.
+    Verifying,
+}
+
+/// What was written.
+#[derive(Clone, Debug, Serialize)]
+pub struct ImageReport {
+    /// The source.
+    pub source: String,
+    /// The image.
+    pub output: String,
+    /// Its format.
+    pub format: &'static str,
+    /// Names below the root.
+    pub entries: u64,
+    /// Regular files with content.
+    pub files: u64,
+    /// Bytes of their content, without holes.
+    pub content_bytes: u64,
+    /// Bytes of the image, holes included.
+    pub image_bytes: u64,
+    /// Bytes of it that were written.
+    pub written_bytes: u64,
+    /// Bytes of it that are shared with the source's files.
+    pub shared_bytes: u64,
+    /// Whether it was read back.
+    pub verified: bool,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// What the user should know: what was left out, what the format cannot hold.
+    pub notes: Vec<String>,
+}
+
+/// Makes an image.
+pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageReport, JobError> {
+    let started = Instant::now();
+    let format = choose(request)?;
+    refuse_output_in_source(request)?;
+    let scan = scan(&request.source, &request.scan)?;
+    let tree = Arc::new(scan.tree);
+    let content = HostFiles::new(scan.root, Arc::clone(&tree), HostFiles::default_max_open());
+    let Planned { layout, notes } = format
+        .plan(&tree, &request.options)
+        .map_err(|error| JobError::Other(format!("{}: {error}", shown(&request.source))))?;
+    let (files, content_bytes) = extent_of(&tree);
+    let output = Output::open(&request.output)?;
+    let progress = Told { watcher, output: &output };
+    let job = Job { layout: &layout, content: &content, progress: &progress, threads: request.options.threads };
+    watcher.start(Stage::Writing, content_bytes, files);
+    let done = job.write(&output).and_then(|done| {
+        if request.sync || matches!(output, Output::Device { .. }) {
+            output.sync().map_err(|error| WriteError::Output { offset: 0, error })?;
+        }
+        if request.verify {
+            watcher.start(Stage::Verifying, content_bytes, files);
+            job.verify(&output, done.length)?;
+        }
+        Ok(done)
+    });
+    let done = match done {
+        Ok(done) => done,
+        Err(WriteError::Cancelled) => return Err(output.cancelled()),
+        Err(error) => return Err(explain(request, &content, error)),
+    };
+    output.finish()?;
+    Ok(ImageReport {
+        source: shown(&request.source),
+        output: shown(&request.output),
+        format: format.name(),
+        entries: u64::from(tree.entry_count()),
+        files,
+        content_bytes,
+        image_bytes: done.length,
+        written_bytes: done.written.copied,
+        shared_bytes: done.written.shared,
+        verified: request.verify,
+        seconds: started.elapsed().as_secs_f64(),
+        notes: crate::plan::left_out(&scan.report).into_iter().chain(notes).collect(),
+    })
+}
+
+/// Tells the watcher, and asks it and the signals whether to stop.
+struct Told<'a> {
+    watcher: &'a dyn Watcher,
+    output: &'a Output,
+}
+
+impl Progress for Told<'_> {
+    fn advance(&self, bytes: u64, files: u64) {
+        self.watcher.advance(bytes, files);
+    }
+
+    fn cancelled(&self) -> bool {
+        self.output.signal().is_some() || self.watcher.cancelled()
+    }
+}
+
+/// The format that was named, or that the output's name says.
+fn choose(request: &ImageRequest) -> Result<&'static dyn Format, JobError> {
+    let names: Vec<_> = formats().iter().map(|format| format.name()).collect();
+    let names = names.join(", ");
+    match &request.format {
+        Some(name) => format_by_name(name)
+            .ok_or_else(|| JobError::Other(format!("'{name}' is no format of images; these are: {names}"))),
+        None => format_by_extension(&request.output).ok_or_else(|| {
+            let output = shown(&request.output);
+            JobError::Other(format!("{output}: its name says no format; end it with one or use --format: {names}"))
+        }),
+    }
+}
+
+/// An image in the tree that it is made of would change the tree, and be part of the next one.
+fn refuse_output_in_source(request: &ImageRequest) -> Result<(), JobError> {
+    let output = &request.output;
+    let source = request.source.canonicalize().unwrap_or_else(|_| request.source.clone());
+    let whole = std::path::absolute(output).unwrap_or_else(|_| output.clone());
+    let resolved = match whole.canonicalize() {
+        Ok(path) => path,
+        Err(_) => whole.parent().and_then(|parent| parent.canonicalize().ok()).unwrap_or(whole),
+    };
+    if output != Path::new("-") && resolved.starts_with(&source) {
+        let what = if resolved == source { "is the source" } else { "lies in the source, and would change it" };
+        return Err(JobError::Other(format!("{}: the output {what}; put it somewhere else", shown(output))));
+    }
+    Ok(())
+}
+
+/// How many files of a tree have content, and how many bytes.
+fn extent_of(tree: &Tree) -> (u64, u64) {
+    let bytes = |id: InodeId, size| match tree.sparse_ranges(id) {
+        Some(ranges) => ranges.iter().map(|range| range.length).sum(),
+        None => size,
+    };
+    let files = tree.inodes().filter(|(_, inode)| inode.file_type() == FileType::Regular && inode.size() > 0);
+    files.fold((0, 0), |(files, sum), (id, inode)| (files + 1, sum + bytes(id, inode.size())))
+}
+
+/// One line for what ended the writing.
+fn explain(request: &ImageRequest, content: &dyn Content, error: WriteError) -> JobError {
+    let output = shown(&request.output);
+    let changed = content.changed();
+    if let (WriteError::Content { .. }, Some(file)) = (&error, changed.named.first()) {
+        let path = shown(&request.source.join(&file.path));
+        return JobError::Other(format!("{path}: {} while the image was made of it; no image was made", file.reason));
+    }
+    if content.out_of_descriptors() > 0 {
+        return JobError::Other("no file descriptor was left to read the tree with; raise ulimit -n".into());
+    }
+    JobError::Other(match error {
+        WriteError::Output { error, .. } if error.kind() == std::io::ErrorKind::StorageFull => {
+            format!("{output}: the disk is full; no image was made")
+        }
+        WriteError::Output { offset, error } => format!("{output}: cannot write at byte {offset}: {error}"),
+        error => format!("{output}: {error}"),
+    })
+}

@@ -1,0 +1,189 @@
+//! Where an image goes: a new file that has its name only when it is whole, a block device, or a pipe.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, linkat, openat, renameat, seek, unlinkat};
+use rustix::io::Errno;
+
+use super::signals::Signals;
+use crate::JobError;
+
+/// Names tried for a temporary file before giving up.
+const ATTEMPTS: u32 = 100;
+
+/// Where an image goes.
+pub(super) enum Output {
+    /// A file that is not there under its name yet.
+    New(NewFile),
+    /// A block device of so many bytes.
+    Device { file: File, bytes: u64 },
+    /// Standard output, a pipe, or a character device: bytes in order.
+    Pipe(File),
+}
+
+impl Output {
+    /// Opens `path`; `-` is standard output.
+    pub(super) fn open(path: &Path) -> Result<Output, JobError> {
+        if path == Path::new("-") {
+            let stdout = rustix::stdio::stdout().try_clone_to_owned();
+            let stdout = stdout.map_err(|error| JobError::path(path, "cannot use standard output", error))?;
+            return Ok(Output::Pipe(File::from(stdout)));
+        }
+        let kind = match path.metadata() {
+            Ok(metadata) => Some(metadata.file_type()),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(JobError::path(path, "cannot write there", error)),
+        };
+        match kind {
+            Some(kind) if kind.is_dir() => {
+                Err(JobError::path(path, "cannot write the image", io::Error::from(ErrorKind::IsADirectory)))
+            }
+            Some(kind) if kind.is_block_device() => {
+                // Not while it is mounted or otherwise in use: O_EXCL says so for block devices.
+                let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
+                let file = openat(CWD, path, flags, Mode::empty())
+                    .map_err(|error| JobError::path(path, "cannot have the device for writing", error))?;
+                let bytes = seek(&file, SeekFrom::End(0))
+                    .map_err(|error| JobError::path(path, "cannot tell the device's size", error))?;
+                Ok(Output::Device { file: File::from(file), bytes })
+            }
+            Some(kind) if !kind.is_file() => {
+                let file = openat(CWD, path, OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
+                    .map_err(|error| JobError::path(path, "cannot write there", error))?;
+                Ok(Output::Pipe(File::from(file)))
+            }
+            _ => Ok(Output::New(NewFile::create(path)?)),
+        }
+    }
+}
+
+impl Output {
+    /// The signal that came and asks to stop.
+    pub(super) fn signal(&self) -> Option<i32> {
+        match self {
+            Output::New(new) => new.signals.as_ref().and_then(Signals::caught),
+            _ => None,
+        }
+    }
+
+    /// Waits until what was written is on the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        match self {
+            Output::New(NewFile { file, .. }) | Output::Device { file, .. } => file.sync_all(),
+            Output::Pipe(_) => Ok(()),
+        }
+    }
+
+    /// Gives a new file its name.
+    pub(super) fn finish(self) -> Result<(), JobError> {
+        match self {
+            Output::New(new) => new.commit(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Cleans up, and ends as the signal that came would have ended it.
+    pub(super) fn cancelled(self) -> JobError {
+        let signal = self.signal();
+        drop(self);
+        if let Some(signal) = signal {
+            // Where that fails, the error says enough.
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+        JobError::Other("interrupted".into())
+    }
+}
+
+/// A file that gets its name when it is whole. Dropped before that, nothing of it is left; with `O_TMPFILE`, not even
+/// after SIGKILL.
+pub(super) struct NewFile {
+    pub(super) file: File,
+    path: PathBuf,
+    directory: OwnedFd,
+    name: OsString,
+    /// Its name meanwhile, where the file system knows no nameless files.
+    temporary: Option<OsString>,
+    /// Catches what would end the process while there is a temporary name.
+    signals: Option<Signals>,
+}
+
+impl NewFile {
+    /// A new file that is to be `path`, or what `path` links to.
+    fn create(path: &Path) -> Result<NewFile, JobError> {
+        let fail = |error: Errno| JobError::path(path, "cannot write there", error);
+        let target = if path.is_symlink() { path.canonicalize() } else { Ok(path.to_owned()) };
+        let target = target.map_err(|error| JobError::path(path, "cannot write there", error))?;
+        let Some(name) = target.file_name() else { return Err(fail(Errno::ISDIR)) };
+        let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(CWD, parent, flags, Mode::empty()).map_err(fail)?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o666);
+        let (file, temporary, signals) = match openat(&directory, ".", flags | OFlags::TMPFILE, mode) {
+            Ok(file) => (file, None, None),
+            // EISDIR and EINVAL are what systems say that do not know the flag.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {
+                let signals = Signals::catch();
+                let (file, name) =
+                    with_new_name(|name| openat(&directory, name, flags | OFlags::CREATE | OFlags::EXCL, mode))
+                        .map_err(fail)?;
+                (file, Some(name), Some(signals))
+            }
+            Err(error) => return Err(fail(error)),
+        };
+        let (path, name) = (path.to_owned(), name.to_owned());
+        Ok(NewFile { file: File::from(file), path, directory, name, temporary, signals })
+    }
+
+    /// Gives the file its name, in the place of what had it before.
+    fn commit(mut self) -> Result<(), JobError> {
+        self.name_it().map_err(|error| JobError::path(&self.path, "cannot give the image its name", error))
+    }
+
+    fn name_it(&mut self) -> Result<(), Errno> {
+        if self.temporary.is_none() {
+            let link = |name: &OsStr| {
+                let file = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
+                linkat(CWD, &*file, &self.directory, name, AtFlags::SYMLINK_FOLLOW)
+            };
+            match link(&self.name) {
+                Err(Errno::EXIST) => {}
+                result => return result,
+            }
+            // From here to the rename it has a name that is not to stay.
+            self.signals = Some(Signals::catch());
+            self.temporary = Some(with_new_name(link)?.1);
+        }
+        if let Some(temporary) = &self.temporary {
+            renameat(&self.directory, temporary, &self.directory, &self.name)?;
+            self.temporary = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if let Some(temporary) = self.temporary.take() {
+            // If it cannot be removed, nobody could do more.
+            let _ = unlinkat(&self.directory, &*temporary, AtFlags::empty());
+        }
+    }
+}
+
+/// Calls `make` with names of this process until one is not taken.
+fn with_new_name<T>(mut make: impl FnMut(&OsStr) -> Result<T, Errno>) -> Result<(T, OsString), Errno> {
+    for attempt in 0..ATTEMPTS {
+        let name = OsString::from(format!(".inarch-{}-{attempt}.tmp", std::process::id()));
+        match make(&name) {
+            Err(Errno::EXIST) => {}
+            result => return result.map(|made| (made, name)),
+        }
+    }
+    Err(Errno::EXIST)
+}
