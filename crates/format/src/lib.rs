@@ -8,6 +8,7 @@ pub mod ext4;
 mod plan;
 mod read;
 mod registry;
+pub mod squashfs;
 
 pub use plan::{
     Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Pack, Piece, Planned, Progress, Sink, Stream,

@@ -1,0 +1,76 @@
+//! squashfs 4.0, with compression and without.
+//!
+//! Without compression an image is a pure function of a tree, as every format here: names, attributes, sizes and hole
+//! maps decide every byte that is not a file's, and a file's content starts at a multiple of 4 KiB. So it can be
+//! served as a disk:
+//!
+//! 1. `plan` numbers the inodes (a directory after what is in it), places files, inodes and listings in that order,
+//!    and the tables behind them. What it keeps is tables of a few bytes an inode.
+//! 2. The block map says where content and metadata are. From the image's start: the superblock in a block of its own,
+//!    the files, then inodes, directories, the export table, owners, and extended attributes.
+//! 3. `render` makes any metadata block from the tree and those tables when it is read.
+
+mod plan;
+mod render;
+mod spec;
+
+use std::sync::Arc;
+
+use inarch_block::BLOCK_SIZE;
+use inarch_tree::Tree;
+
+use crate::{Format, FormatError, ImageOptions, Layout, Planned};
+
+const NAME: &str = "squashfs";
+
+/// squashfs 4.0: read-only, compressed or not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Squashfs;
+
+fn refuse(reason: impl ToString) -> FormatError {
+    FormatError { format: NAME, reason: reason.to_string() }
+}
+
+impl Format for Squashfs {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["sqfs", "sqsh"]
+    }
+
+    fn plan(&self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError> {
+        let block_size = check(options)?;
+        if options.compression.is_some() {
+            return Err(refuse("it is not compressed here yet; leave the compression out"));
+        }
+        let blocks = options.size.unwrap_or(0) / BLOCK_SIZE as u64;
+        // What lies before 1970 or after 2106 is given as the nearest time that the superblock holds.
+        let mtime = options.epoch.map(|epoch| epoch.clamp(0, u32::MAX.into()) as u32);
+        let (map, notes) = plan::stored::plan(tree, block_size, mtime, blocks).map_err(refuse)?;
+        if let Some(size) = options.size.filter(|size| map.blocks() * BLOCK_SIZE as u64 > *size) {
+            let needed = map.blocks() * BLOCK_SIZE as u64;
+            return Err(refuse(format!("the image takes {needed} bytes, more than the {size} asked for")));
+        }
+        Ok(Planned { layout: Layout::Blocks(map), notes })
+    }
+}
+
+/// Refuses what squashfs cannot do; gives the bytes of a data block.
+fn check(options: &ImageOptions) -> Result<u32, FormatError> {
+    use spec::{DEFAULT_BLOCK_SIZE, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE};
+    if !options.label.is_empty() {
+        return Err(refuse("it has no label; leave the label out"));
+    }
+    if options.uuid.is_some() {
+        return Err(refuse("it has no UUID; leave the UUID out"));
+    }
+    let block_size = options.block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
+    if !block_size.is_power_of_two() || !(MIN_BLOCK_SIZE..=MAX_BLOCK_SIZE).contains(&block_size) {
+        return Err(refuse(format!(
+            "a block size of {block_size} bytes is not a power of two from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}"
+        )));
+    }
+    Ok(block_size)
+}

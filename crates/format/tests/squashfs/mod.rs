@@ -1,0 +1,244 @@
+//! What the tests of squashfs share: making images, ours and those of squashfs-tools, and comparing them with a tree.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use inarch_block::{Content, Cursor, Device, HostFiles, read_content, write_image};
+use inarch_format::squashfs::Squashfs;
+use inarch_format::{Format, FormatError, ImageOptions, Layout, Planned, Sink};
+use inarch_tree::{Attributes, DataRange, FileType, Inode, InodeId, Timestamp, Tree, Xattr};
+
+use crate::common::mount::xattrs;
+use crate::common::odd::{acl, xattr};
+use crate::common::{attributes, builder, directory, file, pattern};
+
+/// Plans a tree.
+pub fn try_plan(tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError> {
+    Squashfs.plan(tree, options)
+}
+
+/// A file that an image is packed into.
+struct ImageFile(File);
+
+impl Sink for ImageFile {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+}
+
+/// Plans and writes a tree; gives the plan's notes.
+pub fn make(tree: &Arc<Tree>, content: Arc<dyn Content>, image: &Path, options: &ImageOptions) -> Vec<String> {
+    let planned = try_plan(tree, options).unwrap();
+    let file = File::create(image).unwrap();
+    match planned.layout {
+        Layout::Blocks(map) => {
+            let blocks = map.blocks();
+            write_image(&Device::new(map, content, None, blocks), &file).unwrap();
+        }
+        Layout::Packed(pack) => {
+            let sink = ImageFile(file);
+            let length = pack.pack(&*content, &sink, &()).unwrap();
+            sink.0.set_len(length).unwrap();
+        }
+        Layout::Stream(_) => panic!("squashfs is no archive"),
+    }
+    planned.notes
+}
+
+/// Content of no file: where the tree has data, bytes that compress a little and depend on the inode. Files of the same
+/// size below 1000 inodes of each other differ.
+pub struct Pattern(pub Arc<Tree>);
+
+impl Content for Pattern {
+    fn read(&self, inode: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        let size = self.0.inode(inode).size();
+        let whole = [DataRange { offset: 0, length: size }];
+        let ranges = self.0.sparse_ranges(inode).unwrap_or(&whole);
+        let mut bytes = vec![0; count as usize];
+        let first = ranges.partition_point(|range| range.offset + range.length <= offset);
+        for range in ranges[first..].iter().take_while(|range| range.offset < offset + count) {
+            for at in range.offset.max(offset)..(range.offset + range.length).min(offset + count) {
+                bytes[(at - offset) as usize] = pattern(inode, at / 3);
+            }
+        }
+        out.copy_from(&bytes);
+        Ok(())
+    }
+}
+
+/// The content of a scanned directory's files.
+pub fn host_files(source: &Path, tree: &Arc<Tree>) -> Arc<dyn Content> {
+    Arc::new(HostFiles::new(File::open(source).unwrap().into(), tree.clone(), 100))
+}
+
+/// What a tool of squashfs-tools says.
+pub fn run(tool: &str, args: &[&OsStr]) -> Output {
+    Command::new(tool).args(args).output().expect("squashfs-tools is installed")
+}
+
+/// Makes an image by `mksquashfs`.
+pub fn mksquashfs(source: &Path, image: &Path, args: &[&str]) {
+    let _ = fs::remove_file(image);
+    let mut all = vec![source.as_os_str(), image.as_os_str(), "-quiet".as_ref(), "-no-progress".as_ref()];
+    all.extend(args.iter().map(|arg| OsStr::new(*arg)));
+    let output = run("mksquashfs", &all);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Lets `unsquashfs` extract an image; fails unless it is content.
+pub fn unsquash(image: &Path, to: &Path) {
+    let args = ["-no-progress".as_ref(), "-dest".as_ref(), to.as_os_str(), image.as_os_str()];
+    let output = run("unsquashfs", &args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.trim().is_empty(), "{} {errors}", output.status);
+}
+
+/// One of everything.
+pub fn odd_tree() -> Tree {
+    let mut b = builder();
+    let capability: Vec<u8> = [0x0200_0001u32, 1 << 13, 0, 0, 0].into_iter().flat_map(u32::to_le_bytes).collect();
+    let set = b.intern_xattrs(vec![xattr("user.small", b"1"), xattr("security.capability", &capability)]);
+    let lost = b.intern_xattrs(vec![xattr("user.kept", b"1"), xattr("system.posix_acl_access", &acl())]);
+    let all_lost = b.intern_xattrs(vec![xattr("system.posix_acl_access", &acl())]);
+    let larger = b.intern_xattrs(vec![xattr("trusted.larger", &[7; 500]), xattr("trusted.a", &[8; 500])]);
+    let huge = b.intern_xattrs(vec![
+        xattr("user.huge", &[9; 65_535]),
+        xattr("user.large", &[10; 5000]),
+        xattr("user.empty", b""),
+        xattr(&format!("user.{}", "n".repeat(250)), b"2"),
+    ]);
+    let time = |seconds| Timestamp { seconds, nanoseconds: 0 };
+
+    let long = b.add(&[b'0'; 255], &file(1)).unwrap();
+    b.add(b"1bad\xFF\xFEutf8", &file(4096)).unwrap();
+    b.add(b"2char", &Attributes { device: (1, 3), ..attributes(0o020666) }).unwrap();
+    b.add(b"2with", &Attributes { device: (0, 0), xattrs: larger, ..attributes(0o020666) }).unwrap();
+    b.add(b"3block", &Attributes { device: (259, 70_000), ..attributes(0o060660) }).unwrap();
+    b.add(b"4fifo", &attributes(0o010644)).unwrap();
+    b.add(b"5socket", &attributes(0o140755)).unwrap();
+    b.add(b"5with", &Attributes { xattrs: larger, ..attributes(0o140755) }).unwrap();
+    for (name, length) in [("6a", 1), ("6b", 60), ("6c", 4095)] {
+        let link = b.add(name.as_bytes(), &attributes(0o120777)).unwrap();
+        b.set_target(link, &vec![b't'; length]).unwrap();
+    }
+    let link = b.add(b"6with", &Attributes { xattrs: larger, ..attributes(0o120777) }).unwrap();
+    b.set_target(link, &[b'u'; 2900]).unwrap();
+    let dir = b.add(b"7dir", &Attributes { xattrs: set, ..directory() }).unwrap();
+    let crowd = b.add(b"7dir of several blocks", &Attributes { xattrs: huge, ..directory() }).unwrap();
+    b.add(b"8acl", &Attributes { xattrs: lost, ..file(10) }).unwrap();
+    b.add(b"8acl-alone", &Attributes { xattrs: all_lost, ..file(10) }).unwrap();
+    b.add(b"8attributes", &Attributes { xattrs: larger, ..file(10) }).unwrap();
+    b.add(b"8attributes-2", &Attributes { xattrs: larger, ..directory() }).unwrap();
+    b.add(b"8huge", &Attributes { xattrs: huge, ..file(0) }).unwrap();
+    b.add(b"8huge-2", &Attributes { xattrs: huge, ..file(5000) }).unwrap();
+    b.add(b"9early", &Attributes { mtime: time(-1), uid: u32::MAX - 1, ..file(0) }).unwrap();
+    b.add(b"9late", &Attributes { mtime: time(1 << 32), gid: u32::MAX - 1, ..file(0) }).unwrap();
+    b.add(b"9latest", &Attributes { mtime: time(u32::MAX.into()), ..file(0) }).unwrap();
+    for size in [131_071, 131_072, 131_073, 262_144, 1_000_000] {
+        b.add(format!("9of{size:07}").as_bytes(), &file(size)).unwrap();
+    }
+    let range = |offset, length| DataRange { offset, length };
+    let sparse = b.add(b"9sparse", &file(1 << 36)).unwrap();
+    b.set_sparse(sparse, &[range(0, 1), range(5000, 10), range(1 << 30, 300 << 10), range((1 << 36) - 1, 1)]).unwrap();
+    let hole = b.add(b"9sparse-empty", &file(1 << 20)).unwrap();
+    b.set_sparse(hole, &[]).unwrap();
+    let many = b.add(b"9sparse-many", &Attributes { xattrs: larger, ..file(30_000_001) }).unwrap();
+    b.set_sparse(many, &(0..100).map(|i| range(i * 300_000 + i % 7, 100 + i)).collect::<Vec<_>>()).unwrap();
+    let end = b.add(b"9sparse-to-end", &file(1_000_000)).unwrap();
+    b.set_sparse(end, &[range(300_000, 10)]).unwrap();
+    b.list(dir).unwrap();
+    b.link(b"hard", long).unwrap();
+    b.list(crowd).unwrap();
+    for i in 0..3000 {
+        b.add(format!("{i:04}{}", "-".repeat(i % 100)).as_bytes(), &file(i as u64 / 10)).unwrap();
+    }
+    b.finish().unwrap()
+}
+
+/// The attributes of a set that squashfs holds.
+pub fn held_xattrs(tree: &Tree, inode: &Inode) -> Vec<Xattr> {
+    let held = |xattr: &&Xattr| !xattr.name.starts_with(b"system.");
+    tree.xattrs(inode.xattrs()).iter().filter(held).cloned().collect()
+}
+
+/// Compares everything but content.
+fn compare_attributes(tree: &Tree, inode: &Inode, path: &Path, id: InodeId) {
+    let metadata = fs::symlink_metadata(path).unwrap();
+    assert_eq!(metadata.mode(), inode.mode(), "{path:?}");
+    assert_eq!((metadata.uid(), metadata.gid()), (inode.uid(), inode.gid()), "{path:?}");
+    assert_eq!(metadata.mtime(), inode.mtime().seconds.clamp(0, u32::MAX.into()), "{path:?}");
+    let held = held_xattrs(tree, inode);
+    // The kernel does not even list attributes where an image has none at all.
+    let none_at_all = rustix::fs::llistxattr(path, &mut [0u8; 1]) == Err(rustix::io::Errno::OPNOTSUPP);
+    assert!(if none_at_all { held.is_empty() } else { xattrs(path) == held }, "{path:?}");
+    assert_eq!(metadata.nlink(), u64::from(inode.links()), "{path:?}");
+    match inode.file_type() {
+        FileType::Regular => assert_eq!(metadata.len(), inode.size(), "{path:?}"),
+        FileType::Symlink => {
+            assert_eq!(fs::read_link(path).unwrap().as_os_str().as_bytes(), tree.symlink_target(id), "{path:?}");
+        }
+        FileType::CharDevice | FileType::BlockDevice => {
+            let (major, minor) = inode.device();
+            assert_eq!(metadata.rdev(), rustix::fs::makedev(major, minor), "{path:?}");
+        }
+        _ => {}
+    }
+}
+
+/// Calls `check` with parts of a file that cover it, or much of it if it is large.
+pub fn parts(size: u64, mut check: impl FnMut(u64, usize)) {
+    const STEP: u64 = 1 << 20;
+    let large = size > 64 * STEP;
+    let starts: Vec<u64> = if large {
+        (0..size).step_by((size / 7) as usize).chain([1 << 30, size - STEP, size / 2]).collect()
+    } else {
+        (0..size).step_by(STEP as usize).collect()
+    };
+    for start in starts.into_iter().filter(|start| *start < size) {
+        check(start, STEP.min(size - start) as usize);
+    }
+}
+
+/// Compares what a path holds with a tree's file.
+fn compare_content(tree: &Tree, id: InodeId, content: &dyn Content, path: &Path) {
+    let opened = File::open(path).unwrap();
+    parts(tree.inode(id).size(), |start, length| {
+        let (mut expected, mut found) = (vec![0; length], vec![0; length]);
+        read_content(content, id, start, &mut expected).unwrap();
+        opened.read_exact_at(&mut found, start).unwrap_or_else(|error| panic!("{path:?} at {start}: {error}"));
+        assert!(expected == found, "{path:?} differs in {length} bytes from {start}");
+    });
+}
+
+/// Compares a directory of this host with the tree's, and all below.
+pub fn compare(tree: &Tree, content: &dyn Content, at: &Path) {
+    let mut numbers = HashMap::new();
+    let mut directories = vec![InodeId::ROOT];
+    while let Some(dir) = directories.pop() {
+        let path = at.join(OsStr::from_bytes(&tree.path(dir)));
+        compare_attributes(tree, tree.inode(dir), &path, dir);
+        let mut names: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert!(names.iter().map(|name| name.as_bytes()).eq(tree.entries(dir).map(|entry| entry.name)), "{path:?}");
+        for entry in tree.entries(dir) {
+            let path = path.join(OsStr::from_bytes(entry.name));
+            let inode = tree.inode(entry.inode);
+            compare_attributes(tree, inode, &path, entry.inode);
+            let number = fs::symlink_metadata(&path).unwrap().ino();
+            assert_eq!(*numbers.entry(entry.inode).or_insert(number), number, "{path:?} is not the same file");
+            match inode.file_type() {
+                FileType::Directory => directories.push(entry.inode),
+                FileType::Regular => compare_content(tree, entry.inode, content, &path),
+                _ => {}
+            }
+        }
+    }
+}
