@@ -1,0 +1,198 @@
+//! A connected socket: bytes in order, or an error before patience ends.
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_keepalive, set_socket_timeout, set_tcp_nodelay};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
+
+use crate::event::ConnectionError;
+
+/// How long the negotiation may take, without the time that the client waits for us.
+pub const NEGOTIATION: Duration = Duration::from_secs(30);
+
+/// How long a message that was begun may stand still, in either direction. A client may be idle between messages for
+/// as long as it likes.
+const STALL: Duration = Duration::from_secs(300);
+
+/// Bytes received at once: many requests, or the front of a write's data.
+const BUFFER: usize = 32 << 10;
+
+/// Sets a socket up; what of it does not apply to its kind is left.
+pub fn prepare(socket: &OwnedFd) -> io::Result<()> {
+    set_socket_timeout(socket, Timeout::Send, Some(STALL))?;
+    // Answers are small and waited for. A Unix socket knows no such thing.
+    let _ = set_tcp_nodelay(socket, true);
+    let _ = set_socket_keepalive(socket, true);
+    Ok(())
+}
+
+/// The receiving side.
+pub struct Receiver<'s> {
+    socket: &'s OwnedFd,
+    buffer: Box<[u8]>,
+    /// What of the buffer was received and not taken.
+    ahead: std::ops::Range<usize>,
+    deadline: Option<Instant>,
+}
+
+impl<'s> Receiver<'s> {
+    /// Nothing was received yet; the negotiation's time runs.
+    pub fn new(socket: &'s OwnedFd) -> Receiver<'s> {
+        let deadline = Some(Instant::now() + NEGOTIATION);
+        Receiver { socket, buffer: vec![0; BUFFER].into(), ahead: 0..0, deadline }
+    }
+
+    /// Lets the negotiation's time begin anew: the client has waited for us.
+    pub fn restart_negotiation(&mut self) {
+        self.deadline = Some(Instant::now() + NEGOTIATION);
+    }
+
+    /// The negotiation is over: from now on time is limited only within a message.
+    pub fn end_negotiation(&mut self) -> Result<(), ConnectionError> {
+        self.deadline = None;
+        set_socket_timeout(self.socket, Timeout::Recv, Some(STALL)).map_err(io::Error::from)?;
+        Ok(())
+    }
+
+    /// Fills `out` with the next message's first bytes; false if the client hung up instead of sending one.
+    pub fn begin(&mut self, out: &mut [u8]) -> Result<bool, ConnectionError> {
+        while self.ahead.is_empty() {
+            match self.fill() {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                // Between messages it may be idle.
+                Err(ConnectionError::Stalled(_)) if self.deadline.is_none() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.receive(out)?;
+        Ok(true)
+    }
+
+    /// Fills `out` with what comes next.
+    pub fn receive(&mut self, mut out: &mut [u8]) -> Result<(), ConnectionError> {
+        while !out.is_empty() {
+            if self.ahead.is_empty() && out.len() >= self.buffer.len() {
+                let got = receive_some(self.socket, self.deadline, out)?;
+                if got == 0 {
+                    return Err(ConnectionError::Cut);
+                }
+                out = out.get_mut(got..).unwrap_or_default();
+                continue;
+            }
+            if self.ahead.is_empty() && !self.fill()? {
+                return Err(ConnectionError::Cut);
+            }
+            let ahead = self.buffer.get(self.ahead.clone()).unwrap_or_default();
+            let count = ahead.len().min(out.len());
+            let (now, later) = out.split_at_mut(count);
+            now.copy_from_slice(ahead.split_at(count).0);
+            self.ahead.start += count;
+            out = later;
+        }
+        Ok(())
+    }
+
+    /// Takes `count` bytes that nobody wants, a piece at a time.
+    pub fn skip(&mut self, count: u64) -> Result<(), ConnectionError> {
+        let mut piece = [0; 4096];
+        let mut left = count;
+        while left > 0 {
+            let now = left.min(piece.len() as u64);
+            self.receive(piece.split_at_mut(now as usize).0)?;
+            left -= now;
+        }
+        Ok(())
+    }
+
+    /// Receives what there is, at least a byte, into the empty buffer; false if the client hung up.
+    fn fill(&mut self) -> Result<bool, ConnectionError> {
+        let got = receive_some(self.socket, self.deadline, &mut self.buffer)?;
+        self.ahead = 0..got;
+        Ok(got > 0)
+    }
+}
+
+/// Receives into `out`; 0 bytes are the end.
+fn receive_some(socket: &OwnedFd, deadline: Option<Instant>, out: &mut [u8]) -> Result<usize, ConnectionError> {
+    loop {
+        if let Some(deadline) = deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ConnectionError::Stalled("it did not choose an export in time"));
+            }
+            // The kernel counts in whole ticks; no time at all would be no limit.
+            let left = left.max(Duration::from_millis(10));
+            set_socket_timeout(socket, Timeout::Recv, Some(left)).map_err(io::Error::from)?;
+        }
+        match recv(socket, &mut *out, RecvFlags::empty()) {
+            Ok((got, _)) => return Ok(got),
+            Err(Errno::AGAIN) if deadline.is_some() => {}
+            Err(Errno::AGAIN) => return Err(ConnectionError::Stalled("a message was begun and not ended")),
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok(0),
+            Err(errno) => return Err(io::Error::from(errno).into()),
+        }
+    }
+}
+
+/// The sending side: whole messages, from any thread.
+pub struct Sender<'s> {
+    socket: &'s OwnedFd,
+    /// Why nothing more can be sent.
+    failed: Mutex<Option<ConnectionError>>,
+}
+
+impl<'s> Sender<'s> {
+    /// Nothing was sent yet.
+    pub fn new(socket: &'s OwnedFd) -> Sender<'s> {
+        Sender { socket, failed: Mutex::new(None) }
+    }
+
+    /// Sends one message, the parts one after the other. If that fails the connection is shut down in both directions,
+    /// so that whoever receives sees its end.
+    pub fn send(&self, parts: &[&[u8]]) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if failed.is_none()
+            && let Err(error) = send_all(self.socket, parts)
+        {
+            *failed = Some(error);
+            hang_up(self.socket);
+        }
+    }
+
+    /// Ends the connection for this reason.
+    pub fn fail(&self, error: ConnectionError) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        hang_up(self.socket);
+    }
+
+    /// Why nothing more could be sent, if that is so.
+    pub fn into_failure(self) -> Option<ConnectionError> {
+        self.failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn hang_up(socket: &OwnedFd) {
+    // Fails only if the other side has hung up already.
+    let _ = shutdown(socket, Shutdown::Both);
+}
+
+fn send_all(socket: &OwnedFd, parts: &[&[u8]]) -> Result<(), ConnectionError> {
+    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut left = &mut slices[..];
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        match sendmsg(socket, left, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
+            Ok(sent) => IoSlice::advance_slices(&mut left, sent),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(ConnectionError::Stalled("it did not take its answers")),
+            Err(errno) => return Err(io::Error::from(errno).into()),
+        }
+    }
+    Ok(())
+}
