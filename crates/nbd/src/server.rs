@@ -214,6 +214,6 @@ impl<D: BlockDevice> NbdServer<D> {
             served.fetch_add(1, Ordering::AcqRel);
             Session::new(agreement, receiver, &sender, Arc::clone(&self.events)).run();
         }
-        sender.into_failure().map_or(Ok(()), Err)
+        sender.into_result()
     }
 }

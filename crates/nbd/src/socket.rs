@@ -143,37 +143,39 @@ fn receive_some(socket: &OwnedFd, deadline: Option<Instant>, out: &mut [u8]) -> 
 /// The sending side: whole messages, from any thread.
 pub struct Sender<'s> {
     socket: &'s OwnedFd,
-    /// Why nothing more can be sent.
-    failed: Mutex<Option<ConnectionError>>,
+    /// Set when nothing more can be sent: that is an error, or the client's own end.
+    ended: Mutex<Option<Result<(), ConnectionError>>>,
 }
 
 impl<'s> Sender<'s> {
     /// Nothing was sent yet.
     pub fn new(socket: &'s OwnedFd) -> Sender<'s> {
-        Sender { socket, failed: Mutex::new(None) }
+        Sender { socket, ended: Mutex::new(None) }
     }
 
     /// Sends one message, the parts one after the other. If that fails the connection is shut down in both directions,
     /// so that whoever receives sees its end.
     pub fn send(&self, parts: &[&[u8]]) {
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        if failed.is_none()
-            && let Err(error) = send_all(self.socket, parts)
-        {
-            *failed = Some(error);
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if ended.is_none() {
+            *ended = match send_all(self.socket, parts) {
+                Ok(true) => return,
+                Ok(false) => Some(Ok(())),
+                Err(error) => Some(Err(error)),
+            };
             hang_up(self.socket);
         }
     }
 
     /// Ends the connection for this reason.
     pub fn fail(&self, error: ConnectionError) {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(Err(error));
         hang_up(self.socket);
     }
 
-    /// Why nothing more could be sent, if that is so.
-    pub fn into_failure(self) -> Option<ConnectionError> {
-        self.failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    /// What ended the connection, if the client did not.
+    pub fn into_result(self) -> Result<(), ConnectionError> {
+        self.ended.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or(Ok(()))
     }
 }
 
@@ -182,7 +184,8 @@ fn hang_up(socket: &OwnedFd) {
     let _ = shutdown(socket, Shutdown::Both);
 }
 
-fn send_all(socket: &OwnedFd, parts: &[&[u8]]) -> Result<(), ConnectionError> {
+/// Sends all of `parts`; false if the client has gone.
+fn send_all(socket: &OwnedFd, parts: &[&[u8]]) -> Result<bool, ConnectionError> {
     let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let mut left = &mut slices[..];
     IoSlice::advance_slices(&mut left, 0);
@@ -190,9 +193,10 @@ fn send_all(socket: &OwnedFd, parts: &[&[u8]]) -> Result<(), ConnectionError> {
         match sendmsg(socket, left, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
             Ok(sent) => IoSlice::advance_slices(&mut left, sent),
             Err(Errno::INTR) => {}
+            Err(Errno::PIPE | Errno::CONNRESET) => return Ok(false),
             Err(Errno::AGAIN) => return Err(ConnectionError::Stalled("it did not take its answers")),
             Err(errno) => return Err(io::Error::from(errno).into()),
         }
     }
-    Ok(())
+    Ok(true)
 }

@@ -1,6 +1,7 @@
 //! What a guest's machine is made of, and QEMU's command line for it.
 
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -244,6 +245,49 @@ pub fn vhost_user_blk_arguments(socket: &Path, queues: u16) -> String {
     words.map(shell_word).join(" ")
 }
 
+/// Where an NBD server is to be reached.
+#[derive(Clone, Debug)]
+pub enum NbdAddress {
+    /// A Unix socket.
+    Socket(PathBuf),
+    /// A TCP port.
+    Tcp(SocketAddr),
+}
+
+/// As [`vhost_user_blk_arguments`] for an export of an NBD server; the disk gets this serial number. Any memory will do.
+pub fn nbd_arguments(address: &NbdAddress, export: &str, read_only: bool, serial: &str) -> String {
+    let mut node = OsString::from("driver=nbd,node-name=inarch,");
+    match address {
+        NbdAddress::Socket(path) => {
+            node.push("server.type=unix,server.path=");
+            node.push(option_value(path.as_os_str()));
+        }
+        NbdAddress::Tcp(address) => {
+            node.push(format!("server.type=inet,server.host={},server.port={}", address.ip(), address.port()));
+        }
+    }
+    if !export.is_empty() {
+        node.push(",export=");
+        node.push(option_value(export.as_ref()));
+    }
+    node.push(if read_only { ",read-only=on" } else { ",discard=unmap" });
+    raw_disk_arguments(&node, serial)
+}
+
+/// As [`vhost_user_blk_arguments`] for a file that holds a raw image; the disk gets this serial number.
+pub fn raw_file_arguments(file: &Path, read_only: bool, serial: &str) -> String {
+    let mut node = OsString::from("driver=file,node-name=inarch,filename=");
+    node.push(option_value(file.as_os_str()));
+    node.push(if read_only { ",read-only=on" } else { ",discard=unmap" });
+    raw_disk_arguments(&node, serial)
+}
+
+fn raw_disk_arguments(node: &OsStr, serial: &str) -> String {
+    let device = format!("virtio-blk-pci,drive=inarch,serial={serial}");
+    let words: [&OsStr; 4] = ["-blockdev".as_ref(), node, "-device".as_ref(), device.as_ref()];
+    words.map(shell_word).join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,6 +317,18 @@ mod tests {
 
     fn line(machine: Machine) -> String {
         machine.command(&Qemu::at(Path::new("/usr/bin/qemu"))).shell_line()
+    }
+
+    #[test]
+    fn disks_of_other_machines_are_named_as_qemu_wants_it() {
+        let socket = NbdAddress::Socket("/tmp/a,b c".into());
+        let words = "-blockdev 'driver=nbd,node-name=inarch,server.type=unix,server.path=/tmp/a,,b c,export=x,\
+                     discard=unmap' -device virtio-blk-pci,drive=inarch,serial=s";
+        assert_eq!(nbd_arguments(&socket, "x", false, "s"), words);
+        let tcp = NbdAddress::Tcp("[::1]:10809".parse().unwrap());
+        let words = "-blockdev driver=nbd,node-name=inarch,server.type=inet,server.host=::1,server.port=10809,\
+                     read-only=on -device virtio-blk-pci,drive=inarch,serial=s";
+        assert_eq!(nbd_arguments(&tcp, "", true, "s"), words);
     }
 
     #[test]

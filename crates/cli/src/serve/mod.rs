@@ -1,6 +1,7 @@
 //! `inarch serve`: a tree for a virtual machine that someone else starts.
 
 mod blk;
+mod nbd;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,6 +25,8 @@ pub struct ServeArguments {
 pub enum Offering {
     /// As a vhost-user-blk disk with an ext4 file system
     Blk(blk::BlkArguments),
+    /// As a network block device, for whatever speaks NBD
+    Nbd(nbd::NbdArguments),
 }
 
 /// What is offered: the same for every way to serve.
@@ -64,5 +67,6 @@ impl TreeArguments {
 pub fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     match arguments.offering {
         Offering::Blk(arguments) => blk::run(arguments),
+        Offering::Nbd(arguments) => nbd::run(arguments),
     }
 }

@@ -9,13 +9,10 @@ use inarch_vhost::blk::BlkServer;
 use super::guard::Guard;
 use super::making::Making;
 use super::signals::stop_on_signals;
-use super::{ServedTree, introduce, socket};
+use super::{SERIAL, ServedTree, introduce, socket};
 use crate::JobError;
 use crate::device::disk_options;
 use crate::notes::say;
-
-/// The disk's serial number.
-const SERIAL: &str = "inarch-0";
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -39,9 +36,7 @@ impl BlkRequest {
 
 /// The arguments that QEMU needs to have the disk, on one line, quoted for a shell.
 pub fn qemu_arguments(request: &BlkRequest) -> Result<String, JobError> {
-    socket::check_length(&request.socket)?;
-    let socket = std::path::absolute(&request.socket)
-        .map_err(|error| JobError::path(&request.socket, "cannot make the path absolute", error))?;
+    let socket = socket::absolute(&request.socket)?;
     Ok(inarch_vm::machine::vhost_user_blk_arguments(&socket, request.queues()))
 }
 
@@ -68,11 +63,11 @@ pub fn serve(request: &BlkRequest) -> Result<(), JobError> {
 
 /// How to use the disk.
 fn usage(request: &BlkRequest) -> Result<String, JobError> {
-    let option = if request.tree.read_only() { "-o ro " } else { "" };
     Ok(format!(
         "QEMU:   {}\n\
          memory: must be shared: -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem\n\
-         guest:  mount -t ext4 {option}/dev/disk/by-id/virtio-{SERIAL} /mnt\n",
-        qemu_arguments(request)?
+         guest:  {}\n",
+        qemu_arguments(request)?,
+        request.tree.mount_command()
     ))
 }

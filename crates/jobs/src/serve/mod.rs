@@ -7,6 +7,7 @@
 pub mod blk;
 mod guard;
 mod making;
+pub mod nbd;
 mod signals;
 mod socket;
 
@@ -18,6 +19,9 @@ use crate::JobError;
 use crate::device::Recipe;
 pub use crate::device::Writes;
 pub use guard::{GUARD_ARGUMENT, guard};
+
+/// The disk's serial number, by which a guest finds it.
+const SERIAL: &str = "inarch-0";
 
 /// The tree that is offered.
 #[derive(Clone, Debug)]
@@ -52,6 +56,12 @@ impl ServedTree {
 
     fn read_only(&self) -> bool {
         matches!(self.writes, Writes::Refused)
+    }
+
+    /// What a guest types to use the disk.
+    fn mount_command(&self) -> String {
+        let option = if self.read_only() { "-o ro " } else { "" };
+        format!("mount -t ext4 {option}/dev/disk/by-id/virtio-{SERIAL} /mnt")
     }
 }
 

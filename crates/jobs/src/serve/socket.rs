@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::JobError;
 
@@ -12,13 +12,19 @@ use crate::JobError;
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// Fails if no socket can have this path.
-pub(super) fn check_length(path: &Path) -> Result<(), JobError> {
+fn check_length(path: &Path) -> Result<(), JobError> {
     let length = path.as_os_str().as_bytes().len();
     if length > LONGEST_SOCKET_PATH {
         let reason = format!("the path has {length} bytes; a socket's has at most {LONGEST_SOCKET_PATH}");
         return Err(JobError::Socket { path: path.to_owned(), reason });
     }
     Ok(())
+}
+
+/// The path of a socket as other programs, in other directories, can name it.
+pub(super) fn absolute(path: &Path) -> Result<PathBuf, JobError> {
+    check_length(path)?;
+    std::path::absolute(path).map_err(|error| JobError::path(path, "cannot make the path absolute", error))
 }
 
 /// Listens on `path`. A socket that nobody listens on any more is taken over.

@@ -1,0 +1,101 @@
+//! `inarch serve nbd`.
+
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use inarch_jobs::serve::nbd::{self, NbdAddress, NbdRequest};
+
+use super::TreeArguments;
+use crate::output::answer;
+
+/// Options of `inarch serve nbd`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch serve nbd ~/src --socket /tmp/src.sock &
+  qemu-system-x86_64 ... $(inarch serve nbd ~/src --socket /tmp/src.sock --print-qemu-args)
+  nbdcopy 'nbd+unix:///?socket=/tmp/src.sock' src.raw
+
+The server goes on until SIGTERM or SIGINT. Several clients may connect; all of them see one disk.")]
+#[command(group = clap::ArgGroup::new("address").required(true))]
+pub struct NbdArguments {
+    /// The socket to listen on
+    #[arg(long, value_name = "PATH", group = "address")]
+    pub socket: Option<PathBuf>,
+
+    /// The TCP port to listen on; of this machine alone unless an address is given. There is no TLS
+    #[arg(long, value_name = "[ADDR:]PORT", group = "address", value_parser = parse_tcp)]
+    pub tcp: Option<SocketAddr>,
+
+    /// The export's name; clients that name none get it as well
+    #[arg(long, value_name = "EXPORT", default_value = "", value_parser = parse_name)]
+    pub name: String,
+
+    /// Print the arguments that QEMU needs, and end
+    #[arg(long)]
+    pub print_qemu_args: bool,
+
+    /// End when the first client has gone
+    #[arg(long)]
+    pub once: bool,
+
+    /// What is offered.
+    #[command(flatten)]
+    pub tree: TreeArguments,
+}
+
+/// Serves until told to stop.
+pub fn run(arguments: NbdArguments) -> anyhow::Result<ExitCode> {
+    let address = match (arguments.socket, arguments.tcp) {
+        (Some(path), _) => NbdAddress::Socket(path),
+        (None, Some(address)) => NbdAddress::Tcp(address),
+        (None, None) => anyhow::bail!("say where to listen: --socket PATH or --tcp PORT"),
+    };
+    let request = NbdRequest { tree: arguments.tree.served()?, address, name: arguments.name, once: arguments.once };
+    if arguments.print_qemu_args {
+        answer(nbd::qemu_arguments(&request)? + "\n")?;
+    } else {
+        nbd::serve(&request)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `PORT`, `:PORT` or `ADDR:PORT`, where the address may be a name.
+fn parse_tcp(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse() {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
+    let mut found = text.to_socket_addrs().map_err(|error| format!("'{text}' is no address and port: {error}"))?;
+    found.next().ok_or_else(|| format!("'{text}' has no address"))
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    /// What the protocol allows.
+    const MOST_BYTES: usize = 4096;
+    match text.len() {
+        ..=MOST_BYTES => Ok(text.to_owned()),
+        length => Err(format!("the name has {length} bytes; an export's has at most {MOST_BYTES}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_people_write_them() {
+        for (text, address) in [
+            ("10809", "127.0.0.1:10809"),
+            (":10809", "127.0.0.1:10809"),
+            ("0.0.0.0:1", "0.0.0.0:1"),
+            ("[::1]:1", "[::1]:1"),
+        ] {
+            assert_eq!(parse_tcp(text), Ok(address.parse().unwrap()));
+        }
+        for wrong in ["", "x", "1.2.3.4", "99999", "1.2.3.4:99999"] {
+            assert!(parse_tcp(wrong).is_err(), "{wrong}");
+        }
+    }
+}
