@@ -1,5 +1,6 @@
 //! What every reader of a format gives: a tree, and where its content lies.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use inarch_block::Content;
@@ -33,5 +34,13 @@ pub enum ReadError {
         format: &'static str,
         /// What was found, where, and what was expected.
         reason: String,
+    },
+    /// There is no room, or no way, to keep what is unpacked of it.
+    #[error("cannot keep what it unpacks to in {}: {error}; make room there, or have another directory used", .directory.display())]
+    Spool {
+        /// Where it was to be kept.
+        directory: PathBuf,
+        /// Why not.
+        error: std::io::Error,
     },
 }

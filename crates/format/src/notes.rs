@@ -1,0 +1,70 @@
+//! What a reader or planner has to say of its input, in few lines whatever the input.
+
+use std::collections::BTreeMap;
+
+/// Paths named for one reason; the rest are counted.
+const NAMED: u64 = 5;
+
+/// Collects notes: for each reason the first few paths and a count of the rest, so that a hostile archive cannot fill
+/// the memory, or the screen.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// For each reason, how often it was given, and its lines in the order they came.
+    reasons: BTreeMap<String, (u64, Vec<String>)>,
+}
+
+/// Reasons kept apart; those that come later are counted under one.
+const REASONS: usize = 100;
+
+impl Notes {
+    /// Remembers that `reason` holds for what `path` names.
+    pub(crate) fn add(&mut self, path: &[u8], reason: &str) {
+        let known = self.reasons.contains_key(reason) || self.reasons.len() < REASONS;
+        let reason = if known { reason } else { "other reasons" };
+        let (count, lines) = self.reasons.entry(reason.to_owned()).or_default();
+        *count += 1;
+        if *count <= NAMED {
+            lines.push(format!("{}: {reason}", path.escape_ascii()));
+        }
+    }
+
+    /// The lines, by reason.
+    pub(crate) fn into_lines(self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (reason, (count, lines)) in self.reasons {
+            all.extend(lines);
+            if count > NAMED {
+                all.push(format!("{} more: {reason}", count - NAMED));
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_notes_of_one_reason_are_few_lines() {
+        let mut notes = Notes::default();
+        for i in 0..1000 {
+            notes.add(format!("a\n{i}").as_bytes(), "is a socket");
+        }
+        notes.add(b"b", "another");
+        let lines = notes.into_lines();
+        assert_eq!(lines.len(), 7);
+        assert_eq!(lines[0], "b: another");
+        assert_eq!(lines[1], r"a\n0: is a socket");
+        assert_eq!(lines[6], "995 more: is a socket");
+    }
+
+    #[test]
+    fn many_reasons_are_few_lines() {
+        let mut notes = Notes::default();
+        for i in 0..1000 {
+            notes.add(b"a", &format!("reason {i}"));
+        }
+        assert!(notes.into_lines().len() < 120);
+    }
+}

@@ -1,0 +1,76 @@
+//! Archives that cannot be read at any offset as they are: compressed files, and pipes. Their bytes are unpacked once,
+//! in little memory, into a file that has no name, so that nothing is left behind whatever happens.
+
+mod decode;
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use inarch_block::{Backing, BackingFile};
+
+use crate::ReadError;
+pub(crate) use decode::Kind;
+use decode::Source;
+
+/// Bytes moved at once.
+const STEP: usize = 256 << 10;
+
+/// Bytes that tell a compression from a tar: the longest magic.
+const MAGIC_BYTES: usize = 6;
+
+/// An archive as a backing: the file itself if its bytes can be read where they are, else an unpacked copy.
+///
+/// `path` names the file in messages; `directory` is where an unpacked copy goes, and must have room for it.
+pub(crate) fn open(mut file: File, path: &Path, directory: &Path) -> Result<Arc<dyn Backing>, ReadError> {
+    let at = |offset| move |error| ReadError::Io { offset, error };
+    if !file.metadata().map_err(at(0))?.is_file() {
+        return unpack(file, path, directory);
+    }
+    let mut magic = Vec::with_capacity(MAGIC_BYTES);
+    file.seek(SeekFrom::Start(0)).map_err(at(0))?;
+    (&file).take(MAGIC_BYTES as u64).read_to_end(&mut magic).map_err(at(0))?;
+    file.seek(SeekFrom::Start(0)).map_err(at(0))?;
+    match Kind::of(&magic) {
+        Kind::Plain => Ok(Arc::new(BackingFile::new(file, path.to_owned()).map_err(at(0))?)),
+        _ => unpack(file, path, directory),
+    }
+}
+
+/// Unpacks all that `input` gives into a nameless file in `directory`. `path` names the input in messages.
+pub(crate) fn unpack(input: impl Read, path: &Path, directory: &Path) -> Result<Arc<dyn Backing>, ReadError> {
+    let mut source = Source::new(input);
+    let file = spool(&mut source, directory)?;
+    let backing = BackingFile::new(file, path.to_owned());
+    Ok(Arc::new(backing.map_err(|error| failed(directory, error))?))
+}
+
+fn failed(directory: &Path, error: io::Error) -> ReadError {
+    ReadError::Spool { directory: directory.to_owned(), error }
+}
+
+fn spool<R: Read>(source: &mut Source<R>, directory: &Path) -> Result<File, ReadError> {
+    let mut magic = [0; MAGIC_BYTES];
+    let kind = Kind::of(source.peek(&mut magic).map_err(|error| ReadError::Io { offset: 0, error })?);
+    let mut file = tempfile::tempfile_in(directory).map_err(|error| failed(directory, error))?;
+    let mut decoder = kind.decoder(&mut *source)?;
+    let mut buffer = vec![0; STEP];
+    loop {
+        let got = match decoder.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(got) => got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                drop(decoder);
+                return Err(source.explain(kind, error));
+            }
+        };
+        let bytes = buffer.get(..got).unwrap_or_default();
+        file.write_all(bytes).map_err(|error| failed(directory, error))?;
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! What PAX headers say of a member.
+
+use inarch_tree::{Timestamp, Xattr};
+
+use super::sparse::{Part, push_part};
+use crate::tar::spec::{number, pax};
+
+/// What a member's extended headers say of it; what they do not say is in its own header.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Extended {
+    pub(super) path: Option<Vec<u8>>,
+    pub(super) link_path: Option<Vec<u8>>,
+    pub(super) size: Option<u64>,
+    pub(super) uid: Option<u64>,
+    pub(super) gid: Option<u64>,
+    pub(super) mtime: Option<Timestamp>,
+    pub(super) device_major: Option<u64>,
+    pub(super) device_minor: Option<u64>,
+    pub(super) acl_access: Option<Vec<u8>>,
+    pub(super) acl_default: Option<Vec<u8>>,
+    pub(super) xattrs: Vec<Xattr>,
+    pub(super) sparse: SparseRecords,
+}
+
+/// The records of GNU tar's three PAX formats of sparse files.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SparseRecords {
+    pub(super) major: Option<u64>,
+    pub(super) minor: Option<u64>,
+    /// The member's name, in place of one that tells strangers of a sparse file.
+    pub(super) name: Option<Vec<u8>>,
+    /// Bytes with holes: `GNU.sparse.size` or `GNU.sparse.realsize`.
+    pub(super) size: Option<u64>,
+    /// The parts, where they are in the header.
+    pub(super) map: Option<Vec<Part>>,
+    offset: Option<u64>,
+}
+
+impl Extended {
+    /// Takes one record; an empty value takes back what a global header said. The error names what is wrong with it.
+    pub(super) fn apply(&mut self, keyword: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        match keyword {
+            b"path" => self.path = text(value),
+            b"linkpath" => self.link_path = text(value),
+            b"size" => self.size = decimal(value, "size")?,
+            b"uid" => self.uid = decimal(value, "uid")?,
+            b"gid" => self.gid = decimal(value, "gid")?,
+            b"mtime" if value.is_empty() => self.mtime = None,
+            b"mtime" => self.mtime = Some(number::time(value).ok_or("mtime")?),
+            b"SCHILY.devmajor" => self.device_major = decimal(value, "SCHILY.devmajor")?,
+            b"SCHILY.devminor" => self.device_minor = decimal(value, "SCHILY.devminor")?,
+            b"SCHILY.acl.access" => self.acl_access = text(value),
+            b"SCHILY.acl.default" => self.acl_default = text(value),
+            // The kernel's own value ends with a NUL, which GNU tar does not store here.
+            b"RHT.security.selinux" => self.attribute(b"security.selinux", &[value, b"\0"].concat()),
+            _ => {
+                if let Some(name) = keyword.strip_prefix(b"SCHILY.xattr.") {
+                    self.attribute(&pax::decode_attribute(name), value);
+                } else if let Some(name) = keyword.strip_prefix(b"LIBARCHIVE.xattr.") {
+                    let value = pax::decode_base64(value).ok_or("LIBARCHIVE.xattr")?;
+                    self.attribute(&pax::decode_url(name), &value);
+                } else if let Some(keyword) = keyword.strip_prefix(b"GNU.sparse.") {
+                    self.sparse.apply(keyword, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn attribute(&mut self, name: &[u8], value: &[u8]) {
+        self.xattrs.retain(|xattr| *xattr.name != *name);
+        self.xattrs.push(Xattr { name: name.into(), value: value.into() });
+    }
+}
+
+impl SparseRecords {
+    fn apply(&mut self, keyword: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        match keyword {
+            b"major" => self.major = decimal(value, "GNU.sparse.major")?,
+            b"minor" => self.minor = decimal(value, "GNU.sparse.minor")?,
+            b"name" => self.name = text(value),
+            b"size" => self.size = decimal(value, "GNU.sparse.size")?,
+            b"realsize" => self.size = decimal(value, "GNU.sparse.realsize")?,
+            b"numblocks" => self.map = Some(Vec::new()),
+            b"offset" => self.offset = decimal(value, "GNU.sparse.offset")?,
+            b"numbytes" => {
+                let offset = self.offset.take().ok_or("GNU.sparse.numbytes")?;
+                let length = number::decimal(value).ok_or("GNU.sparse.numbytes")?;
+                push_part(self.map.get_or_insert_default(), offset, length).ok_or("GNU.sparse.numbytes")?;
+            }
+            b"map" => self.map = Some(map(value).ok_or("GNU.sparse.map")?),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// `OFFSET,LENGTH,OFFSET,LENGTH...`
+fn map(value: &[u8]) -> Option<Vec<Part>> {
+    let mut parts = Vec::new();
+    if value.is_empty() {
+        return Some(parts);
+    }
+    let mut numbers = value.split(|byte| *byte == b',');
+    while let Some(offset) = numbers.next() {
+        push_part(&mut parts, number::decimal(offset)?, number::decimal(numbers.next()?)?)?;
+    }
+    Some(parts)
+}
+
+fn text(value: &[u8]) -> Option<Vec<u8>> {
+    Some(value.to_owned()).filter(|value| !value.is_empty())
+}
+
+fn decimal(value: &[u8], keyword: &'static str) -> Result<Option<u64>, &'static str> {
+    if value.is_empty() { Ok(None) } else { number::decimal(value).map(Some).ok_or(keyword) }
+}

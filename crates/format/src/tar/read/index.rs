@@ -1,0 +1,156 @@
+//! Puts an archive's members into an assembly.
+
+use inarch_block::Backing;
+use inarch_tree::Xattr;
+
+use super::member::{Member, Members, Type};
+use super::users::Users;
+use super::window::Window;
+use crate::ReadError;
+use crate::assemble::{self, Assembly, Bytes, Facts, Kind, Refusal};
+use crate::notes::Notes;
+use crate::tar::spec::acl;
+
+/// How names that begin with `.wh.` are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whiteouts {
+    /// As any other name.
+    Names,
+    /// As what a layer of an OCI image removes of the layers below (the image specification's layer.md).
+    Removals,
+}
+
+const WHITEOUT: &[u8] = b".wh.";
+const OPAQUE: &[u8] = b".wh..wh..opq";
+
+/// Adds the members of the archive in `backing`, which is the assembly's backing number `number`.
+pub(crate) fn index(
+    backing: &dyn Backing,
+    number: u32,
+    whiteouts: Whiteouts,
+    assembly: &mut Assembly,
+    notes: &mut Notes,
+) -> Result<(), ReadError> {
+    let mut members = Members::new(Window::new(backing));
+    let mut users = Users::default();
+    while let Some(member) = members.next()? {
+        if !member.is_known {
+            notes.add(&member.path, "its type is unknown, it is taken for a regular file");
+        }
+        if member.path.starts_with(b"/") {
+            notes.add(&member.path, "its path is taken from the archive's root, without the leading slash");
+        }
+        match whiteout(&member.path) {
+            Some((_, _)) if whiteouts == Whiteouts::Names => {
+                notes.add(&member.path, "is a file here: it removes another only in a layer of an OCI image");
+            }
+            Some((directory, name)) => {
+                if let Err(refusal) = remove(directory, name, assembly) {
+                    notes.add(&member.path, &refusal.to_string());
+                }
+                continue;
+            }
+            None => {}
+        }
+        let path = member.path.clone();
+        if let Err(refusal) = add(member, number, assembly, &mut users, notes) {
+            notes.add(&path, &refusal);
+        }
+    }
+    Ok(())
+}
+
+/// The directory part and the last name of a whiteout's path.
+fn whiteout(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    let path = path.get(..end)?;
+    let cut = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let (directory, name) = path.split_at_checked(cut)?;
+    name.starts_with(WHITEOUT).then_some((directory, name))
+}
+
+fn remove(directory: &[u8], name: &[u8], assembly: &mut Assembly) -> Result<(), Refusal> {
+    if name == OPAQUE {
+        return assembly.clear(directory);
+    }
+    match name.strip_prefix(WHITEOUT) {
+        // AUFS keeps its own files under such names; they remove nothing.
+        None | Some([] | [b'.'] | [b'.', b'.']) => Ok(()),
+        Some(name) if name.starts_with(WHITEOUT) => Ok(()),
+        Some(name) => assembly.remove(&[directory, name].concat()),
+    }
+}
+
+fn add(
+    member: Member,
+    backing: u32,
+    assembly: &mut Assembly,
+    users: &mut Users,
+    notes: &mut Notes,
+) -> Result<(), String> {
+    let Member { path, kind, link, size, at, .. } = &member;
+    let (size, at) = (*size, *at);
+    let kind = match kind {
+        Type::HardLink => return assembly.link(path, link).map_err(|refusal| refusal.to_string()),
+        Type::Continued => return Err("it is left out, as it began on another volume".to_owned()),
+        Type::Regular => {
+            let ranges = member.sparse.as_ref().filter(|ranges| !is_whole(ranges, size));
+            let bytes = match ranges {
+                Some(ranges) => Bytes::Sparse { at, backing, ranges: ranges[..].into() },
+                None => Bytes::Whole { at, backing },
+            };
+            Kind::Regular { size, bytes }
+        }
+        Type::Directory => Kind::Directory,
+        Type::Symlink => Kind::Symlink { target: link },
+        Type::CharDevice => Kind::CharDevice { major: member.device.0, minor: member.device.1 },
+        Type::BlockDevice => Kind::BlockDevice { major: member.device.0, minor: member.device.1 },
+        Type::Fifo => Kind::Fifo,
+    };
+    let facts = Facts {
+        permissions: member.mode,
+        uid: member.uid,
+        gid: member.gid,
+        mtime: member.mtime,
+        xattrs: attributes(&member, users, notes),
+    };
+    assembly.add(path, kind, facts).map_err(|refusal| refusal.to_string())
+}
+
+/// Whether the parts of a sparse file leave no hole.
+fn is_whole(parts: &[inarch_tree::DataRange], size: u64) -> bool {
+    match parts {
+        [] => size == 0,
+        [part] => part.offset == 0 && part.length == size,
+        _ => false,
+    }
+}
+
+/// The extended attributes that a tree keeps, lists of access rights among them.
+fn attributes(member: &Member, users: &mut Users, notes: &mut Notes) -> Vec<Xattr> {
+    let mut xattrs = Vec::new();
+    for xattr in &member.xattrs {
+        if assemble::is_kept(&xattr.name, &xattr.value) {
+            xattrs.push(xattr.clone());
+        } else {
+            let reason = format!("its attribute {} is left out", xattr.name.escape_ascii());
+            notes.add(&member.path, &reason);
+        }
+    }
+    let lists = [
+        (&member.acl_access, &b"system.posix_acl_access"[..]),
+        (&member.acl_default, &b"system.posix_acl_default"[..]),
+    ];
+    for (text, name) in lists {
+        let Some(text) = text else { continue };
+        match acl::from_text(text, |who, name| users.id(who, name)) {
+            Ok(value) if acl::is_mode(&value) && name == b"system.posix_acl_access" => {}
+            Ok(value) => {
+                xattrs.retain(|xattr| *xattr.name != *name);
+                xattrs.push(Xattr { name: name.into(), value: value.into() });
+            }
+            Err(error) => notes.add(&member.path, &error.to_string()),
+        }
+    }
+    xattrs
+}

@@ -1,0 +1,339 @@
+//! From an archive's blocks to its members: one after another, each with all that its headers say together.
+
+use inarch_tree::{DataRange, Timestamp, Xattr};
+
+use super::extended::Extended;
+use super::sparse::{MapError, leading_map, old_map};
+use super::window::Window;
+use crate::ReadError;
+use crate::tar::spec::header::{Dialect, Header};
+use crate::tar::spec::{BLOCK, BLOCK_BYTES, pax};
+
+/// Bytes of an extended header, at most: room for all attributes that an inode can have.
+const MAX_EXTENDED: u64 = 16 << 20;
+
+/// Bytes of a long name, at most; a path that can be used has 4095.
+const MAX_NAME: u64 = 64 << 10;
+
+/// What a type flag means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Type {
+    Regular,
+    Directory,
+    Symlink,
+    HardLink,
+    CharDevice,
+    BlockDevice,
+    Fifo,
+    /// A part of a file that starts on another volume.
+    Continued,
+}
+
+/// A member of an archive.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) path: Vec<u8>,
+    pub(super) kind: Type,
+    /// Whether the type flag is known; unknown ones are regular files, as POSIX wants.
+    pub(super) is_known: bool,
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) mtime: Timestamp,
+    pub(super) device: (u32, u32),
+    /// What a hard link or symlink points at.
+    pub(super) link: Vec<u8>,
+    /// Bytes of a regular file, with holes.
+    pub(super) size: u64,
+    /// Where its first byte that is stored is.
+    pub(super) at: u64,
+    /// The parts of a sparse file.
+    pub(super) sparse: Option<Vec<DataRange>>,
+    pub(super) xattrs: Vec<Xattr>,
+    pub(super) acl_access: Option<Vec<u8>>,
+    pub(super) acl_default: Option<Vec<u8>>,
+}
+
+/// Reads members; see [`Members::next`].
+pub(super) struct Members<'a> {
+    window: Window<'a>,
+    /// Where the next header is.
+    at: u64,
+    /// What global headers said, by keyword; a later one replaces an earlier.
+    global: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// The headers of one member that come before its own.
+#[derive(Default)]
+struct Preceding {
+    long_name: Option<Vec<u8>>,
+    long_link: Option<Vec<u8>>,
+    records: Vec<u8>,
+}
+
+impl<'a> Members<'a> {
+    pub(super) fn new(window: Window<'a>) -> Members<'a> {
+        Members { window, at: 0, global: Vec::new() }
+    }
+
+    /// The next member; `None` at the archive's end, which is a block of zeros or the end of its bytes.
+    pub(super) fn next(&mut self) -> Result<Option<Member>, ReadError> {
+        let mut preceding = Preceding::default();
+        loop {
+            let at = self.at;
+            let Some(block) = self.header()? else { return Ok(None) };
+            let header = Header(&block);
+            let size = self.size_field(header.size(), "size")?;
+            match header.type_flag() {
+                b'L' => preceding.long_name = Some(self.long_name(size)?),
+                b'K' => preceding.long_link = Some(self.long_name(size)?),
+                b'x' | b'X' => preceding.records = self.extension(size, MAX_EXTENDED)?,
+                b'g' => {
+                    let records = self.extension(size, MAX_EXTENDED)?;
+                    self.set_global(&records)?;
+                }
+                // A volume's label, long names as GNU tar wrote them in 1990, Solaris' own ACLs.
+                b'V' | b'N' | b'A' => self.skip(at, size)?,
+                _ => return self.member(header, preceding).map(Some),
+            }
+        }
+    }
+
+    /// The next header block, copied; `None` at the end.
+    fn header(&mut self) -> Result<Option<[u8; BLOCK]>, ReadError> {
+        let at = self.at;
+        let Some(block) = self.window.block(at)?.copied() else {
+            let left = self.window.size().saturating_sub(at);
+            let rest = self.window.read(at, left as usize)?.unwrap_or_default();
+            return match rest.iter().all(|byte| *byte == 0) {
+                true if self.window.size() > 0 => Ok(None),
+                true => Err(malformed("it is empty")),
+                false => Err(malformed(format!("byte {at}: it ends in the middle of a header"))),
+            };
+        };
+        let header = Header(&block);
+        if header.is_zero() {
+            return Ok(None);
+        }
+        if !header.is_valid() {
+            let reason = match at {
+                0 => "it does not start as a tar archive does".to_owned(),
+                at => format!("byte {at}: the header's checksum is wrong; the archive is damaged"),
+            };
+            return Err(malformed(reason));
+        }
+        self.at = at + BLOCK_BYTES;
+        Ok(Some(block))
+    }
+
+    fn size_field(&self, value: Option<i64>, field: &str) -> Result<u64, ReadError> {
+        value.and_then(|value| u64::try_from(value).ok()).ok_or_else(|| self.bad_field(field))
+    }
+
+    fn bad_field(&self, field: &str) -> ReadError {
+        malformed(format!("byte {}: the header's {field} makes no sense", self.at.saturating_sub(BLOCK_BYTES)))
+    }
+
+    /// Goes behind `size` bytes of a member whose header is at byte `at`.
+    fn skip(&mut self, at: u64, size: u64) -> Result<(), ReadError> {
+        let end = self.at.checked_add(size).filter(|end| *end <= self.window.size());
+        let Some(end) = end else {
+            let whole = self.window.size();
+            return Err(malformed(format!(
+                "it is cut off: the member at byte {at} has {size} bytes, the archive only {whole}"
+            )));
+        };
+        // The last member's last block may lack its padding.
+        self.at = end.next_multiple_of(BLOCK_BYTES);
+        Ok(())
+    }
+
+    fn extension(&mut self, size: u64, limit: u64) -> Result<Vec<u8>, ReadError> {
+        let (header, data) = (self.at - BLOCK_BYTES, self.at);
+        if size > limit {
+            return Err(malformed(format!("byte {header}: an extended header of {size} bytes; {limit} are read")));
+        }
+        self.skip(header, size)?;
+        Ok(self.window.read(data, size as usize)?.unwrap_or_default())
+    }
+
+    fn long_name(&mut self, size: u64) -> Result<Vec<u8>, ReadError> {
+        let mut name = self.extension(size, MAX_NAME)?;
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        name.truncate(end);
+        Ok(name)
+    }
+
+    fn set_global(&mut self, records: &[u8]) -> Result<(), ReadError> {
+        for record in pax::Records(records) {
+            let (keyword, value) = record.map_err(|_| self.bad_field("extended record"))?;
+            self.global.retain(|(known, _)| known != keyword);
+            self.global.push((keyword.to_owned(), value.to_owned()));
+            let bytes: usize = self.global.iter().map(|(keyword, value)| keyword.len() + value.len() + 64).sum();
+            if bytes as u64 > MAX_EXTENDED {
+                return Err(self.bad_field("global extended record"));
+            }
+        }
+        Ok(())
+    }
+
+    fn extended(&self, records: &[u8]) -> Result<Extended, ReadError> {
+        let mut extended = Extended::default();
+        for (keyword, value) in &self.global {
+            extended.apply(keyword, value).map_err(|keyword| self.bad_field(keyword))?;
+        }
+        for record in pax::Records(records) {
+            let (keyword, value) = record.map_err(|_| self.bad_field("extended record"))?;
+            extended.apply(keyword, value).map_err(|keyword| self.bad_field(keyword))?;
+        }
+        Ok(extended)
+    }
+
+    fn member(&mut self, header: Header<'_>, preceding: Preceding) -> Result<Member, ReadError> {
+        let header_at = self.at - BLOCK_BYTES;
+        let has_records = !preceding.records.is_empty() || !self.global.is_empty();
+        let mut extended = if has_records { self.extended(&preceding.records)? } else { Extended::default() };
+        let path = extended.sparse.name.take().or(extended.path.take()).or(preceding.long_name);
+        let path = path.unwrap_or_else(|| header.name());
+        let link = extended.link_path.take().or(preceding.long_link).unwrap_or_else(|| header.link_name().to_owned());
+        let (kind, is_known) = kind(header.type_flag(), path.last() == Some(&b'/'));
+        let content = self.content(kind, header, &mut extended)?;
+        self.skip(header_at, content.stored)?;
+        let device = match kind {
+            Type::CharDevice | Type::BlockDevice => self.device(header, &extended)?,
+            _ => (0, 0),
+        };
+        let mtime = match (extended.mtime, header.mtime()) {
+            (Some(time), _) => time,
+            (None, Some(seconds)) => Timestamp { seconds, nanoseconds: 0 },
+            (None, None) => return Err(self.bad_field("mtime")),
+        };
+        Ok(Member {
+            path,
+            kind,
+            is_known,
+            mode: header.mode().ok_or_else(|| self.bad_field("mode"))? as u32 & 0o7777,
+            uid: self.id(extended.uid, header.uid(), "uid")?,
+            gid: self.id(extended.gid, header.gid(), "gid")?,
+            mtime,
+            device,
+            link,
+            size: content.size,
+            at: content.at,
+            sparse: content.sparse,
+            xattrs: extended.xattrs,
+            acl_access: extended.acl_access,
+            acl_default: extended.acl_default,
+        })
+    }
+
+    /// Where the content of the member is whose header was just read.
+    fn content(&mut self, kind: Type, header: Header<'_>, extended: &mut Extended) -> Result<Content, ReadError> {
+        let size = match extended.size {
+            Some(size) => size,
+            None => self.size_field(header.size(), "size")?,
+        };
+        // Directories and the like have no content; what their size is meant to say has never been agreed upon.
+        let start = self.at;
+        let plain = |stored| Content { stored, size, at: start, sparse: None };
+        match (kind, header.type_flag()) {
+            (Type::HardLink, _) => return Ok(plain(if self.has_body(size)? { size } else { 0 })),
+            // The names that were in a directory when GNU tar made an incremental archive.
+            (Type::Directory, b'D') => return Ok(plain(size)),
+            (Type::Regular | Type::Continued, _) => {}
+            _ => return Ok(plain(0)),
+        }
+        let records = std::mem::take(&mut extended.sparse);
+        let (parts, at, real_size) = if header.type_flag() == b'S' && header.dialect() == Dialect::Gnu {
+            let real_size = self.size_field(header.real_size(), "realsize")?;
+            let (parts, at) = old_map(&mut self.window, header, start).map_err(|error| self.bad_map(error))?;
+            (parts, at, real_size)
+        } else if records.major == Some(1) {
+            let (parts, at) = leading_map(&mut self.window, start, size).map_err(|error| self.bad_map(error))?;
+            (parts, at, records.size.ok_or_else(|| self.bad_field("GNU.sparse.realsize"))?)
+        } else if let Some(parts) = records.map {
+            (parts, start, records.size.ok_or_else(|| self.bad_field("GNU.sparse.size"))?)
+        } else {
+            return Ok(plain(size));
+        };
+        // The blocks of GNU's old map do not count as content, the lines of the newest do.
+        let stored = if records.major == Some(1) { size } else { size.saturating_add(at - start) };
+        let data: u64 = parts.iter().map(|part| part.length).sum();
+        let end = parts.last().map_or(0, |part| part.offset + part.length);
+        if data > stored.saturating_sub(at - start) || end > real_size || i64::try_from(real_size).is_err() {
+            return Err(self.bad_map(MapError::Malformed));
+        }
+        Ok(Content { stored, size: real_size, at, sparse: Some(parts) })
+    }
+
+    /// Whether a hard link's size is that of content behind its header: POSIX has it so since 2001, and the opposite
+    /// before. If there is none, another header is where it would be.
+    fn has_body(&mut self, size: u64) -> Result<bool, ReadError> {
+        if size == 0 {
+            return Ok(false);
+        }
+        let next = self.window.block(self.at)?;
+        Ok(next.is_some_and(|block| !Header(block).is_zero() && !Header(block).is_valid()))
+    }
+
+    fn bad_map(&self, error: MapError) -> ReadError {
+        match error {
+            MapError::Read(error) => error,
+            MapError::Malformed => self.bad_field("map of a sparse file"),
+            MapError::TooLarge => {
+                let at = self.at - BLOCK_BYTES;
+                malformed(format!("byte {at}: a sparse file with more parts than can be read"))
+            }
+        }
+    }
+
+    fn device(&self, header: Header<'_>, extended: &Extended) -> Result<(u32, u32), ReadError> {
+        let number = |record: Option<u64>, field: Option<i64>| match record {
+            Some(number) => u32::try_from(number).ok(),
+            None => u32::try_from(field?).ok(),
+        };
+        let major = number(extended.device_major, header.device_major());
+        let minor = number(extended.device_minor, header.device_minor());
+        major.zip(minor).ok_or_else(|| self.bad_field("device number"))
+    }
+
+    /// An owner or group. Some writers take those beyond 2^31 for negative numbers.
+    fn id(&self, record: Option<u64>, field: Option<i64>, name: &str) -> Result<u32, ReadError> {
+        let id = match record {
+            Some(id) => u32::try_from(id).ok(),
+            None => field.and_then(|id| u32::try_from(id).ok().or(i32::try_from(id).ok().map(|id| id as u32))),
+        };
+        id.ok_or_else(|| self.bad_field(name))
+    }
+}
+
+/// Where a member's content is.
+struct Content {
+    /// Bytes behind its header, without padding.
+    stored: u64,
+    size: u64,
+    at: u64,
+    sparse: Option<Vec<DataRange>>,
+}
+
+/// What a type flag means, and whether it is one that is known.
+fn kind(flag: u8, ends_with_slash: bool) -> (Type, bool) {
+    let kind = match flag {
+        // v7 had no directories, and marked them so.
+        0 | b'0' | b'7' if ends_with_slash => Type::Directory,
+        0 | b'0' | b'7' | b'S' => Type::Regular,
+        b'1' => Type::HardLink,
+        b'2' => Type::Symlink,
+        b'3' => Type::CharDevice,
+        b'4' => Type::BlockDevice,
+        b'5' | b'D' => Type::Directory,
+        b'6' => Type::Fifo,
+        b'M' => Type::Continued,
+        _ => return (Type::Regular, false),
+    };
+    (kind, true)
+}
+
+fn malformed(reason: impl Into<String>) -> ReadError {
+    ReadError::Format { format: "tar", reason: reason.into() }
+}

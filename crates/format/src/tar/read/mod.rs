@@ -1,0 +1,64 @@
+//! Reading archives.
+//!
+//! 1. `crate::spool` gives bytes that can be read at any offset: the file itself, or what it unpacks to.
+//! 2. [`member`] goes from header to header, past the content, and puts together what the headers of one member say.
+//! 3. [`index`](mod@index) adds the members to an assembly, in their order, as unpacking would.
+//! 4. The assembly becomes a tree, and ranges of the archive.
+
+mod extended;
+mod index;
+mod member;
+mod sparse;
+mod users;
+mod window;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use inarch_block::{BackedFiles, Backing};
+
+use index::{Whiteouts, index};
+
+use crate::assemble::Assembly;
+use crate::notes::Notes;
+use crate::{Opened, ReadError, spool};
+
+/// Opens a tar archive, compressed by gzip, zstd or xz or not at all, which its first bytes tell.
+///
+/// A plain archive in a regular file is read where it is, now and as long as the tree is used; a change of it is found.
+/// Any other is unpacked into a nameless file in `spool_directory` first. `path` names it in messages.
+///
+/// A member that cannot be a part of a tree, as its path has `..` in it or it links to something that is not there, is
+/// left out and noted. Errors: the archive is damaged or cut off, is no tar, or there is no room for what it unpacks to.
+pub fn open_file(file: File, path: &Path, spool_directory: &Path) -> Result<Opened, ReadError> {
+    open(spool::open(file, path, spool_directory)?)
+}
+
+/// As [`open_file`], of an archive that comes through a pipe.
+pub fn open_stream(input: impl Read, spool_directory: &Path) -> Result<Opened, ReadError> {
+    open(spool::unpack(input, Path::new("-"), spool_directory)?)
+}
+
+/// Opens a plain tar archive.
+pub fn open(backing: Arc<dyn Backing>) -> Result<Opened, ReadError> {
+    let mut assembly = Assembly::new();
+    let mut notes = Notes::default();
+    index(&*backing, 0, Whiteouts::Names, &mut assembly, &mut notes)?;
+    opened(assembly, vec![backing], notes, "tar")
+}
+
+/// What an assembly of archives comes to; `format` names them in errors.
+fn opened(
+    assembly: Assembly,
+    backings: Vec<Arc<dyn Backing>>,
+    notes: Notes,
+    format: &'static str,
+) -> Result<Opened, ReadError> {
+    let failed = |error: inarch_tree::BuildError| ReadError::Format { format, reason: error.to_string() };
+    let (tree, extents) = assembly.finish().map_err(failed)?;
+    let tree = Arc::new(tree);
+    let content = Arc::new(BackedFiles::new(Arc::clone(&tree), extents, backings));
+    Ok(Opened { tree, content, notes: notes.into_lines() })
+}
