@@ -1,5 +1,6 @@
 //! `inarch image`: a tree written out as a file system or an archive.
 
+use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,11 +10,12 @@ use anyhow::Context;
 use clap::Args;
 use inarch_format::{Algorithm, Compression, ImageOptions};
 use inarch_jobs::image::{self, ImageReport, ImageRequest, Progress, Stage, Watcher};
+use inarch_jobs::source::Source;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::output::answer;
 use crate::size;
-use crate::source::SourceArguments;
+use crate::source::{SRC_HELP, SourceArguments};
 
 /// Options of `inarch image`.
 #[derive(Args, Debug)]
@@ -25,8 +27,9 @@ Examples:
 
 The format follows from the end of OUT's name, or from --format. The same tree gives the same bytes.")]
 pub struct ImageArguments {
-    /// The directory
-    pub source: PathBuf,
+    /// What to make an image of: a directory, an archive or an image
+    #[arg(value_name = "SRC", long_help = SRC_HELP)]
+    pub source: OsString,
 
     /// The image: a new file, or one to be replaced when the image is whole; a block device; - for standard output
     #[arg(short, long, value_name = "OUT")]
@@ -51,10 +54,6 @@ pub struct ImageArguments {
     /// Free space in a file system that can be written to
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "size", default_value = "0")]
     pub free: u64,
-
-    /// The time, in seconds since 1970, of what is no file of the tree; SOURCE_DATE_EPOCH, or the tree's newest file's
-    #[arg(long, value_name = "SECONDS")]
-    pub epoch: Option<i64>,
 
     /// Compress content: gzip, lz4, xz or zstd, and how hard
     #[arg(long, value_name = "ALG[:LEVEL]", value_parser = parse_compression)]
@@ -90,15 +89,17 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
     let block_size = arguments.block_size.map(u32::try_from).transpose().context("--block-size is too large")?;
     let to_stdout = arguments.output.as_os_str() == "-";
     anyhow::ensure!(!(to_stdout && arguments.json), "standard output cannot take both the image and --json");
+    let selection = arguments.filters.reproducible_selection()?;
+    let epoch = selection.epoch;
     let request = ImageRequest {
-        source: arguments.source,
-        scan: arguments.filters.scan_options(&[])?,
+        source: Source::parse(&arguments.source)?,
+        selection,
         output: arguments.output,
         format: arguments.format,
         options: ImageOptions {
             label: arguments.label,
             uuid: arguments.uuid,
-            epoch: epoch(arguments.epoch)?,
+            epoch,
             size: arguments.size,
             free_bytes: arguments.free,
             compression: arguments.compress,
@@ -119,18 +120,6 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
         let _ = std::io::stderr().write_all(summary(&report).as_bytes());
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The option's, or `SOURCE_DATE_EPOCH`'s (<https://reproducible-builds.org/specs/source-date-epoch/>).
-fn epoch(option: Option<i64>) -> anyhow::Result<Option<i64>> {
-    match (option, std::env::var_os("SOURCE_DATE_EPOCH").filter(|text| !text.is_empty())) {
-        (None, Some(text)) => {
-            let seconds = text.to_str().and_then(|text| text.parse().ok());
-            let wrong = || format!("SOURCE_DATE_EPOCH is '{}', and no number of seconds since 1970", text.display());
-            Ok(Some(seconds.with_context(wrong)?))
-        }
-        (option, _) => Ok(option),
-    }
 }
 
 fn summary(report: &ImageReport) -> String {

@@ -1,20 +1,22 @@
 //! `inarch plan`: what a device of a tree is, and how long it takes until it answers.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
 use inarch_jobs::plan::{self, PlanReport};
+use inarch_jobs::source::Source;
 
 use crate::output::answer;
 use crate::size::show;
-use crate::source::SourceArguments;
+use crate::source::{SRC_HELP, SourceArguments};
 
 /// Options of `inarch plan`.
 #[derive(Args, Debug)]
 pub struct PlanArguments {
-    /// The directory
-    pub source: PathBuf,
+    /// What to plan: a directory, an archive or an image
+    #[arg(value_name = "SRC", long_help = SRC_HELP)]
+    pub source: OsString,
 
     /// Answer as JSON
     #[arg(long)]
@@ -27,7 +29,7 @@ pub struct PlanArguments {
 
 /// Plans a device, reads its first block and says what it is.
 pub fn run(arguments: PlanArguments) -> anyhow::Result<ExitCode> {
-    let report = plan::plan(&arguments.source, &arguments.filters.scan_options(&[])?)?;
+    let report = plan::plan(&Source::parse(&arguments.source)?, &arguments.filters.reproducible_selection()?)?;
     let text = if arguments.json { serde_json::to_string_pretty(&report)? + "\n" } else { table(&report) };
     answer(text)?;
     Ok(ExitCode::SUCCESS)
@@ -62,6 +64,9 @@ fn table(report: &PlanReport) -> String {
     );
     for line in &report.left_out {
         row("left out", line.clone());
+    }
+    for line in &report.notes {
+        row("note", line.clone());
     }
     text
 }

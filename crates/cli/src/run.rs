@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use inarch_jobs::run::{self, Root, RunRequest, TreeMount};
-use inarch_tree::scan::OwnerMap;
+use inarch_jobs::source::Source;
 use inarch_vm::accel::AccelChoice;
 
 use crate::output::answer;
@@ -31,8 +31,8 @@ pub struct RunArguments {
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 
-    /// What the guest has as its root: this machine's own ('host'), another directory, or nothing but the trees ('none')
-    #[arg(long, value_name = "host|DIR|none", default_value = "host")]
+    /// What the guest has as its root: this machine's own ('host'), a directory, archive or image, or nothing but the trees ('none')
+    #[arg(long, value_name = "host|SRC|none", default_value = "host")]
     pub root: OsString,
 
     /// Another tree: SRC[:DST][,ro|overlay][,owner=MAP][,exclude=GLOB]; DST is the same path where none is given
@@ -144,13 +144,13 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
     let root = match arguments.root.to_str() {
         Some("host") => Root::Host,
         Some("none") => Root::None,
-        _ => Root::Directory(PathBuf::from(arguments.root)),
+        _ => Root::Source(Source::parse(&arguments.root)?),
     };
     let terminal = arguments.tty || (arguments.command.is_empty() && std::io::stdin().is_terminal());
     let trees = arguments.tree.iter().map(|text| tree(text, &arguments.source)).collect::<anyhow::Result<_>>()?;
     Ok(RunRequest {
         root,
-        root_scan: arguments.source.scan_options(&[])?,
+        root_selection: arguments.source.selection(&[])?,
         trees,
         command: arguments.command,
         environment: arguments.environment.iter().map(|e| variable(e)).collect::<anyhow::Result<_>>()?,
@@ -172,9 +172,12 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
 
 fn tree(text: &OsStr, source: &SourceArguments) -> anyhow::Result<TreeMount> {
     let option = tree_option::parse(text).map_err(|error| anyhow::anyhow!("--tree: {error}"))?;
-    let mut scan = source.scan_options(&option.exclude)?;
-    scan.owner = option.owner.or(source.owner).unwrap_or(OwnerMap::Host);
-    Ok(TreeMount { destination: option.destination, source: option.source, read_only: option.read_only, scan })
+    let mut selection = source.selection(&option.exclude)?;
+    if let Some(owner) = option.owner {
+        selection.owners = owner.into();
+    }
+    let source = Source::parse(option.source.as_os_str())?;
+    Ok(TreeMount { destination: option.destination, source, read_only: option.read_only, selection })
 }
 
 /// `KEY=VALUE`, or `KEY` for our own value of it.

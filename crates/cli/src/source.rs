@@ -1,12 +1,22 @@
-//! The options that say which part of a source is taken, alike for every command.
+//! SRC and the options that say what is taken of it, alike for every command.
 
 use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use anyhow::Context;
 use clap::Args;
-use inarch_tree::scan::{Filter, OwnerMap, ScanOptions};
+use inarch_tree::select::{FileContexts, Filter, IdRange, OwnerMap, Owners, PathList, Selection};
 
-/// Filters and owners.
-#[derive(Args, Debug, Clone)]
+/// What SRC may be, for the long help of every command.
+pub const SRC_HELP: &str = "\
+A directory; a tar archive (plain, .gz, .zst, .xz; '-' reads one from standard input);
+oci:DIR[:TAG] or oci:FILE for a container image (an OCI layout, or what 'docker save' writes);
+or a disk image with an ext4, erofs or squashfs file system. Files are told apart by their content.";
+
+/// Filters, owners, times and labels.
+#[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "What is taken")]
 pub struct SourceArguments {
     /// Leave out names or paths that match GLOB (a pattern with a slash is anchored at the tree's root)
@@ -17,32 +27,101 @@ pub struct SourceArguments {
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
 
+    /// Leave out what the patterns in FILE match: one a line, with the rules of .gitignore
+    #[arg(long, value_name = "FILE")]
+    pub exclude_from: Vec<PathBuf>,
+
+    /// Leave out every path in which the regular expression RE is found ('^usr/share/doc/')
+    #[arg(long, value_name = "RE")]
+    pub exclude_regex: Vec<String>,
+
     /// Honour ignore files of this NAME in every directory, with the rules of .gitignore
     #[arg(long, value_name = "NAME")]
     pub ignore_file: Vec<OsString>,
 
-    /// Go on into other file systems that are mounted below
+    /// Take nothing but the paths listed in FILE, one a line, and the directories that they are in
+    #[arg(long, value_name = "FILE")]
+    pub only: Option<PathBuf>,
+
+    /// Go on into other file systems that are mounted below a directory
     #[arg(long)]
     pub cross: bool,
 
-    /// Owners as the guest sees them: host (unchanged), map (yours become root's), squash (all root's), or UID:GID
+    /// Owners of what is taken: host (unchanged), map (yours become root's), squash (all root's), or UID:GID
     #[arg(long, value_name = "MAP")]
     pub owner: Option<OwnerMap>,
+
+    /// Let COUNT users from FROM on become those from TO on; goes before --owner
+    #[arg(long, value_name = "FROM:TO:COUNT")]
+    pub map_uid: Vec<IdRange>,
+
+    /// The same for groups
+    #[arg(long, value_name = "FROM:TO:COUNT")]
+    pub map_gid: Vec<IdRange>,
+
+    /// Make what is younger than this as old as this: seconds since 1970
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub epoch: Option<i64>,
+
+    /// Label files (security.selinux) by the rules of FILE, a policy's file_contexts
+    #[arg(long, value_name = "FILE")]
+    pub selinux_contexts: Option<PathBuf>,
 }
 
 impl SourceArguments {
-    /// What to scan, and how; `exclude` adds to the globs left out.
-    pub fn scan_options(&self, exclude: &[String]) -> anyhow::Result<ScanOptions> {
+    /// What is taken; `exclude` adds to the globs left out.
+    pub fn selection(&self, exclude: &[String]) -> anyhow::Result<Selection> {
+        Ok(Selection {
+            filter: self.filter(exclude)?,
+            cross: self.cross,
+            owners: Owners {
+                map: self.owner.unwrap_or_default(),
+                users: self.map_uid.clone(),
+                groups: self.map_gid.clone(),
+            },
+            only: self
+                .only
+                .as_deref()
+                .map(|file| Ok::<_, anyhow::Error>(PathList::parse(&read(file)?)))
+                .transpose()?
+                .map(Arc::new),
+            epoch: self.epoch,
+            contexts: self.selinux_contexts.as_deref().map(contexts).transpose()?.map(Arc::new),
+        })
+    }
+
+    /// As [`SourceArguments::selection`]; without `--epoch` the environment's `SOURCE_DATE_EPOCH` counts. For what is
+    /// written to stay: development shells set that variable to 1980, where a guest's build would see wrong ages.
+    pub fn reproducible_selection(&self) -> anyhow::Result<Selection> {
+        let mut selection = self.selection(&[])?;
+        if let (None, Some(text)) = (selection.epoch, std::env::var_os("SOURCE_DATE_EPOCH").filter(|t| !t.is_empty())) {
+            let seconds = text.to_str().and_then(|text| text.parse().ok());
+            selection.epoch = Some(seconds.with_context(|| {
+                format!("SOURCE_DATE_EPOCH is '{}', which is no number of seconds since 1970", text.display())
+            })?);
+        }
+        Ok(selection)
+    }
+
+    fn filter(&self, exclude: &[String]) -> anyhow::Result<Filter> {
         // The first rule that matches decides: what is included goes before what is left out.
         let filter = Filter::builder();
         let filter = self.include.iter().fold(filter, |filter, glob| filter.include(glob));
         let filter = self.exclude.iter().chain(exclude).fold(filter, |filter, glob| filter.exclude(glob));
-        let filter = self.ignore_file.iter().fold(filter, |filter, name| filter.ignore_file(name));
-        Ok(ScanOptions {
-            cross: self.cross,
-            owner: self.owner.unwrap_or(OwnerMap::Host),
-            filter: filter.build()?,
-            ..ScanOptions::default()
-        })
+        let filter = self.exclude_regex.iter().fold(filter, |filter, regex| filter.exclude_regex(regex));
+        let mut filter = self.ignore_file.iter().fold(filter, |filter, name| filter.ignore_file(name));
+        for file in &self.exclude_from {
+            filter = filter.exclude_list(&read(file)?);
+        }
+        Ok(filter.build()?)
     }
+}
+
+fn contexts(file: &Path) -> anyhow::Result<FileContexts> {
+    let text = String::from_utf8(read(file)?).with_context(|| format!("{}: is no text in UTF-8", file.display()))?;
+    FileContexts::parse(&text).with_context(|| format!("{}", file.display()))
+}
+
+fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    fs::read(file).map_err(|error| anyhow::anyhow!("{}: cannot read it: {error}", file.display()))
 }

@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inarch_block::{BLOCK_SIZE, Device, HostFiles, Overlay};
+use inarch_block::{BLOCK_SIZE, Device, Overlay};
 use inarch_format::ext4;
 use inarch_tree::Tree;
-use inarch_tree::scan::{Report, ScanOptions, scan};
+use inarch_tree::scan::Report;
+use inarch_tree::select::Selection;
 use inarch_vhost::blk::BlkOptions;
 
 use crate::JobError;
 use crate::identity::identity;
 use crate::notes::shown;
+use crate::source::{KERNEL_TREES, Resources, Source, open_with};
 
 /// Bytes that a device announces before its plan is known. The file system on it is smaller and says its own size;
 /// what lies beyond reads as zeros.
@@ -47,6 +49,7 @@ pub(crate) struct Prepared {
     pub device: Arc<Device>,
     pub tree: Arc<Tree>,
     pub report: Report,
+    pub notes: Vec<String>,
     pub summary: ext4::Summary,
     pub scan_time: Duration,
     pub plan_time: Duration,
@@ -62,8 +65,10 @@ impl Prepared {
 /// What a device is made of.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
-    pub source: PathBuf,
-    pub scan: ScanOptions,
+    pub source: Source,
+    pub selection: Selection,
+    /// Threads of a scan; as many as there are processors where it is 0.
+    pub threads: usize,
     pub writes: Writes,
     /// Tells the disks of one guest apart (their UUIDs).
     pub ordinal: u8,
@@ -72,7 +77,7 @@ pub(crate) struct Recipe {
 }
 
 impl Recipe {
-    /// Scans, plans, and opens the overlay.
+    /// Opens the source, plans, and opens the overlay.
     pub fn prepare(&self) -> Result<Prepared, JobError> {
         if let Writes::Kept(file) = &self.writes
             && self.takes_in(file)
@@ -83,12 +88,10 @@ impl Recipe {
             )));
         }
         let started = Instant::now();
-        let mut options = self.scan.clone();
-        leave_out_kernel_trees(&self.source, &mut options);
-        let scan = scan(&self.source, &options)?;
+        let resources = Resources { threads: self.threads, sharers: self.sharers() };
+        let opened = open_with(&self.source, &self.selection, resources)?;
         let scan_time = started.elapsed();
 
-        let tree = Arc::new(scan.tree);
         let free_bytes = self.free_bytes()?;
         let options = ext4::Options {
             uuid: uuid(self.ordinal),
@@ -96,20 +99,20 @@ impl Recipe {
             journal: matches!(self.writes, Writes::Kept(_)).then_some(KEPT_JOURNAL_BYTES),
             ..ext4::Options::default()
         };
-        let plan = ext4::plan(Arc::clone(&tree), &options)
-            .map_err(|error| JobError::Plan { source_path: self.source.clone(), error })?;
+        let plan = ext4::plan(Arc::clone(&opened.tree), &options)
+            .map_err(|error| JobError::Plan { source_path: self.source.path().to_owned(), error })?;
         let blocks = plan.map.blocks();
         let overlay = match &self.writes {
             Writes::Refused => None,
             Writes::ThrownAway(dir) => Some(Overlay::ephemeral(dir, blocks)?),
-            Writes::Kept(file) => Some(Overlay::open_or_create(file, blocks, identity(&tree, &options))?),
+            Writes::Kept(file) => Some(Overlay::open_or_create(file, blocks, identity(&opened, &options))?),
         };
-        let files = HostFiles::new(scan.root, Arc::clone(&tree), HostFiles::default_max_open() / self.sharers());
-        let device = Device::new(plan.map, Arc::new(files), overlay, ANNOUNCED_BYTES / BLOCK_SIZE as u64);
+        let device = Device::new(plan.map, opened.content, overlay, ANNOUNCED_BYTES / BLOCK_SIZE as u64);
         Ok(Prepared {
             device: Arc::new(device),
-            tree,
-            report: scan.report,
+            tree: opened.tree,
+            report: opened.report,
+            notes: opened.notes,
             summary: plan.summary,
             scan_time,
             plan_time: started.elapsed() - scan_time,
@@ -118,8 +121,9 @@ impl Recipe {
 
     /// Whether a scan of the source would find `file`.
     pub fn takes_in(&self, file: &Path) -> bool {
+        let Source::Directory(source) = &self.source else { return false };
         let parent = std::path::absolute(file).ok().and_then(|file| file.parent()?.canonicalize().ok());
-        let (Some(parent), Ok(source)) = (parent, self.source.canonicalize()) else {
+        let (Some(parent), Ok(source)) = (parent, source.canonicalize()) else {
             return false;
         };
         let Ok(below) = parent.strip_prefix(&source) else {
@@ -127,7 +131,7 @@ impl Recipe {
         };
         let left_out = source == Path::new("/") && KERNEL_TREES.iter().any(|name| below.starts_with(name));
         let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
-        !left_out && (self.scan.cross || device(&parent) == device(&source))
+        !left_out && (self.selection.cross || device(&parent) == device(&source))
     }
 
     /// How much the guest may write: what the overlay's disk has, so that a full disk is the guest's own ENOSPC.
@@ -155,16 +159,6 @@ const KEPT_FREE_BYTES: u64 = 64 << 30;
 
 /// Journal of a device whose writes are kept.
 const KEPT_JOURNAL_BYTES: u64 = 64 << 20;
-
-/// Of this machine's root, the trees that belong to its kernel or to this boot are left out.
-fn leave_out_kernel_trees(source: &Path, options: &mut ScanOptions) {
-    if source == Path::new("/") {
-        options.leave_out.extend(KERNEL_TREES.iter().map(|name| name.as_bytes().to_vec()));
-    }
-}
-
-/// Directories of `/` that the guest has its own of.
-pub(crate) const KERNEL_TREES: [&str; 5] = ["proc", "sys", "dev", "run", "tmp"];
 
 /// A UUID that is the same every time: disks of one guest differ in their last byte.
 fn uuid(ordinal: u8) -> [u8; 16] {

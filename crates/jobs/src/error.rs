@@ -8,6 +8,9 @@ use crate::notes::shown;
 /// Why a job could not be done. The text is what the user reads.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
+    /// There is no such source.
+    #[error(transparent)]
+    Source(#[from] crate::source::SourceError),
     /// The source cannot be scanned.
     #[error(transparent)]
     Scan(#[from] inarch_tree::scan::ScanError),

@@ -4,9 +4,12 @@ use inarch_format::ext4;
 use inarch_tree::Tree;
 use sha2::{Digest, Sha256};
 
-/// SHA-256 over every name, attribute, target, hole and extended attribute of the tree, and over the options of the
-/// layout. Another tree, or another moment of the same tree, gives another value.
-pub(crate) fn identity(tree: &Tree, options: &ext4::Options) -> [u8; 32] {
+use crate::source::Opened;
+
+/// SHA-256 over every name, attribute, target, hole and extended attribute of the tree, over the source's own where the
+/// tree was selected from it, and over the options of the layout. Another tree, or another moment of the same source,
+/// gives another value.
+pub(crate) fn identity(opened: &Opened, options: &ext4::Options) -> [u8; 32] {
     let mut hash = Sha256::new();
     // The version changes whenever the planner lays out the same tree differently.
     hash.update(b"inarch ext4 layout 1\0");
@@ -14,6 +17,13 @@ pub(crate) fn identity(tree: &Tree, options: &ext4::Options) -> [u8; 32] {
         hash.update(number.to_le_bytes());
     }
     hash.update(options.uuid);
+    for tree in [Some(&opened.tree), opened.original.as_ref()].into_iter().flatten() {
+        add_tree(&mut hash, tree);
+    }
+    hash.finalize().into()
+}
+
+fn add_tree(hash: &mut Sha256, tree: &Tree) {
     for (id, inode) in tree.inodes() {
         for number in [inode.mode(), inode.uid(), inode.gid(), inode.links(), inode.device().0, inode.device().1] {
             hash.update(number.to_le_bytes());
@@ -24,22 +34,21 @@ pub(crate) fn identity(tree: &Tree, options: &ext4::Options) -> [u8; 32] {
         }
         hash.update(inode.size().to_le_bytes());
         hash.update(inode.source_ino().to_le_bytes());
-        bytes(&mut hash, tree.symlink_target(id));
+        bytes(hash, tree.symlink_target(id));
         for range in tree.sparse_ranges(id).unwrap_or_default() {
             hash.update(range.offset.to_le_bytes());
             hash.update(range.length.to_le_bytes());
         }
         for xattr in tree.xattrs(inode.xattrs()) {
-            bytes(&mut hash, &xattr.name);
-            bytes(&mut hash, &xattr.value);
+            bytes(hash, &xattr.name);
+            bytes(hash, &xattr.value);
         }
         for entry in tree.entries(id) {
-            bytes(&mut hash, entry.name);
+            bytes(hash, entry.name);
             hash.update(entry.inode.0.to_le_bytes());
         }
         hash.update([0xff]);
     }
-    hash.finalize().into()
 }
 
 /// Bytes behind their length, so that no two sequences run together the same way.

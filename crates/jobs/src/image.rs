@@ -12,28 +12,28 @@ mod signals;
 mod write;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 pub use inarch_block::Progress;
-use inarch_block::{Content, HostFiles, WriteError};
+use inarch_block::{Content, WriteError};
 use inarch_format::{Format, ImageOptions, Planned, format_by_extension, format_by_name, formats};
-use inarch_tree::scan::{ScanOptions, scan};
+use inarch_tree::select::Selection;
 use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
 use crate::JobError;
 use crate::notes::shown;
+use crate::source::{Opened, Source, open};
 use output::Output;
 use write::Job;
 
 /// What to write, and where.
 #[derive(Clone, Debug)]
 pub struct ImageRequest {
-    /// The directory.
-    pub source: PathBuf,
+    /// Where its tree comes from.
+    pub source: Source,
     /// What of it is taken.
-    pub scan: ScanOptions,
+    pub selection: Selection,
     /// Where the image goes; `-` is standard output.
     pub output: PathBuf,
     /// The format's name; the output's extension says it where there is none.
@@ -95,16 +95,14 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     let started = Instant::now();
     let format = choose(request)?;
     refuse_output_in_source(request)?;
-    let scan = scan(&request.source, &request.scan)?;
-    let tree = Arc::new(scan.tree);
-    let content = HostFiles::new(scan.root, Arc::clone(&tree), HostFiles::default_max_open());
+    let Opened { tree, content, report, notes: source_notes, .. } = open(&request.source, &request.selection)?;
     let Planned { layout, notes } = format
         .plan(&tree, &request.options)
-        .map_err(|error| JobError::Other(format!("{}: {error}", shown(&request.source))))?;
+        .map_err(|error| JobError::Other(format!("{}: {error}", request.source)))?;
     let (files, content_bytes) = extent_of(&tree);
     let output = Output::open(&request.output)?;
     let progress = Told { watcher, output: &output };
-    let job = Job { layout: &layout, content: &content, progress: &progress, threads: request.options.threads };
+    let job = Job { layout: &layout, content: &*content, progress: &progress, threads: request.options.threads };
     watcher.start(Stage::Writing, content_bytes, files);
     let done = job.write(&output).and_then(|done| {
         if request.sync || matches!(output, Output::Device { .. }) {
@@ -119,11 +117,11 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     let done = match done {
         Ok(done) => done,
         Err(WriteError::Cancelled) => return Err(output.cancelled()),
-        Err(error) => return Err(explain(request, &content, error)),
+        Err(error) => return Err(explain(request, &*content, error)),
     };
     output.finish()?;
     Ok(ImageReport {
-        source: shown(&request.source),
+        source: request.source.to_string(),
         output: shown(&request.output),
         format: format.name(),
         entries: u64::from(tree.entry_count()),
@@ -134,7 +132,7 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
         shared_bytes: done.written.shared,
         verified: request.verify,
         seconds: started.elapsed().as_secs_f64(),
-        notes: crate::plan::left_out(&scan.report).into_iter().chain(notes).collect(),
+        notes: crate::plan::left_out(&report).into_iter().chain(source_notes).chain(notes).collect(),
     })
 }
 
@@ -171,7 +169,7 @@ fn choose(request: &ImageRequest) -> Result<&'static dyn Format, JobError> {
 /// An image in the tree that it is made of would change the tree, and be part of the next one.
 fn refuse_output_in_source(request: &ImageRequest) -> Result<(), JobError> {
     let output = &request.output;
-    let source = request.source.canonicalize().unwrap_or_else(|_| request.source.clone());
+    let source = request.source.path().canonicalize().unwrap_or_else(|_| request.source.path().to_owned());
     let whole = std::path::absolute(output).unwrap_or_else(|_| output.clone());
     let resolved = match whole.canonicalize() {
         Ok(path) => path,
@@ -199,7 +197,7 @@ fn explain(request: &ImageRequest, content: &dyn Content, error: WriteError) -> 
     let output = shown(&request.output);
     let changed = content.changed();
     if let (WriteError::Content { .. }, Some(file)) = (&error, changed.named.first()) {
-        let path = shown(&request.source.join(&file.path));
+        let path = shown(&request.source.path().join(&file.path));
         return JobError::Other(format!("{path}: {} while the image was made of it; no image was made", file.reason));
     }
     if content.out_of_descriptors() > 0 {

@@ -15,6 +15,7 @@ mod notes;
 pub mod plan;
 pub mod run;
 pub mod serve;
+pub mod source;
 
 pub use device::Writes;
 pub use error::JobError;

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use inarch_block::Device;
 
+use crate::source::Source;
+
 /// How many changed files are named; the rest are counted.
 const NAMED: usize = 20;
 
@@ -16,11 +18,13 @@ const HELD_BACK: u64 = 20 << 20;
 /// One line for each file of `source` that changed while `device` was served, and for an overlay that ran full.
 ///
 /// `writable` is how many bytes the guest could write, where that is bounded.
-pub(crate) fn notes(device: &Device, source: &Path, writable: Option<u64>) -> Vec<String> {
+pub(crate) fn notes(device: &Device, source: &Source, writable: Option<u64>) -> Vec<String> {
     let events = device.events();
     let changed = &events.changed;
     let mut lines: Vec<String> = (changed.named.iter().take(NAMED))
-        .map(|file| format!("{} read as an I/O error in the guest: {}", shown(&source.join(&file.path)), file.reason))
+        .map(|file| {
+            format!("{} read as an I/O error in the guest: {}", shown(&source.path().join(&file.path)), file.reason)
+        })
         .collect();
     if changed.count > lines.len() as u64 {
         lines.push(format!("so did {} more files that changed on the host", changed.count - lines.len() as u64));

@@ -1,16 +1,18 @@
 //! What a device of a tree is, and how long it takes until it answers.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use inarch_block::BLOCK_SIZE;
 use inarch_tree::FileType;
-use inarch_tree::scan::{Report, ScanOptions};
+use inarch_tree::scan::Report;
+use inarch_tree::select::Selection;
 use serde::Serialize;
 use vm_memory::VolatileSlice;
 
 use crate::JobError;
 use crate::device::{Recipe, Writes};
+use crate::source::Source;
 
 /// What a device of a tree is.
 #[derive(Clone, Debug, Serialize)]
@@ -45,14 +47,17 @@ pub struct PlanReport {
     pub peak_memory_bytes: u64,
     /// What was left out, and why: a line each.
     pub left_out: Vec<String>,
+    /// What else there is to know of the source: a line each.
+    pub notes: Vec<String>,
 }
 
-/// Scans and plans `source`, reads the device's first block, and says what it is.
-pub fn plan(source: &Path, scan: &ScanOptions) -> Result<PlanReport, JobError> {
+/// Opens and plans `source`, reads the device's first block, and says what it is.
+pub fn plan(source: &Source, selection: &Selection) -> Result<PlanReport, JobError> {
     let started = Instant::now();
     let recipe = Recipe {
-        source: source.to_owned(),
-        scan: scan.clone(),
+        source: source.clone(),
+        selection: selection.clone(),
+        threads: 0,
         writes: Writes::ThrownAway(PathBuf::from("/var/tmp")),
         ordinal: 0,
         disks: 1,
@@ -60,7 +65,10 @@ pub fn plan(source: &Path, scan: &ScanOptions) -> Result<PlanReport, JobError> {
     let prepared = recipe.prepare()?;
     let mut block = [0; BLOCK_SIZE];
     let first = [VolatileSlice::from(&mut block[..])];
-    prepared.device.read_at(0, &first).map_err(|error| JobError::path(source, "cannot read the device", error))?;
+    prepared
+        .device
+        .read_at(0, &first)
+        .map_err(|error| JobError::path(source.path(), "cannot read the device", error))?;
     let ready = started.elapsed();
 
     let tree = &prepared.tree;
@@ -68,7 +76,7 @@ pub fn plan(source: &Path, scan: &ScanOptions) -> Result<PlanReport, JobError> {
     let summary = &prepared.summary;
     let milliseconds = |d: std::time::Duration| d.as_secs_f64() * 1e3;
     Ok(PlanReport {
-        source: source.display().to_string(),
+        source: source.to_string(),
         entries: u64::from(tree.entry_count()),
         files: count(&[FileType::Regular]),
         directories: count(&[FileType::Directory]),
@@ -83,6 +91,7 @@ pub fn plan(source: &Path, scan: &ScanOptions) -> Result<PlanReport, JobError> {
         ready_ms: milliseconds(ready),
         peak_memory_bytes: peak_memory(),
         left_out: left_out(&prepared.report),
+        notes: prepared.notes.clone(),
     })
 }
 
@@ -101,7 +110,7 @@ pub(crate) fn left_out(report: &Report) -> Vec<String> {
         lines.push(format!("{unnamed} more"));
     }
     if report.filtered > 0 {
-        lines.push(format!("{} names by --exclude or ignore files", report.filtered));
+        lines.push(format!("{} names by filters", report.filtered));
     }
     lines
 }

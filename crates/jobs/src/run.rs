@@ -18,7 +18,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use inarch_tree::scan::{Reason, ScanOptions};
+use inarch_tree::scan::Reason;
+use inarch_tree::select::Selection;
 use inarch_vm::accel::{self, Accel, AccelChoice, Decision, Subject, Verdict};
 use inarch_vm::process::GuestFailure;
 use inarch_vm::qemu::Qemu;
@@ -26,6 +27,7 @@ use inarch_vm::session::{Outcome, Report, Streams};
 
 use crate::JobError;
 use crate::notes::say;
+use crate::source::Source;
 use attempt::{DiskFailure, Guest, LiveDisk};
 use trees::Disk;
 
@@ -34,8 +36,8 @@ use trees::Disk;
 pub enum Root {
     /// This machine's own.
     Host,
-    /// Another directory.
-    Directory(PathBuf),
+    /// Another tree.
+    Source(Source),
     /// Nothing but the trees, and what the initramfs holds.
     None,
 }
@@ -43,14 +45,14 @@ pub enum Root {
 /// A tree besides the root.
 #[derive(Clone, Debug)]
 pub struct TreeMount {
-    /// The host directory.
-    pub source: PathBuf,
+    /// Where it comes from.
+    pub source: Source,
     /// Where the guest sees it; at the same path where there is none.
     pub destination: Option<PathBuf>,
     /// Writes fail, instead of being thrown away at the end.
     pub read_only: bool,
     /// What of it is taken.
-    pub scan: ScanOptions,
+    pub selection: Selection,
 }
 
 /// What to run, in what guest.
@@ -59,7 +61,7 @@ pub struct RunRequest {
     /// The guest's root.
     pub root: Root,
     /// What of the root is taken.
-    pub root_scan: ScanOptions,
+    pub root_selection: Selection,
     /// Other trees.
     pub trees: Vec<TreeMount>,
     /// The command and its arguments; the user's shell if empty.
@@ -161,12 +163,14 @@ impl<'a> Job<'a> {
     fn start(&self, disk: &Disk, failure: &Arc<DiskFailure>) -> LiveDisk {
         let (source, quiet) = (disk.recipe.source.clone(), self.request.quiet);
         LiveDisk::start(disk, failure, move |prepared| {
+            if !quiet {
+                prepared.notes.iter().for_each(say);
+            }
             let unreadable =
                 [Reason::UnreadableFile, Reason::UnreadableDirectory].map(|reason| prepared.report.count(reason));
             if let (false, [files, directories]) = (quiet, unreadable)
                 && files + directories > 0
             {
-                let source = source.display();
                 say(format_args!(
                     "{source}: {files} files and {directories} directories are not readable and left out \
                      (inarch plan {source} lists them)"

@@ -156,6 +156,14 @@ impl Builder {
         Ok(())
     }
 
+    /// Gives an inode the set of extended attributes, in place of the one it was added with: for the root, which is
+    /// there before any set.
+    pub fn set_xattrs(&mut self, inode: InodeId, set: XattrSetId) -> Result<(), BuildError> {
+        let inode = self.tree.inodes.get_mut(inode.index()).ok_or(BuildError::Misuse("no such inode"))?;
+        inode.xattrs = set;
+        Ok(())
+    }
+
     /// The id of a set of extended attributes, the same for equal sets; the order given does not matter.
     pub fn intern_xattrs(&mut self, mut set: Vec<Xattr>) -> XattrSetId {
         set.sort();

@@ -12,6 +12,7 @@ pub mod compare;
 mod extents;
 mod inode;
 pub mod scan;
+pub mod select;
 mod stored;
 mod tree;
 

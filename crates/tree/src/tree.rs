@@ -93,12 +93,29 @@ impl Tree {
 
     /// A directory's entries, sorted by name bytes, without `.` and `..`; empty for anything but a directory.
     pub fn entries(&self, dir: InodeId) -> Entries<'_> {
+        Entries { tree: self, raw: self.entries[self.entry_range(dir)].iter() }
+    }
+
+    /// A directory's entries, each with its index in the table of all.
+    pub(crate) fn indexed_entries(&self, dir: InodeId) -> impl Iterator<Item = (usize, Entry<'_>)> {
+        self.entry_range(dir).zip(self.entries(dir))
+    }
+
+    /// The entry of this name in a directory: its index in the table of all, and what it names.
+    pub(crate) fn find_entry(&self, dir: InodeId, name: &[u8]) -> Option<(usize, InodeId)> {
+        let range = self.entry_range(dir);
+        let entries = &self.entries[range.clone()];
+        let found = entries.binary_search_by(|raw| self.name(raw).cmp(name)).ok()?;
+        Some((range.start + found, entries[found].inode))
+    }
+
+    /// A directory's slice of the table of entries; empty for anything but a directory.
+    fn entry_range(&self, dir: InodeId) -> Range<usize> {
         let inode = self.inode(dir);
-        let range = match (inode.file_type(), self.directories.get(inode.detail as usize)) {
+        match (inode.file_type(), self.directories.get(inode.detail as usize)) {
             (FileType::Directory, Some(d)) => d.first as usize..(d.first + d.count) as usize,
             _ => 0..0,
-        };
-        Entries { tree: self, raw: self.entries[range].iter() }
+        }
     }
 
     /// The directory that holds an inode (its first name's, where it has several); the root's parent is the root.
@@ -149,14 +166,7 @@ impl Tree {
     pub fn lookup(&self, path: &[u8]) -> Option<InodeId> {
         let mut at = InodeId::ROOT;
         for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
-            let inode = self.inode(at);
-            if inode.file_type() != FileType::Directory {
-                return None;
-            }
-            let dir = self.directories.get(inode.detail as usize)?;
-            let entries = &self.entries[dir.first as usize..(dir.first + dir.count) as usize];
-            let found = entries.binary_search_by(|raw| self.name(raw).cmp(name)).ok()?;
-            at = entries[found].inode;
+            (_, at) = self.find_entry(at, name)?;
         }
         Some(at)
     }

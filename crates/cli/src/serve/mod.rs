@@ -3,14 +3,16 @@
 mod blk;
 mod nbd;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use inarch_jobs::Writes;
 use inarch_jobs::serve::ServedTree;
+use inarch_jobs::source::Source;
 
-use crate::source::SourceArguments;
+use crate::source::{SRC_HELP, SourceArguments};
 
 /// Options of `inarch serve`.
 #[derive(Args, Debug)]
@@ -32,8 +34,9 @@ pub enum Offering {
 /// What is offered: the same for every way to serve.
 #[derive(Args, Debug)]
 pub struct TreeArguments {
-    /// The directory
-    pub source: PathBuf,
+    /// What to serve: a directory, an archive or an image
+    #[arg(value_name = "SRC", long_help = SRC_HELP)]
+    pub source: OsString,
 
     /// Refuse writes
     #[arg(long, conflicts_with = "overlay")]
@@ -59,7 +62,8 @@ impl TreeArguments {
             (false, Some(file)) => Writes::Kept(file),
             (false, None) => Writes::ThrownAway(self.overlay_dir),
         };
-        Ok(ServedTree { source: self.source, scan: self.filters.scan_options(&[])?, writes })
+        let source = Source::parse(&self.source)?;
+        Ok(ServedTree { source, selection: self.filters.selection(&[])?, writes })
     }
 }
 

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use inarch_vhost::blk::BlkServer;
 use inarch_vhost::{Event, Pending};
 use inarch_vm::accel::Accel;
 use inarch_vm::kernel::Kernel;
-use inarch_vm::machine::{self, Machine, Source};
+use inarch_vm::machine::{self, Machine};
 use inarch_vm::process::{Process, Symptom};
 use inarch_vm::protocol::SessionRequest;
 use inarch_vm::qemu::{Qemu, QemuCommand};
@@ -23,11 +22,12 @@ use rustix::fs::MemfdFlags;
 use super::trees::Disk;
 use crate::JobError;
 use crate::device::{Prepared, disk_options};
-use crate::notes::{notes, say, shown};
+use crate::notes::{notes, say};
+use crate::source::Source;
 
 /// A disk whose device is being made in the background.
 pub(super) struct LiveDisk {
-    source: PathBuf,
+    source: Source,
     serial: String,
     read_only: bool,
     pending: Arc<Pending<Device>>,
@@ -71,7 +71,7 @@ impl LiveDisk {
         let (pending, writable) = (Arc::clone(&live.pending), Arc::clone(&live.writable));
         let (mut recipe, failure) = (disk.recipe.clone(), Arc::clone(failure));
         // One processor is the machine's, whose kernel boots meanwhile on one.
-        recipe.scan.threads = thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1));
+        recipe.threads = thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1));
         thread::spawn(move || {
             give_way();
             match recipe.prepare() {
@@ -113,7 +113,7 @@ impl LiveDisk {
         let options = disk_options(queues, self.read_only, &self.serial);
         let (source, failure) = (self.source.clone(), Arc::clone(failure));
         let fail = move |reason: &dyn std::fmt::Display| {
-            failure.set(JobError::Other(format!("{}: its disk can no longer be served: {reason}", shown(&source))));
+            failure.set(JobError::Other(format!("{}: its disk can no longer be served: {reason}", source)));
         };
         let fail = Arc::new(fail);
         let on_event = {
@@ -213,19 +213,19 @@ impl Guest {
             .iter()
             .enumerate()
             .map(|(i, disk)| {
-                let socket = Source::Descriptor(disk.connect(queues, failure)?);
+                let socket = machine::Source::Descriptor(disk.connect(queues, failure)?);
                 Ok(machine::Disk { socket, id: format!("tree{i}"), queues })
             })
             .collect::<Result<_, JobError>>()?;
         let machine = Machine {
             kernel: self.kernel.clone(),
-            initramfs: Some(Source::Descriptor(in_memory(&self.initramfs)?)),
+            initramfs: Some(machine::Source::Descriptor(in_memory(&self.initramfs)?)),
             parameters: Vec::new(),
             accel,
             cpus: self.cpus,
             memory: self.memory,
-            agent: Some(Source::Descriptor(agent_theirs)),
-            console: Source::Descriptor(console_theirs),
+            agent: Some(machine::Source::Descriptor(agent_theirs)),
+            console: machine::Source::Descriptor(console_theirs),
             disks,
             network: self.network,
         };

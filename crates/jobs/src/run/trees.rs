@@ -4,13 +4,13 @@ use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use inarch_tree::scan::ScanOptions;
+use inarch_tree::select::Selection;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 
 use super::{Root, RunRequest};
 use crate::JobError;
-use crate::device::{KERNEL_TREES, Recipe, Writes};
-use crate::notes::shown;
+use crate::device::{Recipe, Writes};
+use crate::source::{KERNEL_TREES, Source};
 
 /// A tree and where the guest mounts it.
 #[derive(Clone, Debug)]
@@ -35,28 +35,29 @@ const MOST_DISKS: usize = 24;
 
 /// The disks of a run, the root's first, each mount point after those above it.
 pub(super) fn disks(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Disk>, JobError> {
-    let mut wanted: Vec<(PathBuf, PathBuf, ScanOptions, bool)> = Vec::new();
+    let mut wanted: Vec<(Source, PathBuf, Selection, bool)> = Vec::new();
+    let host = |path: &Path| Source::Directory(path.to_owned());
     match &request.root {
-        Root::Host => wanted.push(("/".into(), "/".into(), request.root_scan.clone(), false)),
-        Root::Directory(source) => wanted.push((source.clone(), "/".into(), request.root_scan.clone(), false)),
+        Root::Host => wanted.push((host(Path::new("/")), "/".into(), request.root_selection.clone(), false)),
+        Root::Source(source) => wanted.push((source.clone(), "/".into(), request.root_selection.clone(), false)),
         Root::None => {}
     }
     for tree in &request.trees {
         let destination = match &tree.destination {
             Some(destination) => destination.clone(),
-            None => std::path::absolute(&tree.source)
-                .map_err(|error| JobError::path(&tree.source, "cannot be used as a tree", error))?,
+            None => std::path::absolute(tree.source.path())
+                .map_err(|error| JobError::path(tree.source.path(), "cannot be used as a tree", error))?,
         };
         let destination = clean(&destination)?;
         if destination == Path::new("/") {
             return Err(JobError::Other("a tree cannot be mounted at /; use --root for that".into()));
         }
-        wanted.push((tree.source.clone(), destination, tree.scan.clone(), tree.read_only));
+        wanted.push((tree.source.clone(), destination, tree.selection.clone(), tree.read_only));
     }
     if let (Root::Host, Some(directory)) = (&request.root, directory)
         && !is_covered(directory, &wanted)
     {
-        wanted.push((directory.to_owned(), directory.to_owned(), request.root_scan.clone(), false));
+        wanted.push((host(directory), directory.to_owned(), request.root_selection.clone(), false));
     }
     if wanted.len() > MOST_DISKS {
         return Err(JobError::Other(format!("{} trees are too many; a guest takes {MOST_DISKS}", wanted.len())));
@@ -66,28 +67,22 @@ pub(super) fn disks(request: &RunRequest, directory: Option<&Path>) -> Result<Ve
         return Err(JobError::Other(format!("two trees are to be mounted at {}", pair[0].1.display())));
     }
     let count = wanted.len() as u8;
-    wanted.into_iter().zip(0..).map(|(wanted, i)| disk(request, (i, count), wanted)).collect()
+    Ok(wanted.into_iter().zip(0..).map(|(wanted, i)| disk(request, (i, count), wanted)).collect())
 }
 
 fn disk(
     request: &RunRequest,
     (ordinal, disks): (u8, u8),
-    (source, destination, scan, read_only): (PathBuf, PathBuf, ScanOptions, bool),
-) -> Result<Disk, JobError> {
-    // What is wrong with a source is said before a machine is started for it.
-    match std::fs::metadata(&source) {
-        Ok(metadata) if metadata.is_dir() => {}
-        Ok(_) => return Err(JobError::Other(format!("{}: not a directory", shown(&source)))),
-        Err(error) => return Err(JobError::path(&source, "cannot be used as a tree", error)),
-    }
+    (source, destination, selection, read_only): (Source, PathBuf, Selection, bool),
+) -> Disk {
     let writes = if read_only { Writes::Refused } else { Writes::ThrownAway(request.overlay_dir.clone()) };
-    let recipe = Recipe { source, scan, writes, ordinal, disks };
-    Ok(Disk { recipe, destination, read_only, serial: format!("inarch-{ordinal}") })
+    let recipe = Recipe { source, selection, threads: 0, writes, ordinal, disks };
+    Disk { recipe, destination, read_only, serial: format!("inarch-{ordinal}") }
 }
 
 /// Whether the guest sees this machine's `directory` by the trees it has already. One that does not exist here may
 /// exist there; the guest will say.
-fn is_covered(directory: &Path, trees: &[(PathBuf, PathBuf, ScanOptions, bool)]) -> bool {
+fn is_covered(directory: &Path, trees: &[(Source, PathBuf, Selection, bool)]) -> bool {
     let below_a_tree =
         trees.iter().any(|(_, destination, ..)| destination != Path::new("/") && directory.starts_with(destination));
     let first = directory.components().find_map(|component| match component {
@@ -95,7 +90,7 @@ fn is_covered(directory: &Path, trees: &[(PathBuf, PathBuf, ScanOptions, bool)])
         _ => None,
     });
     let of_the_guest = first.is_some_and(|first| KERNEL_TREES.iter().any(|name| first == OsStr::new(name)));
-    let crosses = trees.first().is_some_and(|(_, _, scan, _)| scan.cross);
+    let crosses = trees.first().is_some_and(|(_, _, selection, _)| selection.cross);
     let mounted = || directory.ancestors().any(|path| path != Path::new("/") && is_mount_point(path));
     below_a_tree || !directory.exists() || (!of_the_guest && (crosses || !mounted()))
 }

@@ -43,7 +43,6 @@ pub fn qemu_arguments(request: &BlkRequest) -> Result<String, JobError> {
 /// Serves until SIGINT or SIGTERM, or with `once` until the first machine has gone. Says on standard error how to
 /// use the disk, and at the end which files changed meanwhile.
 pub fn serve(request: &BlkRequest) -> Result<(), JobError> {
-    request.tree.check()?;
     let listener = socket::listen(&request.socket)?;
     let mut guard = Guard::of_socket(&request.socket)?;
     introduce(&usage(request)?);

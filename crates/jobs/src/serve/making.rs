@@ -1,6 +1,5 @@
 //! The device of a server, made while the server listens already.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -11,10 +10,11 @@ use super::ServedTree;
 use crate::JobError;
 use crate::device::Prepared;
 use crate::notes::{notes, say};
+use crate::source::Source;
 
 /// A device that a thread makes.
 pub(super) struct Making {
-    source: PathBuf,
+    source: Source,
     pending: Arc<Pending<Device>>,
     thread: JoinHandle<Result<Prepared, JobError>>,
 }
@@ -27,7 +27,10 @@ impl Making {
         let thread = thread::spawn(move || {
             let prepared = recipe.prepare();
             match &prepared {
-                Ok(prepared) => outcome.set(Ok(Arc::clone(&prepared.device))),
+                Ok(prepared) => {
+                    prepared.notes.iter().for_each(say);
+                    outcome.set(Ok(Arc::clone(&prepared.device)));
+                }
                 Err(error) => {
                     outcome.set(Err(error.to_string()));
                     stop.stop();

@@ -11,13 +11,11 @@ pub mod nbd;
 mod signals;
 mod socket;
 
-use std::path::PathBuf;
+use inarch_tree::select::Selection;
 
-use inarch_tree::scan::ScanOptions;
-
-use crate::JobError;
 use crate::device::Recipe;
 pub use crate::device::Writes;
+use crate::source::Source;
 pub use guard::{GUARD_ARGUMENT, guard};
 
 /// The disk's serial number, by which a guest finds it.
@@ -26,28 +24,20 @@ const SERIAL: &str = "inarch-0";
 /// The tree that is offered.
 #[derive(Clone, Debug)]
 pub struct ServedTree {
-    /// The directory.
-    pub source: PathBuf,
+    /// Where it comes from.
+    pub source: Source,
     /// What of it is taken.
-    pub scan: ScanOptions,
+    pub selection: Selection,
     /// What becomes of the guest's writes.
     pub writes: Writes,
 }
 
 impl ServedTree {
-    /// Fails where it is plain from the start that there is nothing to serve: that is better said before a server
-    /// listens that fails every request.
-    fn check(&self) -> Result<(), JobError> {
-        if !self.source.is_dir() {
-            inarch_tree::scan::scan(&self.source, &ScanOptions { threads: 1, ..ScanOptions::default() })?;
-        }
-        Ok(())
-    }
-
     fn recipe(&self) -> Recipe {
         Recipe {
             source: self.source.clone(),
-            scan: self.scan.clone(),
+            selection: self.selection.clone(),
+            threads: 0,
             writes: self.writes.clone(),
             ordinal: 0,
             disks: 1,

@@ -10,11 +10,11 @@ use rustix::io::Errno;
 use super::ScanError;
 use super::access::{Acl, Verdict};
 use super::chunk::HardLink;
-use super::filter::IgnoreLevel;
 use super::holes::data_ranges;
 use super::report::Reason;
 use super::walk::{Task, Worker};
 use crate::inode::Inode;
+use crate::select::IgnoreLevel;
 use crate::{Attributes, FileType, Timestamp, XattrSetId};
 
 /// One byte more than the longest target there can be.

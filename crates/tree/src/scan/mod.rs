@@ -13,10 +13,8 @@ mod access;
 mod assemble;
 mod chunk;
 mod entry;
-mod filter;
 mod holes;
 mod open;
-mod owner;
 mod queue;
 mod report;
 mod syscall;
@@ -33,8 +31,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::process::Resource;
 
-pub use filter::{Filter, FilterBuilder, FilterError};
-pub use owner::{OwnerMap, OwnerMapError};
+pub use crate::select::{Filter, FilterBuilder, FilterError, OwnerMap, OwnerMapError};
 pub use report::{LISTED_MAX, LeftOut, Reason, Report};
 
 use crate::Tree;

@@ -1,6 +1,7 @@
 //! A worker: reads one directory after the other, each into a listing.
 
 use std::ffi::CStr;
+use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,13 +13,13 @@ use rustix::io::Errno;
 use super::access::Caller;
 use super::chunk::{Chunk, Findings, Listing};
 use super::entry::{DESCEND, TARGET_BYTES, WANTED, device};
-use super::filter::IgnoreLevel;
 use super::open::{KeptDirectory, open_directory};
 use super::queue::Queue;
 use super::report::Reason;
 use super::xattr::{Method, Reader};
 use super::{ScanError, ScanOptions};
 use crate::FileType;
+use crate::select::{IGNORE_FILE_MAX, IgnoreLevel};
 
 /// What all workers share.
 pub(super) struct Walk<'a> {
@@ -269,9 +270,11 @@ impl<'w, 'a> Worker<'w, 'a> {
             let Ok(file) = rustix::fs::openat(dir, name, flags, Mode::empty()) else { continue };
             let regular =
                 rustix::fs::fstat(&file).is_ok_and(|stat| FileType::from_mode(stat.st_mode) == Some(FileType::Regular));
-            if regular {
+            let mut text = Vec::new();
+            let mut file = std::fs::File::from(file).take(IGNORE_FILE_MAX);
+            if regular && file.read_to_end(&mut text).is_ok() {
                 let prefix = if task.path().is_empty() { 0 } else { task.path().len() + 1 };
-                level = IgnoreLevel::read(file, prefix, level);
+                level = IgnoreLevel::new(&text, prefix, level);
             }
         }
         level

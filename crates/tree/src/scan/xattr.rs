@@ -7,9 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
 use super::access::Acl;
-use super::owner::OwnerMap;
 use super::syscall;
 use crate::Xattr;
+use crate::select::OwnerMap;
 
 /// `XATTR_LIST_MAX` and `XATTR_SIZE_MAX` of `include/uapi/linux/limits.h`.
 const SIZE_MAX: usize = 65536;

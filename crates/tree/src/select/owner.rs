@@ -1,0 +1,228 @@
+//! Who owns a file in the tree, given who owns it at the source.
+
+use std::str::FromStr;
+
+/// Turns owners of the host into owners of the tree: of inodes, and of the entries of POSIX ACLs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OwnerMap {
+    /// As on the host.
+    #[default]
+    Host,
+    /// What belongs to this user (or group) of the host belongs to root (or its group); all else stays.
+    Map {
+        /// The user that becomes 0.
+        uid: u32,
+        /// The group that becomes 0.
+        gid: u32,
+    },
+    /// Everything that is not root's belongs to this user (or group) of the guest.
+    Squash {
+        /// The user of the guest.
+        uid: u32,
+        /// The group of the guest.
+        gid: u32,
+    },
+    /// Everything belongs to this user and group.
+    Fixed {
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+    },
+}
+
+/// A text that names no owner map.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the owner {0:?} is none of map, host, squash and UID:GID (two numbers from 0 to 4294967294)")]
+pub struct OwnerMapError(String);
+
+impl FromStr for OwnerMap {
+    type Err = OwnerMapError;
+
+    /// `host`; `map`, of the caller's effective ids; `squash`, to 0:0; or `UID:GID`.
+    fn from_str(text: &str) -> Result<OwnerMap, OwnerMapError> {
+        match text {
+            "host" => Ok(OwnerMap::Host),
+            "map" => Ok(OwnerMap::caller()),
+            "squash" => Ok(OwnerMap::Squash { uid: 0, gid: 0 }),
+            _ => {
+                // u32::MAX means "no change" to chown.
+                let id = |text: &str| text.parse().ok().filter(|id| *id != u32::MAX);
+                let ids = text.split_once(':').and_then(|(uid, gid)| Some((id(uid)?, id(gid)?)));
+                let (uid, gid) = ids.ok_or_else(|| OwnerMapError(text.to_owned()))?;
+                Ok(OwnerMap::Fixed { uid, gid })
+            }
+        }
+    }
+}
+
+impl OwnerMap {
+    /// [`OwnerMap::Map`] of the caller's effective user and group.
+    pub fn caller() -> OwnerMap {
+        OwnerMap::Map { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+    }
+
+    /// The owner in the tree of what `uid` owns on the host.
+    pub fn uid(&self, uid: u32) -> u32 {
+        match *self {
+            OwnerMap::Host => uid,
+            OwnerMap::Map { uid: caller, .. } => from_caller(uid, caller),
+            OwnerMap::Squash { uid: all, .. } => squashed(uid, all),
+            OwnerMap::Fixed { uid: all, .. } => all,
+        }
+    }
+
+    /// The group in the tree of what `gid` owns on the host.
+    pub fn gid(&self, gid: u32) -> u32 {
+        match *self {
+            OwnerMap::Host => gid,
+            OwnerMap::Map { gid: caller, .. } => from_caller(gid, caller),
+            OwnerMap::Squash { gid: all, .. } => squashed(gid, all),
+            OwnerMap::Fixed { gid: all, .. } => all,
+        }
+    }
+
+    /// Maps the named users and groups of a `system.posix_acl_*` value; see [`Owners::acl`].
+    pub fn acl(&self, value: &mut Vec<u8>) {
+        if *self != OwnerMap::Host {
+            map_acl(value, |id| self.uid(id), |id| self.gid(id));
+        }
+    }
+}
+
+/// So many user or group ids from one number on become as many from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdRange {
+    first: u32,
+    becomes: u32,
+    count: u32,
+}
+
+/// A text that names no range of ids.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no range of ids; write FROM:TO:COUNT, so that COUNT ids from FROM on become those from TO on, all below \
+     4294967295"
+)]
+pub struct IdRangeError(String);
+
+impl FromStr for IdRange {
+    type Err = IdRangeError;
+
+    /// `FROM:TO:COUNT`.
+    fn from_str(text: &str) -> Result<IdRange, IdRangeError> {
+        let wrong = || IdRangeError(text.to_owned());
+        let numbers: Vec<u32> = text.split(':').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
+        let &[first, becomes, count] = &numbers[..] else { return Err(wrong()) };
+        // u32::MAX means "no change" to chown.
+        let fits = |start: u32| start.checked_add(count).is_some();
+        if count == 0 || !fits(first) || !fits(becomes) { Err(wrong()) } else { Ok(IdRange { first, becomes, count }) }
+    }
+}
+
+impl IdRange {
+    /// What `id` becomes, if it is of this range.
+    fn map(&self, id: u32) -> Option<u32> {
+        let place = id.checked_sub(self.first).filter(|place| *place < self.count)?;
+        Some(self.becomes + place)
+    }
+}
+
+/// Who owns what is taken: ranges of ids first, the first that holds an id deciding; for every other id a map.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owners {
+    /// For ids that no range holds.
+    pub map: OwnerMap,
+    /// Ranges of users.
+    pub users: Vec<IdRange>,
+    /// Ranges of groups.
+    pub groups: Vec<IdRange>,
+}
+
+impl From<OwnerMap> for Owners {
+    fn from(map: OwnerMap) -> Owners {
+        Owners { map, ..Owners::default() }
+    }
+}
+
+impl Owners {
+    /// The owner in the tree of what `uid` owns at the source.
+    pub fn uid(&self, uid: u32) -> u32 {
+        self.users.iter().find_map(|range| range.map(uid)).unwrap_or_else(|| self.map.uid(uid))
+    }
+
+    /// The group in the tree of what `gid` owns at the source.
+    pub fn gid(&self, gid: u32) -> u32 {
+        self.groups.iter().find_map(|range| range.map(gid)).unwrap_or_else(|| self.map.gid(gid))
+    }
+
+    /// Maps the named users and groups of a `system.posix_acl_*` value (`include/uapi/linux/posix_acl_xattr.h`).
+    /// Entries that come to name the same user or group become one that grants what any of them does. A value
+    /// that is no ACL of version 2 stays as it is.
+    pub fn acl(&self, value: &mut Vec<u8>) {
+        if *self != Owners::default() {
+            map_acl(value, |id| self.uid(id), |id| self.gid(id));
+        }
+    }
+
+    /// The map that a scan applies: ranges go before it, so with them there is none.
+    pub(super) fn of_scan(&self) -> OwnerMap {
+        if self.has_ranges() { OwnerMap::Host } else { self.map }
+    }
+
+    pub(super) fn after_scan(&self) -> Owners {
+        if self.has_ranges() { self.clone() } else { Owners::default() }
+    }
+
+    fn has_ranges(&self) -> bool {
+        !self.users.is_empty() || !self.groups.is_empty()
+    }
+}
+
+/// See [`Owners::acl`].
+fn map_acl(value: &mut Vec<u8>, uid: impl Fn(u32) -> u32, gid: impl Fn(u32) -> u32) {
+    const HEADER: usize = 4;
+    const ENTRY: usize = 8;
+    const USER: u16 = 0x02;
+    const GROUP: u16 = 0x08;
+    if value.first_chunk() != Some(&2u32.to_le_bytes()) {
+        return;
+    }
+    let (chunks, rest) = value[HEADER..].as_chunks::<ENTRY>();
+    if !rest.is_empty() {
+        return;
+    }
+    let mut entries: Vec<(u16, u32, u16)> = Vec::with_capacity(chunks.len());
+    for [t0, t1, p0, p1, i0, i1, i2, i3] in chunks {
+        let tag = u16::from_le_bytes([*t0, *t1]);
+        let id = u32::from_le_bytes([*i0, *i1, *i2, *i3]);
+        let id = match tag {
+            USER => uid(id),
+            GROUP => gid(id),
+            _ => id,
+        };
+        entries.push((tag, id, u16::from_le_bytes([*p0, *p1])));
+    }
+    entries.sort_unstable();
+    entries.dedup_by(|b, a| {
+        let same = (a.0, a.1) == (b.0, b.1);
+        if same {
+            a.2 |= b.2;
+        }
+        same
+    });
+    value.truncate(HEADER);
+    for (tag, id, permissions) in entries {
+        value.extend_from_slice(&tag.to_le_bytes());
+        value.extend_from_slice(&permissions.to_le_bytes());
+        value.extend_from_slice(&id.to_le_bytes());
+    }
+}
+
+fn from_caller(id: u32, caller: u32) -> u32 {
+    if id == caller { 0 } else { id }
+}
+
+fn squashed(id: u32, all: u32) -> u32 {
+    if id == 0 { 0 } else { all }
+}

@@ -1,0 +1,230 @@
+//! The transformation: a walk over a tree that adds to a new one what is taken.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::contexts::LABEL;
+use super::filter::IgnoreLevel;
+use super::only::Marks;
+use super::{Filter, Selection};
+use crate::{Attributes, BuildError, Builder, FileType, Inode, InodeId, Timestamp, Tree, Xattr, XattrSetId};
+
+/// Gives the first bytes of a regular file of the tree, at most as many as the second argument says; `None` where they
+/// cannot be read.
+pub type ReadFile<'a> = dyn Fn(InodeId, u64) -> Option<Vec<u8>> + 'a;
+
+/// What [`select`] gives.
+#[derive(Debug)]
+pub struct Selected {
+    /// The new tree. Its inodes are numbered in walk order, as every source's are.
+    pub tree: Tree,
+    /// For each inode of the new tree the one of the old: its content is that one's.
+    pub origins: Vec<InodeId>,
+    /// Names that the filter took out; what lies below an excluded directory is not counted.
+    pub filtered: u64,
+    /// Paths of [`Selection::only`] that are not in the tree, in the order of the list.
+    pub missing: Vec<Vec<u8>>,
+}
+
+/// The tree that `selection` makes of `tree`. Ignore files are looked into with `read`.
+///
+/// Errors only where the new tree is too large for 32 bits, which takes more labels than a tree has room for.
+pub fn select(tree: &Tree, selection: &Selection, read: &ReadFile<'_>) -> Result<Selected, BuildError> {
+    // Only what the filter left can be named by the list: a link that is left out leads nowhere.
+    if selection.only.is_some() && !selection.filter.is_empty() {
+        let filter = Selection { filter: selection.filter.clone(), ..Selection::default() };
+        let first = Walk::new(tree, &filter, read)?.run()?;
+        let rest = Selection { filter: Filter::default(), ..selection.clone() };
+        let second = Walk::new(&first.tree, &rest, read)?.run()?;
+        let origin = |id: &InodeId| first.origins.get(id.index()).copied().unwrap_or(InodeId::ROOT);
+        return Ok(Selected {
+            origins: second.origins.iter().map(origin).collect(),
+            filtered: first.filtered,
+            ..second
+        });
+    }
+    Walk::new(tree, selection, read)?.run()
+}
+
+/// A directory that is to be listed.
+struct Task {
+    old: InodeId,
+    new: InodeId,
+    /// From the root, without a leading slash.
+    path: Vec<u8>,
+    /// The ignore files that apply in it.
+    ignore: Option<Arc<IgnoreLevel>>,
+    /// Whether the list of paths takes everything below it.
+    whole: bool,
+}
+
+struct Walk<'a> {
+    tree: &'a Tree,
+    selection: &'a Selection,
+    read: &'a ReadFile<'a>,
+    marks: Option<Marks>,
+    builder: Builder,
+    origins: Vec<InodeId>,
+    /// For each old inode its new one, `u32::MAX` where it has none yet.
+    taken: Vec<u32>,
+    /// New sets of extended attributes by the old set and the label, an index into the contexts.
+    sets: HashMap<(XattrSetId, Option<u32>), XattrSetId>,
+    filtered: u64,
+    missing: Vec<Vec<u8>>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(tree: &'a Tree, selection: &'a Selection, read: &'a ReadFile<'a>) -> Result<Walk<'a>, BuildError> {
+        let resolved = selection.only.as_ref().map(|only| Marks::of(tree, only));
+        let (marks, missing) = resolved.unzip();
+        let root = tree.inode(InodeId::ROOT);
+        let attributes = Attributes { xattrs: XattrSetId::NONE, ..attributes(root, selection) };
+        let mut walk = Walk {
+            tree,
+            selection,
+            read,
+            marks,
+            builder: Builder::new(&attributes)?,
+            origins: vec![InodeId::ROOT],
+            taken: vec![u32::MAX; tree.inode_count() as usize],
+            sets: HashMap::new(),
+            filtered: 0,
+            missing: missing.unwrap_or_default(),
+        };
+        let xattrs = walk.xattrs(root, b"");
+        walk.builder.set_xattrs(InodeId::ROOT, xattrs)?;
+        Ok(walk)
+    }
+
+    fn run(mut self) -> Result<Selected, BuildError> {
+        let whole = self.marks.as_ref().is_none_or(|marks| marks.takes_all_below(InodeId::ROOT));
+        let root = Task { old: InodeId::ROOT, new: InodeId::ROOT, path: Vec::new(), ignore: None, whole };
+        let mut tasks = vec![root];
+        while let Some(task) = tasks.pop() {
+            let oldest = tasks.len();
+            self.directory(task, &mut tasks)?;
+            // The first name is to be taken first.
+            if let Some(new) = tasks.get_mut(oldest..) {
+                new.reverse();
+            }
+        }
+        let Walk { builder, origins, filtered, missing, .. } = self;
+        Ok(Selected { tree: builder.finish()?, origins, filtered, missing })
+    }
+
+    fn directory(&mut self, task: Task, tasks: &mut Vec<Task>) -> Result<(), BuildError> {
+        let tree = self.tree;
+        let filter = &self.selection.filter;
+        let ignore = self.ignore_level(&task);
+        self.builder.list(task.new)?;
+        let mut path = task.path;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        let parent = path.len();
+        for (index, entry) in tree.indexed_entries(task.old) {
+            if !task.whole && !self.marks.as_ref().is_some_and(|marks| marks.takes(index)) {
+                continue;
+            }
+            path.truncate(parent);
+            path.extend_from_slice(entry.name);
+            let inode = tree.inode(entry.inode);
+            let directory = inode.file_type() == FileType::Directory;
+            if !filter.is_empty() && filter.leaves_out(&path, directory, ignore.as_ref()) {
+                self.filtered += 1;
+                continue;
+            }
+            let new = self.add(entry.name, entry.inode, &path)?;
+            if directory {
+                let whole = task.whole || self.marks.as_ref().is_some_and(|marks| marks.takes_all_below(entry.inode));
+                tasks.push(Task { old: entry.inode, new, path: path.clone(), ignore: ignore.clone(), whole });
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a name and, if it is its first one, the inode.
+    fn add(&mut self, name: &[u8], old: InodeId, path: &[u8]) -> Result<InodeId, BuildError> {
+        let seen = self.taken.get(old.index()).copied().filter(|new| *new != u32::MAX);
+        if let Some(new) = seen.map(InodeId) {
+            self.builder.link(name, new)?;
+            return Ok(new);
+        }
+        let inode = self.tree.inode(old);
+        let xattrs = self.xattrs(inode, path);
+        let new = self.builder.add(name, &Attributes { xattrs, ..attributes(inode, self.selection) })?;
+        if inode.file_type() == FileType::Symlink {
+            self.builder.set_target(new, self.tree.symlink_target(old))?;
+        }
+        if let Some(ranges) = self.tree.sparse_ranges(old) {
+            self.builder.set_sparse(new, ranges)?;
+        }
+        if let Some(taken) = self.taken.get_mut(old.index()) {
+            *taken = new.0;
+        }
+        self.origins.push(old);
+        Ok(new)
+    }
+
+    /// The new set of attributes of `inode`, whose first name taken is `path`.
+    fn xattrs(&mut self, inode: &Inode, path: &[u8]) -> XattrSetId {
+        let contexts = self.selection.contexts.as_deref();
+        let label = contexts.and_then(|contexts| contexts.lookup(path, inode.file_type()));
+        let key = (inode.xattrs(), label);
+        if key == (XattrSetId::NONE, None) {
+            return XattrSetId::NONE;
+        }
+        if let Some(set) = self.sets.get(&key) {
+            return *set;
+        }
+        let mut set = self.tree.xattrs(inode.xattrs()).to_vec();
+        for xattr in set.iter_mut().filter(|xattr| xattr.name.starts_with(b"system.posix_acl_")) {
+            let mut value = std::mem::take(&mut xattr.value).into_vec();
+            self.selection.owners.acl(&mut value);
+            xattr.value = value.into();
+        }
+        if let Some(value) = label.and_then(|label| contexts?.value(label)) {
+            set.retain(|xattr| &*xattr.name != LABEL);
+            set.push(Xattr { name: LABEL.into(), value });
+        }
+        let id = self.builder.intern_xattrs(set);
+        self.sets.insert(key, id);
+        id
+    }
+
+    /// The ignore files that apply in a directory: those above it, and its own.
+    fn ignore_level(&self, task: &Task) -> Option<Arc<IgnoreLevel>> {
+        let mut level = task.ignore.clone();
+        // The last level is asked first.
+        for name in self.selection.filter.ignore_files().iter().rev() {
+            let Some((_, inode)) = self.tree.find_entry(task.old, name) else { continue };
+            if self.tree.inode(inode).file_type() != FileType::Regular {
+                continue;
+            }
+            let prefix = if task.path.is_empty() { 0 } else { task.path.len() + 1 };
+            if let Some(text) = (self.read)(inode, super::IGNORE_FILE_MAX) {
+                level = IgnoreLevel::new(&text, prefix, level);
+            }
+        }
+        level
+    }
+}
+
+/// What an inode is in the new tree, but for its extended attributes.
+fn attributes(inode: &Inode, selection: &Selection) -> Attributes {
+    let clamped = |time: Timestamp| match selection.epoch {
+        Some(epoch) => time.min(Timestamp { seconds: epoch, nanoseconds: 0 }),
+        None => time,
+    };
+    Attributes {
+        mode: inode.mode(),
+        uid: selection.owners.uid(inode.uid()),
+        gid: selection.owners.gid(inode.gid()),
+        size: inode.size(),
+        mtime: clamped(inode.mtime()),
+        ctime: clamped(inode.ctime()),
+        source_ino: inode.source_ino(),
+        device: inode.device(),
+        xattrs: XattrSetId::NONE,
+    }
+}
