@@ -8,7 +8,7 @@ use std::process::Command;
 use support::{INARCH, assert_one_line, inarch, scratch};
 
 #[test]
-fn sources_that_are_no_directory() {
+fn sources_that_are_none() {
     let dir = scratch();
     let file = dir.path().join("file");
     std::fs::write(&file, "x").unwrap();
@@ -23,7 +23,7 @@ fn sources_that_are_no_directory() {
             all
         };
         assert_one_line(&inarch(arguments(&missing)), &["missing", "no such"]);
-        assert_one_line(&inarch(arguments(&file)), &["file", "not a directory"]);
+        assert_one_line(&inarch(arguments(&file)), &["file", "no known kind", "a directory, a tar"]);
         assert!(!sub.exists(), "a socket was left behind");
     }
     for source in [&missing, &file] {
