@@ -14,7 +14,7 @@ use super::making::Making;
 use super::signals::stop_on_signals;
 use super::{SERIAL, ServedTree, introduce, socket};
 use crate::JobError;
-use crate::notes::{say, shown};
+use crate::notes::say;
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -41,14 +41,13 @@ pub fn qemu_arguments(request: &NbdRequest) -> Result<String, JobError> {
 /// Serves until SIGINT or SIGTERM, or with `once` until the first client has gone. Says on standard error how to use the
 /// export, and at the end which files changed meanwhile.
 pub fn serve(request: &NbdRequest) -> Result<(), JobError> {
-    request.tree.check()?;
     let (listener, address, mut guard) = listen(&request.address)?;
     introduce(&usage(&NbdRequest { address, ..request.clone() })?);
     let stop = stop_on_signals()?;
     let making = Making::start(&request.tree, &stop);
     let options = NbdOptions {
         name: request.name.clone(),
-        description: format!("the tree {}", shown(&request.tree.source)),
+        description: format!("the tree {}", request.tree.source),
         ..NbdOptions::default()
     };
     let server = NbdServer::new(making.pending(), options).on_event(|event| match event {
