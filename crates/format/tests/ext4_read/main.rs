@@ -2,5 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod journals;
+mod made;
 mod planned;
 mod same;

@@ -82,9 +82,12 @@ fn assert_attributes(a: &Tree, in_a: InodeId, b: &Tree, in_b: InodeId) {
 /// Compares where data is, and what it is: all of it up to 64 MiB, its first and last bytes beyond that.
 fn assert_content(a: &Tree, in_a: InodeId, a_content: &dyn Content, b: &Tree, in_b: InodeId, b_content: &dyn Content) {
     let path = lossy(&a.path(in_a));
-    let ranges = data(a, in_a);
-    assert_eq!(ranges, data(b, in_b), "data of {path:?}");
-    for range in ranges {
+    let (ours, theirs) = (data(a, in_a), data(b, in_b));
+    // A scan takes a file of as many blocks as its size wants for one without holes.
+    if b.sparse_ranges(in_b).is_some() {
+        assert!(ours == theirs, "data of {path:?}: {} and {} ranges", ours.len(), theirs.len());
+    }
+    for range in theirs {
         let (mut at, end) = (range.offset, range.offset + range.length);
         while at < end {
             let length = (end - at).min(1 << 20) as usize;
@@ -100,16 +103,18 @@ fn assert_content(a: &Tree, in_a: InodeId, a_content: &dyn Content, b: &Tree, in
     }
 }
 
-/// Where a file has data, neighbours joined.
+/// Where a file has data in blocks of 4 KiB, neighbours joined.
 fn data(tree: &Tree, file: InodeId) -> Vec<DataRange> {
     let size = tree.inode(file).size();
     let whole = [DataRange { offset: 0, length: size }];
     let ranges = tree.sparse_ranges(file).unwrap_or(if size > 0 { &whole } else { &[] });
     let mut joined: Vec<DataRange> = Vec::new();
     for range in ranges {
-        match joined.last_mut().filter(|last| last.offset + last.length == range.offset) {
-            Some(last) => last.length += range.length,
-            None => joined.push(*range),
+        let start = range.offset & !4095;
+        let end = (range.offset + range.length).next_multiple_of(4096).min(size);
+        match joined.last_mut().filter(|last| last.offset + last.length >= start) {
+            Some(last) => last.length = end - last.offset,
+            None => joined.push(DataRange { offset: start, length: end - start }),
         }
     }
     joined

@@ -1,10 +1,12 @@
 //! Reading ext2, ext3 and ext4: an image or device as a [`Tree`] and where its files' bytes are.
 //!
 //! 1. `volume` checks the superblock and finds the inode tables.
-//! 2. `walk` goes through the directories from the root, each before those in it, and adds every inode that it meets to
+//! 2. `journal` makes a view of an image that was not unmounted cleanly, as it is once the kernel has replayed its
+//!    journal. Nothing is written.
+//! 3. `walk` goes through the directories from the root, each before those in it, and adds every inode that it meets to
 //!    the tree. `inodes` reads the inode tables in large pieces, `listing` the names of a directory, `mapping` where
 //!    blocks are.
-//! 3. Content stays where it is: a file is a list of byte ranges of the image.
+//! 4. Content stays where it is: a file is a list of byte ranges of the image.
 //!
 //! What is believed: with `metadata_csum` every structure is refused whose checksum is wrong, as the kernel would when it
 //! is used: a superblock or journal ends the reading; a group descriptor or an inode costs the files that need it; a
@@ -15,6 +17,7 @@
 mod flaw;
 mod inline;
 mod inodes;
+mod journal;
 mod listing;
 mod mapping;
 mod volume;
@@ -27,6 +30,7 @@ use std::sync::Arc;
 use inarch_block::{BackedFiles, Backing, Content, Cursor};
 use inarch_tree::{Extents, InodeId, Tree};
 
+use self::volume::Volume;
 use crate::{Opened, ReadError};
 
 /// What to do with `lost+found` in the root.
@@ -107,10 +111,18 @@ pub fn open(image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
 /// Fails where the host does, where there is no such file system, or it has features that are not understood. What is
 /// damaged otherwise is left out and told in the notes.
 pub fn open_image(image: Arc<dyn Backing>, options: &ReadOptions) -> Result<Ext4Image, ReadError> {
-    let volume = volume::Volume::new(image.clone(), options)?;
-    let walked = walk::walk(&volume, options)?;
+    let mut volume = Volume::new(image.clone(), options)?;
+    let replayed = match volume.needs_recovery() {
+        true => Some(Arc::new(journal::replay(&volume)?)),
+        false => None,
+    };
+    if let Some(replayed) = &replayed {
+        // The superblock is in the log, too.
+        volume = Volume::new(replayed.clone(), options)?;
+    }
+    let walked = walk::walk(&volume, replayed.as_deref(), options)?;
     let tree = Arc::new(walked.tree);
-    let backings: Vec<Arc<dyn Backing>> = vec![volume.backing, Arc::new(Unknown(image.size()))];
+    let backings: Vec<Arc<dyn Backing>> = vec![image.clone(), volume.backing, Arc::new(Unknown(image.size()))];
     let files = Arc::new(BackedFiles::new(tree.clone(), walked.extents, backings));
     let notes = walked.findings.into_notes(&tree);
     let by_ino = by_ino(&tree);
@@ -128,8 +140,10 @@ fn by_ino(tree: &Tree) -> Vec<InodeId> {
 mod backing {
     /// The image itself.
     pub(super) const IMAGE: u32 = 0;
+    /// The image with its journal replayed.
+    pub(super) const REPLAYED: u32 = 1;
     /// Nowhere: to read it is an error.
-    pub(super) const UNKNOWN: u32 = 1;
+    pub(super) const UNKNOWN: u32 = 2;
 }
 
 /// Stands for the parts of files of which nobody knows where they are.

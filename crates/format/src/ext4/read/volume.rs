@@ -46,7 +46,7 @@ pub(super) struct Volume {
     groups: u64,
     descriptor_size: usize,
     /// Whether structures with a wrong checksum are refused.
-    verify: bool,
+    pub(super) verify: bool,
 }
 
 impl Volume {
@@ -115,6 +115,11 @@ impl Volume {
             descriptor_size,
             verify,
         })
+    }
+
+    /// Whether the journal holds what has not reached its place.
+    pub(super) fn needs_recovery(&self) -> bool {
+        self.superblock.has_incompat(incompat::RECOVER) && self.superblock.has_compat(compat::HAS_JOURNAL)
     }
 
     /// Whether metadata has checksums that are to be believed only if they are right.
@@ -231,10 +236,6 @@ fn check_features(sb: &Superblock) -> Result<(), String> {
     let features = if sb.rev_level.get() == 0 { 0 } else { sb.feature_incompat.get() };
     if features & incompat::JOURNAL_DEV != 0 {
         return Err("this is the journal of another file system, not a file system".to_owned());
-    }
-    if features & incompat::RECOVER != 0 {
-        return Err("it was not unmounted cleanly; mount it or run e2fsck on a copy, so that its journal is replayed"
-            .to_owned());
     }
     if features & !KNOWN != 0 {
         let named = [(incompat::COMPRESSION, "compression"), (incompat::DIRDATA, "dirdata")];

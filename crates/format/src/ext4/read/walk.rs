@@ -8,6 +8,7 @@ use super::backing;
 use super::flaw::{Findings, Flaw, tolerate, unreadable};
 use super::inline;
 use super::inodes::{Inodes, Slot};
+use super::journal::Replayed;
 use super::listing::Listing;
 use super::mapping::{Claims, Place, Run, map};
 use super::volume::Volume;
@@ -34,6 +35,7 @@ pub(super) struct Walked {
 /// A walk on its way.
 struct Walk<'a> {
     volume: &'a Volume,
+    replayed: Option<&'a Replayed>,
     inodes: Inodes,
     builder: Builder,
     extents: Vec<(InodeId, Extent)>,
@@ -53,11 +55,12 @@ struct Walk<'a> {
 }
 
 /// Reads everything that has a name.
-pub(super) fn walk(volume: &Volume, options: &ReadOptions) -> Result<Walked, ReadError> {
+pub(super) fn walk(volume: &Volume, replayed: Option<&Replayed>, options: &ReadOptions) -> Result<Walked, ReadError> {
     let mut inodes = Inodes::new();
     let root = tolerate(root(volume, &mut inodes))?.map_err(|reason| unreadable(format!("its root {reason}")))?;
     let mut walk = Walk {
         volume,
+        replayed,
         inodes,
         builder: root.builder,
         extents: Vec::new(),
@@ -262,7 +265,7 @@ impl Walk<'_> {
                 None => self.content(id, attributes.size)?,
                 Some(Some(extents)) => {
                     let there = extents.into_iter().filter(|extent| extent.length > 0);
-                    self.extents.extend(there.map(|extent| (id, extent)));
+                    there.for_each(|extent| self.push_extent(id, extent));
                 }
                 Some(None) => notes.push("says that its content is in its inode, where it is not".to_owned()),
             },
@@ -274,12 +277,21 @@ impl Walk<'_> {
         Ok(())
     }
 
+    fn push_extent(&mut self, id: InodeId, mut extent: Extent) {
+        let in_log = |replayed: &Replayed| replayed.covers(extent.at, extent.length);
+        if extent.backing == backing::IMAGE && self.replayed.is_some_and(in_log) {
+            extent.backing = backing::REPLAYED;
+        }
+        self.extents.push((id, extent));
+    }
+
     /// Says what `runs` is as the content of a file of `size` bytes.
     fn content(&mut self, id: InodeId, size: u64) -> Result<(), ReadError> {
         self.ranges.clear();
         let block_size = self.volume.block_size;
         let mut covered = 0;
-        for run in &self.runs {
+        let runs = std::mem::take(&mut self.runs);
+        for run in &runs {
             let offset = run.logical * block_size;
             let length = (run.length * block_size).min(size.saturating_sub(offset));
             let (backing, at) = match run.place {
@@ -290,13 +302,14 @@ impl Walk<'_> {
             if length == 0 {
                 continue;
             }
-            self.extents.push((id, Extent { offset, length, at, backing }));
+            self.push_extent(id, Extent { offset, length, at, backing });
             covered += length;
             match self.ranges.last_mut().filter(|last| last.offset + last.length == offset) {
                 Some(last) => last.length += length,
                 None => self.ranges.push(DataRange { offset, length }),
             }
         }
+        self.runs = runs;
         if covered < size {
             self.builder.set_sparse(id, &self.ranges).map_err(not_built)?;
         }

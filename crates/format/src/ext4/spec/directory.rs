@@ -14,6 +14,8 @@ const ENTRY_HEADER: usize = 8;
 const TAIL: usize = 12;
 /// `EXT4_FT_DIR_CSUM`
 const TAIL_TYPE: u8 = 0xDE;
+/// Bytes of the entry `.`.
+const DOT: usize = 12;
 /// Bytes of a block that entries share.
 pub(crate) const LEAF_SPACE: usize = BLOCK_SIZE - TAIL;
 /// Bytes that `.` and `..` take.
@@ -192,11 +194,7 @@ impl<'a> LeafReader<'a> {
     /// multiple of four, or reaches beyond the block.
     fn take(&mut self) -> Option<RawEntry<'a>> {
         let (header, _) = EntryHeader::read_from_prefix(self.rest).ok()?;
-        let length = match usize::from(header.rec_len.get()) {
-            // Only a block of 64 KiB has entries too long for the field (`ext4_rec_len_from_disk`).
-            0 | 0xFFFF if self.rest.len() == 1 << 16 => 1 << 16,
-            length => (length & !3) | (length & 3) << 16,
-        };
+        let length = length(header.rec_len, self.rest.len());
         let upper = if self.has_types { 0 } else { usize::from(header.file_type) << 8 };
         let name_len = usize::from(header.name_len) | upper;
         if length < entry_size(name_len.max(1)) {
@@ -224,22 +222,48 @@ impl<'a> Iterator for LeafReader<'a> {
     }
 }
 
-/// Whether the checksum of a block of a directory is right (`ext4_dirblock_csum_verify`, `ext4_dx_csum_verify`): it
-/// is in a tail of a linear block, or behind the limit of an index block.
-pub(crate) fn checksum_matches(block: &[u8], inode_seed: u32) -> bool {
-    let Some(space) = block.len().checked_sub(TAIL) else { return false };
-    let (covered, tail) = block.split_at(space);
-    let Ok((header, stored)) = EntryHeader::read_from_prefix(tail) else { return false };
-    let is_tail = header.inode.get() == 0 && header.rec_len.get() == TAIL as u16;
-    if is_tail && header.name_len == 0 && header.file_type == TAIL_TYPE {
-        return U32::read_from_bytes(stored).is_ok_and(|stored| stored.get() == crc32c(inode_seed, covered));
+/// Bytes of an entry, `left` bytes before its block's end. Only a block of 64 KiB has entries too long for the field
+/// (`ext4_rec_len_from_disk`).
+fn length(rec_len: U16, left: usize) -> usize {
+    match usize::from(rec_len.get()) {
+        0 | 0xFFFF if left == 1 << 16 => 1 << 16,
+        length => (length & !3) | (length & 3) << 16,
     }
-    index_checksum_matches(block, inode_seed).unwrap_or(false)
 }
 
-fn index_checksum_matches(block: &[u8], inode_seed: u32) -> Option<bool> {
+/// Whether the checksum of a block of a directory is right (`ext4_dirblock_csum_verify`, `ext4_dx_csum_verify`): it
+/// is in a tail of a linear block, or behind the limit of an index block, which may still have the tail of the linear
+/// block that it was.
+pub(crate) fn checksum_matches(block: &[u8], inode_seed: u32) -> bool {
+    match index_entries(block) {
+        Some(entries) => index_checksum_matches(block, entries, inode_seed).unwrap_or(false),
+        None => linear_checksum_matches(block, inode_seed).unwrap_or(false),
+    }
+}
+
+/// Where the entries of an index block start; `None` for a linear block (`get_dx_countlimit`). With checksums an entry
+/// of a linear block cannot reach to the block's end.
+fn index_entries(block: &[u8]) -> Option<usize> {
     let (first, _) = EntryHeader::read_from_prefix(block).ok()?;
-    let entries = if first.inode.get() == 0 { NODE_ENTRIES_OFFSET } else { ROOT_ENTRIES_OFFSET };
+    if length(first.rec_len, block.len()) == block.len() {
+        return Some(NODE_ENTRIES_OFFSET);
+    }
+    let (second, _) = EntryHeader::read_from_prefix(block.get(DOT..)?).ok()?;
+    let rest = block.len() - DOT;
+    let is_root = usize::from(first.rec_len.get()) == DOT && length(second.rec_len, rest) == rest;
+    is_root.then_some(ROOT_ENTRIES_OFFSET)
+}
+
+fn linear_checksum_matches(block: &[u8], inode_seed: u32) -> Option<bool> {
+    let (covered, tail) = block.split_at_checked(block.len().checked_sub(TAIL)?)?;
+    let (header, stored) = EntryHeader::read_from_prefix(tail).ok()?;
+    let is_tail = header.inode.get() == 0 && usize::from(header.rec_len.get()) == TAIL;
+    let is_tail = is_tail && header.name_len == 0 && header.file_type == TAIL_TYPE;
+    let stored = U32::read_from_bytes(stored).ok()?;
+    Some(is_tail && stored.get() == crc32c(inode_seed, covered))
+}
+
+fn index_checksum_matches(block: &[u8], entries: usize, inode_seed: u32) -> Option<bool> {
     let ([limit, count], _) = <[U16; 2]>::read_from_prefix(block.get(entries..)?).ok()?;
     let used = block.get(..entries + usize::from(count.get()) * DX_ENTRY)?;
     let tail = block.get(entries + usize::from(limit.get()) * DX_ENTRY..)?;

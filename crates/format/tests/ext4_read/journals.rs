@@ -1,0 +1,113 @@
+//! Images copied while they are mounted: what we read of them is what the kernel shows once it has replayed the journal.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use inarch_format::ext4::Ext4Image;
+use inarch_tree::scan::{ScanOptions, scan};
+
+use crate::common::mount::Mount;
+use crate::common::*;
+use crate::made::{can_mount, fill, mke2fs, run};
+use crate::same::{assert_same, open};
+
+/// Copies an image as a crash would leave it.
+fn copy(image: &Path, to: PathBuf) -> PathBuf {
+    run(Command::new("cp").arg("--sparse=always").arg(image).arg(&to));
+    to
+}
+
+/// What the kernel shows of an image after it has mounted it for writing.
+fn assert_as_recovered(image: &Path, ours: &Ext4Image) {
+    let mount = Mount::new(image, "loop").unwrap();
+    let theirs = Arc::new(scan(&mount.0, &ScanOptions::default()).unwrap().tree);
+    let files = inarch_block::HostFiles::new(fs::File::open(&mount.0).unwrap().into(), theirs.clone(), 16);
+    assert_same(&ours.opened.tree, &*ours.opened.content, &theirs, &files);
+    assert_eq!(ours.opened.notes, [""; 0]);
+    drop(files);
+}
+
+/// Works on a mounted file system, and copies it after each of a few steps. Every file is made durable before a copy:
+/// what the kernel had not yet committed is in no copy.
+fn crash(scratch: &Scratch, name: &str, options: &[&str], mount_options: &str) {
+    let image = scratch.path(name);
+    mke2fs(&image, 128, options);
+    let mount = Mount::new(&image, mount_options).unwrap();
+    let mut copies = Vec::new();
+    let mut commit = |step: &str| {
+        let mut file = fs::File::create(mount.0.join(format!("durable-{step}"))).unwrap();
+        file.write_all(step.as_bytes()).unwrap();
+        file.sync_all().unwrap();
+        copies.push(copy(&image, scratch.path(&format!("{name}-{step}"))));
+    };
+    fill(&mount.0);
+    commit("filled");
+    // Blocks of deleted directories, revoked in the journal, become content of files.
+    fs::remove_dir_all(mount.0.join("many")).unwrap();
+    fs::remove_dir_all(mount.0.join("a")).unwrap();
+    commit("removed");
+    for i in 0..40 {
+        // Begins as the journal's own blocks do: escaped where data is journaled.
+        let mut bytes = vec![i; 30_000];
+        bytes[..4].copy_from_slice(&0xC03B_3998u32.to_be_bytes());
+        bytes[4096..4100].copy_from_slice(&0xC03B_3998u32.to_be_bytes());
+        fs::write(mount.0.join(format!("new-{i}")), bytes).unwrap();
+    }
+    commit("rewritten");
+    for i in 0..400 {
+        fs::create_dir(mount.0.join(format!("directory-{i}"))).unwrap();
+        fs::rename(mount.0.join(format!("directory-{i}")), mount.0.join(format!("empty/{i}"))).unwrap();
+        if i % 100 == 0 {
+            commit(&i.to_string());
+        }
+    }
+    drop(mount);
+    for image in copies {
+        // The kernel writes to the image that it mounts, and ours must stay as it is.
+        let ours = copy(&image, image.with_extension("ours"));
+        assert_as_recovered(&image, &open(&ours));
+        fs::remove_file(&image).unwrap();
+        fs::remove_file(&ours).unwrap();
+    }
+}
+
+/// The journal matters: with the flag cleared that says that it is needed, the same image has other names.
+#[test]
+fn what_is_only_in_the_journal_is_read() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.path("image");
+    mke2fs(&image, 64, &["-t", "ext4", "-O", "^metadata_csum"]);
+    let mount = Mount::new(&image, "loop").unwrap();
+    fs::File::create(mount.0.join("durable")).unwrap().sync_all().unwrap();
+    let copied = copy(&image, scratch.path("copy"));
+    drop(mount);
+    assert!(open(&copied).opened.tree.lookup(b"durable").is_some());
+    let mut features = [0; 4];
+    let file = fs::File::options().read(true).write(true).open(&copied).unwrap();
+    file.read_exact_at(&mut features, 1024 + 0x60).unwrap();
+    assert_eq!(features[0] & 4, 4);
+    features[0] &= !4;
+    file.write_all_at(&features, 1024 + 0x60).unwrap();
+    assert!(open(&copied).opened.tree.lookup(b"durable").is_none());
+}
+
+#[test]
+fn a_crash_is_recovered_as_by_the_kernel() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    crash(&scratch, "ordered", &["-t", "ext4"], "loop");
+    crash(&scratch, "old", &["-t", "ext3", "-b", "1024"], "loop");
+    crash(&scratch, "no-csum", &["-t", "ext4", "-O", "^metadata_csum,^64bit"], "loop,journal_checksum");
+    crash(&scratch, "async", &["-t", "ext4"], "loop,data=writeback,journal_async_commit");
+    crash(&scratch, "small", &["-t", "ext4", "-b", "1024", "-J", "size=2"], "loop");
+    crash(&scratch, "data", &["-t", "ext4"], "loop,data=journal");
+}
