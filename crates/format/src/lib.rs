@@ -3,11 +3,11 @@
 
 #![forbid(unsafe_code)]
 
-#[allow(dead_code, reason = "layers are not read yet")]
 mod assemble;
 pub mod erofs;
 pub mod ext4;
 mod notes;
+pub mod oci;
 mod plan;
 mod read;
 mod registry;
