@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod assemble;
+pub mod cpio;
 pub mod erofs;
 pub mod ext4;
 mod notes;
@@ -14,6 +15,7 @@ mod registry;
 mod spool;
 pub mod squashfs;
 pub mod tar;
+mod walk;
 
 pub use plan::{
     Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Pack, Piece, Planned, Progress, Sink, Stream,

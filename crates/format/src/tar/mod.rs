@@ -15,8 +15,9 @@
 //! "Storing Sparse Files"), libarchive's `tar.5`.
 
 mod read;
-#[allow(dead_code, reason = "archives are not written yet")]
 mod spec;
+mod write;
 
 pub(crate) use read::{Archive, Whiteouts, index, opened, read_archive};
 pub use read::{open, open_file, open_stream};
+pub use write::Tar;
