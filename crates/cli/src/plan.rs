@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
+use inarch_jobs::FileSystem;
 use inarch_jobs::plan::{self, PlanReport};
 use inarch_jobs::source::Source;
 
@@ -18,6 +19,10 @@ pub struct PlanArguments {
     #[arg(value_name = "SRC", long_help = SRC_HELP)]
     pub source: OsString,
 
+    /// The file system on the device
+    #[arg(long, value_name = "ext4|erofs|squashfs", default_value = "ext4")]
+    pub format: FileSystem,
+
     /// Answer as JSON
     #[arg(long)]
     pub json: bool,
@@ -29,7 +34,8 @@ pub struct PlanArguments {
 
 /// Plans a device, reads its first block and says what it is.
 pub fn run(arguments: PlanArguments) -> anyhow::Result<ExitCode> {
-    let report = plan::plan(&Source::parse(&arguments.source)?, &arguments.filters.reproducible_selection()?)?;
+    let report =
+        plan::plan(&Source::parse(&arguments.source)?, &arguments.filters.reproducible_selection()?, arguments.format)?;
     let text = if arguments.json { serde_json::to_string_pretty(&report)? + "\n" } else { table(&report) };
     answer(text)?;
     Ok(ExitCode::SUCCESS)
@@ -49,8 +55,12 @@ fn table(report: &PlanReport) -> String {
             report.entries, report.files, report.directories, report.symlinks, report.other
         ),
     );
-    row("content", format!("{} in host files, none of it copied", show(report.file_bytes)));
-    row("device", format!("ext4, {}, of it {} free for the guest", show(report.device_bytes), show(report.free_bytes)));
+    row("content", format!("{}, none of it copied", show(report.file_bytes)));
+    let writable = match report.free_bytes {
+        0 => "read-only".to_owned(),
+        bytes => format!("of it {} free for the guest", show(bytes)),
+    };
+    row("device", format!("{}, {}, {writable}", report.format, show(report.device_bytes)));
     row("metadata", format!("{}, computed when it is read", show(report.metadata_bytes)));
     row(
         "ready after",

@@ -1,12 +1,13 @@
-//! From a source to a device: scan, plan, overlay.
+//! From a source to a device: tree, plan, overlay.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inarch_block::{BLOCK_SIZE, Device, Overlay};
-use inarch_format::ext4;
+use inarch_block::{BLOCK_SIZE, BlockMap, Device, Overlay};
+use inarch_format::{ImageOptions, Layout, Planned, ext4, format_by_name};
 use inarch_tree::Tree;
 use inarch_tree::scan::Report;
 use inarch_tree::select::Selection;
@@ -33,6 +34,48 @@ pub(crate) fn disk_options(queues: u16, read_only: bool, serial: &str) -> BlkOpt
     BlkOptions { queues, capacity: ANNOUNCED_BYTES, read_only, serial: serial.into(), ..BlkOptions::default() }
 }
 
+/// The file system on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileSystem {
+    /// ext4, which can be written to.
+    #[default]
+    Ext4,
+    /// EROFS, read-only.
+    Erofs,
+    /// SquashFS without compression, read-only.
+    Squashfs,
+}
+
+impl FileSystem {
+    /// Every file system that can be served.
+    pub const ALL: [FileSystem; 3] = [FileSystem::Ext4, FileSystem::Erofs, FileSystem::Squashfs];
+
+    /// Its name: for the user, for mount(8), and of its kernel module.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "ext4",
+            FileSystem::Erofs => "erofs",
+            FileSystem::Squashfs => "squashfs",
+        }
+    }
+
+    /// Whether a guest can write to it.
+    pub fn is_writable(self) -> bool {
+        self == FileSystem::Ext4
+    }
+}
+
+impl FromStr for FileSystem {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<FileSystem, String> {
+        FileSystem::ALL
+            .into_iter()
+            .find(|file_system| file_system.name() == text)
+            .ok_or_else(|| format!("'{text}' is no file system that can be served; these are: ext4, erofs, squashfs"))
+    }
+}
+
 /// What becomes of a guest's writes.
 #[derive(Clone, Debug)]
 pub enum Writes {
@@ -50,9 +93,19 @@ pub(crate) struct Prepared {
     pub tree: Arc<Tree>,
     pub report: Report,
     pub notes: Vec<String>,
-    pub summary: ext4::Summary,
+    pub summary: Summary,
     pub scan_time: Duration,
     pub plan_time: Duration,
+}
+
+/// What was planned, in blocks of 4 KiB.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Summary {
+    pub blocks: u64,
+    /// Those that are computed.
+    pub metadata_blocks: u64,
+    /// Those that the guest can write to.
+    pub free_blocks: u64,
 }
 
 impl Prepared {
@@ -69,6 +122,7 @@ pub(crate) struct Recipe {
     pub selection: Selection,
     /// Threads of a scan; as many as there are processors where it is 0.
     pub threads: usize,
+    pub format: FileSystem,
     pub writes: Writes,
     /// Tells the disks of one guest apart (their UUIDs).
     pub ordinal: u8,
@@ -79,44 +133,88 @@ pub(crate) struct Recipe {
 impl Recipe {
     /// Opens the source, plans, and opens the overlay.
     pub fn prepare(&self) -> Result<Prepared, JobError> {
-        if let Writes::Kept(file) = &self.writes
-            && self.takes_in(file)
-        {
-            return Err(JobError::Other(format!(
-                "{}: the overlay lies in the tree that it is for, and would change it; put it somewhere else",
-                shown(file)
-            )));
-        }
+        self.check()?;
         let started = Instant::now();
-        let resources = Resources { threads: self.threads, sharers: self.sharers() };
-        let opened = open_with(&self.source, &self.selection, resources)?;
+        let mut resources = Resources { threads: self.threads, sharers: self.sharers(), ..Resources::default() };
+        match &self.writes {
+            Writes::Refused => {}
+            Writes::ThrownAway(dir) => resources.spool_directory.clone_from(dir),
+            Writes::Kept(_) => resources.stamp = true,
+        }
+        let opened = open_with(&self.source, &self.selection, &resources)?;
         let scan_time = started.elapsed();
 
-        let free_bytes = self.free_bytes()?;
-        let options = ext4::Options {
-            uuid: uuid(self.ordinal),
-            free_bytes,
-            journal: matches!(self.writes, Writes::Kept(_)).then_some(KEPT_JOURNAL_BYTES),
-            ..ext4::Options::default()
+        let (map, summary, overlay, notes) = match self.format {
+            FileSystem::Ext4 => {
+                let options = self.ext4_options()?;
+                let plan = ext4::plan(Arc::clone(&opened.tree), &options)
+                    .map_err(|error| JobError::Plan { source_path: self.source.path().to_owned(), error })?;
+                let overlay = self.overlay(plan.map.blocks(), || identity(&opened, &options))?;
+                let ext4::Summary { blocks, metadata_blocks, free_blocks, .. } = plan.summary;
+                (plan.map, Summary { blocks, metadata_blocks, free_blocks }, overlay, Vec::new())
+            }
+            format => {
+                let (map, notes) = self.plan_read_only(&opened.tree, format)?;
+                let metadata_blocks = map.metadata().iter().map(|range| range.end - range.start).sum();
+                let summary = Summary { blocks: map.blocks(), metadata_blocks, free_blocks: 0 };
+                (map, summary, None, notes)
+            }
         };
-        let plan = ext4::plan(Arc::clone(&opened.tree), &options)
-            .map_err(|error| JobError::Plan { source_path: self.source.path().to_owned(), error })?;
-        let blocks = plan.map.blocks();
-        let overlay = match &self.writes {
-            Writes::Refused => None,
-            Writes::ThrownAway(dir) => Some(Overlay::ephemeral(dir, blocks)?),
-            Writes::Kept(file) => Some(Overlay::open_or_create(file, blocks, identity(&opened, &options))?),
-        };
-        let device = Device::new(plan.map, opened.content, overlay, ANNOUNCED_BYTES / BLOCK_SIZE as u64);
+        let device = Device::new(map, opened.content, overlay, ANNOUNCED_BYTES / BLOCK_SIZE as u64);
         Ok(Prepared {
             device: Arc::new(device),
             tree: opened.tree,
             report: opened.report,
-            notes: opened.notes,
-            summary: plan.summary,
+            notes: opened.notes.into_iter().chain(notes).collect(),
+            summary,
             scan_time,
             plan_time: started.elapsed() - scan_time,
         })
+    }
+
+    /// What is plainly wrong before anything is opened.
+    pub fn check(&self) -> Result<(), JobError> {
+        let Writes::Kept(file) = &self.writes else { return Ok(()) };
+        let reason = if !self.format.is_writable() {
+            format!("nothing can be written to {}, so there is nothing to keep", self.format.name())
+        } else if self.takes_in(file) {
+            "the overlay lies in the tree that it is for, and would change it; put it somewhere else".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(JobError::Other(format!("{}: {reason}", shown(file))))
+    }
+
+    fn ext4_options(&self) -> Result<ext4::Options, JobError> {
+        Ok(ext4::Options {
+            uuid: uuid(self.ordinal),
+            free_bytes: self.free_bytes()?,
+            journal: matches!(self.writes, Writes::Kept(_)).then_some(KEPT_JOURNAL_BYTES),
+            ..ext4::Options::default()
+        })
+    }
+
+    fn overlay(&self, blocks: u64, identity: impl FnOnce() -> [u8; 32]) -> Result<Option<Overlay>, JobError> {
+        Ok(match &self.writes {
+            Writes::Refused => None,
+            Writes::ThrownAway(dir) => Some(Overlay::ephemeral(dir, blocks)?),
+            Writes::Kept(file) => Some(Overlay::open_or_create(file, blocks, identity())?),
+        })
+    }
+
+    /// The blocks of a file system that is never written to, and what there is to know of it.
+    fn plan_read_only(&self, tree: &Arc<Tree>, format: FileSystem) -> Result<(BlockMap, Vec<String>), JobError> {
+        let name = format.name();
+        let refuse = |reason: String| JobError::Other(format!("{}: {reason}", self.source));
+        let planner = format_by_name(name).ok_or_else(|| refuse(format!("there is no planner of {name}")))?;
+        // SquashFS has none.
+        let uuid = (format != FileSystem::Squashfs).then(|| uuid(self.ordinal));
+        let options = ImageOptions { uuid, ..ImageOptions::default() };
+        let Planned { layout, notes } = planner.plan(tree, &options).map_err(|error| refuse(error.to_string()))?;
+        match layout {
+            Layout::Blocks(map) => Ok((map, notes)),
+            _ => Err(refuse(format!("{name} cannot be served, only written"))),
+        }
     }
 
     /// Whether a scan of the source would find `file`.

@@ -14,6 +14,14 @@ pub enum JobError {
     /// The source cannot be scanned.
     #[error(transparent)]
     Scan(#[from] inarch_tree::scan::ScanError),
+    /// The source is an archive or image that cannot be read.
+    #[error("{}: {error}", shown(path))]
+    Read {
+        /// The source.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: inarch_format::ReadError,
+    },
     /// The tree does not fit the format.
     #[error("{}: {error}", shown(source_path))]
     Plan {

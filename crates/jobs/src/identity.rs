@@ -17,6 +17,9 @@ pub(crate) fn identity(opened: &Opened, options: &ext4::Options) -> [u8; 32] {
         hash.update(number.to_le_bytes());
     }
     hash.update(options.uuid);
+    if !opened.stamp.is_empty() {
+        bytes(&mut hash, &opened.stamp);
+    }
     for tree in [Some(&opened.tree), opened.original.as_ref()].into_iter().flatten() {
         add_tree(&mut hash, tree);
     }

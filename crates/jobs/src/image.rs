@@ -197,7 +197,7 @@ fn explain(request: &ImageRequest, content: &dyn Content, error: WriteError) -> 
     let output = shown(&request.output);
     let changed = content.changed();
     if let (WriteError::Content { .. }, Some(file)) = (&error, changed.named.first()) {
-        let path = shown(&request.source.path().join(&file.path));
+        let path = shown(&request.source.name_of(&file.path));
         return JobError::Other(format!("{path}: {} while the image was made of it; no image was made", file.reason));
     }
     if content.out_of_descriptors() > 0 {

@@ -17,5 +17,5 @@ pub mod run;
 pub mod serve;
 pub mod source;
 
-pub use device::Writes;
+pub use device::{FileSystem, Writes};
 pub use error::JobError;

@@ -23,7 +23,7 @@ pub(crate) fn notes(device: &Device, source: &Source, writable: Option<u64>) -> 
     let changed = &events.changed;
     let mut lines: Vec<String> = (changed.named.iter().take(NAMED))
         .map(|file| {
-            format!("{} read as an I/O error in the guest: {}", shown(&source.path().join(&file.path)), file.reason)
+            format!("{} read as an I/O error in the guest: {}", shown(&source.name_of(&file.path)), file.reason)
         })
         .collect();
     if changed.count > lines.len() as u64 {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use vm_memory::VolatileSlice;
 
 use crate::JobError;
-use crate::device::{Recipe, Writes};
+use crate::device::{FileSystem, Recipe, Writes};
 use crate::source::Source;
 
 /// What a device of a tree is.
@@ -19,6 +19,8 @@ use crate::source::Source;
 pub struct PlanReport {
     /// The source.
     pub source: String,
+    /// The file system on the device.
+    pub format: &'static str,
     /// Names below the root.
     pub entries: u64,
     /// Regular files (inodes).
@@ -52,12 +54,13 @@ pub struct PlanReport {
 }
 
 /// Opens and plans `source`, reads the device's first block, and says what it is.
-pub fn plan(source: &Source, selection: &Selection) -> Result<PlanReport, JobError> {
+pub fn plan(source: &Source, selection: &Selection, format: FileSystem) -> Result<PlanReport, JobError> {
     let started = Instant::now();
     let recipe = Recipe {
         source: source.clone(),
         selection: selection.clone(),
         threads: 0,
+        format,
         writes: Writes::ThrownAway(PathBuf::from("/var/tmp")),
         ordinal: 0,
         disks: 1,
@@ -77,6 +80,7 @@ pub fn plan(source: &Source, selection: &Selection) -> Result<PlanReport, JobErr
     let milliseconds = |d: std::time::Duration| d.as_secs_f64() * 1e3;
     Ok(PlanReport {
         source: source.to_string(),
+        format: format.name(),
         entries: u64::from(tree.entry_count()),
         files: count(&[FileType::Regular]),
         directories: count(&[FileType::Directory]),

@@ -1,21 +1,19 @@
-//! SRC, the same for every command: what a text names, and opening it as a tree with its content.
+//! SRC, the same for every command: what a text names ([`Source::parse`]), and opening it as a tree with its content
+//! ([`open`]).
 
 mod kind;
+mod open;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::{fmt, fs, io};
 
-use inarch_block::{Content, HostFiles, Renumbered, read_content};
-use inarch_tree::scan::{self, Report};
-use inarch_tree::select::{ReadFile, Selection, select};
-use inarch_tree::{InodeId, Tree};
-
-use crate::JobError;
 use crate::notes::shown;
 pub use kind::FileKind;
+pub(crate) use open::KERNEL_TREES;
+pub use open::{Opened, Resources, open, open_with};
 
 /// Where a tree comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +27,10 @@ pub enum Source {
         /// What it is, by its first bytes.
         kind: FileKind,
     },
+    /// A tar archive that comes through a pipe: a named one, or one that a shell made of `<(COMMAND)`.
+    Pipe(PathBuf),
+    /// A tar archive on standard input.
+    StandardInput,
 }
 
 /// Why a text names no source.
@@ -50,18 +52,40 @@ pub enum SourceError {
         /// What it looks like.
         found: String,
     },
+    /// A part of a disk image was named.
+    #[error(
+        "{}:{volume}: a volume of a disk image cannot be a source; copy it into a file of its own, or attach the image \
+         with losetup -P and mount it",
+        shown(image)
+    )]
+    Volume {
+        /// The disk image.
+        image: PathBuf,
+        /// What of it was named.
+        volume: String,
+    },
 }
 
 impl Source {
-    /// What `text` names. Looks at the file's type and, unless it is a directory, at its first bytes.
+    /// What `text` names. Looks at the file's type and, of a regular file, at some of its bytes; a pipe is not touched.
     pub fn parse(text: &OsStr) -> Result<Source, SourceError> {
+        if text == "-" {
+            return Ok(Source::StandardInput);
+        }
         let path = PathBuf::from(text);
         let fail = |error| SourceError::Inaccessible { path: path.clone(), error };
-        let metadata = fs::metadata(&path).map_err(fail)?;
-        if metadata.is_dir() {
+        let metadata = match fs::metadata(&path) {
+            Ok(metadata) => metadata,
+            Err(error) => return Err(volume(text).unwrap_or_else(|| fail(error))),
+        };
+        let file_type = metadata.file_type();
+        if file_type.is_dir() {
             return Ok(Source::Directory(path));
         }
-        if !metadata.is_file() {
+        if file_type.is_fifo() {
+            return Ok(Source::Pipe(path));
+        }
+        if !file_type.is_file() {
             return Err(SourceError::Unknown { path, found: "is no regular file".to_owned() });
         }
         match kind::recognise(&path).map_err(fail)? {
@@ -70,12 +94,34 @@ impl Source {
         }
     }
 
-    /// Where it is.
+    /// Where it is; `-` for standard input.
     pub fn path(&self) -> &Path {
         match self {
-            Source::Directory(path) | Source::File { path, .. } => path,
+            Source::Directory(path) | Source::File { path, .. } | Source::Pipe(path) => path,
+            Source::StandardInput => Path::new("-"),
         }
     }
+
+    /// The host's name for a file that was found changed under `path`, as [`Content::changed`] gives it.
+    ///
+    /// [`Content::changed`]: inarch_block::Content::changed
+    pub(crate) fn name_of(&self, path: &Path) -> PathBuf {
+        match self {
+            Source::Directory(root) => root.join(path),
+            // The archive or image itself has changed.
+            _ => path.to_owned(),
+        }
+    }
+}
+
+/// `IMAGE:VOLUME`, where there is such an image.
+fn volume(text: &OsStr) -> Option<SourceError> {
+    let colon = text.as_bytes().iter().rposition(|byte| *byte == b':')?;
+    let (image, volume) = text.as_bytes().split_at_checked(colon)?;
+    let image = PathBuf::from(OsStr::from_bytes(image));
+    let volume = String::from_utf8_lossy(volume.get(1..)?);
+    let volume = shown(Path::new(&*volume));
+    image.is_file().then_some(SourceError::Volume { image, volume })
 }
 
 /// As it was written.
@@ -85,101 +131,5 @@ impl fmt::Display for Source {
     }
 }
 
-/// An opened source: what was selected of it.
-pub struct Opened {
-    /// Names, attributes and sizes.
-    pub tree: Arc<Tree>,
-    /// What the tree's regular files hold.
-    pub content: Arc<dyn Content>,
-    /// What a directory's scan left out, and why; of any source, how many names the filter took out.
-    pub report: Report,
-    /// What else the user should know, a line each.
-    pub notes: Vec<String>,
-    /// The tree before it was selected from, where that makes a difference.
-    pub(crate) original: Option<Arc<Tree>>,
-}
-
-/// What opening a source may use of this process.
-#[derive(Clone, Copy, Debug)]
-pub struct Resources {
-    /// Threads of a scan; as many as there are processors where it is 0.
-    pub threads: usize,
-    /// How many sources share this process's descriptors, at least 1.
-    pub sharers: usize,
-}
-
-impl Default for Resources {
-    /// Every processor, for one source.
-    fn default() -> Resources {
-        Resources { threads: 0, sharers: 1 }
-    }
-}
-
-/// Opens `source` and takes of it what `selection` says.
-pub fn open(source: &Source, selection: &Selection) -> Result<Opened, JobError> {
-    open_with(source, selection, Resources::default())
-}
-
-/// As [`open`], within `resources`.
-pub fn open_with(source: &Source, selection: &Selection, resources: Resources) -> Result<Opened, JobError> {
-    match source {
-        Source::Directory(path) => open_directory(path, selection, resources),
-        Source::File { path, kind } => Err(JobError::Other(format!("{}: {kind:?}", shown(path)))),
-    }
-}
-
-fn open_directory(path: &Path, selection: &Selection, resources: Resources) -> Result<Opened, JobError> {
-    let mut options = selection.scan_options();
-    options.threads = resources.threads;
-    if path == Path::new("/") {
-        options.leave_out.extend(KERNEL_TREES.iter().map(|name| name.as_bytes().to_vec()));
-    }
-    let scan = scan::scan(path, &options)?;
-    let tree = Arc::new(scan.tree);
-    let max_open = HostFiles::default_max_open() / resources.sharers.max(1);
-    let content = Arc::new(HostFiles::new(scan.root, Arc::clone(&tree), max_open));
-    let opened = Opened { tree, content, report: scan.report, notes: Vec::new(), original: None };
-    let mut rest = selection.after_scan();
-    if let Some(only) = &mut rest.only {
-        // A trace on this host names files by the host's paths.
-        let names = [std::path::absolute(path).ok(), path.canonicalize().ok()];
-        for name in names.iter().flatten() {
-            *only = Arc::new(only.beneath(name.as_os_str().as_bytes()));
-        }
-    }
-    opened.select(path, &rest)
-}
-
-/// Directories of `/` that belong to its kernel or to this boot, and that a guest has its own of.
-pub(crate) const KERNEL_TREES: [&str; 5] = ["proc", "sys", "dev", "run", "tmp"];
-
-impl Opened {
-    /// What `selection` leaves of it.
-    fn select(self, path: &Path, selection: &Selection) -> Result<Opened, JobError> {
-        if selection.is_all() {
-            return Ok(self);
-        }
-        let read: &ReadFile<'_> = &|inode: InodeId, most: u64| {
-            let mut text = vec![0; self.tree.inode(inode).size().min(most) as usize];
-            read_content(&*self.content, inode, 0, &mut text).ok().map(|()| text)
-        };
-        let selected = select(&self.tree, selection, read)
-            .map_err(|error| JobError::Other(format!("{}: {error}", shown(path))))?;
-        let mut opened = Opened {
-            tree: Arc::new(selected.tree),
-            content: Arc::new(Renumbered::new(self.content, selected.origins)),
-            original: Some(self.original.unwrap_or(self.tree)),
-            ..self
-        };
-        opened.report.filtered += selected.filtered;
-        if let Some(first) = selected.missing.first() {
-            let count = selected.missing.len();
-            let first = String::from_utf8_lossy(first);
-            let first = shown(Path::new(&*first));
-            opened
-                .notes
-                .push(format!("{count} of the paths in --only are not in {}; the first is {first}", shown(path)));
-        }
-        Ok(opened)
-    }
-}
+#[cfg(test)]
+mod tests;

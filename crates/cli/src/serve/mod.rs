@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use inarch_jobs::Writes;
 use inarch_jobs::serve::ServedTree;
 use inarch_jobs::source::Source;
+use inarch_jobs::{FileSystem, Writes};
 
 use crate::source::{SRC_HELP, SourceArguments};
 
@@ -25,7 +25,7 @@ pub struct ServeArguments {
 /// The ways to serve.
 #[derive(Subcommand, Debug)]
 pub enum Offering {
-    /// As a vhost-user-blk disk with an ext4 file system
+    /// As a vhost-user-blk disk with a file system
     Blk(blk::BlkArguments),
     /// As a network block device, for whatever speaks NBD
     Nbd(nbd::NbdArguments),
@@ -37,6 +37,10 @@ pub struct TreeArguments {
     /// What to serve: a directory, an archive or an image
     #[arg(value_name = "SRC", long_help = SRC_HELP)]
     pub source: OsString,
+
+    /// The file system that it is offered as; only ext4 can be written to
+    #[arg(long, value_name = "ext4|erofs|squashfs", default_value = "ext4")]
+    pub format: FileSystem,
 
     /// Refuse writes
     #[arg(long, conflicts_with = "overlay")]
@@ -63,7 +67,7 @@ impl TreeArguments {
             (false, None) => Writes::ThrownAway(self.overlay_dir),
         };
         let source = Source::parse(&self.source)?;
-        Ok(ServedTree { source, selection: self.filters.selection(&[])?, writes })
+        Ok(ServedTree { source, selection: self.filters.selection(&[])?, format: self.format, writes })
     }
 }
 

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 
 use super::{Root, RunRequest};
 use crate::JobError;
-use crate::device::{Recipe, Writes};
+use crate::device::{FileSystem, Recipe, Writes};
 use crate::source::{KERNEL_TREES, Source};
 
 /// A tree and where the guest mounts it.
@@ -76,7 +76,7 @@ fn disk(
     (source, destination, selection, read_only): (Source, PathBuf, Selection, bool),
 ) -> Disk {
     let writes = if read_only { Writes::Refused } else { Writes::ThrownAway(request.overlay_dir.clone()) };
-    let recipe = Recipe { source, selection, threads: 0, writes, ordinal, disks };
+    let recipe = Recipe { source, selection, threads: 0, format: FileSystem::Ext4, writes, ordinal, disks };
     Disk { recipe, destination, read_only, serial: format!("inarch-{ordinal}") }
 }
 

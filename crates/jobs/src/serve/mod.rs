@@ -13,6 +13,7 @@ mod socket;
 
 use inarch_tree::select::Selection;
 
+use crate::device::FileSystem;
 use crate::device::Recipe;
 pub use crate::device::Writes;
 use crate::source::Source;
@@ -28,6 +29,8 @@ pub struct ServedTree {
     pub source: Source,
     /// What of it is taken.
     pub selection: Selection,
+    /// The file system that it is offered as.
+    pub format: FileSystem,
     /// What becomes of the guest's writes.
     pub writes: Writes,
 }
@@ -38,6 +41,7 @@ impl ServedTree {
             source: self.source.clone(),
             selection: self.selection.clone(),
             threads: 0,
+            format: self.format,
             writes: self.writes.clone(),
             ordinal: 0,
             disks: 1,
@@ -45,13 +49,14 @@ impl ServedTree {
     }
 
     fn read_only(&self) -> bool {
-        matches!(self.writes, Writes::Refused)
+        matches!(self.writes, Writes::Refused) || !self.format.is_writable()
     }
 
     /// What a guest types to use the disk.
     fn mount_command(&self) -> String {
         let option = if self.read_only() { "-o ro " } else { "" };
-        format!("mount -t ext4 {option}/dev/disk/by-id/virtio-{SERIAL} /mnt")
+        let format = self.format.name();
+        format!("mount -t {format} {option}/dev/disk/by-id/virtio-{SERIAL} /mnt")
     }
 }
 

@@ -1,0 +1,197 @@
+//! Opening a source: a tree, where its content lies, and what makes it the same another time.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use inarch_block::{BackingFile, Content, HostFiles, Renumbered, read_content};
+use inarch_format::{ReadError, ext4, tar};
+use inarch_tree::scan::{self, Report};
+use inarch_tree::select::{ReadFile, Selection, select};
+use inarch_tree::{InodeId, Tree};
+use sha2::{Digest, Sha256};
+
+use super::{FileKind, Source};
+use crate::JobError;
+use crate::notes::shown;
+
+/// An opened source: what was selected of it.
+pub struct Opened {
+    /// Names, attributes and sizes.
+    pub tree: Arc<Tree>,
+    /// What the tree's regular files hold.
+    pub content: Arc<dyn Content>,
+    /// What a directory's scan left out, and why; of any source, how many names the filter took out.
+    pub report: Report,
+    /// What else the user should know, a line each.
+    pub notes: Vec<String>,
+    /// The tree before it was selected from, where that makes a difference.
+    pub(crate) original: Option<Arc<Tree>>,
+    /// What besides the tree tells one moment of the source from another: the content of an archive may change and its
+    /// names stay. Of a pipe it is there only if [`Resources::stamp`] asked for it.
+    pub(crate) stamp: Vec<u8>,
+}
+
+/// What opening a source may use of this process, and what of it is wanted.
+#[derive(Clone, Debug)]
+pub struct Resources {
+    /// Threads of a scan; as many as there are processors where it is 0.
+    pub threads: usize,
+    /// How many sources share this process's descriptors, at least 1.
+    pub sharers: usize,
+    /// Where a compressed archive, or one from a pipe, is unpacked, into a file without a name.
+    pub spool_directory: PathBuf,
+    /// Whether the source must be known again another time: a pipe's bytes are hashed for it.
+    pub stamp: bool,
+}
+
+impl Default for Resources {
+    /// Every processor, for one source that is used once.
+    fn default() -> Resources {
+        Resources { threads: 0, sharers: 1, spool_directory: spool_directory(), stamp: false }
+    }
+}
+
+/// Where archives are unpacked unless something else is said: `TMPDIR`, or /var/tmp, which is no memory.
+fn spool_directory() -> PathBuf {
+    let named = std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    named.unwrap_or_else(|| PathBuf::from("/var/tmp"))
+}
+
+/// Opens `source` and takes of it what `selection` says.
+pub fn open(source: &Source, selection: &Selection) -> Result<Opened, JobError> {
+    open_with(source, selection, &Resources::default())
+}
+
+/// As [`open`], within `resources`.
+pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, JobError> {
+    let fail = |error| JobError::Read { path: source.path().to_owned(), error };
+    let cannot_open = |error| JobError::path(source.path(), "cannot open it", error);
+    match source {
+        Source::Directory(path) => open_directory(path, selection, resources),
+        Source::File { path, kind } => {
+            let file = File::open(path).map_err(cannot_open)?;
+            let stamp = stamp(&file).map_err(cannot_open)?;
+            let opened = open_file(file, path, *kind, resources).map_err(fail)?;
+            Opened { stamp, ..opened.into() }.select(source, selection)
+        }
+        Source::Pipe(path) => {
+            let input = File::open(path).map_err(cannot_open)?;
+            open_stream(input, resources).map_err(fail)?.select(source, selection)
+        }
+        Source::StandardInput => open_stream(io::stdin().lock(), resources).map_err(fail)?.select(source, selection),
+    }
+}
+
+impl From<inarch_format::Opened> for Opened {
+    fn from(opened: inarch_format::Opened) -> Opened {
+        let inarch_format::Opened { tree, content, notes } = opened;
+        Opened { tree, content, notes, report: Report::default(), original: None, stamp: Vec::new() }
+    }
+}
+
+fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> Result<Opened, JobError> {
+    let mut options = selection.scan_options();
+    options.threads = resources.threads;
+    if path == Path::new("/") {
+        options.leave_out.extend(KERNEL_TREES.iter().map(|name| name.as_bytes().to_vec()));
+    }
+    let scan = scan::scan(path, &options)?;
+    let tree = Arc::new(scan.tree);
+    let max_open = HostFiles::default_max_open() / resources.sharers.max(1);
+    let content = Arc::new(HostFiles::new(scan.root, Arc::clone(&tree), max_open));
+    let opened = Opened { report: scan.report, ..inarch_format::Opened { tree, content, notes: Vec::new() }.into() };
+    let mut rest = selection.after_scan();
+    if let Some(only) = &mut rest.only {
+        // A trace on this host names files by the host's paths.
+        let names = [std::path::absolute(path).ok(), path.canonicalize().ok()];
+        for name in names.iter().flatten() {
+            *only = Arc::new(only.beneath(name.as_os_str().as_bytes()));
+        }
+    }
+    opened.select(&Source::Directory(path.to_owned()), &rest)
+}
+
+/// Directories of `/` that belong to its kernel or to this boot, and that a guest has its own of.
+pub(crate) const KERNEL_TREES: [&str; 5] = ["proc", "sys", "dev", "run", "tmp"];
+
+fn open_file(
+    file: File,
+    path: &Path,
+    kind: FileKind,
+    resources: &Resources,
+) -> Result<inarch_format::Opened, ReadError> {
+    let backing = |file| match BackingFile::new(file, path.to_owned()) {
+        Ok(backing) => Ok(Arc::new(backing)),
+        Err(error) => Err(ReadError::Io { offset: 0, error }),
+    };
+    match kind {
+        FileKind::Tar | FileKind::CompressedTar => tar::open_file(file, path, &resources.spool_directory),
+        FileKind::Ext4 => ext4::open(backing(file)?),
+        FileKind::Erofs | FileKind::Squashfs => {
+            Err(ReadError::Format { format: "image", reason: format!("{kind:?} images are not read") })
+        }
+    }
+}
+
+/// What tells one state of an archive or image from another.
+fn stamp(file: &File) -> io::Result<Vec<u8>> {
+    let metadata = file.metadata()?;
+    let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+    let numbers = [metadata.ino(), metadata.len()].into_iter().map(u64::to_le_bytes);
+    Ok(numbers.chain(times.map(i64::to_le_bytes)).flatten().collect())
+}
+
+fn open_stream(input: impl Read, resources: &Resources) -> Result<Opened, ReadError> {
+    let mut input = Hashing { input, hash: resources.stamp.then(Sha256::new) };
+    let opened = tar::open_stream(&mut input, &resources.spool_directory)?;
+    let stamp = input.hash.map(|hash| hash.finalize().to_vec()).unwrap_or_default();
+    Ok(Opened { stamp, ..opened.into() })
+}
+
+/// Passes bytes on, and hashes them if that is wanted.
+struct Hashing<R> {
+    input: R,
+    hash: Option<Sha256>,
+}
+
+impl<R: Read> Read for Hashing<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let got = self.input.read(buffer)?;
+        if let (Some(hash), Some(bytes)) = (&mut self.hash, buffer.get(..got)) {
+            hash.update(bytes);
+        }
+        Ok(got)
+    }
+}
+
+impl Opened {
+    /// What `selection` leaves of it.
+    fn select(self, source: &Source, selection: &Selection) -> Result<Opened, JobError> {
+        if selection.is_all() {
+            return Ok(self);
+        }
+        let read: &ReadFile<'_> = &|inode: InodeId, most: u64| {
+            let mut text = vec![0; self.tree.inode(inode).size().min(most) as usize];
+            read_content(&*self.content, inode, 0, &mut text).ok().map(|()| text)
+        };
+        let selected =
+            select(&self.tree, selection, read).map_err(|error| JobError::Other(format!("{source}: {error}")))?;
+        let mut opened = Opened {
+            tree: Arc::new(selected.tree),
+            content: Arc::new(Renumbered::new(self.content, selected.origins)),
+            original: Some(self.tree),
+            ..self
+        };
+        opened.report.filtered += selected.filtered;
+        if let Some(first) = selected.missing.first() {
+            let count = selected.missing.len();
+            let first = shown(Path::new(&*String::from_utf8_lossy(first)));
+            opened.notes.push(format!("{source}: {count} of the paths of --only are not in it; the first is {first}"));
+        }
+        Ok(opened)
+    }
+}

@@ -1,0 +1,79 @@
+use super::*;
+
+fn parse(path: &Path) -> Result<Source, String> {
+    Source::parse(path.as_os_str()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_source_is_told_by_what_it_is_and_not_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |name: &str, offset: usize, magic: &[u8]| {
+        let path = dir.path().join(name);
+        let mut bytes = vec![1; 70_000];
+        bytes[offset..offset + magic.len()].copy_from_slice(magic);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let kinds = [
+        (257, &b"ustar\0"[..], FileKind::Tar),
+        (257, b"ustar  ", FileKind::Tar),
+        (0, b"\x1f\x8b\x08", FileKind::CompressedTar),
+        (0, b"\x28\xb5\x2f\xfd", FileKind::CompressedTar),
+        (0, b"\xfd7zXZ\0", FileKind::CompressedTar),
+        (1080, b"\x53\xef", FileKind::Ext4),
+        (1024, b"\xe2\xe1\xf5\xe0", FileKind::Erofs),
+        (0, b"hsqs", FileKind::Squashfs),
+    ];
+    for (offset, magic, kind) in kinds {
+        let path = with("x.zip", offset, magic);
+        assert_eq!(parse(&path).unwrap(), Source::File { path, kind });
+    }
+    let path = dir.path().to_owned();
+    assert_eq!(parse(&path).unwrap(), Source::Directory(path));
+    assert_eq!(parse(Path::new("-")).unwrap(), Source::StandardInput);
+
+    for (offset, magic, what) in [
+        (0, &b"QFI\xfb"[..], "qcow2"),
+        (512, b"EFI PART", "partition table"),
+        (0x10040, b"_BHRfS_M", "btrfs"),
+        (0, b"PK\x03\x04", "ZIP"),
+        (0, b"BZh9", "bzip2"),
+        (0, b"\x01\x01", "no known kind"),
+    ] {
+        let error = parse(&with("x.tar", offset, magic)).unwrap_err();
+        assert!(error.contains(what) && error.contains("; a source is a directory, a tar archive"), "{error}");
+    }
+}
+
+#[test]
+fn a_tar_of_before_ustar_is_known_by_its_checksum_and_an_empty_one_by_its_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let mut header = [0; 1024];
+    header[..4].copy_from_slice(b"name");
+    header[148..156].fill(b' ');
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    fs::write(&path, header).unwrap();
+    assert_eq!(parse(&path).unwrap(), Source::File { path: path.clone(), kind: FileKind::Tar });
+    header[0] = b'g';
+    fs::write(&path, header).unwrap();
+    assert!(parse(&path).is_err());
+    fs::write(&path, [0; 1024]).unwrap();
+    assert_eq!(parse(&path).unwrap(), Source::File { path: path.clone(), kind: FileKind::Tar });
+    fs::write(&path, "").unwrap();
+    assert!(parse(&path).unwrap_err().contains("is empty"));
+}
+
+#[test]
+fn a_volume_of_an_image_is_refused_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.img");
+    fs::write(&path, "x").unwrap();
+    let named = dir.path().join("disk.img:root");
+    assert!(parse(&named).unwrap_err().contains("disk.img:root: a volume of a disk image"));
+    // A file that is so called is that file.
+    fs::write(&named, [0; 1024]).unwrap();
+    assert!(parse(&named).is_ok());
+    assert!(parse(&dir.path().join("none:root")).unwrap_err().contains("No such file"));
+}
