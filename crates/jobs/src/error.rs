@@ -70,6 +70,9 @@ pub enum JobError {
         /// Why not.
         reason: String,
     },
+    /// Nothing can be mounted there.
+    #[error(transparent)]
+    Mount(#[from] inarch_fuse::mount::MountError),
     /// An operation on a path failed.
     #[error("{}: {action}: {error}", shown(path))]
     Path {

@@ -55,6 +55,17 @@ impl StopHandle {
         self.state.stopped.load(Ordering::Acquire)
     }
 
+    /// Waits until the server is stopped.
+    pub fn wait(&self) -> io::Result<()> {
+        while !self.is_stopped() {
+            match poll(&mut [PollFd::new(&self.state.wakeup, PollFlags::IN)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
     /// Has `socket` shut down when the server is stopped, at once if it is stopped already, until what this gives is
     /// dropped. Fails if there are no more file descriptors.
     pub fn attach(&self, socket: impl AsFd) -> io::Result<Attached> {

@@ -1,6 +1,7 @@
 //! `inarch serve`: a tree for a virtual machine that someone else starts.
 
 mod blk;
+mod file;
 mod nbd;
 
 use std::ffi::OsString;
@@ -29,6 +30,8 @@ pub enum Offering {
     Blk(blk::BlkArguments),
     /// As a network block device, for whatever speaks NBD
     Nbd(nbd::NbdArguments),
+    /// As a file that is a raw image, for whatever opens one
+    File(file::FileArguments),
 }
 
 /// What is offered: the same for every way to serve.
@@ -76,5 +79,6 @@ pub fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     match arguments.offering {
         Offering::Blk(arguments) => blk::run(arguments),
         Offering::Nbd(arguments) => nbd::run(arguments),
+        Offering::File(arguments) => file::run(arguments),
     }
 }

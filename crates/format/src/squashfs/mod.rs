@@ -10,13 +10,9 @@
 //!    the files, then inodes, directories, the export table, owners, and extended attributes.
 //! 3. `render` makes any metadata block from the tree and those tables when it is read.
 
-mod codec;
 mod plan;
-mod read;
 mod render;
 mod spec;
-
-pub use read::open;
 
 use std::sync::Arc;
 

@@ -9,6 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use inarch_fuse::mount::{self, Mount};
+
 use crate::JobError;
 
 /// The first word of the child's command line; what follows is [`guard`]'s.
@@ -16,6 +18,8 @@ pub const GUARD_ARGUMENT: &str = "clear-away-at-end-of-input";
 
 /// What the second word can be.
 const SOCKET: &str = "socket";
+const MOUNT: &str = "mount";
+const MOUNT_ON_OWN_FILE: &str = "mount-on-own-file";
 
 /// The child, seen from the server.
 pub(super) struct Guard {
@@ -29,6 +33,13 @@ impl Guard {
         let inode =
             path.symlink_metadata().map_err(|error| JobError::path(&path, "cannot see the socket", error))?.ino();
         Guard::start(&path, &[SOCKET.as_ref(), path.as_os_str(), inode.to_string().as_ref()])
+    }
+
+    /// For a mount; `own_file` if its mount point is a file that was made for it, and goes with it.
+    pub fn of_mount(mount: &Mount, own_file: bool) -> Result<Guard, JobError> {
+        let kind = if own_file { MOUNT_ON_OWN_FILE } else { MOUNT };
+        let device = mount.device().to_string();
+        Guard::start(mount.point(), &[kind.as_ref(), mount.point().as_os_str(), device.as_ref()])
     }
 
     fn start(path: &Path, words: &[&OsStr]) -> Result<Guard, JobError> {
@@ -63,8 +74,23 @@ pub fn guard(words: &[OsString]) {
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     match words {
         [kind, path, inode] if kind == SOCKET => remove_socket(path.as_ref(), &inode.to_string_lossy()),
+        [kind, point, device] if kind == MOUNT || kind == MOUNT_ON_OWN_FILE => {
+            if let Ok(device) = device.to_string_lossy().parse() {
+                let _ = mount::unmount_device(point.as_ref(), device);
+            }
+            if kind == MOUNT_ON_OWN_FILE {
+                remove_empty_file(point.as_ref());
+            }
+        }
         // Nobody is left to be told.
         _ => {}
+    }
+}
+
+/// Removes the file at `path`, if there is nothing in it.
+pub(super) fn remove_empty_file(path: &Path) {
+    if path.symlink_metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0) {
+        let _ = std::fs::remove_file(path);
     }
 }
 

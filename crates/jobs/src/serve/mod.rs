@@ -5,6 +5,7 @@
 //! until it is told to stop, and at the end names what changed meanwhile.
 
 pub mod blk;
+pub mod file;
 mod guard;
 mod making;
 pub mod nbd;

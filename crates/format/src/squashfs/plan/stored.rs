@@ -216,6 +216,7 @@ impl Planner<'_> {
         let places = Places { numbers: &self.inventory.numbers, positions: &self.positions };
         let root = Starts::Stored.reference(places.position(InodeId::ROOT).into());
         let superblock = Superblock {
+            fragments: 0.into(),
             compressor: compressor::GZIP.into(),
             flags: stored_flags(sets > 0).into(),
             root: root.0.into(),
@@ -226,9 +227,7 @@ impl Planner<'_> {
             directory_table: start_of(Part::Directories).into(),
             fragment_table: start_of(Part::Exports).into(),
             export_table: start_of(Part::ExportIndex).into(),
-            mtime: mtime.unwrap_or(self.inventory.newest_mtime).into(),
-            ids: (self.inventory.ids.len() as u16).into(),
-            ..Superblock::new(self.inventory.numbers.count(), self.block_size)
+            ..Superblock::new(&self.inventory, self.block_size, mtime)
         };
         let tables = Tables {
             tree: Arc::clone(tree),
@@ -248,4 +247,22 @@ fn stored_flags(xattrs: bool) -> u16 {
     let kept = flags::STORED_INODES | flags::STORED_DATA | flags::STORED_FRAGMENTS | flags::STORED_XATTRS;
     let none = if xattrs { 0 } else { flags::NO_XATTRS };
     kept | flags::STORED_IDS | flags::NO_FRAGMENTS | flags::EXPORTABLE | none
+}
+
+impl Superblock {
+    /// With what both kinds of image have, and zeros.
+    pub(crate) fn new(inventory: &Inventory, block_size: u32, mtime: Option<u32>) -> Superblock {
+        use crate::squashfs::spec::superblock::MAGIC;
+        use zerocopy::FromZeros;
+        Superblock {
+            magic: MAGIC.into(),
+            inodes: inventory.numbers.count().into(),
+            mtime: mtime.unwrap_or(inventory.newest_mtime).into(),
+            block_size: block_size.into(),
+            block_log: (block_size.trailing_zeros() as u16).into(),
+            ids: (inventory.ids.len() as u16).into(),
+            major: 4.into(),
+            ..Superblock::new_zeroed()
+        }
+    }
 }

@@ -18,9 +18,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use inarch_block::{BackedFiles, Backing};
-use inarch_tree::{BuildError, Extents, Tree};
 
-pub(crate) use index::{Archive, Whiteouts, index};
+use index::{Whiteouts, index};
 
 use crate::assemble::Assembly;
 use crate::notes::Notes;
@@ -46,26 +45,20 @@ pub fn open_stream(input: impl Read, spool_directory: &Path) -> Result<Opened, R
 pub fn open(backing: Arc<dyn Backing>) -> Result<Opened, ReadError> {
     let mut assembly = Assembly::new();
     let mut notes = Notes::default();
-    index(Archive::whole(&*backing), Whiteouts::Names, &mut assembly, &mut notes)?;
-    opened(assembly, vec![backing], notes)
+    index(&*backing, 0, Whiteouts::Names, &mut assembly, &mut notes)?;
+    opened(assembly, vec![backing], notes, "tar")
 }
 
-/// The files of a plain tar archive, and where in it their bytes lie.
-pub(crate) fn read_archive(backing: &dyn Backing) -> Result<(Tree, Extents), ReadError> {
-    let mut assembly = Assembly::new();
-    index(Archive::whole(backing), Whiteouts::Names, &mut assembly, &mut Notes::default())?;
-    assembly.finish().map_err(too_much)
-}
-
-/// What an assembly of archives comes to.
-pub(crate) fn opened(assembly: Assembly, backings: Vec<Arc<dyn Backing>>, notes: Notes) -> Result<Opened, ReadError> {
-    let (tree, extents) = assembly.finish().map_err(too_much)?;
+/// What an assembly of archives comes to; `format` names them in errors.
+fn opened(
+    assembly: Assembly,
+    backings: Vec<Arc<dyn Backing>>,
+    notes: Notes,
+    format: &'static str,
+) -> Result<Opened, ReadError> {
+    let failed = |error: inarch_tree::BuildError| ReadError::Format { format, reason: error.to_string() };
+    let (tree, extents) = assembly.finish().map_err(failed)?;
     let tree = Arc::new(tree);
     let content = Arc::new(BackedFiles::new(Arc::clone(&tree), extents, backings));
     Ok(Opened { tree, content, notes: notes.into_lines() })
-}
-
-/// An assembly is a tree unless it does not fit one.
-fn too_much(error: BuildError) -> ReadError {
-    ReadError::Format { format: "tar", reason: error.to_string() }
 }

@@ -1,0 +1,169 @@
+//! Mounting and unmounting: by mount(2) where that is permitted, by fusermount3, which is set-user-ID, where not.
+
+mod helper;
+mod table;
+
+use std::ffi::CString;
+use std::fs::Metadata;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, unmount};
+
+use crate::session::DEVICE;
+pub use table::DeviceNumber;
+
+/// What mount tables show as source and type.
+const NAME: &str = "inarch";
+const TYPE: &str = "fuse.inarch";
+
+/// Why nothing could be mounted or unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The mount point is not one that we can use.
+    #[error("{}: cannot be a mount point: {reason}", path.display())]
+    Point {
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// There is no `/dev/fuse`.
+    #[error("{DEVICE}: {0}; the kernel's module fuse is needed (modprobe fuse)")]
+    Device(io::Error),
+    /// The system refused.
+    #[error("{}: cannot mount there: {error}", path.display())]
+    Refused {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Without privilege it takes a program that is not there.
+    #[error(
+        "{}: mounting takes root, or the program fusermount3 of the package fuse3, which is not installed",
+        path.display()
+    )]
+    NoHelper {
+        /// Where to mount.
+        path: PathBuf,
+    },
+    /// That program said no.
+    #[error("{}: fusermount3 cannot mount there: {reason}", path.display())]
+    Helper {
+        /// Where to mount.
+        path: PathBuf,
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// A mounted connection.
+#[derive(Debug)]
+pub struct Mount {
+    point: PathBuf,
+    device: DeviceNumber,
+}
+
+/// Whether something was still used when it was unmounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    /// Nothing was; nobody can have an answer outstanding.
+    Clean,
+    /// Something was: it is gone from the file tree, and whoever has it open still reaches the server while that lives.
+    InUse,
+}
+
+impl Mount {
+    /// Mounts on `point`, an absolute path of a directory, or of a regular file, which is then what the mounted root is.
+    /// Gives the descriptor that a [`Session`](crate::Session) serves: until it does, whoever looks at the mount
+    /// point waits.
+    pub fn new(point: &Path, read_only: bool) -> Result<(Mount, OwnedFd), MountError> {
+        let refuse = |reason: String| MountError::Point { path: point.to_owned(), reason };
+        let metadata = point.symlink_metadata().map_err(|error| refuse(error.to_string()))?;
+        if !metadata.is_dir() && !metadata.is_file() {
+            return Err(refuse(format!("it is {}, not a file or directory", kind(&metadata))));
+        }
+        let fd = match mount_directly(point, &metadata, read_only) {
+            Err(MountError::Refused { error, .. }) if error.kind() == io::ErrorKind::PermissionDenied => {
+                helper::mount(point, read_only)?
+            }
+            result => result?,
+        };
+        let device = table::mounted(point).filter(|(_, kind)| kind == TYPE).map(|(device, _)| device);
+        let device = device.ok_or_else(|| refuse("another mount covers it".into()))?;
+        Ok((Mount { point: point.to_owned(), device }, fd))
+    }
+
+    /// Where it is.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// What tells it from other mounts at the same place.
+    pub fn device(&self) -> DeviceNumber {
+        self.device
+    }
+
+    /// Takes it away, whether it is in use or not.
+    pub fn unmount(self) -> Result<Unmounted, MountError> {
+        unmount_device(&self.point, self.device)
+    }
+}
+
+/// Takes the mount with this number at `point` away, unless somebody else did already.
+pub fn unmount_device(point: &Path, device: DeviceNumber) -> Result<Unmounted, MountError> {
+    if table::mounted(point).is_none_or(|(there, _)| there != device) {
+        return Ok(Unmounted::Clean);
+    }
+    match unmount_either_way(point, false) {
+        Ok(()) => Ok(Unmounted::Clean),
+        // Whatever the reason is: detached, nobody new finds it.
+        Err(_) => unmount_either_way(point, true).map(|()| Unmounted::InUse),
+    }
+}
+
+fn unmount_either_way(point: &Path, detach: bool) -> Result<(), MountError> {
+    let flags = if detach { UnmountFlags::NOFOLLOW | UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
+    match unmount(point, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::PERM) => helper::unmount(point, detach),
+        Err(errno) => Err(MountError::Refused { path: point.to_owned(), error: errno.into() }),
+    }
+}
+
+/// Mounts by mount(2), which takes `CAP_SYS_ADMIN`.
+fn mount_directly(point: &Path, metadata: &Metadata, read_only: bool) -> Result<OwnedFd, MountError> {
+    let device = open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| MountError::Device(errno.into()))?;
+    // Others than us have access as the file's permissions say, which the kernel checks.
+    let options = format!(
+        "fd={},rootmode={:o},user_id={},group_id={},allow_other,default_permissions",
+        device.as_raw_fd(),
+        metadata.mode() & 0o170_000,
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    let options = CString::new(options).map_err(|error| MountError::Device(error.into()))?;
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    if read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    rustix::mount::mount(NAME, point, TYPE, flags, Some(&*options))
+        .map_err(|errno| MountError::Refused { path: point.to_owned(), error: errno.into() })?;
+    Ok(device)
+}
+
+fn kind(metadata: &Metadata) -> &'static str {
+    let kind = metadata.file_type();
+    match () {
+        () if kind.is_symlink() => "a symlink",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_block_device() || kind.is_char_device() => "a device",
+        () => "a special file",
+    }
+}

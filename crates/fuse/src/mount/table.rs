@@ -1,0 +1,89 @@
+//! What is mounted where: `/proc/self/mountinfo` (Linux's Documentation/filesystems/proc.rst, section 3.5).
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::str::FromStr;
+
+/// A mounted file system's number: no two that are mounted at a time have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceNumber {
+    major: u32,
+    minor: u32,
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+impl FromStr for DeviceNumber {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<DeviceNumber, Self::Err> {
+        let (major, minor) = text.split_once(':').unwrap_or((text, ""));
+        Ok(DeviceNumber { major: major.parse()?, minor: minor.parse()? })
+    }
+}
+
+/// What is mounted at `point`, an absolute path, above all else there; and its type. Asks nothing of the file system,
+/// whose server may be dead.
+pub fn mounted(point: &Path) -> Option<(DeviceNumber, String)> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    // The last one covers those before.
+    table.split(|byte| *byte == b'\n').rev().find_map(|line| parse(line, point.as_os_str().as_bytes()))
+}
+
+/// Number and type of the mount on this line of the table, if it is at `point`.
+fn parse(line: &[u8], point: &[u8]) -> Option<(DeviceNumber, String)> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let device = words.nth(2)?;
+    if unescape(words.nth(1)?) != point {
+        return None;
+    }
+    // Optional words end with a dash.
+    words.find(|word| *word == b"-")?;
+    let kind = words.next()?;
+    Some((std::str::from_utf8(device).ok()?.parse().ok()?, String::from_utf8_lossy(kind).into_owned()))
+}
+
+/// Blanks, line breaks and backslashes are written as octal numbers.
+fn unescape(word: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((first, behind)) = rest.split_first() {
+        let number = behind.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match number.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *first == b'\\') {
+            Some(byte) => {
+                out.push(byte);
+                rest = behind.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_table_is_understood() {
+        let line = br"98 35 0:47 / /tmp/a\040b\134 rw,nosuid shared:42 - fuse.inarch inarch rw,user_id=0";
+        let found = parse(line, br"/tmp/a b\").unwrap();
+        assert_eq!((found.0.to_string(), found.1.as_str()), ("0:47".to_owned(), "fuse.inarch"));
+        assert!(parse(line, b"/tmp/a").is_none());
+        assert!(parse(b"98 35 0:47", b"/tmp/a").is_none());
+    }
+
+    #[test]
+    fn the_roots_mount_is_found() {
+        assert!(mounted(Path::new("/")).is_some());
+        assert!(mounted(Path::new("/no such mount")).is_none());
+    }
+}

@@ -1,0 +1,74 @@
+//! A descriptor of `/dev/fuse`: one thread's way to the kernel.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, read, writev};
+use zerocopy::IntoBytes;
+
+use crate::wire::structs::OutHeader;
+
+/// Where the kernel's requests come from.
+pub(crate) const DEVICE: &str = "/dev/fuse";
+
+/// One descriptor of the connection.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    device: OwnedFd,
+}
+
+impl Channel {
+    /// The descriptor that was mounted.
+    pub fn new(device: OwnedFd) -> Channel {
+        Channel { device }
+    }
+
+    /// Another descriptor of the same connection, so that two threads do not wait for one lock in the kernel. A request
+    /// must be answered where it was read.
+    pub fn try_clone(&self) -> io::Result<Channel> {
+        let device = open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        clone_connection(&device, &self.device)?;
+        Ok(Channel { device })
+    }
+
+    /// Waits for the next request; nothing when the connection has ended.
+    pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
+        loop {
+            match read(&self.device, &mut *buffer) {
+                Ok(length) => return Ok(buffer.get(..length)),
+                // ENOENT: the request was interrupted before it could be read.
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                // Unmounted, or aborted.
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Answers a request. An answer that nobody waits for any more is no error.
+    pub fn reply(&self, header: OutHeader, payload: &[u8]) -> io::Result<()> {
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(payload)];
+        loop {
+            match writev(&self.device, &parts) {
+                Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => return Ok(()),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+/// Makes `new`, a fresh descriptor of the device, one of the connection that `old` is of.
+#[allow(unsafe_code, reason = "an ioctl")]
+fn clone_connection(new: &OwnedFd, old: &OwnedFd) -> io::Result<()> {
+    use rustix::ioctl::{Setter, ioctl, opcode};
+    /// `FUSE_DEV_IOC_CLONE` of Linux's include/uapi/linux/fuse.h: `_IOR(229, 0, uint32_t)`.
+    const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
+    let old = u32::try_from(old.as_fd().as_raw_fd()).map_err(|_| Errno::BADF)?;
+    // SAFETY: the kernel reads one u32, a descriptor's number, from the pointer (fuse_dev_ioctl_clone in
+    // fs/fuse/dev.c; that it is declared as one that is written to is the kernel's mistake), and `Setter` passes
+    // a pointer to one.
+    unsafe { ioctl(new, Setter::<CLONE, u32>::new(old)) }?;
+    Ok(())
+}

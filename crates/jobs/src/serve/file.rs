@@ -1,0 +1,159 @@
+//! `serve file`: the device as a file that is a raw image, in a FUSE mount.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use inarch_fuse::mount::{Mount, MountError, Unmounted};
+use inarch_fuse::{ImageFile, ImageName, Session, SessionOptions};
+use inarch_vm::machine::raw_file_arguments;
+use inarch_vm::qemu::shell_word;
+
+use super::guard::{Guard, remove_empty_file};
+use super::making::Making;
+use super::signals::stop_on_signals;
+use super::{SERIAL, ServedTree, introduce};
+use crate::JobError;
+use crate::notes::{say, shown};
+
+/// The image's name where a directory is the mount point.
+const NAME_IN_DIRECTORY: &str = "disk.raw";
+
+/// What to serve, and where.
+#[derive(Clone, Debug)]
+pub struct FileRequest {
+    /// What is offered.
+    pub tree: ServedTree,
+    /// An empty or new file, which the image takes the place of, or an empty directory, which it appears in.
+    pub target: PathBuf,
+}
+
+/// The arguments that QEMU needs to have the disk, on one line, quoted for a shell.
+pub fn qemu_arguments(request: &FileRequest) -> Result<String, JobError> {
+    let path = resolve(&request.target)?;
+    let image = if path.is_dir() { path.join(NAME_IN_DIRECTORY) } else { path };
+    Ok(raw_file_arguments(&image, request.tree.read_only(), SERIAL))
+}
+
+/// Serves until SIGINT or SIGTERM, or until somebody unmounts it. Says on standard error how to use the image, and at
+/// the end which files changed meanwhile.
+pub fn serve(request: &FileRequest) -> Result<(), JobError> {
+    let path = resolve(&request.target)?;
+    let is_source = request.tree.source.path().canonicalize().is_ok_and(|source| source == path);
+    if is_source || request.tree.recipe().takes_in(&path) {
+        // The scan would wait for the mount, which waits for the scan.
+        let reason = "it lies in the tree that it is to show; name a place outside".to_owned();
+        return Err(MountError::Point { path, reason }.into());
+    }
+    let point = Point::take(path)?;
+    let stop = stop_on_signals()?;
+    let (mount, device) = Mount::new(&point.path, request.tree.read_only())?;
+    let mut guard = Guard::of_mount(&mount, point.is_ours)?;
+    let making = Making::start(&request.tree, &stop);
+    let image = ImageFile::new(making.pending(), point.name(), request.tree.read_only(), stop.clone());
+    let session = Session::new(device, Arc::new(image), SessionOptions::default());
+    let at_end = stop.clone();
+    let session = thread::spawn(move || {
+        let ended = session.run();
+        at_end.stop();
+        ended
+    });
+    introduce(&usage(request, &point.image())?);
+    stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
+    // Whoever waits for the device waits for nothing.
+    making.pending().wake();
+    let unmounted = mount.unmount();
+    guard.release();
+    making.finish()?;
+    match unmounted? {
+        Unmounted::Clean => {
+            let ended = session.join().unwrap_or(Ok(()));
+            ended.map_err(|error| JobError::Other(format!("{}: {error}", shown(&point.path))))
+        }
+        Unmounted::InUse => {
+            say(format_args!("{} was in use: whoever has it open gets errors from now on", shown(&point.image())));
+            Ok(())
+        }
+    }
+}
+
+/// The path without symlinks, as mount tables show it; the last component need not exist.
+fn resolve(target: &Path) -> Result<PathBuf, JobError> {
+    let fail = |error| JobError::path(target, "cannot be a mount point", error);
+    match target.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let absolute = std::path::absolute(target).map_err(fail)?;
+            let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+                return Err(fail(error));
+            };
+            Ok(parent.canonicalize().map_err(fail)?.join(name))
+        }
+        result => result.map_err(fail),
+    }
+}
+
+/// A mount point that is ours to mount on.
+struct Point {
+    path: PathBuf,
+    is_directory: bool,
+    /// Whether it was made here.
+    is_ours: bool,
+}
+
+impl Point {
+    /// Takes what is at `path`, if nothing of it would be hidden, or makes a file there.
+    fn take(path: PathBuf) -> Result<Point, JobError> {
+        let refuse = |path: PathBuf, reason: &str| MountError::Point { path, reason: reason.to_owned() };
+        match path.metadata() {
+            Ok(metadata) if metadata.is_file() && metadata.len() > 0 => {
+                Err(refuse(path, "the file is not empty; name an empty or a new one").into())
+            }
+            Ok(metadata) if metadata.is_dir() && path.read_dir().is_ok_and(|mut entries| entries.next().is_some()) => {
+                Err(refuse(path, "the directory is not empty; name an empty one, or a new file").into())
+            }
+            Ok(metadata) => Ok(Point { is_directory: metadata.is_dir(), is_ours: false, path }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make(&path).map_err(|error| JobError::path(&path, "cannot make the file", error))?;
+                Ok(Point { path, is_directory: false, is_ours: true })
+            }
+            Err(error) => Err(JobError::path(&path, "cannot be a mount point", error)),
+        }
+    }
+
+    fn name(&self) -> ImageName {
+        if self.is_directory { ImageName::In(NAME_IN_DIRECTORY.into()) } else { ImageName::Root }
+    }
+
+    /// Where the image is.
+    fn image(&self) -> PathBuf {
+        if self.is_directory { self.path.join(NAME_IN_DIRECTORY) } else { self.path.clone() }
+    }
+}
+
+impl Drop for Point {
+    fn drop(&mut self) {
+        if self.is_ours {
+            remove_empty_file(&self.path);
+        }
+    }
+}
+
+fn make(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// How to use the image.
+fn usage(request: &FileRequest, image: &Path) -> Result<String, JobError> {
+    let quoted = shell_word(image.as_os_str());
+    let option = if request.tree.read_only() { ",ro" } else { "" };
+    Ok(format!(
+        "image:  {quoted}, raw, for any machine (cloud-hypervisor --disk path={quoted})\n\
+         QEMU:   {}\n\
+         guest:  {}\n\
+         host:   mount -o loop{option} {quoted} /mnt\n",
+        qemu_arguments(request)?,
+        request.tree.mount_command(),
+    ))
+}
