@@ -5,18 +5,20 @@
 //! 2. `batch` cuts them into pieces of work: neighbouring small parts that are gathered in one buffer, long runs of
 //!    one file, and gaps.
 //! 3. `parallel` gives the batches to threads. A buffer is filled from the parts' sources and written by one call,
-//!    which ends at a multiple of its size; a long run is shared with its file or copied by the kernel (`kernel`).
+//!    which ends at a multiple of its size; a long run is shared with its file where the file system can (`share`).
 //!    `sequential` does the same in order, for pipes.
+//! 4. `sink` writes: to a file past the page cache, where that proves to be faster.
 //!
 //! Zeros are never written: a file keeps its holes, a block device is told to zero the range.
 
 mod batch;
-#[allow(unsafe_code, reason = "the ioctl that shares a range of one file with another")]
-mod kernel;
+mod buffer;
 mod parallel;
 mod part;
 mod progress;
 mod sequential;
+#[allow(unsafe_code, reason = "the ioctl that shares a range of one file with another")]
+mod share;
 mod sink;
 mod verify;
 
@@ -24,11 +26,11 @@ use std::io;
 
 use inarch_tree::InodeId;
 
-pub use kernel::{CLONE_FROM, COPY_FROM};
 pub use parallel::write_parts;
 pub use part::{MapParts, Part, Placed};
 pub use progress::Progress;
 pub use sequential::stream_parts;
+pub use share::SHARE_FROM;
 pub use sink::{DeviceSink, FileSink, Sink};
 pub use verify::Verifier;
 

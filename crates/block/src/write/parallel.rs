@@ -4,14 +4,18 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::batch::{Batch, Batches, GATHER};
-use super::kernel::{KernelCopy, LongRun};
+use super::buffer::Buffer;
+use super::share::{LongRun, Sharing};
 use super::{Placed, Progress, Sink, Source, WriteError, Written};
 
-/// Threads at most: more of them wait for each other, as a file takes one write at a time.
+/// Threads at least: some wait for the disk while others read.
+const LEAST_THREADS: usize = 4;
+
+/// Threads at most: more of them wait for each other, as a file takes one write through the page cache at a time.
 const MOST_THREADS: usize = 16;
 
-/// Writes the parts of an image of `length` bytes to `sink`, by `threads` threads (as many as there are processors
-/// where it is 0). The parts come in ascending order and do not overlap.
+/// Writes the parts of an image of `length` bytes to `sink`, by `threads` threads (by a few, by the number of
+/// processors, where it is 0). The parts come in ascending order and do not overlap.
 ///
 /// After an error, the first that any thread had, what `sink` holds is of no use.
 pub fn write_parts(
@@ -22,16 +26,16 @@ pub fn write_parts(
     progress: &dyn Progress,
     threads: usize,
 ) -> Result<Written, WriteError> {
-    let kernel = KernelCopy::new(sink);
+    let sharing = Sharing::new(sink);
     let work = Work {
-        queue: Mutex::new(Queue { batches: Batches::new(parts, length, kernel.long()), failed: None }),
+        queue: Mutex::new(Queue { batches: Batches::new(parts, length, sharing.long()), failed: None }),
         source,
         sink,
-        kernel,
+        sharing,
         progress,
     };
     let threads = match threads {
-        0 => thread::available_parallelism().map_or(1, |count| count.get()),
+        0 => thread::available_parallelism().map_or(1, |count| count.get()).max(LEAST_THREADS),
         threads => threads,
     };
     let written = thread::scope(|scope| {
@@ -61,14 +65,14 @@ struct Work<'a, I: Iterator<Item = Placed>> {
     queue: Mutex<Queue<I>>,
     source: Source<'a>,
     sink: &'a dyn Sink,
-    kernel: KernelCopy<'a>,
+    sharing: Sharing<'a>,
     progress: &'a dyn Progress,
 }
 
 impl<I: Iterator<Item = Placed>> Work<'_, I> {
     /// One thread's share.
     fn run(&self) -> Written {
-        let mut buffer = vec![0; GATHER as usize];
+        let mut buffer = Buffer::new(GATHER as usize);
         let mut sum = Written::default();
         while let Some(batch) = self.next() {
             match self.write(batch, &mut buffer) {
@@ -90,7 +94,7 @@ impl<I: Iterator<Item = Placed>> Work<'_, I> {
         if queue.failed.is_some() {
             return None;
         }
-        queue.batches.set_long(self.kernel.long());
+        queue.batches.set_long(self.sharing.long());
         queue.batches.next()
     }
 
@@ -98,7 +102,7 @@ impl<I: Iterator<Item = Placed>> Work<'_, I> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).failed.get_or_insert(error);
     }
 
-    fn write(&self, batch: Batch, buffer: &mut [u8]) -> Result<Written, WriteError> {
+    fn write(&self, batch: Batch, buffer: &mut Buffer) -> Result<Written, WriteError> {
         let output = |offset| move |error| WriteError::Output { offset, error };
         match batch {
             Batch::Gap { at, length } => {
@@ -106,12 +110,16 @@ impl<I: Iterator<Item = Placed>> Work<'_, I> {
                 Ok(Written::default())
             }
             Batch::Long { at, inode, offset, length, files } => {
-                let written = self.kernel.write(&self.source, LongRun { at, inode, offset, length }, buffer)?;
+                let written = self.sharing.write(
+                    &self.source,
+                    LongRun { at, inode, offset, length },
+                    buffer.at(0, GATHER as usize),
+                )?;
                 self.progress.advance(length, files);
                 Ok(written)
             }
             Batch::Gathered { at, length, parts, files } => {
-                let buffer = buffer.get_mut(..length).unwrap_or_default();
+                let buffer = buffer.at(at, length);
                 let content = fill(&parts, at, &self.source, buffer)?;
                 self.sink.write_at(at, buffer).map_err(output(at))?;
                 self.progress.advance(content, files);

@@ -2,10 +2,15 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
+
+use super::buffer::ALIGNMENT;
 
 /// Where an image is written: a file, at any offset, from any thread.
 pub trait Sink: Send + Sync {
@@ -25,16 +30,122 @@ pub trait Sink: Send + Sync {
 }
 
 /// A new file: what is not written is a hole.
+///
+/// Two ways lead to the disk: through the page cache, and past it (`O_DIRECT`). Which is faster depends on the machine:
+/// on how fast its memory is to be had, and how fast its disk is. The first [`TRIAL`] bytes go through the cache, so that small
+/// images stay there; as many are then written past it, and the rest goes the way that was faster.
 #[derive(Debug)]
-pub struct FileSink<'a>(pub &'a File);
+pub struct FileSink<'a> {
+    file: &'a File,
+    /// The same file, open for writing past the cache.
+    direct: Option<File>,
+    /// That did not work.
+    refused: AtomicBool,
+    cached: Trial,
+    past_cache: Trial,
+}
+
+/// Bytes written to know how fast a way is.
+const TRIAL: u64 = 64 << 20;
+
+/// Shorter writes go through the cache, where they need not wait for the disk.
+const DIRECT_FROM: usize = 256 << 10;
+
+/// How fast a way to the disk is.
+#[derive(Debug, Default)]
+struct Trial {
+    bytes: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Trial {
+    /// Writes, which gives how many bytes it wrote, and counts them.
+    fn run(&self, write: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
+        let started = Instant::now();
+        let written = write()?;
+        self.bytes.fetch_add(written as u64, Ordering::Relaxed);
+        let elapsed = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(elapsed, Ordering::Relaxed);
+        Ok(written)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Nanoseconds that one call spends on a mebibyte.
+    fn cost(&self) -> u128 {
+        (u128::from(self.nanoseconds.load(Ordering::Relaxed)) << 20) / u128::from(self.bytes().max(1))
+    }
+}
+
+impl<'a> FileSink<'a> {
+    /// Writes to `file`, which is empty or all holes.
+    pub fn new(file: &'a File) -> FileSink<'a> {
+        // By its number: it may have no name.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+        let direct = open(path, flags, Mode::empty()).ok().map(File::from);
+        FileSink {
+            file,
+            direct,
+            refused: AtomicBool::new(false),
+            cached: Trial::default(),
+            past_cache: Trial::default(),
+        }
+    }
+
+    /// The file to write past the cache with, if that is the way to go now.
+    fn direct(&self) -> Option<&File> {
+        let direct = self.direct.as_ref().filter(|_| !self.refused.load(Ordering::Relaxed))?;
+        let now = match (self.cached.bytes() < TRIAL, self.past_cache.bytes() < TRIAL) {
+            (true, _) => false,
+            (false, true) => true,
+            (false, false) => self.past_cache.cost() < self.cached.cost(),
+        };
+        now.then_some(direct)
+    }
+
+    /// Writes the whole pages in the middle of `bytes` past the cache; gives the range that it wrote.
+    fn write_past_cache(&self, direct: &File, offset: u64, bytes: &[u8]) -> io::Result<Range<usize>> {
+        let start = (offset.next_multiple_of(ALIGNMENT as u64) - offset) as usize;
+        let whole = bytes.len().saturating_sub(start) / ALIGNMENT * ALIGNMENT;
+        let Some(pages) = bytes.get(start..start + whole).filter(|pages| pages.len() >= DIRECT_FROM) else {
+            return Ok(0..0);
+        };
+        if !(pages.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
+            return Ok(0..0);
+        }
+        let written = self.past_cache.run(|| match direct.write_at(pages, offset + start as u64) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
+                // The file system or its disk wants something else.
+                self.refused.store(true, Ordering::Relaxed);
+                Ok(0)
+            }
+            result => result,
+        })?;
+        Ok(start..start + written)
+    }
+}
 
 impl Sink for FileSink<'_> {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+        let done = match self.direct() {
+            Some(direct) => self.write_past_cache(direct, offset, bytes)?,
+            None => 0..0,
+        };
+        for part in [0..done.start, done.end..bytes.len()] {
+            let at = offset + part.start as u64;
+            let bytes = bytes.get(part).unwrap_or_default();
+            if !bytes.is_empty() {
+                self.cached.run(|| self.file.write_all_at(bytes, at).map(|()| bytes.len()))?;
+            }
+        }
+        Ok(())
     }
 
     fn file(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
+        Some(self.file.as_fd())
     }
 }
 

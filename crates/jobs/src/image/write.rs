@@ -44,7 +44,7 @@ impl Job<'_> {
                 if let Some(length) = self.length() {
                     set_length(&new.file, length)?;
                 }
-                let done = self.write_to(&FileSink(&new.file), self.progress)?;
+                let done = self.write_to(&FileSink::new(&new.file), self.progress)?;
                 set_length(&new.file, done.length)?;
                 Ok(done)
             }
@@ -126,7 +126,7 @@ impl Job<'_> {
                 // Its parts come in no order: it is made somewhere else first.
                 let output = |error| WriteError::Output { offset: 0, error };
                 let whole = tempfile::tempfile().map_err(output)?;
-                let done = self.pack_to(&**pack, &FileSink(&whole), self.progress)?;
+                let done = self.pack_to(&**pack, &FileSink::new(&whole), self.progress)?;
                 set_length(&whole, done.length)?;
                 io::copy(&mut (&whole).take(done.length), &mut file).and_then(|_| file.flush()).map_err(output)?;
                 Ok(done)

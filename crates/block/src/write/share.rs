@@ -1,24 +1,18 @@
-//! Long runs of a file: shared with it or copied by the kernel, without a way through our memory.
+//! Long runs of a file, shared with it where the file system can.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use inarch_tree::InodeId;
-use rustix::fs::copy_file_range;
 use rustix::io::{Errno, pread};
 
-use super::batch::GATHER;
 use super::{Sink, Source, WriteError, Written};
 use crate::content::Lent;
 use crate::{BLOCK_SIZE, read_content};
 
-/// Runs of so many bytes are shared with their file where the file system can. A call to share takes as long as
-/// copying about this much.
-pub const CLONE_FROM: u64 = 128 << 10;
-
-/// Runs of so many bytes are copied by the kernel where they are not shared; shorter ones are gathered in a buffer.
-pub const COPY_FROM: u64 = 1 << 20;
+/// Runs of so many bytes are shared with their file where the file system can; shorter ones are copied.
+pub const SHARE_FROM: u64 = 128 << 10;
 
 /// After so many refusals, and no success, sharing is not tried any more: the source is on another file system.
 const REFUSALS: u32 = 16;
@@ -57,7 +51,7 @@ pub(super) struct LongRun {
 }
 
 /// Writes long runs to one sink.
-pub(super) struct KernelCopy<'a> {
+pub(super) struct Sharing<'a> {
     sink: &'a dyn Sink,
     shares: bool,
     refusals: AtomicU32,
@@ -69,25 +63,21 @@ enum Failure {
     Writing(u64, io::Error),
 }
 
-impl<'a> KernelCopy<'a> {
-    pub(super) fn new(sink: &'a dyn Sink) -> KernelCopy<'a> {
-        KernelCopy { sink, shares: sink.file().is_some_and(can_share), refusals: AtomicU32::new(0) }
+impl<'a> Sharing<'a> {
+    pub(super) fn new(sink: &'a dyn Sink) -> Sharing<'a> {
+        Sharing { sink, shares: sink.file().is_some_and(can_share), refusals: AtomicU32::new(0) }
     }
 
     fn tries_to_share(&self) -> bool {
         self.shares && self.refusals.load(Ordering::Relaxed) < REFUSALS
     }
 
-    /// The bytes from which a run is long; none is where the kernel cannot help.
+    /// The bytes from which a run is long; none is where nothing can be shared.
     pub(super) fn long(&self) -> u64 {
-        match self.sink.file() {
-            Some(_) if self.tries_to_share() => CLONE_FROM,
-            Some(_) => COPY_FROM,
-            None => u64::MAX,
-        }
+        if self.tries_to_share() { SHARE_FROM } else { u64::MAX }
     }
 
-    /// Writes a run. `buffer` has [`GATHER`] bytes for what the kernel does not do.
+    /// Writes a run; what is not shared goes through `buffer`.
     pub(super) fn write(&self, source: &Source<'_>, run: LongRun, buffer: &mut [u8]) -> Result<Written, WriteError> {
         let LongRun { at, inode, offset, length } = run;
         let content = |error| WriteError::Content { inode: Some(inode), error };
@@ -99,10 +89,7 @@ impl<'a> KernelCopy<'a> {
                 io::Error::from(io::ErrorKind::Other)
             })
         };
-        let lent = match self.sink.file() {
-            Some(_) => source.content.lend(inode, offset, length, &mut take),
-            None => Ok(false),
-        };
+        let lent = source.content.lend(inode, offset, length, &mut take);
         match (lent, failure) {
             (Ok(true), None) => Ok(written),
             (Ok(false), None) => self.through_memory(source, run, buffer),
@@ -115,7 +102,7 @@ impl<'a> KernelCopy<'a> {
     fn through_memory(&self, source: &Source<'_>, run: LongRun, buffer: &mut [u8]) -> Result<Written, WriteError> {
         let mut done = 0;
         while done < run.length {
-            let count = (run.length - done).min(GATHER) as usize;
+            let count = (run.length - done).min(buffer.len() as u64) as usize;
             let piece = buffer.get_mut(..count).unwrap_or_default();
             read_content(source.content, run.inode, run.offset + done, piece)
                 .map_err(|error| WriteError::Content { inode: Some(run.inode), error })?;
@@ -146,7 +133,7 @@ impl<'a> KernelCopy<'a> {
     fn share(&self, file: BorrowedFd<'_>, lent: Lent, to: u64) -> u64 {
         let block = BLOCK_SIZE as u64;
         let whole = lent.length / block * block;
-        if whole < CLONE_FROM || !lent.at.is_multiple_of(block) || !to.is_multiple_of(block) || !self.tries_to_share() {
+        if whole < SHARE_FROM || !lent.at.is_multiple_of(block) || !to.is_multiple_of(block) || !self.tries_to_share() {
             return 0;
         }
         let Some(target) = self.sink.file() else { return 0 };
@@ -164,23 +151,9 @@ impl<'a> KernelCopy<'a> {
         }
     }
 
-    /// Copies within the kernel, and where it does not, through `buffer`.
+    /// Copies through `buffer`.
     fn copy(&self, file: BorrowedFd<'_>, lent: Lent, to: u64, buffer: &mut [u8]) -> Result<(), Failure> {
         let mut done = 0;
-        if lent.length >= COPY_FROM
-            && let Some(target) = self.sink.file()
-        {
-            let (mut from, mut into) = (lent.at, to);
-            while done < lent.length {
-                let count = usize::try_from(lent.length - done).unwrap_or(usize::MAX);
-                match copy_file_range(file, Some(&mut from), target, Some(&mut into), count) {
-                    Ok(copied) if copied > 0 => done += copied as u64,
-                    Err(Errno::INTR) => {}
-                    // Reading and writing say what is wrong, or work.
-                    Ok(_) | Err(_) => break,
-                }
-            }
-        }
         while done < lent.length {
             let count = (lent.length - done).min(buffer.len() as u64) as usize;
             let piece = buffer.get_mut(..count).unwrap_or_default();
