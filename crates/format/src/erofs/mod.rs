@@ -15,13 +15,15 @@
 //! a metadata block is rendered from those and the tree when it is read.
 
 mod plan;
+mod read;
 mod render;
-#[allow(dead_code, reason = "what only a reader uses")]
 mod spec;
 
 use std::sync::Arc;
 
 use inarch_tree::Tree;
+
+pub use read::open;
 
 use crate::{Format, FormatError, ImageOptions, Layout, Planned};
 

@@ -235,3 +235,45 @@ pub fn compare(tree: &Tree, content: &dyn Content, at: &Path) {
 pub fn beside(image: &Path, extension: &str) -> PathBuf {
     image.with_extension(extension)
 }
+
+/// Fails unless two trees with their content are the same, names and all, but for times of attributes.
+pub fn assert_same(tree: &Tree, content: &dyn Content, other: &Tree, other_content: &dyn Content) {
+    assert_eq!(tree.inode_count(), other.inode_count());
+    let mut pairs = HashMap::from([(InodeId::ROOT, InodeId::ROOT)]);
+    let mut directories = vec![(InodeId::ROOT, InodeId::ROOT)];
+    assert_same_inode(tree, InodeId::ROOT, other, InodeId::ROOT);
+    while let Some((dir, other_dir)) = directories.pop() {
+        assert_eq!(tree.entries(dir).len(), other.entries(other_dir).len(), "{:?}", tree.path(dir));
+        for (entry, other_entry) in tree.entries(dir).zip(other.entries(other_dir)) {
+            assert_eq!(entry.name, other_entry.name);
+            let path = String::from_utf8_lossy(&tree.path(entry.inode)).into_owned();
+            match pairs.insert(entry.inode, other_entry.inode) {
+                Some(before) => assert_eq!(before, other_entry.inode, "{path} is not the same file"),
+                None => {
+                    assert_same_inode(tree, entry.inode, other, other_entry.inode);
+                    if tree.inode(entry.inode).file_type() == FileType::Directory {
+                        directories.push((entry.inode, other_entry.inode));
+                    }
+                    parts(tree.inode(entry.inode).size(), |start, length| {
+                        let (mut expected, mut found) = (vec![0; length], vec![1; length]);
+                        read_content(content, entry.inode, start, &mut expected).unwrap();
+                        read_content(other_content, other_entry.inode, start, &mut found).unwrap();
+                        assert!(expected == found, "{path} differs in {length} bytes from {start}");
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn assert_same_inode(tree: &Tree, id: InodeId, other: &Tree, other_id: InodeId) {
+    let (a, b) = (tree.inode(id), other.inode(other_id));
+    let path = String::from_utf8_lossy(&tree.path(id)).into_owned();
+    let known = |inode: &Inode| {
+        let owner = (inode.uid(), inode.gid(), inode.links());
+        (inode.mode(), owner, inode.size(), inode.device(), inode.mtime())
+    };
+    assert_eq!(known(a), known(b), "{path}");
+    assert_eq!(tree.xattrs(a.xattrs()), other.xattrs(b.xattrs()), "{path}");
+    assert_eq!(tree.symlink_target(id), other.symlink_target(other_id), "{path}");
+}

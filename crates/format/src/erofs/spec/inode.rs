@@ -137,6 +137,6 @@ mod tests {
         assert_eq!(encode_device(4096, 0), None);
         assert_eq!(encode_device(0, 1 << 20), None);
         // mknod c 259 70000 as `new_encode_dev` gives it.
-        assert_eq!(encode_device(259, 70_000), Some(0x1110_0370));
+        assert_eq!(encode_device(259, 70_000), Some(0x1111_0370));
     }
 }

@@ -3,6 +3,7 @@
 //! Everything on disk is little-endian. Sources: `fs/erofs/erofs_fs.h` of the Linux kernel, and the kernel's
 //! `Documentation/filesystems/erofs.rst`.
 
+pub(crate) mod compress;
 pub(crate) mod directory;
 pub(crate) mod inode;
 pub(crate) mod superblock;
