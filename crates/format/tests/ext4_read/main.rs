@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod hostile;
 mod journals;
 mod made;
 mod planned;

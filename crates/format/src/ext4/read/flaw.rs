@@ -6,6 +6,8 @@ use crate::ReadError;
 
 /// Findings that are told one by one.
 const TOLD: usize = 1000;
+/// Bytes of their paths.
+const TOLD_BYTES: usize = 1 << 20;
 
 /// Why a structure could not be read.
 #[derive(Debug)]
@@ -68,23 +70,26 @@ impl Findings {
         }
     }
 
-    /// A line for each.
+    /// A line for each. Names may make paths of any length, so what is told is bounded in bytes, too.
     pub(super) fn into_notes(self, tree: &Tree) -> Vec<String> {
-        let line = |finding: Finding| {
-            let mut path = tree.path(finding.directory);
-            if !finding.name.is_empty() {
-                if !path.is_empty() {
-                    path.push(b'/');
-                }
-                path.extend_from_slice(&finding.name);
-            }
-            let path = String::from_utf8_lossy(&path);
-            format!("{:?} {}", if path.is_empty() { "/" } else { &path }, finding.reason)
-        };
         let mut notes = self.general;
-        notes.extend(self.list.into_iter().map(line));
-        if self.more > 0 {
-            notes.push(format!("{} more findings like these", self.more));
+        let (mut bytes, mut more) = (0, self.more);
+        for finding in self.list {
+            if bytes > TOLD_BYTES {
+                more += 1;
+                continue;
+            }
+            let mut path = tree.path(finding.directory);
+            if !path.is_empty() && !finding.name.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(&finding.name);
+            let path = String::from_utf8_lossy(&path);
+            notes.push(format!("{:?} {}", if path.is_empty() { "/" } else { &path }, finding.reason));
+            bytes += path.len();
+        }
+        if more > 0 {
+            notes.push(format!("{more} more findings like these"));
         }
         notes
     }

@@ -11,7 +11,7 @@ use crate::ext4::spec::xattr::{AreaReader, Value, index};
 /// (`EXT4_INLINE_DOTDOT_SIZE`).
 const PARENT: usize = 4;
 
-/// Where in the slot the two parts are; the second is empty where there is none. `None` where the attribute is missing.
+/// Where in the slot the two parts are; the second may be empty. `None` where the attribute is missing.
 pub(super) fn parts(slot: &Slot<'_>) -> Option<[Range<usize>; 2]> {
     let first = offset_of!(Inode, block);
     let area = area(slot)?;
@@ -19,12 +19,8 @@ pub(super) fn parts(slot: &Slot<'_>) -> Option<[Range<usize>; 2]> {
         .filter_map(Result::ok)
         .find(|entry| entry.index == index::SYSTEM && entry.name == b"data")?;
     let Value::Inline(value) = data.value else { return None };
-    let start = match value.is_empty() {
-        true => 0,
-        // Both are parts of the slot.
-        false => value.as_ptr().addr().checked_sub(slot.bytes.as_ptr().addr())?,
-    };
-    Some([first..first + BLOCK_FIELD, start..start + value.len()])
+    let second = slot.bytes.len() - area.len() + data.at;
+    Some([first..first + BLOCK_FIELD, second..second + value.len()])
 }
 
 /// The bytes of the inode for attributes.

@@ -1,6 +1,6 @@
 //! Inodes out of the inode tables, which are read in large pieces.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::flaw::Flaw;
 use super::volume::Volume;
@@ -36,11 +36,13 @@ pub(super) struct Inodes {
     pieces: Vec<Option<Piece>>,
     /// Where the tables of groups seen so far start, in bytes; the reason for those that have none.
     tables: HashMap<u32, Result<u64, String>>,
+    /// The starts of those tables. Tables that overlap would make many inodes of the same bytes.
+    starts: BTreeSet<u64>,
 }
 
 impl Inodes {
     pub(super) fn new() -> Inodes {
-        Inodes { pieces: (0..PIECES).map(|_| None).collect(), tables: HashMap::new() }
+        Inodes { pieces: (0..PIECES).map(|_| None).collect(), tables: HashMap::new(), starts: BTreeSet::new() }
     }
 
     /// Inode `ino`, if its checksum is right.
@@ -75,10 +77,19 @@ impl Inodes {
         let table = match volume.inode_table(group) {
             Err(Flaw::Host(error)) => return Err(Flaw::Host(error)),
             Err(Flaw::Bad(reason)) => Err(reason),
-            Ok(at) => Ok(at),
+            Ok(at) => self
+                .claim(volume, at)
+                .ok_or_else(|| format!("is in block group {group}, whose inode table overlaps another")),
         };
         self.tables.insert(group, table.clone());
         table.map_err(Flaw::Bad)
+    }
+
+    /// The start of a table, if no other one has its bytes.
+    fn claim(&mut self, volume: &Volume, at: u64) -> Option<u64> {
+        let length = u64::from(volume.inodes_per_group) * volume.inode_size as u64;
+        let near = at.saturating_sub(length - 1)..at.saturating_add(length);
+        (self.starts.range(near).next().is_none() && self.starts.insert(at)).then_some(at)
     }
 }
 

@@ -17,8 +17,8 @@ use super::mapping::{Claims, Place, Run, map};
 use super::volume::Volume;
 use crate::ReadError;
 use crate::ext4::spec::journal::{
-    COMPAT_CHECKSUM, JournalSuperblock, LogBlock, MAGIC, Tag, commit, commit_checksum_matches, crc32_be, incompat,
-    log_block, log_checksum_matches, revoked, tags,
+    COMPAT_CHECKSUM, JournalSuperblock, LogBlock, MAGIC, Tag, commit, commit_checksum_matches, crc32_be,
+    fast_commit_transaction, incompat, log_block, log_checksum_matches, revoked, tags,
 };
 
 const KNOWN: u32 = incompat::REVOKE
@@ -255,7 +255,21 @@ impl<'a> Log<'a> {
                 LogBlock::Other => break,
             }
         }
+        self.refuse_fast_commits(sequence)?;
         self.newest(committed)
+    }
+
+    /// Fast commits change what the log says in their own way, behind the log. They count if they belong to the
+    /// transaction that would come next (`ext4_fc_replay_scan`).
+    fn refuse_fast_commits(&self, sequence: u32) -> Result<(), Flaw> {
+        let first = self.end + 1;
+        if self.superblock.fast_commit_blocks() > 0 && first < self.superblock.max_len.get() {
+            let block = self.block(first)?;
+            if fast_commit_transaction(&block) == Some(sequence) {
+                return Err(Flaw::Bad("has fast commits, which only the kernel or e2fsck can replay".to_owned()));
+            }
+        }
+        Ok(())
     }
 
     fn is_sound(&self, block: &[u8]) -> bool {

@@ -12,6 +12,8 @@ use crate::ext4::spec::superblock::incompat;
 
 /// Blocks of a directory are read in pieces of at most so many bytes.
 const STEP: u64 = 256 << 10;
+/// Faults of one directory that are told.
+const TOLD: usize = 20;
 
 /// A directory's names, sorted.
 #[derive(Default)]
@@ -22,7 +24,7 @@ pub(super) struct Listing {
     runs: Vec<Run>,
     buffer: Vec<u8>,
     /// What was found wrong.
-    pub(super) flaws: Vec<String>,
+    pub(super) faults: Vec<String>,
 }
 
 impl Listing {
@@ -33,13 +35,13 @@ impl Listing {
     pub(super) fn read(&mut self, volume: &Volume, claims: &mut Claims, slot: &Slot<'_>) -> Result<(), ReadError> {
         self.bytes.clear();
         self.names.clear();
-        self.flaws.clear();
+        self.faults.clear();
         self.runs.clear();
         let has_types = volume.superblock.has_incompat(incompat::FILETYPE);
         if slot.inode.has(flags::INLINE_DATA) {
             match inline::directory(slot) {
                 Some(parts) => parts.into_iter().for_each(|part| self.add_block(part, has_types)),
-                None => self.flaws.push("says that its names are in its inode, where none are".to_owned()),
+                None => self.fault("says that its names are in its inode, where none are".to_owned()),
             }
         } else {
             self.read_blocks(volume, claims, slot, has_types)?;
@@ -52,7 +54,7 @@ impl Listing {
         let before = self.names.len();
         self.names.dedup_by(|b, a| name(a) == name(b));
         if self.names.len() < before {
-            self.flaws.push(format!("has {} names twice", before - self.names.len()));
+            self.fault(format!("has {} names twice", before - self.names.len()));
         }
         Ok(())
     }
@@ -81,15 +83,20 @@ impl Listing {
         };
         let blocks = size.div_ceil(volume.block_size);
         let mut runs = std::mem::take(&mut self.runs);
-        self.flaws.extend(map(volume, claims, slot.ino, &slot.inode, blocks, &mut runs)?);
+        self.faults.extend(map(volume, claims, slot.ino, &slot.inode, blocks, &mut runs)?);
         let seed = volume.verifies().then(|| volume.seed.inode_of(slot.ino, slot.inode.generation.get()));
         for run in &runs {
             let Place::Blocks(first) = run.place else { continue };
-            let mut done = 0;
-            while done < run.length {
-                let count = (run.length - done).min(STEP.div_ceil(volume.block_size));
-                self.read_run(volume, claims, first + done..first + done + count, seed, has_types)?;
-                done += count;
+            let mut next = first;
+            while next < first + run.length {
+                // Claimed before it is read, so that nothing is read twice.
+                let limit = next + (first + run.length - next).min(STEP.div_ceil(volume.block_size));
+                let end = (next..limit).find(|block| !claims.take(*block)).unwrap_or(limit);
+                self.read_run(volume, next..end, seed, has_types)?;
+                if end < limit {
+                    self.fault(format!("has the block {end}, which is in another place, too"));
+                }
+                next = end + u64::from(end < limit);
             }
         }
         self.runs = runs;
@@ -99,7 +106,6 @@ impl Listing {
     fn read_run(
         &mut self,
         volume: &Volume,
-        claims: &mut Claims,
         blocks: std::ops::Range<u64>,
         seed: Option<u32>,
         has_types: bool,
@@ -108,13 +114,11 @@ impl Listing {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize((blocks.end - blocks.start) as usize * size, 0);
         match tolerate(volume.read_blocks(blocks.start, &mut buffer))? {
-            Err(reason) => self.flaws.push(format!("has a block that {reason}")),
+            Err(reason) => self.fault(format!("has a block that {reason}")),
             Ok(()) => {
                 for (number, block) in blocks.zip(buffer.chunks_exact(size)) {
-                    if !claims.take(number) {
-                        self.flaws.push(format!("has the block {number}, which is in another place, too"));
-                    } else if seed.is_some_and(|seed| !checksum_matches(block, seed)) {
-                        self.flaws.push(format!("has a block with a wrong checksum, {number}; its names are left out"));
+                    if seed.is_some_and(|seed| !checksum_matches(block, seed)) {
+                        self.fault(format!("has a block with a wrong checksum, {number}; its names are left out"));
                     } else {
                         self.add_block(block, has_types);
                     }
@@ -125,10 +129,16 @@ impl Listing {
         Ok(())
     }
 
+    fn fault(&mut self, reason: String) {
+        if self.faults.len() < TOLD {
+            self.faults.push(reason);
+        }
+    }
+
     fn add_block(&mut self, block: &[u8], has_types: bool) {
         for entry in LeafReader::new(block, has_types) {
             let Ok(entry) = entry else {
-                self.flaws.push("has a block with nonsense in it, behind which names are left out".to_owned());
+                self.fault("has a block with nonsense in it, behind which names are left out".to_owned());
                 return;
             };
             if entry.ino == 0 || entry.name == b"." || entry.name == b".." {
@@ -136,7 +146,7 @@ impl Listing {
             }
             let fits = u8::try_from(entry.name.len()).ok().zip(u32::try_from(self.bytes.len()).ok());
             let Some((length, start)) = fits.filter(|_| is_name(entry.name)) else {
-                self.flaws.push(format!("has an entry that is left out: {:?} is no name", Lossy(entry.name)));
+                self.fault(format!("has an entry that is left out: {:?} is no name", Lossy(entry.name)));
                 continue;
             };
             self.bytes.extend_from_slice(entry.name);

@@ -12,7 +12,7 @@ use crate::ReadError;
 use crate::ext4::spec::checksum::FsSeed;
 use crate::ext4::spec::group::{self, GroupDescriptor, SIZE_32, SIZE_64};
 use crate::ext4::spec::inode::SIZE_128;
-use crate::ext4::spec::superblock::{OFFSET, Superblock, compat, incompat, ro_compat};
+use crate::ext4::spec::superblock::{OFFSET, STATE_ERROR, STATE_VALID, Superblock, compat, incompat, ro_compat};
 use crate::ext4::spec::{LOST_AND_FOUND_INO, ROOT_INO};
 
 /// The incompatible features that this reader understands.
@@ -120,6 +120,23 @@ impl Volume {
     /// Whether the journal holds what has not reached its place.
     pub(super) fn needs_recovery(&self) -> bool {
         self.superblock.has_incompat(incompat::RECOVER) && self.superblock.has_compat(compat::HAS_JOURNAL)
+    }
+
+    /// What the superblock says of the state it was left in.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let state = self.superblock.state.get();
+        let unclean = state & STATE_VALID == 0 && !self.superblock.has_compat(compat::HAS_JOURNAL);
+        let told = [
+            (unclean, "it was not unmounted cleanly and has no journal: what was written last may be missing"),
+            (state & STATE_ERROR != 0, "the kernel or e2fsck has marked it as damaged"),
+        ];
+        let mut warnings: Vec<_> =
+            told.iter().filter(|(is_so, _)| *is_so).map(|(_, text)| (*text).to_owned()).collect();
+        let (wanted, there) = (self.blocks * self.block_size, self.backing.size());
+        if there < wanted {
+            warnings.push(format!("the image ends at byte {there} of the file system's {wanted}"));
+        }
+        warnings
     }
 
     /// Whether metadata has checksums that are to be believed only if they are right.

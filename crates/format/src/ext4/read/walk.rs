@@ -58,14 +58,17 @@ struct Walk<'a> {
 pub(super) fn walk(volume: &Volume, replayed: Option<&Replayed>, options: &ReadOptions) -> Result<Walked, ReadError> {
     let mut inodes = Inodes::new();
     let root = tolerate(root(volume, &mut inodes))?.map_err(|reason| unreadable(format!("its root {reason}")))?;
+    // Most images have as many names as inodes; a wrong number costs a little time or memory.
+    let used = volume.superblock.inodes_count.get().saturating_sub(volume.superblock.free_inodes_count.get());
+    let expected = used.min(1 << 18) as usize;
     let mut walk = Walk {
         volume,
         replayed,
         inodes,
         builder: root.builder,
-        extents: Vec::new(),
+        extents: Vec::with_capacity(expected),
         generations: vec![root.generation],
-        known: HashMap::from([(ROOT_INO, InodeId::ROOT)]),
+        known: HashMap::with_capacity(expected),
         stack: vec![(ROOT_INO, InodeId::ROOT)],
         claims: Claims::default(),
         findings: root.findings,
@@ -75,6 +78,7 @@ pub(super) fn walk(volume: &Volume, replayed: Option<&Replayed>, options: &ReadO
         runs: Vec::new(),
         ranges: Vec::new(),
     };
+    walk.known.insert(ROOT_INO, InodeId::ROOT);
     let mut listing = Listing::default();
     while let Some((ino, dir)) = walk.stack.pop() {
         walk.directory(ino, dir, &mut listing, options)?;
@@ -169,8 +173,8 @@ impl Walk<'_> {
             return Ok(());
         }
         listing.read(self.volume, &mut self.claims, &slot)?;
-        for flaw in listing.flaws.drain(..) {
-            self.findings.push(dir, b"", flaw);
+        for fault in listing.faults.drain(..) {
+            self.findings.push(dir, b"", fault);
         }
         let oldest = self.stack.len();
         for index in 0..listing.len() {
@@ -189,6 +193,7 @@ impl Walk<'_> {
     }
 
     fn tell_features(&mut self) {
+        self.volume.warnings().into_iter().for_each(|warning| self.findings.push_general(warning));
         if self.verity > 0 {
             let note = format!("{} files have fs-verity, whose hashes are neither checked nor kept", self.verity);
             self.findings.push_general(note);
@@ -211,7 +216,7 @@ impl Walk<'_> {
         // Read again if it is kept, so nothing is claimed for it here.
         let mut listing = Listing::default();
         listing.read(self.volume, &mut Claims::default(), &slot)?;
-        Ok(listing.len() == 0 && listing.flaws.is_empty())
+        Ok(listing.len() == 0 && listing.faults.is_empty())
     }
 
     /// Adds a name to the directory being listed.

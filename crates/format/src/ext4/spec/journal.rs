@@ -1,6 +1,7 @@
 //! The journal: its superblock and the blocks of its log (`include/linux/jbd2.h`); all of it is big-endian.
 
 use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::little_endian;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::checksum::crc32c;
@@ -303,6 +304,15 @@ fn with_zeros(bytes: &[u8], at: usize, seed: u32) -> Option<(u32, u32)> {
     let (before, rest) = bytes.split_at_checked(at)?;
     let (stored, after) = U32::read_from_prefix(rest).ok()?;
     Some((stored.get(), crc32c(crc32c(crc32c(seed, before), &[0; 4]), after)))
+}
+
+/// The transaction that a block of fast commits belongs to, if it is the first of them: unlike all else in a journal,
+/// they are little-endian (`struct ext4_fc_tl` and `ext4_fc_head` in `fs/ext4/fast_commit.h`).
+pub(crate) fn fast_commit_transaction(block: &[u8]) -> Option<u32> {
+    const TAG_HEAD: u16 = 9;
+    let ([tag, _], rest) = <[little_endian::U16; 2]>::read_from_prefix(block).ok()?;
+    let ([_, transaction], _) = <[little_endian::U32; 2]>::read_from_prefix(rest).ok()?;
+    (tag.get() == TAG_HEAD).then_some(transaction.get())
 }
 
 /// Continues the CRC-32 of version 1's checksums: polynomial 0x04C11DB7, highest bit first (`crc32_be`).

@@ -11,6 +11,8 @@ pub(crate) const OFFSET: usize = 1024;
 pub(crate) const MAGIC: u16 = 0xEF53;
 /// `EXT4_VALID_FS`: unmounted cleanly.
 pub(crate) const STATE_VALID: u16 = 1;
+/// `EXT4_ERROR_FS`: damage was found.
+pub(crate) const STATE_ERROR: u16 = 2;
 /// `EXT4_ERRORS_CONTINUE`
 pub(crate) const ERRORS_CONTINUE: u16 = 1;
 /// `EXT4_DYNAMIC_REV`

@@ -207,6 +207,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) name: &'a [u8],
     /// The value; the hash of one in an inode of its own is that of the entry, not of the value.
     pub(crate) value: Value<'a>,
+    /// Where in the area a value beside its entry starts.
+    pub(crate) at: usize,
 }
 
 /// The attributes in an area that was read.
@@ -214,6 +216,8 @@ pub(crate) struct Entry<'a> {
 pub(crate) struct AreaReader<'a> {
     /// From where value offsets count.
     values: &'a [u8],
+    /// Where in the area that is.
+    base: usize,
     rest: &'a [u8],
 }
 
@@ -221,14 +225,14 @@ impl<'a> AreaReader<'a> {
     /// The area within an inode: all bytes after its fixed part. `None` where there is none.
     pub(crate) fn in_inode(area: &'a [u8]) -> Option<AreaReader<'a>> {
         let (magic, values) = U32::read_from_prefix(area).ok()?;
-        (magic.get() == MAGIC).then_some(AreaReader { values, rest: values })
+        (magic.get() == MAGIC).then_some(AreaReader { values, base: INODE_HEADER, rest: values })
     }
 
     /// A block of attributes; `None` where its header is that of none.
     pub(crate) fn in_block(block: &'a [u8]) -> Option<AreaReader<'a>> {
         let (header, rest) = BlockHeader::read_from_prefix(block).ok()?;
         let known = header.magic.get() == MAGIC && header.blocks.get() == 1;
-        known.then_some(AreaReader { values: block, rest })
+        known.then_some(AreaReader { values: block, base: 0, rest })
     }
 
     fn take(&mut self) -> Option<Entry<'a>> {
@@ -242,7 +246,7 @@ impl<'a> AreaReader<'a> {
             _ => Value::Inode { ino, size, hash: header.hash.get() },
         };
         self.rest = self.rest.get(entry_size(name.len())..)?;
-        Some(Entry { index: header.name_index, name, value })
+        Some(Entry { index: header.name_index, name, value, at: self.base + start })
     }
 }
 

@@ -1,0 +1,198 @@
+//! Any image of ext2, ext3 or ext4: it is opened or refused, and what it holds can be read, in bounded time and memory.
+//!
+//! An input is a file system of our own planner with bytes replaced and a log written into its journal, or the bytes of
+//! an image themselves. Checksums are not verified, so that every change reaches the parser behind them.
+
+#![no_main]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, LazyLock};
+
+use arbitrary::Arbitrary;
+use inarch_block::{BLOCK_SIZE, Backing, Cursor, read_content};
+use inarch_format::ext4::{LostAndFound, Options, ReadOptions, open_image, plan};
+use inarch_tree::{Attributes, Builder, DataRange, FileType, InodeId, Tree, Xattr};
+use libfuzzer_sys::fuzz_target;
+
+#[derive(Arbitrary, Debug)]
+enum Input<'a> {
+    Changed { patches: Vec<Patch<'a>>, log: Option<Log<'a>> },
+    Raw(&'a [u8]),
+}
+
+/// Bytes to be replaced in a block that holds something.
+#[derive(Arbitrary, Debug)]
+struct Patch<'a> {
+    block: u16,
+    offset: u16,
+    bytes: &'a [u8],
+}
+
+#[derive(Arbitrary, Debug)]
+struct Log<'a> {
+    compat: u8,
+    incompat: u8,
+    start: u8,
+    blocks: Vec<LogBlock<'a>>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum LogBlock<'a> {
+    Descriptor { tags: &'a [u8] },
+    Revoke { length: u32, records: &'a [u8] },
+    Commit,
+    Data { block: u16 },
+    Raw { bytes: &'a [u8] },
+}
+
+/// The blocks that are not zeros.
+struct Image {
+    blocks: BTreeMap<u64, Vec<u8>>,
+    size: u64,
+}
+
+impl Backing for Image {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        let end = offset.checked_add(count).filter(|end| *end <= self.size).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let mut at = offset;
+        while at < end {
+            let (block, within) = (at / BLOCK_SIZE as u64, at as usize % BLOCK_SIZE);
+            let now = (BLOCK_SIZE - within).min((end - at) as usize);
+            match self.blocks.get(&block) {
+                Some(bytes) => out.copy_from(&bytes[within..within + now]),
+                None => out.fill_zeros(now as u64),
+            }
+            at += now as u64;
+        }
+        Ok(())
+    }
+}
+
+static BASE: LazyLock<BTreeMap<u64, Vec<u8>>> = LazyLock::new(|| {
+    let options = Options { free_bytes: 1 << 20, free_inodes: 16, journal: Some(4 << 20), ..Options::default() };
+    let map = plan(Arc::new(tree()), &options).unwrap().map;
+    let mut blocks = BTreeMap::new();
+    for number in map.metadata().iter().flat_map(Clone::clone) {
+        let mut block = [0; BLOCK_SIZE];
+        map.render(number, &mut block);
+        if block != [0; BLOCK_SIZE] {
+            blocks.insert(number, block.to_vec());
+        }
+    }
+    // So that changed sizes find blocks to read.
+    blocks.insert(map.blocks() - 1, vec![0; BLOCK_SIZE]);
+    blocks
+});
+
+/// Something of every kind that the reader knows.
+fn tree() -> Tree {
+    let with = |mode, size| Attributes { mode, size, ..Attributes::default() };
+    let mut b = Builder::new(&with(0o040755, 0)).unwrap();
+    b.list(InodeId::ROOT).unwrap();
+    let xattr = |name: &str, size: usize| Xattr { name: name.as_bytes().into(), value: vec![7; size].into() };
+    let small = b.intern_xattrs(vec![xattr("user.small", 4)]);
+    let large = b.intern_xattrs(vec![xattr("user.a", 3000), xattr("user.b", 9000)]);
+    let crowd = b.add(b"crowd", &with(0o040755, 0)).unwrap();
+    let deep = b.add(b"deep", &Attributes { xattrs: small, ..with(0o040755, 0) }).unwrap();
+    let file = b.add(b"file", &Attributes { xattrs: large, ..with(0o100644, 10_000) }).unwrap();
+    let link = b.add(b"link", &with(0o120777, 0)).unwrap();
+    b.set_target(link, &[b't'; 100]).unwrap();
+    let sparse = b.add(b"sparse", &with(0o100644, 1 << 24)).unwrap();
+    let ranges: Vec<_> = (0..40).map(|i| DataRange { offset: i << 15, length: 4096 }).collect();
+    b.set_sparse(sparse, &ranges).unwrap();
+    b.list(crowd).unwrap();
+    for i in 0..400 {
+        b.add(format!("a name of some length {i:03}").as_bytes(), &with(0o100600, i % 3)).unwrap();
+    }
+    b.list(deep).unwrap();
+    b.link(b"again", file).unwrap();
+    b.add(b"below", &with(0o040755, 0)).unwrap();
+    b.finish().unwrap()
+}
+
+impl Image {
+    fn changed(patches: &[Patch<'_>], log: Option<&Log<'_>>) -> Image {
+        let mut blocks = BASE.clone();
+        if let Some(log) = log {
+            write_log(&mut blocks, log);
+        }
+        let numbers: Vec<u64> = blocks.keys().copied().collect();
+        for patch in patches {
+            let number = numbers[usize::from(patch.block) % numbers.len()];
+            let Some(block) = blocks.get_mut(&number) else { continue };
+            for (to, from) in block.iter_mut().skip(usize::from(patch.offset) % BLOCK_SIZE).zip(patch.bytes) {
+                *to = *from;
+            }
+        }
+        let size = numbers.last().map_or(0, |last| (last + 1) * BLOCK_SIZE as u64);
+        Image { blocks, size }
+    }
+
+    fn raw(bytes: &[u8]) -> Image {
+        let blocks = bytes.chunks(BLOCK_SIZE).map(|chunk| {
+            let mut block = chunk.to_vec();
+            block.resize(BLOCK_SIZE, 0);
+            block
+        });
+        Image { blocks: (0..).zip(blocks).collect(), size: bytes.len() as u64 }
+    }
+}
+
+/// Fills the journal, and says that it has to be replayed.
+fn write_log(blocks: &mut BTreeMap<u64, Vec<u8>>, log: &Log<'_>) {
+    const MAGIC: u32 = 0xC03B_3998;
+    let is_journal = |block: &[u8]| block[..8] == [0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 4];
+    let Some(journal) = blocks.iter().find(|(_, block)| is_journal(block)).map(|(number, _)| *number) else { return };
+    // The flag `needs_recovery` of the superblock.
+    blocks.entry(0).and_modify(|block| block[1024 + 0x60] |= 4);
+    blocks.entry(journal).and_modify(|block| {
+        block[0x1F] = log.start;
+        block[0x27] = log.compat;
+        block[0x2B] = log.incompat;
+        block[0x50] = 4;
+    });
+    let mut sequence = 1u32;
+    for (number, kind) in (1..).zip(log.blocks.iter().take(200)) {
+        let header = |kind: u32| [MAGIC, kind, sequence].map(u32::to_be_bytes).concat();
+        let mut block = match kind {
+            LogBlock::Descriptor { tags } => [&header(1), *tags].concat(),
+            LogBlock::Revoke { length, records } => [&header(5)[..], &length.to_be_bytes(), records].concat(),
+            LogBlock::Commit => {
+                let block = header(2);
+                sequence += 1;
+                block
+            }
+            LogBlock::Data { block } => blocks.values().nth(usize::from(*block)).cloned().unwrap_or_default(),
+            LogBlock::Raw { bytes } => bytes.to_vec(),
+        };
+        block.resize(BLOCK_SIZE, 0);
+        blocks.insert(journal + number, block);
+    }
+}
+
+fuzz_target!(|input: Input<'_>| {
+    let image = match &input {
+        Input::Changed { patches, log } => Image::changed(patches, log.as_ref()),
+        Input::Raw(bytes) => Image::raw(bytes),
+    };
+    let options = ReadOptions { verify: false, lost_and_found: LostAndFound::KeepIfUsed };
+    let Ok(opened) = open_image(Arc::new(image), &options) else { return };
+    let tree = &opened.opened.tree;
+    for (id, inode) in tree.inodes() {
+        assert_eq!(opened.find(opened.ino(id)), Some(id));
+        assert!(id == InodeId::ROOT || tree.lookup(&tree.path(id)) == Some(id));
+        if inode.file_type() == FileType::Regular {
+            let mut bytes = [0; 5000];
+            for offset in [0, inode.size().saturating_sub(5000)] {
+                let _ = read_content(&*opened.opened.content, id, offset, &mut bytes);
+            }
+        }
+        let extents = opened.extents().of(id);
+        assert!(extents.iter().all(|extent| extent.offset + extent.length <= inode.size()));
+    }
+});
