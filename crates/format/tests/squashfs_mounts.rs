@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::mount::Mount;
 use common::{Scratch, builder, directory, file};
-use inarch_format::ImageOptions;
+use inarch_format::{Algorithm, ImageOptions};
 use inarch_tree::Tree;
 use inarch_tree::scan::{ScanOptions, scan};
 use squashfs::*;
@@ -36,9 +36,20 @@ fn every_odd_thing_is_as_the_tree_says() {
 }
 
 #[test]
+fn every_odd_thing_is_as_the_tree_says_when_it_is_compressed() {
+    let options = [
+        compressed(Algorithm::Zstd, Some(3), 128 << 10),
+        compressed(Algorithm::Lz4, None, 1 << 20),
+        compressed(Algorithm::Gzip, Some(1), 4096),
+        compressed(Algorithm::Xz, Some(0), 16 << 10),
+    ];
+    assert_mounts(&Arc::new(odd_tree()), &options);
+}
+
+#[test]
 fn an_empty_tree_mounts() {
     let tree = Arc::new(builder().finish().unwrap());
-    assert_mounts(&tree, &[ImageOptions::default()]);
+    assert_mounts(&tree, &[ImageOptions::default(), compressed(Algorithm::Zstd, None, 4096)]);
 }
 
 /// A listing of a megabyte with an index, and inodes whose numbers are far from each other.
@@ -57,7 +68,7 @@ fn names_are_found_in_a_large_directory() {
         b.link(format!("{i:04}").as_bytes(), inodes[i * 37_199 % 40_000]).unwrap();
     }
     let tree = Arc::new(b.finish().unwrap());
-    assert_mounts(&tree, &[ImageOptions::default()]);
+    assert_mounts(&tree, &[ImageOptions::default(), compressed(Algorithm::Zstd, Some(1), 128 << 10)]);
 }
 
 #[test]

@@ -10,14 +10,21 @@
 //!    the files, then inodes, directories, the export table, owners, and extended attributes.
 //! 3. `render` makes any metadata block from the tree and those tables when it is read.
 
+mod codec;
+mod pack;
 mod plan;
+mod read;
 mod render;
 mod spec;
+
+pub use read::open;
 
 use std::sync::Arc;
 
 use inarch_block::BLOCK_SIZE;
 use inarch_tree::Tree;
+
+use codec::Settings;
 
 use crate::{Format, FormatError, ImageOptions, Layout, Planned};
 
@@ -42,12 +49,19 @@ impl Format for Squashfs {
 
     fn plan(&self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError> {
         let block_size = check(options)?;
-        if options.compression.is_some() {
-            return Err(refuse("it is not compressed here yet; leave the compression out"));
-        }
-        let blocks = options.size.unwrap_or(0) / BLOCK_SIZE as u64;
         // What lies before 1970 or after 2106 is given as the nearest time that the superblock holds.
         let mtime = options.epoch.map(|epoch| epoch.clamp(0, u32::MAX.into()) as u32);
+        if let Some(compression) = options.compression {
+            if options.size.is_some() {
+                let reason = "the size of a compressed image is known only when it has been made; leave the size out";
+                return Err(refuse(reason));
+            }
+            let settings = Settings::new(compression, block_size).map_err(refuse)?;
+            let image = pack::Image::plan(tree, settings, block_size, mtime, options.threads).map_err(refuse)?;
+            let notes = image.notes();
+            return Ok(Planned { layout: Layout::Packed(Box::new(image)), notes });
+        }
+        let blocks = options.size.unwrap_or(0) / BLOCK_SIZE as u64;
         let (map, notes) = plan::stored::plan(tree, block_size, mtime, blocks).map_err(refuse)?;
         if let Some(size) = options.size.filter(|size| map.blocks() * BLOCK_SIZE as u64 > *size) {
             let needed = map.blocks() * BLOCK_SIZE as u64;

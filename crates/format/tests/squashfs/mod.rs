@@ -11,9 +11,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use inarch_block::{Content, Cursor, Device, HostFiles, read_content, write_image};
-use inarch_format::squashfs::Squashfs;
-use inarch_format::{Format, FormatError, ImageOptions, Layout, Planned, Sink};
+use inarch_block::{BackingFile, Content, Cursor, Device, FileSink, HostFiles, read_content, write_image};
+use inarch_format::squashfs::{Squashfs, open};
+use inarch_format::{Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Opened, Planned, ReadError};
 use inarch_tree::{Attributes, DataRange, FileType, Inode, InodeId, Timestamp, Tree, Xattr};
 
 use crate::common::mount::xattrs;
@@ -23,15 +23,6 @@ use crate::common::{attributes, builder, directory, file, pattern};
 /// Plans a tree.
 pub fn try_plan(tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError> {
     Squashfs.plan(tree, options)
-}
-
-/// A file that an image is packed into.
-struct ImageFile(File);
-
-impl Sink for ImageFile {
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
-    }
 }
 
 /// Plans and writes a tree; gives the plan's notes.
@@ -44,13 +35,18 @@ pub fn make(tree: &Arc<Tree>, content: Arc<dyn Content>, image: &Path, options: 
             write_image(&Device::new(map, content, None, blocks), &file).unwrap();
         }
         Layout::Packed(pack) => {
-            let sink = ImageFile(file);
-            let length = pack.pack(&*content, &sink, &()).unwrap();
-            sink.0.set_len(length).unwrap();
+            let length = pack.pack(&*content, &FileSink::new(&file), &()).unwrap();
+            file.set_len(length).unwrap();
         }
         Layout::Stream(_) => panic!("squashfs is no archive"),
     }
     planned.notes
+}
+
+/// Options for an algorithm, its level if it is not to be the usual one, and blocks of so many bytes.
+pub fn compressed(algorithm: Algorithm, level: Option<i32>, block_size: u32) -> ImageOptions {
+    let compression = Some(Compression { algorithm, level });
+    ImageOptions { compression, block_size: Some(block_size), ..ImageOptions::default() }
 }
 
 /// Content of no file: where the tree has data, bytes that compress a little and depend on the inode. Files of the same
@@ -240,5 +236,44 @@ pub fn compare(tree: &Tree, content: &dyn Content, at: &Path) {
                 _ => {}
             }
         }
+    }
+}
+
+/// Opens an image of this host by our reader.
+pub fn try_open(image: &Path) -> Result<Opened, ReadError> {
+    open(Arc::new(BackingFile::new(File::open(image).unwrap(), image.to_owned()).unwrap()))
+}
+
+/// Compares what our reader found with a tree and what its files hold.
+pub fn compare_opened(tree: &Tree, content: &dyn Content, found: &Opened) {
+    assert_eq!(found.tree.inode_count(), tree.inode_count());
+    let mut same = HashMap::from([(InodeId::ROOT, InodeId::ROOT)]);
+    let mut directories = vec![InodeId::ROOT];
+    while let Some(dir) = directories.pop() {
+        let path = String::from_utf8_lossy(&tree.path(dir)).into_owned();
+        let (names, found_names) = (tree.entries(dir), found.tree.entries(same[&dir]));
+        assert!(names.clone().map(|entry| entry.name).eq(found_names.clone().map(|entry| entry.name)), "{path}");
+        for (entry, other) in names.zip(found_names) {
+            assert_eq!(*same.entry(entry.inode).or_insert(other.inode), other.inode, "{path}");
+            if tree.inode(entry.inode).file_type() == FileType::Directory {
+                directories.push(entry.inode);
+            }
+        }
+    }
+    for (id, inode) in tree.inodes() {
+        let path = String::from_utf8_lossy(&tree.path(id)).into_owned();
+        let other = found.tree.inode(same[&id]);
+        let shape = |inode: &Inode| (inode.mode(), inode.uid(), inode.gid(), inode.size(), inode.device());
+        assert_eq!(shape(inode), shape(other), "{path}");
+        assert_eq!(inode.links(), other.links(), "{path}");
+        assert_eq!(inode.mtime().seconds.clamp(0, u32::MAX.into()), other.mtime().seconds, "{path}");
+        assert_eq!(held_xattrs(tree, inode), found.tree.xattrs(other.xattrs()), "{path}");
+        assert_eq!(tree.symlink_target(id), found.tree.symlink_target(same[&id]), "{path}");
+        parts(inode.size(), |start, length| {
+            let (mut expected, mut read) = (vec![0; length], vec![0; length]);
+            read_content(content, id, start, &mut expected).unwrap();
+            read_content(&*found.content, same[&id], start, &mut read).unwrap_or_else(|e| panic!("{path}: {e}"));
+            assert!(expected == read, "{path} differs in {length} bytes from {start}");
+        });
     }
 }

@@ -135,7 +135,6 @@ impl Listings {
         Some((run, listing.inode, run.entry..end))
     }
 
-    #[allow(dead_code, reason = "compressed images are written as they are planned")]
     /// Forgets the listings so far, whose bytes were written; goes on where they end.
     pub(crate) fn forget(&mut self) {
         self.list.clear();

@@ -8,8 +8,16 @@ pub(crate) mod places;
 pub(crate) mod stored;
 pub(crate) mod xattrs;
 
-use inarch_block::MapError;
-use inarch_tree::{InodeId, Tree};
+use inarch_block::{BLOCK_SIZE, MapError};
+use inarch_tree::{FileType, InodeId, Tree};
+
+use crate::squashfs::spec::inode::MAX_LENGTH;
+use blocks::Blocks;
+use inventory::Inventory;
+
+/// Files of more bytes are refused: their lists of blocks fill the inode table, and a block map counts a file's blocks
+/// in 32 bits.
+pub(crate) const MAX_FILE_SIZE: u64 = (BLOCK_SIZE as u64) << 32;
 
 /// Why a tree cannot be a squashfs image.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -35,4 +43,28 @@ pub(crate) enum Error {
 /// A file's path, for messages.
 pub(crate) fn path(tree: &Tree, inode: InodeId) -> String {
     format!("/{}", String::from_utf8_lossy(&tree.path(inode)))
+}
+
+/// Whether the inode table of an image with compression may exceed what references address; places in it are known
+/// only when content is read.
+pub(crate) fn check_inode_table(tree: &Tree, inventory: &Inventory, block_size: u32) -> Result<(), Error> {
+    let mut length = 0;
+    for id in inventory.numbers.order() {
+        let size = tree.inode(*id).size();
+        if size > MAX_FILE_SIZE {
+            return Err(Error::FileTooLarge { path: path(tree, *id), size });
+        }
+        let rest = match tree.inode(*id).file_type() {
+            FileType::Regular => Blocks::new(tree, *id, block_size).count() * size_of::<u32>() as u64,
+            FileType::Symlink => tree.symlink_target(*id).len() as u64,
+            // Its index has a name for each metadata block full of entries: less than 9 bytes an entry.
+            FileType::Directory => tree.entries(*id).len() as u64 * 9,
+            _ => 0,
+        };
+        length += MAX_LENGTH as u64 + rest;
+        if length > u32::MAX.into() {
+            return Err(Error::InodesTooLarge { path: path(tree, *id) });
+        }
+    }
+    Ok(())
 }

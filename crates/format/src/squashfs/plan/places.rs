@@ -41,7 +41,6 @@ pub(crate) enum Starts {
     /// All of them are stored.
     Stored,
     /// They are compressed.
-    #[allow(dead_code, reason = "compressed images have them")]
     Packed(Vec<u64>),
 }
 

@@ -10,15 +10,12 @@ use super::blocks::Blocks;
 use super::inventory::Inventory;
 use super::listing::Listings;
 use super::places::{Places, Starts};
-use super::{Error, path};
+use super::{Error, MAX_FILE_SIZE, path};
 use crate::squashfs::render::Renderer;
 use crate::squashfs::render::tables::Tables;
 use crate::squashfs::spec::inode::{Body, DirectoryBody, FileBody, NO_FRAGMENT, SYMLINK_TAIL};
 use crate::squashfs::spec::superblock::{Superblock, compressor, flags};
 use crate::squashfs::spec::{METADATA_HEADER, METADATA_SIZE, NO_TABLE, xattr};
-
-/// Files of more bytes are refused: a block map counts a file's blocks in 32 bits.
-const MAX_FILE_SIZE: u64 = (BLOCK_SIZE as u64) << 32;
 
 /// What lies behind the files, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +213,6 @@ impl Planner<'_> {
         let places = Places { numbers: &self.inventory.numbers, positions: &self.positions };
         let root = Starts::Stored.reference(places.position(InodeId::ROOT).into());
         let superblock = Superblock {
-            fragments: 0.into(),
             compressor: compressor::GZIP.into(),
             flags: stored_flags(sets > 0).into(),
             root: root.0.into(),
@@ -227,11 +223,13 @@ impl Planner<'_> {
             directory_table: start_of(Part::Directories).into(),
             fragment_table: start_of(Part::Exports).into(),
             export_table: start_of(Part::ExportIndex).into(),
-            ..Superblock::new(&self.inventory, self.block_size, mtime)
+            mtime: mtime.unwrap_or(self.inventory.newest_mtime).into(),
+            ids: (self.inventory.ids.len() as u16).into(),
+            ..Superblock::new(self.inventory.numbers.count(), self.block_size)
         };
         let tables = Tables {
             tree: Arc::clone(tree),
-            inventory: self.inventory,
+            inventory: Arc::new(self.inventory),
             positions: self.positions,
             listings: self.listings,
             inode_starts: Starts::Stored,
@@ -247,22 +245,4 @@ fn stored_flags(xattrs: bool) -> u16 {
     let kept = flags::STORED_INODES | flags::STORED_DATA | flags::STORED_FRAGMENTS | flags::STORED_XATTRS;
     let none = if xattrs { 0 } else { flags::NO_XATTRS };
     kept | flags::STORED_IDS | flags::NO_FRAGMENTS | flags::EXPORTABLE | none
-}
-
-impl Superblock {
-    /// With what both kinds of image have, and zeros.
-    pub(crate) fn new(inventory: &Inventory, block_size: u32, mtime: Option<u32>) -> Superblock {
-        use crate::squashfs::spec::superblock::MAGIC;
-        use zerocopy::FromZeros;
-        Superblock {
-            magic: MAGIC.into(),
-            inodes: inventory.numbers.count().into(),
-            mtime: mtime.unwrap_or(inventory.newest_mtime).into(),
-            block_size: block_size.into(),
-            block_log: (block_size.trailing_zeros() as u16).into(),
-            ids: (inventory.ids.len() as u16).into(),
-            major: 4.into(),
-            ..Superblock::new_zeroed()
-        }
-    }
 }

@@ -19,7 +19,7 @@ use crate::squashfs::spec::xattr::{NameHeader, Set, ValueHeader};
 /// A tree's inodes with their places.
 pub(crate) struct Tables {
     pub(crate) tree: Arc<Tree>,
-    pub(crate) inventory: Inventory,
+    pub(crate) inventory: Arc<Inventory>,
     /// For each inode, in the order of their numbers, the byte of the uncompressed inode table where it starts.
     pub(crate) positions: Vec<u32>,
     pub(crate) listings: Listings,

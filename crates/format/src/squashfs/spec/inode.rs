@@ -75,21 +75,21 @@ pub(crate) struct ExtendedFile {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Symlink {
-    links: U32,
-    length: U32,
+    pub(crate) links: U32,
+    pub(crate) length: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Device {
-    links: U32,
-    number: U32,
+    pub(crate) links: U32,
+    pub(crate) number: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Ipc {
-    links: U32,
+    pub(crate) links: U32,
 }
 
 /// An inode, of either form.
@@ -129,6 +129,21 @@ pub(crate) enum Body {
     Ipc {
         kind: FileType,
     },
+}
+
+impl Body {
+    /// The type's bits of `st_mode`.
+    pub(crate) fn type_bits(&self) -> u32 {
+        match self {
+            Body::Directory(_) => 0o040000,
+            Body::File(_) => 0o100000,
+            Body::Symlink { .. } => 0o120000,
+            Body::Device { kind: FileType::CharDevice, .. } => 0o020000,
+            Body::Device { .. } => 0o060000,
+            Body::Ipc { kind: FileType::Fifo } => 0o010000,
+            Body::Ipc { .. } => 0o140000,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,6 +311,76 @@ impl Inode {
     }
 }
 
+impl BasicDirectory {
+    /// Its links, and the rest.
+    pub(crate) fn parts(&self) -> (u32, DirectoryBody) {
+        let body = DirectoryBody {
+            block: self.block.get(),
+            offset: self.offset.get(),
+            size: self.size.get().into(),
+            parent: self.parent.get(),
+            indexes: 0,
+        };
+        (self.links.get(), body)
+    }
+}
+
+impl ExtendedDirectory {
+    /// Its links, its attribute set, and the rest.
+    pub(crate) fn parts(&self) -> (u32, u32, DirectoryBody) {
+        let body = DirectoryBody {
+            block: self.block.get(),
+            offset: self.offset.get(),
+            size: self.size.get(),
+            parent: self.parent.get(),
+            indexes: self.indexes.get(),
+        };
+        (self.links.get(), self.xattrs.get(), body)
+    }
+}
+
+impl BasicFile {
+    pub(crate) fn body(&self) -> FileBody {
+        FileBody {
+            start: self.start.get().into(),
+            size: self.size.get().into(),
+            sparse: 0,
+            fragment: self.fragment.get(),
+            offset: self.offset.get(),
+        }
+    }
+}
+
+impl ExtendedFile {
+    /// Its links, its attribute set, and the rest.
+    pub(crate) fn parts(&self) -> (u32, u32, FileBody) {
+        let body = FileBody {
+            start: self.start.get(),
+            size: self.size.get(),
+            sparse: self.sparse.get(),
+            fragment: self.fragment.get(),
+            offset: self.offset.get(),
+        };
+        (self.links.get(), self.xattrs.get(), body)
+    }
+}
+
+/// The kind of file of a type on disk, and whether the inode is extended.
+pub(crate) fn kind_of(number: u16) -> Option<(FileType, bool)> {
+    let extended = number > EXTENDED;
+    let basic = if extended { number - EXTENDED } else { number };
+    let kinds = [
+        FileType::Directory,
+        FileType::Regular,
+        FileType::Symlink,
+        FileType::BlockDevice,
+        FileType::CharDevice,
+        FileType::Fifo,
+        FileType::Socket,
+    ];
+    kinds.into_iter().find(|kind| basic_kind(*kind) == basic).map(|kind| (kind, extended))
+}
+
 /// The basic type of a kind of file, which directory entries have as well (`SQUASHFS_DIR_TYPE` and so on).
 pub(crate) fn basic_kind(kind: FileType) -> u16 {
     match kind {
@@ -313,4 +398,50 @@ pub(crate) fn basic_kind(kind: FileType) -> u16 {
 pub(crate) fn encode_device(major: u32, minor: u32) -> Option<u32> {
     let fits = major < 1 << 12 && minor < 1 << 20;
     fits.then_some(minor & 0xFF | major << 8 | (minor & !0xFF) << 12)
+}
+
+/// The major and minor number of [`encode_device`].
+pub(crate) fn decode_device(number: u32) -> (u32, u32) {
+    ((number >> 8) & 0xFFF, number & 0xFF | (number >> 12) & 0xF_FF00)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_come_back() {
+        for device in [(0, 0), (1, 3), (259, 70_000), (4095, (1 << 20) - 1)] {
+            assert_eq!(encode_device(device.0, device.1).map(decode_device), Some(device));
+        }
+        assert_eq!(encode_device(4096, 0), None);
+        assert_eq!(encode_device(0, 1 << 20), None);
+    }
+
+    #[test]
+    fn types_come_back() {
+        for number in 1..=14 {
+            let (kind, extended) = kind_of(number).unwrap();
+            assert_eq!(basic_kind(kind) + if extended { EXTENDED } else { 0 }, number);
+        }
+        assert_eq!(kind_of(0), None);
+        assert_eq!(kind_of(15), None);
+    }
+
+    #[test]
+    fn a_length_is_that_of_the_bytes() {
+        let bodies = [
+            Body::Ipc { kind: FileType::Fifo },
+            Body::Symlink { length: 3 },
+            Body::Device { kind: FileType::CharDevice, number: 1 },
+            Body::File(FileBody { start: 1, size: 2, sparse: 0, fragment: 0, offset: 0 }),
+            Body::File(FileBody { start: 1, size: 1 << 32, sparse: 0, fragment: 0, offset: 0 }),
+            Body::Directory(DirectoryBody { block: 0, offset: 0, size: 3, parent: 1, indexes: 0 }),
+            Body::Directory(DirectoryBody { block: 0, offset: 0, size: 1 << 16, parent: 1, indexes: 0 }),
+        ];
+        for (body, xattrs) in bodies.into_iter().flat_map(|body| [(body, NO_XATTRS), (body, 0)]) {
+            let inode = Inode { mode: 0, uid: 0, gid: 0, mtime: 0, number: 1, links: 1, xattrs, body };
+            assert_eq!(inode.encode().as_slice().len(), inode.length(), "{inode:?}");
+        }
+    }
 }

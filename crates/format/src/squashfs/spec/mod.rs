@@ -2,8 +2,6 @@
 //!
 //! Everything on disk is little-endian. Source: `fs/squashfs/squashfs_fs.h` of the Linux kernel.
 
-#![allow(dead_code, reason = "a part of it describes compressed images")]
-
 pub(crate) mod directory;
 pub(crate) mod inode;
 pub(crate) mod superblock;

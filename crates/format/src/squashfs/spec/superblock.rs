@@ -1,7 +1,7 @@
 //! The superblock (`struct squashfs_super_block`), and what follows it.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// `SQUASHFS_MAGIC`: "hsqs"
 pub(crate) const MAGIC: u32 = 0x7371_7368;
@@ -66,6 +66,20 @@ pub(crate) struct Superblock {
     pub(crate) directory_table: U64,
     pub(crate) fragment_table: U64,
     pub(crate) export_table: U64,
+}
+
+impl Superblock {
+    /// Of version 4.0, with `inodes` inodes and blocks of `block_size` bytes; all else is 0.
+    pub(crate) fn new(inodes: u32, block_size: u32) -> Superblock {
+        Superblock {
+            magic: MAGIC.into(),
+            inodes: inodes.into(),
+            block_size: block_size.into(),
+            block_log: (block_size.trailing_zeros() as u16).into(),
+            major: 4.into(),
+            ..Superblock::new_zeroed()
+        }
+    }
 }
 
 /// Where a fragment block lies (`struct squashfs_fragment_entry`).
