@@ -30,8 +30,12 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let status = Command::new("umount").arg(&self.0).status();
-        assert!(std::thread::panicking() || status.is_ok_and(|status| status.success()));
+        // A process that another test starts has our descriptors until it runs its program.
+        let unmounted = (0..50).any(|attempt| {
+            std::thread::sleep(std::time::Duration::from_millis(attempt * 2));
+            Command::new("umount").arg(&self.0).output().is_ok_and(|output| output.status.success())
+        });
+        assert!(std::thread::panicking() || unmounted, "{:?} cannot be unmounted", self.0);
     }
 }
 

@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use inarch_format::ext4::Ext4Image;
 use inarch_tree::scan::{ScanOptions, scan};
 
 use crate::common::mount::Mount;
 use crate::common::*;
-use crate::made::{can_mount, fill, mke2fs, run};
+use crate::made::{can_mount, fill, mke2fs, run, scratch};
 use crate::same::{assert_same, open};
 
 /// Copies an image as a crash would leave it.
@@ -21,14 +20,20 @@ fn copy(image: &Path, to: PathBuf) -> PathBuf {
     to
 }
 
-/// What the kernel shows of an image after it has mounted it for writing.
-fn assert_as_recovered(image: &Path, ours: &Ext4Image) {
+/// Compares what we read of an image with what the kernel shows of it after it has mounted it for writing. The image
+/// is removed.
+fn compare(image: &Path) {
+    // The kernel writes to the image that it mounts, and ours must stay as it is.
+    let unchanged = copy(image, image.with_extension("ours"));
+    let ours = open(&unchanged);
     let mount = Mount::new(image, "loop").unwrap();
     let theirs = Arc::new(scan(&mount.0, &ScanOptions::default()).unwrap().tree);
     let files = inarch_block::HostFiles::new(fs::File::open(&mount.0).unwrap().into(), theirs.clone(), 16);
     assert_same(&ours.opened.tree, &*ours.opened.content, &theirs, &files);
     assert_eq!(ours.opened.notes, [""; 0]);
-    drop(files);
+    drop((files, mount));
+    fs::remove_file(image).unwrap();
+    fs::remove_file(unchanged).unwrap();
 }
 
 /// Works on a mounted file system, and copies it after each of a few steps. Every file is made durable before a copy:
@@ -67,11 +72,7 @@ fn crash(scratch: &Scratch, name: &str, options: &[&str], mount_options: &str) {
     }
     drop(mount);
     for image in copies {
-        // The kernel writes to the image that it mounts, and ours must stay as it is.
-        let ours = copy(&image, image.with_extension("ours"));
-        assert_as_recovered(&image, &open(&ours));
-        fs::remove_file(&image).unwrap();
-        fs::remove_file(&ours).unwrap();
+        compare(&image);
     }
 }
 
@@ -81,7 +82,7 @@ fn what_is_only_in_the_journal_is_read() {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = scratch();
     let image = scratch.path("image");
     mke2fs(&image, 64, &["-t", "ext4", "-O", "^metadata_csum"]);
     let mount = Mount::new(&image, "loop").unwrap();
@@ -103,11 +104,88 @@ fn a_crash_is_recovered_as_by_the_kernel() {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = scratch();
     crash(&scratch, "ordered", &["-t", "ext4"], "loop");
     crash(&scratch, "old", &["-t", "ext3", "-b", "1024"], "loop");
     crash(&scratch, "no-csum", &["-t", "ext4", "-O", "^metadata_csum,^64bit"], "loop,journal_checksum");
     crash(&scratch, "async", &["-t", "ext4"], "loop,data=writeback,journal_async_commit");
     crash(&scratch, "small", &["-t", "ext4", "-b", "1024", "-J", "size=2"], "loop");
     crash(&scratch, "data", &["-t", "ext4"], "loop,data=journal");
+}
+
+/// Fast commits are another journal behind the journal: refused, not left out in silence.
+#[test]
+fn fast_commits_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = scratch();
+    let image = scratch.path("image");
+    mke2fs(&image, 64, &["-t", "ext4", "-O", "fast_commit"]);
+    let mount = Mount::new(&image, "loop").unwrap();
+    fs::write(mount.0.join("first"), "1").unwrap();
+    run(Command::new("sync").arg("-f").arg(&mount.0));
+    let before = copy(&image, scratch.path("before"));
+    fs::File::create(mount.0.join("second")).unwrap().sync_all().unwrap();
+    let after = copy(&image, scratch.path("after"));
+    drop(mount);
+    assert!(open(&before).opened.tree.lookup(b"first").is_some());
+    let file = inarch_block::BackingFile::new(fs::File::open(&after).unwrap(), after.clone()).unwrap();
+    let refused = inarch_format::ext4::open(Arc::new(file)).err().unwrap().to_string();
+    assert!(refused.contains("fast commits"), "{refused}");
+}
+
+/// One of the things that a program does to a tree; errors are as good as successes.
+fn work(at: &Path, number: u32) {
+    let pick = |salt: u32, below: u32| {
+        let mixed = (number ^ salt.wrapping_mul(0x9E37_79B9)).wrapping_mul(0x85EB_CA6B);
+        ((mixed ^ mixed >> 15).wrapping_mul(0xC2B2_AE35) >> 8) % below
+    };
+    let directory = at.join(format!("d{}", pick(1, 12)));
+    let path = directory.join(format!("{}", pick(2, 60)));
+    let other = at.join(format!("d{}/{}", pick(3, 12), pick(4, 60)));
+    let open = || fs::File::options().create(true).write(true).truncate(false).open(&path);
+    let _ = match pick(5, 12) {
+        0 => fs::create_dir(&directory),
+        1..=3 => open().and_then(|file| file.write_all_at(&vec![number as u8; pick(6, 30_000) as usize], 0)),
+        4 => open().and_then(|file| file.write_all_at(b"far", u64::from(pick(7, 50_000_000)))),
+        5 => open().and_then(|file| file.set_len(u64::from(pick(8, 100_000)))),
+        6 => fs::rename(&path, &other),
+        7 => fs::remove_file(&path),
+        8 => fs::hard_link(&path, &other),
+        9 => std::os::unix::fs::symlink("x".repeat(1 + pick(9, 100) as usize), &path),
+        10 => fs::create_dir(&path).and_then(|()| fs::write(path.join("below"), "b")),
+        _ => {
+            let value = vec![7; pick(10, 900) as usize];
+            let set = rustix::fs::setxattr(&path, "user.x", &value, rustix::fs::XattrFlags::empty());
+            fs::remove_dir_all(&other).or(set.map_err(Into::into))
+        }
+    };
+}
+
+/// Random work, copied at random points.
+#[test]
+fn crashes_in_random_work() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = scratch();
+    for (round, options) in [&["-t", "ext4"][..], &["-t", "ext4", "-b", "1024", "-O", "inline_data"]].iter().enumerate()
+    {
+        let image = scratch.path(&format!("random-{round}"));
+        mke2fs(&image, 96, &[*options, &["-J", "size=4"]].concat());
+        let mount = Mount::new(&image, "loop").unwrap();
+        let mut copies = Vec::new();
+        for number in 0..6000 {
+            work(&mount.0, number);
+            if number % 600 == 599 {
+                fs::File::create(mount.0.join(number.to_string())).unwrap().sync_all().unwrap();
+                copies.push(copy(&image, scratch.path(&format!("random-{round}-{number}"))));
+            }
+        }
+        drop(mount);
+        for image in copies {
+            compare(&image);
+        }
+    }
 }

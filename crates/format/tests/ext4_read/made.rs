@@ -4,12 +4,15 @@ use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
+use inarch_block::BackingFile;
+use inarch_format::ext4::{LostAndFound, ReadOptions, open_image};
 use rustix::fs::XattrFlags;
 
 use crate::common::mount::Mount;
 use crate::common::*;
-use crate::same::assert_as_mounted;
+use crate::same::{assert_as_mounted, open};
 
 /// Runs a tool; fails with what it says.
 pub fn run(command: &mut Command) {
@@ -21,6 +24,11 @@ pub fn run(command: &mut Command) {
 pub fn mke2fs(image: &Path, megabytes: u64, options: &[&str]) {
     fs::File::create(image).unwrap().set_len(megabytes << 20).unwrap();
     run(Command::new("mke2fs").args(["-q", "-F"]).args(options).arg(image));
+}
+
+/// A place for images: in memory where there is one.
+pub fn scratch() -> Scratch {
+    if Path::new("/dev/shm").is_dir() { Scratch::within("/dev/shm") } else { Scratch::new() }
 }
 
 /// Whether images can be mounted here; says so where not.
@@ -110,7 +118,7 @@ fn every_kind_of_file_system() {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = scratch();
     let kinds: [&[&str]; 14] = [
         &["-t", "ext4"],
         &["-t", "ext4", "-b", "1024"],
@@ -138,7 +146,7 @@ fn what_mke2fs_fills() {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = scratch();
     let source = scratch.path("source");
     fs::create_dir(&source).unwrap();
     fill(&source);
@@ -164,7 +172,7 @@ fn deep_indexes_and_deep_extent_trees() {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = scratch();
     for (name, options) in [("extents", "large_dir"), ("maps", "^extent,^64bit,^metadata_csum")] {
         let image = scratch.path(name);
         mke2fs(&image, 512, &["-t", "ext4", "-b", "1024", "-N", "60000", "-O", options]);
@@ -179,4 +187,65 @@ fn deep_indexes_and_deep_extent_trees() {
         drop((pieces, mount));
         assert_eq!(assert_as_mounted(&image, "loop,ro"), [""; 0], "{options}");
     }
+}
+
+/// Runs a command of debugfs on an image.
+fn debugfs(image: &Path, command: &str) {
+    run(Command::new("debugfs").args(["-w", "-R", command]).arg(image));
+}
+
+/// What cannot be read as it is, or not wholly, is told.
+#[test]
+fn encryption_verity_and_case_are_told() {
+    let scratch = scratch();
+    let source = scratch.path("source");
+    fs::create_dir_all(source.join("secret/below")).unwrap();
+    fs::create_dir_all(source.join("folded")).unwrap();
+    for name in ["hidden", "signed", "plain"] {
+        fs::write(source.join(name), name).unwrap();
+    }
+    let image = scratch.path("image");
+    let source = source.to_str().unwrap();
+    mke2fs(&image, 16, &["-t", "ext4", "-O", "encrypt,casefold,verity", "-d", source]);
+    for (path, flags) in
+        [("secret", "0x80800"), ("hidden", "0x80800"), ("signed", "0x180000"), ("folded", "0x40080000")]
+    {
+        debugfs(&image, &format!("set_inode_field {path} flags {flags}"));
+    }
+    let ours = open(&image);
+    let notes = [
+        "1 files have fs-verity, whose hashes are neither checked nor kept",
+        "1 directories ignore the case of names, which is not kept",
+        "\"hidden\" is encrypted; its content cannot be read",
+        "\"secret\" is encrypted; what is in it is left out",
+    ];
+    assert_eq!(ours.opened.notes, notes);
+    let tree = &ours.opened.tree;
+    assert_eq!(tree.entries(tree.lookup(b"secret").unwrap()).len(), 0);
+    let read = |path: &[u8]| {
+        let id = tree.lookup(path).unwrap();
+        let mut bytes = vec![0; tree.inode(id).size() as usize];
+        inarch_block::read_content(&*ours.opened.content, id, 0, &mut bytes).map(|()| bytes)
+    };
+    assert!(read(b"hidden").is_err());
+    assert_eq!(read(b"signed").unwrap(), b"signed");
+    assert_eq!(read(b"plain").unwrap(), b"plain");
+}
+
+/// `lost+found` is left out unless something is in it, or as the caller says.
+#[test]
+fn lost_and_found_is_kept_if_it_is_used() {
+    let scratch = scratch();
+    let image = scratch.path("image");
+    mke2fs(&image, 16, &["-t", "ext4"]);
+    let found = |lost_and_found| {
+        let file = BackingFile::new(fs::File::open(&image).unwrap(), image.clone()).unwrap();
+        let options = ReadOptions { lost_and_found, ..ReadOptions::default() };
+        open_image(Arc::new(file), &options).unwrap().opened.tree.lookup(b"lost+found").is_some()
+    };
+    assert!(found(LostAndFound::Keep));
+    assert!(!found(LostAndFound::KeepIfUsed));
+    debugfs(&image, "mkdir lost+found/#12");
+    assert!(found(LostAndFound::KeepIfUsed));
+    assert!(!found(LostAndFound::Omit));
 }
