@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,7 +13,7 @@ use clap::Args;
 use inarch_format::{Algorithm, Compression, ImageOptions};
 use inarch_jobs::image::{self, ImageReport, ImageRequest, Progress, Stage, Watcher};
 use inarch_jobs::source::Source;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::output::answer;
 use crate::size;
@@ -111,7 +113,7 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
     };
     let bar = Bar::new(arguments.quiet);
     let report = image::image(&request, &bar);
-    bar.0.finish_and_clear();
+    bar.bar.finish_and_clear();
     let report = report?;
     if arguments.json {
         answer(serde_json::to_string_pretty(&report)? + "\n")?;
@@ -180,34 +182,48 @@ fn parse_compression(text: &str) -> Result<Compression, String> {
 }
 
 /// A bar on a terminal; nothing anywhere else.
-struct Bar(ProgressBar);
+struct Bar {
+    bar: ProgressBar,
+    files: Arc<AtomicU64>,
+}
 
 impl Bar {
     fn new(quiet: bool) -> Bar {
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        Bar(ProgressBar::with_draw_target(None, target))
+        Bar { bar: ProgressBar::with_draw_target(None, target), files: Arc::default() }
     }
 }
 
 impl Watcher for Bar {
     fn start(&self, stage: Stage, bytes: u64, files: u64) {
+        if self.bar.is_hidden() {
+            return;
+        }
         let stage = match stage {
             Stage::Writing => "writing",
             Stage::Verifying => "reading back",
         };
-        let template = format!("{stage} {{wide_bar}} {{bytes}} of {{total_bytes}}, {{msg}} of {files} files, {{eta}}");
+        let template =
+            format!("{stage} {{wide_bar}} {{bytes}} of {{total_bytes}}, {{files}} of {files} files, {{eta}}");
+        self.files.store(0, Ordering::Relaxed);
         if let Ok(style) = ProgressStyle::with_template(&template) {
-            self.0.set_style(style);
+            let done = Arc::clone(&self.files);
+            let write = move |_: &ProgressState, out: &mut dyn std::fmt::Write| {
+                // A line that cannot be drawn is not missed.
+                let _ = write!(out, "{}", done.load(Ordering::Relaxed));
+            };
+            self.bar.set_style(style.with_key("files", write));
         }
-        self.0.reset();
-        self.0.set_length(bytes);
-        self.0.enable_steady_tick(Duration::from_millis(100));
+        self.bar.reset();
+        self.bar.set_length(bytes);
+        self.bar.enable_steady_tick(Duration::from_millis(100));
     }
 }
 
 impl Progress for Bar {
-    fn advance(&self, bytes: u64, _files: u64) {
-        self.0.inc(bytes);
+    fn advance(&self, bytes: u64, files: u64) {
+        self.files.fetch_add(files, Ordering::Relaxed);
+        self.bar.inc(bytes);
     }
 }

@@ -1,6 +1,5 @@
 //! From a source to a device: tree, plan, overlay.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use inarch_vhost::blk::BlkOptions;
 use crate::JobError;
 use crate::identity::identity;
 use crate::notes::shown;
-use crate::source::{KERNEL_TREES, Resources, Source, open_with};
+use crate::source::{Resources, Source, open_with};
 
 /// Bytes that a device announces before its plan is known. The file system on it is smaller and says its own size;
 /// what lies beyond reads as zeros.
@@ -219,17 +218,7 @@ impl Recipe {
 
     /// Whether a scan of the source would find `file`.
     pub fn takes_in(&self, file: &Path) -> bool {
-        let Source::Directory(source) = &self.source else { return false };
-        let parent = std::path::absolute(file).ok().and_then(|file| file.parent()?.canonicalize().ok());
-        let (Some(parent), Ok(source)) = (parent, source.canonicalize()) else {
-            return false;
-        };
-        let Ok(below) = parent.strip_prefix(&source) else {
-            return false;
-        };
-        let left_out = source == Path::new("/") && KERNEL_TREES.iter().any(|name| below.starts_with(name));
-        let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
-        !left_out && (self.selection.cross || device(&parent) == device(&source))
+        self.source.takes_in(file, self.selection.cross)
     }
 
     /// How much the guest may write: what the overlay's disk has, so that a full disk is the guest's own ENOSPC.

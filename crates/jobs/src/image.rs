@@ -169,17 +169,17 @@ fn choose(request: &ImageRequest) -> Result<&'static dyn Format, JobError> {
 /// An image in the tree that it is made of would change the tree, and be part of the next one.
 fn refuse_output_in_source(request: &ImageRequest) -> Result<(), JobError> {
     let output = &request.output;
-    let source = request.source.path().canonicalize().unwrap_or_else(|_| request.source.path().to_owned());
-    let whole = std::path::absolute(output).unwrap_or_else(|_| output.clone());
-    let resolved = match whole.canonicalize() {
-        Ok(path) => path,
-        Err(_) => whole.parent().and_then(|parent| parent.canonicalize().ok()).unwrap_or(whole),
-    };
-    if output != Path::new("-") && resolved.starts_with(&source) {
-        let what = if resolved == source { "is the source" } else { "lies in the source, and would change it" };
-        return Err(JobError::Other(format!("{}: the output {what}; put it somewhere else", shown(output))));
+    // What a link leads to is what is replaced.
+    let target = if output.is_symlink() { output.canonicalize().ok() } else { None };
+    let target = target.as_deref().unwrap_or(output);
+    if output == Path::new("-") || !request.source.takes_in(target, request.selection.cross) {
+        return Ok(());
     }
-    Ok(())
+    let what = match request.source {
+        Source::Directory(_) => "lies in the source, and would change it",
+        _ => "is the source",
+    };
+    Err(JobError::Other(format!("{}: the output {what}; put it somewhere else", shown(output))))
 }
 
 /// How many files of a tree have content, and how many bytes.

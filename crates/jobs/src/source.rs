@@ -6,7 +6,7 @@ mod open;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
@@ -111,6 +111,32 @@ impl Source {
             // The archive or image itself has changed.
             _ => path.to_owned(),
         }
+    }
+}
+
+impl Source {
+    /// Whether `file`, which need not be there yet, is the source, or whether a scan of it would find it; `cross` says
+    /// that the scan goes on into other file systems.
+    pub(crate) fn takes_in(&self, file: &Path, cross: bool) -> bool {
+        let same = |path: &Path| file.canonicalize().is_ok_and(|file| path.canonicalize().is_ok_and(|p| p == file));
+        let source = match self {
+            Source::Directory(source) => source,
+            Source::File { path, .. } | Source::Pipe(path) => return same(path),
+            Source::StandardInput => return false,
+        };
+        if same(source) {
+            return true;
+        }
+        let parent = std::path::absolute(file).ok().and_then(|file| file.parent()?.canonicalize().ok());
+        let (Some(parent), Ok(source)) = (parent, source.canonicalize()) else {
+            return false;
+        };
+        let Ok(below) = parent.strip_prefix(&source) else {
+            return false;
+        };
+        let left_out = source == Path::new("/") && KERNEL_TREES.iter().any(|name| below.starts_with(name));
+        let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
+        !left_out && (cross || device(&parent) == device(&source))
     }
 }
 
