@@ -3,17 +3,19 @@
 
 #![forbid(unsafe_code)]
 
-#[allow(dead_code, reason = "layers are not read yet")]
 mod assemble;
+pub mod cpio;
 pub mod erofs;
 pub mod ext4;
 mod notes;
+pub mod oci;
 mod plan;
 mod read;
 mod registry;
 mod spool;
 pub mod squashfs;
 pub mod tar;
+mod walk;
 
 pub use plan::{
     Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Pack, Piece, Planned, Progress, Sink, Stream,

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use crate::{Format, erofs, ext4, squashfs};
+use crate::{Format, cpio, erofs, ext4, squashfs, tar};
 
 /// Every format, in the order in which they are named to the user.
 pub fn formats() -> &'static [&'static dyn Format] {
-    &[&ext4::Ext4, &erofs::Erofs, &squashfs::Squashfs]
+    &[&ext4::Ext4, &erofs::Erofs, &squashfs::Squashfs, &tar::Tar, &cpio::Cpio]
 }
 
 /// The format of that name.

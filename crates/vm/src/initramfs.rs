@@ -2,7 +2,8 @@
 
 use crate::agent::AGENT;
 use crate::cpio::CpioWriter;
-use crate::modules::{ModuleError, ModuleTree, without_signature};
+use crate::module_file::quick_to_load;
+use crate::modules::{ModuleError, ModuleTree};
 
 /// Drivers without which the agent cannot speak; loaded first.
 const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
@@ -71,9 +72,11 @@ pub fn build(tree: &ModuleTree, features: &Features) -> Result<Vec<u8>, ModuleEr
         for module in modules {
             names.push_str(&module.name);
             names.push_str(".ko\n");
-            let signed = module.read()?;
-            let content = if tree.takes_unsigned() { without_signature(&signed) } else { &signed };
-            cpio.file(&format!("modules/{}.ko", module.name), 0o600, content);
+            let mut content = module.read()?;
+            if tree.takes_unsigned() {
+                content = quick_to_load(content);
+            }
+            cpio.file(&format!("modules/{}.ko", module.name), 0o600, &content);
         }
         cpio.file(list, 0o600, names.as_bytes());
     }

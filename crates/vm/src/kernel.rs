@@ -10,7 +10,7 @@ pub mod bzimage;
 pub mod cache;
 pub mod discover;
 pub mod elf;
-mod fields;
+pub(crate) mod fields;
 pub mod payload;
 
 use std::fs::File;

@@ -6,6 +6,7 @@ pub mod cpio;
 pub mod initramfs;
 pub mod kernel;
 pub mod machine;
+mod module_file;
 pub mod modules;
 pub mod process;
 pub mod protocol;

@@ -163,25 +163,6 @@ impl ModuleTree {
     }
 }
 
-/// What follows a module that carries a signature (`MODULE_SIG_STRING` of the kernel's `include/linux/module_signature.h`).
-const SIGNATURE_MAGIC: &[u8] = b"~Module signature appended~\n";
-/// `struct module_signature` before the magic; its last 4 bytes are the signature's length, big-endian.
-const SIGNATURE_TRAILER: usize = 12;
-
-/// The module without the signature at its end.
-///
-/// Checking the signatures of a guest's dozen modules takes an emulated processor about 700 million instructions, five
-/// times what all else between the agent's start and the command's takes.
-pub fn without_signature(module: &[u8]) -> &[u8] {
-    let unsigned = || {
-        let (_, length) = module.strip_suffix(SIGNATURE_MAGIC)?.split_last_chunk::<4>()?;
-        let signature =
-            (u32::from_be_bytes(*length) as usize).checked_add(SIGNATURE_TRAILER + SIGNATURE_MAGIC.len())?;
-        module.get(..module.len().checked_sub(signature)?)
-    };
-    unsigned().unwrap_or(module)
-}
-
 /// Looks into the kernel's configuration, where distributions put it.
 fn takes_unsigned(version: &str, directory: &Path) -> bool {
     const REFUSING: [&str; 3] = [
@@ -329,16 +310,6 @@ kernel/b.ko: kernel/a.ko
         let broken = Module { name: "a".to_owned(), path: directory.path().join("broken.ko.xz") };
         fs::write(&broken.path, b"no xz").unwrap();
         assert!(broken.read().unwrap_err().to_string().contains("broken.ko.xz"));
-    }
-
-    #[test]
-    fn a_signature_is_cut_off_and_nonsense_is_left_alone() {
-        let signed = [&b"module"[..], b"12345", &[0; 8], &5u32.to_be_bytes(), SIGNATURE_MAGIC].concat();
-        assert_eq!(without_signature(&signed), b"module");
-        assert_eq!(without_signature(b"module"), b"module");
-        let too_long = [&b"module"[..], &[0; 8], &u32::MAX.to_be_bytes(), SIGNATURE_MAGIC].concat();
-        assert_eq!(without_signature(&too_long), too_long);
-        assert_eq!(without_signature(SIGNATURE_MAGIC), SIGNATURE_MAGIC);
     }
 
     #[test]

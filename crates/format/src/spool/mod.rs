@@ -18,7 +18,7 @@ use decode::Source;
 const STEP: usize = 256 << 10;
 
 /// Bytes that tell a compression from a tar: the longest magic.
-const MAGIC_BYTES: usize = 6;
+pub(crate) const MAGIC_BYTES: usize = 6;
 
 /// An archive as a backing: the file itself if its bytes can be read where they are, else an unpacked copy.
 ///

@@ -14,9 +14,10 @@
 //! Sources: POSIX.1-2017 `pax`, the manual of GNU tar ("Basic Tar Format", "GNU Extensions to the Archive Format",
 //! "Storing Sparse Files"), libarchive's `tar.5`.
 
-#[allow(dead_code, reason = "archives are not written yet")]
 mod read;
-#[allow(dead_code, reason = "archives are not written yet")]
 mod spec;
+mod write;
 
+pub(crate) use read::{Archive, Whiteouts, index, opened, read_archive};
 pub use read::{open, open_file, open_stream};
+pub use write::Tar;

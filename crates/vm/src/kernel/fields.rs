@@ -4,15 +4,15 @@ fn array<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..offset.checked_add(N)?)?.try_into().ok()
 }
 
-pub(super) fn le16(bytes: &[u8], offset: usize) -> Option<u16> {
+pub(crate) fn le16(bytes: &[u8], offset: usize) -> Option<u16> {
     array(bytes, offset).map(u16::from_le_bytes)
 }
 
-pub(super) fn le32(bytes: &[u8], offset: usize) -> Option<u32> {
+pub(crate) fn le32(bytes: &[u8], offset: usize) -> Option<u32> {
     array(bytes, offset).map(u32::from_le_bytes)
 }
 
-pub(super) fn le64(bytes: &[u8], offset: usize) -> Option<u64> {
+pub(crate) fn le64(bytes: &[u8], offset: usize) -> Option<u64> {
     array(bytes, offset).map(u64::from_le_bytes)
 }
 

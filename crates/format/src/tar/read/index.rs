@@ -23,15 +23,31 @@ pub(crate) enum Whiteouts {
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// Adds the members of the archive in `backing`, which is the assembly's backing number `number`.
+/// An archive: `length` bytes of a backing, from byte `start`.
+#[derive(Clone, Copy)]
+pub(crate) struct Archive<'a> {
+    pub(crate) backing: &'a dyn Backing,
+    /// The backing's number in the assembly.
+    pub(crate) number: u32,
+    pub(crate) start: u64,
+    pub(crate) length: u64,
+}
+
+impl<'a> Archive<'a> {
+    /// All of a backing, which is the only one.
+    pub(crate) fn whole(backing: &'a dyn Backing) -> Archive<'a> {
+        Archive { backing, number: 0, start: 0, length: backing.size() }
+    }
+}
+
+/// Adds the members of an archive to an assembly.
 pub(crate) fn index(
-    backing: &dyn Backing,
-    number: u32,
+    archive: Archive<'_>,
     whiteouts: Whiteouts,
     assembly: &mut Assembly,
     notes: &mut Notes,
 ) -> Result<(), ReadError> {
-    let mut members = Members::new(Window::new(backing));
+    let mut members = Members::new(Window::new(archive));
     let mut users = Users::default();
     while let Some(member) = members.next()? {
         if !member.is_known {
@@ -53,7 +69,7 @@ pub(crate) fn index(
             None => {}
         }
         let path = member.path.clone();
-        if let Err(refusal) = add(member, number, assembly, &mut users, notes) {
+        if let Err(refusal) = add(member, archive, assembly, &mut users, notes) {
             notes.add(&path, &refusal);
         }
     }
@@ -83,13 +99,13 @@ fn remove(directory: &[u8], name: &[u8], assembly: &mut Assembly) -> Result<(), 
 
 fn add(
     member: Member,
-    backing: u32,
+    archive: Archive<'_>,
     assembly: &mut Assembly,
     users: &mut Users,
     notes: &mut Notes,
 ) -> Result<(), String> {
     let Member { path, kind, link, size, at, .. } = &member;
-    let (size, at) = (*size, *at);
+    let (size, at, backing) = (*size, archive.start + at, archive.number);
     let kind = match kind {
         Type::HardLink => return assembly.link(path, link).map_err(|refusal| refusal.to_string()),
         Type::Continued => return Err("it is left out, as it began on another volume".to_owned()),

@@ -18,8 +18,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use inarch_block::{BackedFiles, Backing};
+use inarch_tree::{BuildError, Extents, Tree};
 
-use index::{Whiteouts, index};
+pub(crate) use index::{Archive, Whiteouts, index};
 
 use crate::assemble::Assembly;
 use crate::notes::Notes;
@@ -45,20 +46,26 @@ pub fn open_stream(input: impl Read, spool_directory: &Path) -> Result<Opened, R
 pub fn open(backing: Arc<dyn Backing>) -> Result<Opened, ReadError> {
     let mut assembly = Assembly::new();
     let mut notes = Notes::default();
-    index(&*backing, 0, Whiteouts::Names, &mut assembly, &mut notes)?;
-    opened(assembly, vec![backing], notes, "tar")
+    index(Archive::whole(&*backing), Whiteouts::Names, &mut assembly, &mut notes)?;
+    opened(assembly, vec![backing], notes)
 }
 
-/// What an assembly of archives comes to; `format` names them in errors.
-fn opened(
-    assembly: Assembly,
-    backings: Vec<Arc<dyn Backing>>,
-    notes: Notes,
-    format: &'static str,
-) -> Result<Opened, ReadError> {
-    let failed = |error: inarch_tree::BuildError| ReadError::Format { format, reason: error.to_string() };
-    let (tree, extents) = assembly.finish().map_err(failed)?;
+/// The files of a plain tar archive, and where in it their bytes lie.
+pub(crate) fn read_archive(backing: &dyn Backing) -> Result<(Tree, Extents), ReadError> {
+    let mut assembly = Assembly::new();
+    index(Archive::whole(backing), Whiteouts::Names, &mut assembly, &mut Notes::default())?;
+    assembly.finish().map_err(too_much)
+}
+
+/// What an assembly of archives comes to.
+pub(crate) fn opened(assembly: Assembly, backings: Vec<Arc<dyn Backing>>, notes: Notes) -> Result<Opened, ReadError> {
+    let (tree, extents) = assembly.finish().map_err(too_much)?;
     let tree = Arc::new(tree);
     let content = Arc::new(BackedFiles::new(Arc::clone(&tree), extents, backings));
     Ok(Opened { tree, content, notes: notes.into_lines() })
+}
+
+/// An assembly is a tree unless it does not fit one.
+fn too_much(error: BuildError) -> ReadError {
+    ReadError::Format { format: "tar", reason: error.to_string() }
 }

@@ -1,7 +1,8 @@
 //! Reading headers: small reads, forward, with most of the archive left out in between.
 
-use inarch_block::{Backing, read_backing};
+use inarch_block::read_backing;
 
+use super::index::Archive;
 use crate::ReadError;
 use crate::tar::spec::BLOCK;
 
@@ -11,19 +12,19 @@ const WINDOW: usize = 8 << 10;
 
 /// A few bytes of an archive.
 pub(super) struct Window<'a> {
-    backing: &'a dyn Backing,
+    archive: Archive<'a>,
     buffer: Vec<u8>,
     start: u64,
 }
 
 impl<'a> Window<'a> {
-    pub(super) fn new(backing: &'a dyn Backing) -> Window<'a> {
-        Window { backing, buffer: Vec::new(), start: 0 }
+    pub(super) fn new(archive: Archive<'a>) -> Window<'a> {
+        Window { archive, buffer: Vec::new(), start: 0 }
     }
 
     /// Bytes of the whole archive.
     pub(super) fn size(&self) -> u64 {
-        self.backing.size()
+        self.archive.length
     }
 
     /// The block at byte `at`; `None` if the archive ends before the block does.
@@ -35,9 +36,10 @@ impl<'a> Window<'a> {
             }
             self.buffer.resize(left.min(WINDOW as u64) as usize, 0);
             self.start = at;
-            read_backing(self.backing, at, &mut self.buffer).map_err(|error| {
+            let from = self.archive.start + at;
+            read_backing(self.archive.backing, from, &mut self.buffer).map_err(|error| {
                 self.buffer.clear();
-                ReadError::Io { offset: at, error }
+                ReadError::Io { offset: from, error }
             })?;
         }
         Ok(self.find(at, BLOCK).and_then(|range| self.buffer.get(range)?.first_chunk()))
@@ -52,7 +54,8 @@ impl<'a> Window<'a> {
             return Ok(Some(bytes.to_owned()));
         }
         let mut bytes = vec![0; count];
-        read_backing(self.backing, at, &mut bytes).map_err(|error| ReadError::Io { offset: at, error })?;
+        let from = self.archive.start + at;
+        read_backing(self.archive.backing, from, &mut bytes).map_err(|error| ReadError::Io { offset: from, error })?;
         Ok(Some(bytes))
     }
 

@@ -1,0 +1,251 @@
+//! cpio archives of the `newc` kind, as `cpio -o -H newc` writes them and the kernel unpacks an initramfs
+//! (`Documentation/driver-api/early-userspace/buffer-format.rst`, `init/initramfs.c`).
+//!
+//! Names have no `./` in front; the root is `.`. An inode of several names has its content with the last of them, and
+//! none with the others: GNU cpio wants it there, and the kernel takes it anywhere. `newc` has no extended attributes,
+//! no nanoseconds, no files of 4 GiB, no holes and no times before 1970 or after 2106.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use inarch_tree::{DataRange, FileType, Inode, InodeId, Tree, XattrSetId};
+
+use crate::notes::Notes;
+use crate::walk::{Walk, refuse_options};
+use crate::{Format, FormatError, ImageOptions, Layout, Piece, Planned, Stream};
+
+/// The name that ends an archive.
+const TRAILER: &[u8] = b"TRAILER!!!";
+
+/// The kernel's `PATH_MAX`, which names and targets must fit with a final NUL.
+const PATH_MAX: usize = 4096;
+
+/// Archives are written in whole blocks of this many bytes.
+const BLOCK: u64 = 512;
+
+/// The format.
+#[derive(Clone, Copy, Debug)]
+pub struct Cpio;
+
+impl Format for Cpio {
+    fn name(&self) -> &'static str {
+        "cpio"
+    }
+
+    fn plan(&self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError> {
+        refuse_options("cpio", options)?;
+        let mut notes = Notes::default();
+        note(tree, InodeId::ROOT, b".", &mut notes);
+        let mut walk = Walk::new(tree, b"");
+        while let Some((path, inode)) = walk.next() {
+            check(tree, inode, path)?;
+            note(tree, inode, path, &mut notes);
+        }
+        let mut notes = notes.into_lines();
+        if tree.inodes().any(|(_, inode)| inode.mtime().nanoseconds != 0) {
+            notes.push("times are cut to whole seconds, as newc has no others".to_owned());
+        }
+        let length = Pieces::new(tree).map(|piece| piece.length()).sum();
+        let stream = Archive { tree: Arc::clone(tree), length };
+        Ok(Planned { layout: Layout::Stream(Box::new(stream)), notes })
+    }
+}
+
+/// Refuses what cannot be in an archive.
+fn check(tree: &Tree, inode: InodeId, path: &[u8]) -> Result<(), FormatError> {
+    let refuse = |reason: String| Err(FormatError { format: "cpio", reason });
+    let size = tree.inode(inode).size();
+    if size > u64::from(u32::MAX) {
+        return refuse(format!("{} has {size} bytes; newc holds less than 4 GiB", path.escape_ascii()));
+    }
+    if path.len() >= PATH_MAX {
+        return refuse(format!("{}... is longer than the {} bytes of a name", path[..64].escape_ascii(), PATH_MAX - 1));
+    }
+    Ok(())
+}
+
+fn note(tree: &Tree, inode: InodeId, path: &[u8], notes: &mut Notes) {
+    let inode = tree.inode(inode);
+    if inode.xattrs() != XattrSetId::NONE {
+        notes.add(path, "its extended attributes are left out, as newc has none");
+    }
+    if u32::try_from(inode.mtime().seconds).is_err() {
+        notes.add(path, "its time becomes the nearest from 1970 to 2106, as newc has no other");
+    }
+}
+
+struct Archive {
+    tree: Arc<Tree>,
+    length: u64,
+}
+
+impl Stream for Archive {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn pieces(&self) -> Box<dyn Iterator<Item = Piece> + Send + '_> {
+        Box::new(Pieces::new(&self.tree))
+    }
+}
+
+/// Where in the archive the pieces are.
+enum Stage {
+    Root,
+    Members,
+    Done,
+}
+
+struct Pieces<'t> {
+    tree: &'t Tree,
+    walk: Walk<'t>,
+    stage: Stage,
+    /// How many names of an inode of several are still to come.
+    names_left: HashMap<InodeId, u32>,
+    ready: VecDeque<Piece>,
+    /// Bytes of all pieces that were made.
+    made: u64,
+}
+
+impl<'t> Pieces<'t> {
+    fn new(tree: &'t Tree) -> Pieces<'t> {
+        let (names_left, ready) = (HashMap::new(), VecDeque::new());
+        Pieces { tree, walk: Walk::new(tree, b""), stage: Stage::Root, names_left, ready, made: 0 }
+    }
+
+    fn push(&mut self, piece: Piece) {
+        let length = piece.length();
+        if length > 0 {
+            self.made += length;
+            self.ready.push_back(piece);
+        }
+    }
+
+    /// Makes the pieces of the next member, or of the archive's end.
+    fn advance(&mut self) {
+        match self.stage {
+            Stage::Root => {
+                self.stage = Stage::Members;
+                self.push(Piece::Bytes(Header::of(InodeId::ROOT, self.tree.inode(InodeId::ROOT), 0).bytes(b".")));
+            }
+            Stage::Members => match self.walk.next() {
+                Some((path, inode)) => {
+                    // The name alone would end the archive.
+                    let path = if path == TRAILER { [b"./", TRAILER].concat() } else { path.to_owned() };
+                    self.member(&path, inode);
+                }
+                None => {
+                    self.stage = Stage::Done;
+                    self.push(Piece::Bytes(Header { links: 1, ..Header::default() }.bytes(TRAILER)));
+                    self.push(Piece::Zeros(self.made.next_multiple_of(BLOCK) - self.made));
+                }
+            },
+            Stage::Done => {}
+        }
+    }
+
+    fn member(&mut self, path: &[u8], id: InodeId) {
+        let inode = self.tree.inode(id);
+        let file_type = inode.file_type();
+        let mut is_last = true;
+        if file_type != FileType::Directory && inode.links() > 1 {
+            let left = self.names_left.entry(id).or_insert(inode.links());
+            *left -= 1;
+            is_last = *left == 0;
+        }
+        let target = self.tree.symlink_target(id);
+        let size = match file_type {
+            FileType::Symlink => target.len() as u64,
+            FileType::Regular if is_last => inode.size(),
+            _ => 0,
+        };
+        let mut header = Header::of(id, inode, size as u32).bytes(path);
+        header.extend_from_slice(target);
+        self.push(Piece::Bytes(header));
+        if file_type == FileType::Regular && size > 0 {
+            self.content(id, size);
+        }
+        self.push(Piece::Zeros(size.next_multiple_of(4) - size));
+    }
+
+    fn content(&mut self, inode: InodeId, size: u64) {
+        let whole = [DataRange { offset: 0, length: size }];
+        let tree = self.tree;
+        let mut at = 0;
+        for DataRange { offset, length } in tree.sparse_ranges(inode).unwrap_or(&whole).iter().copied() {
+            self.push(Piece::Zeros(offset - at));
+            self.push(Piece::File { inode, offset, length });
+            at = offset + length;
+        }
+        self.push(Piece::Zeros(size - at));
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        while self.ready.is_empty() && !matches!(self.stage, Stage::Done) {
+            self.advance();
+        }
+        self.ready.pop_front()
+    }
+}
+
+/// A member's header: its magic, and 13 numbers of 8 hexadecimal digits.
+#[derive(Default)]
+struct Header {
+    inode: u32,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    links: u32,
+    mtime: u32,
+    size: u32,
+    device: (u32, u32),
+}
+
+impl Header {
+    fn of(id: InodeId, inode: &Inode, size: u32) -> Header {
+        Header {
+            // Trees have room for this: a few of the highest numbers are never used.
+            inode: id.0.saturating_add(1),
+            mode: inode.mode(),
+            uid: inode.uid(),
+            gid: inode.gid(),
+            links: inode.links(),
+            mtime: inode.mtime().seconds.clamp(0, u32::MAX.into()) as u32,
+            size,
+            device: inode.device(),
+        }
+    }
+
+    /// The header, the name, and what fills them up to a multiple of 4 bytes.
+    fn bytes(&self, name: &[u8]) -> Vec<u8> {
+        let fields = [
+            self.inode,
+            self.mode,
+            self.uid,
+            self.gid,
+            self.links,
+            self.mtime,
+            self.size,
+            // The device that it was on.
+            0,
+            0,
+            self.device.0,
+            self.device.1,
+            name.len() as u32 + 1,
+            // A checksum, in another kind of cpio archives.
+            0,
+        ];
+        let mut bytes = b"070701".to_vec();
+        for field in fields {
+            bytes.extend_from_slice(format!("{field:08X}").as_bytes());
+        }
+        bytes.extend_from_slice(name);
+        bytes.push(0);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+}

@@ -1,0 +1,149 @@
+//! Digests that name content, as the image specification's descriptor.md has them.
+
+use std::fmt;
+use std::io::{self, Read};
+
+use sha2::{Digest as _, Sha256, Sha512};
+
+use super::malformed;
+use crate::ReadError;
+
+/// A digest whose text was checked: nothing but an algorithm that is known and as many lower-case hexadecimal digits as
+/// it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Digest {
+    algorithm: Algorithm,
+    hex: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Algorithm {
+    Sha256,
+    Sha512,
+}
+
+impl Algorithm {
+    fn name(self) -> &'static str {
+        match self {
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha512 => "sha512",
+        }
+    }
+
+    fn digits(self) -> usize {
+        match self {
+            Algorithm::Sha256 => 64,
+            Algorithm::Sha512 => 128,
+        }
+    }
+}
+
+impl Digest {
+    /// `sha256:` or `sha512:` and hexadecimal digits.
+    pub(super) fn parse(text: &str) -> Result<Digest, ReadError> {
+        let bad = |reason| malformed(format!("the digest '{}' {reason}", text.escape_debug()));
+        let (name, hex) = text.split_once(':').ok_or_else(|| bad("has no algorithm in front"))?;
+        let algorithm = [Algorithm::Sha256, Algorithm::Sha512].into_iter().find(|known| known.name() == name);
+        let algorithm = algorithm.ok_or_else(|| bad("is of an algorithm that is not known; sha256 and sha512 are"))?;
+        if hex.len() != algorithm.digits() || !hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            return Err(bad("is not as many lower-case hexadecimal digits as its algorithm has"));
+        }
+        Ok(Digest { algorithm, hex: hex.to_owned() })
+    }
+
+    /// Where an image layout keeps what it names.
+    pub(super) fn path(&self) -> String {
+        format!("blobs/{}/{}", self.algorithm.name(), self.hex)
+    }
+
+    /// A hash to be compared with it.
+    pub(super) fn hasher(&self) -> Hasher {
+        match self.algorithm {
+            Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
+            Algorithm::Sha512 => Hasher::Sha512(Sha512::new()),
+        }
+    }
+
+    /// Compares it with the hash of content that was found at `path`.
+    pub(super) fn check(&self, hasher: Hasher, path: &str) -> Result<(), ReadError> {
+        let found = match hasher {
+            Hasher::Sha256(hash) => hex(&hash.finalize()),
+            Hasher::Sha512(hash) => hex(&hash.finalize()),
+        };
+        if found != self.hex {
+            return Err(malformed(format!("{path} is damaged: its digest is {found}, expected was {self}")));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.algorithm.name(), self.hex)
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A hash that is not finished.
+pub(super) enum Hasher {
+    Sha256(Sha256),
+    Sha512(Sha512),
+}
+
+impl Hasher {
+    pub(super) fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Hasher::Sha256(hash) => hash.update(bytes),
+            Hasher::Sha512(hash) => hash.update(bytes),
+        }
+    }
+}
+
+/// Hashes all that is read through it.
+pub(super) struct HashedReader<R> {
+    pub(super) input: R,
+    pub(super) hasher: Option<Hasher>,
+}
+
+impl<R: Read> Read for HashedReader<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let got = self.input.read(out)?;
+        if let (Some(hasher), Some(bytes)) = (&mut self.hasher, out.get(..got)) {
+            hasher.update(bytes);
+        }
+        Ok(got)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_names_a_blob_is_a_digest() {
+        let hex = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let digest = Digest::parse(&format!("sha256:{hex}")).unwrap();
+        assert_eq!(digest.path(), format!("blobs/sha256/{hex}"));
+        let mut hasher = digest.hasher();
+        hasher.update(b"abc");
+        digest.check(hasher, "x").unwrap();
+        let error = digest.check(digest.hasher(), "x").unwrap_err().to_string();
+        assert!(error.contains("x is damaged"), "{error}");
+        let bad = [
+            hex.to_owned(),
+            format!("sha256:{}", hex.to_uppercase()),
+            format!("sha256:{}", &hex[1..]),
+            format!("sha512:{hex}"),
+            format!("md5:{hex}"),
+            format!("../sha256:{hex}"),
+            format!("sha256:../../{}", &hex[6..]),
+            format!("sha256:{}/", &hex[1..]),
+        ];
+        for text in bad {
+            assert!(Digest::parse(&text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Makes an image's layers readable at any offset, and verifies them.
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use super::digest::{Digest, HashedReader};
+use super::malformed;
+use super::select::Layer;
+use super::store::{Blob, Store};
+use crate::{ReadError, spool};
+
+/// Bytes hashed at once.
+const STEP: usize = 256 << 10;
+
+/// The layers, in their order, each a plain tar: where it is stored, or unpacked into a nameless file in `directory`.
+/// As many are worked on at once as there are processors.
+pub(super) fn open(store: &Store, layers: &[Layer], directory: &Path) -> Result<Vec<Blob>, ReadError> {
+    let next = Mutex::new(layers.iter().enumerate());
+    let done = Mutex::new(Vec::with_capacity(layers.len()));
+    let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(layers.len());
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((index, layer)) = take() {
+                    let blob = open_layer(store, layer, directory);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push((index, blob));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, blob)| blob).collect()
+}
+
+fn open_layer(store: &Store, layer: &Layer, directory: &Path) -> Result<Blob, ReadError> {
+    let name = &layer.name;
+    let blob = store.get(name)?;
+    if let Some(size) = layer.size.filter(|size| *size != blob.length) {
+        return Err(malformed(format!("{name} has {} bytes, expected were {size}", blob.length)));
+    }
+    let mut magic = Vec::new();
+    let read = |error| ReadError::Io { offset: blob.start, error };
+    blob.reader().take(spool::MAGIC_BYTES as u64).read_to_end(&mut magic).map_err(read)?;
+    if spool::Kind::of(&magic) == spool::Kind::Plain {
+        for digest in [&layer.digest, &layer.diff_id].into_iter().flatten() {
+            verify(&blob, digest, name)?;
+        }
+        return Ok(blob);
+    }
+    let mut input = HashedReader { input: blob.reader(), hasher: layer.digest.as_ref().map(Digest::hasher) };
+    let backing = spool::unpack(&mut input, Path::new(name), directory)?;
+    // A decoder need not have read what lies behind the end of its data.
+    io::copy(&mut input, &mut io::sink()).map_err(read)?;
+    if let (Some(digest), Some(hasher)) = (&layer.digest, input.hasher) {
+        digest.check(hasher, name)?;
+    }
+    let unpacked = Blob { start: 0, length: backing.size(), backing: Arc::clone(&backing) };
+    if let Some(diff_id) = &layer.diff_id {
+        verify(&unpacked, diff_id, name)?;
+    }
+    Ok(unpacked)
+}
+
+fn verify(blob: &Blob, digest: &Digest, name: &str) -> Result<(), ReadError> {
+    let mut hasher = digest.hasher();
+    let mut buffer = vec![0; STEP];
+    let mut reader = blob.reader();
+    loop {
+        let got = reader.read(&mut buffer).map_err(|error| ReadError::Io { offset: blob.start, error })?;
+        if got == 0 {
+            return digest.check(hasher, name);
+        }
+        hasher.update(buffer.get(..got).unwrap_or_default());
+    }
+}

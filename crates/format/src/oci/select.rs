@@ -1,0 +1,242 @@
+//! From a store to the layers of one image.
+
+use std::collections::BTreeSet;
+
+use super::digest::Digest;
+use super::document::{
+    Config, Descriptor, DockerImage, DocumentKind, Index, Layout, Manifest, document_kind, is_image_config, is_layer,
+    machine,
+};
+use super::malformed;
+use super::store::{Store, parse};
+use crate::ReadError;
+use crate::notes::Notes;
+
+/// Indexes within indexes, at most.
+const MAX_NESTING: usize = 4;
+
+/// Layers of an image, at most; Docker builds no more than 127.
+const MAX_LAYERS: usize = 1024;
+
+/// Names that a message lists, at most.
+const MAX_LISTED: usize = 20;
+
+/// The annotation by which an index names an image.
+const NAME: &str = "org.opencontainers.image.ref.name";
+
+/// The same with the repository, as containerd and Docker write it.
+const FULL_NAME: &str = "io.containerd.image.name";
+
+/// A layer, and what its bytes must be.
+#[derive(Debug)]
+pub(super) struct Layer {
+    /// Its name in the store.
+    pub(super) name: String,
+    /// Its bytes, where they are known.
+    pub(super) size: Option<u64>,
+    /// The digest of it as it is stored.
+    pub(super) digest: Option<Digest>,
+    /// The digest of it unpacked.
+    pub(super) diff_id: Option<Digest>,
+}
+
+/// The layers of the image that `reference` names, the lowest first.
+pub(super) fn image(store: &Store, reference: Option<&str>, notes: &mut Notes) -> Result<Vec<Layer>, ReadError> {
+    if let Some(layout) = store.document::<Layout>("oci-layout")?
+        && !layout.image_layout_version.starts_with("1.")
+    {
+        let version = layout.image_layout_version.escape_debug();
+        return Err(malformed(format!("oci-layout: version {version} is not known; 1.0.0 is")));
+    }
+    if let Some(index) = store.document::<Index>("index.json")? {
+        return oci_image(store, index, reference, notes);
+    }
+    if let Some(images) = store.document::<Vec<DockerImage>>("manifest.json")? {
+        return docker_image(store, images, reference, notes);
+    }
+    Err(malformed("neither an OCI image layout, which has an index.json, nor a Docker archive, with a manifest.json"))
+}
+
+fn oci_image(store: &Store, index: Index, reference: Option<&str>, notes: &mut Notes) -> Result<Vec<Layer>, ReadError> {
+    let mut list = index.manifests;
+    if let Some(reference) = reference {
+        let names = names(&list);
+        list.retain(|descriptor| is_named(descriptor, reference));
+        if list.is_empty() {
+            return Err(malformed(format!("it has no image '{}'; it has {names}", reference.escape_debug())));
+        }
+    } else if distinct_images(&list) > 1 {
+        return Err(malformed(format!("it has several images, choose one of {}", names(&list))));
+    }
+    for _ in 0..MAX_NESTING {
+        let descriptor = choose(list, notes)?;
+        let bytes = blob(store, &descriptor)?;
+        match document_kind(&descriptor.media_type) {
+            Some(DocumentKind::Manifest) => {
+                return layers(store, parse(&descriptor.digest, &bytes)?, &descriptor, notes);
+            }
+            _ => list = parse::<Index>(&descriptor.digest, &bytes)?.manifests,
+        }
+    }
+    Err(malformed(format!("more than {MAX_NESTING} indexes lie within each other")))
+}
+
+fn is_named(descriptor: &Descriptor, reference: &str) -> bool {
+    let full = descriptor.annotations.get(FULL_NAME);
+    let ends =
+        |full: &String| full.strip_suffix(reference).is_some_and(|front| front.is_empty() || front.ends_with('/'));
+    descriptor.annotations.get(NAME).is_some_and(|name| name == reference)
+        || full.is_some_and(ends)
+        || descriptor.digest == reference
+}
+
+fn names(list: &[Descriptor]) -> String {
+    let name = |descriptor: &Descriptor| {
+        descriptor.annotations.get(NAME).cloned().unwrap_or_else(|| descriptor.digest.clone())
+    };
+    listed(list.iter().map(name))
+}
+
+fn listed(names: impl Iterator<Item = String>) -> String {
+    let names: BTreeSet<String> = names.map(|name| name.escape_debug().to_string()).collect();
+    let shown: Vec<&str> = names.iter().take(MAX_LISTED).map(String::as_str).collect();
+    match (shown.is_empty(), names.len() - shown.len()) {
+        (true, _) => "none".to_owned(),
+        (false, 0) => shown.join(", "),
+        (false, more) => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// How many images an index has, those for several machines counted once.
+fn distinct_images(list: &[Descriptor]) -> usize {
+    let named: BTreeSet<_> = list.iter().filter(|d| is_candidate(d)).map(|d| d.annotations.get(NAME)).collect();
+    named.len()
+}
+
+/// Whether a descriptor is that of an image: builders add manifests that only say how one was made.
+fn is_candidate(descriptor: &Descriptor) -> bool {
+    let unknown = descriptor.platform.as_ref().is_some_and(|platform| platform.architecture == "unknown");
+    document_kind(&descriptor.media_type).is_some()
+        && !unknown
+        && !descriptor.annotations.contains_key("vnd.docker.reference.type")
+}
+
+/// The first descriptor for this machine; the only one, if there is one alone for another.
+fn choose(list: Vec<Descriptor>, notes: &mut Notes) -> Result<Descriptor, ReadError> {
+    let types = listed(list.iter().map(|descriptor| descriptor.media_type.clone()));
+    let candidates: Vec<Descriptor> = list.into_iter().filter(is_candidate).collect();
+    let fits = |descriptor: &&Descriptor| match &descriptor.platform {
+        Some(platform) => platform.architecture == machine() && platform.os == "linux",
+        None => true,
+    };
+    if let Some(found) = candidates.iter().find(fits) {
+        return Ok(found.clone());
+    }
+    let platform = |descriptor: &Descriptor| match &descriptor.platform {
+        Some(platform) => format!("{}/{}", platform.os, platform.architecture),
+        None => "any".to_owned(),
+    };
+    match &candidates[..] {
+        [] => Err(malformed(format!("there is no image in the index, only {types}"))),
+        [only] => {
+            notes.add(b"the image", &format!("is for {}, not for this machine", platform(only).escape_debug()));
+            Ok(only.clone())
+        }
+        several => {
+            let platforms = listed(several.iter().map(platform));
+            Err(malformed(format!("there is no image for linux/{}, only for {platforms}", machine())))
+        }
+    }
+}
+
+/// A document that a descriptor names, its size and digest verified.
+fn blob(store: &Store, descriptor: &Descriptor) -> Result<Vec<u8>, ReadError> {
+    let digest = Digest::parse(&descriptor.digest)?;
+    let name = digest.path();
+    let bytes = store.get(&name)?.bytes(&name)?;
+    if bytes.len() as u64 != descriptor.size {
+        let (found, size) = (bytes.len(), descriptor.size);
+        return Err(malformed(format!("{name} has {found} bytes, expected were {size}")));
+    }
+    let mut hasher = digest.hasher();
+    hasher.update(&bytes);
+    digest.check(hasher, &name)?;
+    Ok(bytes)
+}
+
+fn layers(
+    store: &Store,
+    manifest: Manifest,
+    descriptor: &Descriptor,
+    notes: &mut Notes,
+) -> Result<Vec<Layer>, ReadError> {
+    let kind = &manifest.config.media_type;
+    if !is_image_config(kind) {
+        let kind = kind.escape_debug();
+        return Err(malformed(format!("{} is no container image: its configuration is {kind}", descriptor.digest)));
+    }
+    if descriptor.platform.is_none() {
+        let config: Config = parse(&manifest.config.digest, &blob(store, &manifest.config)?)?;
+        note_machine(&config, notes);
+    }
+    check_count(manifest.layers.len())?;
+    let layer = |layer: Descriptor| {
+        if !is_layer(&layer.media_type) {
+            let kind = layer.media_type.escape_debug();
+            return Err(malformed(format!("the layer {} is of a type that is not known: {kind}", layer.digest)));
+        }
+        let digest = Digest::parse(&layer.digest)?;
+        Ok(Layer { name: digest.path(), size: Some(layer.size), digest: Some(digest), diff_id: None })
+    };
+    manifest.layers.into_iter().map(layer).collect()
+}
+
+fn note_machine(config: &Config, notes: &mut Notes) {
+    let (os, architecture) = (&config.os, &config.architecture);
+    if !architecture.is_empty() && (architecture != machine() || (!os.is_empty() && os != "linux")) {
+        let what = format!("{os}/{architecture}");
+        notes.add(b"the image", &format!("is for {}, not for this machine", what.escape_debug()));
+    }
+}
+
+fn check_count(layers: usize) -> Result<(), ReadError> {
+    if layers > MAX_LAYERS {
+        return Err(malformed(format!("the image has {layers} layers; at most {MAX_LAYERS} are read")));
+    }
+    Ok(())
+}
+
+fn docker_image(
+    store: &Store,
+    mut images: Vec<DockerImage>,
+    reference: Option<&str>,
+    notes: &mut Notes,
+) -> Result<Vec<Layer>, ReadError> {
+    let tags = |image: &DockerImage| image.repo_tags.clone().unwrap_or_default();
+    let names = listed(images.iter().flat_map(tags));
+    let ends =
+        |tag: &String, name: &str| tag.strip_suffix(name).is_some_and(|front| front.is_empty() || front.ends_with('/'));
+    if let Some(reference) = reference {
+        images.retain(|image| tags(image).iter().any(|tag| ends(tag, reference)));
+    }
+    let image = match (images.pop(), reference) {
+        (Some(image), _) if images.is_empty() => image,
+        (Some(_), _) => return Err(malformed(format!("it has several images, choose one of {names}"))),
+        (None, Some(reference)) => {
+            return Err(malformed(format!("it has no image '{}'; it has {names}", reference.escape_debug())));
+        }
+        (None, None) => return Err(malformed("there is no image in its manifest.json")),
+    };
+    let config: Config = parse(&image.config, &store.get(&image.config)?.bytes(&image.config)?)?;
+    note_machine(&config, notes);
+    check_count(image.layers.len())?;
+    let diff_ids = config.rootfs.diff_ids;
+    if diff_ids.len() != image.layers.len() {
+        let (layers, ids) = (image.layers.len(), diff_ids.len());
+        return Err(malformed(format!("manifest.json has {layers} layers, {} {ids}", image.config.escape_debug())));
+    }
+    let layer = |(name, diff_id): (String, String)| {
+        Ok(Layer { name, size: None, digest: None, diff_id: Some(Digest::parse(&diff_id)?) })
+    };
+    image.layers.into_iter().zip(diff_ids).map(layer).collect()
+}

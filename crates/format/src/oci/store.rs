@@ -1,0 +1,172 @@
+//! Where an image's documents and layers are: in a directory, or in a tar archive.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use inarch_block::{Backing, BackingFile, read_backing};
+use inarch_tree::{Extent, Extents, FileType, InodeId, Tree};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+
+use super::document::MAX_DOCUMENT;
+use super::malformed;
+use crate::{ReadError, spool, tar};
+
+/// Symlinks that lead to one file of an archive, at most. `docker save` links layers that images share.
+const MAX_SYMLINKS: u32 = 8;
+
+/// See the module's page.
+pub(super) enum Store {
+    /// Symlinks in it are not followed: it may come from anywhere.
+    Directory { root: OwnedFd, path: PathBuf },
+    /// Its files are ranges of `backing`.
+    Archive { tree: Box<Tree>, extents: Extents, backing: Arc<dyn Backing> },
+}
+
+/// A file of a store: `length` bytes of `backing`, from byte `start`.
+pub(super) struct Blob {
+    pub(super) backing: Arc<dyn Backing>,
+    pub(super) start: u64,
+    pub(super) length: u64,
+}
+
+impl Store {
+    /// Opens the directory or archive at `path`. A compressed archive is unpacked into `spool_directory`.
+    pub(super) fn open(path: &Path, spool_directory: &Path) -> Result<Store, ReadError> {
+        let failed = |error: io::Error| malformed(format!("cannot open {}: {error}", path.display()));
+        let file = File::open(path).map_err(failed)?;
+        if file.metadata().map_err(failed)?.is_dir() {
+            return Ok(Store::Directory { root: file.into(), path: path.to_owned() });
+        }
+        let backing = spool::open(file, path, spool_directory)?;
+        let (tree, extents) = tar::read_archive(&*backing)?;
+        Ok(Store::Archive { tree: Box::new(tree), extents, backing })
+    }
+
+    /// The regular file of that name; `None` if there is none.
+    pub(super) fn find(&self, name: &str) -> Result<Option<Blob>, ReadError> {
+        match self {
+            Store::Directory { root, path } => find_in_directory(root, path, name),
+            Store::Archive { tree, extents, backing } => {
+                let Some(inode) = follow(tree, name.as_bytes()) else { return Ok(None) };
+                if tree.inode(inode).file_type() != FileType::Regular {
+                    return Err(malformed(format!("{} is not a regular file", name.escape_debug())));
+                }
+                let (start, length) = match extents.of(inode) {
+                    [] if tree.inode(inode).size() == 0 => (0, 0),
+                    [Extent { offset: 0, length, at, .. }] if *length == tree.inode(inode).size() => (*at, *length),
+                    _ => return Err(malformed(format!("{} is a sparse file", name.escape_debug()))),
+                };
+                Ok(Some(Blob { backing: Arc::clone(backing), start, length }))
+            }
+        }
+    }
+
+    /// As [`Store::find`], of a file that must be there.
+    pub(super) fn get(&self, name: &str) -> Result<Blob, ReadError> {
+        self.find(name)?.ok_or_else(|| malformed(format!("{} is missing", name.escape_debug())))
+    }
+
+    /// Reads a document that may be missing.
+    pub(super) fn document<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ReadError> {
+        let Some(blob) = self.find(name)? else { return Ok(None) };
+        parse(name, &blob.bytes(name)?).map(Some)
+    }
+}
+
+/// Parses a document.
+pub(super) fn parse<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, ReadError> {
+    serde_json::from_slice(bytes).map_err(|error| malformed(format!("{} makes no sense: {error}", name.escape_debug())))
+}
+
+impl Blob {
+    /// All of it, if it is small enough for a document.
+    pub(super) fn bytes(&self, name: &str) -> Result<Vec<u8>, ReadError> {
+        if self.length > MAX_DOCUMENT {
+            let length = self.length;
+            let name = name.escape_debug();
+            return Err(malformed(format!("{name} has {length} bytes; a document has at most {MAX_DOCUMENT}")));
+        }
+        let mut bytes = vec![0; self.length as usize];
+        let failed = |error| ReadError::Io { offset: self.start, error };
+        read_backing(&*self.backing, self.start, &mut bytes).map_err(failed)?;
+        Ok(bytes)
+    }
+
+    /// Reads it from its start.
+    pub(super) fn reader(&self) -> BlobReader<'_> {
+        BlobReader { blob: self, at: 0 }
+    }
+}
+
+/// See [`Blob::reader`].
+pub(super) struct BlobReader<'a> {
+    blob: &'a Blob,
+    at: u64,
+}
+
+impl Read for BlobReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = (self.blob.length - self.at).min(out.len() as u64) as usize;
+        let out = out.get_mut(..count).unwrap_or_default();
+        read_backing(&*self.blob.backing, self.blob.start + self.at, out)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+fn find_in_directory(root: &OwnedFd, path: &Path, name: &str) -> Result<Option<Blob>, ReadError> {
+    let at = path.join(name);
+    let failed = |reason: String| malformed(format!("{}: {reason}", at.display()));
+    // Without waiting for a writer, if somebody put a fifo there.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let file = match openat2(root, name, flags, Mode::empty(), resolve) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(Errno::LOOP) => return Err(failed("symlinks in an image layout are not followed".to_owned())),
+        Err(Errno::XDEV | Errno::INVAL) => return Err(failed("this leads out of the image layout".to_owned())),
+        Err(errno) => return Err(failed(errno.to_string())),
+    };
+    let metadata = file.metadata().map_err(|error| failed(error.to_string()))?;
+    if !metadata.is_file() {
+        return Err(failed("it is not a regular file".to_owned()));
+    }
+    let backing = BackingFile::new(file, at.clone()).map_err(|error| failed(error.to_string()))?;
+    Ok(Some(Blob { start: 0, length: backing.size(), backing: Arc::new(backing) }))
+}
+
+/// What a path of an archive names, through symlinks of whole names.
+fn follow(tree: &Tree, path: &[u8]) -> Option<InodeId> {
+    let mut path = clean(path)?;
+    for _ in 0..MAX_SYMLINKS {
+        let inode = tree.lookup(&path)?;
+        if tree.inode(inode).file_type() != FileType::Symlink {
+            return Some(inode);
+        }
+        let target = tree.symlink_target(inode);
+        let directory = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+        path =
+            if target.starts_with(b"/") { clean(target)? } else { clean(&[path.get(..directory)?, target].concat())? };
+    }
+    None
+}
+
+/// A path from an archive's root without `.` and `..`; `None` if it leads out.
+fn clean(path: &[u8]) -> Option<Vec<u8>> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in path.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                parts.pop()?;
+            }
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join(&b'/'))
+}
