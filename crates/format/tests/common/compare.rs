@@ -1,6 +1,6 @@
 //! Comparing an opened archive with a directory that holds the same.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -24,13 +24,12 @@ pub fn assert_same(opened: &Opened, expected: &Path) {
 /// Fails where two sets of facts differ, with the names that do.
 pub fn assert_facts(found: &Facts, expected: &Facts) {
     let mut differences = Vec::new();
-    for name in found.keys().chain(expected.keys()) {
+    for name in found.keys().chain(expected.keys()).collect::<BTreeSet<_>>() {
         let (found, expected) = (found.get(name), expected.get(name));
         if found != expected {
             differences.push(format!("{}: found {found:?}, expected {expected:?}", name.escape_ascii()));
         }
     }
-    differences.dedup();
     assert!(differences.is_empty(), "{:#?}", &differences[..differences.len().min(20)]);
 }
 

@@ -1,6 +1,7 @@
 //! What the tests of ext4 share: making trees and images, and asking e2fsprogs about them.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod archive;
 pub mod compare;
 pub mod mount;
 pub mod odd;

@@ -20,6 +20,8 @@ pub(crate) enum Whiteouts {
     Removals,
 }
 
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
@@ -123,13 +125,8 @@ fn add(
         Type::BlockDevice => Kind::BlockDevice { major: member.device.0, minor: member.device.1 },
         Type::Fifo => Kind::Fifo,
     };
-    let facts = Facts {
-        permissions: member.mode,
-        uid: member.uid,
-        gid: member.gid,
-        mtime: member.mtime,
-        xattrs: attributes(&member, users, notes),
-    };
+    let (xattrs, permissions) = attributes(&member, users, notes);
+    let facts = Facts { permissions, uid: member.uid, gid: member.gid, mtime: member.mtime, xattrs };
     assembly.add(path, kind, facts).map_err(|refusal| refusal.to_string())
 }
 
@@ -142,8 +139,9 @@ fn is_whole(parts: &[inarch_tree::DataRange], size: u64) -> bool {
     }
 }
 
-/// The extended attributes that a tree keeps, lists of access rights among them.
-fn attributes(member: &Member, users: &mut Users, notes: &mut Notes) -> Vec<Xattr> {
+/// The extended attributes that a tree keeps, access lists among them, and the permissions: an access list, once it is
+/// set, is what they follow.
+fn attributes(member: &Member, users: &mut Users, notes: &mut Notes) -> (Vec<Xattr>, u32) {
     let mut xattrs = Vec::new();
     for xattr in &member.xattrs {
         if assemble::is_kept(&xattr.name, &xattr.value) {
@@ -153,14 +151,14 @@ fn attributes(member: &Member, users: &mut Users, notes: &mut Notes) -> Vec<Xatt
             notes.add(&member.path, &reason);
         }
     }
-    let lists = [
-        (&member.acl_access, &b"system.posix_acl_access"[..]),
-        (&member.acl_default, &b"system.posix_acl_default"[..]),
-    ];
+    let mut permissions = member.mode;
+    let lists = [(&member.acl_access, ACCESS_LIST), (&member.acl_default, b"system.posix_acl_default")];
     for (text, name) in lists {
         let Some(text) = text else { continue };
         match acl::from_text(text, |who, name| users.id(who, name)) {
-            Ok(value) if acl::is_mode(&value) && name == b"system.posix_acl_access" => {}
+            Ok(value) if acl::is_mode(&value) && name == ACCESS_LIST => {
+                permissions = follow(permissions, &value);
+            }
             Ok(value) => {
                 xattrs.retain(|xattr| *xattr.name != *name);
                 xattrs.push(Xattr { name: name.into(), value: value.into() });
@@ -168,5 +166,13 @@ fn attributes(member: &Member, users: &mut Users, notes: &mut Notes) -> Vec<Xatt
             Err(error) => notes.add(&member.path, &error.to_string()),
         }
     }
-    xattrs
+    if let Some(list) = xattrs.iter().find(|xattr| *xattr.name == *ACCESS_LIST) {
+        permissions = follow(permissions, &list.value);
+    }
+    (xattrs, permissions)
+}
+
+/// A mode's permissions when an access list is set.
+fn follow(permissions: u32, list: &[u8]) -> u32 {
+    acl::permissions(list).map_or(permissions, |bits| permissions & !0o777 | bits)
 }

@@ -66,6 +66,24 @@ pub(crate) fn from_text(text: &[u8], mut id: impl FnMut(Who, &str) -> Option<u32
     Ok(value)
 }
 
+/// The permission bits that a mode has under an access list, as the kernel sets them with the list (`posix_acl_update_mode`
+/// in fs/posix_acl.c): the group's are the mask's, where there is one. `None` if the value makes no sense.
+pub(crate) fn permissions(value: &[u8]) -> Option<u32> {
+    let (mut owner, mut group, mut mask, mut other) = (None, None, None, None);
+    for entry in value.get(4..)?.chunks_exact(8) {
+        let &[tag, 0, bits @ 0..=7, 0, ..] = entry else { return None };
+        let place = match tag.into() {
+            tag::USER_OBJ => &mut owner,
+            tag::GROUP_OBJ => &mut group,
+            tag::MASK => &mut mask,
+            tag::OTHER => &mut other,
+            _ => continue,
+        };
+        *place = Some(u32::from(bits));
+    }
+    Some(owner? << 6 | mask.or(group)? << 3 | other?)
+}
+
 /// Whether a list of access rights says no more than a mode does: only what the owner, the group and others may.
 pub(crate) fn is_mode(value: &[u8]) -> bool {
     value.len() == 4 + 3 * 8
@@ -158,6 +176,10 @@ mod tests {
         assert_eq!(value[4..12], [1, 0, 7, 0, 0xff, 0xff, 0xff, 0xff]);
         assert_eq!(value[12..20], [2, 0, 4, 0, 7, 0, 0, 0]);
         assert_eq!(to_text(&value).as_deref(), Some(text));
+        assert_eq!(permissions(&value), Some(0o770));
+        let without_mask = from_text(b"user::rw-,group::r-x,other::--x", nobody).unwrap();
+        assert_eq!(permissions(&without_mask), Some(0o651));
+        assert_eq!(permissions(&value[..20]), None);
     }
 
     #[test]

@@ -1,0 +1,190 @@
+//! Archives that we write are restored by other programs as what was written.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use common::archive::{ALL, is_root, run, run_in, sample, scanned, write};
+use common::compare::{assert_facts, assert_same, facts_of_directory};
+use common::odd::odd_tree;
+use common::{attributes, builder, file};
+use inarch_block::Content;
+use inarch_format::tar::{self, Tar};
+use inarch_format::{Compression, Format, ImageOptions, Layout, Piece};
+use inarch_tree::{Attributes, InodeId};
+
+fn extract(locale: &str, program: &str, options: &[&str], archive: &Path, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    fs::create_dir(to).unwrap();
+    let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
+    arguments.extend(["-xpf".as_ref(), archive.as_os_str(), "-C".as_ref(), to.as_os_str()]);
+    run_in(locale, program, &arguments);
+}
+
+#[test]
+fn gnu_tar_and_bsdtar_restore_everything() {
+    if !is_root() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let source = scratch.path().join("source");
+    sample(&source, ALL);
+    let archive = scratch.path().join("a.tar");
+    let (tree, content) = scanned(&source);
+    assert_eq!(write(&Tar, &tree, &*content, &archive), [""; 0]);
+    assert_eq!(fs::metadata(&archive).unwrap().len() % 10_240, 0);
+    let expected = facts_of_directory(&source);
+    let opened = tar::open_file(File::open(&archive).unwrap(), &archive, scratch.path()).unwrap();
+    assert_same(&opened, &source);
+    assert_eq!(opened.notes, [""; 0]);
+
+    let to = scratch.path().join("to");
+    let gnu = ["--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner"];
+    for (locale, program, options) in [
+        ("C.UTF-8", "tar", &gnu[..]),
+        ("C", "tar", &gnu[..]),
+        ("C.UTF-8", "bsdtar", &["--acls", "--xattrs", "--numeric-owner"][..]),
+    ] {
+        extract(locale, program, options, &archive, &to);
+        let mut found = facts_of_directory(&to);
+        if program == "bsdtar" {
+            // It leaves the time of the directory that it extracts to, and the names of attributes encoded.
+            found.insert(Vec::new(), expected[&b""[..]].clone());
+            let encoded = found.values_mut().flatten().filter(|fact| fact.starts_with("user.a%3Db%253D"));
+            encoded.for_each(|fact| *fact = fact.replace("a%3Db%253D", "a=b%3D"));
+        }
+        assert_facts(&found, &expected);
+        for name in ["sparse", "sparse-end", "hole"] {
+            let (before, after) = (fs::metadata(source.join(name)).unwrap(), fs::metadata(to.join(name)).unwrap());
+            assert!(after.blocks() <= before.blocks() + 16, "{program} fills the holes of {name}");
+        }
+    }
+}
+
+#[test]
+fn names_are_those_of_gnu_tar() {
+    if !is_root() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let source = scratch.path().join("source");
+    sample(&source, ALL);
+    let (ours, theirs) = (scratch.path().join("ours.tar"), scratch.path().join("theirs.tar"));
+    let (tree, content) = scanned(&source);
+    write(&Tar, &tree, &*content, &ours);
+    let options = ["--sort=name", "--format=pax", "-cf"].map(OsStr::new);
+    run("tar", &[&options[..], &[theirs.as_os_str(), "-C".as_ref(), source.as_os_str(), ".".as_ref()]].concat());
+    let list = |archive: &Path| {
+        let listing = run("tar", &["-tf".as_ref(), archive.as_os_str()]);
+        let mut lines: Vec<String> = listing.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(list(&ours), list(&theirs));
+}
+
+#[test]
+fn sockets_are_left_out_and_odd_things_are_kept() {
+    let scratch = tempfile::tempdir().unwrap();
+    let tree = Arc::new(odd_tree());
+    let planned = Tar.plan(&tree, &ImageOptions::default()).unwrap();
+    assert_eq!(planned.notes, ["5socket: it is left out, as a tar has no sockets"]);
+    let Layout::Stream(stream) = planned.layout else { panic!("an archive is a stream") };
+    // The content is left to be a hole of the archive.
+    let path = scratch.path().join("odd.tar");
+    let archive = File::create(&path).unwrap();
+    archive.set_len(stream.length()).unwrap();
+    let mut at = 0;
+    for piece in stream.pieces() {
+        if let Piece::Bytes(bytes) = &piece {
+            archive.write_all_at(bytes, at).unwrap();
+        }
+        at += piece.length();
+    }
+    let opened = tar::open_file(File::open(&path).unwrap(), &path, scratch.path()).unwrap();
+    assert_eq!(opened.notes, [""; 0]);
+    for (id, inode) in tree.inodes() {
+        let path = tree.path(id);
+        if path == b"5socket" {
+            assert_eq!(opened.tree.lookup(&path), None);
+            continue;
+        }
+        let id2 = opened.tree.lookup(&path).unwrap_or_else(|| panic!("{}", path.escape_ascii()));
+        let found = opened.tree.inode(id2);
+        assert_eq!(
+            (found.mode(), found.uid(), found.gid(), found.size()),
+            (inode.mode(), inode.uid(), inode.gid(), inode.size())
+        );
+        assert_eq!((found.mtime().seconds, found.device()), (inode.mtime().seconds, inode.device()));
+        assert_eq!(found.mtime().nanoseconds, inode.mtime().nanoseconds.min(999_999_999));
+        assert_eq!((found.links(), opened.tree.symlink_target(id2)), (inode.links(), tree.symlink_target(id)));
+        assert_eq!(opened.tree.xattrs(found.xattrs()), tree.xattrs(inode.xattrs()), "{}", path.escape_ascii());
+        assert_eq!(opened.tree.sparse_ranges(id2), tree.sparse_ranges(id));
+    }
+}
+
+#[test]
+fn files_beyond_8_gib_have_their_size() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut builder = builder();
+    builder.add(b"huge", &file(9 << 30)).unwrap();
+    builder.add(b"next", &Attributes { uid: 3_000_000, ..attributes(0o010600) }).unwrap();
+    let tree = Arc::new(builder.finish().unwrap());
+    let Layout::Stream(stream) = Tar.plan(&tree, &ImageOptions::default()).unwrap().layout else { panic!() };
+    let path = scratch.path().join("huge.tar");
+    let archive = File::create(&path).unwrap();
+    archive.set_len(stream.length()).unwrap();
+    let mut at = 0;
+    for piece in stream.pieces() {
+        if let Piece::Bytes(bytes) = &piece {
+            archive.write_all_at(bytes, at).unwrap();
+        }
+        at += piece.length();
+    }
+    for program in ["tar", "bsdtar"] {
+        let listing = run(program, &["--numeric-owner".as_ref(), "-tvf".as_ref(), path.as_os_str()]);
+        assert!(listing.contains(" 9663676416 ") && listing.contains("3000000"), "{program}: {listing}");
+    }
+    let opened = tar::open_file(File::open(&path).unwrap(), &path, scratch.path()).unwrap();
+    assert_eq!(opened.tree.inode(opened.tree.lookup(b"huge").unwrap()).size(), 9 << 30);
+}
+
+#[test]
+fn the_same_tree_gives_the_same_bytes_and_odd_options_are_refused() {
+    struct Nothing;
+    impl Content for Nothing {
+        fn read(&self, _: InodeId, _: u64, n: u64, out: &mut inarch_block::Cursor<'_, '_>) -> std::io::Result<()> {
+            out.fill_zeros(n);
+            Ok(())
+        }
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut builder = builder();
+    let first = builder.add(b"a", &file(10)).unwrap();
+    builder.link(b"b", first).unwrap();
+    let tree = Arc::new(builder.finish().unwrap());
+    let archives = ["1", "2"].map(|name| {
+        let path = scratch.path().join(name);
+        write(&Tar, &tree, &Nothing, &path);
+        fs::read(path).unwrap()
+    });
+    assert_eq!(archives[0], archives[1]);
+    let options = ImageOptions::default();
+    let refused = [
+        ImageOptions { label: "x".into(), ..options.clone() },
+        ImageOptions { uuid: Some([1; 16]), ..options.clone() },
+        ImageOptions { size: Some(1 << 30), ..options.clone() },
+        ImageOptions { block_size: Some(4096), ..options.clone() },
+        ImageOptions {
+            compression: Some(Compression { algorithm: inarch_format::Algorithm::Zstd, level: None }),
+            ..options
+        },
+    ];
+    for options in refused {
+        assert!(Tar.plan(&tree, &options).is_err(), "{options:?}");
+    }
+}
