@@ -16,6 +16,9 @@ mod select;
 mod store;
 
 use std::path::Path;
+use std::sync::Arc;
+
+use inarch_block::Backing;
 
 use crate::assemble::Assembly;
 use crate::notes::Notes;
@@ -34,10 +37,22 @@ use store::Store;
 /// Errors: nothing of that name, or several and no reference; a digest that differs; a type of document or layer that is
 /// unknown; and those of [`tar::open_file`].
 pub fn open_path(path: &Path, reference: Option<&str>, spool_directory: &Path) -> Result<Opened, ReadError> {
-    let store = Store::open(path, spool_directory)?;
+    open_store(&Store::open(path, spool_directory)?, reference, spool_directory)
+}
+
+/// As [`open_path`], of an archive that is not compressed.
+pub fn open_archive(
+    archive: Arc<dyn Backing>,
+    reference: Option<&str>,
+    spool_directory: &Path,
+) -> Result<Opened, ReadError> {
+    open_store(&Store::of_archive(archive)?, reference, spool_directory)
+}
+
+fn open_store(store: &Store, reference: Option<&str>, spool_directory: &Path) -> Result<Opened, ReadError> {
     let mut notes = Notes::default();
-    let image = select::image(&store, reference, &mut notes)?;
-    let layers = layers::open(&store, &image, spool_directory)?;
+    let image = select::image(store, reference, &mut notes)?;
+    let layers = layers::open(store, &image, spool_directory)?;
     let mut assembly = Assembly::new();
     for (number, (blob, layer)) in layers.iter().zip(&image).enumerate() {
         if number > 0 {

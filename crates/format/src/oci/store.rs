@@ -42,7 +42,11 @@ impl Store {
         if file.metadata().map_err(failed)?.is_dir() {
             return Ok(Store::Directory { root: file.into(), path: path.to_owned() });
         }
-        let backing = spool::open(file, path, spool_directory)?;
+        Store::of_archive(spool::open(file, path, spool_directory)?)
+    }
+
+    /// The files of a plain tar archive.
+    pub(super) fn of_archive(backing: Arc<dyn Backing>) -> Result<Store, ReadError> {
         let (tree, extents) = tar::read_archive(&*backing)?;
         Ok(Store::Archive { tree: Box::new(tree), extents, backing })
     }
