@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "files.h"
+#include "overlay.h"
 #include "report.h"
 
 #define NEW_ROOT "/root"
@@ -64,7 +65,7 @@ static unsigned long mount_flags(uint32_t flags)
 	       (flags & MOUNT_NO_DEV ? MS_NODEV : 0) | (flags & MOUNT_NO_ATIME ? MS_NOATIME : 0);
 }
 
-static void mount_one(struct channel *channel, const struct mount_request *request, const char *target)
+static void mount_source(struct channel *channel, const struct mount_request *request, const char *target)
 {
 	char device[300];
 	const char *source = request->source;
@@ -80,6 +81,39 @@ static void mount_one(struct channel *channel, const struct mount_request *reque
 	if (mount(source, target, request->type, mount_flags(request->flags), request->options) != 0)
 		fail(channel, STATUS_FAILED, "cannot mount %s ('%s', %s, options '%s') in the guest: %s", request->target,
 		     request->source, request->type, request->options, strerror(errno));
+}
+
+/* Mounts `request` where nobody sees it, and an overlay of it at `target`. What is written goes to the directory `number` of
+ * the scratch disk. */
+static void mount_overlaid(struct channel *channel, const struct session *session, const struct mount_request *request,
+			   const char *target, size_t number)
+{
+	struct mount_request scratch = { .flags = MOUNT_BY_SERIAL | MOUNT_NO_ATIME, .type = "ext4", .options = "" };
+	struct mount_request lower = *request;
+	scratch.source = session->scratch;
+	scratch.target = OVERLAY_SCRATCH;
+	lower.flags |= MOUNT_READ_ONLY;
+	if (!session->scratch)
+		fail(channel, STATUS_FAILED, "the guest has no disk for what is written to %s", request->target);
+	mount_source(channel, &lower, OVERLAY_LOWER);
+	mount_source(channel, &scratch, OVERLAY_SCRATCH);
+	if (!make_directories(target) || !overlay_mount(target, number, mount_flags(request->flags)))
+		fail(channel, STATUS_FAILED, "cannot mount an overlay at %s in the guest: %s", request->target,
+		     strerror(errno));
+	/* The overlay keeps both. */
+	umount2(OVERLAY_SCRATCH, MNT_DETACH);
+	umount2(OVERLAY_LOWER, MNT_DETACH);
+	rmdir(OVERLAY_SCRATCH);
+	rmdir(OVERLAY_LOWER);
+}
+
+static void mount_one(struct channel *channel, const struct session *session, size_t index, const char *target)
+{
+	const struct mount_request *request = &session->mounts[index];
+	if (request->flags & MOUNT_OVERLAID)
+		mount_overlaid(channel, session, request, target, index);
+	else
+		mount_source(channel, request, target);
 }
 
 /* Makes NEW_ROOT the root of everything. The initramfs stays mounted below it, out of reach and without content. */
@@ -106,14 +140,14 @@ static void link_devices(void)
 
 void mount_session(struct channel *channel, const struct session *session)
 {
-	const struct mount_request *root = NULL;
+	size_t root = session->mount_count;
 	for (size_t i = 0; i < session->mount_count; i++)
 		if (strcmp(session->mounts[i].target, "/") == 0)
-			root = &session->mounts[i];
+			root = i;
 	unlink("/init");
 	rmdir("/modules");
-	if (root) {
-		mount_one(channel, root, NEW_ROOT);
+	if (root < session->mount_count) {
+		mount_one(channel, session, root, NEW_ROOT);
 		switch_root(channel);
 	}
 	for (size_t i = 0; i < sizeof API_MOUNTS / sizeof API_MOUNTS[0]; i++) {
@@ -124,6 +158,6 @@ void mount_session(struct channel *channel, const struct session *session)
 	}
 	link_devices();
 	for (size_t i = 0; i < session->mount_count; i++)
-		if (&session->mounts[i] != root)
-			mount_one(channel, &session->mounts[i], session->mounts[i].target);
+		if (i != root)
+			mount_one(channel, session, i, session->mounts[i].target);
 }

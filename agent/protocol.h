@@ -46,6 +46,7 @@ enum {
 	FRAME_OPEN_FILES = 0x8a,     /* u64 soft, u64 hard limit of open files */
 	FRAME_UMASK = 0x8b,          /* u32 */
 	FRAME_CLEAN_SHUTDOWN = 0x8c, /* empty: unmount before the end */
+	FRAME_SCRATCH = 0x8d,        /* serial of the ext4 disk that holds what is written to MOUNT_OVERLAID mounts */
 	FRAME_RUN = 0x8f,            /* empty */
 };
 
@@ -67,6 +68,7 @@ enum {
 	MOUNT_NO_SUID = 1 << 2,
 	MOUNT_NO_DEV = 1 << 3,
 	MOUNT_NO_ATIME = 1 << 4,
+	MOUNT_OVERLAID = 1 << 5, /* the lower layer of an overlayfs, whose upper one is on the scratch disk */
 };
 
 /* Exit statuses of the host's own, as in FRAME_ERROR. */

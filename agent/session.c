@@ -138,6 +138,8 @@ const char *session_take(struct session *session, const struct frame *frame)
 		return take_text(&session->user_name, frame);
 	case FRAME_HOSTNAME:
 		return take_text(&session->hostname, frame);
+	case FRAME_SCRATCH:
+		return take_text(&session->scratch, frame);
 	case FRAME_USER_IDS:
 		return take_user_ids(session, frame);
 	case FRAME_MOUNT:

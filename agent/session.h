@@ -34,6 +34,7 @@ struct session {
 	uint8_t network[16];
 	struct mount_request *mounts;
 	size_t mount_count;
+	char *scratch; /* serial of a disk, or NULL */
 	bool terminal;
 	uint16_t rows, columns;
 	bool has_open_files;

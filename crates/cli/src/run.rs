@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use inarch_jobs::FileSystem;
 use inarch_jobs::run::{self, Root, RunRequest, TreeMount};
 use inarch_jobs::source::Source;
 use inarch_vm::accel::AccelChoice;
@@ -35,13 +36,13 @@ pub struct RunArguments {
     #[arg(long, value_name = "host|SRC|none", default_value = "host")]
     pub root: OsString,
 
-    /// Another tree: SRC[:DST][,ro|overlay][,owner=MAP][,exclude=GLOB]; DST is the same path where none is given
+    /// Another tree: SRC[:DST][,ro|overlay][,via=WAY][,owner=MAP][,exclude=GLOB]; DST is the same path where none is given
     #[arg(long, value_name = "SRC[:DST][,OPT]")]
     pub tree: Vec<OsString>,
 
-    /// How trees reach the guest
-    #[arg(long, value_name = "WAY", default_value = "auto", value_parser = ["auto", "ext4"])]
-    pub via: String,
+    /// How trees reach the guest: as a disk with ext4 (as auto does), or with erofs or squashfs and an overlayfs on top
+    #[arg(long, value_name = "auto|ext4|erofs|squashfs", default_value = "auto", value_parser = tree_option::via)]
+    pub via: FileSystem,
 
     /// Set a variable in the command's environment, or pass on your own (repeatable)
     #[arg(short = 'e', long = "env", value_name = "KEY[=VALUE]")]
@@ -147,9 +148,14 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         _ => Root::Source(Source::parse(&arguments.root)?),
     };
     let terminal = arguments.tty || (arguments.command.is_empty() && std::io::stdin().is_terminal());
-    let trees = arguments.tree.iter().map(|text| tree(text, &arguments.source)).collect::<anyhow::Result<_>>()?;
+    let trees = arguments
+        .tree
+        .iter()
+        .map(|text| tree(text, &arguments.source, arguments.via))
+        .collect::<anyhow::Result<_>>()?;
     Ok(RunRequest {
         root,
+        root_via: arguments.via,
         root_selection: arguments.source.selection(&[])?,
         trees,
         command: arguments.command,
@@ -170,14 +176,15 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
     })
 }
 
-fn tree(text: &OsStr, source: &SourceArguments) -> anyhow::Result<TreeMount> {
+fn tree(text: &OsStr, source: &SourceArguments, via: FileSystem) -> anyhow::Result<TreeMount> {
     let option = tree_option::parse(text).map_err(|error| anyhow::anyhow!("--tree: {error}"))?;
     let mut selection = source.selection(&option.exclude)?;
     if let Some(owner) = option.owner {
         selection.owners = owner.into();
     }
-    let source = Source::parse(option.source.as_os_str())?;
-    Ok(TreeMount { destination: option.destination, source, read_only: option.read_only, selection })
+    let source = Source::parse(&option.source)?;
+    let via = option.via.unwrap_or(via);
+    Ok(TreeMount { destination: option.destination, source, read_only: option.read_only, via, selection })
 }
 
 /// `KEY=VALUE`, or `KEY` for our own value of it.

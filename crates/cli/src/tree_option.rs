@@ -4,17 +4,20 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use inarch_tree::scan::OwnerMap;
+use inarch_jobs::FileSystem;
+use inarch_tree::select::OwnerMap;
 
 /// A parsed `--tree`.
 #[derive(Clone, Debug)]
 pub struct TreeOption {
-    /// The host directory.
-    pub source: PathBuf,
+    /// What names the source.
+    pub source: OsString,
     /// Where the guest sees it; the same path where none was given.
     pub destination: Option<PathBuf>,
     /// The guest cannot write to it (`ro`); otherwise its writes go to an overlay.
     pub read_only: bool,
+    /// `via=`, or `None` for the run's own.
+    pub via: Option<FileSystem>,
     /// `owner=`, or `None` for the run's own.
     pub owner: Option<OwnerMap>,
     /// `exclude=GLOB`, any number.
@@ -26,9 +29,10 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     let shown = text.to_string_lossy();
     let mut parts = split(text.as_bytes(), b',').into_iter();
     let paths = parts.next().unwrap_or_default();
-    let mut paths = split(&paths, b':').into_iter().map(unescape).map(|path| PathBuf::from(OsString::from_vec(path)));
-    let source = paths.next().filter(|path| !path.as_os_str().is_empty());
-    let source = source.ok_or_else(|| format!("'{shown}' names no directory; write SRC[:DST][,OPT]"))?;
+    let mut paths: Vec<OsString> =
+        split(&paths, b':').into_iter().map(|path| OsString::from_vec(unescape(path))).collect();
+    let source = source(&mut paths).ok_or_else(|| format!("'{shown}' names no source; write SRC[:DST][,OPT]"))?;
+    let mut paths = paths.into_iter().map(PathBuf::from);
     let destination = paths.next();
     if paths.next().is_some() {
         return Err(format!("'{shown}' has more than one ':'; write '\\:' for one that belongs to a path"));
@@ -38,20 +42,47 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     {
         return Err(format!("'{}' is no absolute path to mount a tree at", destination.display()));
     }
-    let mut option = TreeOption { source, destination, read_only: false, owner: None, exclude: Vec::new() };
+    let mut option = TreeOption { source, destination, read_only: false, via: None, owner: None, exclude: Vec::new() };
     for part in parts {
         let part = String::from_utf8(unescape(part)).map_err(|_| format!("an option in '{shown}' is not UTF-8"))?;
         match part.split_once('=') {
             None if part == "ro" => option.read_only = true,
             None if part == "overlay" => option.read_only = false,
+            Some(("via", way)) => option.via = Some(via(way)?),
             Some(("owner", map)) => option.owner = Some(map.parse().map_err(|error| format!("{error}"))?),
             Some(("exclude", glob)) => option.exclude.push(glob.to_owned()),
             _ => {
-                return Err(format!("'{part}' in '{shown}' is no option of a tree: ro, overlay, owner=, exclude="));
+                return Err(format!(
+                    "'{part}' in '{shown}' is no option of a tree: ro, overlay, via=, owner=, exclude="
+                ));
             }
         }
     }
     Ok(option)
+}
+
+/// The way that a tree reaches the guest: a file system's name, or `auto`.
+pub fn via(text: &str) -> Result<FileSystem, String> {
+    let known = "auto, ext4, erofs, squashfs";
+    match text {
+        "auto" => Ok(FileSystem::default()),
+        text => {
+            text.parse().map_err(|_| format!("'{text}' is no way for a tree to reach the guest; these are: {known}"))
+        }
+    }
+}
+
+/// Takes the source off the front of what colons part. Of a container image, `oci:PATH[:REFERENCE]`, it is up to three
+/// parts: a destination is told from a reference by its slash.
+fn source(parts: &mut Vec<OsString>) -> Option<OsString> {
+    let is_reference = |part: &OsString| !part.as_bytes().starts_with(b"/");
+    let count = match &parts[..] {
+        [first, _, third, ..] if first == "oci" && is_reference(third) => 3,
+        [first, _, ..] if first == "oci" => 2,
+        _ => 1,
+    };
+    let source = parts.drain(..count.min(parts.len())).collect::<Vec<_>>().join(OsStr::new(":"));
+    Some(source).filter(|source| !source.is_empty())
 }
 
 /// Splits at every `separator` that no backslash precedes; escapes stay as they are.
@@ -94,7 +125,7 @@ mod tests {
     #[test]
     fn a_tree_is_a_source_a_destination_and_options() {
         let tree = parse(OsStr::new("/a/b:/mnt/c,ro,owner=map,exclude=*.o,exclude=target")).unwrap();
-        assert_eq!(tree.source, PathBuf::from("/a/b"));
+        assert_eq!(tree.source, OsString::from("/a/b"));
         assert_eq!(tree.destination, Some(PathBuf::from("/mnt/c")));
         assert!(tree.read_only && tree.owner.is_some());
         assert_eq!(tree.exclude, ["*.o", "target"]);
@@ -104,17 +135,31 @@ mod tests {
     #[test]
     fn escapes_keep_colons_and_commas_in_paths() {
         let tree = parse(OsStr::new(r"/a\:b\,c\\d:/m")).unwrap();
-        assert_eq!(tree.source, PathBuf::from(r"/a:b,c\d"));
+        assert_eq!(tree.source, OsString::from(r"/a:b,c\d"));
+    }
+
+    #[test]
+    fn a_container_image_keeps_its_colons() {
+        let parse = |text: &str| {
+            let tree = parse(OsStr::new(text)).unwrap();
+            (tree.source.into_string().unwrap(), tree.destination)
+        };
+        assert_eq!(parse("oci:dir"), ("oci:dir".to_owned(), None));
+        assert_eq!(parse("oci:dir:/d"), ("oci:dir".to_owned(), Some("/d".into())));
+        assert_eq!(parse("oci:dir:tag"), ("oci:dir:tag".to_owned(), None));
+        assert_eq!(parse("oci:dir:tag:/d,via=erofs"), ("oci:dir:tag".to_owned(), Some("/d".into())));
     }
 
     #[test]
     fn wrong_trees_are_refused_with_a_reason() {
         for (text, reason) in [
-            ("", "no directory"),
-            (":/x", "no directory"),
+            ("", "no source"),
+            (":/x", "no source"),
             ("a:b", "absolute"),
             ("a:/b:/c", "more than one"),
             ("a,rx", "'rx'"),
+            ("a,via=9p", "'9p'"),
+            ("oci:a:b:c:/d", "more than one"),
             ("a,owner=who", "who"),
         ] {
             let error = parse(OsStr::new(text)).unwrap_err();

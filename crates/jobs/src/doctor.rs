@@ -79,7 +79,7 @@ fn check_modules(kernel: Option<&Kernel>) -> Check {
     let Some(kernel) = kernel else {
         return check("modules", State::Missing, "unknown without a kernel");
     };
-    match guest::initramfs(kernel, None, true) {
+    match guest::initramfs(kernel, None, &["ext4"], true) {
         Ok(bytes) => check(
             "modules",
             State::Good,

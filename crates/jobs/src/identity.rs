@@ -26,7 +26,8 @@ pub(crate) fn identity(opened: &Opened, options: &ext4::Options) -> [u8; 32] {
     hash.finalize().into()
 }
 
-fn add_tree(hash: &mut Sha256, tree: &Tree) {
+/// Adds every name, attribute, target, hole and extended attribute of a tree.
+pub(crate) fn add_tree(hash: &mut Sha256, tree: &Tree) {
     for (id, inode) in tree.inodes() {
         for number in [inode.mode(), inode.uid(), inode.gid(), inode.links(), inode.device().0, inode.device().1] {
             hash.update(number.to_le_bytes());

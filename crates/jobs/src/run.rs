@@ -26,6 +26,7 @@ use inarch_vm::qemu::Qemu;
 use inarch_vm::session::{Outcome, Report, Streams};
 
 use crate::JobError;
+use crate::device::FileSystem;
 use crate::notes::say;
 use crate::source::Source;
 use attempt::{DiskFailure, Guest, LiveDisk};
@@ -51,6 +52,8 @@ pub struct TreeMount {
     pub destination: Option<PathBuf>,
     /// Writes fail, instead of being thrown away at the end.
     pub read_only: bool,
+    /// The file system that it reaches the guest as.
+    pub via: FileSystem,
     /// What of it is taken.
     pub selection: Selection,
 }
@@ -62,6 +65,8 @@ pub struct RunRequest {
     pub root: Root,
     /// What of the root is taken.
     pub root_selection: Selection,
+    /// The file system that the root reaches the guest as, and the working directory if it is brought along.
+    pub root_via: FileSystem,
     /// Other trees.
     pub trees: Vec<TreeMount>,
     /// The command and its arguments; the user's shell if empty.
@@ -183,7 +188,8 @@ impl<'a> Job<'a> {
         let request = self.request;
         let qemu = Qemu::find()?;
         let kernel = guest::find_kernel(request.kernel.as_deref())?;
-        let initramfs = guest::initramfs(&kernel, request.modules.as_deref(), request.net)?;
+        let file_systems = trees::file_systems(&self.disks);
+        let initramfs = guest::initramfs(&kernel, request.modules.as_deref(), &file_systems, request.net)?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get().min(255) as u32);
         Ok(Guest {
             qemu,

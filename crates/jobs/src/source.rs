@@ -31,6 +31,15 @@ pub enum Source {
     Pipe(PathBuf),
     /// A tar archive on standard input.
     StandardInput,
+    /// A container image: an OCI layout, or an archive of one or by `docker save`.
+    Oci {
+        /// The layout's directory, or the archive.
+        path: PathBuf,
+        /// Which of its images, where it has several: a tag, a name or a digest.
+        reference: Option<String>,
+    },
+    /// Nothing: for a device that only holds what a guest writes.
+    Empty,
 }
 
 /// Why a text names no source.
@@ -72,6 +81,9 @@ impl Source {
         if text == "-" {
             return Ok(Source::StandardInput);
         }
+        if let Some(image) = text.as_bytes().strip_prefix(b"oci:") {
+            return container_image(OsStr::from_bytes(image));
+        }
         let path = PathBuf::from(text);
         let fail = |error| SourceError::Inaccessible { path: path.clone(), error };
         let metadata = match fs::metadata(&path) {
@@ -97,8 +109,9 @@ impl Source {
     /// Where it is; `-` for standard input.
     pub fn path(&self) -> &Path {
         match self {
-            Source::Directory(path) | Source::File { path, .. } | Source::Pipe(path) => path,
+            Source::Directory(path) | Source::File { path, .. } | Source::Pipe(path) | Source::Oci { path, .. } => path,
             Source::StandardInput => Path::new("-"),
+            Source::Empty => Path::new(""),
         }
     }
 
@@ -120,9 +133,10 @@ impl Source {
     pub(crate) fn takes_in(&self, file: &Path, cross: bool) -> bool {
         let same = |path: &Path| file.canonicalize().is_ok_and(|file| path.canonicalize().is_ok_and(|p| p == file));
         let source = match self {
-            Source::Directory(source) => source,
-            Source::File { path, .. } | Source::Pipe(path) => return same(path),
-            Source::StandardInput => return false,
+            Source::Directory(path) => path,
+            Source::Oci { path, .. } if path.is_dir() => path,
+            Source::File { path, .. } | Source::Pipe(path) | Source::Oci { path, .. } => return same(path),
+            Source::StandardInput | Source::Empty => return false,
         };
         if same(source) {
             return true;
@@ -140,6 +154,24 @@ impl Source {
     }
 }
 
+/// What follows `oci:`, `PATH[:REFERENCE]`: the path is the longest beginning that exists.
+fn container_image(text: &OsStr) -> Result<Source, SourceError> {
+    let bytes = text.as_bytes();
+    let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
+    let ends: Vec<usize> = colons.chain([bytes.len()]).collect();
+    for end in ends.into_iter().rev() {
+        let (path, rest) = bytes.split_at(end);
+        let path = Path::new(OsStr::from_bytes(path));
+        if path.exists() {
+            let reference = rest.get(1..).filter(|reference| !reference.is_empty());
+            let reference = reference.map(|reference| String::from_utf8_lossy(reference).into_owned());
+            return Ok(Source::Oci { path: path.to_owned(), reference });
+        }
+    }
+    let path = PathBuf::from(text);
+    Err(SourceError::Inaccessible { path, error: io::ErrorKind::NotFound.into() })
+}
+
 /// `IMAGE:VOLUME`, where there is such an image.
 fn volume(text: &OsStr) -> Option<SourceError> {
     let colon = text.as_bytes().iter().rposition(|byte| *byte == b':')?;
@@ -153,7 +185,13 @@ fn volume(text: &OsStr) -> Option<SourceError> {
 /// As it was written.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shown(self.path()))
+        match self {
+            Source::Oci { path, reference: Some(reference) } => {
+                write!(f, "oci:{}:{}", shown(path), shown(Path::new(reference)))
+            }
+            Source::Oci { path, .. } => write!(f, "oci:{}", shown(path)),
+            _ => f.write_str(&shown(self.path())),
+        }
     }
 }
 

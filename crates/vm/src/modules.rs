@@ -13,7 +13,8 @@ const MODULE_MAX: u64 = 256 << 20;
 pub enum ModuleError {
     /// Neither built in nor a module.
     #[error(
-        "kernel {version} has no {module}: neither built in nor a module under {}; choose another kernel with --kernel",
+        "kernel {version} has no {module}: neither built in nor a module under {}; install a full kernel \
+         (Debian: linux-image-amd64), or choose one with --kernel",
         directory.display()
     )]
     Missing {

@@ -48,6 +48,7 @@ mod kind {
     pub(super) const OPEN_FILES: u8 = 0x8a;
     pub(super) const UMASK: u8 = 0x8b;
     pub(super) const CLEAN_SHUTDOWN: u8 = 0x8c;
+    pub(super) const SCRATCH: u8 = 0x8d;
     pub(super) const RUN: u8 = 0x8f;
     pub(super) const STDIN: u8 = 0x90;
     pub(super) const STDIN_END: u8 = 0x91;
@@ -252,6 +253,9 @@ pub struct Mount {
     pub no_suid_no_dev: bool,
     /// `MS_NOATIME`.
     pub no_atime: bool,
+    /// What is mounted is only read, as the lower layer of an overlayfs; what is written goes to
+    /// [`SessionRequest::scratch`].
+    pub overlaid: bool,
 }
 
 impl Mount {
@@ -265,6 +269,7 @@ impl Mount {
             read_only: false,
             no_suid_no_dev: true,
             no_atime: false,
+            overlaid: false,
         }
     }
 }
@@ -321,6 +326,8 @@ pub struct SessionRequest {
     /// In the order in which they are mounted. Without one at `/`, the initramfs is the root. `/proc`, `/sys`, `/dev`,
     /// `/dev/pts`, `/dev/shm` and `/run` come by themselves, before every mount but the root.
     pub mounts: Vec<Mount>,
+    /// Serial of the ext4 disk that holds what is written to [`Mount::overlaid`] file systems.
+    pub scratch: Option<String>,
     /// Give the command a terminal of this size.
     pub terminal: Option<WindowSize>,
     /// Soft and hard `RLIMIT_NOFILE`; 1024 and 1048576 where not given.
@@ -376,6 +383,9 @@ impl SessionRequest {
         if let Some(hostname) = &self.hostname {
             text(&mut out, kind::HOSTNAME, "the host name", hostname.as_bytes())?;
         }
+        if let Some(scratch) = &self.scratch {
+            text(&mut out, kind::SCRATCH, "the serial of the scratch disk", scratch.as_bytes())?;
+        }
         for mount in &self.mounts {
             mount.encode(&mut out)?;
         }
@@ -415,6 +425,7 @@ impl Mount {
     const NO_SUID: u32 = 4;
     const NO_DEV: u32 = 8;
     const NO_ATIME: u32 = 16;
+    const OVERLAID: u32 = 32;
 
     fn encode(&self, out: &mut Vec<u8>) -> Result<(), RequestError> {
         let (source, by_serial) = match &self.source {
@@ -425,7 +436,8 @@ impl Mount {
         let flags = by_serial
             | flag(self.read_only, Self::READ_ONLY)
             | flag(self.no_suid_no_dev, Self::NO_SUID | Self::NO_DEV)
-            | flag(self.no_atime, Self::NO_ATIME);
+            | flag(self.no_atime, Self::NO_ATIME)
+            | flag(self.overlaid, Self::OVERLAID);
         let mut payload = flags.to_le_bytes().to_vec();
         let target = self.target.as_os_str().as_bytes();
         for part in [self.fstype.as_bytes(), source.as_bytes(), target, self.options.as_bytes()] {

@@ -165,6 +165,7 @@ fn mount(serial: &str, target: &str, read_only: bool) -> Mount {
         read_only,
         no_suid_no_dev: false,
         no_atime: true,
+        overlaid: false,
     }
 }
 

@@ -70,9 +70,10 @@ pub(super) fn session(
         None => None,
     };
     // The guest's own /tmp is empty before the trees are mounted, which may lie below it.
-    let mut mounts: Vec<Mount> = disks.iter().filter(|disk| disk.is_root()).map(mount).collect();
+    let mut mounts: Vec<Mount> = disks.iter().filter(|disk| disk.is_root()).filter_map(mount).collect();
     mounts.push(Mount::tmpfs("/tmp"));
-    mounts.extend(disks.iter().filter(|disk| !disk.is_root()).map(mount));
+    mounts.extend(disks.iter().filter(|disk| !disk.is_root()).filter_map(mount));
+    let scratch = disks.iter().find(|disk| disk.destination.is_none()).map(|disk| disk.serial.clone());
     let usual_size = inarch_vm::protocol::WindowSize { rows: 24, columns: 80 };
     Ok(SessionRequest {
         command: command(request)?,
@@ -83,6 +84,7 @@ pub(super) fn session(
         set_clock: true,
         network: request.net.then_some(Network::QEMU_USER),
         mounts,
+        scratch,
         terminal: request.terminal.then(|| streams.window_size().unwrap_or(usual_size)),
         open_files,
         umask: Some(umask().unwrap_or(0o022)),
@@ -90,17 +92,19 @@ pub(super) fn session(
     })
 }
 
-fn mount(disk: &Disk) -> Mount {
-    Mount {
+/// How the guest mounts a disk; not at all by itself if it has no place.
+fn mount(disk: &Disk) -> Option<Mount> {
+    Some(Mount {
         source: MountSource::DiskSerial(disk.serial.clone()),
-        fstype: "ext4".to_owned(),
-        target: disk.destination.clone(),
+        fstype: disk.recipe.format.name().to_owned(),
+        target: disk.destination.clone()?,
         options: String::new(),
-        read_only: disk.read_only,
+        read_only: disk.read_only && !disk.overlaid,
         no_suid_no_dev: false,
         // A time of last access is a write: to a disk that is thrown away it is only cost.
         no_atime: true,
-    }
+        overlaid: disk.overlaid,
+    })
 }
 
 fn command(request: &RunRequest) -> Result<Vec<OsString>, JobError> {

@@ -40,12 +40,18 @@ pub(crate) fn verdicts() -> Verdicts {
     Verdicts::at(&cache_directory().join("kvm-verdicts"))
 }
 
-/// The initramfs of a guest with ext4 disks, from the kernel's modules or those in `modules`.
-pub(crate) fn initramfs(kernel: &Kernel, modules: Option<&Path>, network: bool) -> Result<Vec<u8>, ModuleError> {
+/// The initramfs of a guest with disks that have these file systems, from the kernel's modules or those in `modules`.
+pub(crate) fn initramfs(
+    kernel: &Kernel,
+    modules: Option<&Path>,
+    file_systems: &[&str],
+    network: bool,
+) -> Result<Vec<u8>, ModuleError> {
     let usual = || Path::new("/lib/modules").join(&kernel.release);
     let directory = modules.map(Path::to_owned).or(kernel.modules.clone()).unwrap_or_else(usual);
+    let file_systems = file_systems.iter().map(|name| (*name).to_owned()).collect();
     let tree = ModuleTree::open(&kernel.release, &directory)?;
-    initramfs::build(&tree, &Features { file_systems: vec!["ext4".to_owned()], disks: true, network })
+    initramfs::build(&tree, &Features { file_systems, disks: true, network })
 }
 
 /// Bytes of memory for the guest: what was asked for, or half of this machine's within bounds.

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use inarch_tree::select::Selection;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 
-use super::{Root, RunRequest};
+use super::{Root, RunRequest, TreeMount};
 use crate::JobError;
 use crate::device::{FileSystem, Recipe, Writes};
 use crate::source::{KERNEL_TREES, Source};
@@ -16,9 +16,11 @@ use crate::source::{KERNEL_TREES, Source};
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
     pub recipe: Recipe,
-    /// Absolute path in the guest; `/` for the root.
-    pub destination: PathBuf,
+    /// Absolute path in the guest; `/` for the root. `None` for the disk that holds what is written to overlaid ones.
+    pub destination: Option<PathBuf>,
     pub read_only: bool,
+    /// Whether the guest mounts it below an overlayfs, because its file system cannot be written to.
+    pub overlaid: bool,
     /// Serial number of the disk, by which the guest tells it from the others.
     pub serial: String,
 }
@@ -26,71 +28,137 @@ pub(super) struct Disk {
 impl Disk {
     /// Whether this is the guest's root.
     pub fn is_root(&self) -> bool {
-        self.destination == Path::new("/")
+        self.destination.as_deref() == Some(Path::new("/"))
     }
+}
+
+/// What the guest's kernel must be able to mount.
+pub(super) fn file_systems(disks: &[Disk]) -> Vec<&'static str> {
+    let mut names: Vec<_> = disks.iter().map(|disk| disk.recipe.format.name()).collect();
+    names.extend(disks.iter().any(|disk| disk.overlaid).then_some("overlay"));
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// Most disks of one guest: each takes a slot of its PCI bus.
 const MOST_DISKS: usize = 24;
 
+/// A tree that is to be shown.
+struct Wanted {
+    source: Source,
+    destination: PathBuf,
+    selection: Selection,
+    read_only: bool,
+    via: FileSystem,
+}
+
+impl Wanted {
+    fn is_overlaid(&self) -> bool {
+        !self.read_only && !self.via.is_writable()
+    }
+}
+
 /// The disks of a run, the root's first, each mount point after those above it.
 pub(super) fn disks(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Disk>, JobError> {
-    let mut wanted: Vec<(Source, PathBuf, Selection, bool)> = Vec::new();
+    let mut wanted: Vec<Wanted> = Vec::new();
+    let like_root = |source, destination: &Path| Wanted {
+        source,
+        destination: destination.to_owned(),
+        selection: request.root_selection.clone(),
+        read_only: false,
+        via: request.root_via,
+    };
     let host = |path: &Path| Source::Directory(path.to_owned());
     match &request.root {
-        Root::Host => wanted.push((host(Path::new("/")), "/".into(), request.root_selection.clone(), false)),
-        Root::Source(source) => wanted.push((source.clone(), "/".into(), request.root_selection.clone(), false)),
+        Root::Host => wanted.push(like_root(host(Path::new("/")), Path::new("/"))),
+        Root::Source(source) => wanted.push(like_root(source.clone(), Path::new("/"))),
         Root::None => {}
     }
     for tree in &request.trees {
-        let destination = match &tree.destination {
-            Some(destination) => destination.clone(),
-            None => std::path::absolute(tree.source.path())
-                .map_err(|error| JobError::path(tree.source.path(), "cannot be used as a tree", error))?,
-        };
-        let destination = clean(&destination)?;
-        if destination == Path::new("/") {
-            return Err(JobError::Other("a tree cannot be mounted at /; use --root for that".into()));
-        }
-        wanted.push((tree.source.clone(), destination, tree.selection.clone(), tree.read_only));
+        wanted.push(Wanted {
+            source: tree.source.clone(),
+            destination: destination(tree)?,
+            selection: tree.selection.clone(),
+            read_only: tree.read_only,
+            via: tree.via,
+        });
     }
     if let (Root::Host, Some(directory)) = (&request.root, directory)
         && !is_covered(directory, &wanted)
     {
-        wanted.push((host(directory), directory.to_owned(), request.root_selection.clone(), false));
+        wanted.push(like_root(host(directory), directory));
+    }
+    if wanted.iter().any(|tree| tree.source == Source::StandardInput) {
+        let reason = "the command's own standard input cannot be a tree as well; name a file or a pipe: <(COMMAND)";
+        return Err(JobError::Other(reason.to_owned()));
     }
     if wanted.len() > MOST_DISKS {
         return Err(JobError::Other(format!("{} trees are too many; a guest takes {MOST_DISKS}", wanted.len())));
     }
-    wanted.sort_by_key(|(_, destination, ..)| (destination.components().count(), destination.clone()));
-    if let Some(pair) = wanted.windows(2).find(|pair| pair[0].1 == pair[1].1) {
-        return Err(JobError::Other(format!("two trees are to be mounted at {}", pair[0].1.display())));
+    wanted.sort_by_key(|tree| (tree.destination.components().count(), tree.destination.clone()));
+    if let Some(pair) = wanted.windows(2).find(|pair| pair[0].destination == pair[1].destination) {
+        return Err(JobError::Other(format!("two trees are to be mounted at {}", pair[0].destination.display())));
     }
-    let count = wanted.len() as u8;
-    Ok(wanted.into_iter().zip(0..).map(|(wanted, i)| disk(request, (i, count), wanted)).collect())
+    let has_scratch = wanted.iter().any(Wanted::is_overlaid);
+    let count = wanted.len() as u8 + u8::from(has_scratch);
+    let mut disks: Vec<Disk> =
+        wanted.into_iter().zip(0..).map(|(wanted, i)| disk(request, (i, count), wanted)).collect();
+    disks.extend(has_scratch.then(|| scratch(request, count)));
+    Ok(disks)
 }
 
-fn disk(
-    request: &RunRequest,
-    (ordinal, disks): (u8, u8),
-    (source, destination, selection, read_only): (Source, PathBuf, Selection, bool),
-) -> Disk {
+/// Where the guest sees a tree.
+fn destination(tree: &TreeMount) -> Result<PathBuf, JobError> {
+    let source = &tree.source;
+    let destination = match (&tree.destination, source) {
+        (Some(destination), _) => destination.clone(),
+        (None, Source::Directory(path)) => {
+            std::path::absolute(path).map_err(|error| JobError::path(path, "cannot be used as a tree", error))?
+        }
+        _ => return Err(JobError::Other(format!("{source}: say where the guest sees it: --tree {source}:/DIRECTORY"))),
+    };
+    let destination = clean(&destination)?;
+    if destination == Path::new("/") {
+        return Err(JobError::Other("a tree cannot be mounted at /; use --root for that".into()));
+    }
+    Ok(destination)
+}
+
+fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), wanted: Wanted) -> Disk {
+    let overlaid = wanted.is_overlaid();
+    let Wanted { source, destination, selection, read_only, via } = wanted;
+    let read_only = read_only || overlaid;
     let writes = if read_only { Writes::Refused } else { Writes::ThrownAway(request.overlay_dir.clone()) };
-    let recipe = Recipe { source, selection, threads: 0, format: FileSystem::Ext4, writes, ordinal, disks };
-    Disk { recipe, destination, read_only, serial: format!("inarch-{ordinal}") }
+    let recipe = Recipe { source, selection, threads: 0, format: via, writes, ordinal, disks };
+    Disk { recipe, destination: Some(destination), read_only, overlaid, serial: format!("inarch-{ordinal}") }
+}
+
+/// The last disk: what is written to trees whose file systems cannot be written to.
+fn scratch(request: &RunRequest, disks: u8) -> Disk {
+    let recipe = Recipe {
+        source: Source::Empty,
+        selection: Selection::default(),
+        threads: 0,
+        format: FileSystem::Ext4,
+        writes: Writes::ThrownAway(request.overlay_dir.clone()),
+        ordinal: disks - 1,
+        disks,
+    };
+    Disk { recipe, destination: None, read_only: false, overlaid: false, serial: "inarch-scratch".to_owned() }
 }
 
 /// Whether the guest sees this machine's `directory` by the trees it has already. One that does not exist here may
 /// exist there; the guest will say.
-fn is_covered(directory: &Path, trees: &[(Source, PathBuf, Selection, bool)]) -> bool {
+fn is_covered(directory: &Path, trees: &[Wanted]) -> bool {
     let below_a_tree =
-        trees.iter().any(|(_, destination, ..)| destination != Path::new("/") && directory.starts_with(destination));
+        trees.iter().any(|tree| tree.destination != Path::new("/") && directory.starts_with(&tree.destination));
     let first = directory.components().find_map(|component| match component {
         Component::Normal(name) => Some(name),
         _ => None,
     });
     let of_the_guest = first.is_some_and(|first| KERNEL_TREES.iter().any(|name| first == OsStr::new(name)));
-    let crosses = trees.first().is_some_and(|(_, _, selection, _)| selection.cross);
+    let crosses = trees.first().is_some_and(|tree| tree.selection.cross);
     let mounted = || directory.ancestors().any(|path| path != Path::new("/") && is_mount_point(path));
     below_a_tree || !directory.exists() || (!of_the_guest && (crosses || !mounted()))
 }

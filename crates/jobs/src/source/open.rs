@@ -7,11 +7,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inarch_block::{BackingFile, Content, HostFiles, Renumbered, read_content};
-use inarch_format::{ReadError, ext4, tar};
+use inarch_block::{BackedFiles, BackingFile, Content, HostFiles, Renumbered, read_content};
+use inarch_format::{ReadError, ext4, oci, squashfs, tar};
 use inarch_tree::scan::{self, Report};
 use inarch_tree::select::{ReadFile, Selection, select};
-use inarch_tree::{InodeId, Tree};
+use inarch_tree::{Attributes, BuildError, Builder, Extents, InodeId, Tree};
 use sha2::{Digest, Sha256};
 
 use super::{FileKind, Source};
@@ -82,6 +82,12 @@ pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) 
             let input = File::open(path).map_err(cannot_open)?;
             open_stream(input, resources).map_err(fail)?.select(source, selection)
         }
+        Source::Oci { path, reference } => {
+            let stamp = if resources.stamp { stamp_all(path)? } else { Vec::new() };
+            let opened = oci::open_path(path, reference.as_deref(), &resources.spool_directory).map_err(fail)?;
+            Opened { stamp, ..opened.into() }.select(source, selection)
+        }
+        Source::Empty => empty().map_err(|error| JobError::Other(format!("an empty tree: {error}"))),
         Source::StandardInput => open_stream(io::stdin().lock(), resources).map_err(fail)?.select(source, selection),
     }
 }
@@ -131,10 +137,29 @@ fn open_file(
     match kind {
         FileKind::Tar | FileKind::CompressedTar => tar::open_file(file, path, &resources.spool_directory),
         FileKind::Ext4 => ext4::open(backing(file)?),
-        FileKind::Erofs | FileKind::Squashfs => {
-            Err(ReadError::Format { format: "image", reason: format!("{kind:?} images are not read") })
-        }
+        FileKind::Squashfs => squashfs::open(backing(file)?),
+        FileKind::Erofs => Err(ReadError::Format { format: "image", reason: format!("{kind:?} images are not read") }),
     }
+}
+
+/// A tree of nothing but its root.
+fn empty() -> Result<Opened, BuildError> {
+    let root = Attributes { mode: 0o040_755, ..Attributes::default() };
+    let tree = Arc::new(Builder::new(&root)?.finish()?);
+    let content = Arc::new(BackedFiles::new(Arc::clone(&tree), Extents::default(), Vec::new()));
+    Ok(inarch_format::Opened { tree, content, notes: Vec::new() }.into())
+}
+
+/// [`stamp`] of a file, or of everything in a directory.
+fn stamp_all(path: &Path) -> Result<Vec<u8>, JobError> {
+    if path.is_dir() {
+        let tree = scan::scan(path, &scan::ScanOptions { threads: 1, ..Default::default() })?.tree;
+        let mut hash = Sha256::new();
+        crate::identity::add_tree(&mut hash, &tree);
+        return Ok(hash.finalize().to_vec());
+    }
+    let stamp = File::open(path).and_then(|file| stamp(&file));
+    stamp.map_err(|error| JobError::path(path, "cannot open it", error))
 }
 
 /// What tells one state of an archive or image from another.
