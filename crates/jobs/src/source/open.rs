@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_block::{BackedFiles, BackingFile, Content, HostFiles, Renumbered, read_content};
-use inarch_format::{ReadError, ext4, oci, squashfs, tar};
+use inarch_format::{ReadError, erofs, ext4, oci, squashfs, tar};
 use inarch_tree::scan::{self, Report};
 use inarch_tree::select::{ReadFile, Selection, select};
 use inarch_tree::{Attributes, BuildError, Builder, Extents, InodeId, Tree};
@@ -138,7 +138,7 @@ fn open_file(
         FileKind::Tar | FileKind::CompressedTar => tar::open_file(file, path, &resources.spool_directory),
         FileKind::Ext4 => ext4::open(backing(file)?),
         FileKind::Squashfs => squashfs::open(backing(file)?),
-        FileKind::Erofs => Err(ReadError::Format { format: "image", reason: format!("{kind:?} images are not read") }),
+        FileKind::Erofs => erofs::open(backing(file)?),
     }
 }
 
