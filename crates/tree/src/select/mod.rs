@@ -34,7 +34,8 @@ pub struct Selection {
     pub only: Option<Arc<PathList>>,
     /// Seconds since 1970: what is younger becomes as old as this.
     pub epoch: Option<i64>,
-    /// The security contexts of SELinux that it gets as `security.selinux`.
+    /// The security contexts of SELinux that it gets as `security.selinux`; of a file with several names, the first one
+    /// taken counts.
     pub contexts: Option<Arc<FileContexts>>,
 }
 
