@@ -21,7 +21,7 @@ use squashfs::*;
 #[test]
 fn our_own_images_come_back() {
     let tree = Arc::new(odd_tree());
-    let content = Arc::new(Pattern(tree.clone()));
+    let content = Arc::new(Pattern::new(&tree));
     for block_size in [4096, 128 << 10, 1 << 20] {
         let scratch = Scratch::new();
         let image = scratch.path("image");

@@ -49,20 +49,32 @@ pub fn compressed(algorithm: Algorithm, level: Option<i32>, block_size: u32) -> 
     ImageOptions { compression, block_size: Some(block_size), ..ImageOptions::default() }
 }
 
-/// Content of no file: where the tree has data, bytes that compress a little and depend on the inode. Files of the same
-/// size below 1000 inodes of each other differ.
-pub struct Pattern(pub Arc<Tree>);
+/// Content of no file: where the tree has data, bytes that compress a little and depend on the inode and the place.
+pub struct Pattern {
+    tree: Arc<Tree>,
+    random: Vec<u8>,
+}
+
+impl Pattern {
+    pub fn new(tree: &Arc<Tree>) -> Pattern {
+        Pattern { tree: tree.clone(), random: (0..1 << 16).map(|at| pattern(InodeId(0), at)).collect() }
+    }
+
+    fn byte(&self, inode: InodeId, at: u64) -> u8 {
+        let place = u64::from(inode.0) * 37 + at / 3 + (at >> 14) * 911;
+        self.random[place as usize % self.random.len()]
+    }
+}
 
 impl Content for Pattern {
     fn read(&self, inode: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
-        let size = self.0.inode(inode).size();
-        let whole = [DataRange { offset: 0, length: size }];
-        let ranges = self.0.sparse_ranges(inode).unwrap_or(&whole);
+        let whole = [DataRange { offset: 0, length: self.tree.inode(inode).size() }];
+        let ranges = self.tree.sparse_ranges(inode).unwrap_or(&whole);
         let mut bytes = vec![0; count as usize];
         let first = ranges.partition_point(|range| range.offset + range.length <= offset);
         for range in ranges[first..].iter().take_while(|range| range.offset < offset + count) {
             for at in range.offset.max(offset)..(range.offset + range.length).min(offset + count) {
-                bytes[(at - offset) as usize] = pattern(inode, at / 3);
+                bytes[(at - offset) as usize] = self.byte(inode, at);
             }
         }
         out.copy_from(&bytes);

@@ -96,7 +96,7 @@ pub(crate) struct Encoder {
 }
 
 enum State {
-    Gzip(Box<Compress>),
+    Gzip(Box<Compress>, u32),
     Lz4,
     Zstd(Box<Compressor<'static>>),
     Xz(Box<Filters>),
@@ -106,7 +106,10 @@ impl Encoder {
     /// Fails where there is no memory.
     pub(crate) fn new(settings: &Settings) -> io::Result<Encoder> {
         let state = match settings.algorithm {
-            Algorithm::Gzip => State::Gzip(Box::new(Compress::new(Level::new(settings.level as u32), true))),
+            Algorithm::Gzip => {
+                let level = settings.level as u32;
+                State::Gzip(Box::new(Compress::new(Level::new(level), true)), level)
+            }
             Algorithm::Lz4 => State::Lz4,
             Algorithm::Zstd => State::Zstd(Box::new(Compressor::new(settings.level)?)),
             Algorithm::Xz => {
@@ -131,10 +134,15 @@ impl Encoder {
         }
         let out = self.out.get_mut(..room).unwrap_or_default();
         let length = match &mut self.state {
-            State::Gzip(state) => {
+            State::Gzip(state, level) => {
                 state.reset();
                 let status = state.compress(block, out, FlushCompress::Finish)?;
-                (status == Status::StreamEnd).then_some(state.total_out() as usize)
+                let complete = status == Status::StreamEnd;
+                if !complete {
+                    // A stream that did not end leaves something behind, even when it is reset.
+                    **state = Compress::new(Level::new(*level), true);
+                }
+                complete.then_some(state.total_out() as usize)
             }
             State::Lz4 => lz4_flex::block::compress_into(block, out).ok(),
             // The only error of a context that could be made is a block that does not fit.
@@ -175,7 +183,9 @@ mod tests {
                 assert!(decoder.decode(&encoded, &mut out[..block.len() - 1]).is_err(), "{algorithm:?}");
                 assert_eq!(encoder.encode(block).unwrap(), Some(&encoded[..]), "{algorithm:?}");
             }
+            let before = encoder.encode(&text).unwrap().unwrap().to_vec();
             assert_eq!(encoder.encode(&noise).unwrap(), None, "{algorithm:?}");
+            assert_eq!(encoder.encode(&text).unwrap(), Some(&before[..]), "{algorithm:?}");
         }
     }
 
