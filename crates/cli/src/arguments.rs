@@ -22,6 +22,14 @@ pub enum Command {
     Image(Box<crate::image::ImageArguments>),
     /// Serve a tree to a virtual machine that you start yourself
     Serve(crate::serve::ServeArguments),
+    /// Say what the guest of a kept run changed
+    Diff(crate::diff::DiffArguments),
+    /// Bring what the guest of a kept run changed into this machine's trees
+    Apply(crate::apply::ApplyArguments),
+    /// Take a kept run away, with all that its guest wrote
+    Discard(crate::discard::DiscardArguments),
+    /// List the kept runs
+    Runs(crate::runs::RunsArguments),
     /// Say what this machine can do, and why not
     Doctor(crate::doctor::DoctorArguments),
 }

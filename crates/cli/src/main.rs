@@ -2,12 +2,16 @@
 
 #![forbid(unsafe_code)]
 
+mod apply;
 mod arguments;
+mod diff;
+mod discard;
 mod doctor;
 mod image;
 mod output;
 mod plan;
 mod run;
+mod runs;
 mod serve;
 mod size;
 mod source;
@@ -45,6 +49,10 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Image(arguments) => image::run(*arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Diff(arguments) => diff::run(arguments),
+        Command::Apply(arguments) => apply::run(arguments),
+        Command::Discard(arguments) => discard::run(arguments),
+        Command::Runs(arguments) => runs::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
     };
     result.unwrap_or_else(|error| {

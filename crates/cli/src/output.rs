@@ -5,8 +5,13 @@ use std::io::{self, ErrorKind, Write};
 
 /// Prints an answer. A reader that has gone (`| head`) has what it wanted.
 pub fn answer(text: impl Display) -> anyhow::Result<()> {
+    answer_bytes(text.to_string().as_bytes())
+}
+
+/// As [`answer`], of what may not be UTF-8.
+pub fn answer_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    match write!(out, "{text}").and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(anyhow::anyhow!("cannot write to standard output: {error}")),
         Ok(()) => Ok(()),

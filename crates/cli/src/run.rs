@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, Parser};
 use inarch_jobs::FileSystem;
-use inarch_jobs::run::{self, Root, RunRequest, TreeMount};
+use inarch_jobs::run::{self, Keep, Root, RunRequest, TreeMount};
 use inarch_jobs::source::Source;
 use inarch_vm::accel::AccelChoice;
 
@@ -25,6 +25,7 @@ Examples:
   inarch run -t                          a shell in a VM over your own files
   inarch run --tree ~/x:/x,ro -- ls /x   another directory, at another path, read-only
   inarch run --root ./bookworm --net -- apt-get update
+  inarch run --keep try -- make          keep what it writes; then inarch diff try, inarch apply try
 
 Exit status: the command's own; 124 timed out; 125 inarch or the VM failed; 126 the command cannot be run; 127 not found.")]
 pub struct RunArguments {
@@ -39,6 +40,14 @@ pub struct RunArguments {
     /// Another tree: SRC[:DST][,ro|overlay][,via=WAY][,owner=MAP][,exclude=GLOB]; DST is the same path where none is given
     #[arg(long, value_name = "SRC[:DST][,OPT]")]
     pub tree: Vec<OsString>,
+
+    /// Keep what the guest writes under NAME, and go on from there the next time (inarch diff, apply and discard NAME)
+    #[arg(long, value_name = "NAME")]
+    pub keep: Option<String>,
+
+    /// Go on with a kept run although a tree has changed since: what changed reads as an I/O error
+    #[arg(long, requires = "keep")]
+    pub stale: bool,
 
     /// How trees reach the guest: as a disk with ext4 (as auto does), or with erofs or squashfs and an overlayfs on top
     #[arg(long, value_name = "auto|ext4|erofs|squashfs", default_value = "auto", value_parser = tree_option::via)]
@@ -131,9 +140,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs the command; the status is the command's own.
-pub fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
+pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let dry_run = arguments.dry_run;
-    let request = request(arguments)?;
+    let keep = arguments.keep.clone().map(|name| keep(name, &mut arguments)).transpose()?;
+    let request = RunRequest { keep, ..request(arguments)? };
     if dry_run {
         answer(run::dry_run(&request)? + "\n")?;
         return Ok(ExitCode::SUCCESS);
@@ -173,7 +183,42 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         net: arguments.machine.net,
         overlay_dir: arguments.machine.overlay_dir,
         boot_timeout: arguments.machine.boot_timeout,
+        keep: None,
     })
+}
+
+/// Under what name the run is kept. One that goes on and says nothing of its trees has those it began with; what its
+/// words name is found from where they were given.
+fn keep(name: String, arguments: &mut RunArguments) -> anyhow::Result<Keep> {
+    let here = std::env::current_dir().context("there is no current directory; go to another")?;
+    let says_trees = arguments.root != "host" || !arguments.tree.is_empty() || !arguments.source.is_all();
+    let first = if says_trees { None } else { run::kept_words(&name)? };
+    let Some((words, directory)) = first else {
+        let words = std::env::args_os().skip(2).take_while(|word| word != "--").collect();
+        return Ok(Keep { name, stale: arguments.stale, words, directory: here });
+    };
+    let first = FirstWords::try_parse_from([OsString::from("run")].iter().chain(&words));
+    let first = first.context("the kept run was made by another version of inarch")?.arguments;
+    (arguments.root, arguments.tree, arguments.source) = (first.root, first.tree, first.source);
+    if arguments.root == "host" {
+        arguments.workdir = Some(here.join(arguments.workdir.take().unwrap_or_default()));
+    }
+    let machine = &mut arguments.machine;
+    for path in
+        [machine.kernel.as_mut(), machine.modules.as_mut(), Some(&mut machine.overlay_dir)].into_iter().flatten()
+    {
+        *path = here.join(&*path);
+    }
+    let gone = || format!("{}: the kept run began there, and it is gone", directory.display());
+    std::env::set_current_dir(&directory).with_context(gone)?;
+    Ok(Keep { name, stale: arguments.stale, words, directory })
+}
+
+/// The words that a kept run began with.
+#[derive(Parser, Debug)]
+struct FirstWords {
+    #[command(flatten)]
+    arguments: RunArguments,
 }
 
 fn tree(text: &OsStr, source: &SourceArguments, via: FileSystem) -> anyhow::Result<TreeMount> {

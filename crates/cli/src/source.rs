@@ -16,7 +16,7 @@ oci:DIR[:TAG] or oci:FILE for a container image (an OCI layout, or what 'docker 
 or a disk image with an ext4, erofs or squashfs file system. Files are told apart by their content.";
 
 /// Filters, owners, times and labels.
-#[derive(Args, Debug, Clone, Default)]
+#[derive(Args, Debug, Clone, Default, PartialEq)]
 #[command(next_help_heading = "What is taken")]
 pub struct SourceArguments {
     /// Leave out names or paths that match GLOB (a pattern with a slash is anchored at the tree's root)
@@ -69,11 +69,17 @@ pub struct SourceArguments {
 }
 
 impl SourceArguments {
+    /// Whether none of them was given.
+    pub fn is_all(&self) -> bool {
+        *self == SourceArguments::default()
+    }
+
     /// What is taken; `exclude` adds to the globs left out.
     pub fn selection(&self, exclude: &[String]) -> anyhow::Result<Selection> {
         Ok(Selection {
             filter: self.filter(exclude)?,
             cross: self.cross,
+            leave_out: Vec::new(),
             owners: Owners {
                 map: self.owner.unwrap_or_default(),
                 users: self.map_uid.clone(),

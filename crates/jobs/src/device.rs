@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inarch_block::{BLOCK_SIZE, BlockMap, Device, Overlay};
+use inarch_block::{BLOCK_SIZE, BlockMap, Device, Overlay, OverlayError};
 use inarch_format::{ImageOptions, Layout, Planned, ext4, format_by_name};
 use inarch_tree::Tree;
 use inarch_tree::scan::Report;
@@ -14,8 +14,9 @@ use inarch_vhost::blk::BlkOptions;
 
 use crate::JobError;
 use crate::identity::identity;
+use crate::kept::{Base, Reopened};
 use crate::notes::shown;
-use crate::source::{Resources, Source, open_with};
+use crate::source::{Opened, Resources, Source, open_with};
 
 /// Bytes that a device announces before its plan is known. The file system on it is smaller and says its own size;
 /// what lies beyond reads as zeros.
@@ -127,6 +128,8 @@ pub(crate) struct Recipe {
     pub ordinal: u8,
     /// How many disks the guest has: they share the overlay's space and this process's descriptors.
     pub disks: u8,
+    /// Where the tree of a kept run is kept as it was, beside its overlay.
+    pub base: Option<Base>,
 }
 
 impl Recipe {
@@ -140,7 +143,10 @@ impl Recipe {
             Writes::ThrownAway(dir) => resources.spool_directory.clone_from(dir),
             Writes::Kept(_) => resources.stamp = true,
         }
-        let opened = open_with(&self.source, &self.selection, &resources)?;
+        let opened = match (&self.writes, &self.base) {
+            (Writes::Kept(file), Some(base)) if base.is_taken(file) => Opened::at(self.source.path(), base.load()?)?,
+            _ => open_with(&self.source, &self.selection, &resources)?,
+        };
         let scan_time = started.elapsed();
 
         let (map, summary, overlay, notes) = match self.format {
@@ -148,7 +154,7 @@ impl Recipe {
                 let options = self.ext4_options()?;
                 let plan = ext4::plan(Arc::clone(&opened.tree), &options)
                     .map_err(|error| JobError::Plan { source_path: self.source.path().to_owned(), error })?;
-                let overlay = self.overlay(plan.map.blocks(), || identity(&opened, &options))?;
+                let overlay = self.overlay(plan.map.blocks(), &opened, &options)?;
                 let ext4::Summary { blocks, metadata_blocks, free_blocks, .. } = plan.summary;
                 (plan.map, Summary { blocks, metadata_blocks, free_blocks }, overlay, Vec::new())
             }
@@ -176,7 +182,7 @@ impl Recipe {
         let Writes::Kept(file) = &self.writes else { return Ok(()) };
         let reason = if !self.format.is_writable() {
             format!("nothing can be written to {}, so there is nothing to keep", self.format.name())
-        } else if self.takes_in(file) {
+        } else if self.base.is_none() && self.takes_in(file) {
             "the overlay lies in the tree that it is for, and would change it; put it somewhere else".to_owned()
         } else {
             return Ok(());
@@ -185,19 +191,43 @@ impl Recipe {
     }
 
     fn ext4_options(&self) -> Result<ext4::Options, JobError> {
-        Ok(ext4::Options {
-            uuid: uuid(self.ordinal),
-            free_bytes: self.free_bytes()?,
-            journal: matches!(self.writes, Writes::Kept(_)).then_some(KEPT_JOURNAL_BYTES),
-            ..ext4::Options::default()
-        })
+        match &self.writes {
+            Writes::Kept(_) => Ok(kept_options(self.ordinal)),
+            _ => {
+                let free_bytes = self.free_bytes()?;
+                Ok(ext4::Options { uuid: uuid(self.ordinal), free_bytes, ..ext4::Options::default() })
+            }
+        }
     }
 
-    fn overlay(&self, blocks: u64, identity: impl FnOnce() -> [u8; 32]) -> Result<Option<Overlay>, JobError> {
+    fn overlay(&self, blocks: u64, opened: &Opened, options: &ext4::Options) -> Result<Option<Overlay>, JobError> {
         Ok(match &self.writes {
             Writes::Refused => None,
             Writes::ThrownAway(dir) => Some(Overlay::ephemeral(dir, blocks)?),
-            Writes::Kept(file) => Some(Overlay::open_or_create(file, blocks, identity())?),
+            Writes::Kept(file) => Some(self.kept_overlay(file, blocks, opened, options)?),
+        })
+    }
+
+    /// Opens the overlay at `file`. Of a kept run the tree is kept before there is an overlay, and where the overlay
+    /// belongs to another state of the tree, the refusal says what changed.
+    fn kept_overlay(
+        &self,
+        file: &Path,
+        blocks: u64,
+        opened: &Opened,
+        options: &ext4::Options,
+    ) -> Result<Overlay, JobError> {
+        if let Some(base) = &self.base {
+            if base.is_taken(file) {
+                return Ok(Overlay::open(file, blocks)?);
+            }
+            if !file.exists() {
+                base.keep(&opened.tree)?;
+            }
+        }
+        Overlay::open_or_create(file, blocks, identity(opened, options)).map_err(|error| match (&self.base, error) {
+            (Some(base), OverlayError::Identity(_)) => base.refusal(self.source.path(), &opened.tree),
+            (_, error) => error.into(),
         })
     }
 
@@ -225,7 +255,6 @@ impl Recipe {
     fn free_bytes(&self) -> Result<u64, JobError> {
         let dir = match &self.writes {
             Writes::Refused => return Ok(0),
-            // A kept device must have the same layout the next time, whatever the disk has then.
             Writes::Kept(_) => return Ok(KEPT_FREE_BYTES),
             Writes::ThrownAway(dir) => dir,
         };
@@ -239,6 +268,28 @@ impl Recipe {
     fn sharers(&self) -> usize {
         usize::from(self.disks.max(1))
     }
+}
+
+/// The layout of a device whose writes are kept: the same the next time, whatever the overlay's disk has then.
+fn kept_options(ordinal: u8) -> ext4::Options {
+    ext4::Options {
+        uuid: uuid(ordinal),
+        free_bytes: KEPT_FREE_BYTES,
+        journal: Some(KEPT_JOURNAL_BYTES),
+        ..ext4::Options::default()
+    }
+}
+
+/// Makes the disk of a kept run again, of the tree as it was and the overlay at `file`: without a look at what the tree
+/// is now.
+pub(crate) fn reopen_kept(source: &Path, tree: Tree, file: &Path, ordinal: u8) -> Result<Reopened, JobError> {
+    let opened = Opened::at(source, tree)?;
+    let plan = ext4::plan(Arc::clone(&opened.tree), &kept_options(ordinal))
+        .map_err(|error| JobError::Plan { source_path: source.to_owned(), error })?;
+    let overlay = Overlay::open(file, plan.map.blocks())?;
+    let content = Arc::clone(&opened.content);
+    let device = Device::new(plan.map, opened.content, Some(overlay), ANNOUNCED_BYTES / BLOCK_SIZE as u64);
+    Ok(Reopened { tree: opened.tree, content, device: Arc::new(device), numbering: plan.numbering })
 }
 
 /// Free space of a device whose writes are kept.

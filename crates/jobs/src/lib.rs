@@ -11,6 +11,7 @@ pub mod doctor;
 mod error;
 mod identity;
 pub mod image;
+pub mod kept;
 mod notes;
 pub mod plan;
 pub mod run;
@@ -19,3 +20,4 @@ pub mod source;
 
 pub use device::{FileSystem, Writes};
 pub use error::JobError;
+pub use notes::shown;

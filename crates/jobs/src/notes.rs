@@ -48,7 +48,7 @@ pub(crate) fn notes(device: &Device, source: &Source, writable: Option<u64>) -> 
 }
 
 /// A path as it is safe to print: names in a tree may hold line breaks and a terminal's control sequences.
-pub(crate) fn shown(path: &Path) -> String {
+pub fn shown(path: &Path) -> String {
     let text = path.to_string_lossy();
     text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }

@@ -11,6 +11,7 @@
 mod attempt;
 mod command;
 pub(crate) mod guest;
+mod keep;
 mod trees;
 
 use std::ffi::OsString;
@@ -30,6 +31,8 @@ use crate::device::FileSystem;
 use crate::notes::say;
 use crate::source::Source;
 use attempt::{DiskFailure, Guest, LiveDisk};
+use keep::Kept;
+pub use keep::{Keep, kept_words};
 use trees::Disk;
 
 /// What the guest has as its root.
@@ -99,6 +102,8 @@ pub struct RunRequest {
     pub overlay_dir: PathBuf,
     /// How long the guest may take until its first word.
     pub boot_timeout: Duration,
+    /// Under what name its writes are kept, instead of being thrown away.
+    pub keep: Option<Keep>,
 }
 
 impl RunRequest {
@@ -118,15 +123,28 @@ const KVM_PATIENCE: Duration = Duration::from_secs(8);
 /// # Errors
 /// The command could not be run, or its guest failed.
 pub fn run(request: &RunRequest) -> Result<u8, JobError> {
-    let job = Job::new(request)?;
+    let mut kept = request.keep.as_ref().map(Kept::open).transpose()?;
+    let job = Job::new(request, kept.as_ref())?;
+    if let (Some(kept), Some(keep)) = (&mut kept, &request.keep) {
+        kept.begin(request, keep, &job.disks, job.place.as_deref())?;
+    }
     let failure = Arc::new(DiskFailure::default());
     let disks: Vec<LiveDisk> = job.disks.iter().map(|disk| job.start(disk, &failure)).collect();
-    let guest = job.guest()?;
-    let result = job.boot(&guest, &disks, &failure);
+    let result = job.guest().and_then(|guest| job.boot(&guest, &disks, &failure)).and_then(status);
     for disk in &disks {
         disk.notes().into_iter().for_each(|note| request.say(note));
     }
-    match result?.outcome {
+    let known = match &result {
+        Ok(status) | Err(JobError::Command { status, .. }) => Some(*status),
+        Err(_) => None,
+    };
+    let ended = kept.map_or(Ok(()), |kept| kept.end(&disks, known));
+    result.and_then(|status| ended.map(|()| status))
+}
+
+/// The status that a shell would give.
+fn status(report: Report) -> Result<u8, JobError> {
+    match report.outcome {
         Outcome::Exited(status) => Ok(status),
         Outcome::Signaled(signal) => Ok(128 + signal),
         Outcome::TimedOut => Ok(124),
@@ -137,7 +155,7 @@ pub fn run(request: &RunRequest) -> Result<u8, JobError> {
 
 /// The QEMU command line of the run, as a shell would read it. Nothing is scanned or started.
 pub fn dry_run(request: &RunRequest) -> Result<String, JobError> {
-    let job = Job::new(request)?;
+    let job = Job::new(request, None)?;
     let guest = job.guest()?;
     let disks: Vec<LiveDisk> = job.disks.iter().map(LiveDisk::idle).collect();
     let accel = match job.decide(&guest)? {
@@ -152,17 +170,23 @@ pub fn dry_run(request: &RunRequest) -> Result<String, JobError> {
 struct Job<'a> {
     request: &'a RunRequest,
     directory: Option<PathBuf>,
+    /// The directory whose tree is brought along where it is not part of the root.
+    place: Option<PathBuf>,
     disks: Vec<Disk>,
     memory: u64,
     open_files: Option<(u64, u64)>,
 }
 
 impl<'a> Job<'a> {
-    fn new(request: &'a RunRequest) -> Result<Job<'a>, JobError> {
+    fn new(request: &'a RunRequest, kept: Option<&Kept>) -> Result<Job<'a>, JobError> {
         let memory = guest::memory(request.memory)?;
         let directory = command::directory(request)?;
-        let disks = trees::disks(request, directory.as_deref())?;
-        Ok(Job { request, directory, disks, memory, open_files: command::take_open_files_limit() })
+        let place = kept.and_then(Kept::place).or_else(|| directory.clone());
+        let mut disks = trees::disks(request, place.as_deref())?;
+        if let Some(kept) = kept {
+            kept.take(&mut disks, request.keep.as_ref().is_some_and(|keep| keep.stale))?;
+        }
+        Ok(Job { request, directory, place, disks, memory, open_files: command::take_open_files_limit() })
     }
 
     fn start(&self, disk: &Disk, failure: &Arc<DiskFailure>) -> LiveDisk {

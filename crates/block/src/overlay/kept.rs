@@ -124,14 +124,24 @@ pub(super) fn open_or_create(
     clusters: u64,
     identity: [u8; 32],
 ) -> Result<(File, ClusterStates), OverlayError> {
+    match open(path, clusters, Some(identity)) {
+        Err(OverlayError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            create(path, clusters, identity)?;
+            open(path, clusters, Some(identity))
+        }
+        opened => opened,
+    }
+}
+
+/// Opens an overlay that is there; one of any identity if there is none to compare with.
+pub(super) fn open(
+    path: &Path,
+    clusters: u64,
+    identity: Option<[u8; 32]>,
+) -> Result<(File, ClusterStates), OverlayError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let mut opened = options.open(path);
-    if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-        create(path, clusters, identity)?;
-        opened = options.open(path);
-    }
-    let file = opened.map_err(|error| failed("open", path, error))?;
+    let file = options.open(path).map_err(|error| failed("open", path, error))?;
     lock(path, &file)?;
     check_header(path, &file, clusters, identity)?;
     let states = load_states(path, &file, clusters)?;
@@ -222,7 +232,7 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn check_header(path: &Path, file: &File, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayError> {
+fn check_header(path: &Path, file: &File, clusters: u64, identity: Option<[u8; 32]>) -> Result<(), OverlayError> {
     let damaged = |what| OverlayError::Damaged { path: path.into(), what };
     let metadata = file.metadata().map_err(|error| failed("examine", path, error))?;
     if !metadata.is_file() {
@@ -243,7 +253,7 @@ fn check_header(path: &Path, file: &File, clusters: u64, identity: [u8; 32]) -> 
     if header.checksum.get() != header.compute_checksum() {
         return Err(damaged("the checksum of its header is wrong"));
     }
-    if header.identity != identity {
+    if identity.is_some_and(|identity| header.identity != identity) {
         return Err(OverlayError::Identity(path.into()));
     }
     let found = header.clusters.get();

@@ -137,6 +137,14 @@ impl Overlay {
         Ok(Overlay::assemble(file, data_start, capacity_blocks, states, Some(Kept::default())))
     }
 
+    /// The overlay kept at `path` of a device with this capacity, whatever the identity of what is below: for whoever
+    /// knows by other means that it is the same.
+    pub fn open(path: &Path, capacity_blocks: u64) -> Result<Overlay, OverlayError> {
+        let (file, states) = kept::open(path, capacity_blocks, None)?;
+        let data_start = kept::data_start(capacity_blocks);
+        Ok(Overlay::assemble(file, data_start, capacity_blocks, states, Some(Kept::default())))
+    }
+
     fn assemble(file: File, data_start: u64, clusters: u64, states: ClusterStates, kept: Option<Kept>) -> Overlay {
         let locks = (0..LOCKS).map(|_| Mutex::new(())).collect();
         Overlay { file, data_start, clusters, states, locks, kept, out_of_space: AtomicBool::new(false) }

@@ -22,3 +22,4 @@ mod spec;
 pub use image::Ext4;
 pub use plan::{Numbering, Options, Plan, PlanError, Size, Summary, XattrError, plan, plan_sized};
 pub use read::{Ext4Image, LostAndFound, ReadOptions, open, open_image};
+pub use spec::inode::stored_time;

@@ -107,6 +107,20 @@ impl LiveDisk {
         device.map(|device| notes(device, &self.source, self.writable.get().copied())).unwrap_or_default()
     }
 
+    /// Whether this guest wrote nothing to it.
+    pub fn is_untouched(&self) -> bool {
+        let device = self.pending.get().and_then(Result::ok);
+        device.is_none_or(|device| device.events().bytes_written == 0)
+    }
+
+    /// Makes durable what was written.
+    pub fn flush(&self) -> Result<(), JobError> {
+        let device = self.pending.get().and_then(Result::ok);
+        device.map_or(Ok(()), |device| device.flush()).map_err(|error| {
+            JobError::Other(format!("{}: cannot make the guest's writes durable: {error}", self.source))
+        })
+    }
+
     /// Serves the disk on one end of a new connection; gives the other.
     fn connect(&self, queues: u16, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;

@@ -88,7 +88,8 @@ pub(super) fn session(
         terminal: request.terminal.then(|| streams.window_size().unwrap_or(usual_size)),
         open_files,
         umask: Some(umask().unwrap_or(0o022)),
-        clean_shutdown: false,
+        // What is kept is left as a machine that was switched off properly leaves it.
+        clean_shutdown: request.keep.is_some(),
     })
 }
 

@@ -130,7 +130,7 @@ fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), wanted: Wanted) -> Dis
     let Wanted { source, destination, selection, read_only, via } = wanted;
     let read_only = read_only || overlaid;
     let writes = if read_only { Writes::Refused } else { Writes::ThrownAway(request.overlay_dir.clone()) };
-    let recipe = Recipe { source, selection, threads: 0, format: via, writes, ordinal, disks };
+    let recipe = Recipe { source, selection, threads: 0, format: via, writes, ordinal, disks, base: None };
     Disk { recipe, destination: Some(destination), read_only, overlaid, serial: format!("inarch-{ordinal}") }
 }
 
@@ -144,6 +144,7 @@ fn scratch(request: &RunRequest, disks: u8) -> Disk {
         writes: Writes::ThrownAway(request.overlay_dir.clone()),
         ordinal: disks - 1,
         disks,
+        base: None,
     };
     Disk { recipe, destination: None, read_only: false, overlaid: false, serial: "inarch-scratch".to_owned() }
 }

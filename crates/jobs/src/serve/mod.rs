@@ -39,6 +39,7 @@ pub struct ServedTree {
 impl ServedTree {
     fn recipe(&self) -> Recipe {
         Recipe {
+            base: None,
             source: self.source.clone(),
             selection: self.selection.clone(),
             threads: 0,

@@ -92,6 +92,16 @@ pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) 
     }
 }
 
+impl Opened {
+    /// A tree of the directory `path` as it was at some time: what has changed in it since then is found when it is read.
+    pub(crate) fn at(path: &Path, tree: Tree) -> Result<Opened, JobError> {
+        let root = File::open(path).map_err(|error| JobError::path(path, "cannot open the tree", error))?;
+        let tree = Arc::new(tree);
+        let content = Arc::new(HostFiles::new(root.into(), Arc::clone(&tree), HostFiles::default_max_open()));
+        Ok(inarch_format::Opened { tree, content, notes: Vec::new() }.into())
+    }
+}
+
 impl From<inarch_format::Opened> for Opened {
     fn from(opened: inarch_format::Opened) -> Opened {
         let inarch_format::Opened { tree, content, notes } = opened;

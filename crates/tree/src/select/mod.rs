@@ -28,6 +28,9 @@ pub struct Selection {
     pub filter: Filter,
     /// Whether a directory's scan goes on into what is mounted below it. Archives and images have nothing of the kind.
     pub cross: bool,
+    /// Directories of which a directory's scan takes nothing but the directory itself, by their path from the scanned
+    /// one, without a leading slash.
+    pub leave_out: Vec<Vec<u8>>,
     /// Who owns it.
     pub owners: Owners,
     /// Nothing but these paths, and the directories that they are in.
@@ -44,6 +47,7 @@ impl Selection {
     pub fn scan_options(&self) -> ScanOptions {
         ScanOptions {
             cross: self.cross,
+            leave_out: self.leave_out.clone(),
             filter: self.filter.clone(),
             owner: self.owners.of_scan(),
             ..ScanOptions::default()
@@ -52,7 +56,13 @@ impl Selection {
 
     /// What is left to be done for a tree that was scanned with [`Selection::scan_options`].
     pub fn after_scan(&self) -> Selection {
-        Selection { filter: Filter::default(), cross: false, owners: self.owners.after_scan(), ..self.clone() }
+        Selection {
+            filter: Filter::default(),
+            cross: false,
+            leave_out: Vec::new(),
+            owners: self.owners.after_scan(),
+            ..self.clone()
+        }
     }
 
     /// Whether there is nothing to be done: [`select`] would give the same tree.

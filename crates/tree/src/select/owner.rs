@@ -106,6 +106,13 @@ pub struct IdRange {
 )]
 pub struct IdRangeError(String);
 
+impl IdRange {
+    /// The first id of the range, what it becomes, and how many ids there are.
+    pub fn parts(&self) -> (u32, u32, u32) {
+        (self.first, self.becomes, self.count)
+    }
+}
+
 impl FromStr for IdRange {
     type Err = IdRangeError;
 

@@ -222,6 +222,12 @@ pub(crate) fn encode_time(time: Timestamp) -> (U32, U32) {
     (U32::new(seconds as u32), U32::new(nanoseconds << 2 | (epoch as u32 & 3)))
 }
 
+/// A time as it comes back from the file system: those that it cannot hold become the nearest that it can.
+pub fn stored_time(time: Timestamp) -> Timestamp {
+    let (seconds, extra) = encode_time(time);
+    decode_time(seconds, extra)
+}
+
 /// A device number as the first two words of `i_block` (`old_encode_dev`, `new_encode_dev` in
 /// `include/linux/kdev_t.h`); `None` beyond 12 bits of major or 20 of minor number.
 pub(crate) fn encode_device(major: u32, minor: u32) -> Option<[U32; 2]> {
@@ -259,6 +265,9 @@ mod tests {
         assert_eq!(encoded(i64::MIN, 5), (0x8000_0000, 0));
         assert_eq!(encoded(i64::MAX, 5), (0x7fff_ffff, 3));
         assert_eq!(encoded(5, u32::MAX), (5, 999_999_999 << 2));
+        let stored = |seconds| stored_time(Timestamp { seconds, nanoseconds: 7 });
+        assert_eq!(stored(-5), Timestamp { seconds: -5, nanoseconds: 7 });
+        assert_eq!(stored(1 << 40), Timestamp { seconds: TIME_MAX, nanoseconds: 0 });
     }
 
     /// As Linux 6.18 stored `mknod c c 1 3` and `mknod b b 259 70000`.

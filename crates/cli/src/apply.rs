@@ -1,0 +1,96 @@
+//! `inarch apply`: brings what the guest of a kept run changed into the host's trees.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use inarch_jobs::kept::{self, ApplyReport, ApplyRequest};
+
+use crate::output::{answer, complain};
+
+/// Options of `inarch apply`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit status: 0 everything was applied; 1 something was left alone or failed, and is named; 125 nothing could be done.")]
+pub struct ApplyArguments {
+    /// The kept run
+    pub name: String,
+
+    /// Only these paths of the guest and what is below them; everything where none is given
+    pub paths: Vec<PathBuf>,
+
+    /// Apply even where the host's file changed since the run began: its changes are lost
+    #[arg(long)]
+    pub force: bool,
+
+    /// Do nothing; list what would be done
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+
+    /// Answer as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print only what was left alone or failed
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+}
+
+/// Applies, and says what was done.
+pub fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
+    let here = std::env::current_dir().context("there is no current directory; go to another")?;
+    let request = ApplyRequest {
+        paths: arguments.paths.iter().map(|path| cleaned(&here.join(path))).collect(),
+        name: arguments.name,
+        force: arguments.force,
+        dry_run: arguments.dry_run,
+    };
+    let report = kept::apply(&request)?;
+    if arguments.json {
+        answer(serde_json::to_string_pretty(&report)? + "\n")?;
+    } else if !arguments.quiet {
+        answer(text(&report, arguments.dry_run))?;
+    }
+    if !arguments.json {
+        report.notes.iter().for_each(complain);
+        for (path, reason) in &report.conflicts {
+            complain(format_args!("{path}: left alone: {reason}"));
+        }
+        for (path, reason) in &report.failures {
+            complain(format_args!("{path}: {reason}"));
+        }
+    }
+    Ok(ExitCode::from(u8::from(!report.conflicts.is_empty() || !report.failures.is_empty())))
+}
+
+fn text(report: &ApplyReport, dry_run: bool) -> String {
+    let mut text = String::new();
+    if dry_run {
+        text.extend(report.done.iter().map(|(verb, path)| format!("{verb:<10}  {path}\n")));
+        return text;
+    }
+    let count = |verb: &str| report.done.iter().filter(|(done, _)| *done == verb).count();
+    let counts: Vec<String> =
+        [("added", "add"), ("changed", "change"), ("removed", "remove"), ("with other attributes", "attributes")]
+            .into_iter()
+            .map(|(word, verb)| (count(verb), word))
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, word)| format!("{count} {word}"))
+            .collect();
+    text += &if counts.is_empty() { "nothing to do\n".to_owned() } else { counts.join(", ") + "\n" };
+    text
+}
+
+/// A path without `.`, `..` and double slashes, by its words alone.
+fn cleaned(path: &std::path::Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match component {
+            std::path::Component::ParentDir => drop(clean.pop()),
+            std::path::Component::CurDir => {}
+            other => clean.push(other),
+        }
+    }
+    clean
+}

@@ -1,0 +1,126 @@
+//! `inarch diff`: what the guest of a kept run changed.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Args;
+use inarch_jobs::kept::{self, ChangeReport, FileStat, RunDiff};
+use inarch_jobs::shown;
+
+use crate::output::{answer, answer_bytes, complain};
+
+/// Options of `inarch diff`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A line for each path: A added, M changed, D deleted, R renamed, P only attributes (permissions, owner, time,
+extended attributes). Of a directory that was renamed only what else changed in it is listed.")]
+pub struct DiffArguments {
+    /// The kept run
+    pub name: String,
+
+    /// Answer as JSON
+    #[arg(long, conflicts_with_all = ["stat", "patch"])]
+    pub json: bool,
+
+    /// Say how much each file changed, and the sums
+    #[arg(long, conflicts_with = "patch")]
+    pub stat: bool,
+
+    /// Show what changed within text files, as patch(1) takes it
+    #[arg(short = 'p', long)]
+    pub patch: bool,
+}
+
+/// Says what changed; the status is 0 whether or not anything did.
+pub fn run(arguments: DiffArguments) -> anyhow::Result<ExitCode> {
+    let diff = kept::diff(&arguments.name)?;
+    diff.notes().iter().for_each(complain);
+    if arguments.patch {
+        let mut text = Vec::new();
+        diff.write_patch(&mut text)?;
+        answer_bytes(&text)?;
+    } else if arguments.stat {
+        answer(stat(&diff))?;
+    } else if arguments.json {
+        answer(serde_json::to_string_pretty(&diff.changes())? + "\n")?;
+    } else {
+        answer(diff.changes().iter().map(line).collect::<String>())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line for each file whose content changed, and the sums.
+fn stat(diff: &RunDiff) -> String {
+    let files = diff.stat();
+    let shown_path = |file: &FileStat| shown(Path::new(&file.path));
+    let width = files.iter().map(|file| shown_path(file).chars().count()).max().unwrap_or(0);
+    let mut text: String = files
+        .iter()
+        .map(|file| {
+            let how = match (file.added, file.removed) {
+                (Some(added), Some(removed)) => format!("+{added} -{removed}"),
+                _ => format!("{} -> {} bytes, no text", file.old_size, file.size),
+            };
+            format!("{:<width$} | {how}\n", shown_path(file))
+        })
+        .collect();
+    let count = |kind: &str| diff.changes().iter().filter(|change| change.kind == kind).count();
+    let kinds = ["added", "changed", "deleted", "renamed", "attributes"];
+    let counts: Vec<String> = kinds
+        .iter()
+        .map(|kind| (count(kind), kind))
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, kind)| format!("{n} {kind}"))
+        .collect();
+    let lines = |of: fn(&FileStat) -> Option<u64>| files.iter().filter_map(of).sum::<u64>();
+    if !counts.is_empty() {
+        let (added, removed) = (lines(|file| file.added), lines(|file| file.removed));
+        text += &format!("{}; lines: +{added} -{removed}\n", counts.join(", "));
+    }
+    text
+}
+
+fn line(change: &ChangeReport) -> String {
+    let text = |path: &str| shown(Path::new(path));
+    let letter = match change.kind {
+        "added" => 'A',
+        "deleted" => 'D',
+        "renamed" => 'R',
+        "attributes" => 'P',
+        _ => 'M',
+    };
+    let slash = if change.file_type == "directory" && !change.path.ends_with('/') { "/" } else { "" };
+    let path = format!("{}{slash}", text(&change.path));
+    let mut line = match (&change.from, change.kind) {
+        (Some(from), "renamed") => format!("{letter}  {}{slash} -> {path}", text(from)),
+        _ => format!("{letter}  {path}"),
+    };
+    if let Some(link) = &change.link_to {
+        line += &format!("  (link to {})", text(link));
+    }
+    let details = details(change);
+    if change.kind != "added" && !details.is_empty() {
+        line += &format!("  ({})", details.join(", "));
+    }
+    line + "\n"
+}
+
+fn details(change: &ChangeReport) -> Vec<String> {
+    let mut details = Vec::new();
+    if change.kind == "renamed" && change.content {
+        details.push("changed".to_owned());
+    }
+    if let Some([was, is]) = &change.mode {
+        details.push(format!("mode {was} -> {is}"));
+    }
+    if let Some([was, is]) = &change.owner {
+        details.push(format!("owner {was} -> {is}"));
+    }
+    if change.xattrs {
+        details.push("extended attributes".to_owned());
+    }
+    if change.mtime && change.kind == "attributes" {
+        details.push("time".to_owned());
+    }
+    details
+}

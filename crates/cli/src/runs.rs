@@ -1,0 +1,90 @@
+//! `inarch runs`: the kept runs.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use inarch_jobs::kept::{self, RunReport, RunState};
+
+use crate::output::answer;
+use crate::size::show;
+use inarch_jobs::shown;
+
+/// Options of `inarch runs`.
+#[derive(Args, Debug)]
+pub struct RunsArguments {
+    /// Answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Lists them.
+pub fn run(arguments: RunsArguments) -> anyhow::Result<ExitCode> {
+    let runs = kept::runs()?;
+    answer(if arguments.json { serde_json::to_string_pretty(&runs)? + "\n" } else { table(&runs) })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(runs: &[RunReport]) -> String {
+    let mut rows = vec![["NAME", "STATE", "USED", "WRITTEN", "STATUS", "COMMAND", "TREES"].map(str::to_owned)];
+    rows.extend(runs.iter().map(row));
+    let widths: Vec<usize> =
+        (0..6).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+    let line = |row: &[String; 7]| {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  ")).chain([row[6].clone()]).collect();
+        cells.concat().trim_end().to_owned() + "\n"
+    };
+    if runs.is_empty() { String::new() } else { rows.iter().map(line).collect() }
+}
+
+fn row(run: &RunReport) -> [String; 7] {
+    let state = match run.state {
+        RunState::Clean => "clean",
+        RunState::InUse => "in use",
+        RunState::HostTreeChanged => "host tree changed",
+        RunState::ApplyUnfinished => "apply unfinished",
+    };
+    let status = match (run.status, run.state) {
+        (Some(status), _) => status.to_string(),
+        (None, RunState::InUse) => "-".to_owned(),
+        (None, _) => "killed".to_owned(),
+    };
+    let trees: Vec<String> = run
+        .trees
+        .iter()
+        .map(|tree| {
+            let place = if tree.source == tree.destination { "" } else { &format!(":{}", tree.destination) };
+            format!("{}{place}{}", tree.source, if tree.read_only { ",ro" } else { "" })
+        })
+        .collect();
+    let text = |text: &str| shown(Path::new(text));
+    [
+        run.name.clone(),
+        state.to_owned(),
+        ago(run.used),
+        show(run.overlay_bytes),
+        status,
+        shortened(&text(&run.command.join(" "))),
+        text(&trees.join(" ")),
+    ]
+}
+
+/// How long ago a time in seconds since 1970 was, in its greatest unit.
+fn ago(seconds: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let passed = now.saturating_sub(seconds);
+    let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
+    let found = units.into_iter().find(|(unit, _)| passed >= *unit);
+    found.map_or("now".to_owned(), |(unit, name)| format!("{} {name} ago", passed / unit))
+}
+
+fn shortened(text: &str) -> String {
+    const LONGEST: usize = 40;
+    if text.chars().count() <= LONGEST {
+        text.to_owned()
+    } else {
+        text.chars().take(LONGEST - 3).collect::<String>() + "..."
+    }
+}

@@ -1,0 +1,60 @@
+//! Which names lead to one inode: for inodes with several names among the differences.
+
+use std::collections::{HashMap, HashSet};
+
+use inarch_tree::compare::Lineage;
+use inarch_tree::{FileType, InodeId, Tree};
+
+use crate::kept::diff::TreeDiff;
+
+/// The names of inodes that matter.
+pub(super) struct Names {
+    /// Of inodes of the base.
+    base: HashMap<InodeId, Vec<Vec<u8>>>,
+    /// Of inodes of the guest.
+    guest: HashMap<InodeId, Vec<Vec<u8>>>,
+}
+
+impl Names {
+    pub fn new(tree: &TreeDiff) -> Names {
+        let disk = &tree.disk;
+        let news = || tree.differences.iter().filter_map(|difference| difference.new);
+        let olds = tree.differences.iter().filter_map(|difference| difference.old);
+        let origins = news().filter_map(|id| disk.origin(id));
+        Names { base: names(&disk.base, olds.chain(origins)), guest: names(&disk.guest, news()) }
+    }
+
+    /// Every name of an inode of the base.
+    pub fn of_base(&self, tree: &Tree, id: InodeId) -> Vec<Vec<u8>> {
+        self.base.get(&id).cloned().unwrap_or_else(|| vec![tree.path(id)])
+    }
+
+    /// Every name of an inode of the guest.
+    pub fn of_guest(&self, tree: &Tree, id: InodeId) -> Vec<Vec<u8>> {
+        self.guest.get(&id).cloned().unwrap_or_else(|| vec![tree.path(id)])
+    }
+}
+
+/// All names of those of `ids` that have several.
+fn names(tree: &Tree, ids: impl Iterator<Item = InodeId>) -> HashMap<InodeId, Vec<Vec<u8>>> {
+    let has_several = |id: &InodeId| {
+        let inode = tree.inode(*id);
+        inode.file_type() != FileType::Directory && inode.links() > 1
+    };
+    let several: HashSet<InodeId> = ids.filter(has_several).collect();
+    let mut names: HashMap<InodeId, Vec<Vec<u8>>> = HashMap::new();
+    if several.is_empty() {
+        return names;
+    }
+    for (directory, inode) in tree.inodes() {
+        if inode.file_type() != FileType::Directory {
+            continue;
+        }
+        for entry in tree.entries(directory).filter(|entry| several.contains(&entry.inode)) {
+            let above = tree.path(directory);
+            let path = if above.is_empty() { entry.name.to_vec() } else { [&above, entry.name].join(&b'/') };
+            names.entry(entry.inode).or_default().push(path);
+        }
+    }
+    names
+}

@@ -1,0 +1,223 @@
+//! `diff`: what the guest of a kept run made of its trees.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use inarch_block::read_content;
+use inarch_tree::compare::{Change, ChangeKind, Difference, changes, differences};
+use inarch_tree::{FileType, InodeId, Tree};
+use inarch_vm::protocol::Network;
+use serde::Serialize;
+
+use super::guest::KeptDisk;
+use super::{KeptRun, KeptTree, Record, Store};
+use crate::JobError;
+use crate::notes::shown;
+
+/// What the guest of a kept run made of its trees.
+pub struct RunDiff {
+    trees: Vec<TreeDiff>,
+}
+
+/// What it made of one of them.
+pub(super) struct TreeDiff {
+    pub tree: KeptTree,
+    pub disk: KeptDisk,
+    /// Every path that differs, but for what the run itself had to make.
+    pub differences: Vec<Difference>,
+    /// The same as what somebody did.
+    pub changes: Vec<Change>,
+}
+
+/// One change, for people and programs.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChangeReport {
+    /// `added`, `changed`, `deleted`, `renamed` or `attributes`.
+    pub kind: &'static str,
+    /// The path in the guest.
+    pub path: String,
+    /// The bytes of the path where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<Vec<u8>>,
+    /// The path before, where that was another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Another name of the same file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link_to: Option<String>,
+    /// `file`, `directory`, `symlink`, `char`, `block`, `fifo` or `socket`; of what is gone, what it was.
+    #[serde(rename = "type")]
+    pub file_type: &'static str,
+    /// Bytes of a regular file before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old_size: Option<u64>,
+    /// Bytes of a regular file now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// Whether its bytes, its target or its kind are others.
+    pub content: bool,
+    /// Permissions before and now, in octal, where they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<[String; 2]>,
+    /// Owner and group before and now, where they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<[String; 2]>,
+    /// Whether the time of the last change of content differs.
+    pub mtime: bool,
+    /// Whether extended attributes or ACLs differ.
+    pub xattrs: bool,
+}
+
+/// Compares what the guest of the kept run `name` left with what it was given.
+pub fn diff(name: &str) -> Result<RunDiff, JobError> {
+    let run = Store::of_user()?.open(name)?;
+    let record = run.record.as_ref().ok_or_else(|| JobError::Other(format!("the kept run '{name}' has no record")))?;
+    RunDiff::of(&run, record)
+}
+
+impl RunDiff {
+    pub(super) fn of(run: &KeptRun, record: &Record) -> Result<RunDiff, JobError> {
+        let mut trees = Vec::new();
+        for tree in &record.trees {
+            let Some(disk) = KeptDisk::open(run, tree)? else { continue };
+            trees.push(TreeDiff::new(tree.clone(), disk, &mount_points(tree, &record.trees)));
+        }
+        Ok(RunDiff { trees })
+    }
+
+    pub(super) fn trees(&self) -> &[TreeDiff] {
+        &self.trees
+    }
+
+    /// Every change, tree by tree in the order of paths.
+    pub fn changes(&self) -> Vec<ChangeReport> {
+        self.trees.iter().flat_map(|tree| tree.changes.iter().map(|change| tree.report(change))).collect()
+    }
+
+    /// What could not be read, a line each.
+    pub fn notes(&self) -> Vec<String> {
+        let notes = |tree: &TreeDiff| {
+            let destination = shown(&tree.tree.destination());
+            tree.disk.notes.iter().map(move |note| format!("{destination}: {note}")).collect::<Vec<_>>()
+        };
+        self.trees.iter().flat_map(notes).collect()
+    }
+}
+
+impl TreeDiff {
+    fn new(tree: KeptTree, disk: KeptDisk, mount_points: &HashSet<Vec<u8>>) -> TreeDiff {
+        let mut found = differences(&disk.base, &disk.guest, &disk);
+        leave_out_own(&mut found, &disk, mount_points);
+        let changes = changes(&disk.base, &disk.guest, &found, &disk);
+        TreeDiff { tree, disk, differences: found, changes }
+    }
+
+    /// A path of the tree as the guest sees it.
+    pub fn in_guest(&self, path: &[u8]) -> PathBuf {
+        // Joining an empty path would end the destination in a slash.
+        let destination = self.tree.destination();
+        if path.is_empty() { destination } else { destination.join(OsStr::from_bytes(path)) }
+    }
+
+    fn report(&self, change: &Change) -> ChangeReport {
+        let (base, guest) = (&self.disk.base, &self.disk.guest);
+        let text = |path: &[u8]| self.in_guest(path).to_string_lossy().into_owned();
+        let path = self.in_guest(&change.path);
+        let raw = path.as_os_str().as_bytes();
+        let (was, is) = (change.old.map(|id| base.inode(id)), change.new.map(|id| guest.inode(id)));
+        let size = |tree: &Tree, id: Option<InodeId>| {
+            id.map(|id| tree.inode(id)).filter(|inode| inode.file_type() == FileType::Regular).map(|inode| inode.size())
+        };
+        let both = was.zip(is);
+        ChangeReport {
+            kind: kind_name(change.kind),
+            path: text(&change.path),
+            path_bytes: std::str::from_utf8(raw).is_err().then(|| raw.to_owned()),
+            from: change.from.as_deref().map(text),
+            link_to: change.link_to.as_deref().map(text),
+            file_type: is.or(was).map_or("file", |inode| type_name(inode.file_type())),
+            old_size: size(base, change.old),
+            size: size(guest, change.new),
+            content: change.aspects.beyond_attributes(),
+            mode: both
+                .filter(|_| change.aspects.mode)
+                .map(|(was, is)| [was.mode(), is.mode()].map(|mode| format!("{:04o}", mode & 0o7777))),
+            owner: both
+                .filter(|_| change.aspects.owner)
+                .map(|(was, is)| [was, is].map(|inode| format!("{}:{}", inode.uid(), inode.gid()))),
+            mtime: change.aspects.mtime,
+            xattrs: change.aspects.xattrs,
+        }
+    }
+}
+
+fn kind_name(kind: ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Added => "added",
+        ChangeKind::Changed => "changed",
+        ChangeKind::Deleted => "deleted",
+        ChangeKind::Renamed => "renamed",
+        ChangeKind::Attributes => "attributes",
+    }
+}
+
+fn type_name(file_type: FileType) -> &'static str {
+    match file_type {
+        FileType::Regular => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        FileType::CharDevice => "char",
+        FileType::BlockDevice => "block",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+    }
+}
+
+/// The directories of a tree that the run itself makes where they are missing: places to mount at, and what they are
+/// in.
+fn mount_points(tree: &KeptTree, all: &[KeptTree]) -> HashSet<Vec<u8>> {
+    /// What the agent mounts in every guest: `agent/mounts.c`, and `/tmp` by the session.
+    const OF_EVERY_GUEST: [&str; 5] = ["/dev", "/proc", "/sys", "/run", "/tmp"];
+    let here = tree.destination();
+    let others = all.iter().map(KeptTree::destination).chain(OF_EVERY_GUEST.map(PathBuf::from));
+    let mut points = HashSet::new();
+    for other in others {
+        let Ok(below) = other.strip_prefix(&here) else { continue };
+        points.extend(
+            below.ancestors().filter(|path| *path != Path::new("")).map(|path| path.as_os_str().as_bytes().to_owned()),
+        );
+    }
+    points
+}
+
+/// Takes out what the run had to make for itself: empty directories to mount at, and the name server's file.
+fn leave_out_own(found: &mut Vec<Difference>, disk: &KeptDisk, mount_points: &HashSet<Vec<u8>>) {
+    // A directory comes before what is in it, so from behind it is known whether anything else is.
+    let mut kept_parents: HashSet<Vec<u8>> = HashSet::new();
+    let mut keep = vec![true; found.len()];
+    for (difference, keep) in found.iter().zip(&mut keep).rev() {
+        let added = difference.old.is_none().then_some(difference.new).flatten();
+        let own = added.is_some_and(|id| match disk.guest.inode(id).file_type() {
+            FileType::Directory => mount_points.contains(&difference.path) && !kept_parents.contains(&difference.path),
+            FileType::Regular => difference.path == b"etc/resolv.conf" && is_resolver_file(disk, id),
+            _ => false,
+        });
+        *keep = !own;
+        if !own && let Some(slash) = difference.path.iter().rposition(|byte| *byte == b'/') {
+            kept_parents.insert(difference.path[..slash].to_owned());
+        }
+    }
+    let mut keep = keep.into_iter();
+    found.retain(|_| keep.next().unwrap_or(true));
+}
+
+/// Whether a file is what the agent writes where a guest with a network has no `/etc/resolv.conf`.
+fn is_resolver_file(disk: &KeptDisk, id: InodeId) -> bool {
+    let expected = format!("nameserver {}\n", Network::QEMU_USER.name_server);
+    let mut content = vec![0; expected.len()];
+    disk.guest.inode(id).size() == expected.len() as u64
+        && read_content(&*disk.content, id, 0, &mut content).is_ok()
+        && content == expected.as_bytes()
+}

@@ -1,0 +1,104 @@
+//! What is known of a kept run beside its disks: `run.json`.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::bytes::Bytes;
+use super::owners::OwnersBack;
+use super::store::now;
+
+/// The version of the record that this program writes and reads.
+pub(super) const VERSION: u32 = 1;
+
+/// A kept run, as `run.json` holds it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub version: u32,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// When it was last gone on with, in seconds since 1970.
+    pub used: u64,
+    /// The last command.
+    pub command: Vec<Bytes>,
+    /// How it ended, as a shell would say it; nothing while it runs and where the run was killed.
+    pub status: Option<u8>,
+    /// The trees, the root's first.
+    pub trees: Vec<KeptTree>,
+    /// The words of the command line that made the run, for what it says of trees.
+    pub words: Vec<Bytes>,
+    /// The directory that those words were given in.
+    pub directory: Bytes,
+    /// The directory that the command was run in, as far as the trees follow from it.
+    pub place: Option<Bytes>,
+    /// An apply that began and has not ended.
+    pub applying: Option<Applying>,
+}
+
+impl Record {
+    /// A run that has just begun, of nothing yet.
+    pub fn new() -> Record {
+        Record {
+            version: VERSION,
+            created: now(),
+            used: now(),
+            command: Vec::new(),
+            status: None,
+            trees: Vec::new(),
+            words: Vec::new(),
+            directory: Bytes::new(b"/"),
+            place: None,
+            applying: None,
+        }
+    }
+}
+
+/// A tree of a kept run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptTree {
+    source: Bytes,
+    destination: Bytes,
+    /// The guest cannot write to it: it has neither overlay nor base.
+    pub read_only: bool,
+    /// The disk's place among those of the run.
+    pub ordinal: u8,
+    /// Whose on the host something is that the guest gave an owner.
+    pub owners: OwnersBack,
+    /// Whether it goes on into what is mounted below.
+    pub cross: bool,
+}
+
+/// An apply that began and has not ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Applying {
+    /// Makes the names that it uses meanwhile its own.
+    pub token: String,
+    /// Paths in the guest that it leaves alone.
+    pub conflicts: Vec<Bytes>,
+    /// Paths in the guest that it was asked for; everything if there are none.
+    pub paths: Vec<Bytes>,
+}
+
+impl KeptTree {
+    pub fn new(
+        source: &Path,
+        destination: &Path,
+        read_only: bool,
+        ordinal: u8,
+        owners: OwnersBack,
+        cross: bool,
+    ) -> KeptTree {
+        let (source, destination) = (Bytes::path(source), Bytes::path(destination));
+        KeptTree { source, destination, read_only, ordinal, owners, cross }
+    }
+
+    /// The host's directory.
+    pub fn source(&self) -> PathBuf {
+        self.source.to_path()
+    }
+
+    /// Where the guest sees it.
+    pub fn destination(&self) -> PathBuf {
+        self.destination.to_path()
+    }
+}

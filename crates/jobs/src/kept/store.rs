@@ -1,0 +1,357 @@
+//! Where kept runs are: a folder each, with a lock.
+//!
+//! | file | what |
+//! |---|---|
+//! | `lock` | locked by whoever uses the run, whose process number it holds |
+//! | `run.json` | the [`Record`] |
+//! | `N.base` | the tree of disk N as it was, see [`Base`] |
+//! | `N.overlay` | what was written to disk N |
+//!
+//! A folder is made under its name, and is a run once it has a record. A run is discarded by renaming its folder to a
+//! name that no run can have; so there is never half a run.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::base::Base;
+use super::record::{Record, VERSION};
+use crate::JobError;
+use crate::notes::shown;
+
+/// The longest name of a run.
+const LONGEST_NAME: usize = 100;
+/// What the folder of a discarded run is called until it is gone.
+const DISCARDED: &str = ".discarded-";
+
+/// All kept runs of a user.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    /// `inarch` in the directory of state: a tree that holds it leaves it out.
+    home: PathBuf,
+}
+
+/// A kept run that this process has for itself.
+#[derive(Debug)]
+pub(crate) struct KeptRun {
+    name: String,
+    folder: PathBuf,
+    /// What is known of it; nothing for one that was just made.
+    pub record: Option<Record>,
+    /// Held until the end.
+    _lock: File,
+}
+
+impl Store {
+    /// `$XDG_STATE_HOME/inarch`, or `~/.local/state/inarch`, or for root without a home `/var/lib/inarch`.
+    pub fn of_user() -> Result<Store, JobError> {
+        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+        let state = state.or_else(|| rustix::process::geteuid().is_root().then(|| PathBuf::from("/var/lib")));
+        let state = state.ok_or_else(|| {
+            JobError::Other("there is no place for kept runs: neither XDG_STATE_HOME nor HOME is set".to_owned())
+        })?;
+        Ok(Store { home: state.join("inarch") })
+    }
+
+    /// Everything of this program's that is kept, the runs among it.
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    fn folder(&self, name: &str) -> Result<PathBuf, JobError> {
+        check_name(name)?;
+        Ok(self.home.join("runs").join(name))
+    }
+
+    /// The names of all runs, sorted.
+    pub fn names(&self) -> Result<Vec<String>, JobError> {
+        let runs = self.home.join("runs");
+        let fail = |error| JobError::path(&runs, "cannot list the kept runs", error);
+        let entries = match fs::read_dir(&runs) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(fail(error)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(fail)?;
+            let name = entry.file_name().into_string().ok().filter(|name| check_name(name).is_ok());
+            names.extend(name.filter(|_| entry.path().join(RECORD).exists()));
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The run with this name, made if it is not there, for this process alone.
+    pub fn open_or_create(&self, name: &str) -> Result<KeptRun, JobError> {
+        let folder = self.folder(name)?;
+        loop {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+            made.map_err(|error| JobError::path(&folder, "cannot make a folder for the kept run", error))?;
+            if let Some(run) = self.lock(name, &folder)? {
+                return Ok(run);
+            }
+        }
+    }
+
+    /// The run with this name, for this process alone.
+    pub fn open(&self, name: &str) -> Result<KeptRun, JobError> {
+        let folder = self.folder(name)?;
+        let run = if folder.join(RECORD).exists() { self.lock(name, &folder)? } else { None };
+        run.filter(|run| run.record.is_some()).ok_or_else(|| {
+            JobError::Other(format!("there is no kept run '{name}'; inarch runs lists those that there are"))
+        })
+    }
+
+    /// What is known of a run, and whether somebody uses it; `None` if it is gone.
+    pub fn look(&self, name: &str) -> Result<Option<(Record, bool)>, JobError> {
+        let folder = self.folder(name)?;
+        let Some(record) = load_record(&folder)? else { return Ok(None) };
+        let Ok(lock) = File::open(folder.join("lock")) else { return Ok(None) };
+        let used = flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
+        Ok(Some((record, used)))
+    }
+
+    /// Where the writes to disk `ordinal` of the run with this name are.
+    pub fn overlay(&self, name: &str, ordinal: u8) -> PathBuf {
+        overlay(&self.home.join("runs").join(name), ordinal)
+    }
+
+    /// The tree of disk `ordinal` of the run with this name as it was.
+    pub fn base(&self, name: &str, ordinal: u8) -> Base {
+        base(&self.home.join("runs").join(name), name, ordinal)
+    }
+
+    /// Locks a folder; `None` if it was discarded meanwhile.
+    fn lock(&self, name: &str, folder: &Path) -> Result<Option<KeptRun>, JobError> {
+        let path = folder.join("lock");
+        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let mut lock = match opened {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(JobError::path(&path, "cannot open the kept run's lock", error)),
+        };
+        if !try_lock(&lock).map_err(|error| JobError::path(&path, "cannot lock the kept run", error))? {
+            let mut owner = String::new();
+            // Only a help to find whoever it is.
+            let _ = Read::by_ref(&mut lock).take(20).read_to_string(&mut owner);
+            let owner = if owner.is_empty() { String::new() } else { format!(" (process {owner})") };
+            return Err(JobError::Other(format!("the kept run '{name}' is in use{owner}; wait until that has ended")));
+        }
+        let ours = lock.metadata().map_err(|error| JobError::path(&path, "cannot examine the lock", error))?;
+        if !fs::metadata(&path).is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+            return Ok(None);
+        }
+        let written = lock.set_len(0).and_then(|()| lock.rewind());
+        written
+            .and_then(|()| write!(lock, "{}", std::process::id()))
+            .map_err(|error| JobError::path(&path, "cannot write the kept run's lock", error))?;
+        let record = load_record(folder)?;
+        Ok(Some(KeptRun { name: name.to_owned(), folder: folder.to_owned(), record, _lock: lock }))
+    }
+
+    /// Takes a run away, with all that its guest wrote.
+    pub fn discard(&self, run: KeptRun) -> Result<(), JobError> {
+        let runs = self.home.join("runs");
+        let gone = runs.join(format!("{DISCARDED}{}-{}", std::process::id(), run.name));
+        fs::rename(&run.folder, &gone)
+            .map_err(|error| JobError::path(&run.folder, "cannot discard the kept run", error))?;
+        fs::remove_dir_all(&gone).map_err(|error| JobError::path(&gone, "cannot remove the discarded run", error))?;
+        // Those whose removal was killed.
+        for entry in fs::read_dir(&runs).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(DISCARDED) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        Ok(())
+    }
+}
+
+const RECORD: &str = "run.json";
+
+impl KeptRun {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the writes to disk `ordinal` are.
+    pub fn overlay(&self, ordinal: u8) -> PathBuf {
+        overlay(&self.folder, ordinal)
+    }
+
+    /// The tree of disk `ordinal` as it was.
+    pub fn base(&self, ordinal: u8) -> Base {
+        base(&self.folder, &self.name, ordinal)
+    }
+
+    /// Makes `record` what is known of the run, whole or not at all.
+    pub fn save(&mut self, record: Record) -> Result<(), JobError> {
+        let path = self.folder.join(RECORD);
+        let text = serde_json::to_string_pretty(&record).map_err(|error| JobError::Other(error.to_string()))?;
+        replace(&path, text.as_bytes()).map_err(|error| JobError::path(&path, "cannot write the record", error))?;
+        self.record = Some(record);
+        Ok(())
+    }
+
+    /// Takes away what the guest wrote: the next run begins with the trees as they are then.
+    pub fn start_anew(&self) -> Result<(), JobError> {
+        let record = self.record.iter().flat_map(|record| &record.trees);
+        for tree in record.filter(|tree| !tree.read_only) {
+            // The overlay first: a base without one is nothing.
+            for path in [self.overlay(tree.ordinal), self.base(tree.ordinal).file] {
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(JobError::path(&path, "cannot remove it", error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn overlay(folder: &Path, ordinal: u8) -> PathBuf {
+    folder.join(format!("{ordinal}.overlay"))
+}
+
+fn base(folder: &Path, name: &str, ordinal: u8) -> Base {
+    Base { file: folder.join(format!("{ordinal}.base")), run: name.to_owned(), stale: false }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Replaces a file by one with other content, or leaves it as it is.
+pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(content)?;
+    file.sync_data()?;
+    fs::rename(&new, path)
+}
+
+fn load_record(folder: &Path) -> Result<Option<Record>, JobError> {
+    let path = folder.join(RECORD);
+    let text = match fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(JobError::path(&path, "cannot read the record", error)),
+    };
+    let other = |reason: String| JobError::Other(format!("{}: {reason}", shown(&path)));
+    let record: Record = serde_json::from_slice(&text).map_err(|error| other(format!("is damaged: {error}")))?;
+    if record.version != VERSION {
+        let found = record.version;
+        return Err(other(format!("has version {found}; this program knows version {VERSION}")));
+    }
+    Ok(Some(record))
+}
+
+/// Takes a lock that nobody else has. Waits for a moment: a child that a thread of the last owner forked holds it until
+/// its exec.
+fn try_lock(file: &File) -> Result<bool, Errno> {
+    for _ in 0..10 {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => thread::sleep(Duration::from_millis(10)),
+            result => return result.map(|()| true),
+        }
+    }
+    Ok(false)
+}
+
+fn check_name(name: &str) -> Result<(), JobError> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '+' | '@');
+    if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(allowed) || name.starts_with(['.', '-']) {
+        return Err(JobError::Other(format!(
+            "{:?} is no name for a kept run: write 1 to {LONGEST_NAME} of a-z, A-Z, 0-9, '.', '_', '-', '+' and '@', \
+             the first neither '.' nor '-'",
+            name
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store { home: dir.path().join("inarch") };
+        (dir, store)
+    }
+
+    fn record() -> Record {
+        Record { status: Some(3), ..Record::new() }
+    }
+
+    #[test]
+    fn a_run_is_there_once_it_has_a_record() {
+        let (_dir, store) = store();
+        assert_eq!(store.names().unwrap(), [""; 0]);
+        assert!(store.open("x").unwrap_err().to_string().contains("no kept run 'x'"));
+        let mut run = store.open_or_create("x").unwrap();
+        assert_eq!(store.names().unwrap(), [""; 0]);
+        run.save(record()).unwrap();
+        drop(run);
+        assert_eq!(store.names().unwrap(), ["x"]);
+        assert_eq!(store.open("x").unwrap().record.unwrap().status, Some(3));
+    }
+
+    #[test]
+    fn one_has_it_at_a_time() {
+        let (_dir, store) = store();
+        let mut run = store.open_or_create("x").unwrap();
+        run.save(record()).unwrap();
+        let refusal = store.open("x").unwrap_err().to_string();
+        assert!(refusal.contains(&format!("in use (process {})", std::process::id())), "{refusal}");
+        assert!(store.look("x").unwrap().unwrap().1);
+        drop(run);
+        assert!(!store.look("x").unwrap().unwrap().1);
+        store.open("x").unwrap();
+    }
+
+    #[test]
+    fn a_discarded_run_is_gone_and_its_name_is_free() {
+        let (_dir, store) = store();
+        let mut run = store.open_or_create("x").unwrap();
+        run.save(record()).unwrap();
+        fs::create_dir(store.home.join("runs").join(format!("{DISCARDED}1-y"))).unwrap();
+        store.discard(run).unwrap();
+        assert_eq!(fs::read_dir(store.home.join("runs")).unwrap().count(), 0);
+        assert!(store.look("x").unwrap().is_none());
+        assert!(store.open_or_create("x").unwrap().record.is_none());
+    }
+
+    #[test]
+    fn names_cannot_lead_elsewhere() {
+        let (_dir, store) = store();
+        for name in ["", ".", "..", "a/b", "/x", "-x", ".x", "a b", "ü", "a\n", &"x".repeat(101)] {
+            assert!(store.open_or_create(name).is_err(), "{name:?}");
+            assert!(store.open(name).is_err() && store.look(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_record_is_told() {
+        let (_dir, store) = store();
+        let mut run = store.open_or_create("x").unwrap();
+        run.save(record()).unwrap();
+        drop(run);
+        let path = store.home.join("runs/x/run.json");
+        fs::write(&path, "{").unwrap();
+        assert!(store.open("x").unwrap_err().to_string().contains("damaged"));
+        fs::write(&path, serde_json::to_string(&Record { version: 9, ..record() }).unwrap()).unwrap();
+        assert!(store.open("x").unwrap_err().to_string().contains("version 9"));
+    }
+}

@@ -1,0 +1,160 @@
+//! A run whose writes are kept under a name.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::RunRequest;
+use super::attempt::LiveDisk;
+use super::trees::Disk;
+use crate::JobError;
+use crate::device::Writes;
+use crate::kept::{Base, Bytes, KeptRun, KeptTree, OwnersBack, Record, Store, now};
+use crate::notes::shown;
+use crate::source::Source;
+
+/// Under what name a run is kept, and how it was asked for.
+#[derive(Clone, Debug)]
+pub struct Keep {
+    /// The name.
+    pub name: String,
+    /// Whether it goes on over its trees as they were, where the host's are others now.
+    pub stale: bool,
+    /// The words of the command line that say which trees there are: a later run without them has the same.
+    pub words: Vec<OsString>,
+    /// The directory that they were given in.
+    pub directory: PathBuf,
+}
+
+/// The words that the kept run `name` was made with and the directory they were given in; `None` where there is no such
+/// run.
+pub fn kept_words(name: &str) -> Result<Option<(Vec<OsString>, PathBuf)>, JobError> {
+    let record = Store::of_user()?.look(name)?.map(|(record, _)| record);
+    Ok(record.map(|record| (record.words.iter().map(Bytes::to_os_string).collect(), record.directory.to_path())))
+}
+
+/// A kept run that is going on.
+pub(super) struct Kept {
+    store: Store,
+    run: KeptRun,
+    /// What was known of it before this command.
+    before: Option<Record>,
+}
+
+impl Kept {
+    /// The run with that name, for this process alone.
+    pub fn open(keep: &Keep) -> Result<Kept, JobError> {
+        let store = Store::of_user()?;
+        let run = store.open_or_create(&keep.name)?;
+        if run.record.as_ref().is_some_and(|record| record.applying.is_some()) {
+            return Err(JobError::Other(format!(
+                "an apply of the kept run '{0}' has begun and not ended; inarch apply {0} finishes it",
+                keep.name
+            )));
+        }
+        let before = run.record.clone();
+        Ok(Kept { store, run, before })
+    }
+
+    /// The directory that the run began in: its tree may have been brought along.
+    pub fn place(&self) -> Option<PathBuf> {
+        self.run.record.as_ref().and_then(|record| record.place.as_ref()).map(Bytes::to_path)
+    }
+
+    /// Lets the disks keep what is written to them. Refuses trees that are not those of the run.
+    pub fn take(&self, disks: &mut [Disk], stale: bool) -> Result<(), JobError> {
+        let trees = disks.iter().map(tree).collect::<Result<Vec<_>, _>>()?;
+        if let Some(record) = &self.run.record
+            && record.trees != trees
+        {
+            let words: Vec<String> = record.words.iter().map(|word| shown(Path::new(&word.to_os_string()))).collect();
+            return Err(JobError::Other(format!(
+                "the kept run '{0}' has other trees; leave out --root, --tree and what is taken of them, or give them as \
+                 in its first run: {1}",
+                self.run.name(),
+                if words.is_empty() { "none".to_owned() } else { words.join(" ") }
+            )));
+        }
+        for disk in disks {
+            if !disk.read_only {
+                disk.recipe.writes = Writes::Kept(self.run.overlay(disk.recipe.ordinal));
+                disk.recipe.base = Some(Base { stale, ..self.run.base(disk.recipe.ordinal) });
+            }
+            leave_out(self.store.home(), disk);
+        }
+        Ok(())
+    }
+
+    /// Notes that the command is about to be run.
+    pub fn begin(
+        &mut self,
+        request: &RunRequest,
+        keep: &Keep,
+        disks: &[Disk],
+        place: Option<&Path>,
+    ) -> Result<(), JobError> {
+        let command = request.command.iter().map(|word| Bytes::new(word.as_bytes())).collect();
+        let record = match self.run.record.clone() {
+            Some(record) => Record { command, status: None, used: now(), ..record },
+            None => Record {
+                command,
+                trees: disks.iter().map(tree).collect::<Result<_, _>>()?,
+                words: keep.words.iter().map(|word| Bytes::new(word.as_bytes())).collect(),
+                directory: Bytes::path(&keep.directory),
+                place: place.map(Bytes::path),
+                ..Record::new()
+            },
+        };
+        self.run.save(record)
+    }
+
+    /// Makes durable what the guest wrote, and notes how the command ended. Where no guest came up it is as if there had
+    /// been no command.
+    pub fn end(mut self, disks: &[LiveDisk], status: Option<u8>) -> Result<(), JobError> {
+        if status.is_none() && disks.iter().all(LiveDisk::is_untouched) {
+            return match self.before {
+                Some(before) => self.run.save(before),
+                None => self.store.discard(self.run),
+            };
+        }
+        for disk in disks {
+            disk.flush()?;
+        }
+        if let Some(record) = self.run.record.clone() {
+            self.run.save(Record { status, used: now(), ..record })?;
+        }
+        Ok(())
+    }
+}
+
+fn tree(disk: &Disk) -> Result<KeptTree, JobError> {
+    let source = disk.recipe.source.path();
+    let Some(destination) = disk.destination.as_ref().filter(|_| !disk.overlaid) else {
+        return Err(JobError::Other("only trees with ext4 are kept; leave out --via and via=, or add ,ro".into()));
+    };
+    if disk.recipe.selection.epoch.is_some() && !disk.read_only {
+        return Err(JobError::Other(
+            "--epoch changes times, so that what a kept run changed cannot be told; leave it out".into(),
+        ));
+    }
+    if !matches!(disk.recipe.source, Source::Directory(_)) && !disk.read_only {
+        return Err(JobError::Other(format!(
+            "{}: what a guest writes to an archive or an image is not kept; unpack it, or mount it with ,ro",
+            shown(source)
+        )));
+    }
+    let source = source.canonicalize().map_err(|error| JobError::path(source, "cannot be used as a tree", error))?;
+    let owners = OwnersBack::new(&disk.recipe.selection.owners);
+    Ok(KeptTree::new(&source, destination, disk.read_only, disk.recipe.ordinal, owners, disk.recipe.selection.cross))
+}
+
+/// Leaves the store out of a tree that it lies in: what is kept would change the tree that it stands on.
+fn leave_out(store: &Path, disk: &mut Disk) {
+    let Source::Directory(source) = &disk.recipe.source else { return };
+    let (Ok(store), Ok(source)) = (store.canonicalize(), source.canonicalize()) else { return };
+    if let Ok(below) = store.strip_prefix(&source)
+        && below != Path::new("")
+    {
+        disk.recipe.selection.leave_out.push(below.as_os_str().as_bytes().to_owned());
+    }
+}
