@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use inarch_block::{BlockMap, Content, Cursor, Device, HostFiles, read_content, write_image};
+use inarch_block::{Backing, BlockMap, Content, Cursor, Device, HostFiles, read_content, write_image};
 use inarch_format::erofs::Erofs;
 use inarch_format::{Format, FormatError, ImageOptions, Layout};
 use inarch_tree::{Attributes, DataRange, FileType, Inode, InodeId, Timestamp, Tree};
@@ -276,4 +276,19 @@ fn assert_same_inode(tree: &Tree, id: InodeId, other: &Tree, other_id: InodeId) 
     assert_eq!(known(a), known(b), "{path}");
     assert_eq!(tree.xattrs(a.xattrs()), other.xattrs(b.xattrs()), "{path}");
     assert_eq!(tree.symlink_target(id), other.symlink_target(other_id), "{path}");
+}
+
+/// An image in memory.
+pub struct Bytes(pub Vec<u8>);
+
+impl Backing for Bytes {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        let range = offset as usize..(offset + count) as usize;
+        out.copy_from(self.0.get(range).ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
 }

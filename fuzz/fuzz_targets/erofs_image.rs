@@ -1,0 +1,152 @@
+//! Any bytes in place of an EROFS image: alone, or over parts of a sound one, so that they get past the first checks.
+//!
+//! What opens must be a sound tree of bounded size, whose files can be read to their ends or fail to be, and which can
+//! be planned again or is refused.
+
+#![no_main]
+
+use std::io;
+use std::sync::{Arc, LazyLock};
+
+use arbitrary::Arbitrary;
+use inarch_block::{BLOCK_SIZE, Backing, BlockMap, Cursor, read_content};
+use inarch_format::erofs::{Erofs, open};
+use inarch_format::{Format, ImageOptions, Layout};
+use inarch_tree::{Attributes, Builder, DataRange, InodeId, Tree, Xattr};
+use libfuzzer_sys::fuzz_target;
+
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    base: u8,
+    patches: Vec<Patch<'a>>,
+}
+
+#[derive(Arbitrary, Debug)]
+struct Patch<'a> {
+    at: u16,
+    bytes: &'a [u8],
+}
+
+struct Image(Vec<u8>);
+
+impl Backing for Image {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        // The reader asks for nothing beyond the end.
+        out.copy_from(&self.0[offset as usize..(offset + count) as usize]);
+        Ok(())
+    }
+}
+
+fn tree() -> Tree {
+    let attributes = |mode| Attributes { mode, ..Attributes::default() };
+    let mut b = Builder::new(&attributes(0o040755)).unwrap();
+    let xattr = |name: &[u8], value: &[u8]| Xattr { name: name.into(), value: value.into() };
+    let set = b.intern_xattrs(vec![xattr(b"user.shared", &[1; 40]), xattr(b"trusted.own", b"2")]);
+    b.list(InodeId::ROOT).unwrap();
+    b.add(b"a", &Attributes { xattrs: set, size: 5000, ..attributes(0o100644) }).unwrap();
+    let dir = b.add(b"dir", &Attributes { xattrs: set, ..attributes(0o040755) }).unwrap();
+    let link = b.add(b"link", &attributes(0o120777)).unwrap();
+    b.set_target(link, b"a").unwrap();
+    let sparse = b.add(b"sparse", &Attributes { size: 40_000, ..attributes(0o100644) }).unwrap();
+    b.set_sparse(sparse, &[DataRange { offset: 9000, length: 10_000 }]).unwrap();
+    b.list(dir).unwrap();
+    for i in 0..150 {
+        b.add(format!("a name of some length {i:03}").as_bytes(), &attributes(0o100644)).unwrap();
+    }
+    b.finish().unwrap()
+}
+
+/// The metadata of a map; what files hold is zeros.
+fn render(map: &BlockMap) -> Vec<u8> {
+    let mut image = vec![0; map.blocks() as usize * BLOCK_SIZE];
+    let mut block = [0; BLOCK_SIZE];
+    for number in map.metadata().iter().flat_map(Clone::clone) {
+        map.render(number, &mut block);
+        image[number as usize * BLOCK_SIZE..][..BLOCK_SIZE].copy_from_slice(&block);
+    }
+    image
+}
+
+/// An image of one compressed file, whose index is of the full or the packed kind, over blocks of LZ4.
+fn compressed(layout: u16) -> Vec<u8> {
+    let mut image = vec![0; 8 * 4096];
+    let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+    let inode = |format: u16, mode: u16, size: u64, block: u32| {
+        let mut inode = [0; 64];
+        inode[..2].copy_from_slice(&format.to_le_bytes());
+        inode[4..6].copy_from_slice(&mode.to_le_bytes());
+        inode[8..16].copy_from_slice(&size.to_le_bytes());
+        inode[16..20].copy_from_slice(&block.to_le_bytes());
+        inode
+    };
+    put(1024, &0xE0F5_E1E2u32.to_le_bytes());
+    put(1024 + 12, &[12, 0, 40, 0]);
+    put(1024 + 80, &[0x37]);
+    // The packed inode is the file itself.
+    put(1024 + 96, &[128]);
+    put(40 * 32, &inode(1, 0o040755, 13, 1));
+    put(4096, &[128, 0, 0, 0, 0, 0, 0, 0, 12, 0, 1, 0, b'f']);
+    put(128 * 32 + 4096, &[0; 1]);
+    put(128 * 32, &[0; 1]);
+    put(40 * 32 + 64, &[0; 1]);
+    put(4096 + 512, &inode(1 | layout << 1, 0o100644, 40_000, 0));
+    put(4096, &[144, 0, 0, 0, 0, 0, 0, 0, 12, 0, 1, 0, b'f']);
+    put(1024 + 96, &[144]);
+    for cluster in 0..10 {
+        let at = 4096 + 512 + 64 + 16 + cluster * 8;
+        put(
+            at,
+            &[u8::from(cluster % 2 == 0) + 2 * u8::from(cluster % 2 == 1), 0, 0, 0, 3 + cluster as u8 / 2, 0, 1, 0],
+        );
+    }
+    let lz4 = [&[0x1F, b'x', 1, 0][..], &[255; 35], &[0]].concat();
+    for block in 3..8 {
+        put((block + 1) * 4096 - lz4.len(), &lz4);
+    }
+    image
+}
+
+static BASES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let Ok(planned) = Erofs.plan(&Arc::new(tree()), &ImageOptions::default()) else { panic!("the tree is sound") };
+    let Layout::Blocks(map) = planned.layout else { panic!("a map was planned") };
+    let mut plain = render(&map);
+    // Without a checksum, as what is put over it may be the superblock.
+    plain[1024 + 8] &= !1;
+    vec![plain, compressed(1), compressed(3), Vec::new()]
+});
+
+fn image(input: &Input<'_>) -> Vec<u8> {
+    let mut image = BASES[usize::from(input.base) % BASES.len()].clone();
+    for patch in &input.patches {
+        let (at, bytes) = (usize::from(patch.at), &patch.bytes[..patch.bytes.len().min(4096)]);
+        image.resize(image.len().max(at + bytes.len()), 0);
+        image[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    image
+}
+
+fuzz_target!(|input: Input<'_>| {
+    let image = image(&input);
+    let size = image.len();
+    let Ok(opened) = open(Arc::new(Image(image))) else { return };
+    // A name takes 12 bytes of a directory, and no two directories share bytes.
+    assert!(opened.tree.entry_count() as usize <= size / 12);
+    let mut buffer = [0; 8192];
+    for (id, inode) in opened.tree.inodes().take(50) {
+        for offset in [0, inode.size() / 2, inode.size().saturating_sub(100)] {
+            let _ = read_content(&*opened.content, id, offset, &mut buffer);
+        }
+    }
+    if let Ok(planned) = Erofs.plan(&opened.tree, &ImageOptions::default())
+        && let Layout::Blocks(map) = planned.layout
+    {
+        let mut block = [0; BLOCK_SIZE];
+        for number in map.metadata().iter().flat_map(Clone::clone).take(50) {
+            map.render(number, &mut block);
+        }
+    }
+});
