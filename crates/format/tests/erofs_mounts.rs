@@ -3,11 +3,13 @@
 mod common;
 mod erofs;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use common::mount::Mount;
 use common::*;
-use erofs::{Pattern, assert_clean, compare, make, odd_tree};
+use erofs::{Pattern, assert_clean, compare, host_files, make, odd_tree};
+use inarch_tree::scan::{ScanOptions, scan};
 
 #[test]
 fn every_odd_thing_is_as_the_tree_says() {
@@ -20,4 +22,20 @@ fn every_odd_thing_is_as_the_tree_says() {
     compare(&tree, &*content, &mount.0);
     drop(mount);
     assert_clean(&image);
+}
+
+#[test]
+fn a_large_directory_of_this_host_is_the_same_when_mounted() {
+    let source = Path::new("/usr/share/perl");
+    if !source.is_dir() {
+        eprintln!("skipped: comparing a large directory: there is no {source:?}");
+        return;
+    }
+    let tree = Arc::new(scan(source, &ScanOptions::default()).unwrap().tree);
+    let scratch = Scratch::new();
+    let image = scratch.path("image");
+    let content = host_files(source, &tree);
+    make(&tree, content.clone(), &image);
+    let Some(mount) = Mount::new(&image, "loop,ro") else { return };
+    compare(&tree, &*content, &mount.0);
 }

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
@@ -229,11 +229,6 @@ pub fn compare(tree: &Tree, content: &dyn Content, at: &Path) {
             }
         }
     }
-}
-
-/// A path beside `image` with another extension.
-pub fn beside(image: &Path, extension: &str) -> PathBuf {
-    image.with_extension(extension)
 }
 
 /// Fails unless two trees with their content are the same, names and all, but for times of attributes.
