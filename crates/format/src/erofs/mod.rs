@@ -1,4 +1,4 @@
-//! EROFS without compression as a pure function of a tree, and any EROFS image as a tree.
+//! EROFS as a pure function of a tree, and any EROFS image as a tree.
 //!
 //! Planning opens no file: names, attributes, sizes and hole maps decide every byte but those of files, and those lie
 //! in whole blocks of their own. In the order of the device:
@@ -9,11 +9,13 @@
 //!    map of chunks;
 //! 3. attributes that several inodes have;
 //! 4. full blocks of directories, and targets too long for 2;
-//! 5. the content of files in the order of the tree.
+//! 5. the content of files in the order of the tree; then, in an image that is compressed, that of compressed files.
 //!
 //! The plan keeps eight bytes for each inode, and a few more for directories of several blocks and files with holes;
-//! a metadata block is rendered from those and the tree when it is read.
+//! a metadata block is rendered from those and the tree when it is read. Where files are compressed (`pack`), all but
+//! the addresses of their pieces is planned the same way, and those are known when the pieces are.
 
+mod pack;
 mod plan;
 mod read;
 mod render;
@@ -30,9 +32,11 @@ use crate::{Format, FormatError, ImageOptions, Layout, Planned};
 /// The format's name on the command line and in messages.
 const NAME: &str = "erofs";
 
-/// The EROFS format: 4 KiB blocks, uncompressed, at most 16 TiB. Linux 5.15 and later mount it.
+/// The EROFS format: 4 KiB blocks, at most 16 TiB, uncompressed or with files compressed by LZ4. Linux 5.15 and later
+/// mount it.
 ///
-/// Of times it keeps the modification time. It is read-only, so [`ImageOptions::free_bytes`] has no effect.
+/// Of times it keeps the modification time. It is read-only, so [`ImageOptions::free_bytes`] has no effect. Files with
+/// holes and those of one block are never compressed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Erofs;
 
@@ -42,7 +46,10 @@ impl Format for Erofs {
     }
 
     fn plan(&self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError> {
-        let map = plan::plan(tree, options)?;
-        Ok(Planned { layout: Layout::Blocks(map), notes: Vec::new() })
+        let layout = match options.compression {
+            None => Layout::Blocks(plan::Laid::new(tree, options)?.into_map(tree, options)?),
+            Some(_) => Layout::Packed(Box::new(pack::Compressed::new(tree, options)?)),
+        };
+        Ok(Planned { layout, notes: Vec::new() })
     }
 }

@@ -11,14 +11,15 @@ use std::sync::Arc;
 use inarch_block::{BlockMap, FileExtent};
 use inarch_tree::{FileType, InodeId, Tree};
 
+use super::pack::Pieces;
 use super::render::Renderer;
-use super::spec::inode::encode_device;
+use super::spec::inode::{DataLayout, encode_device};
 use super::spec::superblock::LABEL_MAX;
 use super::spec::{BLOCK_SIZE, NULL_BLOCK, SLOT_SIZE};
-use crate::{FormatError, ImageOptions};
+use crate::{Algorithm, Compression, FormatError, ImageOptions};
 use chunks::{ChunkMaps, data_runs};
 use directory::Directories;
-use shape::Shape;
+use shape::{Shape, Tables};
 use xattr::Xattrs;
 
 /// The UUID of an image that is given none.
@@ -51,6 +52,8 @@ pub(crate) struct Regions {
     pub(crate) listings: Range<u64>,
     /// What files hold.
     pub(crate) data: Range<u64>,
+    /// What compressed files hold; empty until that is known.
+    pub(crate) packed: Range<u64>,
 }
 
 /// Everything the renderer needs beside the tree. What it has for each inode is eight bytes.
@@ -66,31 +69,52 @@ pub(crate) struct Layout {
     pub(crate) first_blocks: Vec<u32>,
     /// The inodes with blocks in [`Regions::listings`], ascending.
     pub(crate) listed: Vec<InodeId>,
-    pub(crate) directories: Directories,
-    pub(crate) xattrs: Xattrs,
-    pub(crate) chunks: ChunkMaps,
+    pub(crate) tables: Tables,
+    /// Where the content of compressed files is.
+    pub(crate) pieces: Pieces,
 }
 
-/// Plans an image that holds `tree`. Opens no file; the same tree and options give the same bytes.
-pub(crate) fn plan(tree: &Arc<Tree>, options: &ImageOptions) -> Result<BlockMap, FormatError> {
-    check_options(options)?;
-    let mut layout = Layout::new(tree, options)?;
-    let mut placer = Placer { inodes_end: INODES_START, listing_blocks: 0, data_blocks: 0, files: Vec::new() };
-    for (id, _) in tree.inodes() {
-        placer.place(tree, id, &mut layout)?;
+/// An image that is laid out, but for what compressed files hold.
+pub(crate) struct Laid {
+    pub(crate) layout: Layout,
+    /// The parts of files that are not compressed, ascending by block.
+    pub(crate) files: Vec<FileExtent>,
+}
+
+impl Laid {
+    /// Lays out an image that holds `tree`. Opens no file; the same tree and options give the same bytes.
+    pub(crate) fn new(tree: &Tree, options: &ImageOptions) -> Result<Laid, FormatError> {
+        check_options(options)?;
+        let mut layout = Layout::new(tree, options)?;
+        let mut placer = Placer { inodes_end: INODES_START, listing_blocks: 0, data_blocks: 0, files: Vec::new() };
+        for (id, _) in tree.inodes() {
+            placer.place(tree, id, &mut layout)?;
+        }
+        layout.regions = placer.regions(&layout)?;
+        let mut files = placer.files;
+        for file in &mut files {
+            file.start += layout.regions.data.start;
+        }
+        Ok(Laid { layout, files })
     }
-    let regions = placer.regions(&layout)?;
-    let mut files = placer.files;
-    for file in &mut files {
-        file.start += regions.data.start;
+
+    /// The files to be compressed, ascending.
+    pub(crate) fn compressed_files(&self, tree: &Tree) -> Vec<InodeId> {
+        let is_compressed = |id: &InodeId| {
+            let shape = Shape::new(tree, *id, &self.layout.tables);
+            shape.layout == DataLayout::CompressedFull
+        };
+        tree.inodes().map(|(id, _)| id).filter(is_compressed).collect()
     }
-    let used = regions.data.end;
-    let metadata = 0..regions.listings.end;
-    layout.regions = regions;
-    let blocks = device_blocks(options, used)?;
-    let renderer = Arc::new(Renderer::new(tree.clone(), layout));
-    let map = BlockMap::new(blocks, vec![metadata], files, renderer);
-    map.map_err(|error| refuse(format!("internal: the planned block map is out of order: {error}")))
+
+    /// The map of the image; what compressed files hold is not in it.
+    pub(crate) fn into_map(self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<BlockMap, FormatError> {
+        let blocks = device_blocks(options, self.layout.regions.packed.end)?;
+        let metadata = 0..self.layout.regions.listings.end;
+        let renderer = Arc::new(Renderer::new(tree.clone(), self.layout));
+        let map = BlockMap::new(blocks, vec![metadata], self.files, renderer);
+        map.map_err(|error| refuse(format!("internal: the planned block map is out of order: {error}")))
+    }
 }
 
 fn check_options(options: &ImageOptions) -> Result<(), FormatError> {
@@ -101,10 +125,13 @@ fn check_options(options: &ImageOptions) -> Result<(), FormatError> {
     if let Some(size) = options.block_size.filter(|size| *size as usize != BLOCK_SIZE) {
         return Err(refuse(format!("blocks of {size} bytes were asked for, and only {BLOCK_SIZE} are supported")));
     }
-    if let Some(compression) = options.compression {
-        return Err(refuse(format!("compression by {:?} is not supported", compression.algorithm)));
+    match options.compression {
+        Some(Compression { algorithm: Algorithm::Lz4, level: Some(level) }) => {
+            Err(refuse(format!("compression by Lz4 has no level {level}: leave it out")))
+        }
+        None | Some(Compression { algorithm: Algorithm::Lz4, level: None }) => Ok(()),
+        Some(other) => Err(refuse(format!("compression by {:?} is not supported: choose Lz4", other.algorithm))),
     }
-    Ok(())
 }
 
 /// Blocks of the whole device: those in use, or as many as were asked for.
@@ -127,13 +154,17 @@ impl Layout {
             label: options.label.clone(),
             uuid: options.uuid.unwrap_or(DEFAULT_UUID),
             epoch: options.epoch.unwrap_or_else(newest),
-            regions: Regions { inodes: 0..0, xattrs: 0..0, listings: 0..0, data: 0..0 },
+            regions: Regions { inodes: 0..0, xattrs: 0..0, listings: 0..0, data: 0..0, packed: 0..0 },
             nids: Vec::with_capacity(count),
             first_blocks: Vec::with_capacity(count),
             listed: Vec::new(),
-            directories: Directories::default(),
-            xattrs: Xattrs::new(tree)?,
-            chunks: ChunkMaps::default(),
+            tables: Tables {
+                directories: Directories::default(),
+                xattrs: Xattrs::new(tree)?,
+                chunks: ChunkMaps::default(),
+                compress: options.compression.is_some(),
+            },
+            pieces: Pieces::default(),
         })
     }
 
@@ -161,9 +192,9 @@ struct Placer {
 impl Placer {
     fn place(&mut self, tree: &Tree, id: InodeId, layout: &mut Layout) -> Result<(), FormatError> {
         check_inode(tree, id)?;
-        layout.directories.add(tree, id);
-        layout.chunks.add(tree, id)?;
-        let shape = Shape::new(tree, id, &layout.directories, &layout.xattrs, &layout.chunks);
+        layout.tables.directories.add(tree, id);
+        layout.tables.chunks.add(tree, id)?;
+        let shape = Shape::new(tree, id, &layout.tables);
         let start = shape.fit(self.inodes_end);
         let nid = u32::try_from(start / SLOT_SIZE);
         layout.nids.push(nid.map_err(|_| refuse_file(tree, id, "the inodes up to this one exceed 128 GiB"))?);
@@ -174,7 +205,7 @@ impl Placer {
         let first = u32::try_from(*next).map_err(|_| too_large())?;
         layout.first_blocks.push(first);
         *next = next.checked_add(shape.blocks).filter(|end| *end < u64::from(NULL_BLOCK)).ok_or_else(too_large)?;
-        if is_data {
+        if is_data && shape.layout != DataLayout::CompressedFull {
             self.add_extents(tree, id, u64::from(first), layout);
         } else if shape.blocks > 0 {
             layout.listed.push(id);
@@ -184,7 +215,7 @@ impl Placer {
 
     /// Maps the parts of a file that hold data; the rest of its chunks is zeros.
     fn add_extents(&mut self, tree: &Tree, id: InodeId, first: u64, layout: &Layout) {
-        let Some(map) = layout.chunks.of(id) else {
+        let Some(map) = layout.tables.chunks.of(id) else {
             for (block, blocks) in data_runs(tree, id) {
                 // Files of more than 2^32 blocks were refused.
                 let (block, blocks) = (block as u32, blocks as u32);
@@ -217,9 +248,10 @@ impl Placer {
         let inode_bytes = self.inodes_end - INODES_START;
         let regions = Regions {
             inodes: region(inode_bytes.div_ceil(BLOCK_SIZE as u64)),
-            xattrs: region(layout.xattrs.shared_bytes().div_ceil(BLOCK_SIZE as u64)),
+            xattrs: region(layout.tables.xattrs.shared_bytes().div_ceil(BLOCK_SIZE as u64)),
             listings: region(self.listing_blocks),
             data: region(self.data_blocks),
+            packed: region(0),
         };
         if regions.data.end >= u64::from(NULL_BLOCK) {
             let bytes = regions.data.end * BLOCK_SIZE as u64;

@@ -5,6 +5,7 @@ use inarch_tree::{FileType, InodeId, Tree};
 use super::chunks::ChunkMaps;
 use super::directory::Directories;
 use super::xattr::Xattrs;
+use crate::erofs::spec::compress::{ClusterIndex, FULL_INDEX_GAP, HEADER_SIZE};
 use crate::erofs::spec::inode::{DataLayout, EXTENDED_SIZE};
 use crate::erofs::spec::{BLOCK_SIZE, SLOT_SIZE};
 
@@ -14,6 +15,16 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// block: with more, gaps cost as much as the block.
 const INLINE_MAX: u64 = BLOCK * 3 / 4;
 
+/// What is known of a tree before its inodes get their places.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(crate) directories: Directories,
+    pub(crate) xattrs: Xattrs,
+    pub(crate) chunks: ChunkMaps,
+    /// Whether files without holes that have more than a block are compressed.
+    pub(crate) compress: bool,
+}
+
 /// What an inode takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -22,9 +33,9 @@ pub(crate) struct Shape {
     pub(crate) size: u64,
     /// Bytes of attributes behind the inode.
     pub(crate) xattrs: u64,
-    /// Bytes behind those: the end of a listing, a target, or a map of chunks.
+    /// Bytes behind those: the end of a listing, a target, a map of chunks, or an index of compressed pieces.
     pub(crate) behind: u64,
-    /// Blocks elsewhere.
+    /// Blocks elsewhere, but for those of compressed files.
     pub(crate) blocks: u64,
     /// The kernel wants a symlink's target in the block where its inode ends (`erofs_fill_symlink`).
     in_one_block: bool,
@@ -32,25 +43,23 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// The shape of an inode that the tables know.
-    pub(crate) fn new(
-        tree: &Tree,
-        id: InodeId,
-        directories: &Directories,
-        xattrs: &Xattrs,
-        chunks: &ChunkMaps,
-    ) -> Shape {
+    pub(crate) fn new(tree: &Tree, id: InodeId, tables: &Tables) -> Shape {
         let inode = tree.inode(id);
-        let xattrs = xattrs.area_size(inode.xattrs());
+        let xattrs = tables.xattrs.area_size(inode.xattrs());
         let empty = Shape { layout: DataLayout::Plain, size: 0, xattrs, behind: 0, blocks: 0, in_one_block: false };
         match inode.file_type() {
-            FileType::Regular => match chunks.of(id) {
+            FileType::Regular => match tables.chunks.of(id) {
                 Some(map) => {
                     let (size, behind, blocks) = (inode.size(), map.bytes(), map.blocks(inode.size()));
                     Shape { layout: DataLayout::Chunked, size, behind, blocks, ..empty }
                 }
+                None if tables.compress && inode.size() > BLOCK => {
+                    let behind = index_offset(xattrs) + index_size(inode.size());
+                    Shape { layout: DataLayout::CompressedFull, size: inode.size(), behind, ..empty }
+                }
                 None => Shape { size: inode.size(), blocks: inode.size().div_ceil(BLOCK), ..empty },
             },
-            FileType::Directory => Shape { size: directories.size(tree, id), ..empty }.with_tail(BLOCK),
+            FileType::Directory => Shape { size: tables.directories.size(tree, id), ..empty }.with_tail(BLOCK),
             FileType::Symlink => {
                 let size = tree.symlink_target(id).len() as u64;
                 let one_block = Shape { size, in_one_block: true, ..empty };
@@ -89,4 +98,14 @@ impl Shape {
     pub(crate) fn size_in_inodes(&self) -> u64 {
         (EXTENDED_SIZE + self.xattrs + self.behind).next_multiple_of(SLOT_SIZE)
     }
+}
+
+/// Bytes between attributes and an index of compressed pieces, whose header is at a multiple of eight.
+pub(crate) fn index_offset(xattrs: u64) -> u64 {
+    xattrs.next_multiple_of(8) - xattrs
+}
+
+/// Bytes of the index of a compressed file of `size` bytes.
+fn index_size(size: u64) -> u64 {
+    HEADER_SIZE + FULL_INDEX_GAP + size.div_ceil(BLOCK) * size_of::<ClusterIndex>() as u64
 }

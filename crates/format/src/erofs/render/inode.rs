@@ -32,20 +32,20 @@ impl Renderer {
     }
 
     pub(super) fn shape(&self, id: InodeId) -> Shape {
-        let layout = &self.layout;
-        Shape::new(&self.tree, id, &layout.directories, &layout.xattrs, &layout.chunks)
+        Shape::new(&self.tree, id, &self.layout.tables)
     }
 
     fn render_inode(&self, id: InodeId, at: u64, window: &mut Window<'_>) {
         let shape = self.shape(id);
         let first_block = self.layout.first_block(&self.tree, id, &shape);
         let inode = self.tree.inode(id);
-        let block = match (inode.file_type(), self.layout.chunks.of(id)) {
+        let block = match (inode.file_type(), self.layout.tables.chunks.of(id)) {
             (FileType::CharDevice | FileType::BlockDevice, _) => {
                 let (major, minor) = inode.device();
                 encode_device(major, minor).unwrap_or(0)
             }
             (_, Some(map)) => map.bits,
+            _ if shape.layout == DataLayout::CompressedFull => self.compressed_blocks(id, shape.size),
             _ => first_block as u32,
         };
         let record = ExtendedInode {
@@ -71,10 +71,11 @@ impl Renderer {
         let behind = behind + shape.xattrs;
         match shape.layout {
             DataLayout::Chunked => {
-                if let Some(map) = self.layout.chunks.of(id) {
+                if let Some(map) = self.layout.tables.chunks.of(id) {
                     self.render_chunks(map, first_block, behind, window);
                 }
             }
+            DataLayout::CompressedFull => self.render_index(id, &shape, behind, window),
             DataLayout::Inline => self.render_tail(id, &shape, behind, window),
             _ => {}
         }
@@ -88,7 +89,7 @@ impl Renderer {
         for chunk in first..end {
             window.put(at + chunk * ENTRY, &NULL_BLOCK.to_le_bytes());
         }
-        self.layout.chunks.mapped(&self.tree, map, first, end, &mut |chunk, before| {
+        self.layout.tables.chunks.mapped(&self.tree, map, first, end, &mut |chunk, before| {
             let block = first_block + (before << map.bits);
             window.put(at + chunk * ENTRY, &(block as u32).to_le_bytes());
         });

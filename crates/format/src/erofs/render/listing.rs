@@ -28,7 +28,7 @@ impl Renderer {
 
     /// Renders block `block` of a directory.
     pub(super) fn render_names(&self, id: InodeId, block: u64, out: &mut Block) {
-        let names = self.layout.directories.block(&self.tree, id, block);
+        let names = self.layout.tables.directories.block(&self.tree, id, block);
         let mut name_at = names.clone().count() * DIRENT_SIZE;
         for (place, entry) in names.enumerate() {
             let dirent = Dirent {

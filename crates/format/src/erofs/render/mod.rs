@@ -1,5 +1,6 @@
 //! Any metadata block of a planned image, made when it is read.
 
+mod index;
 mod inode;
 mod listing;
 mod xattr;
@@ -11,7 +12,9 @@ use inarch_tree::Tree;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
+use super::pack::PIECE_BLOCKS;
 use super::plan::Layout;
+use super::spec::compress::Lz4Config;
 use super::spec::superblock::{MAGIC, OFFSET, Superblock, checksum, compat, incompat};
 use super::spec::{BLOCK_SIZE, Block};
 
@@ -34,7 +37,8 @@ impl Renderer {
         for (to, from) in volume_name.iter_mut().zip(layout.label.bytes()) {
             *to = from;
         }
-        let chunked = if layout.chunks.is_empty() { 0 } else { incompat::CHUNKED_FILE };
+        let chunked = if layout.tables.chunks.is_empty() { 0 } else { incompat::CHUNKED_FILE };
+        let compressed = if layout.tables.compress { incompat::ZERO_PADDING | incompat::COMPR_CFGS } else { 0 };
         let mut superblock = Superblock {
             magic: U32::new(MAGIC),
             checksum: U32::ZERO,
@@ -45,13 +49,14 @@ impl Renderer {
             inodes: U64::new(layout.nids.len() as u64),
             epoch: U64::new(layout.epoch as u64),
             epoch_nanoseconds: U32::ZERO,
-            blocks: U32::new(layout.regions.data.end as u32),
+            blocks: U32::new(layout.regions.packed.end as u32),
             meta_block: U32::ZERO,
             xattr_block: U32::new(layout.regions.xattrs.start as u32),
             uuid: layout.uuid,
             volume_name,
-            feature_incompat: U32::new(chunked),
-            algorithms: U16::ZERO,
+            feature_incompat: U32::new(chunked | compressed),
+            // A bit for LZ4, the first algorithm.
+            algorithms: U16::new(layout.tables.compress.into()),
             extra_devices: U16::ZERO,
             device_table_slot: U16::ZERO,
             directory_block_bits: 0,
@@ -66,6 +71,10 @@ impl Renderer {
         };
         let mut window = Window { start: 0, out };
         window.put(OFFSET as u64, superblock.as_bytes());
+        if layout.tables.compress {
+            let config = Lz4Config::new(PIECE_BLOCKS as u16);
+            window.put((OFFSET + size_of::<Superblock>()) as u64, config.as_bytes());
+        }
         superblock.checksum = U32::new(checksum(window.out.get(OFFSET..).unwrap_or_default()));
         window.put(OFFSET as u64, superblock.as_bytes());
     }

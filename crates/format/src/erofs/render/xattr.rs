@@ -11,7 +11,7 @@ use crate::erofs::spec::xattr::{ENTRY_SIZE, HEADER_SIZE, SHARED_COUNT, UNIT, Xat
 impl Renderer {
     /// Renders the attributes behind an inode that has `set`, from byte `at` of the device.
     pub(super) fn render_own_xattrs(&self, set: XattrSetId, at: u64, window: &mut Window<'_>) {
-        let stored = self.layout.xattrs.stored(&self.tree, set);
+        let stored = self.layout.tables.xattrs.stored(&self.tree, set);
         let shared = stored.iter().filter(|stored| matches!(stored, Stored::Shared(_))).count();
         let mut header = [0; HEADER_SIZE];
         if let Some(count) = header.get_mut(SHARED_COUNT) {
@@ -32,7 +32,7 @@ impl Renderer {
 
     /// Renders a block of the region of shared attributes.
     pub(super) fn render_shared_xattrs(&self, window: &mut Window<'_>) {
-        for shared in self.layout.xattrs.shared_from(window.start) {
+        for shared in self.layout.tables.xattrs.shared_from(window.start) {
             let at = u64::from(shared.at) * UNIT as u64;
             if at >= window.end() {
                 break;

@@ -46,6 +46,28 @@ pub(crate) mod advice {
     pub(crate) const FRAGMENT: u16 = 0x20;
 }
 
+/// What the superblock is followed by where files are compressed by LZ4: a length and `struct z_erofs_lz4_cfgs`.
+#[derive(IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Lz4Config {
+    /// Bytes of what follows.
+    length: U16,
+    /// How far matches look back, in bytes.
+    max_distance: U16,
+    /// Blocks of a compressed piece at most.
+    max_blocks: U16,
+    reserved: [u8; 10],
+}
+
+impl Lz4Config {
+    /// Of pieces of up to `max_blocks` blocks, with matches of any distance that LZ4 can express.
+    pub(crate) fn new(max_blocks: u16) -> Lz4Config {
+        let length = size_of::<Lz4Config>() as u16 - 2;
+        let max_blocks = U16::new(max_blocks);
+        Lz4Config { length: U16::new(length), max_distance: U16::new(u16::MAX), max_blocks, reserved: [0; 10] }
+    }
+}
+
 /// 8 bytes of a full index.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
