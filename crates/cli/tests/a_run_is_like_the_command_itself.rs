@@ -3,6 +3,7 @@
 mod support;
 
 use std::io::{Read, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -187,4 +188,38 @@ fn input_from_a_slow_writer_is_streamed() {
     }
     drop(to);
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn output_that_cannot_be_written_is_said() {
+    let dir = scratch();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = Command::new(INARCH)
+        .args(["run", "--quiet", "--accel=tcg", "--", "echo", "text"])
+        .current_dir(dir.path())
+        .stdin(Stdio::null())
+        .stdout(full)
+        .output()
+        .unwrap();
+    support::assert_one_line(&output, &["standard output", "No space left on device"]);
+    // A stream that was closed is nobody's business: the command's status counts.
+    let closed = format!("{INARCH} run --quiet --accel=tcg -- sh -c 'echo text; exit 3' >&-");
+    let output = Command::new("sh").args(["-c", &closed]).current_dir(dir.path()).output().unwrap();
+    assert_status(&output, 3);
+}
+
+#[test]
+fn a_bind_mount_is_a_directory_to_work_in() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    for place in [&from, &to] {
+        std::fs::create_dir(place).unwrap();
+    }
+    std::fs::write(from.join("file"), "from behind the mount").unwrap();
+    let (from, to) = (from.to_str().unwrap(), to.to_str().unwrap());
+    support::host("mount", &["--bind", from, to], dir.path());
+    let output = run_script(Path::new(to), &[], "cat file; pwd", b"");
+    support::host("umount", &[to], dir.path());
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), format!("from behind the mount{to}\n"));
 }

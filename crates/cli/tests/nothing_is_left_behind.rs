@@ -125,3 +125,25 @@ fn after_a_failure() {
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
 }
+
+#[test]
+fn after_kill_9_while_the_kernel_is_unpacked_for_the_first_time() {
+    let cache = scratch();
+    let kernels = cache.path().join("inarch/kernels");
+    // Unpacking takes a second or more: some of these come in the middle of it.
+    for milliseconds in [100, 400, 700, 1000] {
+        let mut run = Command::new(INARCH)
+            .args(["run", "--quiet", "--accel=tcg", "--root=none", "--", "true"])
+            .env("XDG_CACHE_HOME", cache.path())
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        run.kill().unwrap();
+        run.wait().unwrap();
+        let left = fs::read_dir(&kernels).into_iter().flatten().map(|entry| entry.unwrap().file_name());
+        let half: Vec<_> = left.filter(|name| name.as_encoded_bytes().starts_with(b".")).collect();
+        assert!(half.is_empty(), "after {milliseconds} ms: {half:?}");
+    }
+}

@@ -1,15 +1,19 @@
 //! Unpacked kernels that are kept between runs.
 //!
 //! An entry is two files: `KEY` is the vmlinux, `KEY.release` its release. The key tells one state of one file (device,
-//! inode, size, times of change), so a kernel that was replaced makes a new entry. Both files come into place by a rename
-//! once they are on the disk: concurrent runs and crashes leave a whole file or none. An entry that no run has used for
+//! inode, size, times of change), so a kernel that was replaced makes a new entry. Both files get their names once they
+//! are on the disk: concurrent runs and crashes leave a whole file or none. An entry that no run has used for
 //! [`MAX_AGE`] goes when another one comes.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
+use rustix::io::Errno;
 
 /// How long an unused entry stays.
 pub const MAX_AGE: Duration = Duration::from_secs(14 * 24 * 3600);
@@ -75,12 +79,27 @@ impl Cache {
         Ok(image)
     }
 
+    /// Makes the file `path`, whole or not at all. It gets its name when it is on the disk, so that nothing is left of it
+    /// when the process is killed before; only a file system without nameless files needs a temporary name.
     fn put(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(&self.directory)?;
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let nameless = rustix::fs::open(&self.directory, flags, Mode::RUSR | Mode::WUSR);
+        let Ok(mut file) = nameless.map(File::from) else {
+            let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(&self.directory)?;
+            file.write_all(bytes)?;
+            file.as_file().sync_data()?;
+            file.persist(path)?;
+            return Ok(());
+        };
         file.write_all(bytes)?;
-        file.as_file().sync_data()?;
-        file.persist(path)?;
-        Ok(())
+        file.sync_data()?;
+        // linkat(2): an open file gets a name through /proc without a privilege.
+        let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match linkat(CWD, nameless, CWD, path, AtFlags::SYMLINK_FOLLOW) {
+            // Another run was quicker: a key stands for one content.
+            Err(Errno::EXIST) => Ok(()),
+            result => Ok(result?),
+        }
     }
 
     fn release_file(&self, key: &Key) -> PathBuf {
