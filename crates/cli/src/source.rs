@@ -125,7 +125,7 @@ impl SourceArguments {
 
 fn contexts(file: &Path) -> anyhow::Result<FileContexts> {
     let text = String::from_utf8(read(file)?).with_context(|| format!("{}: is no text in UTF-8", file.display()))?;
-    FileContexts::parse(&text).with_context(|| format!("{}", file.display()))
+    FileContexts::parse(&text).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {

@@ -81,3 +81,27 @@ fn an_overlay_within_its_own_tree_is_refused() {
         &["--read-only"],
     );
 }
+
+#[test]
+fn an_archive_with_the_same_names_and_other_bytes_is_another_tree() {
+    let dir = scratch();
+    std::fs::create_dir(dir.path().join("files")).unwrap();
+    let archive = |content: &str| {
+        let script = format!("echo {content} > files/file; touch -d @1 files/file files; tar -cf tree -C files .");
+        host("sh", &["-euc", &script], dir.path());
+    };
+    archive("one");
+    for _ in 0..2 {
+        assert_eq!(end(serve(dir.path())), Some(0), "the same archive, again");
+    }
+    archive("two");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let output = inarch(["serve", "blk", &path("tree"), "--socket", &path("socket"), "--overlay", &path("overlay")]);
+    assert_eq!(output.status.code(), Some(125), "{}", support::stderr(&output));
+    // Nothing can be kept of what nothing can be written to.
+    let socket = path("socket");
+    let output =
+        inarch(["serve", "blk", &path("tree"), "--format=erofs", "--socket", &socket, "--overlay", &path("o")]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(support::stderr(&output).contains("nothing can be written to erofs"), "{}", support::stderr(&output));
+}
