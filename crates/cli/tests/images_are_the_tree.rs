@@ -133,8 +133,6 @@ fn every_format_holds_the_whole_tree() {
         assert_status(&piped, 0);
         assert!(piped.stdout == whole, "{format}: other bytes came down the pipe");
     }
-    let sparse = std::fs::metadata(dir.path().join("image.ext4")).unwrap();
-    assert!(sparse.blocks() * 512 < sparse.len(), "holes were written");
 }
 
 #[test]
@@ -165,7 +163,9 @@ fn options_reach_the_image() {
     for part in ["\"format\": \"ext4\"", "\"image_bytes\": 67108864", "\"entries\": 1,", "\"content_bytes\": 7,"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
-    assert_eq!(std::fs::metadata(&image).unwrap().len(), 64 << 20);
+    let size = std::fs::metadata(&image).unwrap();
+    assert_eq!(size.len(), 64 << 20);
+    assert!(size.blocks() * 512 < 1 << 20, "zeros were written");
     let said = host("dumpe2fs", &["-h", image.to_str().unwrap()], Path::new("/"));
     let fields: BTreeMap<_, _> = said.lines().filter_map(|line| line.split_once(':')).collect();
     assert_eq!(fields["Filesystem volume name"].trim(), "name");
