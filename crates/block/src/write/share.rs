@@ -11,8 +11,9 @@ use super::{Sink, Source, WriteError, Written};
 use crate::content::Lent;
 use crate::{BLOCK_SIZE, read_content};
 
-/// Runs of so many bytes are shared with their file where the file system can; shorter ones are copied.
-pub const SHARE_FROM: u64 = 128 << 10;
+/// Runs of so many bytes are shared with their file where the file system can; shorter ones are copied. On XFS a call
+/// took 45 microseconds, as long as copying about 64 KiB.
+pub const SHARE_FROM: u64 = 64 << 10;
 
 /// After so many refusals, and no success, sharing is not tried any more: the source is on another file system.
 const REFUSALS: u32 = 16;
