@@ -51,7 +51,7 @@ fn tree(at: &Path) {
     std::fs::write(at.join("dir/empty"), "").unwrap();
     std::fs::write(at.join("dir/deeper/odd \u{fc} name\n"), "text").unwrap();
     for (name, size) in [("block", 4096), ("more", 4097), ("megabytes", 3_500_000)] {
-        let bytes: Vec<u8> = (0..size).map(|i: usize| (i * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..size).map(|i: usize| ((i * 31) >> 3) as u8).collect();
         std::fs::write(at.join(name), bytes).unwrap();
     }
     std::fs::hard_link(at.join("more"), at.join("dir/same")).unwrap();
