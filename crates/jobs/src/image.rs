@@ -207,6 +207,9 @@ fn explain(request: &ImageRequest, content: &dyn Content, error: WriteError) -> 
         WriteError::Output { error, .. } if error.kind() == std::io::ErrorKind::StorageFull => {
             format!("{output}: the disk is full; no image was made")
         }
+        WriteError::Output { error, .. } if error.kind() == std::io::ErrorKind::InvalidData => {
+            format!("{output}: {error}; the image is no good")
+        }
         WriteError::Output { offset, error } => format!("{output}: cannot write at byte {offset}: {error}"),
         error => format!("{output}: {error}"),
     })

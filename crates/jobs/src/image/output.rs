@@ -115,6 +115,11 @@ pub(super) struct NewFile {
 impl NewFile {
     /// A new file that is to be `path`, or what `path` links to.
     fn create(path: &Path) -> Result<NewFile, JobError> {
+        NewFile::create_with(path, OFlags::TMPFILE)
+    }
+
+    /// `nameless` is the flag that makes files without a name.
+    fn create_with(path: &Path, nameless: OFlags) -> Result<NewFile, JobError> {
         let fail = |error: Errno| JobError::path(path, "cannot write there", error);
         let target = if path.is_symlink() { path.canonicalize() } else { Ok(path.to_owned()) };
         let target = target.map_err(|error| JobError::path(path, "cannot write there", error))?;
@@ -124,7 +129,7 @@ impl NewFile {
         let directory = openat(CWD, parent, flags, Mode::empty()).map_err(fail)?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);
-        let (file, temporary, signals) = match openat(&directory, ".", flags | OFlags::TMPFILE, mode) {
+        let (file, temporary, signals) = match openat(&directory, ".", flags | nameless, mode) {
             Ok(file) => (file, None, None),
             // EISDIR and EINVAL are what systems say that do not know the flag.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {
@@ -186,4 +191,47 @@ fn with_new_name<T>(mut make: impl FnMut(&OsStr) -> Result<T, Errno>) -> Result<
         }
     }
     Err(Errno::EXIST)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    /// Both kinds of file systems: without the flag, `.` is a directory that cannot be opened for writing (EISDIR),
+    /// which is what one answers that does not know it.
+    #[test]
+    fn a_file_has_its_name_when_it_is_whole_and_not_before() {
+        for nameless in [OFlags::TMPFILE, OFlags::empty()] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("image");
+            let meanwhile = usize::from(nameless.is_empty());
+            for content in ["one", "two"] {
+                let dropped = NewFile::create_with(&path, nameless).unwrap();
+                assert_eq!(names(dir.path()).iter().filter(|name| name.ends_with(".tmp")).count(), meanwhile);
+                drop(dropped);
+                let mut new = NewFile::create_with(&path, nameless).unwrap();
+                new.file.write_all(content.as_bytes()).unwrap();
+                new.commit().unwrap();
+                assert_eq!(names(dir.path()), ["image"]);
+                assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
+            }
+            // What a link leads to is replaced, and the link stays.
+            let link = dir.path().join("link");
+            std::os::unix::fs::symlink("image", &link).unwrap();
+            let mut new = NewFile::create_with(&link, nameless).unwrap();
+            new.file.write_all(b"three").unwrap();
+            new.commit().unwrap();
+            assert!(link.is_symlink());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), "three");
+        }
+    }
 }
