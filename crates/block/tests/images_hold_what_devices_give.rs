@@ -166,7 +166,7 @@ fn what_differs_from_the_plan_is_found() {
         FileExtent { start: 10, blocks: 2, first: 0, inode: InodeId(1) },
         FileExtent { start: 20, blocks: 489, first: 0, inode: InodeId(2) },
     ];
-    let map = BlockMap::new(600, vec![0..3], files, Arc::new(Numbered)).unwrap();
+    let map = BlockMap::new(600, vec![0..2, 2..3], files, Arc::new(Numbered)).unwrap();
     let (length, source) = (600 * BLOCK, Source { map: Some(&map), content: &*content });
     let image = tempfile::tempfile().unwrap();
     image.set_len(length).unwrap();
