@@ -46,9 +46,12 @@ enum LogBlock<'a> {
     Raw { bytes: &'a [u8] },
 }
 
-/// The blocks that are not zeros.
+type Blocks = BTreeMap<u64, Vec<u8>>;
+
+/// The blocks that are not zeros: those of this input above those of [`BASE`].
 struct Image {
-    blocks: BTreeMap<u64, Vec<u8>>,
+    blocks: Blocks,
+    base: &'static Blocks,
     size: u64,
 }
 
@@ -63,7 +66,7 @@ impl Backing for Image {
         while at < end {
             let (block, within) = (at / BLOCK_SIZE as u64, at as usize % BLOCK_SIZE);
             let now = (BLOCK_SIZE - within).min((end - at) as usize);
-            match self.blocks.get(&block) {
+            match self.blocks.get(&block).or_else(|| self.base.get(&block)) {
                 Some(bytes) => out.copy_from(&bytes[within..within + now]),
                 None => out.fill_zeros(now as u64),
             }
@@ -73,7 +76,9 @@ impl Backing for Image {
     }
 }
 
-static BASE: LazyLock<BTreeMap<u64, Vec<u8>>> = LazyLock::new(|| {
+static NOTHING: Blocks = BTreeMap::new();
+
+static BASE: LazyLock<Blocks> = LazyLock::new(|| {
     let options = Options { free_bytes: 1 << 20, free_inodes: 16, journal: Some(4 << 20), ..Options::default() };
     let map = plan(Arc::new(tree()), &options).unwrap().map;
     let mut blocks = BTreeMap::new();
@@ -117,20 +122,25 @@ fn tree() -> Tree {
 
 impl Image {
     fn changed(patches: &[Patch<'_>], log: Option<&Log<'_>>) -> Image {
-        let mut blocks = BASE.clone();
+        let mut image = Image { blocks: BTreeMap::new(), base: &BASE, size: 0 };
         if let Some(log) = log {
-            write_log(&mut blocks, log);
+            image.write_log(log);
         }
-        let numbers: Vec<u64> = blocks.keys().copied().collect();
+        let numbers: Vec<u64> = BASE.keys().chain(image.blocks.keys()).copied().collect();
         for patch in patches {
-            let number = numbers[usize::from(patch.block) % numbers.len()];
-            let Some(block) = blocks.get_mut(&number) else { continue };
+            let block = image.block(numbers[usize::from(patch.block) % numbers.len()]);
             for (to, from) in block.iter_mut().skip(usize::from(patch.offset) % BLOCK_SIZE).zip(patch.bytes) {
                 *to = *from;
             }
         }
-        let size = numbers.last().map_or(0, |last| (last + 1) * BLOCK_SIZE as u64);
-        Image { blocks, size }
+        image.size = BASE.keys().last().map_or(0, |last| (last + 1) * BLOCK_SIZE as u64);
+        image
+    }
+
+    /// A block to be changed.
+    fn block(&mut self, number: u64) -> &mut Vec<u8> {
+        let base = || BASE.get(&number).cloned().unwrap_or_else(|| vec![0; BLOCK_SIZE]);
+        self.blocks.entry(number).or_insert_with(base)
     }
 
     fn raw(bytes: &[u8]) -> Image {
@@ -139,39 +149,38 @@ impl Image {
             block.resize(BLOCK_SIZE, 0);
             block
         });
-        Image { blocks: (0..).zip(blocks).collect(), size: bytes.len() as u64 }
+        Image { blocks: (0..).zip(blocks).collect(), base: &NOTHING, size: bytes.len() as u64 }
     }
-}
 
-/// Fills the journal, and says that it has to be replayed.
-fn write_log(blocks: &mut BTreeMap<u64, Vec<u8>>, log: &Log<'_>) {
-    const MAGIC: u32 = 0xC03B_3998;
-    let is_journal = |block: &[u8]| block[..8] == [0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 4];
-    let Some(journal) = blocks.iter().find(|(_, block)| is_journal(block)).map(|(number, _)| *number) else { return };
-    // The flag `needs_recovery` of the superblock.
-    blocks.entry(0).and_modify(|block| block[1024 + 0x60] |= 4);
-    blocks.entry(journal).and_modify(|block| {
-        block[0x1F] = log.start;
-        block[0x27] = log.compat;
-        block[0x2B] = log.incompat;
-        block[0x50] = 4;
-    });
-    let mut sequence = 1u32;
-    for (number, kind) in (1..).zip(log.blocks.iter().take(200)) {
-        let header = |kind: u32| [MAGIC, kind, sequence].map(u32::to_be_bytes).concat();
-        let mut block = match kind {
-            LogBlock::Descriptor { tags } => [&header(1), *tags].concat(),
-            LogBlock::Revoke { length, records } => [&header(5)[..], &length.to_be_bytes(), records].concat(),
-            LogBlock::Commit => {
-                let block = header(2);
-                sequence += 1;
-                block
-            }
-            LogBlock::Data { block } => blocks.values().nth(usize::from(*block)).cloned().unwrap_or_default(),
-            LogBlock::Raw { bytes } => bytes.to_vec(),
-        };
-        block.resize(BLOCK_SIZE, 0);
-        blocks.insert(journal + number, block);
+    /// Fills the journal, and says that it has to be replayed.
+    fn write_log(&mut self, log: &Log<'_>) {
+        const MAGIC: u32 = 0xC03B_3998;
+        let is_journal = |block: &[u8]| block[..8] == [0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 4];
+        let Some(journal) = BASE.iter().find(|(_, block)| is_journal(block)).map(|(number, _)| *number) else { return };
+        // The flag `needs_recovery` of the superblock.
+        self.block(0)[1024 + 0x60] |= 4;
+        let superblock = self.block(journal);
+        superblock[0x1F] = log.start;
+        superblock[0x27] = log.compat;
+        superblock[0x2B] = log.incompat;
+        superblock[0x50] = 4;
+        let mut sequence = 1u32;
+        for (number, kind) in (1..).zip(log.blocks.iter().take(200)) {
+            let header = |kind: u32| [MAGIC, kind, sequence].map(u32::to_be_bytes).concat();
+            let mut block = match kind {
+                LogBlock::Descriptor { tags } => [&header(1), *tags].concat(),
+                LogBlock::Revoke { length, records } => [&header(5)[..], &length.to_be_bytes(), records].concat(),
+                LogBlock::Commit => {
+                    let block = header(2);
+                    sequence += 1;
+                    block
+                }
+                LogBlock::Data { block } => BASE.values().nth(usize::from(*block)).cloned().unwrap_or_default(),
+                LogBlock::Raw { bytes } => bytes.to_vec(),
+            };
+            block.resize(BLOCK_SIZE, 0);
+            self.blocks.insert(journal + number, block);
+        }
     }
 }
 

@@ -58,9 +58,7 @@ struct Walk<'a> {
 pub(super) fn walk(volume: &Volume, replayed: Option<&Replayed>, options: &ReadOptions) -> Result<Walked, ReadError> {
     let mut inodes = Inodes::new();
     let root = tolerate(root(volume, &mut inodes))?.map_err(|reason| unreadable(format!("its root {reason}")))?;
-    // Most images have as many names as inodes; a wrong number costs a little time or memory.
-    let used = volume.superblock.inodes_count.get().saturating_sub(volume.superblock.free_inodes_count.get());
-    let expected = used.min(1 << 18) as usize;
+    let expected = expected(volume);
     let mut walk = Walk {
         volume,
         replayed,
@@ -97,6 +95,12 @@ struct Root {
     findings: Findings,
 }
 
+/// How many inodes there will be, nearly; a wrong number costs a little time or address space.
+fn expected(volume: &Volume) -> usize {
+    let (all, free) = (volume.superblock.inodes_count.get(), volume.superblock.free_inodes_count.get());
+    all.saturating_sub(free).min(1 << 20) as usize
+}
+
 fn root(volume: &Volume, inodes: &mut Inodes) -> Result<Root, Flaw> {
     let slot = inodes.get(volume, ROOT_INO)?;
     let (mut root, generation) = attributes(&slot).map_err(Flaw::Bad)?;
@@ -104,7 +108,7 @@ fn root(volume: &Volume, inodes: &mut Inodes) -> Result<Root, Flaw> {
     if FileType::from_mode(root.mode) != Some(FileType::Directory) {
         return Err(Flaw::Bad("is no directory".to_owned()));
     }
-    let mut builder = Builder::new(&root).map_err(not_built)?;
+    let mut builder = Builder::with_capacity(&root, expected(volume), 0).map_err(not_built)?;
     let mut findings = Findings::default();
     let mut xattrs = XattrReader::new();
     if let Some(stored) = stored {
