@@ -220,19 +220,9 @@ impl<'a> Log<'a> {
             (number, left) = (self.after(number), left - 1);
             match kind {
                 LogBlock::Descriptor => {
-                    transaction.doubtful |= !self.is_sound(&block);
-                    let tags = tags(&self.superblock, &block);
-                    if tags.len() > left as usize {
-                        break;
-                    }
-                    transaction.checksum = self.checksum(transaction.checksum, &block);
-                    for tag in tags {
-                        if self.superblock.feature_compat.get() & COMPAT_CHECKSUM != 0 {
-                            transaction.checksum = self.checksum(transaction.checksum, &self.block(number)?);
-                        }
-                        transaction.tags.push(Logged { tag, sequence, number });
-                        (number, left) = (self.after(number), left - 1);
-                    }
+                    let logged = self.descriptor(&block, number, sequence, left, &mut transaction)?;
+                    let Some(logged) = logged else { break };
+                    (number, left) = logged;
                 }
                 LogBlock::Revoke => {
                     let revoked = revoked(&self.superblock, &block);
@@ -270,6 +260,30 @@ impl<'a> Log<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Takes up the blocks that a descriptor block names, which follow it from `number` on. Gives the block behind them
+    /// and how many are left then; `None` if they cannot be in the log.
+    fn descriptor(
+        &self,
+        block: &[u8],
+        mut number: u32,
+        sequence: u32,
+        left: u32,
+        transaction: &mut Transaction,
+    ) -> Result<Option<(u32, u32)>, Flaw> {
+        transaction.doubtful |= !self.is_sound(block);
+        transaction.checksum = self.checksum(transaction.checksum, block);
+        let tags = tags(&self.superblock, block);
+        let Some(left) = left.checked_sub(tags.len() as u32) else { return Ok(None) };
+        for tag in tags {
+            if self.superblock.feature_compat.get() & COMPAT_CHECKSUM != 0 {
+                transaction.checksum = self.checksum(transaction.checksum, &self.block(number)?);
+            }
+            transaction.tags.push(Logged { tag, sequence, number });
+            number = self.after(number);
+        }
+        Ok(Some((number, left)))
     }
 
     fn is_sound(&self, block: &[u8]) -> bool {

@@ -236,27 +236,9 @@ impl Walk<'_> {
         }
         let slot = self.inodes.get(self.volume, ino)?;
         let (mut attributes, generation) = attributes(&slot).map_err(Flaw::Bad)?;
-        let file_type = FileType::from_mode(attributes.mode);
-        let mut target = Vec::new();
         self.runs.clear();
         let mut notes = Vec::new();
-        match file_type {
-            Some(FileType::Symlink) => {
-                target = symlink_target(self.volume, &mut self.claims, &mut self.runs, &slot)?;
-            }
-            Some(FileType::Regular) if slot.inode.has(flags::ENCRYPT) => {
-                notes.push("is encrypted; its content cannot be read".to_owned());
-                let blocks = attributes.size.div_ceil(self.volume.block_size);
-                self.runs.extend((blocks > 0).then_some(Run { logical: 0, length: blocks, place: Place::Unknown }));
-            }
-            Some(FileType::Regular) if !slot.inode.has(flags::INLINE_DATA) => {
-                let blocks = attributes.size.div_ceil(self.volume.block_size);
-                notes.extend(map(self.volume, &mut self.claims, ino, &slot.inode, blocks, &mut self.runs)?);
-            }
-            _ => {}
-        }
-        let is_inline = slot.inode.has(flags::INLINE_DATA) && !slot.inode.has(flags::ENCRYPT);
-        let inlined = is_inline.then(|| inline_extents(&slot, attributes.size));
+        let body = body(self.volume, &mut self.claims, &slot, &mut self.runs, &mut notes)?;
         self.verity += u64::from(slot.inode.has(flags::VERITY));
         self.casefold += u64::from(slot.inode.has(flags::CASEFOLD));
         if let Some(stored) = xattrs::stored(&slot) {
@@ -267,18 +249,15 @@ impl Walk<'_> {
         let id = self.builder.add(name, &attributes).map_err(not_built)?;
         self.generations.push(generation);
         self.known.insert(ino, id);
-        match file_type {
-            Some(FileType::Directory) => self.stack.push((ino, id)),
-            Some(FileType::Symlink) => self.builder.set_target(id, &target).map_err(not_built)?,
-            Some(FileType::Regular) => match inlined {
-                None => self.content(id, attributes.size)?,
-                Some(Some(extents)) => {
-                    let there = extents.into_iter().filter(|extent| extent.length > 0);
-                    there.for_each(|extent| self.push_extent(id, extent));
-                }
-                Some(None) => notes.push("says that its content is in its inode, where it is not".to_owned()),
-            },
-            _ => {}
+        match body {
+            Body::Directory => self.stack.push((ino, id)),
+            Body::Symlink(target) => self.builder.set_target(id, &target).map_err(not_built)?,
+            Body::Mapped => self.content(id, attributes.size)?,
+            Body::Inline(extents) => {
+                let there = extents.into_iter().filter(|extent| extent.length > 0);
+                there.for_each(|extent| self.push_extent(id, extent));
+            }
+            Body::Empty => {}
         }
         for note in notes {
             self.findings.push(dir, name, note);
@@ -324,6 +303,51 @@ impl Walk<'_> {
         }
         Ok(())
     }
+}
+
+/// What an inode has beside its attributes.
+enum Body {
+    Directory,
+    /// What it points at.
+    Symlink(Vec<u8>),
+    /// A file of the runs that were found.
+    Mapped,
+    /// A file within its inode.
+    Inline([Extent; 2]),
+    /// A device node, a FIFO or a socket.
+    Empty,
+}
+
+/// Finds it; the runs of a file's blocks go into `runs`, what is wrong with them into `notes`.
+fn body(
+    volume: &Volume,
+    claims: &mut Claims,
+    slot: &Slot<'_>,
+    runs: &mut Vec<Run>,
+    notes: &mut Vec<String>,
+) -> Result<Body, Flaw> {
+    let inode = &slot.inode;
+    let size = inode.size();
+    let blocks = size.div_ceil(volume.block_size);
+    let unknown = (blocks > 0).then_some(Run { logical: 0, length: blocks, place: Place::Unknown });
+    match FileType::from_mode(u32::from(inode.mode.get())) {
+        Some(FileType::Directory) => return Ok(Body::Directory),
+        Some(FileType::Symlink) => return Ok(Body::Symlink(symlink_target(volume, claims, runs, slot)?)),
+        Some(FileType::Regular) if inode.has(flags::ENCRYPT) => {
+            notes.push("is encrypted; its content cannot be read".to_owned());
+            runs.extend(unknown);
+        }
+        Some(FileType::Regular) if inode.has(flags::INLINE_DATA) => match inline_extents(slot, size) {
+            Some(extents) => return Ok(Body::Inline(extents)),
+            None => {
+                notes.push("says that its content is in its inode, where it is not".to_owned());
+                runs.extend(unknown);
+            }
+        },
+        Some(FileType::Regular) => notes.extend(map(volume, claims, slot.ino, inode, blocks, runs)?),
+        _ => return Ok(Body::Empty),
+    }
+    Ok(Body::Mapped)
 }
 
 /// The extents of content within an inode, bytes of the inode table; they may be empty.
