@@ -187,7 +187,7 @@ impl<'a> Applier<'a> {
         let aside = self.temporary("aside", new);
         let (directory, _) = self.host.parent(name).map_err(host("reach"))?;
         if directory.stat(&aside).map_err(host("look at"))?.is_none() {
-            self.make_as(&directory, &aside, new)?;
+            self.make_as(&directory, &aside, new, step.old)?;
         }
         Ok(false)
     }
@@ -283,14 +283,14 @@ impl<'a> Applier<'a> {
         let (place, temporary) = match (aside, there) {
             (Some(aside), _) => aside,
             (None, None) => {
-                self.make_as(directory, name, new)?;
+                self.make_as(directory, name, new, step.old)?;
                 self.anchors.entry(new).or_insert_with(|| step.path.clone());
                 return Ok(());
             }
             (None, Some(_)) => {
                 let temporary = self.temporary("new", new);
                 directory.remove(&temporary).map_err(host("remove"))?;
-                self.make_as(directory, &temporary, new)?;
+                self.make_as(directory, &temporary, new, step.old)?;
                 (directory.clone(), temporary)
             }
         };
@@ -341,8 +341,17 @@ impl<'a> Applier<'a> {
         Ok(None)
     }
 
-    /// Makes an object of the guest under a name that nothing has: a link to where it is on the host already, or new.
-    fn make_as(&mut self, directory: &Directory, name: &[u8], new: InodeId) -> Result<(), MakeError> {
+    /// Makes an object of the guest, in the place of `old`, under a name that nothing has: a link to where it is on the
+    /// host already, or new.
+    fn make_as(
+        &mut self,
+        directory: &Directory,
+        name: &[u8],
+        new: InodeId,
+        old: Option<InodeId>,
+    ) -> Result<(), MakeError> {
+        let old = self.source(new).or(old);
+        let there = old.and_then(|id| self.on_host(id)).map(|(_, stat)| stat);
         if let Some(anchor) = self.anchors.get(&new).cloned()
             && self.link(&anchor, directory, name).is_ok()
         {
@@ -351,11 +360,11 @@ impl<'a> Applier<'a> {
         if let Some(from) = self.unchanged_on_host(new) {
             let linked = self.link(&from, directory, name);
             if linked.is_ok() {
-                let wanted = self.wanted_as(new, self.source(new), None);
+                let wanted = self.wanted_as(new, old, there.as_ref());
                 return set_attributes(Target::Itself(&directory.path_to(name)), false, &wanted, &mut self.lost);
             }
         }
-        let wanted = self.wanted_as(new, None, None);
+        let wanted = self.wanted_as(new, old, there.as_ref());
         match self.tree.disk.guest.inode(new).file_type() {
             FileType::Regular => make_file(directory, name, &*self.tree.disk.content, &wanted, &mut self.lost),
             _ => make_other(directory, name, &wanted, &mut self.lost),
@@ -379,9 +388,16 @@ impl<'a> Applier<'a> {
         if shared {
             return None;
         }
-        names.into_iter().find(|name| {
-            let there = self.host.parent(name).and_then(|(directory, name)| directory.stat(name));
-            there.ok().flatten().is_some_and(|stat| is_as_scanned(&stat, disk.base.inode(origin), false))
+        self.on_host(origin).map(|(name, _)| name)
+    }
+
+    /// Where on the host an inode of the base still is as it was scanned, and its attributes there.
+    fn on_host(&mut self, old: InodeId) -> Option<(Vec<u8>, Stat)> {
+        let base = &self.tree.disk.base;
+        self.names.of_base(base, old).into_iter().find_map(|name| {
+            let there = self.host.parent(&name).and_then(|(directory, name)| directory.stat(name));
+            let stat = there.ok().flatten().filter(|stat| is_as_scanned(stat, base.inode(old), false));
+            stat.map(|stat| (name, stat))
         })
     }
 
@@ -458,7 +474,8 @@ impl<'a> Applier<'a> {
         directories.sort_by(|a, b| b.0.cmp(a.0));
         for (path, step) in directories {
             let Some(new) = guest.lookup(path).filter(|id| is_directory(*id)) else { continue };
-            let same = Difference { path: path.to_owned(), old: None, new: Some(new), aspects: Aspects::default() };
+            let old = self.tree.disk.base.lookup(path);
+            let same = Difference { path: path.to_owned(), old, new: Some(new), aspects: Aspects::default() };
             let failed = self.set_directory(step.unwrap_or(&same));
             if let (Err(MakeError::Host(action, errno)), Some(_)) = (failed, step) {
                 let reason = format!("cannot {action} it: {}", io::Error::from(errno));
@@ -473,8 +490,10 @@ impl<'a> Applier<'a> {
         if file_type(&stat) != Some(FileType::Directory) {
             return Ok(());
         }
-        let wanted = self.wanted(step, Some(&stat));
-        let inherits = step.old.is_none() && directory.gives_acl;
+        let is_new = step.old.is_none();
+        // A new directory is whose this process is until its owner is set.
+        let wanted = self.wanted(step, Some(&stat).filter(|_| !is_new));
+        let inherits = is_new && directory.gives_acl;
         set_attributes(Target::Itself(&directory.path_to(name)), inherits, &wanted, &mut self.lost)
     }
 }
