@@ -3,6 +3,7 @@
 
 pub mod archive;
 pub mod compare;
+pub mod forest;
 pub mod mount;
 pub mod odd;
 
