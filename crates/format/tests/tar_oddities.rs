@@ -229,6 +229,16 @@ fn sparse_files_hold_what_their_map_says_and_no_more() {
 }
 
 #[test]
+fn checksums_may_be_sums_of_signed_bytes() {
+    let mut archive = new().file("\u{e4}", "1");
+    let header = &mut archive.0[..512];
+    header[148..156].fill(b' ');
+    let sum: i32 = header.iter().map(|byte| i32::from(*byte as i8)).sum();
+    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    assert_eq!(content(&archive.open().unwrap(), "\u{e4}"), "1");
+}
+
+#[test]
 fn what_is_damaged_is_refused_by_its_place() {
     assert!(Archive(vec![b'x'; 2048]).refusal().contains("does not start as a tar"));
     assert_eq!(tar::open(Arc::new(Memory(Vec::new()))).err().unwrap().to_string(), "tar: it is empty");

@@ -27,13 +27,14 @@ impl<'a> Header<'a> {
     /// Whether the checksum is that of the block, as unsigned bytes or, as some wrote it, as signed ones.
     pub(crate) fn is_valid(&self) -> bool {
         let Some(stated) = number::field(self.range(148, 8)) else { return false };
-        let (mut unsigned, mut signed) = (0i64, 0i64);
-        for (at, byte) in self.0.iter().enumerate() {
-            let byte = if (148..156).contains(&at) { b' ' } else { *byte };
-            unsigned += i64::from(byte);
-            signed += i64::from(byte as i8);
+        // The field itself counts as blanks.
+        let blanks = 8 * i64::from(b' ');
+        let unsigned = |bytes: &[u8]| i64::from(bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>());
+        if stated == unsigned(self.0) - unsigned(self.range(148, 8)) + blanks {
+            return true;
         }
-        stated == unsigned || stated == signed
+        let signed = |bytes: &[u8]| bytes.iter().map(|byte| i64::from(*byte as i8)).sum::<i64>();
+        stated == signed(self.0) - signed(self.range(148, 8)) + blanks
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
