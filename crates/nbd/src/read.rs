@@ -33,7 +33,7 @@ impl<D: BlockDevice> Session<'_, D> {
             self.sender.send(&[&Chunk::None.encode(cookie, true)]);
         }
         let mut offset = request.offset;
-        while offset < end {
+        while offset < end && !self.sender.has_ended() {
             let hole = self.hole_at(offset, end);
             if hole > 0 {
                 self.sender.send(&[&Chunk::Hole(offset, hole as u32).encode(cookie, offset + hole == end)]);

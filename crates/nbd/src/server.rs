@@ -31,11 +31,18 @@ pub struct NbdOptions {
     pub description: String,
     /// Most connections at a time; further ones are closed at once.
     pub connections: usize,
+    /// How long a client may take to choose the export, without the time that it waits for us.
+    pub negotiation: Duration,
 }
 
 impl Default for NbdOptions {
     fn default() -> Self {
-        NbdOptions { name: String::new(), description: String::new(), connections: 16 }
+        NbdOptions {
+            name: String::new(),
+            description: String::new(),
+            connections: 16,
+            negotiation: Duration::from_secs(30),
+        }
     }
 }
 
@@ -204,7 +211,7 @@ impl<D: BlockDevice> NbdServer<D> {
     ) -> Result<(), ConnectionError> {
         socket::prepare(socket)?;
         let sender = Sender::new(socket);
-        let mut receiver = Receiver::new(socket);
+        let mut receiver = Receiver::new(socket, self.options.negotiation);
         let device = || match self.device.wait_unless(stopped) {
             true => self.device.wait(),
             false => Err("the server is ending".to_owned()),

@@ -110,7 +110,7 @@ impl<'s, D: BlockDevice> Session<'s, D> {
     /// Takes the next request off the wire; a write is executed while it is taken. None if the client has ended.
     fn next(&self, receiver: &mut Receiver<'s>, piece: &mut [u8]) -> Result<Option<Taken>, ConnectionError> {
         let mut header = RequestHeader::new_zeroed();
-        if !receiver.begin(header.as_mut_bytes())? {
+        if self.sender.has_ended() || !receiver.begin(header.as_mut_bytes())? {
             return Ok(None);
         }
         let request = Request::parse(&header)

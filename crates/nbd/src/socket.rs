@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,6 @@ use rustix::net::sockopt::{Timeout, set_socket_keepalive, set_socket_timeout, se
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
 
 use crate::event::ConnectionError;
-
-/// How long the negotiation may take, without the time that the client waits for us.
-pub const NEGOTIATION: Duration = Duration::from_secs(30);
 
 /// How long a message that was begun may stand still, in either direction. A client may be idle between messages for
 /// as long as it likes.
@@ -36,19 +34,20 @@ pub struct Receiver<'s> {
     buffer: Box<[u8]>,
     /// What of the buffer was received and not taken.
     ahead: std::ops::Range<usize>,
+    negotiation: Duration,
     deadline: Option<Instant>,
 }
 
 impl<'s> Receiver<'s> {
     /// Nothing was received yet; the negotiation's time runs.
-    pub fn new(socket: &'s OwnedFd) -> Receiver<'s> {
-        let deadline = Some(Instant::now() + NEGOTIATION);
-        Receiver { socket, buffer: vec![0; BUFFER].into(), ahead: 0..0, deadline }
+    pub fn new(socket: &'s OwnedFd, negotiation: Duration) -> Receiver<'s> {
+        let deadline = Some(Instant::now() + negotiation);
+        Receiver { socket, buffer: vec![0; BUFFER].into(), ahead: 0..0, negotiation, deadline }
     }
 
     /// Lets the negotiation's time begin anew: the client has waited for us.
     pub fn restart_negotiation(&mut self) {
-        self.deadline = Some(Instant::now() + NEGOTIATION);
+        self.deadline = Some(Instant::now() + self.negotiation);
     }
 
     /// The negotiation is over: from now on time is limited only within a message.
@@ -145,12 +144,14 @@ pub struct Sender<'s> {
     socket: &'s OwnedFd,
     /// Set when nothing more can be sent: that is an error, or the client's own end.
     ended: Mutex<Option<Result<(), ConnectionError>>>,
+    /// The same, for those who only look.
+    has_ended: AtomicBool,
 }
 
 impl<'s> Sender<'s> {
     /// Nothing was sent yet.
     pub fn new(socket: &'s OwnedFd) -> Sender<'s> {
-        Sender { socket, ended: Mutex::new(None) }
+        Sender { socket, ended: Mutex::new(None), has_ended: AtomicBool::new(false) }
     }
 
     /// Sends one message, the parts one after the other. If that fails the connection is shut down in both directions,
@@ -163,25 +164,31 @@ impl<'s> Sender<'s> {
                 Ok(false) => Some(Ok(())),
                 Err(error) => Some(Err(error)),
             };
-            hang_up(self.socket);
+            self.hang_up();
         }
+    }
+
+    /// Whether nothing more can be sent, so that nothing is worth doing.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
     }
 
     /// Ends the connection for this reason.
     pub fn fail(&self, error: ConnectionError) {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(Err(error));
-        hang_up(self.socket);
+        self.hang_up();
+    }
+
+    fn hang_up(&self) {
+        self.has_ended.store(true, Ordering::Release);
+        // Fails only if the other side has hung up already.
+        let _ = shutdown(self.socket, Shutdown::Both);
     }
 
     /// What ended the connection, if the client did not.
     pub fn into_result(self) -> Result<(), ConnectionError> {
         self.ended.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or(Ok(()))
     }
-}
-
-fn hang_up(socket: &OwnedFd) {
-    // Fails only if the other side has hung up already.
-    let _ = shutdown(socket, Shutdown::Both);
 }
 
 /// Sends all of `parts`; false if the client has gone.
