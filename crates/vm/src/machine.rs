@@ -256,7 +256,7 @@ pub enum NbdAddress {
 
 /// As [`vhost_user_blk_arguments`] for an export of an NBD server; the disk gets this serial number. Any memory will do.
 pub fn nbd_arguments(address: &NbdAddress, export: &str, read_only: bool, serial: &str) -> String {
-    let mut node = OsString::from("driver=nbd,node-name=inarch,");
+    let mut node = OsString::from("driver=nbd,node-name=inarch-nbd,");
     match address {
         NbdAddress::Socket(path) => {
             node.push("server.type=unix,server.path=");
@@ -271,19 +271,19 @@ pub fn nbd_arguments(address: &NbdAddress, export: &str, read_only: bool, serial
         node.push(option_value(export.as_ref()));
     }
     node.push(if read_only { ",read-only=on" } else { ",discard=unmap" });
-    raw_disk_arguments(&node, serial)
+    raw_disk_arguments("inarch-nbd", &node, serial)
 }
 
 /// As [`vhost_user_blk_arguments`] for a file that holds a raw image; the disk gets this serial number.
 pub fn raw_file_arguments(file: &Path, read_only: bool, serial: &str) -> String {
-    let mut node = OsString::from("driver=file,node-name=inarch,filename=");
+    let mut node = OsString::from("driver=file,node-name=inarch-file,filename=");
     node.push(option_value(file.as_os_str()));
     node.push(if read_only { ",read-only=on" } else { ",discard=unmap" });
-    raw_disk_arguments(&node, serial)
+    raw_disk_arguments("inarch-file", &node, serial)
 }
 
-fn raw_disk_arguments(node: &OsStr, serial: &str) -> String {
-    let device = format!("virtio-blk-pci,drive=inarch,serial={serial}");
+fn raw_disk_arguments(name: &str, node: &OsStr, serial: &str) -> String {
+    let device = format!("virtio-blk-pci,drive={name},serial={serial}");
     let words: [&OsStr; 4] = ["-blockdev".as_ref(), node, "-device".as_ref(), device.as_ref()];
     words.map(shell_word).join(" ")
 }
@@ -322,12 +322,12 @@ mod tests {
     #[test]
     fn disks_of_other_machines_are_named_as_qemu_wants_it() {
         let socket = NbdAddress::Socket("/tmp/a,b c".into());
-        let words = "-blockdev 'driver=nbd,node-name=inarch,server.type=unix,server.path=/tmp/a,,b c,export=x,\
-                     discard=unmap' -device virtio-blk-pci,drive=inarch,serial=s";
+        let words = "-blockdev 'driver=nbd,node-name=inarch-nbd,server.type=unix,server.path=/tmp/a,,b c,export=x,\
+                     discard=unmap' -device virtio-blk-pci,drive=inarch-nbd,serial=s";
         assert_eq!(nbd_arguments(&socket, "x", false, "s"), words);
         let tcp = NbdAddress::Tcp("[::1]:10809".parse().unwrap());
-        let words = "-blockdev driver=nbd,node-name=inarch,server.type=inet,server.host=::1,server.port=10809,\
-                     read-only=on -device virtio-blk-pci,drive=inarch,serial=s";
+        let words = "-blockdev driver=nbd,node-name=inarch-nbd,server.type=inet,server.host=::1,server.port=10809,\
+                     read-only=on -device virtio-blk-pci,drive=inarch-nbd,serial=s";
         assert_eq!(nbd_arguments(&tcp, "", true, "s"), words);
     }
 

@@ -1,0 +1,139 @@
+//! Promise: a machine has the disk by what `serve nbd` and `serve file` print for QEMU, and a Linux by its own NBD client.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use support::{INARCH, assert_status, host, run_script, scratch, stdout, within};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// What PID 1 does with both disks: reads all files, writes one, and lets go.
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc p /proc; mount -t sysfs s /sys; mount -t devtmpfs d /dev
+for module in $(cat /modules/order); do insmod /modules/$module; done
+for disk in vda vdb; do
+  echo "report $disk $(cat /sys/block/$disk/serial)"
+  mount -t ext4 /dev/$disk /mnt && cd /mnt
+  echo "report $disk $(find . -type f | sort | xargs sha256sum | sha256sum)"
+  echo from $disk > written
+  cd / && umount /mnt && echo "report $disk done"
+done
+poweroff -f
+"#;
+
+/// The kernel that a guest of ours would boot, and its modules' version.
+fn kernel() -> Option<(PathBuf, String)> {
+    let mut versions: Vec<String> = fs::read_dir("/lib/modules")
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|version| fs::File::open(format!("/boot/vmlinuz-{version}")).is_ok())
+        .collect();
+    versions.sort();
+    let version = versions.pop()?;
+    Some((PathBuf::from(format!("/boot/vmlinuz-{version}")), version))
+}
+
+/// An initramfs of busybox, the disk's modules and [`INIT`], made by the tools of the host.
+fn initramfs(dir: &Path, version: &str) {
+    fs::write(dir.join("init"), INIT).unwrap();
+    let make = format!(
+        "set -e; mkdir -p r/bin r/proc r/sys r/dev r/mnt r/modules; cp /bin/busybox r/bin/; install -m 755 init r/init
+         for name in virtio_pci virtio_blk ext4; do modprobe -S {version} --show-depends $name; done |
+         sed -n 's/^insmod //p' | while read path rest; do
+           name=${{path##*/}}; [ -e r/modules/$name ] || {{ cp $path r/modules/; echo $name >> r/modules/order; }}; done
+         cd r; find . | cpio -o -H newc --quiet > ../initramfs"
+    );
+    host("sh", &["-c", &make], dir);
+}
+
+fn tree(dir: &Path) {
+    fs::create_dir_all(dir.join("tree/sub")).unwrap();
+    for number in 0..100usize {
+        fs::write(dir.join(format!("tree/sub/{number}")), vec![number as u8 + 1; number * 997]).unwrap();
+    }
+}
+
+const SUM: &str = "cd tree && find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum";
+
+fn serve(dir: &Path, arguments: &[&str]) -> Child {
+    let mut command = Command::new(INARCH);
+    command.args(["serve", arguments[0], "tree"]).args(&arguments[1..]).current_dir(dir);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+fn end(mut server: Child) {
+    host("kill", &["-TERM", &server.id().to_string()], Path::new("/"));
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn by_the_arguments_that_are_printed_for_qemu() {
+    let Some((kernel, version)) = kernel() else {
+        println!("skipped: by_the_arguments_that_are_printed_for_qemu: no kernel in /boot (install linux-image-amd64)");
+        return;
+    };
+    let dir = scratch();
+    tree(dir.path());
+    initramfs(dir.path(), &version);
+    let (nbd, file) = (["nbd", "--socket", "socket"], ["file", "disk.raw"]);
+    let printed = |arguments: &[&str]| {
+        let command = [&["serve", arguments[0], "tree"], &arguments[1..], &["--print-qemu-args"]].concat();
+        host(INARCH, &command, dir.path()).trim().to_owned()
+    };
+    let (nbd_arguments, file_arguments) = (printed(&nbd), printed(&file));
+    let servers = [serve(dir.path(), &nbd), serve(dir.path(), &file)];
+    let image = dir.path().join("disk.raw");
+    assert!(within(LONG, || dir.path().join("socket").exists() && fs::metadata(&image).is_ok_and(|m| m.len() > 0)));
+    let boot = format!(
+        "timeout -k 5 240 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m 256 -M q35 -nodefaults -no-user-config \
+         -display none -serial stdio -kernel {} -initrd initramfs -append 'console=ttyS0 quiet panic=-1' \
+         {nbd_arguments} {file_arguments} < /dev/null",
+        kernel.display()
+    );
+    let console = host("sh", &["-c", &boot], dir.path());
+    let sum = host("sh", &["-c", SUM], dir.path());
+    let reports: Vec<&str> = console.lines().filter_map(|line| line.trim_end().strip_prefix("report ")).collect();
+    let expected: Vec<String> = ["vda", "vdb"]
+        .iter()
+        .flat_map(|disk| [format!("{disk} inarch-0"), format!("{disk} {}", sum.trim_end()), format!("{disk} done")])
+        .collect();
+    assert_eq!(reports, expected, "{console}");
+    // What the machine wrote is on the disk, by the same door and in good order.
+    let copy = "nbdcopy 'nbd+unix:///?socket=socket' copy && e2fsck -fn copy && e2fsck -fn disk.raw && \
+                debugfs -R 'cat /written' copy && debugfs -R 'cat /written' disk.raw";
+    let written = host("sh", &["-c", copy], dir.path());
+    assert!(written.ends_with("from vda\nfrom vdb\n"), "{written}");
+    servers.into_iter().for_each(end);
+    assert!(!dir.path().join("tree/written").exists());
+}
+
+#[test]
+fn by_the_kernels_own_nbd_client() {
+    let dir = scratch();
+    tree(dir.path());
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let server = serve(dir.path(), &["nbd", "--tcp", &port, "--name", "src"]);
+    assert!(within(LONG, || std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_ok()));
+    // 10.0.2.2 is the host in a guest's network.
+    let script = format!(
+        "set -e; modprobe nbd; nbd-client 10.0.2.2 {port} /dev/nbd0 -N src > /dev/null; mkdir /tmp/mnt
+         mount -t ext4 /dev/nbd0 /tmp/mnt; cd /tmp/mnt; find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum
+         head -c 3000000 /dev/urandom > new; sync; sha256sum < new; rm -r sub; fstrim .; cd /
+         umount /tmp/mnt; e2fsck -fn /dev/nbd0 > /dev/null 2>&1; echo clean; nbd-client -d /dev/nbd0 > /dev/null"
+    );
+    let output = run_script(dir.path(), &["--net"], &script, b"");
+    assert_status(&output, 0);
+    let (sum, said) = (host("sh", &["-c", SUM], dir.path()), stdout(&output));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!((lines[0], lines[2]), (sum.trim_end(), "clean"));
+    // Another client sees what the guest's kernel has written.
+    let copy = format!("nbdcopy nbd://127.0.0.1:{port} copy; debugfs -R 'cat /new' copy 2> /dev/null | sha256sum");
+    assert_eq!(host("sh", &["-c", &copy], dir.path()).trim_end(), lines[1]);
+    end(server);
+}
