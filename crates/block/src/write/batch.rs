@@ -106,6 +106,10 @@ impl<I: Iterator<Item = Placed>> Batches<I> {
             filled = placed.at + placed.part.length();
             parts.push(placed);
         }
+        if parts.is_empty() {
+            // The next part starts beyond the buffer's end: a gap too small for a hole lies across it.
+            filled = end;
+        }
         self.end = filled;
         Batch::Gathered { at, length: (filled - at) as usize, parts, files }
     }
@@ -140,6 +144,37 @@ impl<I: Iterator<Item = Placed>> Iterator for Batches<I> {
             Part::File { inode, offset, length } => Some(Batch::Long { at, inode, offset, length, files }),
             // Only files are long.
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parts of an archive leave gaps of up to 511 bytes, wherever they fall.
+    #[test]
+    fn batches_cover_the_image_once_wherever_small_gaps_fall() {
+        for (length, gap) in
+            [(100, 412), (513, 511), (4096, 1), (GATHER - 100, 412), (GATHER, 511), (3 * GATHER + 7, 505)]
+        {
+            for long in [1000, u64::MAX] {
+                let files = (0..40).map(|i| Placed {
+                    at: i * (length + gap),
+                    part: Part::File { inode: InodeId(i as u32), offset: 0, length },
+                });
+                let image = 40 * (length + gap) + 10_000;
+                let mut end = 0;
+                for batch in Batches::new(files, image, long) {
+                    let (at, covered) = match batch {
+                        Batch::Gathered { at, length, .. } => (at, length as u64),
+                        Batch::Long { at, length, .. } | Batch::Gap { at, length } => (at, length),
+                    };
+                    assert!(at == end && covered > 0, "{length}, {gap}: {covered} at {at}, expected {end}");
+                    end = at + covered;
+                }
+                assert_eq!(end, image);
+            }
         }
     }
 }
