@@ -68,10 +68,11 @@ impl BlockDevice for Disk {
     }
 }
 
+/// The mount goes before the directory that it is in.
 struct Rig {
+    mount: Mount,
     _dir: tempfile::TempDir,
     image: PathBuf,
-    mount: Mount,
     pending: Arc<Pending<Disk>>,
     stop: StopHandle,
     session: JoinHandle<Result<(), SessionError>>,
@@ -100,7 +101,7 @@ fn rig(on_file: bool) -> Option<Rig> {
     let files = ImageFile::new(Arc::clone(&pending), name, false, stop.clone());
     let session = Session::new(device, Arc::new(files), SessionOptions::default());
     let session = thread::spawn(move || session.run());
-    Some(Rig { _dir: dir, image, mount, pending, stop, session })
+    Some(Rig { mount, _dir: dir, image, pending, stop, session })
 }
 
 fn ended(child: &mut Child) -> Option<std::process::ExitStatus> {
@@ -122,9 +123,11 @@ fn stat(image: &Path) -> Child {
 fn whoever_waits_can_be_interrupted_or_sees_the_device() {
     for on_file in [true, false] {
         let Some(rig) = rig(on_file) else { return };
+        // Of two lookups of one name the kernel sends the first, and lets nothing interrupt the second meanwhile.
         let mut impatient = stat(&rig.image);
-        let patient = stat(&rig.image);
         thread::sleep(Duration::from_millis(300));
+        let patient = stat(&rig.image);
+        thread::sleep(Duration::from_millis(100));
         assert!(impatient.try_wait().unwrap().is_none(), "answered without a device");
         Command::new("kill").args(["-INT", &impatient.id().to_string()]).status().unwrap();
         let status = ended(&mut impatient).expect("it can be interrupted");

@@ -62,7 +62,7 @@ pub enum MountError {
     },
 }
 
-/// A mounted connection.
+/// A mounted connection. It is taken away when this is dropped.
 #[derive(Debug)]
 pub struct Mount {
     point: PathBuf,
@@ -112,6 +112,13 @@ impl Mount {
     /// Takes it away, whether it is in use or not.
     pub fn unmount(self) -> Result<Unmounted, MountError> {
         unmount_device(&self.point, self.device)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // After `unmount` it finds nothing to do, and nobody is left to be told.
+        let _ = unmount_device(&self.point, self.device);
     }
 }
 
