@@ -124,6 +124,31 @@ fn every_way_to_write_a_map_gives_the_same_bytes() {
     }
 }
 
+/// Parts as an archive has them: of any length, with gaps of less than a block between them, across every boundary.
+#[test]
+fn small_gaps_between_parts_are_zeros_wherever_they_fall() {
+    let dir = directory(&mut Random(3), &[1]);
+    let content = content(dir.path(), &scan(dir.path()));
+    let mut random = Random(11);
+    let (mut parts, mut at) = (Vec::new(), 0);
+    while at < 40 << 20 {
+        let length = 1 + random.below(200_000);
+        parts.push(Placed { at, part: Part::Bytes(vec![0xBB; length as usize]) });
+        at = (at + length).next_multiple_of(4096 - random.below(3) * 1024);
+    }
+    let mut expected = vec![0; at as usize];
+    for placed in &parts {
+        expected[placed.at as usize..][..placed.part.length() as usize].fill(0xBB);
+    }
+    let source = Source { map: None, content: &*content };
+    let memory = Memory(Mutex::new(vec![0xAA; at as usize]));
+    write_parts(parts.iter().cloned(), at, source, &memory, &(), 2).unwrap();
+    assert!(memory.0.into_inner().unwrap() == expected);
+    let mut piped = Vec::new();
+    stream_parts(parts.into_iter(), at, source, &mut piped, &()).unwrap();
+    assert!(piped == expected);
+}
+
 /// More than what is tried through the page cache and past it.
 #[test]
 fn a_large_image_is_the_same_past_the_page_cache() {

@@ -129,7 +129,7 @@ impl<I: Iterator<Item = Placed>> Work<'_, I> {
     }
 }
 
-/// Fills the buffer of a batch that starts at byte `at`; gives how many bytes of files are in it.
+/// Fills the buffer of a batch that starts at byte `at`, zeros where no part is; gives how many bytes of files are in it.
 pub(super) fn fill(parts: &[Placed], at: u64, source: &Source<'_>, buffer: &mut [u8]) -> Result<u64, WriteError> {
     let (mut content, mut end) = (0, 0);
     for placed in parts {
@@ -142,5 +142,6 @@ pub(super) fn fill(parts: &[Placed], at: u64, source: &Source<'_>, buffer: &mut 
             content += length;
         }
     }
+    buffer.get_mut(end..).unwrap_or_default().fill(0);
     Ok(content)
 }
