@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use inarch_block::{Content, Device, Origin, read_content};
-use inarch_format::ext4::{self, Ext4Image, Numbering, ReadOptions, open_image};
+use inarch_format::ext4::{self, Ext4Image, LostAndFound, Numbering, ReadOptions, open_image};
 use inarch_tree::compare::Lineage;
 use inarch_tree::{DataRange, FileType, InodeId, Timestamp, Tree};
 
@@ -52,7 +52,13 @@ impl KeptDisk {
         let base = run.base(tree.ordinal).load()?;
         let Reopened { tree: base, content: base_content, device, numbering } =
             reopen_kept(&tree.source(), base, &overlay, tree.ordinal)?;
-        let image = open_image(Arc::clone(&device) as _, &ReadOptions::default()).map_err(|error| {
+        // The host's own lost+found is one of its directories; that of the guest's file system is nobody's change.
+        let lost_and_found = match base.lookup(b"lost+found") {
+            Some(_) => LostAndFound::Keep,
+            None => LostAndFound::KeepIfUsed,
+        };
+        let options = ReadOptions { lost_and_found, ..ReadOptions::default() };
+        let image = open_image(Arc::clone(&device) as _, &options).map_err(|error| {
             let source: PathBuf = tree.source();
             JobError::Other(format!("the kept disk of {}: {error}", shown(&source)))
         })?;
