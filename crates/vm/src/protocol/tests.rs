@@ -106,6 +106,7 @@ fn the_agents_header_has_the_same_types() {
         ("OPEN_FILES", kind::OPEN_FILES),
         ("UMASK", kind::UMASK),
         ("CLEAN_SHUTDOWN", kind::CLEAN_SHUTDOWN),
+        ("SCRATCH", kind::SCRATCH),
         ("RUN", kind::RUN),
         ("STDIN", kind::STDIN),
         ("STDIN_END", kind::STDIN_END),
