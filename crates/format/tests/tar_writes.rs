@@ -15,7 +15,7 @@ use common::odd::odd_tree;
 use common::{attributes, builder, file, pattern};
 use inarch_block::{Content, read_content};
 use inarch_format::tar::{self, Tar};
-use inarch_format::{Compression, Format, ImageOptions, Layout, Opened, Piece};
+use inarch_format::{Compression, Format, ImageOptions, Layout, Opened, Piece, Stream};
 use inarch_tree::{Attributes, DataRange, FileType, InodeId, Tree};
 use proptest::prelude::*;
 
@@ -25,6 +25,19 @@ fn extract(locale: &str, program: &str, options: &[&str], archive: &Path, to: &P
     let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
     arguments.extend(["-xpf".as_ref(), archive.as_os_str(), "-C".as_ref(), to.as_os_str()]);
     run_in(locale, program, &arguments);
+}
+
+/// Writes an archive whose members' content is left to be holes.
+fn write_without_content(stream: &dyn Stream, path: &Path) {
+    let archive = File::create(path).unwrap();
+    archive.set_len(stream.length()).unwrap();
+    let mut at = 0;
+    for piece in stream.pieces() {
+        if let Piece::Bytes(bytes) = &piece {
+            archive.write_all_at(bytes, at).unwrap();
+        }
+        at += piece.length();
+    }
 }
 
 #[test]
@@ -96,17 +109,8 @@ fn sockets_are_left_out_and_odd_things_are_kept() {
     let planned = Tar.plan(&tree, &ImageOptions::default()).unwrap();
     assert_eq!(planned.notes, ["5socket: it is left out, as a tar has no sockets"]);
     let Layout::Stream(stream) = planned.layout else { panic!("an archive is a stream") };
-    // The content is left to be a hole of the archive.
     let path = scratch.path().join("odd.tar");
-    let archive = File::create(&path).unwrap();
-    archive.set_len(stream.length()).unwrap();
-    let mut at = 0;
-    for piece in stream.pieces() {
-        if let Piece::Bytes(bytes) = &piece {
-            archive.write_all_at(bytes, at).unwrap();
-        }
-        at += piece.length();
-    }
+    write_without_content(&*stream, &path);
     let opened = tar::open_file(File::open(&path).unwrap(), &path, scratch.path()).unwrap();
     assert_eq!(opened.notes, [""; 0]);
     for (id, inode) in tree.inodes() {
@@ -211,15 +215,7 @@ fn files_beyond_8_gib_have_their_size() {
     let tree = Arc::new(builder.finish().unwrap());
     let Layout::Stream(stream) = Tar.plan(&tree, &ImageOptions::default()).unwrap().layout else { panic!() };
     let path = scratch.path().join("huge.tar");
-    let archive = File::create(&path).unwrap();
-    archive.set_len(stream.length()).unwrap();
-    let mut at = 0;
-    for piece in stream.pieces() {
-        if let Piece::Bytes(bytes) = &piece {
-            archive.write_all_at(bytes, at).unwrap();
-        }
-        at += piece.length();
-    }
+    write_without_content(&*stream, &path);
     for program in ["tar", "bsdtar"] {
         let listing = run(program, &["--numeric-owner".as_ref(), "-tvf".as_ref(), path.as_os_str()]);
         assert!(listing.contains(" 9663676416 ") && listing.contains("3000000"), "{program}: {listing}");
