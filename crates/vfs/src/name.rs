@@ -1,0 +1,37 @@
+//! Names that come from a guest.
+
+use rustix::io::Errno;
+
+/// The longest name in a directory, in bytes (`NAME_MAX` of Linux's include/uapi/linux/limits.h).
+const NAME_MAX: usize = 255;
+
+/// Refuses what is not the name of one entry of a directory. Every layer that gives names to the host calls it, so that
+/// no wire can forget to.
+///
+/// # Errors
+/// `EINVAL` for an empty name, `.`, `..`, and one with a `/` or a NUL; `ENAMETOOLONG` above 255 bytes.
+pub fn check_name(name: &[u8]) -> Result<(), Errno> {
+    if name.len() > NAME_MAX {
+        return Err(Errno::NAMETOOLONG);
+    }
+    if matches!(name, b"" | b"." | b"..") || name.iter().any(|&byte| byte == b'/' || byte == 0) {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_component_is_a_name() {
+        for name in [&b"a"[..], b"...", b"..a", b"a\xff\n", &[b'x'; 255]] {
+            assert_eq!(check_name(name), Ok(()));
+        }
+        for name in [&b""[..], b".", b"..", b"/", b"/etc", b"a/b", b"a/", b"a\0", b"\0"] {
+            assert_eq!(check_name(name), Err(Errno::INVAL), "{name:?}");
+        }
+        assert_eq!(check_name(&[b'x'; 256]), Err(Errno::NAMETOOLONG));
+    }
+}
