@@ -50,6 +50,10 @@ pub trait FileSystem: Send + Sync + 'static {
     /// A client takes back `lookups` of the node. More than there were are as many as there were.
     fn forget(&self, node: NodeId, lookups: u64) {}
 
+    /// The client is gone, or starts anew: every lookup is taken back, and what is open is closed. Requests of its that
+    /// are still being executed may fail with `ESTALE` or `EBADF`.
+    fn disconnected(&self) {}
+
     /// A node's attributes.
     fn attributes(&self, context: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno>;
 
