@@ -4,21 +4,19 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use inarch_server::{Allocation, BlockDevice, Pending, StopHandle};
-use rustix::io::Errno;
-use vm_memory::VolatileSlice;
-
-use crate::file_system::{
-    Attributes, Context, DirectoryEntry, Entry, FileSystem, HandleId, NodeId, Opened, SetAttributes, Statistics,
+use inarch_tree::Timestamp;
+use inarch_vfs::{
+    Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened,
+    SetAttributes, SetTime, Statistics, WriteKind,
 };
-use crate::wire::open_flag;
-use crate::wire::reply::DirectoryList;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use vm_memory::VolatileSlice;
 
 const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 const PERMISSIONS: u32 = 0o7777;
-
-/// The part of open(2)'s flags that says whether to write (`O_ACCMODE`).
-const ACCESS_MODE: u32 = 3;
 
 /// lseek(2)'s `SEEK_DATA` and `SEEK_HOLE`.
 const SEEK_DATA: u32 = 3;
@@ -61,7 +59,7 @@ struct State {
     permissions: u32,
     uid: u32,
     gid: u32,
-    mtime: Duration,
+    mtime: Timestamp,
 }
 
 impl<D: BlockDevice> ImageFile<D> {
@@ -108,34 +106,42 @@ impl<D: BlockDevice> ImageFile<D> {
             inode: self.image().0,
             mode: REGULAR | state.permissions,
             links: 1,
-            uid: state.uid,
-            gid: state.gid,
             size: device.content_size(),
             blocks: self.data.get_or_init(|| count_data(device)).div_ceil(512),
             block_size: BEST_SIZE,
-            mtime: state.mtime,
-            valid: FOR_EVER,
+            ..self.common_attributes(&state)
         }
     }
 
     fn directory_attributes(&self) -> Attributes {
         let state = self.state();
+        Attributes { inode: NodeId::ROOT.0, mode: DIRECTORY | 0o755, links: 2, ..self.common_attributes(&state) }
+    }
+
+    /// What image and directory have in common.
+    fn common_attributes(&self, state: &State) -> Attributes {
         Attributes {
             inode: NodeId::ROOT.0,
-            mode: DIRECTORY | 0o755,
-            links: 2,
+            mode: 0,
+            links: 1,
             uid: state.uid,
             gid: state.gid,
+            device: 0,
+            size: 0,
+            blocks: 0,
             block_size: 4096,
+            atime: state.mtime,
             mtime: state.mtime,
+            ctime: state.mtime,
+            birth: None,
+            version: 0,
             valid: FOR_EVER,
-            ..Attributes::default()
         }
     }
 
     fn entry(&self, context: &Context<'_>) -> Result<Entry, Errno> {
         let attributes = self.image_attributes(&*self.device(context)?);
-        Ok(Entry { node: self.image(), attributes, valid: FOR_EVER })
+        Ok(Entry { node: self.image(), generation: 0, attributes, valid: FOR_EVER })
     }
 }
 
@@ -155,7 +161,13 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         }
     }
 
-    fn set_attributes(&self, context: &Context<'_>, node: NodeId, set: &SetAttributes) -> Result<Attributes, Errno> {
+    fn set_attributes(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        _handle: Option<HandleId>,
+        set: &SetAttributes,
+    ) -> Result<Attributes, Errno> {
         if node != self.image() {
             return Err(Errno::PERM);
         }
@@ -169,7 +181,11 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
             state.permissions = set.mode.map_or(state.permissions, |mode| mode & PERMISSIONS);
             state.uid = set.uid.unwrap_or(state.uid);
             state.gid = set.gid.unwrap_or(state.gid);
-            state.mtime = set.mtime.unwrap_or(state.mtime);
+            state.mtime = match set.mtime {
+                Some(SetTime::Now) => now(),
+                Some(SetTime::To(time)) => time,
+                None => state.mtime,
+            };
         }
         Ok(self.image_attributes(&device))
     }
@@ -177,11 +193,15 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
     fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
         self.check_image(node)?;
         let device = self.device(context)?;
-        if device.read_only() && flags & ACCESS_MODE != 0 {
+        let flags = OFlags::from_bits_retain(flags);
+        if device.read_only() && flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
             return Err(Errno::ROFS);
         }
-        let flags = open_flag::KEEP_CACHE | open_flag::PARALLEL_DIRECT_WRITES;
-        Ok(Opened { handle: HandleId(0), flags })
+        if flags.contains(OFlags::TRUNC) {
+            // A disk is as large as it is.
+            return Err(Errno::PERM);
+        }
+        Ok(Opened { handle: HandleId::default(), caching: Caching::Keep, parallel_direct_writes: true })
     }
 
     fn read(
@@ -190,14 +210,14 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         node: NodeId,
         _handle: HandleId,
         offset: u64,
-        out: &mut [u8],
+        out: &[VolatileSlice<'_>],
     ) -> Result<usize, Errno> {
         self.check_image(node)?;
         let device = self.device(context)?;
-        let left = device.content_size().saturating_sub(offset);
-        let length = left.min(out.len() as u64) as usize;
-        let out = out.get_mut(..length).unwrap_or_default();
-        device.read_at(offset, &[VolatileSlice::from(out)]).map_err(|error| errno(&error))?;
+        let (out, length) = cut(out, device.content_size().saturating_sub(offset));
+        if length > 0 {
+            device.read_at(offset, &out).map_err(|error| errno(&error))?;
+        }
         Ok(length)
     }
 
@@ -207,23 +227,21 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         node: NodeId,
         _handle: HandleId,
         offset: u64,
-        data: &[u8],
-    ) -> Result<u32, Errno> {
+        data: &[VolatileSlice<'_>],
+        _kind: WriteKind,
+    ) -> Result<usize, Errno> {
         self.check_image(node)?;
         let device = self.device(context)?;
-        let left = device.content_size().saturating_sub(offset);
-        let length = left.min(data.len() as u64) as usize;
-        if length == 0 && !data.is_empty() {
-            return Err(Errno::NOSPC);
+        let (within, length) = cut(data, device.content_size().saturating_sub(offset));
+        if length == 0 {
+            return if data.is_empty() { Ok(0) } else { Err(Errno::NOSPC) };
         }
-        // Requests are written from the memory that they were read into, which nothing else changes meanwhile.
-        let mut data = data.get(..length).unwrap_or_default().to_vec();
-        device.write_at(offset, &[VolatileSlice::from(&mut data[..])]).map_err(|error| errno(&error))?;
+        device.write_at(offset, &within).map_err(|error| errno(&error))?;
         self.state.lock().unwrap_or_else(PoisonError::into_inner).mtime = now();
-        Ok(length as u32)
+        Ok(length)
     }
 
-    fn fsync(&self, context: &Context<'_>, node: NodeId, _handle: HandleId) -> Result<(), Errno> {
+    fn fsync(&self, context: &Context<'_>, node: NodeId, _handle: HandleId, _data_only: bool) -> Result<(), Errno> {
         self.check_image(node)?;
         self.device(context)?.flush().map_err(|error| errno(&error))
     }
@@ -289,7 +307,7 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         node: NodeId,
         _handle: HandleId,
         offset: u64,
-        list: &mut DirectoryList<'_>,
+        sink: &mut dyn DirectorySink,
     ) -> Result<(), Errno> {
         let ImageName::In(own) = &self.name else { return Err(Errno::NOTDIR) };
         if node != NodeId::ROOT {
@@ -298,18 +316,19 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         let root = NodeId::ROOT.0;
         let entries = [(root, DIRECTORY, "."), (root, DIRECTORY, ".."), (self.image().0, REGULAR, own)];
         for (next, (inode, mode, name)) in (1..).zip(entries).skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
-            let entry = if list.is_plus() && mode == REGULAR { Some(self.entry(context)?) } else { None };
-            if !list.push(&DirectoryEntry { inode, next, mode, name: name.as_bytes(), entry }) {
+            let entry = if sink.wants_entries() && mode == REGULAR { Some(self.entry(context)?) } else { None };
+            if !sink.push(&DirectoryEntry { inode, next, mode, name: name.as_bytes(), entry }) {
                 break;
             }
         }
         Ok(())
     }
 
-    fn statistics(&self, context: &Context<'_>) -> Result<Statistics, Errno> {
+    fn statistics(&self, context: &Context<'_>, _node: NodeId) -> Result<Statistics, Errno> {
         const BLOCK: u32 = 4096;
         let size = self.device(context)?.content_size();
-        Ok(Statistics { block_size: BLOCK, blocks: size / u64::from(BLOCK), free_blocks: 0, files: 1 })
+        let blocks = size / u64::from(BLOCK);
+        Ok(Statistics { block_size: BLOCK, blocks, files: 1, name_max: 255, ..Statistics::default() })
     }
 
     fn interrupted(&self) {
@@ -329,8 +348,22 @@ fn count_data(device: &impl BlockDevice) -> u64 {
     data
 }
 
-fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+/// The first `length` bytes of `slices`, and how many those are.
+fn cut<'a>(slices: &[VolatileSlice<'a>], length: u64) -> (SmallVec<[VolatileSlice<'a>; 16]>, usize) {
+    let mut left = usize::try_from(length).unwrap_or(usize::MAX);
+    let parts = slices.iter().map_while(|slice| {
+        let count = left.min(slice.len());
+        left -= count;
+        slice.subslice(0, count).ok().filter(|part| !part.is_empty())
+    });
+    let parts: SmallVec<[VolatileSlice<'a>; 16]> = parts.collect();
+    let total = parts.iter().map(|part| part.len()).sum();
+    (parts, total)
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
 }
 
 fn errno(error: &std::io::Error) -> Errno {

@@ -1,22 +1,20 @@
-//! Files of ours in the host's file tree: a server for `/dev/fuse`, without libfuse.
+//! The FUSE protocol's server: what executes requests of a Linux kernel for files, whichever way they come.
 //!
 //! - [`wire`]: what the kernel's bytes mean; parsed and made there, without any system call.
-//! - [`Session`]: takes requests from `/dev/fuse` in several threads, has a [`FileSystem`] execute them, and answers.
+//! - [`Dispatcher`]: has a [`FileSystem`](inarch_vfs::FileSystem) execute a request and makes the answer, in pieces of
+//!   memory that a transport names. One transport is here, another one is the virtiofs device.
+//! - [`Session`]: takes requests from `/dev/fuse` in several threads, and sends the answers, without libfuse.
 //! - [`mount`]: puts a session somewhere in the file tree, by mount(2) or by fusermount3, and takes it away.
-//! - [`ImageFile`]: a [`FileSystem`] of one file, whose content is a device.
-//!
-//! A session knows nothing of any file system: others are further implementations of the trait.
+//! - [`ImageFile`]: a file system of one file, whose content is a device.
 
 #![deny(unsafe_code)]
 
-mod file_system;
+mod dispatch;
 mod image;
 pub mod mount;
 mod session;
 pub mod wire;
 
-pub use file_system::{
-    Attributes, Context, DirectoryEntry, Entry, FileSystem, HandleId, NodeId, Opened, SetAttributes, Statistics,
-};
+pub use dispatch::{ConnectionOptions, Dispatcher, MAX_DATA, MAX_MESSAGE, ReadDirPlus, Scratch};
 pub use image::{ImageFile, ImageName};
 pub use session::{Session, SessionError, SessionOptions};

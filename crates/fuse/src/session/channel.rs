@@ -1,13 +1,10 @@
 //! A descriptor of `/dev/fuse`: one thread's way to the kernel.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io::{Errno, read, writev};
-use zerocopy::IntoBytes;
-
-use crate::wire::structs::OutHeader;
+use rustix::io::{Errno, read, write};
 
 /// Where the kernel's requests come from.
 pub(crate) const DEVICE: &str = "/dev/fuse";
@@ -33,10 +30,10 @@ impl Channel {
     }
 
     /// Waits for the next request; nothing when the connection has ended.
-    pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
+    pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<&'b mut [u8]>> {
         loop {
             match read(&self.device, &mut *buffer) {
-                Ok(length) => return Ok(buffer.get(..length)),
+                Ok(length) => return Ok(buffer.get_mut(..length)),
                 // ENOENT: the request was interrupted before it could be read.
                 Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
                 // Unmounted, or aborted.
@@ -46,11 +43,10 @@ impl Channel {
         }
     }
 
-    /// Answers a request. An answer that nobody waits for any more is no error.
-    pub fn reply(&self, header: OutHeader, payload: &[u8]) -> io::Result<()> {
-        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(payload)];
+    /// Sends an answer, header and all. One that nobody waits for any more is no error.
+    pub fn reply(&self, answer: &[u8]) -> io::Result<()> {
         loop {
-            match writev(&self.device, &parts) {
+            match write(&self.device, answer) {
                 Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => return Ok(()),
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => return Err(errno.into()),

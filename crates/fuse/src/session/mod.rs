@@ -6,41 +6,21 @@
 //! 3. When the mount is gone, every thread's read ends with `ENODEV`.
 
 mod channel;
-mod dispatch;
-mod interrupts;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 
-use rustix::io::Errno;
-use zerocopy::IntoBytes;
+use inarch_vfs::FileSystem;
+use vm_memory::VolatileSlice;
 
 use channel::Channel;
 pub(crate) use channel::DEVICE;
-use dispatch::Worker;
-use interrupts::Interrupts;
 
-use crate::FileSystem;
-use crate::wire::request::{Operation, Request};
-use crate::wire::structs::InitOut;
-use crate::wire::{KERNEL_MINOR_VERSION, KERNEL_VERSION, MIN_READ_BUFFER, OLDEST_MINOR_VERSION, init_flag, reply};
-
-/// Most bytes of data in one request: 256 pages, the kernel's own limit unless it is raised (fs.fuse.max_pages_limit).
-pub(crate) const MAX_DATA: u32 = 1 << 20;
-
-const PAGE: u32 = 4096;
-
-/// What the kernel may do that we can take.
-const WANTED: u32 = init_flag::ASYNC_READ
-    | init_flag::BIG_WRITES
-    | init_flag::DO_READDIRPLUS
-    | init_flag::READDIRPLUS_AUTO
-    | init_flag::ASYNC_DIO
-    | init_flag::PARALLEL_DIROPS
-    | init_flag::MAX_PAGES
-    | init_flag::EXPLICIT_INVAL_DATA;
+use crate::dispatch::{Backings, ConnectionOptions, Dispatcher, MAX_DATA, MAX_MESSAGE, Scratch};
+use crate::wire::OLDEST_MINOR_VERSION;
+use crate::wire::structs::OutHeader;
 
 /// Why a session ended before it was unmounted.
 #[derive(Debug, thiserror::Error)]
@@ -55,9 +35,6 @@ pub enum SessionError {
         /// Its minor version.
         minor: u32,
     },
-    /// The first request was another one than `INIT`.
-    #[error("the kernel's first request is no INIT")]
-    NoInit,
     /// The device failed.
     #[error("{DEVICE}: {0}")]
     Device(#[from] io::Error),
@@ -68,28 +45,42 @@ pub enum SessionError {
 pub struct SessionOptions {
     /// Threads, at least 1. Requests that wait, for a device in the making or a slow disk, have one each.
     pub threads: usize,
-    /// Most requests of readahead and of direct I/O that the kernel has under way.
-    pub max_background: u16,
+    /// What is agreed on with the kernel.
+    pub connection: ConnectionOptions,
+    /// Let the kernel read and write [host files](FileSystem::host_file) itself, which takes `CAP_SYS_ADMIN`, a kernel
+    /// from 6.9 on, and no [writeback](ConnectionOptions::writeback); where one of them is missing, data goes through
+    /// the server. The number is how many file systems may lie over each other (`max_stack_depth`): with 1, the mount
+    /// may be a layer of an overlayfs; with 2, what is behind it may be one; with 0, data always goes through the server.
+    pub passthrough_depth: u32,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        SessionOptions { threads: (2 * processors).clamp(4, 16), max_background: 64 }
+        let threads = (2 * processors).clamp(4, 16);
+        SessionOptions { threads, connection: ConnectionOptions::default(), passthrough_depth: 0 }
     }
 }
 
 /// A mounted connection whose requests `F` executes.
 pub struct Session<F> {
     channel: Channel,
-    file_system: Arc<F>,
-    options: SessionOptions,
+    dispatcher: Dispatcher<F>,
+    threads: usize,
 }
 
 impl<F: FileSystem> Session<F> {
     /// A session on `device`, a mounted descriptor of `/dev/fuse`.
     pub fn new(device: OwnedFd, file_system: Arc<F>, options: SessionOptions) -> Session<F> {
-        Session { channel: Channel::new(device), file_system, options }
+        let threads = options.threads.max(1);
+        let mut dispatcher = Dispatcher::new(file_system, options.connection, threads);
+        // Without another descriptor data goes through the server.
+        if options.passthrough_depth > 0
+            && let Ok(device) = device.try_clone()
+        {
+            dispatcher = dispatcher.with_backings(Backings::new(device, options.passthrough_depth));
+        }
+        Session { channel: Channel::new(device), dispatcher, threads }
     }
 
     /// Serves until the mount is gone.
@@ -98,69 +89,69 @@ impl<F: FileSystem> Session<F> {
     /// The kernel cannot be spoken with, or the device fails. Requests that are not answered then fail when the last
     /// descriptor is closed, which is before this returns.
     pub fn run(self) -> Result<(), SessionError> {
-        let mut buffer = vec![0; MAX_DATA as usize + MIN_READ_BUFFER];
-        if !self.initialize(&mut buffer)? {
-            return Ok(());
+        let mut worker = Worker::new(&self.channel, &self.dispatcher, 0);
+        // Until there is an agreement, threads with descriptors of their own would be refused.
+        while !self.dispatcher.is_agreed() {
+            if !worker.serve_one()? {
+                return Ok(());
+            }
+            if let Some((major, minor)) = self.dispatcher.refused_version() {
+                return Err(SessionError::Version { major, minor });
+            }
         }
-        let interrupts = Interrupts::new(self.options.threads.max(1));
-        let file_system = &*self.file_system;
         thread::scope(|scope| {
             let mut others = Vec::new();
-            for (slot, interrupts) in interrupts.slots().skip(1) {
+            for number in 1..self.threads {
                 // With fewer descriptors there are fewer threads.
                 let Ok(channel) = self.channel.try_clone() else { break };
-                let run = move || {
-                    let buffer = vec![0; MAX_DATA as usize + MIN_READ_BUFFER];
-                    Worker { channel: &channel, file_system, slot, interrupts }.run(buffer)
-                };
+                let dispatcher = &self.dispatcher;
+                let run = move || Worker::new(&channel, dispatcher, number).run();
                 match thread::Builder::new().name("fuse".into()).spawn_scoped(scope, run) {
                     Ok(thread) => others.push(thread),
                     Err(_) => break,
                 }
             }
-            let first = match interrupts.slots().next() {
-                Some((slot, interrupts)) => {
-                    Worker { channel: &self.channel, file_system, slot, interrupts }.run(buffer)
-                }
-                None => Ok(()),
-            };
+            let first = worker.run();
             let others = others.into_iter().map(|thread| thread.join().unwrap_or(Ok(())));
             others.fold(first, Result::and)
         })?;
+        self.dispatcher.disconnect();
+        Ok(())
+    }
+}
+
+/// One thread of a session.
+struct Worker<'s, F> {
+    channel: &'s Channel,
+    dispatcher: &'s Dispatcher<F>,
+    number: usize,
+    message: Vec<u8>,
+    answer: Vec<u8>,
+    scratch: Scratch,
+}
+
+impl<'s, F: FileSystem> Worker<'s, F> {
+    fn new(channel: &'s Channel, dispatcher: &'s Dispatcher<F>, number: usize) -> Worker<'s, F> {
+        let answer = vec![0; MAX_DATA as usize + size_of::<OutHeader>()];
+        Worker { channel, dispatcher, number, message: vec![0; MAX_MESSAGE], answer, scratch: Scratch::default() }
+    }
+
+    /// Serves until the connection ends.
+    fn run(mut self) -> io::Result<()> {
+        while self.serve_one()? {}
         Ok(())
     }
 
-    /// Answers `INIT`; false if there is no mount any more.
-    fn initialize(&self, buffer: &mut [u8]) -> Result<bool, SessionError> {
-        loop {
-            let Some(message) = self.channel.receive(buffer)? else { return Ok(false) };
-            let Ok(Request { header, operation: Operation::Init(asked) }) = Request::parse(message) else {
-                return Err(SessionError::NoInit);
-            };
-            let (major, minor) = (asked.major, asked.minor);
-            if major < KERNEL_VERSION || major == KERNEL_VERSION && minor < OLDEST_MINOR_VERSION {
-                self.channel.reply(reply::error(header.unique, Errno::PROTO), &[])?;
-                return Err(SessionError::Version { major, minor });
-            }
-            let mut answer = InitOut { major: KERNEL_VERSION, minor: KERNEL_MINOR_VERSION, ..InitOut::default() };
-            if major == KERNEL_VERSION {
-                let background = self.options.max_background;
-                answer = InitOut {
-                    max_readahead: asked.max_readahead,
-                    flags: asked.flags & WANTED,
-                    max_background: background,
-                    congestion_threshold: background - background / 4,
-                    max_write: MAX_DATA,
-                    time_gran: 1,
-                    max_pages: (MAX_DATA / PAGE) as u16,
-                    ..answer
-                };
-            }
-            self.channel.reply(reply::success(header.unique, size_of::<InitOut>()), answer.as_bytes())?;
-            if major == KERNEL_VERSION {
-                return Ok(true);
-            }
-            // A newer kernel tries again with our version.
+    /// Serves the next request; false when the connection has ended.
+    fn serve_one(&mut self) -> io::Result<bool> {
+        let Some(message) = self.channel.receive(&mut self.message)? else { return Ok(false) };
+        let message = [VolatileSlice::from(message)];
+        let out = [VolatileSlice::from(&mut self.answer[..])];
+        let length = self.dispatcher.execute(self.number, &message, &out, &mut self.scratch);
+        match self.answer.get(..length) {
+            Some(answer) if length > 0 => self.channel.reply(answer)?,
+            _ => {}
         }
+        Ok(true)
     }
 }

@@ -2,10 +2,20 @@
 
 use std::time::Duration;
 
+use inarch_tree::Timestamp;
+use inarch_vfs::{Attributes, DirectoryEntry, DirectorySink, Entry, Lock, LockKind, Statistics};
+use rustix::fs::{major, makedev, minor};
+use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::structs::{Attr, AttrOut, Dirent, EntryOut, OpenOut, OutHeader, StatFsOut};
-use crate::file_system::{Attributes, DirectoryEntry, Entry, Opened, Statistics};
+use super::structs::{Attr, AttrOut, Dirent, EntryOut, FileLock, OutHeader, StatFsOut, Statx, StatxOut, SxTime};
+
+/// `STATX_BASIC_STATS` and `STATX_BTIME` of Linux's include/uapi/linux/stat.h.
+const STATX_BASIC_STATS: u32 = 0x7ff;
+const STATX_BTIME: u32 = 0x800;
+
+/// The last byte of a lock without an end, as the kernel has it (`OFFSET_MAX`).
+const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// The header of an answer with so many bytes behind it.
 pub fn success(unique: u64, length: usize) -> OutHeader {
@@ -15,7 +25,7 @@ pub fn success(unique: u64, length: usize) -> OutHeader {
 }
 
 /// An answer that is an error.
-pub fn error(unique: u64, errno: rustix::io::Errno) -> OutHeader {
+pub fn error(unique: u64, errno: Errno) -> OutHeader {
     OutHeader { len: size_of::<OutHeader>() as u32, error: -errno.raw_os_error(), unique }
 }
 
@@ -25,13 +35,38 @@ pub fn attributes(attributes: &Attributes) -> AttrOut {
     AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: attr(attributes) }
 }
 
-/// The answer to `LOOKUP`.
+/// The answer to `STATX`.
+pub fn statx(attributes: &Attributes) -> StatxOut {
+    let (attr_valid, attr_valid_nsec) = seconds(attributes.valid);
+    let time = |time: Timestamp| SxTime { tv_sec: time.seconds, tv_nsec: time.nanoseconds, reserved: 0 };
+    let stat = Statx {
+        mask: STATX_BASIC_STATS | attributes.birth.map_or(0, |_| STATX_BTIME),
+        blksize: attributes.block_size,
+        nlink: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        mode: attributes.mode as u16,
+        ino: attributes.inode,
+        size: attributes.size,
+        blocks: attributes.blocks,
+        atime: time(attributes.atime),
+        btime: attributes.birth.map(time).unwrap_or_default(),
+        ctime: time(attributes.ctime),
+        mtime: time(attributes.mtime),
+        rdev_major: major(attributes.device),
+        rdev_minor: minor(attributes.device),
+        ..Statx::default()
+    };
+    StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() }
+}
+
+/// The answer to `LOOKUP` and to what makes a node.
 pub fn entry(entry: &Entry) -> EntryOut {
     let (entry_valid, entry_valid_nsec) = seconds(entry.valid);
     let (attr_valid, attr_valid_nsec) = seconds(entry.attributes.valid);
     EntryOut {
         nodeid: entry.node.0,
-        generation: 0,
+        generation: entry.generation,
         entry_valid,
         attr_valid,
         entry_valid_nsec,
@@ -40,9 +75,10 @@ pub fn entry(entry: &Entry) -> EntryOut {
     }
 }
 
-/// The answer to `OPEN` and `OPENDIR`.
-pub fn opened(opened: &Opened) -> OpenOut {
-    OpenOut { fh: opened.handle.0, open_flags: opened.flags, padding: 0 }
+/// The answer to the `LOOKUP` of a name that is not there, and will not be for so long.
+pub fn absence(valid: Duration) -> EntryOut {
+    let (entry_valid, entry_valid_nsec) = seconds(valid);
+    EntryOut { entry_valid, entry_valid_nsec, ..EntryOut::default() }
 }
 
 /// The answer to `STATFS`.
@@ -50,33 +86,71 @@ pub fn statistics(statistics: &Statistics) -> StatFsOut {
     StatFsOut {
         blocks: statistics.blocks,
         bfree: statistics.free_blocks,
-        bavail: statistics.free_blocks,
+        bavail: statistics.available_blocks,
         files: statistics.files,
-        ffree: 0,
+        ffree: statistics.free_files,
         bsize: statistics.block_size,
-        namelen: 255,
+        namelen: statistics.name_max,
         frsize: statistics.block_size,
         ..StatFsOut::default()
     }
 }
 
+/// A lock of the kernel's.
+///
+/// # Errors
+/// `EINVAL` if it is of no known kind.
+pub fn to_lock(lock: &FileLock, whole_file: bool) -> Result<Lock, Errno> {
+    let kind = match lock.kind {
+        0 => LockKind::Shared,
+        1 => LockKind::Exclusive,
+        2 => LockKind::None,
+        _ => return Err(Errno::INVAL),
+    };
+    let end = if lock.end >= OFFSET_MAX { u64::MAX } else { lock.end };
+    Ok(Lock { kind, start: lock.start, end, pid: lock.pid, whole_file })
+}
+
+/// The answer to `GETLK`: what stands against a lock, if anything does.
+pub fn from_lock(lock: Option<Lock>) -> FileLock {
+    const UNLOCKED: u32 = 2;
+    let Some(lock) = lock else { return FileLock { kind: UNLOCKED, ..FileLock::default() } };
+    let kind = match lock.kind {
+        LockKind::Shared => 0,
+        LockKind::Exclusive => 1,
+        LockKind::None => UNLOCKED,
+    };
+    FileLock { start: lock.start, end: lock.end.min(OFFSET_MAX), kind, pid: lock.pid }
+}
+
+/// A device number as makedev(3) gives it, of one as it is in requests (`new_decode_dev` of Linux's
+/// include/linux/kdev_t.h).
+pub fn to_device(device: u32) -> u64 {
+    makedev((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00))
+}
+
+/// The other way (`new_encode_dev`); the kernel has 20 bits for the minor number.
+fn from_device(device: u64) -> u32 {
+    let (major, minor) = (major(device), minor(device));
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
 fn attr(attributes: &Attributes) -> Attr {
-    let (mtime, mtimensec) = seconds(attributes.mtime);
     Attr {
         ino: attributes.inode,
         size: attributes.size,
         blocks: attributes.blocks,
-        atime: mtime,
-        mtime,
-        ctime: mtime,
-        atimensec: mtimensec,
-        mtimensec,
-        ctimensec: mtimensec,
+        atime: attributes.atime.seconds as u64,
+        mtime: attributes.mtime.seconds as u64,
+        ctime: attributes.ctime.seconds as u64,
+        atimensec: attributes.atime.nanoseconds,
+        mtimensec: attributes.mtime.nanoseconds,
+        ctimensec: attributes.ctime.nanoseconds,
         mode: attributes.mode,
         nlink: attributes.links,
         uid: attributes.uid,
         gid: attributes.gid,
-        rdev: 0,
+        rdev: from_device(attributes.device),
         blksize: attributes.block_size,
         flags: 0,
     }
@@ -86,7 +160,7 @@ fn seconds(duration: Duration) -> (u64, u32) {
     (duration.as_secs(), duration.subsec_nanos())
 }
 
-/// Takes the entries of a directory until the kernel's buffer is full.
+/// The entries of a directory, until the kernel's buffer is full.
 pub struct DirectoryList<'b> {
     buffer: &'b mut Vec<u8>,
     /// Bytes that the kernel takes.
@@ -102,14 +176,26 @@ impl<'b> DirectoryList<'b> {
         DirectoryList { buffer, limit, plus }
     }
 
-    /// Whether entries must have their attributes with them.
-    pub fn is_plus(&self) -> bool {
+    /// Where the list ends with one more entry, if there is room for it.
+    fn end_with(&self, name: usize) -> Option<usize> {
+        let plus = if self.plus { size_of::<EntryOut>() } else { 0 };
+        let length = (plus + size_of::<Dirent>()).checked_add(name)?.checked_next_multiple_of(8)?;
+        self.buffer.len().checked_add(length).filter(|end| *end <= self.limit)
+    }
+}
+
+impl DirectorySink for DirectoryList<'_> {
+    fn wants_entries(&self) -> bool {
         self.plus
     }
 
-    /// Adds an entry; false if there is no room for it, nor for any further one.
-    pub fn push(&mut self, directory_entry: &DirectoryEntry<'_>) -> bool {
+    fn has_room(&self, name: usize) -> bool {
+        self.end_with(name).is_some()
+    }
+
+    fn push(&mut self, directory_entry: &DirectoryEntry<'_>) -> bool {
         let name = directory_entry.name;
+        let Some(end) = self.end_with(name.len()) else { return false };
         let dirent = Dirent {
             ino: directory_entry.inode,
             off: directory_entry.next,
@@ -117,12 +203,6 @@ impl<'b> DirectoryList<'b> {
             // As in struct dirent: the file type bits of a mode, shifted.
             kind: (directory_entry.mode >> 12) & 0xf,
         };
-        let plus = if self.plus { size_of::<EntryOut>() } else { 0 };
-        let length = (plus + size_of::<Dirent>() + name.len()).next_multiple_of(8);
-        if self.buffer.len().saturating_add(length) > self.limit {
-            return false;
-        }
-        let end = self.buffer.len() + length;
         if self.plus {
             // A node number of 0 means that there is no lookup with it.
             let out = directory_entry.entry.as_ref().map(entry).unwrap_or_default();
@@ -145,12 +225,30 @@ mod tests {
         let mut buffer = Vec::new();
         let mut list = DirectoryList::new(&mut buffer, 100, false);
         assert!(list.push(&entry) && list.push(&entry));
-        assert!(!list.push(&entry));
+        assert!(!list.has_room(entry.name.len()) && !list.push(&entry));
         assert_eq!(buffer.len(), 2 * 40);
         assert_eq!(buffer[16..24], [9, 0, 0, 0, 8, 0, 0, 0]);
         assert_eq!(buffer[24..40], *b"disk.raw2\0\0\0\0\0\0\0");
         let mut list = DirectoryList::new(&mut buffer, 168, true);
+        assert!(list.has_room(16) && !list.has_room(17));
         assert!(list.push(&entry) && !list.push(&entry));
         assert_eq!(buffer.len(), 168);
+    }
+
+    #[test]
+    fn device_numbers_survive_the_way_there_and_back() {
+        for (major, minor) in [(1, 3), (8, 0x1_2345), (0xfff, 0xf_ffff), (0, 0xff)] {
+            let device = makedev(major, minor);
+            assert_eq!(to_device(from_device(device)), device, "{major}:{minor}");
+        }
+    }
+
+    #[test]
+    fn a_lock_to_the_end_of_all_files_stays_one() {
+        let asked = FileLock { start: 5, end: OFFSET_MAX, kind: 1, pid: 9 };
+        let lock = to_lock(&asked, false).unwrap();
+        assert_eq!((lock.kind, lock.end), (LockKind::Exclusive, u64::MAX));
+        assert_eq!(from_lock(Some(lock)).end, OFFSET_MAX);
+        assert!(to_lock(&FileLock { kind: 3, ..asked }, false).is_err());
     }
 }

@@ -81,7 +81,9 @@ structures! {
         max_pages: u16,
         map_alignment: u16,
         flags2: u32,
-        unused: [u32; 7],
+        max_stack_depth: u32,
+        request_timeout: u16,
+        unused: [u16; 11],
     }
 
     /// The answer to `LOOKUP`.
@@ -157,7 +159,46 @@ structures! {
     OpenOut {
         fh: u64,
         open_flags: u32,
+        backing_id: i32,
+    }
+
+    /// `CREATE` and `TMPFILE`; the name follows.
+    CreateIn {
+        flags: u32,
+        mode: u32,
+        umask: u32,
+        open_flags: u32,
+    }
+
+    /// `MKNOD`; the name follows.
+    MknodIn {
+        mode: u32,
+        rdev: u32,
+        umask: u32,
         padding: u32,
+    }
+
+    /// `MKDIR`; the name follows.
+    MkdirIn {
+        mode: u32,
+        umask: u32,
+    }
+
+    /// `RENAME`; the old name and the new one follow.
+    RenameIn {
+        newdir: u64,
+    }
+
+    /// `RENAME2`; the old name and the new one follow.
+    Rename2In {
+        newdir: u64,
+        flags: u32,
+        padding: u32,
+    }
+
+    /// `LINK`; the name follows.
+    LinkIn {
+        oldnodeid: u64,
     }
 
     /// `READ`, `READDIR` and `READDIRPLUS`.
@@ -196,7 +237,133 @@ structures! {
         lock_owner: u64,
     }
 
-    /// `FSYNC`.
+    /// `FLUSH`.
+    FlushIn {
+        fh: u64,
+        unused: u32,
+        padding: u32,
+        lock_owner: u64,
+    }
+
+    /// `SETXATTR` as it is without the flag `SETXATTR_EXT`; name and value follow.
+    SetXattrIn {
+        size: u32,
+        flags: u32,
+    }
+
+    /// What follows that with the flag, before name and value.
+    SetXattrExtIn {
+        setxattr_flags: u32,
+        padding: u32,
+    }
+
+    /// `GETXATTR`, whose name follows, and `LISTXATTR`.
+    GetXattrIn {
+        size: u32,
+        padding: u32,
+    }
+
+    /// The answer to them where only the size is asked for.
+    GetXattrOut {
+        size: u32,
+        padding: u32,
+    }
+
+    /// A lock.
+    FileLock {
+        start: u64,
+        end: u64,
+        kind: u32,
+        pid: u32,
+    }
+
+    /// `GETLK`, `SETLK` and `SETLKW`.
+    LkIn {
+        fh: u64,
+        owner: u64,
+        lk: FileLock,
+        lk_flags: u32,
+        padding: u32,
+    }
+
+    /// The answer to `GETLK`.
+    LkOut {
+        lk: FileLock,
+    }
+
+    /// `COPY_FILE_RANGE` and `COPY_FILE_RANGE_64`.
+    CopyFileRangeIn {
+        fh_in: u64,
+        off_in: u64,
+        nodeid_out: u64,
+        fh_out: u64,
+        off_out: u64,
+        len: u64,
+        flags: u64,
+    }
+
+    /// The answer to `COPY_FILE_RANGE_64`.
+    CopyFileRangeOut {
+        bytes_copied: u64,
+    }
+
+    /// `STATX`.
+    StatxIn {
+        getattr_flags: u32,
+        reserved: u32,
+        fh: u64,
+        sx_flags: u32,
+        sx_mask: u32,
+    }
+
+    /// A time in the answer to `STATX`.
+    SxTime {
+        tv_sec: i64,
+        tv_nsec: u32,
+        reserved: i32,
+    }
+
+    /// Attributes in the answer to `STATX`.
+    Statx {
+        mask: u32,
+        blksize: u32,
+        attributes: u64,
+        nlink: u32,
+        uid: u32,
+        gid: u32,
+        mode: u16,
+        spare0: u16,
+        ino: u64,
+        size: u64,
+        blocks: u64,
+        attributes_mask: u64,
+        atime: SxTime,
+        btime: SxTime,
+        ctime: SxTime,
+        mtime: SxTime,
+        rdev_major: u32,
+        rdev_minor: u32,
+        dev_major: u32,
+        dev_minor: u32,
+        spare2: [u64; 14],
+    }
+
+    /// The answer to `STATX`.
+    StatxOut {
+        attr_valid: u64,
+        attr_valid_nsec: u32,
+        flags: u32,
+        spare: [u64; 2],
+        stat: Statx,
+    }
+
+    /// What extensions at the end of a request begin with.
+    ExtHeader {
+        size: u32,
+        kind: u32,
+    }
+
+    /// `FSYNC` and `FSYNCDIR`.
     FsyncIn {
         fh: u64,
         fsync_flags: u32,
@@ -285,5 +452,22 @@ mod tests {
         assert_eq!(size_of::<LseekOut>(), 8);
         assert_eq!(size_of::<StatFsOut>(), 80);
         assert_eq!(size_of::<Dirent>(), 24);
+        assert_eq!(size_of::<CreateIn>(), 16);
+        assert_eq!(size_of::<MknodIn>(), 16);
+        assert_eq!(size_of::<MkdirIn>(), 8);
+        assert_eq!(size_of::<RenameIn>(), 8);
+        assert_eq!(size_of::<Rename2In>(), 16);
+        assert_eq!(size_of::<LinkIn>(), 8);
+        assert_eq!(size_of::<FlushIn>(), 24);
+        assert_eq!(size_of::<SetXattrIn>() + size_of::<SetXattrExtIn>(), 16);
+        assert_eq!(size_of::<GetXattrIn>(), 8);
+        assert_eq!(size_of::<GetXattrOut>(), 8);
+        assert_eq!(size_of::<LkIn>(), 48);
+        assert_eq!(size_of::<LkOut>(), 24);
+        assert_eq!(size_of::<CopyFileRangeIn>(), 56);
+        assert_eq!(size_of::<CopyFileRangeOut>(), 8);
+        assert_eq!(size_of::<StatxIn>(), 24);
+        assert_eq!(size_of::<StatxOut>(), 288);
+        assert_eq!(size_of::<ExtHeader>(), 8);
     }
 }

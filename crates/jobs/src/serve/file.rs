@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use inarch_fuse::mount::{Mount, MountError, Unmounted};
-use inarch_fuse::{ImageFile, ImageName, Session, SessionOptions};
+use inarch_fuse::{ConnectionOptions, ImageFile, ImageName, Session, SessionOptions};
 use inarch_vm::machine::raw_file_arguments;
 use inarch_vm::qemu::shell_word;
 
@@ -53,7 +53,8 @@ pub fn serve(request: &FileRequest) -> Result<(), JobError> {
     let mut guard = Guard::of_mount(&mount, point.is_ours)?;
     let making = Making::start(&request.tree, &stop);
     let image = ImageFile::new(making.pending(), point.name(), request.tree.read_only(), stop.clone());
-    let session = Session::new(device, Arc::new(image), SessionOptions::default());
+    let connection = ConnectionOptions { exclusive: true, ..ConnectionOptions::default() };
+    let session = Session::new(device, Arc::new(image), SessionOptions { connection, ..SessionOptions::default() });
     let at_end = stop.clone();
     let session = thread::spawn(move || {
         let ended = session.run();

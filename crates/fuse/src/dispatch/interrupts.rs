@@ -38,9 +38,9 @@ impl Interrupts {
         Interrupts { slots: (0..threads).map(|_| Slot::default()).collect() }
     }
 
-    /// Each thread's slot, and all of them.
-    pub fn slots(&self) -> impl Iterator<Item = (&Slot, &Interrupts)> {
-        self.slots.iter().map(move |slot| (slot, self))
+    /// A thread's slot; there is none for more threads than were announced.
+    pub fn slot(&self, thread: usize) -> Option<&Slot> {
+        self.slots.get(thread)
     }
 
     /// Nobody waits for this request any more. One that has been answered is none.

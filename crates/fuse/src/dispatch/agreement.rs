@@ -1,0 +1,199 @@
+//! What kernel and server agree on at the start of a connection.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+
+use super::MAX_DATA;
+use crate::wire::structs::{InitIn, InitOut};
+use crate::wire::{KERNEL_MINOR_VERSION, KERNEL_VERSION, OLDEST_MINOR_VERSION, init_flag};
+
+const PAGE: u32 = 4096;
+
+/// Says, in the flags, that there is an agreement (`FUSE_INIT_RESERVED`, which no kernel uses as a flag).
+const AGREED: u64 = 1 << 31;
+
+/// Whether directories are read with the attributes of what is in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadDirPlus {
+    /// No: names and types.
+    Never,
+    /// Where the kernel sees that the attributes are wanted.
+    Auto,
+    /// Always.
+    Always,
+}
+
+/// What a connection offers beyond what every one does.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionOptions {
+    /// How directories are read.
+    pub readdirplus: ReadDirPlus,
+    /// Writes stay in the client's cache for a while. Only for a client that alone writes.
+    pub writeback: bool,
+    /// Nobody but the client changes the tree: pages that it has stay when it sees other attributes.
+    pub exclusive: bool,
+    /// Locks are kept by the file system, so that clients see each other's; else each client keeps its own.
+    pub locks: bool,
+    /// The file system is told of each close(2). Without locks that it keeps, few need it.
+    pub flush: bool,
+    /// Targets of symbolic links are cached until the node is forgotten.
+    pub cache_symlinks: bool,
+    /// The client's kernel enforces access control lists.
+    pub posix_acl: bool,
+    /// The file system clears set-user-id, set-group-id and capabilities where it is told to, which saves the client
+    /// from looking for them before each write.
+    pub kill_privileges: bool,
+    /// Most requests of readahead and of direct I/O under way.
+    pub max_background: u16,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> Self {
+        ConnectionOptions {
+            readdirplus: ReadDirPlus::Auto,
+            writeback: false,
+            exclusive: false,
+            locks: false,
+            flush: false,
+            cache_symlinks: false,
+            posix_acl: false,
+            kill_privileges: false,
+            max_background: 64,
+        }
+    }
+}
+
+impl ConnectionOptions {
+    /// The flags that are wanted.
+    fn flags(&self, passthrough: bool) -> u64 {
+        const ALWAYS: u64 = init_flag::ASYNC_READ
+            | init_flag::ATOMIC_O_TRUNC
+            | init_flag::BIG_WRITES
+            | init_flag::DONT_MASK
+            | init_flag::ASYNC_DIO
+            | init_flag::PARALLEL_DIROPS
+            | init_flag::MAX_PAGES
+            | init_flag::SETXATTR_EXT
+            | init_flag::INIT_EXT
+            | init_flag::CREATE_SUPP_GROUP
+            | init_flag::DIRECT_IO_ALLOW_MMAP;
+        let wanted = [
+            (self.readdirplus != ReadDirPlus::Never, init_flag::DO_READDIRPLUS),
+            (self.readdirplus == ReadDirPlus::Auto, init_flag::READDIRPLUS_AUTO),
+            (self.writeback, init_flag::WRITEBACK_CACHE),
+            (self.exclusive, init_flag::EXPLICIT_INVAL_DATA),
+            (!self.exclusive, init_flag::AUTO_INVAL_DATA),
+            (self.locks, init_flag::POSIX_LOCKS | init_flag::FLOCK_LOCKS),
+            (self.cache_symlinks, init_flag::CACHE_SYMLINKS),
+            (self.posix_acl, init_flag::POSIX_ACL),
+            (self.kill_privileges, init_flag::HANDLE_KILLPRIV_V2),
+            // The kernel has one or the other.
+            (passthrough && !self.writeback, init_flag::PASSTHROUGH),
+        ];
+        wanted.iter().filter(|(wanted, _)| *wanted).fold(ALWAYS, |flags, (_, flag)| flags | flag)
+    }
+}
+
+/// What was agreed on, if anything was.
+#[derive(Debug, Default)]
+pub struct Agreement {
+    flags: AtomicU64,
+    /// The version of a kernel that cannot be spoken with: major and minor, 32 bits each.
+    refused: AtomicU64,
+}
+
+impl Agreement {
+    /// The flags that both sides have; `None` before the start.
+    pub fn flags(&self) -> Option<u64> {
+        let flags = self.flags.load(Ordering::Acquire);
+        (flags & AGREED != 0).then_some(flags)
+    }
+
+    /// The version, major and minor, of a kernel that is too old.
+    pub fn refused(&self) -> Option<(u32, u32)> {
+        let refused = self.refused.load(Ordering::Acquire);
+        (refused != 0).then_some(((refused >> 32) as u32, refused as u32))
+    }
+
+    /// The connection starts anew with the next `INIT`.
+    pub fn end(&self) {
+        self.flags.store(0, Ordering::Release);
+    }
+
+    /// Agrees with what the kernel says, or tells it another version, with which it will try again. A kernel that is to
+    /// pass reads and writes through needs `stack_depth`, 1 or 2: how many file systems may lie over each other; 0
+    /// otherwise.
+    ///
+    /// # Errors
+    /// `EPROTO` if the kernel is too old.
+    pub fn agree(&self, asked: &InitIn, options: &ConnectionOptions, stack_depth: u32) -> Result<InitOut, Errno> {
+        let (major, minor) = (asked.major, asked.minor);
+        if major < KERNEL_VERSION || major == KERNEL_VERSION && minor < OLDEST_MINOR_VERSION {
+            self.refused.store(u64::from(major) << 32 | u64::from(minor), Ordering::Release);
+            return Err(Errno::PROTO);
+        }
+        let answer = InitOut { major: KERNEL_VERSION, minor: KERNEL_MINOR_VERSION, ..InitOut::default() };
+        if major > KERNEL_VERSION {
+            return Ok(answer);
+        }
+        let extended = u64::from(asked.flags) & init_flag::INIT_EXT != 0;
+        let offered = u64::from(asked.flags) | if extended { u64::from(asked.flags2) << 32 } else { 0 };
+        let flags = offered & options.flags(stack_depth > 0) & !AGREED;
+        self.flags.store(flags | AGREED, Ordering::Release);
+        let background = options.max_background;
+        Ok(InitOut {
+            max_readahead: asked.max_readahead,
+            flags: flags as u32,
+            flags2: (flags >> 32) as u32,
+            max_background: background,
+            congestion_threshold: background - background / 4,
+            max_write: MAX_DATA,
+            time_gran: 1,
+            max_pages: (MAX_DATA / PAGE) as u16,
+            max_stack_depth: if flags & init_flag::PASSTHROUGH != 0 { stack_depth } else { 0 },
+            ..answer
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(major: u32, minor: u32) -> InitIn {
+        InitIn { major, minor, flags: u32::MAX, flags2: u32::MAX, ..InitIn::default() }
+    }
+
+    #[test]
+    fn only_what_both_sides_have_is_agreed_on() {
+        let agreement = Agreement::default();
+        assert_eq!(agreement.flags(), None);
+        let options = ConnectionOptions::default();
+        let few = InitIn { flags: 1, flags2: u32::MAX, ..asked(7, 31) };
+        let answer = agreement.agree(&few, &options, 1).unwrap();
+        assert_eq!((answer.flags, answer.flags2, answer.max_stack_depth), (1, 0, 0));
+        let answer = agreement.agree(&asked(7, 45), &options, 1).unwrap();
+        assert_eq!(answer.flags2 & 1 << 5, 1 << 5);
+        assert_eq!(answer.max_stack_depth, 1);
+        assert_eq!(answer.flags & (1 << 31 | 1 << 16), 0);
+        assert!(agreement.flags().is_some_and(|flags| flags & init_flag::PASSTHROUGH != 0));
+        let options = ConnectionOptions { writeback: true, ..options };
+        let answer = agreement.agree(&asked(7, 45), &options, 1).unwrap();
+        assert_eq!((answer.flags2 & 1 << 5, answer.max_stack_depth), (0, 0));
+        agreement.end();
+        assert_eq!(agreement.flags(), None);
+    }
+
+    #[test]
+    fn kernels_of_other_versions_are_told() {
+        let agreement = Agreement::default();
+        let options = ConnectionOptions::default();
+        assert_eq!(agreement.agree(&asked(7, 27), &options, 0).unwrap_err(), Errno::PROTO);
+        assert_eq!(agreement.refused(), Some((7, 27)));
+        assert_eq!(agreement.agree(&asked(6, 99), &options, 0).unwrap_err(), Errno::PROTO);
+        let answer = agreement.agree(&asked(8, 0), &options, 0).unwrap();
+        assert_eq!((answer.major, answer.flags), (KERNEL_VERSION, 0));
+        assert_eq!(agreement.flags(), None);
+    }
+}

@@ -1,0 +1,201 @@
+//! From a request to the file system's answer, whatever brought the one and takes the other.
+//!
+//! 1. The head of a message is copied from where it lies, once; what a client changes there afterwards is not seen.
+//! 2. It is understood ([`wire`](crate::wire)), and names are checked.
+//! 3. The file system executes it. The data of reads and writes goes between it and the pieces of memory that the
+//!    transport named; nothing is copied between.
+//! 4. The answer's header says what came of it.
+
+mod agreement;
+mod answer;
+mod backing;
+mod interrupts;
+mod message;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use inarch_vfs::{Context, FileSystem, NodeId};
+use rustix::io::Errno;
+use vm_memory::VolatileSlice;
+use zerocopy::FromBytes;
+
+pub use agreement::{ConnectionOptions, ReadDirPlus};
+pub(crate) use backing::Backings;
+
+use agreement::Agreement;
+use interrupts::Interrupts;
+use message::Reply;
+
+use crate::wire::request::{Operation, Request, head_length};
+use crate::wire::structs::InHeader;
+use crate::wire::{MIN_READ_BUFFER, init_flag, opcode, reply};
+
+/// Most bytes of data in one request: 256 pages, the kernel's own limit unless it is raised (fs.fuse.max_pages_limit).
+pub const MAX_DATA: u32 = 1 << 20;
+
+/// Most bytes of a message: a header, a body, and the data of a write or as much of names to forget.
+pub const MAX_MESSAGE: usize = MAX_DATA as usize + MIN_READ_BUFFER;
+
+/// Memory that a thread uses again for each request.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    head: Vec<u8>,
+    list: Vec<u8>,
+}
+
+/// Executes one connection's requests. Used by several threads at once.
+pub struct Dispatcher<F: ?Sized> {
+    file_system: Arc<F>,
+    options: ConnectionOptions,
+    agreement: Agreement,
+    interrupts: Interrupts,
+    backings: Option<Backings>,
+}
+
+impl<F: FileSystem + ?Sized> Dispatcher<F> {
+    /// Executes requests by `file_system`, in so many threads.
+    pub fn new(file_system: Arc<F>, options: ConnectionOptions, threads: usize) -> Dispatcher<F> {
+        let interrupts = Interrupts::new(threads.max(1));
+        Dispatcher { file_system, options, agreement: Agreement::default(), interrupts, backings: None }
+    }
+
+    /// The same; the kernel reads and writes the host's files itself where it can.
+    pub(crate) fn with_backings(self, backings: Backings) -> Dispatcher<F> {
+        Dispatcher { backings: Some(backings), ..self }
+    }
+
+    /// The file system.
+    pub fn file_system(&self) -> &Arc<F> {
+        &self.file_system
+    }
+
+    /// Whether the client has said how it speaks, and can be spoken with.
+    pub fn is_agreed(&self) -> bool {
+        self.agreement.flags().is_some()
+    }
+
+    /// The protocol's version, major and minor, of a client that is too old.
+    pub fn refused_version(&self) -> Option<(u32, u32)> {
+        self.agreement.refused()
+    }
+
+    /// Executes the request in `message`, puts the answer into `out`, and gives its bytes: 0 if there is none. To be
+    /// called by one thread at a time with the same number of a `thread`.
+    ///
+    /// A message that makes no sense is answered with an error, if it is long enough to have a number.
+    pub fn execute(
+        &self,
+        thread: usize,
+        message: &[VolatileSlice<'_>],
+        out: &[VolatileSlice<'_>],
+        scratch: &mut Scratch,
+    ) -> usize {
+        let Scratch { head, list } = scratch;
+        let Some((header, length)) = take_head(message, head) else { return 0 };
+        let long_setxattr = self.agreement.flags().is_some_and(|flags| flags & init_flag::SETXATTR_EXT != 0);
+        let request = Request::parse(head, length, long_setxattr);
+        if let Ok(request) = &request
+            && self.take_silent(request)
+        {
+            return 0;
+        }
+        let silent = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
+        let Some(out) = Reply::new(out).filter(|_| !silent) else { return 0 };
+        let done = request.and_then(|request| {
+            let data = message::window(message, head.len(), usize::MAX);
+            contain(|| self.answer(thread, &request, &data, &out, list)).and_then(|answer| answer)
+        });
+        out.finish(match done {
+            Ok(length) => reply::success(header.unique, length),
+            Err(errno) => reply::error(header.unique, errno),
+        })
+    }
+
+    /// The client is gone: it has nothing open any more, and knows no node.
+    pub fn disconnect(&self) {
+        self.agreement.end();
+        if let Some(backings) = &self.backings {
+            backings.clear();
+        }
+        // What a file system that panics has left is lost; there is nobody to tell.
+        let _ = contain(|| self.file_system.disconnected());
+    }
+
+    /// Executes a request that has no answer; false if it is another one.
+    fn take_silent(&self, request: &Request<'_>) -> bool {
+        let file_system = &*self.file_system;
+        // There is nobody to tell of a panic.
+        let _ = match &request.operation {
+            Operation::Forget(lookups) => contain(|| file_system.forget(NodeId(request.header.nodeid), *lookups)),
+            Operation::BatchForget(nodes) => {
+                contain(|| nodes.for_each(|one| file_system.forget(NodeId(one.nodeid), one.nlookup)))
+            }
+            Operation::Interrupt(unique) => {
+                self.interrupts.interrupt(*unique);
+                contain(|| file_system.interrupted())
+            }
+            _ => return false,
+        };
+        true
+    }
+
+    fn answer(
+        &self,
+        thread: usize,
+        request: &Request<'_>,
+        data: &[VolatileSlice<'_>],
+        out: &Reply<'_>,
+        list: &mut Vec<u8>,
+    ) -> Result<usize, Errno> {
+        if let Operation::Init(asked) = &request.operation {
+            if self.is_agreed() {
+                // A machine that was reset, and tells of nothing that it had.
+                self.disconnect();
+            }
+            let depth = self.backings.as_ref().map_or(0, Backings::stack_depth);
+            return out.put(&self.agreement.agree(asked, &self.options, depth)?);
+        }
+        if !self.is_agreed() {
+            return Err(Errno::IO);
+        }
+        let slot = self.interrupts.slot(thread).ok_or(Errno::IO)?;
+        let header = &request.header;
+        slot.begin(header.unique);
+        let context = Context {
+            uid: header.uid,
+            gid: header.gid,
+            pid: header.pid,
+            supplementary_group: request.supplementary_group,
+            interrupted: &|| slot.is_interrupted(),
+        };
+        let node = NodeId(header.nodeid);
+        let asked = answer::Asked { dispatcher: self, context: &context, node, data, out };
+        asked.answer(&request.operation, list)
+    }
+}
+
+/// Copies what must be had of a message to understand it to `head`; gives its header and the whole message's bytes.
+/// `None` if it has no header.
+fn take_head(message: &[VolatileSlice<'_>], head: &mut Vec<u8>) -> Option<(InHeader, usize)> {
+    let length = message::total(message);
+    let mut start = [0; size_of::<InHeader>()];
+    if length < start.len() {
+        return None;
+    }
+    message::copy_start(message, &mut start);
+    let header = InHeader::read_from_bytes(&start).ok()?;
+    // What is longer than any message is cut, and then refused because of its length.
+    head.clear();
+    head.resize(head_length(&header, length).min(MAX_MESSAGE), 0);
+    message::copy_start(message, head);
+    // The header was copied before; it must not be another one now.
+    head.iter_mut().zip(start).for_each(|(byte, first)| *byte = first);
+    Some((header, length))
+}
+
+/// Does `work`; a panic of the file system becomes an error.
+fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Errno> {
+    // Nothing of ours is left half-changed: a file system promises to be usable from several threads.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| Errno::IO)
+}
