@@ -10,10 +10,12 @@
 #![deny(unsafe_code)]
 
 mod file_system;
+mod host;
 mod name;
 mod node;
 
 pub use file_system::{DirectorySink, FileSystem};
+pub use host::{Changes, HostDirectory, HostError, HostOptions};
 pub use name::check_name;
 pub use node::{
     Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId, Opened,

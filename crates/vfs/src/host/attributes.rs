@@ -1,0 +1,228 @@
+//! Attributes: getting and setting them.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use inarch_tree::Timestamp;
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
+    chmodat, chownat, ftruncate, makedev, statx, utimensat,
+};
+use rustix::io::Errno;
+
+use super::reach::{DescriptorName, Whereabouts};
+use super::table::{Found, Identity};
+use super::{HostDirectory, read, write};
+use crate::{Attributes, HandleId, NodeId, SetAttributes, SetTime, Statistics};
+
+/// Where in the numbers that stat(2) shows a second file system's are told from the first one's.
+const DEVICE_SHIFT: u32 = 48;
+
+/// statx(2) of `name` in a directory, or of what the descriptor is of, if the name is empty.
+pub(super) fn stat(descriptor: BorrowedFd<'_>, name: &[u8]) -> Result<Statx, Errno> {
+    let empty = if name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::empty() };
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | empty;
+    statx(descriptor, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID)
+}
+
+/// What a node's table has to know.
+pub(super) fn found(stat: &Statx, root_mount: u64) -> Found {
+    let has_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let birth = if has_birth { nanoseconds(&stat.stx_btime) } else { 0 };
+    let device = makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    let kind = u32::from(stat.stx_mode) & libc::S_IFMT;
+    Found {
+        identity: Identity { device, inode: stat.stx_ino, birth, kind },
+        on_root_mount: stat.stx_mnt_id == root_mount,
+    }
+}
+
+fn nanoseconds(time: &StatxTimestamp) -> i64 {
+    time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec.into())
+}
+
+fn timestamp(time: &StatxTimestamp) -> Timestamp {
+    Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec }
+}
+
+impl HostDirectory {
+    /// As a client sees them.
+    pub(super) fn attributes_from(&self, stat: &Statx) -> Attributes {
+        let device = makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        let has_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+        Attributes {
+            inode: self.shown_inode(device, stat.stx_ino),
+            mode: stat.stx_mode.into(),
+            links: stat.stx_nlink,
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+            device: makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
+            size: stat.stx_size,
+            blocks: stat.stx_blocks,
+            block_size: stat.stx_blksize,
+            atime: timestamp(&stat.stx_atime),
+            mtime: timestamp(&stat.stx_mtime),
+            ctime: timestamp(&stat.stx_ctime),
+            birth: has_birth.then(|| timestamp(&stat.stx_btime)),
+            version: u64::try_from(nanoseconds(&stat.stx_ctime)).unwrap_or(0),
+            valid: self.options.changes.valid(),
+        }
+    }
+
+    /// A client sees one file system: what lies on other ones of the host has the high bits of its number changed.
+    pub(super) fn shown_inode(&self, device: u64, inode: u64) -> u64 {
+        if device == self.root_device {
+            return inode;
+        }
+        let known = read(&self.devices).iter().position(|known| *known == device);
+        let place = known.unwrap_or_else(|| {
+            let mut devices = write(&self.devices);
+            let known = devices.iter().position(|known| *known == device);
+            known.unwrap_or_else(|| {
+                devices.push(device);
+                devices.len() - 1
+            })
+        });
+        inode ^ (place as u64 + 1).wrapping_shl(DEVICE_SHIFT)
+    }
+
+    pub(super) fn get_attributes(&self, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
+        Ok(self.attributes_from(&self.stat_node(node, handle)?))
+    }
+
+    pub(super) fn stat_node(&self, node: NodeId, handle: Option<HandleId>) -> Result<Statx, Errno> {
+        if let Some(file) = handle.and_then(|handle| self.file(node, handle).ok()) {
+            return stat(file.descriptor.as_fd(), b"");
+        }
+        // By its name in a directory that is at hand it takes one call, and opens nothing.
+        let (index, identity) = {
+            let table = read(&self.table);
+            let index = table.index(node)?;
+            (index, table.node(index)?.identity)
+        };
+        match self.whereabouts(index)? {
+            Whereabouts::Here(descriptor) => return stat(descriptor.as_fd(), b""),
+            Whereabouts::In(parent, name) => {
+                let parent = read(&self.table).number(parent);
+                if let Ok(directory) = self.directory(parent)
+                    && let Ok(stat) = stat(directory.as_fd(), &name)
+                    && found(&stat, self.root_mount).identity == identity
+                {
+                    return Ok(stat);
+                }
+            }
+            Whereabouts::Nowhere => {}
+        }
+        stat(self.descriptor(node)?.as_fd(), b"")
+    }
+
+    pub(super) fn change_attributes(
+        &self,
+        node: NodeId,
+        handle: Option<HandleId>,
+        set: &SetAttributes,
+    ) -> Result<Attributes, Errno> {
+        let file = handle.and_then(|handle| self.file(node, handle).ok());
+        let descriptor: Arc<OwnedFd> = match &file {
+            Some(file) => file.descriptor.clone(),
+            None => self.descriptor(node)?,
+        };
+        let target = descriptor.as_fd();
+        if set.uid.is_some() || set.gid.is_some() {
+            change_owner(target, set)?;
+        }
+        if let Some(mode) = set.mode {
+            self.change_mode(target, mode)?;
+        }
+        if let Some(size) = set.size {
+            let is_writable = file.as_ref().is_some_and(|file| file.writable);
+            self.change_size(node, target, is_writable, size)?;
+        }
+        if set.kill_privileges {
+            self.drop_privileges(target)?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            change_times(target, set)?;
+        }
+        Ok(self.attributes_from(&stat(target, b"")?))
+    }
+
+    fn change_mode(&self, target: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        // A descriptor that is good for attributes only is not taken by fchmod(2); a symbolic link has no mode.
+        chmodat(&self.descriptors, DescriptorName::new(target).as_bytes(), mode, AtFlags::empty())
+    }
+
+    fn change_size(&self, node: NodeId, target: BorrowedFd<'_>, is_writable: bool, size: u64) -> Result<(), Errno> {
+        if i64::try_from(size).is_err() {
+            return Err(Errno::FBIG);
+        }
+        if is_writable {
+            return ftruncate(target, size);
+        }
+        self.require_regular(node)?;
+        ftruncate(self.open_again(target, OFlags::WRONLY | OFlags::NONBLOCK)?, size)
+    }
+
+    /// Clears what a change by somebody without privilege clears. The kernel itself clears file capabilities at each
+    /// write and change of owner.
+    pub(super) fn drop_privileges(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
+        let mode = u32::from(stat(target, b"")?.stx_mode);
+        if mode & libc::S_IFMT != libc::S_IFREG {
+            return Ok(());
+        }
+        let mut kept = mode & !libc::S_ISUID;
+        // Without the group's execute permission it is not a privilege.
+        if mode & libc::S_IXGRP != 0 {
+            kept &= !libc::S_ISGID;
+        }
+        if kept == mode { Ok(()) } else { self.change_mode(target, kept) }
+    }
+
+    /// Clears the set-group-ID bit, as setting an ACL does for somebody who is not in the group.
+    pub(super) fn drop_set_group_id(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
+        let mode = u32::from(stat(target, b"")?.stx_mode);
+        if mode & libc::S_ISGID == 0 { Ok(()) } else { self.change_mode(target, mode & !libc::S_ISGID) }
+    }
+
+    pub(super) fn link_target(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        let descriptor = self.descriptor(node)?;
+        match rustix::fs::readlinkat(descriptor, "", Vec::with_capacity(256)) {
+            // What is no symbolic link.
+            Err(Errno::NOENT) => Err(Errno::INVAL),
+            result => Ok(result?.into_bytes()),
+        }
+    }
+
+    pub(super) fn get_statistics(&self, node: NodeId) -> Result<Statistics, Errno> {
+        let descriptor = self.descriptor(node)?;
+        let stat = rustix::fs::fstatvfs(descriptor)?;
+        Ok(Statistics {
+            block_size: u32::try_from(stat.f_frsize).unwrap_or(4096),
+            blocks: stat.f_blocks,
+            free_blocks: stat.f_bfree,
+            available_blocks: stat.f_bavail,
+            files: stat.f_files,
+            free_files: stat.f_ffree,
+            name_max: u32::try_from(stat.f_namemax).unwrap_or(255),
+        })
+    }
+}
+
+fn change_owner(target: BorrowedFd<'_>, set: &SetAttributes) -> Result<(), Errno> {
+    // -1 would be "no change", which is not what was asked for.
+    if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
+        return Err(Errno::INVAL);
+    }
+    chownat(target, "", set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw), AtFlags::EMPTY_PATH)
+}
+
+fn change_times(target: BorrowedFd<'_>, set: &SetAttributes) -> Result<(), Errno> {
+    let time = |time: Option<SetTime>| match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::To(time)) => Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.min(999_999_999).into() },
+    };
+    let times = Timestamps { last_access: time(set.atime), last_modification: time(set.mtime) };
+    utimensat(target, "", &times, AtFlags::EMPTY_PATH)
+}

@@ -1,0 +1,205 @@
+//! Reading directories.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{Mode, OFlags, SeekFrom, openat};
+use rustix::io::Errno;
+
+use super::attributes::stat;
+use super::system_calls::read_entries;
+use super::{Changes, HostDirectory, hold, read};
+use crate::{DirectoryEntry, DirectorySink, Entry, HandleId, NodeId, Opened};
+
+/// Bytes of entries that are read at once.
+const BUFFER: usize = 32 << 10;
+
+/// Directories that are being read without having been opened, at most.
+const MAX_STREAMS: usize = 32;
+
+/// A directory that is being read.
+#[derive(Debug)]
+pub(super) struct Stream {
+    descriptor: Arc<OwnedFd>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    buffer: Vec<u8>,
+    /// What of the buffer was not given yet, and the offset of the first entry there.
+    from: usize,
+    offset: u64,
+}
+
+/// Those that were not opened, by directory.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    streams: HashMap<NodeId, (u64, Arc<Stream>)>,
+    /// Counts uses.
+    now: u64,
+}
+
+impl Streams {
+    fn take(&mut self, node: NodeId) -> Option<Arc<Stream>> {
+        self.streams.remove(&node).map(|(_, stream)| stream)
+    }
+
+    /// For the next part; gives one that has not been used for longest, if there are too many.
+    fn put(&mut self, node: NodeId, stream: Arc<Stream>) -> Option<Arc<Stream>> {
+        self.now += 1;
+        let replaced = self.streams.insert(node, (self.now, stream));
+        if self.streams.len() <= MAX_STREAMS {
+            return replaced.map(|(_, stream)| stream);
+        }
+        let oldest = self.streams.iter().min_by_key(|(_, (used, _))| *used).map(|(node, _)| *node)?;
+        self.take(oldest)
+    }
+}
+
+/// An entry as getdents64(2) gives it.
+struct RawEntry<'b> {
+    inode: u64,
+    next: u64,
+    kind: u8,
+    name: &'b [u8],
+    length: usize,
+}
+
+impl RawEntry<'_> {
+    /// The entry at the front of `bytes`: `struct linux_dirent64` of Linux's include/linux/dirent.h.
+    fn parse(bytes: &[u8]) -> Option<RawEntry<'_>> {
+        let (inode, rest) = bytes.split_first_chunk()?;
+        let (next, rest) = rest.split_first_chunk()?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let length = usize::from(u16::from_ne_bytes(*length));
+        let (kind, _) = rest.split_first()?;
+        let name = bytes.get(..length)?.get(19..)?;
+        let name = name.split(|byte| *byte == 0).next()?;
+        let (inode, next) = (u64::from_ne_bytes(*inode), u64::from_ne_bytes(*next));
+        Some(RawEntry { inode, next, kind: *kind, name, length })
+    }
+
+    /// Its type, in the bits of a mode: `DT_*` are those bits.
+    fn mode(&self) -> u32 {
+        u32::from(self.kind) << 12
+    }
+}
+
+impl HostDirectory {
+    fn stream_of(&self, node: NodeId) -> Result<Stream, Errno> {
+        let directory = self.directory(node)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptor = Arc::new(self.with_room(|| openat(&directory, ".", flags, Mode::empty()))?);
+        Ok(Stream { descriptor, state: Mutex::default() })
+    }
+
+    pub(super) fn open_stream(&self, node: NodeId) -> Result<Opened, Errno> {
+        // A kernel that knows all changes keeps what it has read, and needs no round trip to read it again.
+        if self.options.changes != Changes::Host {
+            self.directory(node)?;
+            return Err(Errno::NOSYS);
+        }
+        let stream = self.stream_of(node)?;
+        let handle = self.insert_stream(node, stream.descriptor.clone(), stream)?;
+        Ok(Opened { handle, caching: self.options.changes.caching(), parallel_direct_writes: false })
+    }
+
+    pub(super) fn list(
+        &self,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        sink: &mut dyn DirectorySink,
+    ) -> Result<(), Errno> {
+        if let Ok(file) = self.file(node, handle) {
+            let stream = file.stream.ok_or(Errno::NOTDIR)?;
+            return self.list_from(node, &stream, offset, sink).map(|_| ());
+        }
+        if self.options.changes == Changes::Host {
+            return Err(Errno::BADF);
+        }
+        let waiting = hold(&self.streams).take(node);
+        let stream = match waiting {
+            Some(stream) => stream,
+            None => Arc::new(self.stream_of(node)?),
+        };
+        let ended = self.list_from(node, &stream, offset, sink)?;
+        if !ended {
+            let replaced = hold(&self.streams).put(node, stream);
+            drop(replaced);
+        }
+        Ok(())
+    }
+
+    /// Gives whether the directory's end was reached.
+    fn list_from(
+        &self,
+        node: NodeId,
+        stream: &Stream,
+        offset: u64,
+        sink: &mut dyn DirectorySink,
+    ) -> Result<bool, Errno> {
+        let mut state = hold(&stream.state);
+        let state = &mut *state;
+        if state.offset != offset {
+            if i64::try_from(offset).is_err() {
+                return Err(Errno::INVAL);
+            }
+            rustix::fs::seek(&stream.descriptor, SeekFrom::Start(offset))?;
+            *state = State { offset, ..State::default() };
+        }
+        loop {
+            if state.from >= state.buffer.len() {
+                state.buffer.resize(BUFFER, 0);
+                let count = read_entries(stream.descriptor.as_fd(), &mut state.buffer);
+                state.buffer.truncate(*count.as_ref().unwrap_or(&0));
+                state.from = 0;
+                if count? == 0 {
+                    return Ok(true);
+                }
+            }
+            let rest = state.buffer.get(state.from..).unwrap_or_default();
+            let entry = RawEntry::parse(rest).ok_or(Errno::IO)?;
+            if !self.push(node, stream, &entry, sink) {
+                return Ok(false);
+            }
+            state.from += entry.length;
+            state.offset = entry.next;
+        }
+    }
+
+    /// Gives an entry to the sink, unless it is gone; false if there is no room for it.
+    fn push(&self, node: NodeId, stream: &Stream, raw: &RawEntry<'_>, sink: &mut dyn DirectorySink) -> bool {
+        if !sink.has_room(raw.name.len()) {
+            return false;
+        }
+        let is_dots = matches!(raw.name, b"." | b"..");
+        let entry = if is_dots || !sink.wants_entries() {
+            None
+        } else {
+            match self.entry_listed(node, stream, raw.name) {
+                Err(Errno::NOENT) => return true,
+                // The name is there, whatever else is wrong.
+                result => result.unwrap_or(None),
+            }
+        };
+        let (inode, mode) = match &entry {
+            Some(entry) => (entry.attributes.inode, entry.attributes.mode & libc::S_IFMT),
+            None => (raw.inode, raw.mode()),
+        };
+        let pushed = sink.push(&DirectoryEntry { inode, next: raw.next, mode, name: raw.name, entry });
+        if let Some(entry) = entry.filter(|_| !pushed) {
+            drop(super::write(&self.table).forget(entry.node, 1));
+        }
+        pushed
+    }
+
+    fn entry_listed(&self, node: NodeId, stream: &Stream, name: &[u8]) -> Result<Option<Entry>, Errno> {
+        let renames = read(&self.table).renames;
+        let stat = stat(stream.descriptor.as_fd(), name)?;
+        // Of what is renamed just now nothing more is told: it is looked up when somebody wants it.
+        self.entry(node, name, &stat, Some(renames))
+    }
+}

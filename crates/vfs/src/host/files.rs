@@ -1,0 +1,403 @@
+//! Files that are open: reading, writing and all else that takes a handle.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom, fdatasync, fsync, openat};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use vm_memory::VolatileSlice;
+
+use super::attributes::{found, stat};
+use super::caller::make_as;
+use super::directories::Stream;
+use super::slab::Slab;
+use super::system_calls;
+use super::{Changes, HostDirectory, read, write};
+use crate::{Context, Entry, HandleId, LockOwner, NewNode, NodeId, Opened, WriteKind, check_name};
+
+/// Something that is open.
+#[derive(Clone, Debug)]
+pub(super) struct OpenFile {
+    pub node: NodeId,
+    pub descriptor: Arc<OwnedFd>,
+    /// Whether it can be written to.
+    pub writable: bool,
+    /// Whether every write goes to the file's end.
+    append: bool,
+    /// A directory's place in its entries.
+    pub stream: Option<Arc<Stream>>,
+}
+
+/// The open files of one node: their places, and descriptors.
+type OfNode = SmallVec<[(u32, Arc<OwnedFd>); 1]>;
+
+/// All that is open.
+#[derive(Debug)]
+pub(super) struct OpenFiles {
+    files: Slab<OpenFile>,
+    /// Those of each node, the first opened first.
+    by_node: HashMap<NodeId, OfNode>,
+    count: usize,
+    limit: usize,
+}
+
+impl OpenFiles {
+    /// At most `limit`.
+    pub fn new(limit: usize) -> OpenFiles {
+        OpenFiles { files: Slab::new(), by_node: HashMap::new(), count: 0, limit: limit.max(1) }
+    }
+
+    /// A descriptor of one of a node's open files.
+    pub fn descriptor_of(&self, node: NodeId) -> Option<Arc<OwnedFd>> {
+        self.by_node.get(&node)?.first().map(|(_, descriptor)| descriptor.clone())
+    }
+
+    fn get(&self, node: NodeId, handle: HandleId) -> Result<&OpenFile, Errno> {
+        let file = self.files.place(handle.0).and_then(|place| self.files.get(place));
+        file.filter(|file| file.node == node).ok_or(Errno::BADF)
+    }
+
+    fn insert(&mut self, file: OpenFile) -> Result<HandleId, Errno> {
+        if self.count >= self.limit {
+            return Err(Errno::NFILE);
+        }
+        let (node, descriptor) = (file.node, file.descriptor.clone());
+        let place = self.files.insert(file).ok_or(Errno::NFILE)?;
+        self.count += 1;
+        self.by_node.entry(node).or_default().push((place, descriptor));
+        Ok(HandleId(self.files.number(place)))
+    }
+
+    fn remove(&mut self, node: NodeId, handle: HandleId) -> Option<OpenFile> {
+        self.get(node, handle).ok()?;
+        let place = self.files.place(handle.0)?;
+        let file = self.files.remove(place)?;
+        self.count -= 1;
+        if let Some(open) = self.by_node.get_mut(&node) {
+            open.retain(|(other, _)| *other != place);
+            if open.is_empty() {
+                self.by_node.remove(&node);
+            }
+        }
+        Some(file)
+    }
+}
+
+/// The flags of open(2) that are the client's to choose.
+const CHOSEN: OFlags = OFlags::TRUNC.union(OFlags::SYNC).union(OFlags::DSYNC).union(OFlags::NOATIME);
+
+impl HostDirectory {
+    pub(super) fn file(&self, node: NodeId, handle: HandleId) -> Result<OpenFile, Errno> {
+        read(&self.open).get(node, handle).cloned()
+    }
+
+    /// Something open, or, where files need not be opened, a descriptor to read from.
+    fn readable(&self, node: NodeId, handle: HandleId) -> Result<Arc<OwnedFd>, Errno> {
+        match read(&self.open).get(node, handle) {
+            Ok(file) if file.stream.is_none() => return Ok(file.descriptor.clone()),
+            Ok(_) => return Err(Errno::ISDIR),
+            Err(errno) if self.options.changes != Changes::None => return Err(errno),
+            Err(_) => {}
+        }
+        let kept = {
+            let table = read(&self.table);
+            let index = table.index(node)?;
+            if table.node(index)?.identity.kind != libc::S_IFREG {
+                return Err(Errno::INVAL);
+            }
+            table.descriptor(index).cloned()
+        };
+        // A kept one may be good for attributes only.
+        if let Some(kept) = kept
+            && !rustix::fs::fcntl_getfl(&kept)?.contains(OFlags::PATH)
+        {
+            return Ok(kept);
+        }
+        let descriptor = self.descriptor(node)?;
+        let file = self.open_again(descriptor.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let index = read(&self.table).index(node)?;
+        Ok(self.keep(index, file))
+    }
+
+    /// Refuses what must not be opened.
+    pub(super) fn require_regular(&self, node: NodeId) -> Result<(), Errno> {
+        let table = read(&self.table);
+        match table.node(table.index(node)?)?.identity.kind {
+            libc::S_IFREG => Ok(()),
+            libc::S_IFDIR => Err(Errno::ISDIR),
+            libc::S_IFLNK => Err(Errno::LOOP),
+            _ => Err(Errno::NXIO),
+        }
+    }
+
+    /// The host's flags for a client's.
+    fn flags(&self, flags: u32) -> Result<OFlags, Errno> {
+        let asked = OFlags::from_bits_retain(flags);
+        let mut mode = match asked & OFlags::RWMODE {
+            OFlags::RDONLY => OFlags::RDONLY,
+            OFlags::WRONLY if self.options.writeback => OFlags::RDWR,
+            OFlags::WRONLY => OFlags::WRONLY,
+            OFlags::RDWR => OFlags::RDWR,
+            _ => return Err(Errno::INVAL),
+        };
+        if asked.contains(OFlags::TRUNC) && mode == OFlags::RDONLY {
+            mode = OFlags::RDWR;
+        }
+        if mode != OFlags::RDONLY {
+            self.writable()?;
+        }
+        // Not O_DIRECT: our buffers are as they come. Not O_APPEND: see `write_file`.
+        Ok(mode | (asked & CHOSEN) | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY)
+    }
+
+    fn opened(&self, node: NodeId, descriptor: OwnedFd, asked: u32, flags: OFlags) -> Result<Opened, Errno> {
+        let file = OpenFile {
+            node,
+            descriptor: Arc::new(descriptor),
+            writable: flags & OFlags::RWMODE != OFlags::RDONLY,
+            append: asked & libc::O_APPEND as u32 != 0,
+            stream: None,
+        };
+        let handle = write(&self.open).insert(file)?;
+        Ok(Opened { handle, caching: self.options.changes.caching(), parallel_direct_writes: true })
+    }
+
+    pub(super) fn open_file(&self, node: NodeId, asked: u32) -> Result<Opened, Errno> {
+        self.require_regular(node)?;
+        if self.options.changes == Changes::None {
+            self.flags(asked)?;
+            return Err(Errno::NOSYS);
+        }
+        let flags = self.flags(asked)?;
+        let descriptor = self.descriptor(node)?;
+        // The name in /proc is a symbolic link of its own kind.
+        let file = self.open_again(descriptor.as_fd(), flags.difference(OFlags::NOFOLLOW) | OFlags::NONBLOCK)?;
+        self.opened(node, file, asked, flags)
+    }
+
+    pub(super) fn create_file(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        new: &NewNode,
+        asked: u32,
+    ) -> Result<(Entry, Opened), Errno> {
+        check_name(name)?;
+        let flags = self.flags(asked)?;
+        let directory = self.directory(parent)?;
+        let mode = self.mode_for(context, directory.as_fd(), new)?;
+        make_as(context, new.umask, self.for_others)?;
+        // Only what is new is opened at once: what is there may be anything.
+        let created = self.with_room(|| openat(&directory, name, flags | OFlags::CREATE | OFlags::EXCL, mode));
+        match created {
+            Err(Errno::EXIST) if asked & libc::O_EXCL as u32 == 0 => {
+                let entry = self.entry_there(parent, directory.as_fd(), name)?;
+                let opened = self.open_file(entry.node, asked);
+                if opened.is_err() {
+                    drop(write(&self.table).forget(entry.node, 1));
+                }
+                Ok((entry, opened?))
+            }
+            created => self.register(Some((parent, name)), created?, asked, flags),
+        }
+    }
+
+    pub(super) fn create_nameless_file(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        new: &NewNode,
+        asked: u32,
+    ) -> Result<(Entry, Opened), Errno> {
+        let flags = self.flags(asked)?;
+        let directory = self.directory(parent)?;
+        let mode = self.mode_for(context, directory.as_fd(), new)?;
+        make_as(context, new.umask, self.for_others)?;
+        // With O_EXCL it can never have a name.
+        let unnamed =
+            flags.difference(OFlags::NOFOLLOW) | OFlags::TMPFILE | (OFlags::from_bits_retain(asked) & OFlags::EXCL);
+        let file = self.with_room(|| openat(&directory, ".", unnamed, mode))?;
+        self.register(None, file, asked, flags)
+    }
+
+    /// A new file as a node that is open.
+    fn register(
+        &self,
+        place: Option<(NodeId, &[u8])>,
+        file: OwnedFd,
+        asked: u32,
+        flags: OFlags,
+    ) -> Result<(Entry, Opened), Errno> {
+        let stat = stat(file.as_fd(), b"")?;
+        let found = found(&stat, self.root_mount);
+        let node = {
+            let mut table = write(&self.table);
+            let place = place.map(|(parent, name)| table.index(parent).map(|parent| (parent, name))).transpose()?;
+            table.found(place, &found)?
+        };
+        let opened = self.opened(node, file, asked, flags);
+        if opened.is_err() {
+            drop(write(&self.table).forget(node, 1));
+        }
+        Ok((self.entry_of(node, &stat), opened?))
+    }
+
+    pub(super) fn read_file(
+        &self,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        out: &[VolatileSlice<'_>],
+    ) -> Result<usize, Errno> {
+        let file = self.readable(node, handle)?;
+        let whole = length(out);
+        let mut done = 0;
+        while done < whole {
+            let at = offset.checked_add(done as u64).ok_or(Errno::INVAL)?;
+            match system_calls::read(file.as_fd(), out, done, at) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+
+    pub(super) fn write_file(
+        &self,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        data: &[VolatileSlice<'_>],
+        kind: WriteKind,
+    ) -> Result<usize, Errno> {
+        let file = self.file(node, handle)?;
+        if kind.kill_privileges {
+            self.drop_privileges(file.descriptor.as_fd())?;
+        }
+        // A write that comes from a client's cache has its place already.
+        let append = file.append && !kind.cached;
+        let whole = length(data);
+        let mut done = 0;
+        while done < whole {
+            let at = offset.checked_add(done as u64).ok_or(Errno::FBIG)?;
+            match system_calls::write(file.descriptor.as_fd(), data, done, at, append) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+
+    pub(super) fn copy_between_files(
+        &self,
+        from: (NodeId, HandleId, u64),
+        to: (NodeId, HandleId, u64),
+        length: u64,
+    ) -> Result<u64, Errno> {
+        let (source, target) = (self.readable(from.0, from.1)?, self.file(to.0, to.1)?);
+        let (mut read_at, mut write_at) = (from.2, to.2);
+        // So that no one request takes for ever; a client asks again.
+        let length = usize::try_from(length.min(1 << 30)).unwrap_or(0);
+        let copied =
+            rustix::fs::copy_file_range(source, Some(&mut read_at), &target.descriptor, Some(&mut write_at), length)?;
+        Ok(copied as u64)
+    }
+
+    pub(super) fn close_descriptor(
+        &self,
+        node: NodeId,
+        handle: HandleId,
+        owner: Option<LockOwner>,
+    ) -> Result<(), Errno> {
+        if !self.options.locks {
+            return Err(Errno::NOSYS);
+        }
+        self.file(node, handle)?;
+        if let Some(owner) = owner {
+            self.locks.end(node, owner);
+        }
+        Ok(())
+    }
+
+    pub(super) fn make_durable(&self, node: NodeId, handle: HandleId, data_only: bool) -> Result<(), Errno> {
+        let sync = |file: BorrowedFd<'_>| if data_only { fdatasync(file) } else { fsync(file) };
+        match self.file(node, handle) {
+            Ok(file) => sync(file.descriptor.as_fd()),
+            // A directory that was read without being opened.
+            Err(_) => {
+                let directory = self.directory(node)?;
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let directory = self.with_room(|| openat(&directory, ".", flags, Mode::empty()))?;
+                sync(directory.as_fd())
+            }
+        }
+    }
+
+    pub(super) fn allocate(
+        &self,
+        node: NodeId,
+        handle: HandleId,
+        mode: u32,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), Errno> {
+        let file = self.file(node, handle)?;
+        let mode = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
+        rustix::fs::fallocate(&file.descriptor, mode, offset, length)
+    }
+
+    pub(super) fn find_data_or_hole(
+        &self,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        whence: u32,
+    ) -> Result<u64, Errno> {
+        let file = self.readable(node, handle)?;
+        if i64::try_from(offset).is_err() {
+            return Err(Errno::NXIO);
+        }
+        let to = match i32::try_from(whence) {
+            Ok(libc::SEEK_DATA) => SeekFrom::Data(offset),
+            Ok(libc::SEEK_HOLE) => SeekFrom::Hole(offset),
+            _ => return Err(Errno::INVAL),
+        };
+        rustix::fs::seek(file, to)
+    }
+
+    pub(super) fn close_file(&self, node: NodeId, handle: HandleId) {
+        let file = write(&self.open).remove(node, handle);
+        // Closed when no lock is held any more.
+        drop(file);
+    }
+
+    pub(super) fn shared_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<OwnedFd>> {
+        let open = read(&self.open);
+        open.get(node, handle).ok().filter(|file| file.stream.is_none())?;
+        open.descriptor_of(node)
+    }
+
+    /// Keeps a directory's stream as something open.
+    pub(super) fn insert_stream(
+        &self,
+        node: NodeId,
+        descriptor: Arc<OwnedFd>,
+        stream: Stream,
+    ) -> Result<HandleId, Errno> {
+        let file = OpenFile { node, descriptor, writable: false, append: false, stream: Some(Arc::new(stream)) };
+        write(&self.open).insert(file)
+    }
+}
+
+fn length(slices: &[VolatileSlice<'_>]) -> usize {
+    slices.iter().map(VolatileSlice::len).sum()
+}

@@ -1,0 +1,120 @@
+//! A bounded number of kept descriptors: those not used for a while go first (the "clock" way).
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Descriptors of nodes.
+#[derive(Debug)]
+pub struct Kept {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    hand: usize,
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    node: u32,
+    descriptor: Option<Arc<OwnedFd>>,
+    used: AtomicBool,
+}
+
+/// A descriptor that had to go for another one.
+#[derive(Debug)]
+pub struct Evicted {
+    /// Whose it was.
+    pub node: u32,
+    /// It.
+    pub descriptor: Arc<OwnedFd>,
+}
+
+impl Kept {
+    /// At most `limit` descriptors, at least one.
+    pub fn new(limit: usize) -> Kept {
+        Kept { slots: Vec::new(), free: Vec::new(), hand: 0, limit: limit.max(1) }
+    }
+
+    /// The descriptor in `slot`.
+    pub fn get(&self, slot: u32) -> Option<&Arc<OwnedFd>> {
+        let slot = self.slots.get(slot as usize)?;
+        slot.used.store(true, Ordering::Relaxed);
+        slot.descriptor.as_ref()
+    }
+
+    /// Keeps a descriptor of `node`; gives its slot, and which other one went for it.
+    pub fn insert(&mut self, node: u32, descriptor: Arc<OwnedFd>) -> (u32, Option<Evicted>) {
+        let new = Slot { node, descriptor: Some(descriptor), used: AtomicBool::new(true) };
+        if let Some(free) = self.free.pop()
+            && let Some(slot) = self.slots.get_mut(free as usize)
+        {
+            *slot = new;
+            return (free, None);
+        }
+        if self.slots.len() < self.limit {
+            self.slots.push(new);
+            return ((self.slots.len() - 1) as u32, None);
+        }
+        loop {
+            let at = self.hand % self.slots.len();
+            self.hand = at + 1;
+            let slot = &mut self.slots[at];
+            if !std::mem::take(slot.used.get_mut()) {
+                let old = std::mem::replace(slot, new);
+                let evicted = old.descriptor.map(|descriptor| Evicted { node: old.node, descriptor });
+                return (at as u32, evicted);
+            }
+        }
+    }
+
+    /// No longer keeps half of them.
+    pub fn give_up_half(&mut self) -> Vec<Evicted> {
+        let half = (self.slots.len() - self.free.len()).div_ceil(2);
+        let taken = self.slots.iter_mut().zip(0..).filter_map(|(slot, at)| {
+            let descriptor = slot.descriptor.take()?;
+            Some((at, Evicted { node: slot.node, descriptor }))
+        });
+        let (slots, evicted): (Vec<u32>, Vec<Evicted>) = taken.take(half).unzip();
+        self.free.extend(slots);
+        evicted
+    }
+
+    /// No longer keeps what is in `slot`.
+    pub fn remove(&mut self, slot: u32) -> Option<Arc<OwnedFd>> {
+        let descriptor = self.slots.get_mut(slot as usize)?.descriptor.take()?;
+        self.free.push(slot);
+        Some(descriptor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptor() -> Arc<OwnedFd> {
+        Arc::new(std::fs::File::open("/dev/null").unwrap().into())
+    }
+
+    #[test]
+    fn what_is_used_stays() {
+        let mut kept = Kept::new(3);
+        let slots: Vec<u32> = (0..3).map(|node| kept.insert(node, descriptor()).0).collect();
+        // All were used at first; from then on only node 1.
+        assert_eq!(kept.insert(3, descriptor()).1.unwrap().node, 0);
+        for node in 4..10 {
+            assert!(kept.get(slots[1]).is_some());
+            assert_ne!(kept.insert(node, descriptor()).1.unwrap().node, 1);
+        }
+    }
+
+    #[test]
+    fn a_free_slot_is_used_first() {
+        let mut kept = Kept::new(2);
+        let (first, _) = kept.insert(0, descriptor());
+        kept.insert(1, descriptor());
+        assert!(kept.remove(first).is_some());
+        assert!(kept.remove(first).is_none());
+        assert!(kept.get(first).is_none());
+        assert!(kept.insert(2, descriptor()).1.is_none());
+    }
+}

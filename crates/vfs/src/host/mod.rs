@@ -1,0 +1,455 @@
+//! A directory of this host, live.
+//!
+//! The server never hands a path of more than one component to the kernel: every call names a descriptor that is held,
+//! and at most one checked name in it, and follows no symbolic link. What a client knows is in a table
+//! ([`table`]); from a node to its file leads, in this order (see [`reach`]),
+//!
+//! 1. a descriptor that is open for it or kept: of directories and lately used files, within a bound;
+//! 2. a file handle, where the kernel lets us use them: taken when a directory's descriptor had to go;
+//! 3. its directory and its name there, after which it is compared with what the node was: device, inode number, time
+//!    of birth and type. Another file in its place is `ESTALE`.
+//!
+//! So the number of descriptors does not grow with the number of nodes, and most requests are one system call. Only
+//! regular files and directories are ever opened for more than their attributes, and only through a descriptor of which that
+//! is known: a device or a fifo that takes a file's place at the wrong moment is not touched.
+//!
+//! Whether a caller may do what it asks for is for its kernel to check (`default_permissions`), as it is for every
+//! client that mounts this. Made files belong to the caller if the server may make files for others ([`caller`]).
+
+mod attributes;
+mod caller;
+mod directories;
+mod files;
+mod handle;
+mod kept;
+mod locks;
+mod names;
+mod reach;
+mod slab;
+mod system_calls;
+mod table;
+#[cfg(test)]
+mod tests;
+mod xattrs;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use vm_memory::VolatileSlice;
+
+use crate::{
+    Attributes, Caching, Context, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId, Opened,
+    SetAttributes, Statistics, WriteKind,
+};
+use handle::FileHandle;
+use table::Table;
+
+/// Who may change the tree while it is offered: decides what a client may keep, and for how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Changes {
+    /// Only the client itself: it keeps everything for a day.
+    Guest,
+    /// The host too, and other clients: what a client knows is at most a second old, and content is compared at each
+    /// opening.
+    #[default]
+    Host,
+    /// Nobody: everything is kept for as long as the client likes, files are read without being opened, and what would
+    /// change something is refused.
+    None,
+}
+
+impl Changes {
+    /// For how long attributes, names and absences hold.
+    fn valid(self) -> Duration {
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        match self {
+            Changes::Guest => DAY,
+            Changes::Host => Duration::from_secs(1),
+            Changes::None => DAY.saturating_mul(365),
+        }
+    }
+
+    fn caching(self) -> Caching {
+        match self {
+            Changes::Host => Caching::Fresh,
+            Changes::Guest | Changes::None => Caching::Keep,
+        }
+    }
+}
+
+/// How a directory is offered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostOptions {
+    /// Who may change it.
+    pub changes: Changes,
+    /// Refuse what would change it.
+    pub read_only: bool,
+    /// Whether clients keep what they write for a while: then a file that is opened for writing must be readable too.
+    pub writeback: bool,
+    /// Whether locks are taken on the host's files, where the host and other clients see them. Without, locking gives
+    /// `ENOSYS`, and the client's kernel keeps its locks itself.
+    pub locks: bool,
+    /// Most descriptors to use; without, what the process may have (`RLIMIT_NOFILE`), less a reserve.
+    pub descriptors: Option<usize>,
+}
+
+/// Why a directory cannot be offered.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {error}", path.display())]
+pub struct HostError {
+    /// Which.
+    pub path: PathBuf,
+    /// Why not.
+    pub error: std::io::Error,
+}
+
+/// A directory of this host. See the module's text.
+#[derive(Debug)]
+pub struct HostDirectory {
+    options: HostOptions,
+    /// The root, opened so that file handles of its mount can be used.
+    root: Arc<OwnedFd>,
+    root_device: u64,
+    root_mount: u64,
+    /// `/proc/self/fd`: from a kept descriptor to one that is open for reading or writing.
+    descriptors: OwnedFd,
+    /// Whether the kernel lets us open by file handles.
+    handles_work: bool,
+    /// Whether made files can be given to the caller.
+    for_others: bool,
+    /// Never held over a system call.
+    table: RwLock<Table>,
+    /// Held, for writing, while something is renamed, so that who did not find a node at its place can wait for it.
+    renaming: RwLock<()>,
+    open: RwLock<files::OpenFiles>,
+    streams: Mutex<directories::Streams>,
+    locks: locks::Locks,
+    devices: RwLock<Vec<u64>>,
+}
+
+impl HostDirectory {
+    /// Offers the directory at `path`; symbolic links in the path are followed.
+    pub fn new(path: &Path, options: HostOptions) -> Result<HostDirectory, HostError> {
+        let failed = |errno: Errno| HostError { path: path.to_owned(), error: errno.into() };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(rustix::fs::CWD, path, flags, Mode::empty()).map_err(failed)?;
+        HostDirectory::of(root, options).map_err(failed)
+    }
+
+    fn of(root: OwnedFd, mut options: HostOptions) -> Result<HostDirectory, Errno> {
+        options.read_only |= options.changes == Changes::None;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptors = openat(rustix::fs::CWD, "/proc/self/fd", flags, Mode::empty())?;
+        let stat = attributes::stat(root.as_fd(), b"")?;
+        let found = attributes::found(&stat, stat.stx_mnt_id);
+        let limit = options.descriptors.unwrap_or_else(descriptor_limit);
+        let kept = (limit / 4).clamp(16, 1 << 16);
+        let handles_work = FileHandle::of(root.as_fd())
+            .and_then(|handle| handle.open(root.as_fd(), OFlags::PATH | OFlags::CLOEXEC))
+            .is_ok();
+        Ok(HostDirectory {
+            options,
+            root: Arc::new(root),
+            root_device: found.identity.device,
+            root_mount: stat.stx_mnt_id,
+            descriptors,
+            handles_work,
+            for_others: caller::may_act_for_others(),
+            table: RwLock::new(Table::new(found, kept, kept)),
+            renaming: RwLock::new(()),
+            open: RwLock::new(files::OpenFiles::new(limit / 3)),
+            streams: Mutex::new(directories::Streams::default()),
+            locks: locks::Locks::new(limit / 8),
+            devices: RwLock::new(Vec::new()),
+        })
+    }
+
+    /// Whether new files belong to whoever makes them; otherwise to the user that serves.
+    pub fn gives_files_to_callers(&self) -> bool {
+        self.for_others
+    }
+
+    fn writable(&self) -> Result<(), Errno> {
+        if self.options.read_only { Err(Errno::ROFS) } else { Ok(()) }
+    }
+}
+
+/// How many descriptors this process may have.
+fn descriptor_limit() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+    usize::try_from(limit).unwrap_or(1 << 20).saturating_sub(64)
+}
+
+/// Locks are held for bookkeeping only, which a panic elsewhere leaves as it was.
+fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn hold<T>(lock: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl FileSystem for HostDirectory {
+    fn lookup(&self, _: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        self.look_up(parent, name)
+    }
+
+    fn absence_valid(&self, _: NodeId) -> Duration {
+        self.options.changes.valid()
+    }
+
+    fn parent(&self, _: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
+        self.look_up_parent(node)
+    }
+
+    fn forget(&self, node: NodeId, lookups: u64) {
+        let dropped = write(&self.table).forget(node, lookups);
+        drop(dropped);
+    }
+
+    fn attributes(&self, _: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
+        self.get_attributes(node, handle)
+    }
+
+    fn set_attributes(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        handle: Option<HandleId>,
+        set: &SetAttributes,
+    ) -> Result<Attributes, Errno> {
+        self.writable()?;
+        self.change_attributes(node, handle, set)
+    }
+
+    fn read_link(&self, _: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
+        self.link_target(node)
+    }
+
+    fn make_node(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode) -> Result<Entry, Errno> {
+        self.writable()?;
+        self.make_special(context, parent, name, new)
+    }
+
+    fn make_directory(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        new: &NewNode,
+    ) -> Result<Entry, Errno> {
+        self.writable()?;
+        self.make_subdirectory(context, parent, name, new)
+    }
+
+    fn make_symlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
+        self.writable()?;
+        self.make_link_to(context, parent, name, target)
+    }
+
+    fn link(&self, _: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        self.writable()?;
+        self.add_name(node, parent, name)
+    }
+
+    fn unlink(&self, _: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.writable()?;
+        self.remove_name(parent, name, false)
+    }
+
+    fn remove_directory(&self, _: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.writable()?;
+        self.remove_name(parent, name, true)
+    }
+
+    fn rename(
+        &self,
+        _: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
+        self.writable()?;
+        self.move_name((parent, name), (new_parent, new_name), flags)
+    }
+
+    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+        self.open_file(node, flags)
+    }
+
+    fn create(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        new: &NewNode,
+        flags: u32,
+    ) -> Result<(Entry, Opened), Errno> {
+        self.writable()?;
+        self.create_file(context, parent, name, new, flags)
+    }
+
+    fn create_unnamed(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        new: &NewNode,
+        flags: u32,
+    ) -> Result<(Entry, Opened), Errno> {
+        self.writable()?;
+        self.create_nameless_file(context, parent, new, flags)
+    }
+
+    fn read(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        out: &[VolatileSlice<'_>],
+    ) -> Result<usize, Errno> {
+        self.read_file(node, handle, offset, out)
+    }
+
+    fn write(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        data: &[VolatileSlice<'_>],
+        kind: WriteKind,
+    ) -> Result<usize, Errno> {
+        self.write_file(node, handle, offset, data, kind)
+    }
+
+    fn copy_range(
+        &self,
+        _: &Context<'_>,
+        from: (NodeId, HandleId, u64),
+        to: (NodeId, HandleId, u64),
+        length: u64,
+    ) -> Result<u64, Errno> {
+        self.copy_between_files(from, to, length)
+    }
+
+    fn flush(&self, _: &Context<'_>, node: NodeId, handle: HandleId, owner: Option<LockOwner>) -> Result<(), Errno> {
+        self.close_descriptor(node, handle, owner)
+    }
+
+    fn fsync(&self, _: &Context<'_>, node: NodeId, handle: HandleId, data_only: bool) -> Result<(), Errno> {
+        self.make_durable(node, handle, data_only)
+    }
+
+    fn sync(&self, _: &Context<'_>) -> Result<(), Errno> {
+        rustix::fs::syncfs(&self.root)
+    }
+
+    fn fallocate(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        mode: u32,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), Errno> {
+        self.writable()?;
+        self.allocate(node, handle, mode, offset, length)
+    }
+
+    fn seek(&self, _: &Context<'_>, node: NodeId, handle: HandleId, offset: u64, whence: u32) -> Result<u64, Errno> {
+        self.find_data_or_hole(node, handle, offset, whence)
+    }
+
+    fn release(&self, node: NodeId, handle: HandleId, _: Option<LockOwner>) {
+        self.close_file(node, handle);
+    }
+
+    fn open_directory(&self, _: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
+        self.open_stream(node)
+    }
+
+    fn read_directory(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        sink: &mut dyn DirectorySink,
+    ) -> Result<(), Errno> {
+        self.list(node, handle, offset, sink)
+    }
+
+    fn release_directory(&self, node: NodeId, handle: HandleId) {
+        self.close_file(node, handle);
+    }
+
+    fn get_xattr(&self, _: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.xattr_value(node, name)
+    }
+
+    fn list_xattrs(&self, _: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
+        self.xattr_names(node)
+    }
+
+    fn set_xattr(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        kill_set_group_id: bool,
+    ) -> Result<(), Errno> {
+        self.writable()?;
+        self.change_xattr(node, name, value, flags, kill_set_group_id)
+    }
+
+    fn remove_xattr(&self, _: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.writable()?;
+        self.delete_xattr(node, name)
+    }
+
+    fn test_lock(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        owner: LockOwner,
+        lock: &Lock,
+    ) -> Result<Option<Lock>, Errno> {
+        self.conflicting_lock(node, handle, owner, lock)
+    }
+
+    fn set_lock(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        owner: LockOwner,
+        lock: &Lock,
+        wait: bool,
+    ) -> Result<(), Errno> {
+        self.take_lock(context, node, handle, owner, lock, wait)
+    }
+
+    fn statistics(&self, _: &Context<'_>, node: NodeId) -> Result<Statistics, Errno> {
+        self.get_statistics(node)
+    }
+
+    fn host_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<OwnedFd>> {
+        self.shared_file(node, handle)
+    }
+}

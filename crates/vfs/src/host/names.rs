@@ -1,0 +1,217 @@
+//! Names: looking them up, making, removing and changing them.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, RenameFlags, Statx, linkat, mkdirat, mknodat, renameat_with, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::attributes::{found, stat};
+use super::caller::make_as;
+use super::reach::DescriptorName;
+use super::{HostDirectory, read, write};
+use crate::{Context, Entry, NewNode, NodeId, check_name};
+
+impl HostDirectory {
+    pub(super) fn look_up(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        check_name(name)?;
+        let directory = self.directory(parent)?;
+        self.entry_there(parent, directory.as_fd(), name)
+    }
+
+    /// The node that a checked name leads to.
+    pub(super) fn entry_there(&self, parent: NodeId, directory: BorrowedFd<'_>, name: &[u8]) -> Result<Entry, Errno> {
+        let renames = read(&self.table).renames;
+        let stat_before = stat(directory, name)?;
+        if let Some(entry) = self.entry(parent, name, &stat_before, Some(renames))? {
+            return Ok(entry);
+        }
+        // Something was renamed meanwhile, so that the name may already be another node's. Not again while we look.
+        let _renamed = read(&self.renaming);
+        let stat = stat(directory, name)?;
+        self.entry(parent, name, &stat, None)?.ok_or(Errno::STALE)
+    }
+
+    /// Counts a lookup of what `stat` is of; nothing if it is not known yet and something was renamed since there had
+    /// been so many `renames`.
+    pub(super) fn entry(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        stat: &Statx,
+        renames: Option<u64>,
+    ) -> Result<Option<Entry>, Errno> {
+        let found = found(stat, self.root_mount);
+        let known = {
+            let table = read(&self.table);
+            table.known(table.index(parent)?, name, &found)
+        };
+        let node = match known {
+            Some(node) => node,
+            None => {
+                let mut table = write(&self.table);
+                if renames.is_some_and(|renames| renames != table.renames) {
+                    return Ok(None);
+                }
+                let parent = table.index(parent)?;
+                table.found(Some((parent, name)), &found)?
+            }
+        };
+        Ok(Some(self.entry_of(node, stat)))
+    }
+
+    pub(super) fn entry_of(&self, node: NodeId, stat: &Statx) -> Entry {
+        let attributes = self.attributes_from(stat);
+        // The node's number names no other node ever, so that no generation is needed to tell.
+        Entry { node, generation: 0, attributes, valid: self.options.changes.valid() }
+    }
+
+    pub(super) fn look_up_parent(&self, node: NodeId) -> Result<Entry, Errno> {
+        if node == NodeId::ROOT {
+            return self.entry_by_number(node);
+        }
+        // Where it was; reaching it there, or anew, is what verifies that.
+        self.directory(node)?;
+        let parent = {
+            let table = read(&self.table);
+            let place = table.places(table.index(node)?).next().map(|(parent, _)| table.number(parent));
+            place.ok_or(Errno::NOENT)?
+        };
+        self.entry_by_number(parent)
+    }
+
+    /// Counts a lookup of a node that is known.
+    fn entry_by_number(&self, node: NodeId) -> Result<Entry, Errno> {
+        let stat = self.stat_node(node, None)?;
+        let table = read(&self.table);
+        let node = table.count_lookup(table.index(node)?)?;
+        drop(table);
+        Ok(self.entry_of(node, &stat))
+    }
+
+    pub(super) fn make_special(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        new: &NewNode,
+    ) -> Result<Entry, Errno> {
+        let kind = match new.mode & libc::S_IFMT {
+            0 => FileType::RegularFile,
+            kind => FileType::from_raw_mode(kind),
+        };
+        if matches!(kind, FileType::Directory | FileType::Symlink | FileType::Unknown) {
+            return Err(Errno::INVAL);
+        }
+        self.make(context, parent, name, new.umask, |directory| {
+            let mode = self.mode_for(context, directory, new)?;
+            mknodat(directory, name, kind, mode, new.device)
+        })
+    }
+
+    pub(super) fn make_subdirectory(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        new: &NewNode,
+    ) -> Result<Entry, Errno> {
+        let mode = Mode::from_raw_mode(new.mode & 0o7777);
+        self.make(context, parent, name, new.umask, |directory| mkdirat(directory, name, mode))
+    }
+
+    pub(super) fn make_link_to(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Entry, Errno> {
+        // The target is never followed here: any bytes will do.
+        self.make(context, parent, name, 0, |directory| symlinkat(target, directory, name))
+    }
+
+    fn make(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        umask: u32,
+        make: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<Entry, Errno> {
+        check_name(name)?;
+        let directory = self.directory(parent)?;
+        make_as(context, umask, self.for_others)?;
+        make(directory.as_fd())?;
+        self.entry_there(parent, directory.as_fd(), name)
+    }
+
+    /// The permissions of a new file. A set-group-ID bit that gives away a group of which the caller is no member is
+    /// not granted (`mode_strip_sgid` of Linux's fs/inode.c, which does not see that the server acts for another).
+    pub(super) fn mode_for(
+        &self,
+        context: &Context<'_>,
+        directory: BorrowedFd<'_>,
+        new: &NewNode,
+    ) -> Result<Mode, Errno> {
+        let mut mode = new.mode & 0o7777;
+        let gives_group = libc::S_ISGID | libc::S_IXGRP;
+        if mode & gives_group == gives_group && context.uid != 0 {
+            let stat = stat(directory, b"")?;
+            let inherited = u32::from(stat.stx_mode) & libc::S_ISGID != 0;
+            let is_member = stat.stx_gid == context.gid || Some(stat.stx_gid) == context.supplementary_group;
+            if inherited && !is_member {
+                mode &= !libc::S_ISGID;
+            }
+        }
+        Ok(Mode::from_raw_mode(mode))
+    }
+
+    pub(super) fn add_name(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        check_name(name)?;
+        let directory = self.directory(parent)?;
+        let source = self.descriptor(node)?;
+        self.link_descriptor(&source, directory.as_fd(), name)?;
+        self.entry_there(parent, directory.as_fd(), name)
+    }
+
+    fn link_descriptor(&self, source: &Arc<OwnedFd>, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+        // Through /proc, for an empty path takes CAP_DAC_READ_SEARCH. What it leads to is the descriptor's file.
+        let source = DescriptorName::new(source.as_fd());
+        linkat(&self.descriptors, source.as_bytes(), directory, name, AtFlags::SYMLINK_FOLLOW)
+    }
+
+    pub(super) fn remove_name(&self, parent: NodeId, name: &[u8], is_directory: bool) -> Result<(), Errno> {
+        check_name(name)?;
+        let directory = self.directory(parent)?;
+        unlinkat(&directory, name, if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() })?;
+        let mut table = write(&self.table);
+        // A client that has given the directory back meanwhile knows none of its names any more.
+        let dropped = table.index(parent).map(|parent| table.remove_place(parent, name)).unwrap_or_default();
+        drop(table);
+        drop(dropped);
+        Ok(())
+    }
+
+    pub(super) fn move_name(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), flags: u32) -> Result<(), Errno> {
+        check_name(from.1)?;
+        check_name(to.1)?;
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        let (source, target) = (self.directory(from.0)?, self.directory(to.0)?);
+        let _renaming = write(&self.renaming);
+        renameat_with(&source, from.1, &target, to.1, flags)?;
+        let mut table = write(&self.table);
+        let dropped = match (table.index(from.0), table.index(to.0)) {
+            (Ok(source), Ok(target)) => {
+                let exchange = flags.contains(RenameFlags::EXCHANGE);
+                table.rename((source, from.1), (target, to.1), exchange)
+            }
+            _ => Vec::new(),
+        };
+        drop(table);
+        drop(dropped);
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! Extended attributes, ACLs among them.
+
+use std::ffi::CString;
+use std::os::fd::AsFd;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use super::HostDirectory;
+use super::reach::DescriptorName;
+use crate::NodeId;
+
+/// Most bytes of a name, of a value and of all names: `XATTR_*_MAX` of Linux's include/uapi/linux/limits.h.
+const NAME_MAX: usize = 255;
+const SIZE_MAX: usize = 64 << 10;
+
+/// An access ACL, whose group entry is the mode's.
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+
+impl HostDirectory {
+    /// Does something with the path of a node in `/proc`, which no type of file needs to be opened for.
+    fn with_path<T>(&self, node: NodeId, act: impl FnOnce(&[u8]) -> Result<T, Errno>) -> Result<T, Errno> {
+        let descriptor = self.descriptor(node)?;
+        act(DescriptorName::new(descriptor.as_fd()).path())
+    }
+
+    pub(super) fn xattr_value(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        let name = checked(name)?;
+        self.with_path(node, |path| {
+            let mut value = vec![0; SIZE_MAX];
+            let length = rustix::fs::getxattr(path, &name, &mut value[..])?;
+            value.truncate(length);
+            Ok(value)
+        })
+    }
+
+    pub(super) fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        self.with_path(node, |path| {
+            let mut names = vec![0; SIZE_MAX];
+            let length = rustix::fs::listxattr(path, &mut names[..])?;
+            names.truncate(length);
+            Ok(names)
+        })
+    }
+
+    pub(super) fn change_xattr(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        kill_set_group_id: bool,
+    ) -> Result<(), Errno> {
+        let text = checked(name)?;
+        if value.len() > SIZE_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        let descriptor = self.descriptor(node)?;
+        rustix::fs::setxattr(DescriptorName::new(descriptor.as_fd()).path(), &text, value, flags)?;
+        if kill_set_group_id && name == ACCESS_ACL {
+            self.drop_set_group_id(descriptor.as_fd())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn delete_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
+        let name = checked(name)?;
+        self.with_path(node, |path| rustix::fs::removexattr(path, &name))
+    }
+}
+
+fn checked(name: &[u8]) -> Result<CString, Errno> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(Errno::RANGE);
+    }
+    CString::new(name).map_err(|_| Errno::INVAL)
+}
