@@ -33,11 +33,11 @@ const TRANSPORT_FEATURES: u64 = 1 << VIRTIO_F_VERSION_1
     | 1 << VIRTIO_RING_F_INDIRECT_DESC
     | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
-fn protocol_features() -> VhostUserProtocolFeatures {
-    VhostUserProtocolFeatures::CONFIG
-        | VhostUserProtocolFeatures::MQ
+fn protocol_features(device: &impl VirtioDevice) -> VhostUserProtocolFeatures {
+    let features = VhostUserProtocolFeatures::MQ
         | VhostUserProtocolFeatures::REPLY_ACK
-        | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+        | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
+    if device.has_config() { features | VhostUserProtocolFeatures::CONFIG } else { features }
 }
 
 /// Where a region of the guest's memory lies in the front end's address space: rings are named by those addresses.
@@ -253,11 +253,11 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Connection<D> {
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        Ok(protocol_features())
+        Ok(protocol_features(&*self.context.device))
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        if features & !protocol_features().bits() != 0 {
+        if features & !protocol_features(&*self.context.device).bits() != 0 {
             return Err(Error::FeatureMismatch);
         }
         Ok(())

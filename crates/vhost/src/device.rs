@@ -20,6 +20,11 @@ pub trait VirtioDevice: Send + Sync + 'static {
     /// Largest number of descriptors in a virtqueue: a power of 2, at most 32768.
     fn queue_size(&self) -> u16;
 
+    /// Whether the front end is to ask us for the configuration space; else it has one of its own.
+    fn has_config(&self) -> bool {
+        true
+    }
+
     /// The device's configuration space; reads beyond it give zeros.
     fn config(&self) -> Vec<u8>;
 

@@ -3,12 +3,12 @@
 //! A front end (QEMU, cloud-hypervisor, ...) connects to a Unix socket, shares the guest's memory and hands over the
 //! virtqueues; from then on the guest's driver talks to this process without the front end in between.
 //!
-//! 1. [`blk::BlkServer`] takes a connected socket, or accepts on a listening one.
+//! 1. [`blk::BlkServer`] or [`fs::FsServer`] takes a connected socket, or accepts on a listening one.
 //! 2. The connection answers the front end's control messages: features, configuration space, memory regions and the
 //!    addresses of the rings. The wire format is the `vhost` crate's.
 //! 3. Each virtqueue that the front end starts gets a thread. It sleeps until the driver kicks, takes every request
 //!    that is available, and interrupts the guest once.
-//! 4. A request is a chain of descriptors, parsed and executed by the device, here [`blk`].
+//! 4. A request is a chain of descriptors, parsed and executed by the device: [`blk`], a disk, or [`fs`], a file system.
 //!
 //! The socket can be served before the device behind it exists: see [`Pending`].
 //!
@@ -21,6 +21,7 @@ pub mod blk;
 mod connection;
 mod device;
 mod event;
+pub mod fs;
 mod memory;
 mod serve;
 mod vring;

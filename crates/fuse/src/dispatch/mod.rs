@@ -112,6 +112,19 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         })
     }
 
+    /// Answers a `message` that did not arrive as it was sent, if its number did: with `errno`. Gives the answer's bytes.
+    pub fn refuse(&self, message: &[VolatileSlice<'_>], out: &[VolatileSlice<'_>], errno: Errno) -> usize {
+        let mut start = [0; size_of::<InHeader>()];
+        if message::total(message) < start.len() {
+            return 0;
+        }
+        message::copy_start(message, &mut start);
+        match (InHeader::read_from_bytes(&start), Reply::new(out)) {
+            (Ok(header), Some(out)) => out.finish(reply::error(header.unique, errno)),
+            _ => 0,
+        }
+    }
+
     /// The client is gone: it has nothing open any more, and knows no node.
     pub fn disconnect(&self) {
         self.agreement.end();

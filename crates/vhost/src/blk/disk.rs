@@ -16,11 +16,11 @@ use vm_memory::Bytes;
 use zerocopy::IntoBytes;
 
 use super::config::{BlkConfig, MAX_SEGMENTS, WRITEBACK_OFFSET};
-use super::request::{self, Failure, Operation, Pieces, Range, Ranges};
+use super::request::{self, Failure, Operation, Range, Ranges};
 use super::{BlkOptions, SERIAL_SIZE, Serial};
 use crate::device::VirtioDevice;
 use crate::event::{Event, EventSink};
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, Pieces};
 use crate::vring::Stop;
 
 /// The device as one driver sees it.

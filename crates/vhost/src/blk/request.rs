@@ -11,18 +11,15 @@ use virtio_bindings::bindings::virtio_blk::{
 };
 use virtio_queue::DescriptorChain;
 use virtio_queue::desc::split::Descriptor;
-use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, VolatileSlice};
+use vm_memory::{Address, Bytes, GuestMemoryBackend, VolatileSlice};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::config::{MAX_RANGE_SECTORS, MAX_RANGES, MAX_REQUEST_BYTES, MAX_SEGMENTS, SECTOR_SIZE};
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, Pieces, add_pieces};
 
 /// Most pieces of memory in one direction of a chain: data, and a header or status byte that crosses a border.
 const MAX_PIECES: usize = MAX_SEGMENTS as usize + 2;
-
-/// Pieces of the guest's memory, one after the other.
-pub type Pieces<'a> = SmallVec<[VolatileSlice<'a>; 16]>;
 
 /// The status byte of a request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +122,7 @@ impl<'a> Buffers<'a> {
                 buffers.well_formed &= buffers.last_writable.is_none();
                 &mut buffers.readable
             };
-            buffers.well_formed = buffers.well_formed && add_pieces(pieces, &descriptor, memory);
+            buffers.well_formed = buffers.well_formed && add_pieces(pieces, &descriptor, memory, MAX_PIECES);
         }
         // The iterator ends at loops, at descriptors beyond the table, and at what cannot be read.
         buffers.well_formed &= !unfinished;
@@ -208,17 +205,6 @@ impl<'a> Buffers<'a> {
         }
         Ok(())
     }
-}
-
-/// Adds the memory of `descriptor`; false if there is none, or too much in pieces.
-fn add_pieces<'a>(pieces: &mut Pieces<'a>, descriptor: &Descriptor, memory: &'a GuestMemory) -> bool {
-    for piece in memory.get_slices(GuestAddress(descriptor.addr().raw_value()), descriptor.len() as usize) {
-        match piece {
-            Ok(piece) if pieces.len() < MAX_PIECES => pieces.push(piece),
-            _ => return false,
-        }
-    }
-    true
 }
 
 /// Bytes in all of `pieces`; more than [`MAX_REQUEST_BYTES`] fail.

@@ -1,0 +1,123 @@
+//! The virtio file system device: FUSE messages in chains of descriptors.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use inarch_fuse::{Dispatcher, Scratch};
+use inarch_vfs::FileSystem;
+use rustix::io::Errno;
+use virtio_queue::DescriptorChain;
+use zerocopy::IntoBytes;
+
+use super::FsOptions;
+use super::config::FsConfig;
+use crate::device::VirtioDevice;
+use crate::memory::{GuestMemory, Pieces, add_pieces};
+use crate::vring::Stop;
+
+/// Most pieces of memory in one direction of a chain: those of the largest message, each page for itself, several times
+/// over.
+const MAX_PIECES: usize = 1024;
+
+/// The device as one driver sees it.
+pub struct VirtioFs {
+    dispatcher: Dispatcher<dyn FileSystem>,
+    options: FsOptions,
+    /// Each queue's; only that queue's thread uses it.
+    scratch: Vec<Mutex<Scratch>>,
+}
+
+impl VirtioFs {
+    /// A device whose driver has not said anything yet.
+    pub fn new(file_system: Arc<dyn FileSystem>, options: FsOptions) -> VirtioFs {
+        let queues = usize::from(options.queues.max(1)) + 1;
+        let scratch = (0..queues).map(|_| Mutex::default()).collect();
+        VirtioFs { dispatcher: Dispatcher::new(file_system, options.connection, queues), options, scratch }
+    }
+}
+
+impl Drop for VirtioFs {
+    fn drop(&mut self) {
+        self.dispatcher.disconnect();
+    }
+}
+
+impl VirtioDevice for VirtioFs {
+    fn features(&self) -> u64 {
+        0
+    }
+
+    fn set_features(&self, _features: u64) {
+        // A machine that is stopped and goes on sets them again; what its kernel knows must stay. A kernel that starts
+        // anew says so by its first message.
+    }
+
+    fn queues(&self) -> u16 {
+        self.options.queues.max(1).saturating_add(1)
+    }
+
+    fn queue_size(&self) -> u16 {
+        self.options.queue_size
+    }
+
+    fn has_config(&self) -> bool {
+        self.options.tag.is_some()
+    }
+
+    fn config(&self) -> Vec<u8> {
+        FsConfig::new(self.options.tag, self.options.queues.max(1)).as_bytes().to_vec()
+    }
+
+    fn write_config(&self, _offset: u32, _data: &[u8]) -> bool {
+        false
+    }
+
+    fn wait_until_ready(&self, _stop: &Stop) -> bool {
+        true
+    }
+
+    fn wake(&self) {
+        self.dispatcher.file_system().interrupted();
+    }
+
+    fn handle<'a>(&self, queue: u16, chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> u32 {
+        let buffers = Buffers::gather(chain, memory);
+        let index = usize::from(queue);
+        let length = match self.scratch.get(index) {
+            Some(scratch) if buffers.well_formed => {
+                let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
+                self.dispatcher.execute(index, &buffers.readable, &buffers.writable, &mut scratch)
+            }
+            _ => self.dispatcher.refuse(&buffers.readable, &buffers.writable, Errno::INVAL),
+        };
+        // An answer is a header and at most the largest data.
+        u32::try_from(length).unwrap_or(u32::MAX)
+    }
+}
+
+/// The memory that a chain names.
+struct Buffers<'a> {
+    readable: Pieces<'a>,
+    writable: Pieces<'a>,
+    well_formed: bool,
+}
+
+impl<'a> Buffers<'a> {
+    fn gather(chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> Buffers<'a> {
+        let mut buffers = Buffers { readable: Pieces::new(), writable: Pieces::new(), well_formed: true };
+        let mut unfinished = true;
+        for descriptor in chain {
+            unfinished = descriptor.has_next();
+            let pieces = if descriptor.is_write_only() {
+                &mut buffers.writable
+            } else {
+                // Everything readable comes before everything writable.
+                buffers.well_formed &= buffers.writable.is_empty();
+                &mut buffers.readable
+            };
+            buffers.well_formed &= add_pieces(pieces, &descriptor, memory, MAX_PIECES);
+        }
+        // The iterator ends at loops, at descriptors beyond the table, and at what cannot be read.
+        buffers.well_formed &= !unfinished;
+        buffers
+    }
+}

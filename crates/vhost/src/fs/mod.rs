@@ -1,0 +1,122 @@
+//! The file system device (virtio 1.2, section 5.11): serves an [`inarch_vfs::FileSystem`] to guests, which know it as
+//! virtiofs.
+//!
+//! A request is a FUSE message in the readable part of a chain; the answer goes into its writable part. What it means is
+//! [`inarch_fuse`]'s affair; here is how it comes and goes.
+
+mod config;
+mod device;
+
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::thread;
+
+use inarch_fuse::ConnectionOptions;
+use inarch_server::StopHandle;
+use inarch_vfs::FileSystem;
+
+pub use config::{InvalidTag, TAG_SIZE, Tag};
+pub use device::VirtioFs;
+
+use crate::event::{Event, EventSink};
+use crate::serve::{self, ServeError};
+
+/// Most connections that are served at once.
+const MAX_CONNECTIONS: usize = 64;
+
+/// How a file system is offered.
+#[derive(Clone, Copy, Debug)]
+pub struct FsOptions {
+    /// Number of request queues, at least 1; the queue for what has priority is not among them.
+    pub queues: u16,
+    /// Largest number of descriptors in a virtqueue that the front end may ask for: a power of 2, at most 32768. A request
+    /// takes 4 and one a page of data.
+    pub queue_size: u16,
+    /// The name by which a guest mounts it, for front ends that have none of their own. QEMU has one, and its versions 7.1
+    /// to 8.0 do not survive being offered another.
+    pub tag: Option<Tag>,
+    /// What is agreed on with the guest's kernel.
+    pub connection: ConnectionOptions,
+}
+
+impl Default for FsOptions {
+    fn default() -> Self {
+        FsOptions { queues: 1, queue_size: 1024, tag: None, connection: ConnectionOptions::default() }
+    }
+}
+
+/// Serves a file system over vhost-user.
+pub struct FsServer {
+    open: Box<dyn Fn() -> io::Result<Arc<dyn FileSystem>> + Send + Sync>,
+    options: FsOptions,
+    events: EventSink,
+}
+
+impl FsServer {
+    /// A server of the file system that `open` gives. Each connection has one of its own, since what a guest has open and
+    /// knows ends with its connection.
+    pub fn new(
+        open: impl Fn() -> io::Result<Arc<dyn FileSystem>> + Send + Sync + 'static,
+        options: FsOptions,
+    ) -> FsServer {
+        FsServer { open: Box::new(open), options, events: Arc::new(|_| {}) }
+    }
+
+    /// Has `sink` called for what goes wrong without ending the server. Called from the queues' threads.
+    pub fn on_event(self, sink: impl Fn(Event) + Send + Sync + 'static) -> FsServer {
+        FsServer { events: Arc::new(sink), ..self }
+    }
+
+    /// Serves one connected front end, such as the other end of a socket that QEMU inherited, until it disconnects.
+    ///
+    /// # Errors
+    /// The file system cannot be opened, or the front end breaks the protocol; its rings are stopped.
+    pub fn serve_stream(&self, stream: UnixStream) -> Result<(), ServeError> {
+        serve::serve_stream(stream, self.connect()?, Arc::clone(&self.events))
+    }
+
+    /// Accepts front ends and serves each in a thread of its own, until `stop` is used.
+    ///
+    /// # Errors
+    /// The listening socket fails. A front end that breaks the protocol only loses its own connection.
+    pub fn serve_listener(&self, listener: UnixListener, stop: &StopHandle) -> Result<(), ServeError> {
+        thread::scope(|scope| {
+            let mut connections: Vec<thread::ScopedJoinHandle<'_, ()>> = Vec::new();
+            while let Some(stream) = serve::accept(&listener, stop)? {
+                connections.retain(|connection| !connection.is_finished());
+                if connections.len() >= MAX_CONNECTIONS {
+                    // Dropped: the front end sees its connection closed.
+                    continue;
+                }
+                let serve = move || {
+                    if let Err(error) = self.serve_until_stopped(stream, stop) {
+                        (self.events)(Event::ConnectionLost { error });
+                    }
+                };
+                connections.push(thread::Builder::new().name("vhost-fs".into()).spawn_scoped(scope, serve)?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Accepts one front end and serves it until it disconnects, or `stop` is used.
+    ///
+    /// # Errors
+    /// As [`FsServer::serve_stream`], or the listening socket fails.
+    pub fn serve_one(&self, listener: UnixListener, stop: &StopHandle) -> Result<(), ServeError> {
+        match serve::accept(&listener, stop)? {
+            Some(stream) => self.serve_until_stopped(stream, stop),
+            None => Ok(()),
+        }
+    }
+
+    fn serve_until_stopped(&self, stream: UnixStream, stop: &StopHandle) -> Result<(), ServeError> {
+        serve::serve_until_stopped(stream, self.connect()?, Arc::clone(&self.events), stop)
+    }
+
+    /// The device as a new driver sees it.
+    fn connect(&self) -> Result<Arc<VirtioFs>, ServeError> {
+        Ok(Arc::new(VirtioFs::new((self.open)()?, self.options)))
+    }
+}
