@@ -2,25 +2,7 @@
 
 use std::io;
 
-/// Why a connection ended before the client ended it.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectionError {
-    /// The client hung up in the middle of a message.
-    #[error("the client hung up in the middle of a message")]
-    Cut,
-    /// The client sent what has no meaning.
-    #[error("the client does not speak NBD: {0}")]
-    Protocol(&'static str),
-    /// Nothing came, or nothing was taken, for too long.
-    #[error("the client stalled: {0}")]
-    Stalled(&'static str),
-    /// The socket failed.
-    #[error("the socket failed: {0}")]
-    Socket(#[from] io::Error),
-    /// A request made the device panic.
-    #[error("a request panicked")]
-    Panicked,
-}
+use inarch_server::ConnectionError;
 
 /// Something went wrong that the client learns only as an error, or not at all.
 #[derive(Debug, thiserror::Error)]

@@ -16,8 +16,8 @@ mod negotiate;
 mod read;
 mod server;
 mod session;
-mod socket;
 pub mod wire;
 
-pub use event::{ConnectionError, Event};
-pub use server::{Listener, NbdOptions, NbdServer};
+pub use event::Event;
+pub use inarch_server::{ConnectionError, Listener};
+pub use server::{NbdOptions, NbdServer};

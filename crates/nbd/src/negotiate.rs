@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use inarch_server::BlockDevice;
+use inarch_server::{BlockDevice, ConnectionError, Receiver, Sender};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::event::ConnectionError;
 use crate::server::NbdOptions;
-use crate::socket::{Receiver, Sender};
 use crate::wire::option::{
     BASE_ALLOCATION, ClientOption, ContextRequest, InfoRequest, OptionError, OptionHeader, OptionReply,
     export_name_reply,

@@ -1,26 +1,19 @@
 //! Clients: accepted, counted, served, each by threads of its own.
 
 use std::io;
-use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixListener;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::{self, Scope};
 use std::time::Duration;
 
-use inarch_server::{BlockDevice, Pending, StopHandle};
+use inarch_server::{BlockDevice, Clients, ConnectionError, Listener, Pending, Receiver, Sender, StopHandle, prepare};
 
-use crate::event::{ConnectionError, Event};
+use crate::event::Event;
 use crate::negotiate::Negotiation;
 use crate::session::Session;
-use crate::socket::{self, Receiver, Sender};
 
 /// Where events go.
 pub(crate) type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
-
-/// How long to wait before another client is accepted when there was no descriptor for the last one.
-const DESCRIPTOR_WAIT: Duration = Duration::from_millis(100);
 
 /// What clients are told of the export before its device exists, and how many there may be.
 #[derive(Clone, Debug)]
@@ -46,61 +39,11 @@ impl Default for NbdOptions {
     }
 }
 
-/// A socket that listens.
-#[derive(Debug)]
-pub enum Listener {
-    /// On a path.
-    Unix(UnixListener),
-    /// On an address.
-    Tcp(TcpListener),
-}
-
-impl Listener {
-    fn set_nonblocking(&self) -> io::Result<()> {
-        match self {
-            Listener::Unix(listener) => listener.set_nonblocking(true),
-            Listener::Tcp(listener) => listener.set_nonblocking(true),
-        }
-    }
-
-    fn accept(&self) -> io::Result<OwnedFd> {
-        match self {
-            Listener::Unix(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
-                Ok(stream.into())
-            }
-            Listener::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
-                Ok(stream.into())
-            }
-        }
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Listener::Unix(listener) => listener.as_fd(),
-            Listener::Tcp(listener) => listener.as_fd(),
-        }
-    }
-}
-
 /// Serves a device to NBD clients.
 pub struct NbdServer<D> {
     device: Arc<Pending<D>>,
     options: NbdOptions,
     events: EventSink,
-}
-
-/// The clients of a listening server.
-#[derive(Default)]
-struct Clients {
-    connected: AtomicUsize,
-    /// How many have chosen the export so far.
-    served: AtomicUsize,
 }
 
 impl<D: BlockDevice> NbdServer<D> {
@@ -137,69 +80,8 @@ impl<D: BlockDevice> NbdServer<D> {
     }
 
     fn serve(&self, listener: &Listener, stop: &StopHandle, once: bool) -> io::Result<()> {
-        listener.set_nonblocking()?;
-        let clients = Clients::default();
-        thread::scope(|scope| {
-            let result = self.accept(scope, listener, stop, &clients, once);
-            // However the accepting ended, those that are connected end as well, and those that wait for the device.
-            stop.stop();
-            self.device.wake();
-            result
-        })
-    }
-
-    fn accept<'scope>(
-        &'scope self,
-        scope: &'scope Scope<'scope, '_>,
-        listener: &Listener,
-        stop: &'scope StopHandle,
-        clients: &'scope Clients,
-        once: bool,
-    ) -> io::Result<()> {
-        while stop.wait_readable(listener)? {
-            let socket = match listener.accept() {
-                Ok(socket) => socket,
-                Err(error) => match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-                    Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOMEM) => {
-                        thread::sleep(DESCRIPTOR_WAIT);
-                        continue;
-                    }
-                    Some(rustix::io::Errno::BADF | rustix::io::Errno::INVAL | rustix::io::Errno::NOTSOCK) => {
-                        return Err(error);
-                    }
-                    // All others concern the one connection.
-                    _ => continue,
-                },
-            };
-            if clients.connected.fetch_add(1, Ordering::AcqRel) >= self.options.connections {
-                clients.connected.fetch_sub(1, Ordering::AcqRel);
-                (self.events)(Event::TooManyClients(self.options.connections));
-                continue;
-            }
-            let client = move || self.client(&socket, stop, clients, once);
-            if thread::Builder::new().spawn_scoped(scope, client).is_err() {
-                clients.connected.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
-        Ok(())
-    }
-
-    /// One client's whole life.
-    fn client(&self, socket: &OwnedFd, stop: &StopHandle, clients: &Clients, once: bool) {
-        let served = stop
-            .attach(socket)
-            .map_err(ConnectionError::from)
-            .and_then(|_attached| self.serve_socket(socket, &|| stop.is_stopped(), &clients.served));
-        match served {
-            Ok(()) => {}
-            // An end that we made is nobody's mistake.
-            Err(_) if stop.is_stopped() => {}
-            Err(error) => (self.events)(Event::ConnectionLost(error)),
-        }
-        let was_last = clients.connected.fetch_sub(1, Ordering::AcqRel) == 1;
-        if once && was_last && clients.served.load(Ordering::Acquire) > 0 {
-            stop.stop();
-        }
+        let clients = NbdClients { server: self, stop, once, served: AtomicUsize::new(0) };
+        listener.serve(&clients, stop)
     }
 
     /// Serves one client; counts it in `served` if it chose the export.
@@ -209,7 +91,7 @@ impl<D: BlockDevice> NbdServer<D> {
         stopped: &dyn Fn() -> bool,
         served: &AtomicUsize,
     ) -> Result<(), ConnectionError> {
-        socket::prepare(socket)?;
+        prepare(socket)?;
         let sender = Sender::new(socket);
         let mut receiver = Receiver::new(socket, self.options.negotiation);
         let device = || match self.device.wait_unless(stopped) {
@@ -222,5 +104,47 @@ impl<D: BlockDevice> NbdServer<D> {
             Session::new(agreement, receiver, &sender, Arc::clone(&self.events)).run();
         }
         sender.into_result()
+    }
+}
+
+/// The clients of a listening server.
+struct NbdClients<'s, D> {
+    server: &'s NbdServer<D>,
+    stop: &'s StopHandle,
+    once: bool,
+    /// How many have chosen the export so far.
+    served: AtomicUsize,
+}
+
+impl<D: BlockDevice> Clients for NbdClients<'_, D> {
+    fn most(&self) -> usize {
+        self.server.options.connections
+    }
+
+    fn turned_away(&self) {
+        (self.server.events)(Event::TooManyClients(self.most()));
+    }
+
+    fn serve(&self, socket: &OwnedFd) {
+        match self.server.serve_socket(socket, &|| self.stop.is_stopped(), &self.served) {
+            Ok(()) => {}
+            // An end that we made is nobody's mistake.
+            Err(_) if self.stop.is_stopped() => {}
+            Err(error) => (self.server.events)(Event::ConnectionLost(error)),
+        }
+    }
+
+    fn lost(&self, error: io::Error) {
+        (self.server.events)(Event::ConnectionLost(error.into()));
+    }
+
+    fn gone(&self, last: bool) {
+        if self.once && last && self.served.load(Ordering::Acquire) > 0 {
+            self.stop.stop();
+        }
+    }
+
+    fn stopped(&self) {
+        self.server.device.wake();
     }
 }

@@ -9,14 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Scope};
 
-use inarch_server::{Allocation, BlockDevice};
+use inarch_server::{Allocation, BlockDevice, ConnectionError, Receiver, Sender};
 use vm_memory::VolatileSlice;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::event::{ConnectionError, Event};
+use crate::event::Event;
 use crate::negotiate::{Agreement, BASE_ALLOCATION_ID, MAX_PAYLOAD};
 use crate::server::EventSink;
-use crate::socket::{Receiver, Sender};
 use crate::wire::Errno;
 use crate::wire::reply::{Chunk, STATE_HOLE, STATE_ZERO, SimpleReply, StatusDescriptor};
 use crate::wire::request::{Command, Request, RequestHeader, flag};

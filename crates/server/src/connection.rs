@@ -10,7 +10,25 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_keepalive, set_socket_timeout, set_tcp_nodelay};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
 
-use crate::event::ConnectionError;
+/// Why a connection ended before the client ended it.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// The client hung up in the middle of a message.
+    #[error("the client hung up in the middle of a message")]
+    Cut,
+    /// The client sent what has no meaning.
+    #[error("the client does not speak the protocol: {0}")]
+    Protocol(&'static str),
+    /// Nothing came, or nothing was taken, for too long.
+    #[error("the client stalled: {0}")]
+    Stalled(&'static str),
+    /// The socket failed.
+    #[error("the socket failed: {0}")]
+    Socket(#[from] io::Error),
+    /// A request made the server panic.
+    #[error("a request panicked")]
+    Panicked,
+}
 
 /// How long a message that was begun may stand still, in either direction. A client may be idle between messages for
 /// as long as it likes.
@@ -20,6 +38,9 @@ const STALL: Duration = Duration::from_secs(300);
 const BUFFER: usize = 32 << 10;
 
 /// Sets a socket up; what of it does not apply to its kind is left.
+///
+/// # Errors
+/// It is no socket.
 pub fn prepare(socket: &OwnedFd) -> io::Result<()> {
     set_socket_timeout(socket, Timeout::Send, Some(STALL))?;
     // Answers are small and waited for. A Unix socket knows no such thing.
@@ -51,6 +72,9 @@ impl<'s> Receiver<'s> {
     }
 
     /// The negotiation is over: from now on time is limited only within a message.
+    ///
+    /// # Errors
+    /// The socket refuses.
     pub fn end_negotiation(&mut self) -> Result<(), ConnectionError> {
         self.deadline = None;
         set_socket_timeout(self.socket, Timeout::Recv, Some(STALL)).map_err(io::Error::from)?;
@@ -58,6 +82,9 @@ impl<'s> Receiver<'s> {
     }
 
     /// Fills `out` with the next message's first bytes; false if the client hung up instead of sending one.
+    ///
+    /// # Errors
+    /// The connection cannot go on.
     pub fn begin(&mut self, out: &mut [u8]) -> Result<bool, ConnectionError> {
         while self.ahead.is_empty() {
             match self.fill() {
@@ -72,7 +99,15 @@ impl<'s> Receiver<'s> {
         Ok(true)
     }
 
+    /// Whether more bytes were received than were asked for so far.
+    pub fn has_more(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
     /// Fills `out` with what comes next.
+    ///
+    /// # Errors
+    /// The connection cannot go on.
     pub fn receive(&mut self, mut out: &mut [u8]) -> Result<(), ConnectionError> {
         while !out.is_empty() {
             if self.ahead.is_empty() && out.len() >= self.buffer.len() {
@@ -97,6 +132,9 @@ impl<'s> Receiver<'s> {
     }
 
     /// Takes `count` bytes that nobody wants, a piece at a time.
+    ///
+    /// # Errors
+    /// The connection cannot go on.
     pub fn skip(&mut self, count: u64) -> Result<(), ConnectionError> {
         let mut piece = [0; 4096];
         let mut left = count;
@@ -122,7 +160,7 @@ fn receive_some(socket: &OwnedFd, deadline: Option<Instant>, out: &mut [u8]) -> 
         if let Some(deadline) = deadline {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(ConnectionError::Stalled("it did not choose an export in time"));
+                return Err(ConnectionError::Stalled("it did not say in time what it wants"));
             }
             // The kernel counts in whole ticks; no time at all would be no limit.
             let left = left.max(Duration::from_millis(10));
@@ -185,7 +223,10 @@ impl<'s> Sender<'s> {
         let _ = shutdown(self.socket, Shutdown::Both);
     }
 
-    /// What ended the connection, if the client did not.
+    /// What ended the connection.
+    ///
+    /// # Errors
+    /// It was not the client's own end.
     pub fn into_result(self) -> Result<(), ConnectionError> {
         self.ended.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or(Ok(()))
     }

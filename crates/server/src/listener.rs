@@ -1,0 +1,114 @@
+//! Clients: accepted, counted, each served in a thread of its own.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, Scope};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+
+use crate::StopHandle;
+
+/// How long to wait before another client is accepted when there was no descriptor for the last one.
+const DESCRIPTOR_WAIT: Duration = Duration::from_millis(100);
+
+/// What a server does with those who connect. Called from the thread of each.
+pub trait Clients: Sync {
+    /// Most connections at a time; further ones are closed at once.
+    fn most(&self) -> usize;
+
+    /// Somebody was turned away, because there are so many already.
+    fn turned_away(&self);
+
+    /// Serves one until it has gone, or the server is stopped and the socket therefore shut down.
+    fn serve(&self, socket: &OwnedFd);
+
+    /// One could not be served at all.
+    fn lost(&self, error: io::Error);
+
+    /// One has gone; `last`, if nobody is connected any more.
+    fn gone(&self, last: bool);
+
+    /// The server is stopped: those who wait for anything but their socket must look.
+    fn stopped(&self);
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub enum Listener {
+    /// On a path.
+    Unix(UnixListener),
+    /// On an address.
+    Tcp(TcpListener),
+    /// On anything else that accepts connections of a stream of bytes.
+    Other(OwnedFd),
+}
+
+impl Listener {
+    /// Accepts clients and has them served until `stop` is used, and uses it itself if it fails.
+    ///
+    /// # Errors
+    /// The listening socket fails. What goes wrong with a client only ends its own connection.
+    pub fn serve(&self, clients: &dyn Clients, stop: &StopHandle) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(self, true)?;
+        let connected = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            let result = self.accept(scope, clients, stop, &connected);
+            // However the accepting ended, those that are connected end as well.
+            stop.stop();
+            clients.stopped();
+            result
+        })
+    }
+
+    fn accept<'scope>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        clients: &'scope dyn Clients,
+        stop: &'scope StopHandle,
+        connected: &'scope AtomicUsize,
+    ) -> io::Result<()> {
+        while stop.wait_readable(self)? {
+            let socket = match accept_with(self, SocketFlags::CLOEXEC) {
+                Ok(socket) => socket,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {
+                    thread::sleep(DESCRIPTOR_WAIT);
+                    continue;
+                }
+                Err(errno @ (Errno::BADF | Errno::INVAL | Errno::NOTSOCK)) => return Err(errno.into()),
+                // All others concern the one connection.
+                Err(_) => continue,
+            };
+            if connected.fetch_add(1, Ordering::AcqRel) >= clients.most() {
+                connected.fetch_sub(1, Ordering::AcqRel);
+                clients.turned_away();
+                continue;
+            }
+            let client = move || {
+                match stop.attach(&socket) {
+                    Ok(_attached) => clients.serve(&socket),
+                    Err(error) => clients.lost(error),
+                }
+                clients.gone(connected.fetch_sub(1, Ordering::AcqRel) == 1);
+            };
+            if thread::Builder::new().spawn_scoped(scope, client).is_err() {
+                connected.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Unix(listener) => listener.as_fd(),
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Other(listener) => listener.as_fd(),
+        }
+    }
+}
