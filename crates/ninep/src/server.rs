@@ -1,0 +1,173 @@
+//! Clients: accepted, counted, served, each by threads of its own.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use inarch_server::{Clients, ConnectionError, Listener, Pending, Receiver, Sender, StopHandle, prepare};
+use inarch_vfs::FileSystem;
+
+use crate::event::Event;
+use crate::session::{Export, LockChanges, Session};
+use crate::wire::IO_HEADER;
+
+/// Where events go.
+type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// What clients may have.
+#[derive(Clone, Debug)]
+pub struct NinepOptions {
+    /// Most connections at a time; further ones are closed at once.
+    pub connections: usize,
+    /// Most bytes of a message, 4096 to 1 MiB (`msize`); a client may ask for less.
+    pub msize: u32,
+    /// Most fids of a connection.
+    pub fids: usize,
+    /// Most requests of a connection that are executed at once.
+    pub threads: usize,
+    /// Most requests of a connection that wait for a lock; further ones are told that it is taken.
+    pub waiting_locks: usize,
+    /// Most bytes of extended attributes that a connection has read or begun to write.
+    pub xattr_bytes: usize,
+    /// How long a client may take to say its version.
+    pub negotiation: Duration,
+}
+
+impl NinepOptions {
+    /// Most bytes of a message, whatever is asked for: what Linux's client takes over a socket (`MAX_SOCK_BUF` of
+    /// net/9p/trans_fd.c).
+    pub const MAX_MSIZE: u32 = 1 << 20;
+    /// Least bytes of a message: a client that asks for less is refused, since names and attributes would not fit.
+    pub const MIN_MSIZE: u32 = 4096;
+}
+
+impl Default for NinepOptions {
+    fn default() -> Self {
+        NinepOptions {
+            connections: 64,
+            msize: NinepOptions::MAX_MSIZE,
+            fids: 1 << 22,
+            threads: 8,
+            waiting_locks: 1024,
+            xattr_bytes: 16 << 20,
+            negotiation: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Serves a file system to 9P clients.
+pub struct NinepServer {
+    file_system: Arc<Pending<Arc<dyn FileSystem>>>,
+    locks: Arc<LockChanges>,
+    options: NinepOptions,
+    events: EventSink,
+}
+
+impl NinepServer {
+    /// A server of `file_system`, which need not be there yet: a client's first message waits for it. An `msize` out of
+    /// its bounds becomes the nearest one.
+    pub fn new(file_system: Arc<Pending<Arc<dyn FileSystem>>>, options: NinepOptions) -> NinepServer {
+        let msize = options.msize.clamp(NinepOptions::MIN_MSIZE.max(IO_HEADER), NinepOptions::MAX_MSIZE);
+        let options = NinepOptions { msize, ..options };
+        NinepServer { file_system, locks: Arc::default(), options, events: Arc::new(|_| {}) }
+    }
+
+    /// Has `sink` called for what goes wrong without ending the server. Called from any thread.
+    pub fn on_event(self, sink: impl Fn(Event) + Send + Sync + 'static) -> NinepServer {
+        NinepServer { events: Arc::new(sink), ..self }
+    }
+
+    /// Serves one connected client until it disconnects.
+    ///
+    /// # Errors
+    /// The connection ended before the client ended it.
+    pub fn serve_stream(&self, stream: impl Into<OwnedFd>) -> Result<(), ConnectionError> {
+        self.serve_socket(&stream.into(), &|| false, &AtomicUsize::new(0))
+    }
+
+    /// Accepts clients and serves them until `stop` is used.
+    ///
+    /// # Errors
+    /// The listening socket fails. What goes wrong with a client only ends its own connection.
+    pub fn serve_listener(&self, listener: &Listener, stop: &StopHandle) -> io::Result<()> {
+        self.serve(listener, stop, false)
+    }
+
+    /// As [`NinepServer::serve_listener`], but uses `stop` itself when a client has said its version and then no client
+    /// is connected any more.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn serve_once(&self, listener: &Listener, stop: &StopHandle) -> io::Result<()> {
+        self.serve(listener, stop, true)
+    }
+
+    fn serve(&self, listener: &Listener, stop: &StopHandle, once: bool) -> io::Result<()> {
+        let clients = NinepClients { server: self, stop, once, served: AtomicUsize::new(0) };
+        listener.serve(&clients, stop)
+    }
+
+    /// Serves one client; counts it in `served` if it speaks the protocol.
+    fn serve_socket(
+        &self,
+        socket: &OwnedFd,
+        stopped: &dyn Fn() -> bool,
+        served: &AtomicUsize,
+    ) -> Result<(), ConnectionError> {
+        prepare(socket)?;
+        if !self.file_system.wait_unless(stopped) {
+            return Ok(());
+        }
+        // Whoever makes the file system says why there is none; a client sees the end of its connection.
+        let Ok(file_system) = self.file_system.wait() else { return Ok(()) };
+        let export = Export::new(Arc::clone(&file_system), Arc::clone(&self.locks));
+        let sender = Sender::new(socket);
+        let receiver = Receiver::new(socket, self.options.negotiation);
+        Session::new(Arc::new(export), &self.options, receiver, &sender, served).run();
+        sender.into_result()
+    }
+}
+
+/// The clients of a listening server.
+struct NinepClients<'s> {
+    server: &'s NinepServer,
+    stop: &'s StopHandle,
+    once: bool,
+    /// How many have said their version so far.
+    served: AtomicUsize,
+}
+
+impl Clients for NinepClients<'_> {
+    fn most(&self) -> usize {
+        self.server.options.connections
+    }
+
+    fn turned_away(&self) {
+        (self.server.events)(Event::TooManyClients(self.most()));
+    }
+
+    fn serve(&self, socket: &OwnedFd) {
+        match self.server.serve_socket(socket, &|| self.stop.is_stopped(), &self.served) {
+            Ok(()) => {}
+            // An end that we made is nobody's mistake.
+            Err(_) if self.stop.is_stopped() => {}
+            Err(error) => (self.server.events)(Event::ConnectionLost(error)),
+        }
+    }
+
+    fn lost(&self, error: io::Error) {
+        (self.server.events)(Event::ConnectionLost(error.into()));
+    }
+
+    fn gone(&self, last: bool) {
+        if self.once && last && self.served.load(Ordering::Acquire) > 0 {
+            self.stop.stop();
+        }
+    }
+
+    fn stopped(&self) {
+        self.server.file_system.wake();
+    }
+}

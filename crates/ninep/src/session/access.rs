@@ -1,0 +1,83 @@
+//! Whether a caller may do what it asks for.
+//!
+//! The protocol names a caller's user, never its groups. A client's kernel has checked membership before it asked, so
+//! that here a group's permissions count for everybody but the owner: with an access control list, whose entries none may
+//! exceed the group's permissions, that is its bound as well. Root may do everything.
+
+use inarch_vfs::Attributes;
+use rustix::io::Errno;
+
+/// Of permissions, in the three bits of each class.
+pub const READ: u32 = 4;
+/// Of permissions.
+pub const WRITE: u32 = 2;
+/// Of permissions; of a directory: finding names in it.
+pub const EXECUTE: u32 = 1;
+
+/// Names in it can only be removed by their owners and its own (`S_ISVTX`).
+const STICKY: u32 = 0o1000;
+
+/// The permissions that `uid` has.
+fn permissions(uid: u32, attributes: &Attributes) -> u32 {
+    let mode = attributes.mode;
+    match uid {
+        0 => 0o7,
+        uid if uid == attributes.uid => mode >> 6 & 0o7,
+        _ => (mode >> 3 | mode) & 0o7,
+    }
+}
+
+/// `EACCES` unless `uid` has all of `wanted`.
+pub fn check(uid: u32, attributes: &Attributes, wanted: u32) -> Result<(), Errno> {
+    if permissions(uid, attributes) & wanted == wanted { Ok(()) } else { Err(Errno::ACCESS) }
+}
+
+/// `EACCES` unless `uid` has one of `wanted`.
+pub fn check_any(uid: u32, attributes: &Attributes, wanted: u32) -> Result<(), Errno> {
+    if permissions(uid, attributes) & wanted != 0 { Ok(()) } else { Err(Errno::ACCESS) }
+}
+
+/// `EPERM` unless `uid` is the owner, or root.
+pub fn check_owner(uid: u32, attributes: &Attributes) -> Result<(), Errno> {
+    if uid == 0 || uid == attributes.uid { Ok(()) } else { Err(Errno::PERM) }
+}
+
+/// Whether names in a directory can be removed by `uid` whoever they belong to.
+pub fn may_remove_any(uid: u32, directory: &Attributes) -> bool {
+    directory.mode & STICKY == 0 || uid == 0 || uid == directory.uid
+}
+
+/// Fails unless `uid` may read the extended attribute (`xattr_permission` of Linux's fs/xattr.c).
+pub fn check_xattr_read(uid: u32, attributes: &Attributes, name: &[u8]) -> Result<(), Errno> {
+    match class(name) {
+        Class::Trusted if uid != 0 => Err(Errno::NODATA),
+        Class::User => check(uid, attributes, READ),
+        _ => Ok(()),
+    }
+}
+
+/// Fails unless `uid` may set or remove the extended attribute.
+pub fn check_xattr_write(uid: u32, attributes: &Attributes, name: &[u8]) -> Result<(), Errno> {
+    match class(name) {
+        Class::Acl => check_owner(uid, attributes),
+        Class::User => check(uid, attributes, WRITE),
+        _ if uid == 0 => Ok(()),
+        _ => Err(Errno::PERM),
+    }
+}
+
+enum Class {
+    User,
+    Acl,
+    Trusted,
+    Other,
+}
+
+fn class(name: &[u8]) -> Class {
+    match name {
+        b"system.posix_acl_access" | b"system.posix_acl_default" => Class::Acl,
+        name if name.starts_with(b"user.") => Class::User,
+        name if name.starts_with(b"trusted.") => Class::Trusted,
+        _ => Class::Other,
+    }
+}

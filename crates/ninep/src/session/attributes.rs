@@ -1,0 +1,231 @@
+//! `Tgetattr`, `Tsetattr`, `Tstatfs`, `Treadlink`: what is known of a node.
+
+use inarch_tree::Timestamp;
+use inarch_vfs::{Attributes, HandleId, SetAttributes, SetTime};
+use rustix::io::Errno;
+use zerocopy::little_endian::U64;
+
+use super::access::{self, WRITE};
+use super::fids::Fid;
+use super::opened::Use;
+use super::place::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK};
+use super::walk::{group_of, is_xattr};
+use super::{Answer, Call, Session};
+use crate::wire::{Qid, Reply, ReplyBuffer, SetattrBody, StatBody, StatfsBody, V9FS_MAGIC, attribute, set};
+
+/// What is told of a node as its identity. The version is never 0 unless the file system knows of none, for 0 asks
+/// clients not to keep anything.
+pub(super) fn qid(attributes: &Attributes) -> Qid {
+    let version = match attributes.version {
+        0 => 0,
+        version => ((version ^ version >> 32) as u32).max(1),
+    };
+    Qid { version: version.into(), ..qid_of(attributes.inode, attributes.mode) }
+}
+
+/// The same, as far as a directory's entry tells it.
+pub(super) fn qid_of(inode: u64, mode: u32) -> Qid {
+    let kind = match mode & TYPE_MASK {
+        DIRECTORY => Qid::DIRECTORY,
+        SYMLINK => Qid::SYMLINK,
+        _ => Qid::FILE,
+    };
+    Qid { kind, version: 0.into(), path: inode.into() }
+}
+
+/// The handle by which the fid is open as a file: what has no name any more is still reached by it.
+pub(super) fn handle_of(fid: &Fid) -> Option<HandleId> {
+    match fid.usage.as_deref() {
+        Some(Use::File(file)) => Some(file.handle()),
+        _ => None,
+    }
+}
+
+impl Session<'_> {
+    /// The fid and its node's attributes; `EBADF` if it is of an extended attribute.
+    pub(super) fn attributes_of(&self, call: &Call<'_>, fid: &Fid) -> Result<Attributes, Errno> {
+        if is_xattr(fid) {
+            return Err(Errno::BADF);
+        }
+        call.context(fid.uid, group_of(fid.uid), |context| {
+            self.file_system().attributes(context, fid.place.node, handle_of(fid))
+        })
+    }
+
+    /// `Tgetattr`: all that is known, whatever was asked for.
+    pub(super) fn getattr(&self, call: &Call<'_>, fid: u32, mask: u64) -> Result<Reply<'static>, Errno> {
+        let fid = self.fids.get(fid)?;
+        let attributes = self.attributes_of(call, &fid)?;
+        Ok(Reply::Getattr(self.stat(&attributes, mask)))
+    }
+
+    fn stat(&self, attributes: &Attributes, mask: u64) -> StatBody {
+        let mut valid = attribute::BASIC;
+        if attributes.birth.is_some() {
+            valid |= attribute::BIRTH;
+        }
+        if attributes.version != 0 {
+            valid |= attribute::DATA_VERSION;
+        }
+        let time = |time: Timestamp| (U64::new(time.seconds as u64), U64::new(time.nanoseconds.into()));
+        let (atime, atime_nanoseconds) = time(attributes.atime);
+        let (mtime, mtime_nanoseconds) = time(attributes.mtime);
+        let (ctime, ctime_nanoseconds) = time(attributes.ctime);
+        let (birth, birth_nanoseconds) = attributes.birth.map(time).unwrap_or_default();
+        // What is basic is told in any case, as Linux's own servers of this do.
+        StatBody {
+            valid: (valid & (mask | attribute::BASIC)).into(),
+            qid: qid(attributes),
+            mode: attributes.mode.into(),
+            uid: attributes.uid.into(),
+            gid: attributes.gid.into(),
+            links: u64::from(attributes.links).into(),
+            device: attributes.device.into(),
+            size: attributes.size.into(),
+            block_size: self.block_size(attributes).into(),
+            blocks: attributes.blocks.into(),
+            atime,
+            atime_nanoseconds,
+            mtime,
+            mtime_nanoseconds,
+            ctime,
+            ctime_nanoseconds,
+            birth,
+            birth_nanoseconds,
+            generation: 0.into(),
+            data_version: attributes.version.into(),
+        }
+    }
+
+    /// Bytes that suit a read best: as many of the file's blocks as a message holds, since programs such as cat(1) ask
+    /// for just so many at once.
+    fn block_size(&self, attributes: &Attributes) -> u64 {
+        let block = attributes.block_size.max(1);
+        let whole = self.most_data() / block * block;
+        u64::from(if whole == 0 { block } else { whole })
+    }
+
+    /// `Tsetattr`.
+    pub(super) fn setattr(&self, call: &Call<'_>, fid: u32, body: &SetattrBody) -> Result<Reply<'static>, Errno> {
+        let fid = self.fids.get(fid)?;
+        let wanted = changes(body)?;
+        if fid.uid != 0 || wanted == SetAttributes::default() {
+            let now = self.attributes_of(call, &fid)?;
+            if wanted == SetAttributes::default() {
+                return Ok(Reply::Setattr);
+            }
+            check_change(&fid, &now, &wanted)?;
+        }
+        if is_xattr(&fid) {
+            return Err(Errno::BADF);
+        }
+        let changed_by_owner = wanted.size.is_some() || wanted.uid.is_some() || wanted.gid.is_some();
+        let wanted = SetAttributes { kill_privileges: fid.uid != 0 && changed_by_owner, ..wanted };
+        call.context(fid.uid, group_of(fid.uid), |context| {
+            self.file_system().set_attributes(context, fid.place.node, handle_of(&fid), &wanted)
+        })?;
+        Ok(Reply::Setattr)
+    }
+
+    /// `Treadlink`.
+    pub(super) fn readlink(&self, call: &Call<'_>, fid: u32, out: &mut ReplyBuffer) -> Result<Answer, Errno> {
+        let fid = self.fids.get(fid)?;
+        if fid.place.file_type != SYMLINK || is_xattr(&fid) {
+            return Err(Errno::INVAL);
+        }
+        let target =
+            call.context(fid.uid, group_of(fid.uid), |context| self.file_system().read_link(context, fid.place.node))?;
+        if target.len() as u64 > u64::from(self.most_data()) {
+            return Err(Errno::NAMETOOLONG);
+        }
+        out.set(call.tag, &Reply::Readlink { target: &target });
+        Ok(Answer::Made)
+    }
+
+    /// `Tstatfs`.
+    pub(super) fn statfs(&self, call: &Call<'_>, fid: u32) -> Result<Reply<'static>, Errno> {
+        let fid = self.fids.get(fid)?;
+        let numbers =
+            call.context(fid.uid, group_of(fid.uid), |context| self.file_system().statistics(context, fid.place.node))?;
+        Ok(Reply::Statfs(StatfsBody {
+            kind: V9FS_MAGIC.into(),
+            block_size: numbers.block_size.into(),
+            blocks: numbers.blocks.into(),
+            free_blocks: numbers.free_blocks.into(),
+            available_blocks: numbers.available_blocks.into(),
+            files: numbers.files.into(),
+            free_files: numbers.free_files.into(),
+            id: 0.into(),
+            name_max: numbers.name_max.into(),
+        }))
+    }
+}
+
+/// What a `Tsetattr` asks for; `EINVAL` if that makes no sense.
+fn changes(body: &SetattrBody) -> Result<SetAttributes, Errno> {
+    let valid = body.valid.get();
+    if valid & !set::ALL != 0 {
+        return Err(Errno::INVAL);
+    }
+    let has = |bit: u32| valid & bit != 0;
+    let size = body.size.get();
+    if has(set::SIZE) && size > i64::MAX as u64 {
+        return Err(Errno::INVAL);
+    }
+    let time = |wanted: u32, given: u32, seconds: U64, nanoseconds: U64| -> Result<Option<SetTime>, Errno> {
+        match (has(wanted), has(given)) {
+            (false, _) => Ok(None),
+            (true, false) => Ok(Some(SetTime::Now)),
+            (true, true) => {
+                let nanoseconds = u32::try_from(nanoseconds.get()).ok().filter(|n| *n < 1_000_000_000);
+                let nanoseconds = nanoseconds.ok_or(Errno::INVAL)?;
+                Ok(Some(SetTime::To(Timestamp { seconds: seconds.get() as i64, nanoseconds })))
+            }
+        }
+    };
+    Ok(SetAttributes {
+        mode: has(set::MODE).then(|| body.mode.get() & 0o7777),
+        uid: has(set::UID).then(|| body.uid.get()),
+        gid: has(set::GID).then(|| body.gid.get()),
+        size: has(set::SIZE).then_some(size),
+        atime: time(set::ATIME, set::ATIME_SET, body.atime, body.atime_nanoseconds)?,
+        mtime: time(set::MTIME, set::MTIME_SET, body.mtime, body.mtime_nanoseconds)?,
+        kill_privileges: false,
+    })
+}
+
+/// Fails unless the fid's user may do this (`setattr_prepare` of Linux's fs/attr.c).
+fn check_change(fid: &Fid, now: &Attributes, wanted: &SetAttributes) -> Result<(), Errno> {
+    if fid.uid == 0 {
+        return Ok(());
+    }
+    let is_open_for_writing = matches!(fid.usage.as_deref(), Some(Use::File(file)) if file.writable);
+    if wanted.size.is_some() {
+        if now.mode & TYPE_MASK == DIRECTORY {
+            return Err(Errno::ISDIR);
+        }
+        if now.mode & TYPE_MASK != REGULAR {
+            return Err(Errno::INVAL);
+        }
+        // Whoever opened it for writing may go on, whatever its mode is by now.
+        if !is_open_for_writing {
+            access::check(fid.uid, now, WRITE)?;
+        }
+    }
+    if wanted.uid.is_some_and(|uid| uid != now.uid) {
+        return Err(Errno::PERM);
+    }
+    if wanted.mode.is_some() || wanted.uid.is_some() || wanted.gid.is_some() {
+        access::check_owner(fid.uid, now)?;
+    }
+    let given = |time: Option<SetTime>| matches!(time, Some(SetTime::To(_)));
+    if given(wanted.atime) || given(wanted.mtime) {
+        return access::check_owner(fid.uid, now);
+    }
+    let touched = wanted.atime.is_some() || wanted.mtime.is_some();
+    // A change of size says both, and is allowed by then.
+    if touched && wanted.size.is_none() && !is_open_for_writing {
+        return access::check_owner(fid.uid, now).or_else(|_| access::check(fid.uid, now, WRITE));
+    }
+    Ok(())
+}

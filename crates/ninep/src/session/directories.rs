@@ -1,0 +1,81 @@
+//! `Treaddir`.
+
+use inarch_vfs::{DirectoryEntry, DirectorySink};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::opened::Use;
+use super::place::TYPE_MASK;
+use super::walk::group_of;
+use super::{Answer, Call, Session, attributes};
+use crate::wire::{Qid, ReplyBuffer, kind};
+
+/// Bytes of an entry besides its name: qid, where to go on, type, and the name's length.
+const ENTRY: usize = size_of::<Qid>() + size_of::<u64>() + size_of::<u8>() + size_of::<u16>();
+
+/// Entries, one behind the other, in an answer's data.
+struct Entries<'o> {
+    out: &'o mut [u8],
+    used: usize,
+    /// Whether there was one that did not fit.
+    full: bool,
+}
+
+impl DirectorySink for Entries<'_> {
+    fn wants_entries(&self) -> bool {
+        false
+    }
+
+    fn has_room(&self, name: usize) -> bool {
+        self.out.len() - self.used >= ENTRY + name
+    }
+
+    fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
+        let length = ENTRY + entry.name.len();
+        let Some(out) = self.out.get_mut(self.used..).and_then(|rest| rest.get_mut(..length)) else {
+            self.full = true;
+            return false;
+        };
+        let qid = attributes::qid_of(entry.inode, entry.mode);
+        // As in a host's directory: the type's bits of a mode (`DT_*`).
+        let file_type = ((entry.mode & TYPE_MASK) >> 12) as u8;
+        let name_length = (entry.name.len() as u16).to_le_bytes();
+        let next = entry.next.to_le_bytes();
+        let mut at = 0;
+        for field in [qid.as_bytes(), &next, &[file_type], &name_length, entry.name] {
+            if let Some(room) = out.get_mut(at..at + field.len()) {
+                room.copy_from_slice(field);
+            }
+            at += field.len();
+        }
+        self.used += length;
+        true
+    }
+}
+
+impl Session<'_> {
+    /// `Treaddir`: as many entries as have room. That none is left is told by none, so that room for none is an error.
+    pub(super) fn readdir(
+        &self,
+        call: &Call<'_>,
+        fid: u32,
+        offset: u64,
+        count: u32,
+        out: &mut ReplyBuffer,
+    ) -> Result<Answer, Errno> {
+        let fid = self.fids.get(fid)?;
+        let Some(Use::Directory(directory)) = fid.usage.as_deref() else {
+            return Err(if fid.usage.is_some() && !fid.place.is_directory() { Errno::NOTDIR } else { Errno::BADF });
+        };
+        let mut entries = Entries { out: out.data(count.min(self.most_data()) as usize), used: 0, full: false };
+        call.context(fid.uid, group_of(fid.uid), |context| {
+            self.file_system().read_directory(context, directory.place.node, directory.handle(), offset, &mut entries)
+        })?;
+        let (used, full) = (entries.used, entries.full);
+        if used == 0 && full {
+            return Err(Errno::INVAL);
+        }
+        out.set_data(call.tag, kind::READDIR, used);
+        Ok(Answer::Made)
+    }
+}

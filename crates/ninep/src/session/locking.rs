@@ -1,0 +1,131 @@
+//! `Tlock`, `Tgetlock`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, Scope};
+
+use inarch_vfs::{Context, LockKind};
+use rustix::io::Errno;
+
+use super::locks::{Parked, Pause, Waiting, lock_of, range_of};
+use super::walk::group_of;
+use super::{Answer, Call, Session};
+use crate::wire::{LockRange, Reply, ReplyBuffer, lock};
+
+impl Session<'_> {
+    /// `Tlock`. A client that is told that somebody else has the lock asks again after half a minute; so one that wants to
+    /// wait gets its answer when it has the lock.
+    pub(super) fn lock<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        call: &Call<'_>,
+        fid: u32,
+        range: &LockRange<'_>,
+        flags: u32,
+    ) -> Result<Answer, Errno> {
+        let fid = self.fids.get(fid)?;
+        let file = self.opened(&fid)?;
+        if flags & !(lock::BLOCK | lock::RECLAIM) != 0 {
+            return Err(Errno::INVAL);
+        }
+        let wanted = lock_of(range)?;
+        let owner = self.owners.owner(range);
+        if wanted.kind != LockKind::None {
+            file.note_owner(owner)?;
+        }
+        let waiting =
+            Waiting { tag: call.tag, cancelled: Arc::clone(call.cancelled), fid: fid.clone(), owner, lock: wanted };
+        match self.try_lock(&waiting) {
+            Some(outcome) => {
+                if wanted.kind != LockKind::Exclusive {
+                    self.export.locks.changed();
+                }
+                return outcome.map(Answer::Of);
+            }
+            None if flags & lock::BLOCK == 0 => return Ok(Answer::Of(Reply::Lock { status: lock::BLOCKED })),
+            None => {}
+        }
+        match self.waiting.park(waiting, self.options.waiting_locks) {
+            Parked::FirstOne => {
+                if thread::Builder::new().spawn_scoped(scope, || self.attend_locks()).is_err() {
+                    self.waiting.unattended();
+                    // If it is not there any more, somebody has answered it.
+                    return Ok(match self.waiting.take(call.tag) {
+                        Some(_) => Answer::Of(Reply::Lock { status: lock::BLOCKED }),
+                        None => Answer::Later,
+                    });
+                }
+                Ok(Answer::Later)
+            }
+            Parked::Attended => {
+                self.export.locks.changed();
+                Ok(Answer::Later)
+            }
+            Parked::Flushed => Ok(Answer::Nothing),
+            Parked::Full => Ok(Answer::Of(Reply::Lock { status: lock::BLOCKED })),
+        }
+    }
+
+    /// Tries to take or give back a lock; nothing if another one stands against it.
+    fn try_lock(&self, waiting: &Waiting) -> Option<Result<Reply<'static>, Errno>> {
+        let uid = waiting.fid.uid;
+        let interrupted = || waiting.cancelled.load(Ordering::Acquire);
+        let context = Context { uid, gid: group_of(uid), pid: 0, supplementary_group: None, interrupted: &interrupted };
+        let set = waiting.file().and_then(|file| {
+            let (node, handle) = (file.place.node, file.handle());
+            self.file_system().set_lock(&context, node, handle, waiting.owner, &waiting.lock, false)
+        });
+        match set {
+            Ok(()) => Some(Ok(Reply::Lock { status: lock::SUCCESS })),
+            Err(Errno::AGAIN) => None,
+            Err(errno) => Some(Err(errno)),
+        }
+    }
+
+    /// The life of the thread that looks after those who wait for locks.
+    fn attend_locks(&self) {
+        let changes = &self.export.locks;
+        let mut seen = 0;
+        let mut pause = Pause::new();
+        loop {
+            let (decided, more, ended) = self.waiting.try_each(|waiting| self.try_lock(waiting));
+            for (waiting, outcome) in decided {
+                self.answer_later(waiting.tag, outcome);
+            }
+            if ended {
+                return;
+            }
+            let now = changes.wait(seen, more.then(|| pause.next()));
+            if now != seen {
+                pause = Pause::new();
+            }
+            seen = now;
+        }
+    }
+
+    /// `Tgetlock`: a lock that stands against this one, or that none does.
+    pub(super) fn getlock(
+        &self,
+        call: &Call<'_>,
+        fid: u32,
+        range: &LockRange<'_>,
+        out: &mut ReplyBuffer,
+    ) -> Result<Answer, Errno> {
+        let fid = self.fids.get(fid)?;
+        let file = self.opened(&fid)?;
+        let wanted = lock_of(range)?;
+        if wanted.kind == LockKind::None {
+            return Err(Errno::INVAL);
+        }
+        let owner = self.owners.owner(range);
+        let found = call.context(fid.uid, group_of(fid.uid), |context| {
+            self.file_system().test_lock(context, file.place.node, file.handle(), owner, &wanted)
+        })?;
+        let answer = match &found {
+            Some(found) => range_of(found, range.client),
+            None => LockRange { kind: lock::UNLOCK, ..*range },
+        };
+        out.set(call.tag, &Reply::Getlock(answer));
+        Ok(Answer::Made)
+    }
+}

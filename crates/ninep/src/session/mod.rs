@@ -1,0 +1,447 @@
+//! A client's requests: in, executed several at once, answered in any order.
+//!
+//! A connection has a few threads. One of them has the receiver: it takes a request off the wire, hands the receiver on
+//! and executes the request. Waking the next thread costs more than most requests, so a thread keeps the receiver while
+//! it executes one that is quick by nature, as long as nothing else has arrived and requests of late were quick indeed.
+
+mod access;
+mod attributes;
+mod directories;
+mod fids;
+mod files;
+mod locking;
+mod locks;
+mod names;
+mod opened;
+mod place;
+mod tags;
+mod walk;
+mod xattrs;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Scope};
+use std::time::{Duration, Instant};
+
+use inarch_server::{ConnectionError, Receiver, Sender};
+use inarch_vfs::{Context, FileSystem};
+use rustix::io::Errno;
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::server::NinepOptions;
+use crate::wire::{DecodeError, Header, IO_HEADER, Reply, ReplyBuffer, Request, VERSION, VERSION_UNKNOWN, kind};
+use fids::Fids;
+pub use locks::LockChanges;
+use locks::{Owners, WaitingLocks};
+use opened::XattrMemory;
+pub use place::Export;
+use tags::{Cancelled, Flushed, Tags};
+
+/// Most bytes of a message before the client has said its version.
+const FIRST_MESSAGE: u32 = 8192;
+/// How long a request may take that is called quick.
+const QUICK: Duration = Duration::from_micros(300);
+/// How many requests are handed on after one that was not quick.
+const WARY: u32 = 64;
+
+/// One client's connection.
+pub struct Session<'s> {
+    export: Arc<Export>,
+    options: &'s NinepOptions,
+    sender: &'s Sender<'s>,
+    /// None when no more requests are taken.
+    receiver: Mutex<Option<Receiver<'s>>>,
+    /// How many clients of the server have said their version.
+    served: &'s AtomicUsize,
+    /// Threads, and those of them that execute nothing.
+    threads: AtomicUsize,
+    idle: AtomicUsize,
+    /// How many more requests are not to be taken for quick.
+    wary: AtomicU32,
+    /// What was agreed on; 0 before.
+    msize: AtomicU32,
+    tags: Tags,
+    /// Held from the moment when a tag is free until its request's answer is sent: so that a flush of it is answered
+    /// behind that answer.
+    answering: Mutex<()>,
+    fids: Fids,
+    xattr_memory: Arc<XattrMemory>,
+    owners: Owners,
+    waiting: WaitingLocks,
+}
+
+/// What a thread needs for itself, grown with what it was needed for.
+#[derive(Default)]
+struct Worker {
+    header: Option<Header>,
+    body: Vec<u8>,
+    reply: ReplyBuffer,
+}
+
+/// A request in execution, as far as all have this in common.
+struct Call<'c> {
+    tag: u16,
+    cancelled: &'c Cancelled,
+}
+
+/// What a request came to.
+#[expect(clippy::large_enum_variant, reason = "it lives for one request, on the stack")]
+enum Answer {
+    /// This.
+    Of(Reply<'static>),
+    /// What the buffer has already.
+    Made,
+    /// It is answered later, by whoever ends its waiting.
+    Later,
+    /// It was flushed, and ends without an answer.
+    Nothing,
+}
+
+impl<'s> Session<'s> {
+    /// A session that nobody serves yet.
+    pub fn new(
+        export: Arc<Export>,
+        options: &'s NinepOptions,
+        receiver: Receiver<'s>,
+        sender: &'s Sender<'s>,
+        served: &'s AtomicUsize,
+    ) -> Session<'s> {
+        Session {
+            export,
+            options,
+            sender,
+            receiver: Mutex::new(Some(receiver)),
+            served,
+            threads: AtomicUsize::new(1),
+            idle: AtomicUsize::new(0),
+            wary: AtomicU32::new(0),
+            msize: AtomicU32::new(0),
+            tags: Tags::default(),
+            answering: Mutex::new(()),
+            fids: Fids::new(options.fids),
+            xattr_memory: XattrMemory::new(options.xattr_bytes),
+            owners: Owners::new(),
+            waiting: WaitingLocks::default(),
+        }
+    }
+
+    /// Serves until the client disconnects; then nothing of the client's is left.
+    pub fn run(&self) {
+        thread::scope(|scope| self.work(scope));
+        self.fids.clear();
+    }
+
+    fn file_system(&self) -> &dyn FileSystem {
+        self.export.file_system()
+    }
+
+    /// The life of one thread.
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let mut worker = Worker::default();
+        loop {
+            self.idle.fetch_add(1, Ordering::Relaxed);
+            let mut receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+            self.idle.fetch_sub(1, Ordering::Relaxed);
+            let cancelled = match self.take_requests(scope, &mut receiver, &mut worker) {
+                Ok(Some(cancelled)) => cancelled,
+                ended => {
+                    *receiver = None;
+                    drop(receiver);
+                    self.end(ended.err());
+                    return;
+                }
+            };
+            drop(receiver);
+            self.grow(scope);
+            if let Err(error) = self.execute(scope, &mut worker, &cancelled) {
+                self.sender.fail(error);
+                return;
+            }
+        }
+    }
+
+    /// Takes requests off the wire and executes those that are quick, until there is one that others should not wait
+    /// for. None if the client has ended.
+    fn take_requests<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        receiver: &mut MutexGuard<'_, Option<Receiver<'s>>>,
+        worker: &mut Worker,
+    ) -> Result<Option<Cancelled>, ConnectionError> {
+        loop {
+            let Some(receiver) = receiver.as_mut() else { return Ok(None) };
+            let Some(cancelled) = self.next(receiver, worker)? else { return Ok(None) };
+            let number = worker.header.map_or(0, |header| header.kind);
+            // Everything before it must be over, and nothing after it begun.
+            if number == kind::VERSION {
+                self.execute(scope, worker, &cancelled)?;
+                receiver.end_negotiation()?;
+                continue;
+            }
+            let wary = self.wary.load(Ordering::Relaxed);
+            if wary > 0 {
+                self.wary.store(wary - 1, Ordering::Relaxed);
+            }
+            if wary > 0 || receiver.has_more() || !is_quick(number) {
+                return Ok(Some(cancelled));
+            }
+            let begun = Instant::now();
+            self.execute(scope, worker, &cancelled)?;
+            if begun.elapsed() > QUICK {
+                self.wary.store(WARY, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Takes the next request off the wire. None if the client has ended.
+    fn next(&self, receiver: &mut Receiver<'s>, worker: &mut Worker) -> Result<Option<Cancelled>, ConnectionError> {
+        let mut header = Header::new_zeroed();
+        if self.sender.has_ended() || !receiver.begin(header.as_mut_bytes())? {
+            return Ok(None);
+        }
+        let most = match self.msize.load(Ordering::Relaxed) {
+            0 => FIRST_MESSAGE,
+            msize => msize,
+        };
+        let size = header.size.get();
+        if size > most {
+            return Err(ConnectionError::Protocol("a message is longer than was agreed on"));
+        }
+        let length = (size as usize)
+            .checked_sub(Header::SIZE)
+            .ok_or(ConnectionError::Protocol("a message is shorter than its own header"))?;
+        worker.body.resize(length, 0);
+        receiver.receive(&mut worker.body)?;
+        worker.header = Some(header);
+        let cancelled = self.tags.begin(header.tag.get());
+        cancelled.map(Some).ok_or(ConnectionError::Protocol("a request has the tag of one that is not yet answered"))
+    }
+
+    /// Sees to it that somebody receives while this thread executes.
+    fn grow<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let most = self.options.threads;
+        if self.idle.load(Ordering::Relaxed) > 0 || self.threads.load(Ordering::Relaxed) >= most {
+            return;
+        }
+        if self.threads.fetch_add(1, Ordering::Relaxed) >= most
+            || thread::Builder::new().spawn_scoped(scope, || self.work(scope)).is_err()
+        {
+            // Those that are there do.
+            self.threads.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// No more requests are taken: those that are executed need not go on.
+    fn end(&self, error: Option<ConnectionError>) {
+        if let Some(error) = error {
+            self.sender.fail(error);
+        }
+        self.tags.cancel_all();
+        for waiting in self.waiting.end() {
+            self.tags.end(waiting.tag);
+        }
+        self.export.locks.changed();
+        self.file_system().interrupted();
+    }
+
+    /// Executes a request and sends its answer.
+    fn execute<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        worker: &mut Worker,
+        cancelled: &Cancelled,
+    ) -> Result<(), ConnectionError> {
+        let Some(header) = worker.header else { return Ok(()) };
+        let call = Call { tag: header.tag.get(), cancelled };
+        // Nothing of ours is left half-changed by a panic: the file system itself promises to be usable from several
+        // threads. But the client waits for an answer that never comes, so the connection cannot go on.
+        let handled = catch_unwind(AssertUnwindSafe(|| {
+            self.handle(scope, &call, header.kind, &mut worker.body, &mut worker.reply)
+        }));
+        let message = match handled.map_err(|_| ConnectionError::Panicked)? {
+            Ok(Answer::Later) => return Ok(()),
+            Ok(Answer::Nothing) => None,
+            Ok(Answer::Made) => Some(worker.reply.message()),
+            Ok(Answer::Of(reply)) => {
+                worker.reply.set(call.tag, &reply);
+                Some(worker.reply.message())
+            }
+            Err(errno) => {
+                worker.reply.set(call.tag, &error_reply(errno));
+                Some(worker.reply.message())
+            }
+        };
+        self.answer(call.tag, message);
+        Ok(())
+    }
+
+    /// Ends a request: sends its answer, if it has one, and then those of the flushes that wait for it.
+    fn answer(&self, tag: u16, message: Option<&[u8]>) {
+        let _answering = self.answering.lock().unwrap_or_else(PoisonError::into_inner);
+        let flushes = self.tags.end(tag);
+        if let Some(message) = message {
+            self.sender.send(&[message]);
+        }
+        let mut reply = ReplyBuffer::default();
+        for flush in flushes {
+            reply.set(flush, &Reply::Flush);
+            self.sender.send(&[reply.message()]);
+        }
+    }
+
+    /// Ends a request that waited.
+    fn answer_later(&self, tag: u16, outcome: Result<Reply<'static>, Errno>) {
+        let mut reply = ReplyBuffer::default();
+        reply.set(tag, &outcome.unwrap_or_else(error_reply));
+        self.answer(tag, Some(reply.message()));
+    }
+
+    fn handle<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        call: &Call<'_>,
+        number: u8,
+        body: &mut [u8],
+        out: &mut ReplyBuffer,
+    ) -> Result<Answer, Errno> {
+        let request = Request::decode(number, body).map_err(|error| match error {
+            DecodeError::UnknownKind(_) => Errno::OPNOTSUPP,
+            DecodeError::Malformed(_) | DecodeError::TooManyNames => Errno::INVAL,
+        })?;
+        match request {
+            Request::Version { msize, version } => return Ok(self.version(call, msize, version, out)),
+            Request::Flush { old_tag } => return Ok(self.flush(call, old_tag)),
+            _ if self.msize.load(Ordering::Relaxed) == 0 => return Err(Errno::PROTO),
+            // Its data is the end of the body.
+            Request::Write { fid, offset, data } => {
+                let start = body.len() - data.len();
+                return self.write(call, fid, offset, body.get_mut(start..).unwrap_or_default()).map(Answer::Of);
+            }
+            Request::Read { fid, offset, count } => return self.read(call, fid, offset, count, out),
+            Request::Readdir { fid, offset, count } => return self.readdir(call, fid, offset, count, out),
+            Request::Readlink { fid } => return self.readlink(call, fid, out),
+            Request::Lock { fid, range, flags } => return self.lock(scope, call, fid, &range, flags),
+            Request::Getlock { fid, range } => return self.getlock(call, fid, &range, out),
+            _ => {}
+        }
+        self.handle_plain(call, &request).map(Answer::Of)
+    }
+
+    /// Requests that are answered by numbers alone.
+    fn handle_plain(&self, call: &Call<'_>, request: &Request<'_>) -> Result<Reply<'static>, Errno> {
+        match *request {
+            // There is nothing to prove: no authentication is needed.
+            Request::Auth { .. } => Err(Errno::NOENT),
+            Request::Attach { fid, afid: _, uname: _, aname, uid } => self.attach(call, fid, aname, uid),
+            Request::Walk { fid, new_fid, names } => self.walk(call, fid, new_fid, names.as_slice()),
+            Request::Clunk { fid } => self.clunk(call, fid),
+            Request::Remove { fid } => self.remove(call, fid),
+            Request::Statfs { fid } => self.statfs(call, fid),
+            Request::Lopen { fid, flags } => self.lopen(call, fid, flags),
+            Request::Lcreate { fid, name, flags, mode, gid } => self.lcreate(call, fid, name, flags, (mode, gid)),
+            Request::Symlink { directory, name, target, gid } => self.symlink(call, directory, name, target, gid),
+            Request::Mknod { directory, name, mode, major, minor, gid } => {
+                self.mknod(call, directory, name, mode, (major, minor), gid)
+            }
+            Request::Rename { fid, directory, name } => self.rename(call, fid, directory, name),
+            Request::Getattr { fid, mask } => self.getattr(call, fid, mask),
+            Request::Setattr { fid, set } => self.setattr(call, fid, &set),
+            Request::Xattrwalk { fid, new_fid, name } => self.xattrwalk(call, fid, new_fid, name),
+            Request::Xattrcreate { fid, name, size, flags } => self.xattrcreate(fid, name, size, flags),
+            Request::Fsync { fid, data_only } => self.fsync(call, fid, data_only),
+            Request::Link { directory, fid, name } => self.link(call, directory, fid, name),
+            Request::Mkdir { directory, name, mode, gid } => self.mkdir(call, directory, name, mode, gid),
+            Request::Renameat { old_directory, old_name, new_directory, new_name } => {
+                self.renameat(call, (old_directory, old_name), (new_directory, new_name))
+            }
+            Request::Unlinkat { directory, name, flags } => self.unlinkat(call, directory, name, flags),
+            // Those of `handle`.
+            _ => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// `Tversion`: what there was is over, and the client begins anew.
+    fn version(&self, call: &Call<'_>, msize: u32, version: &[u8], out: &mut ReplyBuffer) -> Answer {
+        self.tags.cancel_all();
+        for waiting in self.waiting.take_all() {
+            self.answer(waiting.tag, None);
+        }
+        self.file_system().interrupted();
+        self.tags.wait_for_others();
+        self.fids.clear();
+        let msize = msize.min(self.options.msize);
+        // Newer dialects of ours a client may go back from are none; a suffix is part of the name (version(5)).
+        if version != VERSION || msize < NinepOptions::MIN_MSIZE {
+            self.msize.store(0, Ordering::Relaxed);
+            out.set(call.tag, &Reply::Version { msize, version: VERSION_UNKNOWN });
+            return Answer::Made;
+        }
+        if self.msize.swap(msize, Ordering::Relaxed) == 0 {
+            self.served.fetch_add(1, Ordering::AcqRel);
+        }
+        out.set(call.tag, &Reply::Version { msize, version: VERSION });
+        Answer::Made
+    }
+
+    /// `Tflush`: the answer comes after that of the other request, if that one is in flight.
+    fn flush(&self, call: &Call<'_>, old_tag: u16) -> Answer {
+        match self.tags.flush(call.tag, old_tag) {
+            Flushed::Nothing => Answer::Of(Reply::Flush),
+            Flushed::Live => {
+                if self.waiting.take(old_tag).is_some() {
+                    self.answer(old_tag, None);
+                }
+                self.file_system().interrupted();
+                Answer::Later
+            }
+        }
+    }
+
+    /// Most bytes of data in an answer: Linux's client before 6.0 takes none that is as long as a message may be.
+    fn most_data(&self) -> u32 {
+        self.msize.load(Ordering::Relaxed).saturating_sub(IO_HEADER)
+    }
+}
+
+impl Call<'_> {
+    /// Has a file system called in the name of `uid`, which makes files for `gid`.
+    fn context<T>(&self, uid: u32, gid: u32, call: impl FnOnce(&Context<'_>) -> T) -> T {
+        let interrupted = || self.cancelled.load(Ordering::Acquire);
+        call(&Context { uid, gid, pid: 0, supplementary_group: None, interrupted: &interrupted })
+    }
+}
+
+/// Whether a request seldom takes longer than it takes to wake a thread.
+fn is_quick(number: u8) -> bool {
+    matches!(
+        number,
+        kind::ATTACH
+            | kind::CLUNK
+            | kind::FLUSH
+            | kind::GETATTR
+            | kind::GETLOCK
+            | kind::LOCK
+            | kind::LOPEN
+            | kind::READ
+            | kind::READDIR
+            | kind::READLINK
+            | kind::STATFS
+            | kind::WALK
+            | kind::WRITE
+            | kind::XATTRWALK
+            | kind::LCREATE
+            | kind::MKDIR
+            | kind::UNLINKAT
+            | kind::RENAMEAT
+            | kind::SETATTR
+            | kind::SYMLINK
+            | kind::LINK
+            | kind::XATTRCREATE
+    )
+}
+
+fn error_reply(errno: Errno) -> Reply<'static> {
+    // Numbers of errors are positive.
+    Reply::Lerror { errno: errno.raw_os_error().unsigned_abs() }
+}

@@ -1,0 +1,264 @@
+//! Names: made, removed and changed.
+
+use std::sync::Arc;
+
+use inarch_vfs::{Context, Entry, NewNode, check_name};
+use rustix::io::Errno;
+
+use super::access::{self, EXECUTE, WRITE};
+use super::fids::Fid;
+use super::place::{DIRECTORY, Place, TYPE_MASK};
+use super::walk::{group_of, is_xattr};
+use super::{Call, Session, attributes};
+use crate::wire::{Qid, Reply, unlink};
+
+impl Session<'_> {
+    /// The fid's directory; `ENOTDIR` if it is none.
+    fn directory(&self, fid: u32) -> Result<Fid, Errno> {
+        let fid = self.fids.get(fid)?;
+        if is_xattr(&fid) {
+            return Err(Errno::BADF);
+        }
+        if fid.place.is_directory() { Ok(fid) } else { Err(Errno::NOTDIR) }
+    }
+
+    /// Fails unless the caller may add names to the directory.
+    pub(super) fn check_makes(&self, context: &Context<'_>, directory: &Place) -> Result<(), Errno> {
+        if !directory.is_directory() {
+            return Err(Errno::NOTDIR);
+        }
+        if context.uid == 0 {
+            return Ok(());
+        }
+        let attributes = self.file_system().attributes(context, directory.node, None)?;
+        access::check(context.uid, &attributes, WRITE | EXECUTE)
+    }
+
+    /// Fails unless the caller may remove the name.
+    fn check_removes(&self, context: &Context<'_>, directory: &Arc<Place>, name: &[u8]) -> Result<(), Errno> {
+        if context.uid == 0 {
+            return Ok(());
+        }
+        let attributes = self.file_system().attributes(context, directory.node, None)?;
+        access::check(context.uid, &attributes, WRITE | EXECUTE)?;
+        if access::may_remove_any(context.uid, &attributes) {
+            return Ok(());
+        }
+        let entry = self.file_system().lookup(context, directory.node, name)?;
+        let _looked_up = Place::new(&self.export, entry.node, entry.attributes.mode, None, b"");
+        access::check_owner(context.uid, &entry.attributes)
+    }
+
+    /// What was made; the client walks to it if it wants to keep it.
+    fn made(&self, entry: &Entry) -> Qid {
+        drop(Place::new(&self.export, entry.node, entry.attributes.mode, None, b""));
+        attributes::qid(&entry.attributes)
+    }
+
+    /// Makes something in a directory in the name of its fid's user, for `gid`.
+    fn make(
+        &self,
+        call: &Call<'_>,
+        directory: u32,
+        name: &[u8],
+        gid: u32,
+        make: impl FnOnce(&Context<'_>, &Place) -> Result<Entry, Errno>,
+    ) -> Result<Qid, Errno> {
+        let fid = self.directory(directory)?;
+        check_name(name)?;
+        call.context(fid.uid, gid, |context| {
+            self.check_makes(context, &fid.place)?;
+            Ok(self.made(&make(context, &fid.place)?))
+        })
+    }
+
+    /// `Tsymlink`.
+    pub(super) fn symlink(
+        &self,
+        call: &Call<'_>,
+        directory: u32,
+        name: &[u8],
+        target: &[u8],
+        gid: u32,
+    ) -> Result<Reply<'static>, Errno> {
+        if target.is_empty() || target.contains(&0) {
+            return Err(if target.is_empty() { Errno::NOENT } else { Errno::INVAL });
+        }
+        let qid = self.make(call, directory, name, gid, |context, parent| {
+            self.file_system().make_symlink(context, parent.node, name, target)
+        })?;
+        Ok(Reply::Symlink { qid })
+    }
+
+    /// `Tmknod`.
+    pub(super) fn mknod(
+        &self,
+        call: &Call<'_>,
+        directory: u32,
+        name: &[u8],
+        mode: u32,
+        (major, minor): (u32, u32),
+        gid: u32,
+    ) -> Result<Reply<'static>, Errno> {
+        if matches!(mode & TYPE_MASK, DIRECTORY) {
+            return Err(Errno::PERM);
+        }
+        let new = NewNode { mode, umask: 0, device: rustix::fs::makedev(major, minor) };
+        let qid = self.make(call, directory, name, gid, |context, parent| {
+            let is_device = matches!(mode & TYPE_MASK, 0o020_000 | 0o060_000);
+            if is_device && context.uid != 0 {
+                return Err(Errno::PERM);
+            }
+            self.file_system().make_node(context, parent.node, name, &new)
+        })?;
+        Ok(Reply::Mknod { qid })
+    }
+
+    /// `Tmkdir`.
+    pub(super) fn mkdir(
+        &self,
+        call: &Call<'_>,
+        directory: u32,
+        name: &[u8],
+        mode: u32,
+        gid: u32,
+    ) -> Result<Reply<'static>, Errno> {
+        let new = NewNode { mode: mode & 0o7777 | DIRECTORY, umask: 0, device: 0 };
+        let qid = self.make(call, directory, name, gid, |context, parent| {
+            self.file_system().make_directory(context, parent.node, name, &new)
+        })?;
+        Ok(Reply::Mkdir { qid })
+    }
+
+    /// `Tlink`.
+    pub(super) fn link(&self, call: &Call<'_>, directory: u32, fid: u32, name: &[u8]) -> Result<Reply<'static>, Errno> {
+        let fid = self.fids.get(fid)?;
+        if is_xattr(&fid) {
+            return Err(Errno::BADF);
+        }
+        if fid.place.is_directory() {
+            return Err(Errno::PERM);
+        }
+        self.make(call, directory, name, group_of(fid.uid), |context, parent| {
+            self.file_system().link(context, fid.place.node, parent.node, name)
+        })?;
+        Ok(Reply::Link)
+    }
+
+    /// `Tunlinkat`.
+    pub(super) fn unlinkat(
+        &self,
+        call: &Call<'_>,
+        directory: u32,
+        name: &[u8],
+        flags: u32,
+    ) -> Result<Reply<'static>, Errno> {
+        let fid = self.directory(directory)?;
+        if flags & !unlink::REMOVE_DIRECTORY != 0 {
+            return Err(Errno::INVAL);
+        }
+        self.remove_name(call, &fid.place, fid.uid, name, flags & unlink::REMOVE_DIRECTORY != 0)?;
+        Ok(Reply::Unlinkat)
+    }
+
+    fn remove_name(
+        &self,
+        call: &Call<'_>,
+        directory: &Arc<Place>,
+        uid: u32,
+        name: &[u8],
+        is_directory: bool,
+    ) -> Result<(), Errno> {
+        check_name(name)?;
+        call.context(uid, group_of(uid), |context| {
+            self.check_removes(context, directory, name)?;
+            match is_directory {
+                true => self.file_system().remove_directory(context, directory.node, name),
+                false => self.file_system().unlink(context, directory.node, name),
+            }
+        })
+    }
+
+    /// The directory and name of what a fid refers to, if that is still there.
+    fn name_of<'f>(&self, call: &Call<'_>, fid: &'f Fid) -> Result<(&'f Arc<Place>, &'f [u8]), Errno> {
+        let place = &fid.place;
+        // Neither a tree's root nor what was reached by `..` has a name that is known.
+        let parent = place.parent.as_ref().ok_or(Errno::BUSY)?;
+        call.context(fid.uid, group_of(fid.uid), |context| {
+            let entry = self.file_system().lookup(context, parent.node, &place.name)?;
+            let there = Place::new(&self.export, entry.node, entry.attributes.mode, None, b"");
+            if there.node == place.node { Ok((parent, &*place.name)) } else { Err(Errno::STALE) }
+        })
+    }
+
+    /// `Tremove`: the fid is gone, whatever the answer is.
+    pub(super) fn remove(&self, call: &Call<'_>, fid: u32) -> Result<Reply<'static>, Errno> {
+        let fid = self.fids.remove(fid)?;
+        if is_xattr(&fid) {
+            return Err(Errno::BADF);
+        }
+        let (directory, name) = self.name_of(call, &fid)?;
+        self.remove_name(call, directory, fid.uid, name, fid.place.is_directory())?;
+        Ok(Reply::Remove)
+    }
+
+    /// `Trename`: the fid stays what it is, under its new name.
+    pub(super) fn rename(
+        &self,
+        call: &Call<'_>,
+        number: u32,
+        directory: u32,
+        name: &[u8],
+    ) -> Result<Reply<'static>, Errno> {
+        let fid = self.fids.get(number)?;
+        let to = self.directory(directory)?;
+        if is_xattr(&fid) {
+            return Err(Errno::BADF);
+        }
+        let from = self.name_of(call, &fid)?;
+        self.move_name(call, fid.uid, from, (&to.place, name))?;
+        let moved =
+            call.context(fid.uid, group_of(fid.uid), |context| self.file_system().lookup(context, to.place.node, name));
+        if let Ok(entry) = moved {
+            let place = Place::new(&self.export, entry.node, entry.attributes.mode, Some(&to.place), name);
+            if place.node == fid.place.node {
+                // If another request has changed the fid meanwhile, that one knows better.
+                let _ = self.fids.replace(number, &fid, Fid { place, ..fid.clone() });
+            }
+        }
+        Ok(Reply::Rename)
+    }
+
+    /// `Trenameat`.
+    pub(super) fn renameat(
+        &self,
+        call: &Call<'_>,
+        (old_directory, old_name): (u32, &[u8]),
+        (new_directory, new_name): (u32, &[u8]),
+    ) -> Result<Reply<'static>, Errno> {
+        let (from, to) = (self.directory(old_directory)?, self.directory(new_directory)?);
+        self.move_name(call, from.uid, (&from.place, old_name), (&to.place, new_name))?;
+        Ok(Reply::Renameat)
+    }
+
+    fn move_name(
+        &self,
+        call: &Call<'_>,
+        uid: u32,
+        (from, old_name): (&Arc<Place>, &[u8]),
+        (to, new_name): (&Arc<Place>, &[u8]),
+    ) -> Result<(), Errno> {
+        check_name(old_name)?;
+        check_name(new_name)?;
+        call.context(uid, group_of(uid), |context| {
+            self.check_removes(context, from, old_name)?;
+            self.check_makes(context, to)?;
+            match self.check_removes(context, to, new_name) {
+                // Nothing is there to be replaced.
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+            self.file_system().rename(context, from.node, old_name, to.node, new_name, 0)
+        })
+    }
+}

@@ -1,0 +1,217 @@
+//! What a fid can be open as.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use inarch_vfs::{Context, HandleId, LockOwner};
+use rustix::io::Errno;
+
+use super::place::{Export, Place};
+
+/// A fid's use.
+pub enum Use {
+    /// `Tlopen` or `Tlcreate` of a file.
+    File(OpenFile),
+    /// `Tlopen` of a directory.
+    Directory(OpenDirectory),
+    /// `Txattrwalk`: an attribute's value, or the list of names.
+    Value(XattrBytes),
+    /// `Txattrcreate`: a value on its way.
+    NewValue(NewXattr),
+}
+
+/// Most processes that may have locks by one open file.
+const MOST_OWNERS: usize = 1024;
+
+/// An open file; released when nothing uses it any more.
+pub struct OpenFile {
+    export: Arc<Export>,
+    /// What is open: the fid may stand for something else before the last request is done.
+    pub place: Arc<Place>,
+    /// The file system's number; none if it needs no opening.
+    handle: Option<HandleId>,
+    /// Whether it may be read.
+    pub readable: bool,
+    /// Whether it may be written.
+    pub writable: bool,
+    owners: Mutex<Vec<LockOwner>>,
+}
+
+impl OpenFile {
+    /// Takes over a handle.
+    pub fn new(
+        export: &Arc<Export>,
+        place: &Arc<Place>,
+        handle: Option<HandleId>,
+        readable: bool,
+        writable: bool,
+    ) -> OpenFile {
+        let (export, place) = (Arc::clone(export), Arc::clone(place));
+        OpenFile { export, place, handle, readable, writable, owners: Mutex::default() }
+    }
+
+    /// What requests name it by.
+    pub fn handle(&self) -> HandleId {
+        self.handle.unwrap_or_default()
+    }
+
+    /// Remembers that `owner` may have locks by it, to be ended with it; `ENOLCK` if there are too many such.
+    pub fn note_owner(&self, owner: LockOwner) -> Result<(), Errno> {
+        let mut owners = self.owners();
+        if !owners.contains(&owner) {
+            if owners.len() >= MOST_OWNERS {
+                return Err(Errno::NOLCK);
+            }
+            owners.push(owner);
+        }
+        Ok(())
+    }
+
+    fn owners(&self) -> MutexGuard<'_, Vec<LockOwner>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the locks that were taken by it.
+    pub fn unlock_all(&self) {
+        let owners = std::mem::take(&mut *self.owners());
+        for owner in &owners {
+            // The host ends them with the handle in any case.
+            let _ = self.export.file_system().flush(&Context::SERVER, self.place.node, self.handle(), Some(*owner));
+        }
+        if !owners.is_empty() {
+            self.export.locks.changed();
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.unlock_all();
+        if let Some(handle) = self.handle {
+            self.export.file_system().release(self.place.node, handle, None);
+        }
+    }
+}
+
+/// An open directory; released when nothing uses it any more.
+pub struct OpenDirectory {
+    export: Arc<Export>,
+    /// What is open.
+    pub place: Arc<Place>,
+    handle: Option<HandleId>,
+}
+
+impl OpenDirectory {
+    /// Takes over a handle.
+    pub fn new(export: &Arc<Export>, place: &Arc<Place>, handle: Option<HandleId>) -> OpenDirectory {
+        OpenDirectory { export: Arc::clone(export), place: Arc::clone(place), handle }
+    }
+
+    /// What requests name it by.
+    pub fn handle(&self) -> HandleId {
+        self.handle.unwrap_or_default()
+    }
+}
+
+impl Drop for OpenDirectory {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle {
+            self.export.file_system().release_directory(self.place.node, handle);
+        }
+    }
+}
+
+/// Bytes of extended attributes that a connection has in memory.
+pub struct XattrMemory {
+    used: AtomicUsize,
+    most: usize,
+}
+
+impl XattrMemory {
+    /// None yet, and never more than `most`.
+    pub fn new(most: usize) -> Arc<XattrMemory> {
+        Arc::new(XattrMemory { used: AtomicUsize::new(0), most })
+    }
+
+    fn take(self: &Arc<XattrMemory>, bytes: usize) -> Result<Share, Errno> {
+        // What the fid itself costs is counted as well, or empty values would be free.
+        let bytes = bytes.saturating_add(size_of::<Use>());
+        let share = Share { memory: Arc::clone(self), bytes };
+        if self.used.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes) > self.most {
+            return Err(Errno::NOBUFS);
+        }
+        Ok(share)
+    }
+}
+
+/// A part of the memory, given back at its end.
+struct Share {
+    memory: Arc<XattrMemory>,
+    bytes: usize,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.memory.used.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// A value that was read once and is given in parts: it does not change in between.
+pub struct XattrBytes {
+    bytes: Box<[u8]>,
+    _share: Share,
+}
+
+impl XattrBytes {
+    /// A value; `ENOBUFS` if the connection has too many.
+    pub fn new(memory: &Arc<XattrMemory>, bytes: Vec<u8>) -> Result<XattrBytes, Errno> {
+        let _share = memory.take(bytes.len())?;
+        Ok(XattrBytes { bytes: bytes.into(), _share })
+    }
+
+    /// Its bytes from `offset` on.
+    pub fn from(&self, offset: u64) -> &[u8] {
+        usize::try_from(offset).ok().and_then(|offset| self.bytes.get(offset..)).unwrap_or_default()
+    }
+}
+
+/// A value that arrives in parts and is set when the fid is clunked.
+pub struct NewXattr {
+    /// The attribute's name.
+    pub name: Box<[u8]>,
+    /// Flags of setxattr(2).
+    pub flags: u32,
+    size: usize,
+    written: Mutex<Vec<u8>>,
+    _share: Share,
+}
+
+/// The longest value that Linux takes (`XATTR_SIZE_MAX`).
+const LONGEST_VALUE: u64 = 65536;
+
+impl NewXattr {
+    /// A value of `size` bytes, none of which has arrived. `E2BIG` above 64 KiB, `ENOBUFS` if the connection has too many.
+    pub fn new(memory: &Arc<XattrMemory>, name: &[u8], flags: u32, size: u64) -> Result<NewXattr, Errno> {
+        if size > LONGEST_VALUE {
+            return Err(Errno::TOOBIG);
+        }
+        let size = size as usize;
+        Ok(NewXattr { name: name.into(), flags, size, written: Mutex::default(), _share: memory.take(size)? })
+    }
+
+    /// Takes the next bytes; `EINVAL` if they do not follow what there is or are more than was announced.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if offset != written.len() as u64 || data.len() > self.size - written.len() {
+            return Err(Errno::INVAL);
+        }
+        written.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// The value, if all of it has arrived.
+    pub fn value(&self) -> Option<Vec<u8>> {
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        (written.len() == self.size).then(|| written.clone())
+    }
+}
