@@ -152,6 +152,17 @@ fn a_hard_link_may_have_content_of_its_own_or_claim_some() {
 }
 
 #[test]
+fn a_directory_may_have_content_or_claim_some() {
+    for kind in [0, b'0', b'5'] {
+        let claims = new().header("d/", kind, 5, &[]).file("a", "1");
+        let has = new().header("d/", kind, 5, &[]).data(b"hello").file("a", "1");
+        for archive in [claims, has] {
+            assert_eq!(archive.names(), ["a", "d"], "{kind}");
+        }
+    }
+}
+
+#[test]
 fn global_headers_hold_until_they_are_taken_back() {
     let opened = new()
         .extended(b'g', &[("uid", "77"), ("mtime", "5.5"), ("comment", "x")])

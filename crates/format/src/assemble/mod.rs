@@ -254,6 +254,7 @@ impl Assembly {
 
     /// Removes what the layers below this one have in the directory `path`.
     pub(crate) fn clear(&mut self, path: &[u8]) -> Result<(), Refusal> {
+        resolve::split(path)?;
         if let Some(node) = self.walk(path, false)? {
             self.recent = None;
             self.hide_below(node);

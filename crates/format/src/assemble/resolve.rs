@@ -90,7 +90,7 @@ impl Assembly {
     }
 
     /// The directory that a path leads to. Symlinks are followed inside of the tree, whose root is `/` and its own
-    /// parent. What is missing is made if `make`, else there is `None`.
+    /// parent. If `make`, what is missing is made, and what is there becomes this layer's too; else there is `None`.
     pub(super) fn walk(&mut self, path: &[u8], make: bool) -> Result<Option<u32>, Refusal> {
         let mut rest = Cow::Borrowed(path);
         let mut from = 0;
@@ -110,7 +110,9 @@ impl Assembly {
                 b".." => at = self.directory(at).map_or(ROOT, |directory| directory.parent),
                 name => match self.lookup(at, name) {
                     Some(node) if self.directory(node).is_some() => {
-                        self.touch(at, name);
+                        if make {
+                            self.touch(at, name);
+                        }
                         at = node;
                     }
                     Some(node) => {
@@ -142,7 +144,7 @@ impl Assembly {
         }
     }
 
-    /// A directory that a member of this layer goes through is this layer's too.
+    /// A directory that a member of this layer goes into is this layer's too.
     fn touch(&mut self, parent: u32, name: &[u8]) {
         if let Some(entry) = self.names.find(parent, name) {
             let node = self.names.entry(entry).node;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::digest::{Digest, HashedReader};
-use super::malformed;
 use super::select::Layer;
 use super::store::{Blob, Store};
+use super::{malformed, within};
 use crate::{ReadError, spool};
 
 /// Bytes hashed at once.
@@ -52,7 +52,7 @@ fn open_layer(store: &Store, layer: &Layer, directory: &Path) -> Result<Blob, Re
         return Ok(blob);
     }
     let mut input = HashedReader { input: blob.reader(), hasher: layer.digest.as_ref().map(Digest::hasher) };
-    let backing = spool::unpack(&mut input, Path::new(name), directory)?;
+    let backing = spool::unpack(&mut input, Path::new(name), directory).map_err(|error| within(error, layer))?;
     // A decoder need not have read what lies behind the end of its data.
     io::copy(&mut input, &mut io::sink()).map_err(read)?;
     if let (Some(digest), Some(hasher)) = (&layer.digest, input.hasher) {

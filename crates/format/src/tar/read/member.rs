@@ -233,15 +233,13 @@ impl<'a> Members<'a> {
             Some(size) => size,
             None => self.size_field(header.size(), "size")?,
         };
-        // Directories and the like have no content; what their size is meant to say has never been agreed upon.
         let start = self.at;
         let plain = |stored| Content { stored, size, at: start, sparse: None };
         match (kind, header.type_flag()) {
-            (Type::HardLink, _) => return Ok(plain(if self.has_body(size)? { size } else { 0 })),
             // The names that were in a directory when GNU tar made an incremental archive.
             (Type::Directory, b'D') => return Ok(plain(size)),
             (Type::Regular | Type::Continued, _) => {}
-            _ => return Ok(plain(0)),
+            _ => return Ok(plain(if self.has_body(size)? { size } else { 0 })),
         }
         let records = std::mem::take(&mut extended.sparse);
         let (parts, at, real_size) = if header.type_flag() == b'S' && header.dialect() == Dialect::Gnu {
@@ -266,8 +264,9 @@ impl<'a> Members<'a> {
         Ok(Content { stored, size: real_size, at, sparse: Some(parts) })
     }
 
-    /// Whether a hard link's size is that of content behind its header: POSIX has it so since 2001, and the opposite
-    /// before. If there is none, another header is where it would be.
+    /// Whether the size of what is no regular file is that of content behind its header. For hard links, POSIX has it
+    /// so since 2001, and the opposite before; what the size of a directory is meant to say was never agreed upon. If
+    /// there is none, another header is where it would be.
     fn has_body(&mut self, size: u64) -> Result<bool, ReadError> {
         if size == 0 {
             return Ok(false);
