@@ -8,7 +8,7 @@ use inarch_tree::{FileType, Inode, InodeId};
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
-use super::host::{Host, file_type, is_as_scanned, mtime};
+use super::host::{Host, file_type, is_as_scanned, is_beneath, mtime};
 use super::{ApplyReport, ApplyRequest, Earlier, host_path};
 use crate::kept::diff::TreeDiff;
 
@@ -28,6 +28,8 @@ pub(super) enum Verdict {
     Done,
     /// It is to be applied.
     Wanted,
+    /// It is to be made where the host has nothing.
+    Absent,
     /// The host has something else.
     Conflict,
 }
@@ -43,14 +45,18 @@ impl<'a> Check<'a> {
     ) -> Check<'a> {
         let chosen = chosen(tree, request);
         let mut check = Check { tree, verdicts: Vec::with_capacity(tree.differences.len()) };
-        let mut blocked: Option<&[u8]> = None;
+        // The last directory that cannot be made, and the last that is to be made: what is in it comes next.
+        let (mut blocked, mut absent): (Option<&[u8]>, Option<&[u8]>) = (None, None);
         for (difference, chosen) in tree.differences.iter().zip(chosen) {
             let path = &difference.path[..];
+            let is_within = |top: Option<&[u8]>| top.is_some_and(|top| is_beneath(path, top));
             let verdict = if !chosen {
                 Verdict::Left
-            } else if blocked.is_some_and(|top| super::host::is_beneath(path, top)) {
+            } else if is_within(blocked) {
                 // Named by the directory that cannot be made.
                 Verdict::Conflict
+            } else if difference.old.is_none() && is_within(absent) {
+                Verdict::Absent
             } else {
                 let begun = earlier.is_some_and(|earlier| earlier.had_begun(&tree.in_guest(path)));
                 match check.one(host, difference, begun) {
@@ -65,21 +71,23 @@ impl<'a> Check<'a> {
                     }
                 }
             };
+            if verdict == Verdict::Absent && is_directory(tree, difference) && !is_within(absent) {
+                absent = Some(path);
+            }
             report.already += u64::from(verdict == Verdict::Done);
             check.verdicts.push(verdict);
         }
         check
     }
 
-    /// The differences that are to be applied.
-    pub fn wanted(&self) -> impl DoubleEndedIterator<Item = &'a Difference> {
+    /// The differences that are to be applied, and whether the host has nothing there.
+    pub fn wanted(&self) -> impl Iterator<Item = (&'a Difference, bool)> {
         let differences: &'a [Difference] = &self.tree.differences;
-        let verdicts: Vec<Verdict> = self.verdicts.clone();
-        differences
-            .iter()
-            .zip(verdicts)
-            .filter(|(_, verdict)| *verdict == Verdict::Wanted)
-            .map(|(difference, _)| difference)
+        differences.iter().zip(&self.verdicts).filter_map(|(difference, verdict)| match verdict {
+            Verdict::Wanted => Some((difference, false)),
+            Verdict::Absent => Some((difference, true)),
+            Verdict::Left | Verdict::Done | Verdict::Conflict => None,
+        })
     }
 
     /// Paths in the guest that are left alone for a conflict.
@@ -104,7 +112,7 @@ impl<'a> Check<'a> {
         let is = difference.new.map(|id| guest.inode(id));
         match (there, was, is) {
             (None, _, None) => Ok(Verdict::Done),
-            (None, None, Some(_)) => Ok(Verdict::Wanted),
+            (None, None, Some(_)) => Ok(Verdict::Absent),
             (None, Some(_), Some(_)) if begun => Ok(Verdict::Wanted),
             (None, Some(_), Some(_)) => Err("it is gone on the host".to_owned()),
             (Some(stat), Some(was), _) if is_as_scanned(&stat, was, !begun) => Ok(Verdict::Wanted),

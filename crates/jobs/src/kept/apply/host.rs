@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use inarch_tree::{FileType, Inode, Timestamp};
 use rustix::fs::{
@@ -17,7 +17,7 @@ const OPEN_MAX: usize = 64;
 /// A directory of the host that is open.
 #[derive(Clone)]
 pub(super) struct Directory {
-    fd: Rc<OwnedFd>,
+    fd: Arc<OwnedFd>,
     /// Whether what is made in it gets an ACL of its own accord.
     pub gives_acl: bool,
 }
@@ -88,6 +88,12 @@ pub(super) struct Host {
 }
 
 impl Host {
+    /// The same tree, for another thread.
+    pub fn another(&self) -> Result<Host, Errno> {
+        let root = rustix::io::fcntl_dupfd_cloexec(&self.root, 0)?;
+        Ok(Host { root, resolve: self.resolve, open: HashMap::new() })
+    }
+
     /// The tree at `source`; it goes on into what is mounted below if `cross` is set.
     pub fn open(source: &Path, cross: bool) -> Result<Host, Errno> {
         let root = rustix::fs::openat(CWD, source, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -120,7 +126,7 @@ impl Host {
         };
         let by_fd = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let gives_acl = rustix::fs::getxattr(by_fd, c"system.posix_acl_default", &mut [0u8; 0]).is_ok();
-        let directory = Directory { fd: Rc::new(fd), gives_acl };
+        let directory = Directory { fd: Arc::new(fd), gives_acl };
         if self.open.len() >= OPEN_MAX {
             self.open.clear();
         }

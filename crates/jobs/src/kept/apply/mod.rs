@@ -11,10 +11,13 @@
 //! 6. Everything is on the disk before the record says that the apply has ended. If nothing is left to be applied, the
 //!    next run begins with the host's tree as it is.
 
+mod attributes;
 mod check;
+mod crew;
 mod host;
 mod links;
 mod make;
+mod put;
 mod steps;
 
 use std::path::{Path, PathBuf};
@@ -29,7 +32,6 @@ use crate::JobError;
 use crate::notes::shown;
 use check::Check;
 use host::Host;
-use steps::Applier;
 
 /// What to apply.
 #[derive(Clone, Debug)]
@@ -86,15 +88,15 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
     }
     if request.dry_run {
         for ((tree, _), check) in works.iter().zip(&checks) {
-            report
-                .done
-                .extend(check.wanted().map(|difference| (steps::verb(difference), host_path(tree, &difference.path))));
+            report.done.extend(
+                check.wanted().map(|(difference, _)| (steps::verb(difference), host_path(tree, &difference.path))),
+            );
         }
         return Ok(report);
     }
     let token = begin(&mut run, record, request, &checks)?;
     for ((tree, host), check) in works.iter_mut().zip(checks) {
-        Applier::new(tree, host, check, &token, request.force, &mut report).run();
+        steps::apply_tree(&check, host, &token, request.force, &mut report);
         host.sync()
             .map_err(|error| JobError::path(&tree.tree.source(), "cannot make what was applied durable", error))?;
     }
