@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use kept::Scene;
-use support::{assert_one_line, assert_status, stderr, stdout, within};
+use support::{assert_one_line, assert_status, host, stderr, stdout, within};
 
 #[test]
 fn what_was_written_is_there_the_next_time() {
@@ -94,6 +94,19 @@ fn what_cannot_be_kept_is_refused() {
     }
     let output = scene.call(["run", "--stale", "--", "true"]);
     assert_one_line(&output, &["--keep"]);
+    // Archives, missing trees and options that do not fit are refused, and leave nothing.
+    host("tar", &["-cf", "a.tar", "-C", "root", "etc"], scene.path());
+    for refused in [
+        &["--root", "a.tar"][..],
+        &["--root", "root", "--tree", "missing:/m"],
+        &["--root", "root", "--epoch", "1"],
+        &["--root", "root", "--via", "erofs"],
+        &["--root", "root", "--mem", "1K"],
+    ] {
+        let output = scene.call([&["run", "-q", "--accel=tcg", "--keep", "x"], refused, &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(125), "{refused:?}: {}", stderr(&output));
+        assert_eq!(fs::read_dir(scene.path().join("state")).unwrap().count(), 0, "{refused:?} left something");
+    }
     // A run whose guest never came up is not kept.
     let output = scene.call([
         "run",
@@ -110,4 +123,5 @@ fn what_cannot_be_kept_is_refused() {
     ]);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     assert_eq!(stdout(&scene.call(["runs"])), "");
+    assert_eq!(fs::read_dir(scene.path().join("state")).unwrap().count(), 0);
 }

@@ -124,10 +124,13 @@ const KVM_PATIENCE: Duration = Duration::from_secs(8);
 /// The command could not be run, or its guest failed.
 pub fn run(request: &RunRequest) -> Result<u8, JobError> {
     let mut kept = request.keep.as_ref().map(Kept::open).transpose()?;
-    let job = Job::new(request, kept.as_ref())?;
-    if let (Some(kept), Some(keep)) = (&mut kept, &request.keep) {
-        kept.begin(request, keep, &job.disks, job.place.as_deref())?;
-    }
+    let job = match Job::begin(request, kept.as_mut()) {
+        Ok(job) => job,
+        Err(error) => {
+            kept.map(Kept::refuse);
+            return Err(error);
+        }
+    };
     let failure = Arc::new(DiskFailure::default());
     let disks: Vec<LiveDisk> = job.disks.iter().map(|disk| job.start(disk, &failure)).collect();
     let result = job.guest().and_then(|guest| job.boot(&guest, &disks, &failure)).and_then(status);
@@ -187,6 +190,15 @@ impl<'a> Job<'a> {
             kept.take(&mut disks, request.keep.as_ref().is_some_and(|keep| keep.stale))?;
         }
         Ok(Job { request, directory, place, disks, memory, open_files: command::take_open_files_limit() })
+    }
+
+    /// The job, of which a kept run knows that it is about to be done.
+    fn begin(request: &'a RunRequest, kept: Option<&mut Kept>) -> Result<Job<'a>, JobError> {
+        let job = Job::new(request, kept.as_deref())?;
+        if let (Some(kept), Some(keep)) = (kept, &request.keep) {
+            kept.begin(request, keep, &job.disks, job.place.as_deref())?;
+        }
+        Ok(job)
     }
 
     fn start(&self, disk: &Disk, failure: &Arc<DiskFailure>) -> LiveDisk {

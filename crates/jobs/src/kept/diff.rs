@@ -74,7 +74,8 @@ pub struct ChangeReport {
 pub fn diff(name: &str) -> Result<RunDiff, JobError> {
     let run = Store::of_user()?.open(name)?;
     let record = run.record.as_ref().ok_or_else(|| JobError::Other(format!("the kept run '{name}' has no record")))?;
-    RunDiff::of(&run, record)
+    // What was applied is what the host has.
+    if record.applied.is_some() { Ok(RunDiff { trees: Vec::new() }) } else { RunDiff::of(&run, record) }
 }
 
 impl RunDiff {

@@ -94,7 +94,7 @@ fn report(store: &Store, name: String, record: &Record, used: bool) -> RunReport
             source: tree.source().to_string_lossy().into_owned(),
             destination: tree.destination().to_string_lossy().into_owned(),
             read_only: tree.read_only,
-            changed: !used && is_changed(&store.base(&name, tree.ordinal), tree),
+            changed: !used && record.applied.is_none() && is_changed(&store.base(&name, tree.ordinal), tree),
         })
         .collect();
     let state = match record {

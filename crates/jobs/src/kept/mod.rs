@@ -18,6 +18,7 @@ mod list;
 mod owners;
 mod patch;
 mod record;
+mod spent;
 mod store;
 
 pub use apply::{ApplyReport, ApplyRequest, apply};
@@ -29,4 +30,5 @@ pub use list::{RunReport, RunState, TreeReport, discard, runs};
 pub(crate) use owners::OwnersBack;
 pub use patch::FileStat;
 pub(crate) use record::{KeptTree, Record};
+pub(crate) use spent::settle;
 pub(crate) use store::{KeptRun, Store, now};

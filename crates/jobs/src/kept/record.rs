@@ -33,6 +33,9 @@ pub(crate) struct Record {
     pub place: Option<Bytes>,
     /// An apply that began and has not ended.
     pub applying: Option<Applying>,
+    /// Everything was applied: the next command begins with the trees as they are then.
+    #[serde(default)]
+    pub applied: Option<Applied>,
 }
 
 impl Record {
@@ -49,6 +52,7 @@ impl Record {
             directory: Bytes::new(b"/"),
             place: None,
             applying: None,
+            applied: None,
         }
     }
 }
@@ -77,6 +81,13 @@ pub(crate) struct Applying {
     pub conflicts: Vec<Bytes>,
     /// Paths in the guest that it was asked for; everything if there are none.
     pub paths: Vec<Bytes>,
+}
+
+/// An apply after which nothing was left to be applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Applied {
+    /// The start of the machine that it happened after, as `/proc/sys/kernel/random/boot_id` names it.
+    pub boot: String,
 }
 
 impl KeptTree {

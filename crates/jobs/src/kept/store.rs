@@ -92,13 +92,18 @@ impl Store {
     /// The run with this name, made if it is not there, for this process alone.
     pub fn open_or_create(&self, name: &str) -> Result<KeptRun, JobError> {
         let folder = self.folder(name)?;
-        loop {
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-            made.map_err(|error| JobError::path(&folder, "cannot make a folder for the kept run", error))?;
+        for tries_left in (0..10).rev() {
+            match DirBuilder::new().recursive(true).mode(0o700).create(&folder) {
+                Ok(()) => {}
+                // Whoever discarded the last run has just removed the folder of all.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && tries_left > 0 => continue,
+                Err(error) => return Err(JobError::path(&folder, "cannot make a folder for the kept run", error)),
+            }
             if let Some(run) = self.lock(name, &folder)? {
                 return Ok(run);
             }
         }
+        Err(JobError::Other(format!("the kept run '{name}' is discarded again and again by somebody else")))
     }
 
     /// The run with this name, for this process alone.
@@ -157,7 +162,7 @@ impl Store {
         Ok(Some(KeptRun { name: name.to_owned(), folder: folder.to_owned(), record, _lock: lock }))
     }
 
-    /// Takes a run away, with all that its guest wrote.
+    /// Takes a run away, with all that its guest wrote; after the last one the store's folder too.
     pub fn discard(&self, run: KeptRun) -> Result<(), JobError> {
         let runs = self.home.join("runs");
         let gone = runs.join(format!("{DISCARDED}{}-{}", std::process::id(), run.name));
@@ -170,6 +175,8 @@ impl Store {
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
+        // They stay where anything is in them.
+        let _ = fs::remove_dir(&runs).and_then(|()| fs::remove_dir(&self.home));
         Ok(())
     }
 }
@@ -328,7 +335,7 @@ mod tests {
         run.save(record()).unwrap();
         fs::create_dir(store.home.join("runs").join(format!("{DISCARDED}1-y"))).unwrap();
         store.discard(run).unwrap();
-        assert_eq!(fs::read_dir(store.home.join("runs")).unwrap().count(), 0);
+        assert!(!store.home.exists(), "nothing is left");
         assert!(store.look("x").unwrap().is_none());
         assert!(store.open_or_create("x").unwrap().record.is_none());
     }

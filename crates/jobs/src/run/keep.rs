@@ -9,7 +9,7 @@ use super::attempt::LiveDisk;
 use super::trees::Disk;
 use crate::JobError;
 use crate::device::Writes;
-use crate::kept::{Base, Bytes, KeptRun, KeptTree, OwnersBack, Record, Store, now};
+use crate::kept::{Base, Bytes, KeptRun, KeptTree, OwnersBack, Record, Store, now, settle};
 use crate::notes::shown;
 use crate::source::Source;
 
@@ -45,13 +45,14 @@ impl Kept {
     /// The run with that name, for this process alone.
     pub fn open(keep: &Keep) -> Result<Kept, JobError> {
         let store = Store::of_user()?;
-        let run = store.open_or_create(&keep.name)?;
+        let mut run = store.open_or_create(&keep.name)?;
         if run.record.as_ref().is_some_and(|record| record.applying.is_some()) {
             return Err(JobError::Other(format!(
                 "an apply of the kept run '{0}' has begun and not ended; inarch apply {0} finishes it",
                 keep.name
             )));
         }
+        settle(&mut run)?;
         let before = run.record.clone();
         Ok(Kept { store, run, before })
     }
@@ -106,6 +107,14 @@ impl Kept {
             },
         };
         self.run.save(record)
+    }
+
+    /// Leaves nothing of a run that was never begun.
+    pub fn refuse(self) {
+        if self.before.is_none() {
+            // The refusal is what the user should read, and an empty folder is no run.
+            let _ = self.store.discard(self.run);
+        }
     }
 
     /// Makes durable what the guest wrote, and notes how the command ended. Where no guest came up it is as if there had

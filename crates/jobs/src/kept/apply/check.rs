@@ -90,6 +90,16 @@ impl<'a> Check<'a> {
         })
     }
 
+    /// The first difference that the host does not have as the guest has. Attributes of directories are not looked at.
+    pub fn first_missing(&self) -> Option<&'a Difference> {
+        let differences: &'a [Difference] = &self.tree.differences;
+        let is_applied = |difference: &Difference, verdict: Verdict| {
+            verdict == Verdict::Done || (verdict == Verdict::Wanted && is_directory(self.tree, difference))
+        };
+        let mut all = differences.iter().zip(&self.verdicts);
+        all.find(|(difference, verdict)| !is_applied(difference, **verdict)).map(|(difference, _)| difference)
+    }
+
     /// Paths in the guest that are left alone for a conflict.
     pub fn conflicts(&self) -> impl Iterator<Item = PathBuf> {
         let conflicts = self.tree.differences.iter().zip(&self.verdicts);
@@ -139,7 +149,7 @@ impl<'a> Check<'a> {
             };
         }
         let same_content = has_content_of(host, self.tree, difference, stat, is);
-        if same_content && begun {
+        if begun && (same_content || is_torn(stat, is)) {
             return Ok(Verdict::Wanted);
         }
         if same_content && self.has_attributes_of(difference, stat, is) {
@@ -192,6 +202,13 @@ pub(super) fn has_content_of(
         }
         FileType::Directory | FileType::Fifo | FileType::Socket => true,
     }
+}
+
+/// Whether what is on the host is a file of which the machine lost content when it went down: an apply had set its time
+/// before, which is that of the guest's file to the nanosecond.
+pub(super) fn is_torn(stat: &Stat, is: &Inode) -> bool {
+    let is_file = is.file_type() == FileType::Regular && file_type(stat) == Some(FileType::Regular);
+    is_file && (stat.st_size as u64) < is.size() && mtime(stat) == is.mtime()
 }
 
 fn is_directory(tree: &TreeDiff, difference: &Difference) -> bool {

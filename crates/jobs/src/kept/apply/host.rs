@@ -149,13 +149,6 @@ impl Host {
     pub fn forget(&mut self, path: &[u8]) {
         self.open.retain(|open, _| !is_beneath(open, path));
     }
-
-    /// Waits until everything in the tree's file system is on the disk.
-    pub fn sync(&mut self) -> Result<(), Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::openat(&self.root, c".", flags, Mode::empty())?;
-        rustix::fs::syncfs(root)
-    }
 }
 
 /// Whether `path` is `top` or below it.

@@ -8,8 +8,8 @@
 //! 4. Directories and content are made, in the order of paths: each file whole under no name or one of ours, and then
 //!    put in its place in one step. What was there is compared with the scan once more when it has come out.
 //! 5. What is gone in the guest is removed, the deepest first; then directories get their attributes.
-//! 6. Everything is on the disk before the record says that the apply has ended. If nothing is left to be applied, the
-//!    next run begins with the host's tree as it is.
+//! 6. The record says that the apply has ended. If nothing is left to be applied, the next run begins with the host's
+//!    tree as it is ([`super::spent`]).
 
 mod attributes;
 mod check;
@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use super::bytes::Bytes;
 use super::diff::{RunDiff, TreeDiff};
-use super::record::{Applying, Record};
+use super::record::{Applied, Applying, Record};
 use super::{KeptRun, Store, now};
 use crate::JobError;
 use crate::notes::shown;
@@ -77,11 +77,9 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
     check_paths(request, &diff)?;
     let mut works = Vec::new();
     for tree in diff.trees() {
-        let host = Host::open(&tree.tree.source(), tree.tree.cross)
-            .map_err(|error| JobError::path(&tree.tree.source(), "cannot open the tree", error))?;
-        works.push((tree, host));
+        works.push((tree, open(tree)?));
     }
-    let earlier = record.applying.as_ref().map(Earlier::new);
+    let earlier = Earlier::of(&record);
     let mut checks = Vec::new();
     for (tree, host) in &mut works {
         checks.push(Check::all(tree, host, request, earlier.as_ref(), &mut report));
@@ -95,10 +93,8 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
         return Ok(report);
     }
     let token = begin(&mut run, record, request, &checks)?;
-    for ((tree, host), check) in works.iter_mut().zip(checks) {
+    for ((_, host), check) in works.iter_mut().zip(checks) {
         steps::apply_tree(&check, host, &token, request.force, &mut report);
-        host.sync()
-            .map_err(|error| JobError::path(&tree.tree.source(), "cannot make what was applied durable", error))?;
     }
     end(&mut run, request, &mut report)?;
     Ok(report)
@@ -111,9 +107,14 @@ struct Earlier {
 }
 
 impl Earlier {
-    fn new(applying: &Applying) -> Earlier {
+    /// What the record says of an apply that was interrupted; or of one that ended, whose files the machine may have
+    /// lost since then.
+    fn of(record: &Record) -> Option<Earlier> {
         let paths = |list: &[Bytes]| list.iter().map(Bytes::to_path).collect();
-        Earlier { conflicts: paths(&applying.conflicts), paths: paths(&applying.paths) }
+        let applying = record.applying.as_ref();
+        let interrupted =
+            applying.map(|applying| Earlier { conflicts: paths(&applying.conflicts), paths: paths(&applying.paths) });
+        interrupted.or_else(|| record.applied.as_ref().map(|_| Earlier { conflicts: Vec::new(), paths: Vec::new() }))
     }
 
     /// Whether it may have been in the midst of applying `path`.
@@ -151,15 +152,33 @@ fn begin(run: &mut KeptRun, record: Record, request: &ApplyRequest, checks: &[Ch
     let bytes = |paths: &[PathBuf]| paths.iter().map(|path| Bytes::path(path)).collect();
     let conflicts: Vec<PathBuf> = checks.iter().flat_map(Check::conflicts).collect();
     let applying = Applying { token: token.clone(), conflicts: bytes(&conflicts), paths: bytes(&request.paths) };
-    run.save(Record { applying: Some(applying), ..record })?;
+    run.save(Record { applying: Some(applying), applied: None, ..record })?;
     Ok(token)
 }
 
 fn end(run: &mut KeptRun, request: &ApplyRequest, report: &mut ApplyReport) -> Result<(), JobError> {
     let Some(record) = run.record.clone() else { return Ok(()) };
-    run.save(Record { applying: None, used: now(), ..record })?;
     report.complete = request.paths.is_empty() && report.conflicts.is_empty() && report.failures.is_empty();
-    if report.complete { run.start_anew() } else { Ok(()) }
+    let applied = report.complete.then(Applied::now).transpose()?;
+    run.save(Record { applying: None, applied, used: now(), ..record })
+}
+
+/// The first path of the host that is no longer as everything was applied.
+pub(super) fn first_missing(diff: &RunDiff) -> Result<Option<String>, JobError> {
+    let everything = ApplyRequest { name: String::new(), paths: Vec::new(), force: false, dry_run: true };
+    for tree in diff.trees() {
+        let mut host = open(tree)?;
+        let check = Check::all(tree, &mut host, &everything, None, &mut ApplyReport::default());
+        if let Some(difference) = check.first_missing() {
+            return Ok(Some(host_path(tree, &difference.path)));
+        }
+    }
+    Ok(None)
+}
+
+fn open(tree: &TreeDiff) -> Result<Host, JobError> {
+    Host::open(&tree.tree.source(), tree.tree.cross)
+        .map_err(|error| JobError::path(&tree.tree.source(), "cannot open the tree", error))
 }
 
 /// A path of a tree as the host has it, fit to be printed.

@@ -6,7 +6,7 @@ use rustix::fs::{AtFlags, Stat, linkat};
 use rustix::io::Errno;
 
 use super::attributes::{Target, Wanted, set_attributes};
-use super::check::has_content_of;
+use super::check::{has_content_of, is_torn};
 use super::host::{Directory, file_type, is_as_scanned};
 use super::make::{MakeError, host, make_file, make_other};
 use super::steps::{Applier, Step};
@@ -213,9 +213,10 @@ impl<'a> Applier<'a, '_> {
         }
         let came_out = place.stat(temporary).map_err(host("look at"))?;
         let base = &self.task.tree.disk.base;
-        let expected = |stat: &Stat| match step.old {
-            Some(old) => is_as_scanned(stat, base.inode(old), false),
-            None => false,
+        let guest = &self.task.tree.disk.guest;
+        let expected = |stat: &Stat| {
+            step.old.is_some_and(|old| is_as_scanned(stat, base.inode(old), false))
+                || step.new.is_some_and(|new| is_torn(stat, guest.inode(new)))
         };
         if !self.task.force && came_out.as_ref().is_some_and(|stat| !expected(stat)) {
             place.exchange(temporary, directory, name).map_err(host("put back"))?;
