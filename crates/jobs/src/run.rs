@@ -127,7 +127,9 @@ pub fn run(request: &RunRequest) -> Result<u8, JobError> {
     let job = match Job::begin(request, kept.as_mut()) {
         Ok(job) => job,
         Err(error) => {
-            kept.map(Kept::refuse);
+            if let Some(kept) = kept {
+                kept.refuse();
+            }
             return Err(error);
         }
     };

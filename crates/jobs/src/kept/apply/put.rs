@@ -166,7 +166,7 @@ impl<'a> Applier<'a, '_> {
             }
             directory.remove(&self.temporary("new", new)).map_err(host("remove"))?;
             let wanted = self.wanted(step, there);
-            set_attributes(Target::Named(&directory, name), false, &wanted, &mut self.outcome.lost)?;
+            set_attributes(Target::Named(directory, name), false, &wanted, &mut self.outcome.lost)?;
             self.anchor(new, step);
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl<'a> Applier<'a, '_> {
             let linked = self.link(&from, directory, name);
             if linked.is_ok() {
                 let wanted = self.wanted_as(new, old, there.as_ref());
-                return set_attributes(Target::Named(&directory, name), false, &wanted, &mut self.outcome.lost);
+                return set_attributes(Target::Named(directory, name), false, &wanted, &mut self.outcome.lost);
             }
         }
         let wanted = self.wanted_as(new, old, there.as_ref());
