@@ -14,6 +14,8 @@
 #include "report.h"
 
 #define NEW_ROOT "/root"
+/* How long the driver may take to find a disk. */
+#define DISK_SECONDS 5
 
 static const struct {
 	const char *target, *type, *options;
@@ -35,10 +37,12 @@ void mount_early(void)
 	}
 }
 
-/* Finds the virtio-blk disk with this serial; waits for it, as the driver finds disks while we go on. */
+/* Finds the virtio-blk disk with this serial; waits for it, as the driver finds disks while we go on. The time is a clock's and
+ * not a number of attempts, which last ten times as long where the host has other work. */
 static bool find_disk(const char *serial, char *device, size_t capacity)
 {
-	for (int attempt = 0; attempt < 5000; attempt++) {
+	uint64_t deadline = monotonic_microseconds() + DISK_SECONDS * 1000000;
+	do {
 		DIR *blocks = opendir("/sys/block");
 		struct dirent *entry;
 		while (blocks && (entry = readdir(blocks))) {
@@ -55,7 +59,7 @@ static bool find_disk(const char *serial, char *device, size_t capacity)
 		if (blocks)
 			closedir(blocks);
 		sleep_milliseconds(1);
-	}
+	} while (monotonic_microseconds() < deadline);
 	return false;
 }
 
