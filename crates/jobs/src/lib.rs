@@ -16,6 +16,7 @@ mod notes;
 pub mod plan;
 pub mod run;
 pub mod serve;
+pub mod share;
 pub mod source;
 
 pub use device::{FileSystem, Writes};

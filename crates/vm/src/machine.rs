@@ -245,6 +245,23 @@ pub fn vhost_user_blk_arguments(socket: &Path, queues: u16) -> String {
     words.map(shell_word).join(" ")
 }
 
+fn vhost_user_fs(chardev: &str, tag: &str, queues: u16, queue_size: u16) -> OsString {
+    let mut device = OsString::from(format!(
+        "vhost-user-fs-pci,id=fs-{chardev},chardev={chardev},num-request-queues={queues},queue-size={queue_size},tag="
+    ));
+    device.push(option_value(tag.as_ref()));
+    device
+}
+
+/// As [`vhost_user_blk_arguments`] for a directory that is shared at `socket`, which the guest knows by its `tag`.
+pub fn vhost_user_fs_arguments(socket: &Path, tag: &str, queues: u16, queue_size: u16) -> String {
+    const ID: &str = "inarch-fs";
+    let socket = chardev(ID, &Source::Path(socket.to_owned()));
+    let device = vhost_user_fs(ID, tag, queues, queue_size);
+    let words: [&OsStr; 4] = ["-chardev".as_ref(), &socket, "-device".as_ref(), &device];
+    words.map(shell_word).join(" ")
+}
+
 /// Where an NBD server is to be reached.
 #[derive(Clone, Debug)]
 pub enum NbdAddress {

@@ -3,6 +3,7 @@
 mod blk;
 mod file;
 mod nbd;
+mod virtiofs;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ pub enum Offering {
     Nbd(nbd::NbdArguments),
     /// As a file that is a raw image, for whatever opens one
     File(file::FileArguments),
+    /// As a live directory that guests share (vhost-user-fs)
+    Virtiofs(virtiofs::VirtiofsArguments),
 }
 
 /// What is offered: the same for every way to serve.
@@ -80,5 +83,6 @@ pub fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         Offering::Blk(arguments) => blk::run(arguments),
         Offering::Nbd(arguments) => nbd::run(arguments),
         Offering::File(arguments) => file::run(arguments),
+        Offering::Virtiofs(arguments) => virtiofs::run(arguments),
     }
 }

@@ -11,6 +11,7 @@ mod making;
 pub mod nbd;
 mod signals;
 mod socket;
+pub mod virtiofs;
 
 use inarch_tree::select::Selection;
 

@@ -1,0 +1,110 @@
+//! `inarch serve virtiofs`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use inarch_jobs::serve::virtiofs::{self, VirtiofsRequest};
+use inarch_jobs::share::{Changes, Share, directory_of};
+use inarch_jobs::source::Source;
+
+use crate::output::answer;
+
+/// Options of `inarch serve virtiofs`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  inarch serve virtiofs ~/src --socket /tmp/src.sock --tag src &
+  qemu-system-x86_64 ... $(inarch serve virtiofs ~/src --socket /tmp/src.sock --tag src --print-qemu-args)
+  guest# mount -t virtiofs src /mnt
+
+The guest's writes reach the directory unless --ro is given. The server goes on until SIGTERM or SIGINT; several machines
+may connect.")]
+pub struct VirtiofsArguments {
+    /// The directory to share
+    #[arg(value_name = "SRC")]
+    pub source: OsString,
+
+    /// The socket to listen on
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// The name by which the guest mounts it
+    #[arg(long, value_name = "TAG", default_value = "inarch")]
+    pub tag: String,
+
+    /// Offer the tag to machines that have no such option themselves (User-Mode Linux); QEMU 7.1 to 8.0 may fail on it
+    #[arg(long)]
+    pub offer_tag: bool,
+
+    /// Who may change the tree meanwhile, which decides what the guest's kernel may keep
+    #[arg(long, value_name = "guest|host|none", default_value = "host", value_enum, hide_possible_values = true)]
+    pub changes: ChangesBy,
+
+    /// Refuse writes
+    #[arg(long, visible_alias = "read-only")]
+    pub ro: bool,
+
+    /// Have the guest enforce the files' access control lists
+    #[arg(long)]
+    pub acl: bool,
+
+    /// Print the arguments that QEMU needs, and end
+    #[arg(long)]
+    pub print_qemu_args: bool,
+
+    /// Number of request queues
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub queues: Option<u16>,
+
+    /// End when the first machine disconnects
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// Who may change a tree that is shared.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ChangesBy {
+    /// Only the guest: it keeps what it knows for a day, and collects its writes
+    Guest,
+    /// The host, other guests and the guest: what it knows is a second old at most
+    Host,
+    /// Nobody: it is read-only, and the guest keeps everything
+    None,
+}
+
+impl From<ChangesBy> for Changes {
+    fn from(by: ChangesBy) -> Changes {
+        match by {
+            ChangesBy::Guest => Changes::Guest,
+            ChangesBy::Host => Changes::Host,
+            ChangesBy::None => Changes::None,
+        }
+    }
+}
+
+/// Serves until told to stop.
+pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
+    let source = Source::parse(&arguments.source)?;
+    let share = Share {
+        directory: directory_of(&source)?.to_owned(),
+        changes: arguments.changes.into(),
+        read_only: arguments.ro,
+        acl: arguments.acl,
+    };
+    let request = VirtiofsRequest {
+        share,
+        socket: arguments.socket,
+        tag: arguments.tag,
+        offer_tag: arguments.offer_tag,
+        queues: arguments.queues,
+        once: arguments.once,
+    };
+    if arguments.print_qemu_args {
+        answer(virtiofs::qemu_arguments(&request)? + "\n")?;
+    } else {
+        virtiofs::serve(&request)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,83 @@
+//! `serve virtiofs`: a directory as guests share it, live, over vhost-user-fs.
+
+use std::path::PathBuf;
+
+use inarch_vhost::fs::Tag;
+
+use super::guard::Guard;
+use super::signals::stop_on_signals;
+use super::{introduce, socket};
+use crate::JobError;
+use crate::notes::say;
+use crate::share::{Changes, QUEUE_SIZE, Share, default_queues};
+
+/// What to serve, and where.
+#[derive(Clone, Debug)]
+pub struct VirtiofsRequest {
+    /// What is shared.
+    pub share: Share,
+    /// The socket to listen on.
+    pub socket: PathBuf,
+    /// The name by which a guest mounts it.
+    pub tag: String,
+    /// Offer the tag to machines that have none of their own.
+    pub offer_tag: bool,
+    /// Request queues; as many as there are processors where not given.
+    pub queues: Option<u16>,
+    /// End when the first machine disconnects.
+    pub once: bool,
+}
+
+impl VirtiofsRequest {
+    fn queues(&self) -> u16 {
+        self.queues.unwrap_or_else(default_queues)
+    }
+
+    fn parsed_tag(&self) -> Result<Tag, JobError> {
+        self.tag.parse().map_err(|error| JobError::Other(format!("--tag {:?}: {error}", self.tag)))
+    }
+
+    /// What a guest types to use it.
+    fn mount_command(&self) -> String {
+        let option = if self.share.refuses_writes() { "-o ro " } else { "" };
+        format!("mount -t virtiofs {option}{} /mnt", self.tag)
+    }
+}
+
+/// The arguments that QEMU needs to have the device, on one line, quoted for a shell.
+pub fn qemu_arguments(request: &VirtiofsRequest) -> Result<String, JobError> {
+    request.parsed_tag()?;
+    let socket = socket::absolute(&request.socket)?;
+    Ok(inarch_vm::machine::vhost_user_fs_arguments(&socket, &request.tag, request.queues(), QUEUE_SIZE))
+}
+
+/// Serves until SIGINT or SIGTERM, or with `once` until the first machine has gone. Says on standard error how to use
+/// what is shared.
+pub fn serve(request: &VirtiofsRequest) -> Result<(), JobError> {
+    let tag = request.parsed_tag()?;
+    let server = request.share.server(request.queues(), request.offer_tag.then_some(tag))?.on_event(say);
+    let listener = socket::listen(&request.socket)?;
+    let mut guard = Guard::of_socket(&request.socket)?;
+    introduce(&usage(request)?);
+    let stop = stop_on_signals()?;
+    let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
+    guard.release();
+    served.map_err(|error| JobError::Other(format!("{}: {error}", request.socket.display())))
+}
+
+/// How to use what is shared.
+fn usage(request: &VirtiofsRequest) -> Result<String, JobError> {
+    let kept = match request.share.changes {
+        Changes::Guest => "only the guest changes it: its kernel asks again after a day",
+        Changes::Host => "the host may change it: the guest sees that after a second at most",
+        Changes::None => "nobody changes it: the guest's kernel asks once",
+    };
+    Ok(format!(
+        "QEMU:   {}\n\
+         memory: must be shared: -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem\n\
+         guest:  {}\n\
+         tree:   {kept}\n",
+        qemu_arguments(request)?,
+        request.mount_command(),
+    ))
+}

@@ -1,0 +1,100 @@
+//! A directory of this host as guests share it, live: what the host's side of a virtiofs device does, and what the
+//! guest's kernel is told it may keep.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use inarch_fuse::{ConnectionOptions, ReadDirPlus};
+pub use inarch_vfs::Changes;
+use inarch_vfs::{FileSystem, HostDirectory, HostOptions};
+use inarch_vhost::fs::{FsOptions, FsServer, Tag};
+
+use crate::JobError;
+use crate::source::Source;
+
+/// Descriptors in a virtqueue: a request of 1 MiB takes 256 pages and some for its headers.
+pub(crate) const QUEUE_SIZE: u16 = 1024;
+
+/// A directory, and how it is shared.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// Which.
+    pub directory: PathBuf,
+    /// Who may change it meanwhile.
+    pub changes: Changes,
+    /// Refuse the guest's writes.
+    pub read_only: bool,
+    /// Have the guest's kernel enforce access control lists, which costs a request for each file that it has not met.
+    pub acl: bool,
+}
+
+/// The directory that `source` is.
+///
+/// # Errors
+/// It is something else: there is nothing live about an archive.
+pub fn directory_of(source: &Source) -> Result<&Path, JobError> {
+    match source {
+        Source::Directory(path) => Ok(path),
+        other => Err(JobError::Other(format!(
+            "{}: only a directory can be shared live; offer anything else as a disk (serve blk, run --via ext4)",
+            crate::notes::shown(other.path())
+        ))),
+    }
+}
+
+impl Share {
+    /// Whether writes fail.
+    pub fn refuses_writes(&self) -> bool {
+        self.read_only || self.changes == Changes::None
+    }
+
+    /// Whether the guest's kernel collects writes before it sends them: only if nobody else can want to see them.
+    fn writeback(&self) -> bool {
+        self.changes == Changes::Guest && !self.refuses_writes()
+    }
+
+    fn host_options(&self) -> HostOptions {
+        HostOptions {
+            changes: self.changes,
+            read_only: self.read_only,
+            writeback: self.writeback(),
+            ..HostOptions::default()
+        }
+    }
+
+    fn connection_options(&self) -> ConnectionOptions {
+        let alone = self.changes != Changes::Host;
+        ConnectionOptions {
+            readdirplus: ReadDirPlus::Auto,
+            writeback: self.writeback(),
+            exclusive: alone,
+            cache_symlinks: true,
+            posix_acl: self.acl,
+            kill_privileges: true,
+            ..ConnectionOptions::default()
+        }
+    }
+
+    /// A server that opens the directory for each machine that connects.
+    ///
+    /// # Errors
+    /// The directory cannot be opened.
+    pub fn server(&self, queues: u16, tag: Option<Tag>) -> Result<FsServer, JobError> {
+        let open = |share: &Share| {
+            let opened = HostDirectory::new(&share.directory, share.host_options());
+            opened.map(|directory| Arc::new(directory) as Arc<dyn FileSystem>)
+        };
+        // What is wrong with it is better said now than to a machine.
+        open(self).map_err(|error| JobError::path(&error.path, "cannot be shared", error.error))?;
+        let options = FsOptions { queues, queue_size: QUEUE_SIZE, tag, connection: self.connection_options() };
+        let share = self.clone();
+        Ok(FsServer::new(move || open(&share).map_err(|error| io::Error::other(error.to_string())), options))
+    }
+}
+
+/// Request queues where none are asked for: as many as there are processors, up to 8.
+pub fn default_queues() -> u16 {
+    thread::available_parallelism().map_or(1, |processors| processors.get().min(8) as u16)
+}
