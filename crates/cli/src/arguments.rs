@@ -22,6 +22,8 @@ pub enum Command {
     Image(Box<crate::image::ImageArguments>),
     /// Serve a tree to a virtual machine that you start yourself
     Serve(crate::serve::ServeArguments),
+    /// Mount a tree on this machine
+    Mount(crate::mount::MountArguments),
     /// Say what the guest of a kept run changed
     Diff(crate::diff::DiffArguments),
     /// Bring what the guest of a kept run changed into this machine's trees

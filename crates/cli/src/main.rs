@@ -8,6 +8,7 @@ mod diff;
 mod discard;
 mod doctor;
 mod image;
+mod mount;
 mod output;
 mod plan;
 mod run;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Image(arguments) => image::run(*arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Mount(arguments) => mount::run(arguments),
         Command::Diff(arguments) => diff::run(arguments),
         Command::Apply(arguments) => apply::run(arguments),
         Command::Discard(arguments) => discard::run(arguments),

@@ -12,6 +12,7 @@ mod error;
 mod identity;
 pub mod image;
 pub mod kept;
+pub mod mount;
 mod notes;
 pub mod plan;
 pub mod run;

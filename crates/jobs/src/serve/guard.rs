@@ -22,7 +22,7 @@ const MOUNT: &str = "mount";
 const MOUNT_ON_OWN_FILE: &str = "mount-on-own-file";
 
 /// The child, seen from the server.
-pub(super) struct Guard {
+pub(crate) struct Guard {
     child: Child,
 }
 

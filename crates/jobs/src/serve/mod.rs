@@ -6,10 +6,10 @@
 
 pub mod blk;
 pub mod file;
-mod guard;
+pub(crate) mod guard;
 mod making;
 pub mod nbd;
-mod signals;
+pub(crate) mod signals;
 mod socket;
 pub mod virtiofs;
 
@@ -64,6 +64,6 @@ impl ServedTree {
 }
 
 /// Says on standard error how to use what is served. Whoever does not listen knows it already.
-fn introduce(text: &str) {
+pub(crate) fn introduce(text: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }

@@ -9,7 +9,7 @@ use signal_hook::iterator::Signals;
 use crate::JobError;
 
 /// A handle that the first SIGINT or SIGTERM uses; the second ends the process.
-pub(super) fn stop_on_signals() -> Result<StopHandle, JobError> {
+pub(crate) fn stop_on_signals() -> Result<StopHandle, JobError> {
     let stop = StopHandle::new().map_err(|error| JobError::Other(format!("cannot make an eventfd: {error}")))?;
     let mut signals =
         Signals::new([SIGINT, SIGTERM]).map_err(|error| JobError::Other(format!("cannot catch signals: {error}")))?;

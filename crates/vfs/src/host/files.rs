@@ -70,6 +70,13 @@ impl OpenFiles {
         Ok(HandleId(self.files.number(place)))
     }
 
+    /// Takes away all of them.
+    pub fn clear(&mut self) -> Vec<OpenFile> {
+        self.by_node.clear();
+        self.count = 0;
+        self.files.occupied().into_iter().filter_map(|place| self.files.remove(place)).collect()
+    }
+
     fn remove(&mut self, node: NodeId, handle: HandleId) -> Option<OpenFile> {
         self.get(node, handle).ok()?;
         let place = self.files.place(handle.0)?;
@@ -381,9 +388,13 @@ impl HostDirectory {
     }
 
     pub(super) fn shared_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<OwnedFd>> {
-        let open = read(&self.open);
-        open.get(node, handle).ok().filter(|file| file.stream.is_none())?;
-        open.descriptor_of(node)
+        let (file, shared) = {
+            let open = read(&self.open);
+            let file = open.get(node, handle).ok().filter(|file| file.stream.is_none())?;
+            (file.clone(), open.descriptor_of(node)?)
+        };
+        let size = || stat(file.descriptor.as_fd(), b"").map_or(0, |stat| stat.stx_size);
+        (file.writable || size() >= self.options.host_files_from).then_some(shared)
     }
 
     /// Keeps a directory's stream as something open.

@@ -38,6 +38,12 @@ impl Locks {
         drop(file);
     }
 
+    /// Ends the locks of all owners.
+    pub fn end_all(&self) {
+        let files = std::mem::take(&mut *hold(&self.files));
+        drop(files);
+    }
+
     fn get(&self, node: NodeId, owner: LockOwner) -> Option<Arc<OwnedFd>> {
         hold(&self.files).get(&(node, owner)).cloned()
     }

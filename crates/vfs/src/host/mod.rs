@@ -94,6 +94,9 @@ pub struct HostOptions {
     /// Whether locks are taken on the host's files, where the host and other clients see them. Without, locking gives
     /// `ENOSYS`, and the client's kernel keeps its locks itself.
     pub locks: bool,
+    /// The least size of a file that is only read for which [`host_file`](FileSystem::host_file) gives one: what the
+    /// kernel needs to read a file itself costs more than a few requests.
+    pub host_files_from: u64,
     /// Most descriptors to use; without, what the process may have (`RLIMIT_NOFILE`), less a reserve.
     pub descriptors: Option<usize>,
 }
@@ -214,6 +217,14 @@ impl FileSystem for HostDirectory {
     fn forget(&self, node: NodeId, lookups: u64) {
         let dropped = write(&self.table).forget(node, lookups);
         drop(dropped);
+    }
+
+    fn disconnected(&self) {
+        let open = write(&self.open).clear();
+        let nodes = write(&self.table).clear();
+        let streams = std::mem::take(&mut *hold(&self.streams));
+        self.locks.end_all();
+        drop((open, nodes, streams));
     }
 
     fn attributes(&self, _: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {

@@ -68,6 +68,11 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// The places that have a value.
+    pub fn occupied(&self) -> Vec<u32> {
+        self.places.iter().zip(0..).filter(|(place, _)| place.value.is_some()).map(|(_, at)| at).collect()
+    }
+
     /// How many values there are.
     #[cfg(test)]
     pub fn len(&self) -> usize {

@@ -17,6 +17,9 @@ use super::kept::{Evicted, Kept};
 use super::slab::Slab;
 use crate::NodeId;
 
+/// The root's place in the table.
+const ROOT: u32 = 0;
+
 /// No place, no slot.
 const NONE: u32 = u32::MAX;
 
@@ -171,6 +174,20 @@ impl Table {
             *count = count.saturating_sub(lookups);
         }
         self.collect(index, &mut dropped);
+        dropped
+    }
+
+    /// Takes all lookups back.
+    pub fn clear(&mut self) -> Dropped {
+        let mut dropped = Dropped::new();
+        for index in self.nodes.occupied() {
+            if index != ROOT
+                && let Some(node) = self.nodes.get_mut(index)
+            {
+                *node.lookups.get_mut() = 0;
+                self.collect(index, &mut dropped);
+            }
+        }
         dropped
     }
 

@@ -102,6 +102,25 @@ fn forgetting_more_than_there_was_is_forgetting_all() {
 }
 
 #[test]
+fn a_client_that_is_gone_leaves_nothing() {
+    let scene = Scene::with(HostOptions { locks: true, ..HostOptions::default() });
+    fs::create_dir_all(scene.path().join("d/e")).unwrap();
+    scene.file("d/e/a", "content");
+    let a = scene.node("d/e/a");
+    let handle = scene.open(a, READ);
+    let lock = Lock { kind: crate::LockKind::Shared, start: 0, end: 9, pid: 1, whole_file: false };
+    scene.layer.set_lock(&ME, a, handle, LockOwner(1), &lock, false).unwrap();
+    scene.layer.open_directory(&ME, NodeId::ROOT).unwrap();
+    scene.layer.disconnected();
+    assert_eq!(read(&scene.layer.table).len(), 1);
+    assert_eq!(scene.read(a, handle, 0, 1).unwrap_err(), Errno::BADF);
+    assert_eq!(scene.attributes(a).unwrap_err(), Errno::STALE);
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+    assert_eq!(open.filter(|path| path.starts_with(scene.path())).count(), 1);
+    assert_ne!(scene.node("d/e/a"), a);
+}
+
+#[test]
 fn directories_that_the_host_swaps_make_no_loop() {
     let scene = Scene::new();
     fs::create_dir_all(scene.path().join("a/b/c")).unwrap();

@@ -1,0 +1,66 @@
+//! `inarch mount`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use inarch_jobs::mount::{Changes, MountRequest, mount};
+use inarch_jobs::source::Source;
+
+use crate::source::SRC_HELP;
+
+/// Options of `inarch mount`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch mount ~/src /mnt --ro &
+  inarch mount ~/src ~/build --changes guest &
+
+It is mounted until SIGTERM, SIGINT or umount; as a user it takes fusermount3 (Debian's package fuse3).")]
+pub struct MountArguments {
+    /// What to mount
+    #[arg(value_name = "SRC", long_help = SRC_HELP)]
+    pub source: OsString,
+
+    /// Where: a directory outside SRC, or SRC itself
+    #[arg(value_name = "DIR")]
+    pub point: PathBuf,
+
+    /// Refuse every change
+    #[arg(long)]
+    pub ro: bool,
+
+    /// Who may change SRC meanwhile: guest (programs in the mount alone: they keep what they know), host (everybody:
+    /// what they know is at most a second old), none (nobody: read-only, all is kept)
+    #[arg(long, value_enum, default_value = "host")]
+    pub changes: ChangesArgument,
+}
+
+/// See [`Changes`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ChangesArgument {
+    /// Programs in the mount alone
+    Guest,
+    /// Everybody
+    Host,
+    /// Nobody
+    None,
+}
+
+impl From<ChangesArgument> for Changes {
+    fn from(argument: ChangesArgument) -> Changes {
+        match argument {
+            ChangesArgument::Guest => Changes::Guest,
+            ChangesArgument::Host => Changes::Host,
+            ChangesArgument::None => Changes::None,
+        }
+    }
+}
+
+/// Mounts, and serves until told to stop.
+pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
+    let MountArguments { source, point, ro, changes } = arguments;
+    mount(&MountRequest { source: Source::parse(&source)?, point, changes: changes.into(), read_only: ro })?;
+    Ok(ExitCode::SUCCESS)
+}
