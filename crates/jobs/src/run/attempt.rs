@@ -69,9 +69,7 @@ impl LiveDisk {
     pub fn start(disk: &Disk, failure: &Arc<DiskFailure>, ready: impl FnOnce(&Prepared) + Send + 'static) -> LiveDisk {
         let live = LiveDisk::idle(disk);
         let (pending, writable) = (Arc::clone(&live.pending), Arc::clone(&live.writable));
-        let (mut recipe, failure) = (disk.recipe.clone(), Arc::clone(failure));
-        // One processor is the machine's, whose kernel boots meanwhile on one.
-        recipe.threads = thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).max(1));
+        let (recipe, failure) = (disk.recipe.clone(), Arc::clone(failure));
         thread::spawn(move || {
             give_way();
             match recipe.prepare() {
@@ -273,10 +271,11 @@ fn pair() -> Result<(UnixStream, OwnedFd), JobError> {
     Ok((ours, theirs.into()))
 }
 
-/// Lets the machine's processors go first where there are not enough for all: the guest needs its disk only after its
-/// kernel is up. Inherited by the threads that the calling one starts.
+/// Takes the time that the machine's processors leave: the guest needs its disk only after its kernel is up. The kernel
+/// boots on one processor most of the time, so that a scan on all of them, each at the least priority, is done sooner
+/// than one that keeps to one. Inherited by the threads that the calling one starts.
 fn give_way() {
-    const NICE: i32 = 15;
+    const NICE: i32 = 19;
     // A priority that cannot be lowered is no reason not to scan.
     let _ = rustix::process::setpriority_process(None, NICE);
 }
