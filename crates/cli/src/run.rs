@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser};
-use inarch_jobs::FileSystem;
-use inarch_jobs::run::{self, Keep, Root, RunRequest, TreeMount};
+use inarch_jobs::run::{self, Keep, Root, RunRequest, TreeMount, Way};
+use inarch_jobs::share::Changes;
 use inarch_jobs::source::Source;
 use inarch_vm::accel::AccelChoice;
 
@@ -37,7 +37,8 @@ pub struct RunArguments {
     #[arg(long, value_name = "host|SRC|none", default_value = "host")]
     pub root: OsString,
 
-    /// Another tree: SRC[:DST][,ro|overlay][,via=WAY][,owner=MAP][,exclude=GLOB]; DST is the same path where none is given
+    /// Another tree: SRC[:DST][,ro|overlay|rw][,via=WAY][,changes=WHO][,owner=MAP][,exclude=GLOB]; DST is the same path where
+    /// none is given; with rw the guest's writes reach the directory itself
     #[arg(long, value_name = "SRC[:DST][,OPT]")]
     pub tree: Vec<OsString>,
 
@@ -49,9 +50,10 @@ pub struct RunArguments {
     #[arg(long, requires = "keep")]
     pub stale: bool,
 
-    /// How trees reach the guest: as a disk with ext4 (as auto does), or with erofs or squashfs and an overlayfs on top
-    #[arg(long, value_name = "auto|ext4|erofs|squashfs", default_value = "auto", value_parser = tree_option::via)]
-    pub via: FileSystem,
+    /// How trees reach the guest: as a disk with ext4 (as auto does), or with erofs or squashfs and an overlayfs on top; or
+    /// live, by virtiofs, with an overlayfs on top
+    #[arg(long, value_name = "auto|ext4|erofs|squashfs|virtiofs", default_value = "auto", value_parser = tree_option::via)]
+    pub via: Way,
 
     /// Set a variable in the command's environment, or pass on your own (repeatable)
     #[arg(short = 'e', long = "env", value_name = "KEY[=VALUE]")]
@@ -157,6 +159,10 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         Some("none") => Root::None,
         _ => Root::Source(Source::parse(&arguments.root)?),
     };
+    anyhow::ensure!(
+        arguments.via != Way::Virtiofs || arguments.source.is_all(),
+        "--via virtiofs: a live directory is shared as it is; what leaves something out or changes owners takes a disk"
+    );
     let terminal = arguments.tty || (arguments.command.is_empty() && std::io::stdin().is_terminal());
     let trees = arguments
         .tree
@@ -221,15 +227,42 @@ struct FirstWords {
     arguments: RunArguments,
 }
 
-fn tree(text: &OsStr, source: &SourceArguments, via: FileSystem) -> anyhow::Result<TreeMount> {
+fn tree(text: &OsStr, source: &SourceArguments, via: Way) -> anyhow::Result<TreeMount> {
     let option = tree_option::parse(text).map_err(|error| anyhow::anyhow!("--tree: {error}"))?;
+    let shown = text.to_string_lossy();
+    // What writes are to reach can only be the directory itself.
+    let via = option.via.unwrap_or(if option.write_through { Way::Virtiofs } else { via });
+    if via == Way::Virtiofs {
+        anyhow::ensure!(
+            source.is_all() && option.exclude.is_empty() && option.owner.is_none(),
+            "--tree {shown}: a live directory is shared as it is; what leaves something out or changes owners takes a disk \
+             (via=ext4)"
+        );
+        anyhow::ensure!(
+            !(option.write_through && option.changes == Some(Changes::None)),
+            "--tree {shown}: rw is for writing, and changes=none says that nobody does"
+        );
+    } else {
+        anyhow::ensure!(
+            !option.write_through && option.changes.is_none(),
+            "--tree {shown}: a disk is a snapshot, on which rw and changes= have no effect; share the directory live \
+             (via=virtiofs)"
+        );
+    }
     let mut selection = source.selection(&option.exclude)?;
     if let Some(owner) = option.owner {
         selection.owners = owner.into();
     }
     let source = Source::parse(&option.source)?;
-    let via = option.via.unwrap_or(via);
-    Ok(TreeMount { destination: option.destination, source, read_only: option.read_only, via, selection })
+    Ok(TreeMount {
+        destination: option.destination,
+        source,
+        read_only: option.read_only,
+        via,
+        changes: option.changes.unwrap_or_default(),
+        write_through: option.write_through,
+        selection,
+    })
 }
 
 /// `KEY=VALUE`, or `KEY` for our own value of it.

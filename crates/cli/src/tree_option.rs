@@ -5,6 +5,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use inarch_jobs::FileSystem;
+use inarch_jobs::run::Way;
+use inarch_jobs::share::Changes;
 use inarch_tree::select::OwnerMap;
 
 /// A parsed `--tree`.
@@ -16,8 +18,12 @@ pub struct TreeOption {
     pub destination: Option<PathBuf>,
     /// The guest cannot write to it (`ro`); otherwise its writes go to an overlay.
     pub read_only: bool,
+    /// The guest's writes reach the directory itself (`rw`).
+    pub write_through: bool,
     /// `via=`, or `None` for the run's own.
-    pub via: Option<FileSystem>,
+    pub via: Option<Way>,
+    /// `changes=`: who may change a directory that is shared live.
+    pub changes: Option<Changes>,
     /// `owner=`, or `None` for the run's own.
     pub owner: Option<OwnerMap>,
     /// `exclude=GLOB`, any number.
@@ -42,18 +48,29 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     {
         return Err(format!("'{}' is no absolute path to mount a tree at", destination.display()));
     }
-    let mut option = TreeOption { source, destination, read_only: false, via: None, owner: None, exclude: Vec::new() };
+    let mut option = TreeOption {
+        source,
+        destination,
+        read_only: false,
+        write_through: false,
+        via: None,
+        changes: None,
+        owner: None,
+        exclude: Vec::new(),
+    };
     for part in parts {
         let part = String::from_utf8(unescape(part)).map_err(|_| format!("an option in '{shown}' is not UTF-8"))?;
         match part.split_once('=') {
-            None if part == "ro" => option.read_only = true,
-            None if part == "overlay" => option.read_only = false,
+            None if part == "ro" => (option.read_only, option.write_through) = (true, false),
+            None if part == "overlay" => (option.read_only, option.write_through) = (false, false),
+            None if part == "rw" => (option.read_only, option.write_through) = (false, true),
             Some(("via", way)) => option.via = Some(via(way)?),
+            Some(("changes", by)) => option.changes = Some(changes(by)?),
             Some(("owner", map)) => option.owner = Some(map.parse().map_err(|error| format!("{error}"))?),
             Some(("exclude", glob)) => option.exclude.push(glob.to_owned()),
             _ => {
                 return Err(format!(
-                    "'{part}' in '{shown}' is no option of a tree: ro, overlay, via=, owner=, exclude="
+                    "'{part}' in '{shown}' is no option of a tree: ro, overlay, rw, via=, changes=, owner=, exclude="
                 ));
             }
         }
@@ -62,13 +79,25 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
 }
 
 /// The way that a tree reaches the guest: a file system's name, or `auto`.
-pub fn via(text: &str) -> Result<FileSystem, String> {
-    let known = "auto, ext4, erofs, squashfs";
+pub fn via(text: &str) -> Result<Way, String> {
+    let known = "auto, ext4, erofs, squashfs, virtiofs";
     match text {
-        "auto" => Ok(FileSystem::default()),
-        text => {
-            text.parse().map_err(|_| format!("'{text}' is no way for a tree to reach the guest; these are: {known}"))
-        }
+        "auto" => Ok(Way::Disk(FileSystem::default())),
+        "virtiofs" => Ok(Way::Virtiofs),
+        text => text
+            .parse()
+            .map(Way::Disk)
+            .map_err(|_| format!("'{text}' is no way for a tree to reach the guest; these are: {known}")),
+    }
+}
+
+/// Who may change a directory that is shared live.
+fn changes(text: &str) -> Result<Changes, String> {
+    match text {
+        "guest" => Ok(Changes::Guest),
+        "host" => Ok(Changes::Host),
+        "none" => Ok(Changes::None),
+        _ => Err(format!("'{text}' may not change a tree; say changes=guest, changes=host or changes=none")),
     }
 }
 
@@ -133,6 +162,15 @@ mod tests {
     }
 
     #[test]
+    fn a_live_tree_says_who_changes_it() {
+        let tree = parse(OsStr::new("a,rw,via=virtiofs,changes=guest")).unwrap();
+        assert!(tree.write_through && !tree.read_only);
+        assert_eq!((tree.via, tree.changes), (Some(Way::Virtiofs), Some(Changes::Guest)));
+        assert!(!parse(OsStr::new("a,rw,overlay")).unwrap().write_through);
+        assert!(parse(OsStr::new("a,rw,ro")).unwrap().read_only);
+    }
+
+    #[test]
     fn escapes_keep_colons_and_commas_in_paths() {
         let tree = parse(OsStr::new(r"/a\:b\,c\\d:/m")).unwrap();
         assert_eq!(tree.source, OsString::from(r"/a:b,c\d"));
@@ -161,6 +199,7 @@ mod tests {
             ("a,via=9p", "'9p'"),
             ("oci:a:b:c:/d", "more than one"),
             ("a,owner=who", "who"),
+            ("a,changes=me", "'me'"),
         ] {
             let error = parse(OsStr::new(text)).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");

@@ -12,6 +12,7 @@ mod attempt;
 mod command;
 pub(crate) mod guest;
 mod keep;
+mod shares;
 mod trees;
 
 use std::ffi::OsString;
@@ -29,11 +30,12 @@ use inarch_vm::session::{Outcome, Report, Streams};
 use crate::JobError;
 use crate::device::FileSystem;
 use crate::notes::say;
+use crate::share::Changes;
 use crate::source::Source;
 use attempt::{DiskFailure, Guest, LiveDisk};
 use keep::Kept;
 pub use keep::{Keep, kept_words};
-use trees::Disk;
+use trees::{Disk, Trees};
 
 /// What the guest has as its root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +48,15 @@ pub enum Root {
     None,
 }
 
+/// How a tree reaches the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// As a disk with this file system: a snapshot.
+    Disk(FileSystem),
+    /// As the directory itself, live, by virtiofs.
+    Virtiofs,
+}
+
 /// A tree besides the root.
 #[derive(Clone, Debug)]
 pub struct TreeMount {
@@ -55,8 +66,12 @@ pub struct TreeMount {
     pub destination: Option<PathBuf>,
     /// Writes fail, instead of being thrown away at the end.
     pub read_only: bool,
-    /// The file system that it reaches the guest as.
-    pub via: FileSystem,
+    /// How it reaches the guest.
+    pub via: Way,
+    /// Of a directory that is shared live: who may change it meanwhile.
+    pub changes: Changes,
+    /// Of a directory that is shared live: the guest's writes reach it, instead of being thrown away at the end.
+    pub write_through: bool,
     /// What of it is taken.
     pub selection: Selection,
 }
@@ -68,8 +83,8 @@ pub struct RunRequest {
     pub root: Root,
     /// What of the root is taken.
     pub root_selection: Selection,
-    /// The file system that the root reaches the guest as, and the working directory if it is brought along.
-    pub root_via: FileSystem,
+    /// How the root reaches the guest, and the working directory if it is brought along.
+    pub root_via: Way,
     /// Other trees.
     pub trees: Vec<TreeMount>,
     /// The command and its arguments; the user's shell if empty.
@@ -134,7 +149,7 @@ pub fn run(request: &RunRequest) -> Result<u8, JobError> {
         }
     };
     let failure = Arc::new(DiskFailure::default());
-    let disks: Vec<LiveDisk> = job.disks.iter().map(|disk| job.start(disk, &failure)).collect();
+    let disks: Vec<LiveDisk> = job.trees.disks.iter().map(|disk| job.start(disk, &failure)).collect();
     let result = job.guest().and_then(|guest| job.boot(&guest, &disks, &failure)).and_then(status);
     for disk in &disks {
         disk.notes().into_iter().for_each(|note| request.say(note));
@@ -162,7 +177,7 @@ fn status(report: Report) -> Result<u8, JobError> {
 pub fn dry_run(request: &RunRequest) -> Result<String, JobError> {
     let job = Job::new(request, None)?;
     let guest = job.guest()?;
-    let disks: Vec<LiveDisk> = job.disks.iter().map(LiveDisk::idle).collect();
+    let disks: Vec<LiveDisk> = job.trees.disks.iter().map(LiveDisk::idle).collect();
     let accel = match job.decide(&guest)? {
         Decision::Use(accel) => accel,
         Decision::TryKvm => Accel::Kvm,
@@ -177,7 +192,7 @@ struct Job<'a> {
     directory: Option<PathBuf>,
     /// The directory whose tree is brought along where it is not part of the root.
     place: Option<PathBuf>,
-    disks: Vec<Disk>,
+    trees: Trees,
     memory: u64,
     open_files: Option<(u64, u64)>,
 }
@@ -187,18 +202,19 @@ impl<'a> Job<'a> {
         let memory = guest::memory(request.memory)?;
         let directory = command::directory(request)?;
         let place = kept.and_then(Kept::place).or_else(|| directory.clone());
-        let mut disks = trees::disks(request, place.as_deref())?;
+        let mut trees = trees::trees(request, place.as_deref())?;
         if let Some(kept) = kept {
-            kept.take(&mut disks, request.keep.as_ref().is_some_and(|keep| keep.stale))?;
+            refuse_overlaid_shares(&trees)?;
+            kept.take(&mut trees.disks, request.keep.as_ref().is_some_and(|keep| keep.stale))?;
         }
-        Ok(Job { request, directory, place, disks, memory, open_files: command::take_open_files_limit() })
+        Ok(Job { request, directory, place, trees, memory, open_files: command::take_open_files_limit() })
     }
 
     /// The job, of which a kept run knows that it is about to be done.
     fn begin(request: &'a RunRequest, kept: Option<&mut Kept>) -> Result<Job<'a>, JobError> {
         let job = Job::new(request, kept.as_deref())?;
         if let (Some(kept), Some(keep)) = (kept, &request.keep) {
-            kept.begin(request, keep, &job.disks, job.place.as_deref())?;
+            kept.begin(request, keep, &job.trees.disks, job.place.as_deref())?;
         }
         Ok(job)
     }
@@ -226,7 +242,7 @@ impl<'a> Job<'a> {
         let request = self.request;
         let qemu = Qemu::find()?;
         let kernel = guest::find_kernel(request.kernel.as_deref())?;
-        let file_systems = trees::file_systems(&self.disks);
+        let file_systems = self.trees.file_systems();
         let initramfs = guest::initramfs(&kernel, request.modules.as_deref(), &file_systems, request.net)?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get().min(255) as u32);
         Ok(Guest {
@@ -236,6 +252,7 @@ impl<'a> Job<'a> {
             cpus: request.cpus.unwrap_or(processors),
             memory: self.memory,
             network: request.net,
+            shares: self.trees.shares.clone(),
         })
     }
 
@@ -249,7 +266,7 @@ impl<'a> Job<'a> {
         let streams = || {
             Streams::of_process().map_err(|error| JobError::Other(format!("a standard stream cannot be used: {error}")))
         };
-        let session = command::session(request, &self.disks, self.directory.clone(), &streams()?, self.open_files)?;
+        let session = command::session(request, &self.trees, self.directory.clone(), &streams()?, self.open_files)?;
         let attempt = |accel, patience| {
             let streams = streams()?;
             let hold = |live| attempt::hold(live, &session, streams, request.timeout, request.quiet);
@@ -294,6 +311,17 @@ impl<'a> Job<'a> {
             guest.qemu.version()?;
         }
         tried.result
+    }
+}
+
+/// What is written to an overlay of a shared directory is not kept: there is no saying what it was written over.
+fn refuse_overlaid_shares(trees: &Trees) -> Result<(), JobError> {
+    match trees.shares.iter().find(|shared| shared.overlaid) {
+        Some(shared) => Err(JobError::Other(format!(
+            "{}: only trees with ext4 are kept; leave out --via and via=, or add ,ro or ,rw",
+            crate::notes::shown(&shared.share.directory)
+        ))),
+        None => Ok(()),
     }
 }
 

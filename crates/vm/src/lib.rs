@@ -14,4 +14,4 @@ pub mod qemu;
 pub mod session;
 
 pub use accel::{Accel, AccelChoice};
-pub use machine::{Disk, Machine, Source, vhost_user_blk_arguments};
+pub use machine::{Disk, Machine, Share, Source, vhost_user_blk_arguments};

@@ -33,6 +33,19 @@ pub struct Disk {
     pub queues: u16,
 }
 
+/// A directory that is served over vhost-user.
+#[derive(Debug)]
+pub struct Share {
+    /// The connected or to be connected socket.
+    pub socket: Source,
+    /// The name by which the guest mounts it: letters, digits and `-`.
+    pub tag: String,
+    /// Number of request queues, at least 1.
+    pub queues: u16,
+    /// Descriptors in a queue.
+    pub queue_size: u16,
+}
+
 /// A guest's machine.
 #[derive(Debug)]
 pub struct Machine {
@@ -54,6 +67,8 @@ pub struct Machine {
     pub console: Source,
     /// Disks in the guest's order: the first is /dev/vda.
     pub disks: Vec<Disk>,
+    /// Directories that it shares.
+    pub shares: Vec<Share>,
     /// Whether it has a network of its own behind a user-mode NAT.
     pub network: bool,
 }
@@ -77,6 +92,9 @@ impl Machine {
         }
         for disk in self.disks {
             line.disk(disk);
+        }
+        for share in self.shares {
+            line.share(share);
         }
         if self.network {
             line.option("-netdev", "user,id=net");
@@ -217,6 +235,12 @@ impl CommandLine {
         self.chardev(&disk.id, disk.socket);
         self.option("-device", device);
     }
+
+    fn share(&mut self, share: Share) {
+        let device = vhost_user_fs(&share.tag, &share.tag, share.queues, share.queue_size);
+        self.chardev(&share.tag, share.socket);
+        self.option("-device", device);
+    }
 }
 
 fn chardev(id: &str, socket: &Source) -> OsString {
@@ -328,6 +352,7 @@ mod tests {
             agent: None,
             console: Source::Path("/run/console".into()),
             disks: Vec::new(),
+            shares: Vec::new(),
             network: false,
         }
     }

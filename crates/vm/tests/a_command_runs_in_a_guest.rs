@@ -91,6 +91,7 @@ impl Guest {
             agent: Some(Source::Descriptor(agent.into())),
             console: Source::Descriptor(console.into()),
             disks: Vec::new(),
+            shares: Vec::new(),
             network: self.network,
         };
         let mut command = machine.command(&Qemu::find().unwrap());

@@ -47,6 +47,7 @@ fn start(qemu: &Qemu, kernel: &Kernel, parameters: &[&str]) -> (Process, UnixStr
         agent: Some(agent),
         console,
         disks: Vec::new(),
+        shares: Vec::new(),
         network: false,
     };
     (Process::spawn(machine.command(qemu), console_end).unwrap(), agent_end.into())

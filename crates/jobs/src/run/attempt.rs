@@ -19,10 +19,12 @@ use inarch_vm::qemu::{Qemu, QemuCommand};
 use inarch_vm::session::{Outcome, Report, Session, SessionError, SessionOptions, Streams};
 use rustix::fs::MemfdFlags;
 
+use super::shares::SharedTree;
 use super::trees::Disk;
 use crate::JobError;
 use crate::device::{Prepared, disk_options};
 use crate::notes::{notes, say};
+use crate::share::QUEUE_SIZE;
 use crate::source::Source;
 
 /// A disk whose device is being made in the background.
@@ -41,7 +43,7 @@ pub(super) struct DiskFailure {
 }
 
 impl DiskFailure {
-    fn set(&self, error: JobError) {
+    pub fn set(&self, error: JobError) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.0.get_or_insert(error);
         if let Some(process) = &state.1 {
@@ -157,6 +159,7 @@ pub(super) struct Guest {
     pub cpus: u32,
     pub memory: u64,
     pub network: bool,
+    pub shares: Vec<SharedTree>,
 }
 
 /// How a boot went.
@@ -229,6 +232,14 @@ impl Guest {
                 Ok(machine::Disk { socket, id: format!("tree{i}"), queues })
             })
             .collect::<Result<_, JobError>>()?;
+        let shares = self
+            .shares
+            .iter()
+            .map(|shared| {
+                let socket = machine::Source::Descriptor(shared.connect(queues, failure)?);
+                Ok(machine::Share { socket, tag: shared.tag.clone(), queues, queue_size: QUEUE_SIZE })
+            })
+            .collect::<Result<_, JobError>>()?;
         let machine = Machine {
             kernel: self.kernel.clone(),
             initramfs: Some(machine::Source::Descriptor(in_memory(&self.initramfs)?)),
@@ -239,6 +250,7 @@ impl Guest {
             agent: Some(machine::Source::Descriptor(agent_theirs)),
             console: machine::Source::Descriptor(console_theirs),
             disks,
+            shares,
             network: self.network,
         };
         Ok((machine.command(&self.qemu), Ends { agent, console: console.into() }))
@@ -265,7 +277,7 @@ pub(super) fn hold(
     session.run(request, streams, &SessionOptions { timeout, signals: true, warn: &warn, ..SessionOptions::default() })
 }
 
-fn pair() -> Result<(UnixStream, OwnedFd), JobError> {
+pub(super) fn pair() -> Result<(UnixStream, OwnedFd), JobError> {
     let (ours, theirs) =
         UnixStream::pair().map_err(|error| JobError::Other(format!("cannot make a socket: {error}")))?;
     Ok((ours, theirs.into()))

@@ -2,13 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, stdin, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use inarch_vm::protocol::{Mount, MountSource, Network, SessionRequest, User};
 use inarch_vm::session::Streams;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::trees::Disk;
+use super::shares::SharedTree;
+use super::trees::{Disk, Trees};
 use super::{Root, RunRequest};
 use crate::JobError;
 
@@ -58,7 +59,7 @@ fn current_directory() -> Result<PathBuf, JobError> {
 /// The session as the agent is to hold it.
 pub(super) fn session(
     request: &RunRequest,
-    disks: &[Disk],
+    trees: &Trees,
     directory: Option<PathBuf>,
     streams: &Streams,
     open_files: Option<(u64, u64)>,
@@ -70,10 +71,13 @@ pub(super) fn session(
         None => None,
     };
     // The guest's own /tmp is empty before the trees are mounted, which may lie below it.
-    let mut mounts: Vec<Mount> = disks.iter().filter(|disk| disk.is_root()).filter_map(mount).collect();
+    let mut of_trees: Vec<Mount> = trees.disks.iter().filter_map(mount).collect();
+    of_trees.extend(trees.shares.iter().map(mount_share));
+    of_trees.sort_by_key(|mount| mount.target.components().count());
+    let (mut mounts, below): (Vec<_>, Vec<_>) = of_trees.into_iter().partition(|mount| mount.target == Path::new("/"));
     mounts.push(Mount::tmpfs("/tmp"));
-    mounts.extend(disks.iter().filter(|disk| !disk.is_root()).filter_map(mount));
-    let scratch = disks.iter().find(|disk| disk.destination.is_none()).map(|disk| disk.serial.clone());
+    mounts.extend(below);
+    let scratch = trees.disks.iter().find(|disk| disk.destination.is_none()).map(|disk| disk.serial.clone());
     let usual_size = inarch_vm::protocol::WindowSize { rows: 24, columns: 80 };
     Ok(SessionRequest {
         command: command(request)?,
@@ -89,7 +93,7 @@ pub(super) fn session(
         open_files,
         umask: Some(umask().unwrap_or(0o022)),
         // What is kept is left as a machine that was switched off properly leaves it.
-        clean_shutdown: request.keep.is_some(),
+        clean_shutdown: request.keep.is_some() || trees.shares.iter().any(|shared| !shared.share.refuses_writes()),
     })
 }
 
@@ -106,6 +110,20 @@ fn mount(disk: &Disk) -> Option<Mount> {
         no_atime: true,
         overlaid: disk.overlaid,
     })
+}
+
+/// How the guest mounts a directory that it shares.
+fn mount_share(shared: &SharedTree) -> Mount {
+    Mount {
+        source: MountSource::Name(shared.tag.clone()),
+        fstype: "virtiofs".to_owned(),
+        target: shared.destination.clone(),
+        options: String::new(),
+        read_only: shared.share.refuses_writes() && !shared.overlaid,
+        no_suid_no_dev: false,
+        no_atime: true,
+        overlaid: shared.overlaid,
+    }
 }
 
 fn command(request: &RunRequest) -> Result<Vec<OsString>, JobError> {

@@ -7,9 +7,11 @@ use std::path::{Component, Path, PathBuf};
 use inarch_tree::select::Selection;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 
-use super::{Root, RunRequest, TreeMount};
+use super::shares::SharedTree;
+use super::{Root, RunRequest, TreeMount, Way};
 use crate::JobError;
 use crate::device::{FileSystem, Recipe, Writes};
+use crate::share::{Changes, Share, directory_of};
 use crate::source::{KERNEL_TREES, Source};
 
 /// A tree and where the guest mounts it.
@@ -25,24 +27,30 @@ pub(super) struct Disk {
     pub serial: String,
 }
 
-impl Disk {
-    /// Whether this is the guest's root.
-    pub fn is_root(&self) -> bool {
-        self.destination.as_deref() == Some(Path::new("/"))
+/// What a run shows its guest.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trees {
+    /// As disks: the root's first, each mount point after those above it.
+    pub disks: Vec<Disk>,
+    /// As directories that it shares, in the same order.
+    pub shares: Vec<SharedTree>,
+}
+
+impl Trees {
+    /// What the guest's kernel must be able to mount.
+    pub fn file_systems(&self) -> Vec<&'static str> {
+        let mut names: Vec<_> = self.disks.iter().map(|disk| disk.recipe.format.name()).collect();
+        let overlaid = self.disks.iter().any(|disk| disk.overlaid) || self.shares.iter().any(|shared| shared.overlaid);
+        names.extend(overlaid.then_some("overlay"));
+        names.extend((!self.shares.is_empty()).then_some("virtiofs"));
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 }
 
-/// What the guest's kernel must be able to mount.
-pub(super) fn file_systems(disks: &[Disk]) -> Vec<&'static str> {
-    let mut names: Vec<_> = disks.iter().map(|disk| disk.recipe.format.name()).collect();
-    names.extend(disks.iter().any(|disk| disk.overlaid).then_some("overlay"));
-    names.sort_unstable();
-    names.dedup();
-    names
-}
-
-/// Most disks of one guest: each takes a slot of its PCI bus.
-const MOST_DISKS: usize = 24;
+/// Most trees of one guest: each takes a slot of its PCI bus.
+const MOST_TREES: usize = 24;
 
 /// A tree that is to be shown.
 struct Wanted {
@@ -50,17 +58,24 @@ struct Wanted {
     destination: PathBuf,
     selection: Selection,
     read_only: bool,
-    via: FileSystem,
+    via: Way,
+    changes: Changes,
+    write_through: bool,
 }
 
 impl Wanted {
+    /// Whether what the guest writes goes to an overlay of its own.
     fn is_overlaid(&self) -> bool {
-        !self.read_only && !self.via.is_writable()
+        let takes_writes = match self.via {
+            Way::Disk(format) => format.is_writable(),
+            Way::Virtiofs => self.write_through,
+        };
+        !self.read_only && !takes_writes
     }
 }
 
-/// The disks of a run, the root's first, each mount point after those above it.
-pub(super) fn disks(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Disk>, JobError> {
+/// The trees of a run.
+pub(super) fn trees(request: &RunRequest, directory: Option<&Path>) -> Result<Trees, JobError> {
     let mut wanted: Vec<Wanted> = Vec::new();
     let like_root = |source, destination: &Path| Wanted {
         source,
@@ -68,6 +83,8 @@ pub(super) fn disks(request: &RunRequest, directory: Option<&Path>) -> Result<Ve
         selection: request.root_selection.clone(),
         read_only: false,
         via: request.root_via,
+        changes: Changes::Host,
+        write_through: false,
     };
     let host = |path: &Path| Source::Directory(path.to_owned());
     match &request.root {
@@ -82,6 +99,8 @@ pub(super) fn disks(request: &RunRequest, directory: Option<&Path>) -> Result<Ve
             selection: tree.selection.clone(),
             read_only: tree.read_only,
             via: tree.via,
+            changes: tree.changes,
+            write_through: tree.write_through,
         });
     }
     if let (Root::Host, Some(directory)) = (&request.root, directory)
@@ -93,19 +112,31 @@ pub(super) fn disks(request: &RunRequest, directory: Option<&Path>) -> Result<Ve
         let reason = "the command's own standard input cannot be a tree as well; name a file or a pipe: <(COMMAND)";
         return Err(JobError::Other(reason.to_owned()));
     }
-    if wanted.len() > MOST_DISKS {
-        return Err(JobError::Other(format!("{} trees are too many; a guest takes {MOST_DISKS}", wanted.len())));
+    if wanted.len() > MOST_TREES {
+        return Err(JobError::Other(format!("{} trees are too many; a guest takes {MOST_TREES}", wanted.len())));
     }
     wanted.sort_by_key(|tree| (tree.destination.components().count(), tree.destination.clone()));
     if let Some(pair) = wanted.windows(2).find(|pair| pair[0].destination == pair[1].destination) {
         return Err(JobError::Other(format!("two trees are to be mounted at {}", pair[0].destination.display())));
     }
     let has_scratch = wanted.iter().any(Wanted::is_overlaid);
-    let count = wanted.len() as u8 + u8::from(has_scratch);
-    let mut disks: Vec<Disk> =
-        wanted.into_iter().zip(0..).map(|(wanted, i)| disk(request, (i, count), wanted)).collect();
-    disks.extend(has_scratch.then(|| scratch(request, count)));
-    Ok(disks)
+    let is_disk = |tree: &Wanted| matches!(tree.via, Way::Disk(_));
+    let count = wanted.iter().filter(|tree| is_disk(tree)).count() as u8 + u8::from(has_scratch);
+    let mut trees = Trees::default();
+    for tree in wanted {
+        match tree.via {
+            Way::Disk(format) => {
+                let ordinal = trees.disks.len() as u8;
+                trees.disks.push(disk(request, (ordinal, count), format, tree));
+            }
+            Way::Virtiofs => {
+                let ordinal = trees.shares.len();
+                trees.shares.push(shared(ordinal, tree)?);
+            }
+        }
+    }
+    trees.disks.extend(has_scratch.then(|| scratch(request, count)));
+    Ok(trees)
 }
 
 /// Where the guest sees a tree.
@@ -125,12 +156,23 @@ fn destination(tree: &TreeMount) -> Result<PathBuf, JobError> {
     Ok(destination)
 }
 
-fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), wanted: Wanted) -> Disk {
+fn shared(ordinal: usize, wanted: Wanted) -> Result<SharedTree, JobError> {
     let overlaid = wanted.is_overlaid();
-    let Wanted { source, destination, selection, read_only, via } = wanted;
+    let share = Share {
+        directory: directory_of(&wanted.source)?.to_owned(),
+        changes: wanted.changes,
+        read_only: wanted.read_only || overlaid,
+        acl: false,
+    };
+    Ok(SharedTree { share, destination: wanted.destination, overlaid, tag: format!("inarch-{ordinal}") })
+}
+
+fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: FileSystem, wanted: Wanted) -> Disk {
+    let overlaid = wanted.is_overlaid();
+    let Wanted { source, destination, selection, read_only, .. } = wanted;
     let read_only = read_only || overlaid;
     let writes = if read_only { Writes::Refused } else { Writes::ThrownAway(request.overlay_dir.clone()) };
-    let recipe = Recipe { source, selection, threads: 0, format: via, writes, ordinal, disks, base: None };
+    let recipe = Recipe { source, selection, threads: 0, format, writes, ordinal, disks, base: None };
     Disk { recipe, destination: Some(destination), read_only, overlaid, serial: format!("inarch-{ordinal}") }
 }
 

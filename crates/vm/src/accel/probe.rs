@@ -48,6 +48,7 @@ pub fn probe(qemu: &Qemu, kernel: &Kernel, accel: Accel, patience: Duration) -> 
         agent: None,
         console: Source::Descriptor(theirs.into()),
         disks: Vec::new(),
+        shares: Vec::new(),
         network: false,
     };
     let begun = Instant::now();
