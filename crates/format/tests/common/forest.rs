@@ -53,7 +53,7 @@ pub fn grow(b: &mut Builder, mut entries: Vec<(Vec<u8>, Node)>, linkable: &mut V
         // From 1970 to 2034: ext4-view 1.0.0 refuses seconds whose lower half is negative.
         let seconds = i64::from(name[0]) * 8_000_000;
         let value: Box<[u8]> = name.repeat(number % 7).into();
-        let set = if number % 3 == 0 { vec![Xattr { name: (*b"user.name").into(), value }] } else { Vec::new() };
+        let set = if number % 3 == 0 { vec![Xattr { name: (*b"trusted.name").into(), value }] } else { Vec::new() };
         let mtime = Timestamp { seconds, nanoseconds: u32::from(name[0]) * 1_000_000 };
         let xattrs = b.intern_xattrs(set);
         let with = |mode| Attributes { mtime, xattrs, ..attributes(mode) };
