@@ -128,13 +128,23 @@ fn numbered(listing: &Listing) -> Listing {
     listing
 }
 
-/// A loop mount for reading, undone when dropped.
+/// A loop mount, undone when dropped.
 pub struct Mount(pub PathBuf);
 
 impl Mount {
+    /// For reading.
     pub fn new(image: &Path, at: PathBuf) -> Mount {
+        Mount::with(image, at, "loop,ro")
+    }
+
+    /// For writing too.
+    pub fn writable(image: &Path, at: PathBuf) -> Mount {
+        Mount::with(image, at, "loop")
+    }
+
+    fn with(image: &Path, at: PathBuf, options: &str) -> Mount {
         std::fs::create_dir_all(&at).unwrap();
-        host("mount", &["-o", "loop,ro", image.to_str().unwrap(), at.to_str().unwrap()], Path::new("/"));
+        host("mount", &["-o", options, image.to_str().unwrap(), at.to_str().unwrap()], Path::new("/"));
         Mount(at)
     }
 }
