@@ -10,7 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-void modules_open(struct module_list *list, const char *order)
+struct module_list {
+	char *text;
+	char *next;
+};
+
+static void open_list(struct module_list *list, const char *order)
 {
 	struct stat status;
 	list->text = list->next = NULL;
@@ -24,7 +29,8 @@ void modules_open(struct module_list *list, const char *order)
 	unlink(order);
 }
 
-bool modules_load_next(struct module_list *list, char *error, size_t capacity)
+/* Loads the next module and frees its file. False when there is none left, or it cannot be loaded. */
+static bool load_next(struct module_list *list, char *error, size_t capacity)
 {
 	error[0] = 0;
 	if (!list->next || !*list->next)
@@ -49,6 +55,16 @@ bool modules_load_next(struct module_list *list, char *error, size_t capacity)
 	return true;
 }
 
+void modules_load_all(const char *order, char *error, size_t capacity)
+{
+	struct module_list modules;
+	open_list(&modules, order);
+	error[0] = 0;
+	while (load_next(&modules, error, capacity))
+		;
+	free(modules.text);
+}
+
 bool modules_load_beside(struct module_process *process, const char *order)
 {
 	int ends[2];
@@ -56,11 +72,8 @@ bool modules_load_beside(struct module_process *process, const char *order)
 		return false;
 	process->pid = fork();
 	if (process->pid == 0) {
-		struct module_list modules;
 		char error[512];
-		modules_open(&modules, order);
-		while (modules_load_next(&modules, error, sizeof error))
-			;
+		modules_load_all(order, error, sizeof error);
 		if (write(ends[1], error, strlen(error)) < 0)
 			_exit(1);
 		_exit(0);

@@ -6,21 +6,14 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-struct module_list {
-	char *text; /* one file name of /modules a line, dependencies first */
-	char *next;
-};
-
 struct module_process {
 	pid_t pid;
 	int report;
 };
 
-/* Reads the list in the file `order`, and frees that. */
-void modules_open(struct module_list *list, const char *order);
-/* Loads the next module and frees its file. False when there is none left, or it cannot be loaded: then `error` says
- * which and why. */
-bool modules_load_next(struct module_list *list, char *error, size_t capacity);
+/* Loads the modules that the file `order` names, one file of /modules a line, dependencies first; frees their files and
+ * the list's. `error` is empty, or says which module cannot be loaded, and why: then the rest is not tried. */
+void modules_load_all(const char *order, char *error, size_t capacity);
 
 /* Loads the list in the file `order` in a process of its own, so that a second processor can do it. False if there
  * cannot be one. */

@@ -5,7 +5,7 @@ use crate::cpio::CpioWriter;
 use crate::module_file::quick_to_load;
 use crate::modules::{ModuleError, ModuleTree};
 
-/// Drivers without which the agent cannot speak; loaded first.
+/// Drivers without which the agent cannot speak; loaded first, on their own: the agent speaks before it loads others.
 const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
 
 /// What a guest's initramfs must be able to do.
@@ -20,7 +20,8 @@ pub struct Features {
 }
 
 impl Features {
-    /// The modules that the agent loads itself, the port's driver first: the host waits for its first word.
+    /// The modules that the agent loads itself, the port's driver first: the host waits for its first word. The disks'
+    /// driver waits for the disks, which may take as long as a scan of their trees.
     fn in_order(&self) -> Vec<&str> {
         let mut modules = CHANNEL_MODULES.to_vec();
         modules.extend(self.disks.then_some("virtio_blk"));
@@ -59,7 +60,9 @@ pub fn build(tree: &ModuleTree, features: &Features) -> Result<Vec<u8>, ModuleEr
             order.push(module);
         }
     }
-    let (in_order, beside) = (tree.resolve(&order)?, tree.resolve(&beside)?);
+    let (port, beside) = (tree.resolve(&CHANNEL_MODULES)?, tree.resolve(&beside)?);
+    let mut in_order = tree.resolve(&order)?;
+    in_order.retain(|module| port.iter().all(|other| other.name != module.name));
     let mut cpio = CpioWriter::new();
     // The kernel opens it for PID 1 before devtmpfs is mounted.
     cpio.directory("dev", 0o755);
@@ -67,7 +70,7 @@ pub fn build(tree: &ModuleTree, features: &Features) -> Result<Vec<u8>, ModuleEr
     cpio.directory("root", 0o755);
     cpio.file("init", 0o755, AGENT);
     cpio.directory("modules", 0o755);
-    for (list, modules) in [("modules/order", &in_order), ("modules/beside", &beside)] {
+    for (list, modules) in [("modules/port", &port), ("modules/order", &in_order), ("modules/beside", &beside)] {
         let mut names = String::new();
         for module in modules {
             names.push_str(&module.name);

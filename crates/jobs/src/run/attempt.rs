@@ -283,11 +283,13 @@ pub(super) fn pair() -> Result<(UnixStream, OwnedFd), JobError> {
     Ok((ours, theirs.into()))
 }
 
-/// Takes the time that the machine's processors leave: the guest needs its disk only after its kernel is up. The kernel
-/// boots on one processor most of the time, so that a scan on all of them, each at the least priority, is done sooner
-/// than one that keeps to one. Inherited by the threads that the calling one starts.
+/// Takes most of the time that the machine's processors leave: the guest needs its disk only after its kernel is up. The
+/// kernel boots on one processor most of the time, so that a scan on all of them, each at a lower priority, is done
+/// sooner than one that keeps to one. Not at the least: it cannot be raised again without privilege, and beside other
+/// work such a thread gets a hundredth of a processor, while the guest waits for its disk for minutes. Inherited by the
+/// threads that the calling one starts.
 fn give_way() {
-    const NICE: i32 = 19;
+    const NICE: i32 = 5;
     // A priority that cannot be lowered is no reason not to scan.
     let _ = rustix::process::setpriority_process(None, NICE);
 }
