@@ -78,3 +78,40 @@ impl Drop for Place {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use inarch_vfs::{Attributes, Context, HandleId};
+    use rustix::io::Errno;
+
+    use super::*;
+
+    /// Counts what is given back.
+    struct Counter(Arc<AtomicU64>);
+
+    impl FileSystem for Counter {
+        fn attributes(&self, _: &Context<'_>, _: NodeId, _: Option<HandleId>) -> Result<Attributes, Errno> {
+            Err(Errno::STALE)
+        }
+
+        fn forget(&self, _: NodeId, lookups: u64) {
+            self.0.fetch_add(lookups, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_nests_deeper_than_a_stack_is_given_back() {
+        const DEPTH: u64 = 1_000_000;
+        let count = Arc::new(AtomicU64::new(0));
+        let file_system: Arc<dyn FileSystem> = Arc::new(Counter(Arc::clone(&count)));
+        let export = Arc::new(Export::new(Arc::new(file_system), Arc::default()));
+        let mut place = Place::new(&export, NodeId::ROOT, DIRECTORY, None, b"");
+        for depth in 0..DEPTH {
+            place = Place::new(&export, NodeId(depth + 2), DIRECTORY, Some(&place), b"d");
+        }
+        drop(place);
+        assert_eq!(count.load(Ordering::Relaxed), DEPTH);
+    }
+}
