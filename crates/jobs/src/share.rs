@@ -77,6 +77,18 @@ impl Share {
         }
     }
 
+    /// The directory as one file system for any number of clients, whose locks are taken on the host's files.
+    ///
+    /// # Errors
+    /// The directory cannot be opened.
+    pub fn for_many(&self) -> Result<Arc<dyn FileSystem>, JobError> {
+        // Their kernels say nothing of what they keep back.
+        let options = HostOptions { locks: true, writeback: false, ..self.host_options() };
+        let opened = HostDirectory::new(&self.directory, options);
+        let directory = opened.map_err(|error| JobError::path(&error.path, "cannot be shared", error.error))?;
+        Ok(Arc::new(directory))
+    }
+
     /// A server that opens the directory for each machine that connects.
     ///
     /// # Errors

@@ -263,7 +263,7 @@ fn who_opened_a_file_goes_on_whatever_its_mode_becomes() {
     let mut client = served.client();
     client.attach(1, 1000);
     client.create(1, "mine");
-    fs::set_permissions(served.path("mine"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(served.path("mine"), fs::Permissions::from_mode(0o0)).unwrap();
     client.write(1, 0, b"content");
     assert_eq!(client.read(1, 0, 100), b"content");
     let size = SetattrBody { valid: set::SIZE.into(), size: 3.into(), ..SetattrBody::default() };

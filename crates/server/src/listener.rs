@@ -2,14 +2,15 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
+use nix::sys::socket::VsockAddr;
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, listen, socket_with};
 
 use crate::StopHandle;
 
@@ -49,6 +50,20 @@ pub enum Listener {
 }
 
 impl Listener {
+    /// Listens on a port of vsock(7), for the virtual machines of this host.
+    ///
+    /// # Errors
+    /// `EAFNOSUPPORT`: this kernel has no such sockets. Others: the port cannot be had.
+    pub fn on_vsock(port: u32) -> io::Result<Listener> {
+        /// Connections that wait to be accepted.
+        const BACKLOG: i32 = 16;
+        let socket = socket_with(AddressFamily::VSOCK, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let address = VsockAddr::new(nix::libc::VMADDR_CID_ANY, port);
+        nix::sys::socket::bind(socket.as_raw_fd(), &address)?;
+        listen(&socket, BACKLOG)?;
+        Ok(Listener::Other(socket))
+    }
+
     /// Accepts clients and has them served until `stop` is used, and uses it itself if it fails.
     ///
     /// # Errors

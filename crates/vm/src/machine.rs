@@ -315,6 +315,17 @@ pub fn nbd_arguments(address: &NbdAddress, export: &str, read_only: bool, serial
     raw_disk_arguments("inarch-nbd", &node, serial)
 }
 
+/// Arguments that give a machine a network of its own, on which `address` and `port` lead to the socket at `path`.
+pub fn guest_forward_arguments(path: &Path, address: &str, port: u16) -> String {
+    let mut socket = OsString::from("socket,id=inarch-9p,path=");
+    socket.push(option_value(path.as_os_str()));
+    format!(
+        "-chardev {} -netdev user,id=inarch-9p,guestfwd=tcp:{address}:{port}-chardev:inarch-9p \
+         -device virtio-net-pci,netdev=inarch-9p",
+        shell_word(&socket)
+    )
+}
+
 /// As [`vhost_user_blk_arguments`] for a file that holds a raw image; the disk gets this serial number.
 pub fn raw_file_arguments(file: &Path, read_only: bool, serial: &str) -> String {
     let mut node = OsString::from("driver=file,node-name=inarch-file,filename=");

@@ -3,6 +3,7 @@
 mod blk;
 mod file;
 mod nbd;
+mod ninep;
 mod virtiofs;
 
 use std::ffi::OsString;
@@ -35,6 +36,9 @@ pub enum Offering {
     File(file::FileArguments),
     /// As a live directory that guests share (vhost-user-fs)
     Virtiofs(virtiofs::VirtiofsArguments),
+    /// As a live directory for whatever mounts 9P2000.L
+    #[command(name = "9p")]
+    Ninep(ninep::NinepArguments),
 }
 
 /// What is offered: the same for every way to serve.
@@ -84,5 +88,6 @@ pub fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         Offering::Nbd(arguments) => nbd::run(arguments),
         Offering::File(arguments) => file::run(arguments),
         Offering::Virtiofs(arguments) => virtiofs::run(arguments),
+        Offering::Ninep(arguments) => ninep::run(arguments),
     }
 }

@@ -63,7 +63,7 @@ pub fn run(arguments: NbdArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// `PORT`, `:PORT` or `ADDR:PORT`, where the address may be a name.
-fn parse_tcp(text: &str) -> Result<SocketAddr, String> {
+pub(super) fn parse_tcp(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse() {
         return Ok((Ipv4Addr::LOCALHOST, port).into());
     }

@@ -9,6 +9,7 @@ pub mod file;
 pub(crate) mod guard;
 mod making;
 pub mod nbd;
+pub mod ninep;
 pub(crate) mod signals;
 mod socket;
 pub mod virtiofs;

@@ -1,0 +1,78 @@
+//! `inarch serve 9p`.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use inarch_jobs::serve::ninep::{self, NinepAddress, NinepRequest};
+use inarch_jobs::share::{Share, directory_of};
+use inarch_jobs::source::Source;
+
+use super::nbd::parse_tcp;
+use super::virtiofs::ChangesBy;
+
+/// Options of `inarch serve 9p`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  inarch serve 9p ~/src --socket /tmp/src.sock &
+  qemu-system-x86_64 ... (the arguments that it prints)
+  guest# mount -t 9p -o trans=tcp,version=9p2000.L,msize=1048576,cache=mmap 10.0.2.100 /mnt
+
+Clients' writes reach the directory unless --ro is given. The server goes on until SIGTERM or SIGINT; several clients
+may connect.")]
+#[command(group = clap::ArgGroup::new("address").required(true))]
+pub struct NinepArguments {
+    /// The directory to share
+    #[arg(value_name = "SRC")]
+    pub source: OsString,
+
+    /// The socket to listen on
+    #[arg(long, value_name = "PATH", group = "address")]
+    pub socket: Option<PathBuf>,
+
+    /// The TCP port to listen on; of this machine alone unless an address is given. There is no password
+    #[arg(long, value_name = "[ADDR:]PORT", group = "address", value_parser = parse_tcp)]
+    pub tcp: Option<SocketAddr>,
+
+    /// The vsock port to listen on, for the virtual machines of this host
+    #[arg(long, value_name = "PORT", group = "address")]
+    pub vsock: Option<u32>,
+
+    /// Who may change the tree meanwhile, which decides what the client is told to keep
+    #[arg(long, value_name = "guest|host|none", default_value = "host", value_enum, hide_possible_values = true)]
+    pub changes: ChangesBy,
+
+    /// Refuse writes
+    #[arg(long, visible_alias = "read-only")]
+    pub ro: bool,
+
+    /// Most bytes of a message, 4096 to 1048576
+    #[arg(long, value_name = "BYTES", default_value = "1048576", value_parser = clap::value_parser!(u32).range(4096..=1 << 20))]
+    pub msize: u32,
+
+    /// End when the first client has gone
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// Serves until told to stop.
+pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
+    let source = Source::parse(&arguments.source)?;
+    let address = match (arguments.socket, arguments.tcp, arguments.vsock) {
+        (Some(path), _, _) => NinepAddress::Socket(path),
+        (_, Some(address), _) => NinepAddress::Tcp(address),
+        (_, _, Some(port)) => NinepAddress::Vsock(port),
+        (None, None, None) => anyhow::bail!("say where to listen: --socket PATH, --tcp PORT or --vsock PORT"),
+    };
+    let share = Share {
+        directory: directory_of(&source)?.to_owned(),
+        changes: arguments.changes.into(),
+        read_only: arguments.ro,
+        acl: false,
+    };
+    ninep::serve(&NinepRequest { share, address, msize: arguments.msize, once: arguments.once })?;
+    Ok(ExitCode::SUCCESS)
+}

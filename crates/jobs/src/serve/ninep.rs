@@ -1,0 +1,136 @@
+//! `serve 9p`: a directory, live, for whatever mounts 9P2000.L.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use inarch_ninep::{Listener, NinepOptions, NinepServer};
+use inarch_server::Pending;
+use inarch_vm::machine::guest_forward_arguments;
+use inarch_vm::qemu::shell_word;
+
+use super::guard::Guard;
+use super::signals::stop_on_signals;
+use super::{introduce, socket};
+use crate::JobError;
+use crate::notes::say;
+use crate::share::{Changes, Share};
+
+/// Where a guest finds what its QEMU forwards: beside the addresses that QEMU's own network has (2 to 4, 15).
+const FORWARDED_ADDRESS: &str = "10.0.2.100";
+/// The port that mount(8) takes when none is named (`P9_PORT` of Linux's net/9p/trans_fd.c).
+const USUAL_PORT: u16 = 564;
+
+/// Where to listen.
+#[derive(Clone, Debug)]
+pub enum NinepAddress {
+    /// On a path.
+    Socket(PathBuf),
+    /// On an address and port.
+    Tcp(SocketAddr),
+    /// On a port of vsock(7).
+    Vsock(u32),
+}
+
+/// What to serve, and where.
+#[derive(Clone, Debug)]
+pub struct NinepRequest {
+    /// What is shared.
+    pub share: Share,
+    /// Where to listen.
+    pub address: NinepAddress,
+    /// Most bytes of a message.
+    pub msize: u32,
+    /// End when the first client has gone.
+    pub once: bool,
+}
+
+/// Serves until SIGINT or SIGTERM, or with `once` until the first client has gone. Says on standard error how to mount
+/// what is shared.
+pub fn serve(request: &NinepRequest) -> Result<(), JobError> {
+    let file_system = request.share.for_many()?;
+    let (listener, address, mut guard) = listen(&request.address)?;
+    introduce(&usage(&NinepRequest { address, ..request.clone() })?);
+    let stop = stop_on_signals()?;
+    let options = NinepOptions { msize: request.msize, ..NinepOptions::default() };
+    let server = NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(say);
+    let served =
+        if request.once { server.serve_once(&listener, &stop) } else { server.serve_listener(&listener, &stop) };
+    if let Some(guard) = &mut guard {
+        guard.release();
+    }
+    served.map_err(|error| JobError::Other(format!("the listening socket failed: {error}")))
+}
+
+/// Listens; gives where as well, as the system may have chosen the port, and the guard of what is left.
+fn listen(address: &NinepAddress) -> Result<(Listener, NinepAddress, Option<Guard>), JobError> {
+    match address {
+        NinepAddress::Socket(path) => {
+            let listener = socket::listen(path)?;
+            Ok((Listener::Unix(listener), address.clone(), Some(Guard::of_socket(path)?)))
+        }
+        NinepAddress::Tcp(wanted) => {
+            let refuse = |error| JobError::Other(format!("{wanted}: cannot listen there: {error}"));
+            let listener = TcpListener::bind(wanted).map_err(refuse)?;
+            let address = listener.local_addr().map_err(refuse)?;
+            Ok((Listener::Tcp(listener), NinepAddress::Tcp(address), None))
+        }
+        NinepAddress::Vsock(port) => {
+            let listener = Listener::on_vsock(*port).map_err(|error| {
+                use rustix::io::Errno;
+                JobError::Other(match Errno::from_io_error(&error) {
+                    Some(Errno::AFNOSUPPORT) => "this kernel has no vsock sockets (modprobe vhost_vsock); \
+                                                 use --socket PATH or --tcp PORT"
+                        .to_owned(),
+                    _ => format!("vsock port {port}: cannot listen there: {error}"),
+                })
+            })?;
+            Ok((listener, address.clone(), None))
+        }
+    }
+}
+
+/// The options of mount(8), less those of the transport.
+fn mount_options(request: &NinepRequest) -> String {
+    let cache = match request.share.changes {
+        Changes::Guest | Changes::None => "loose",
+        Changes::Host => "mmap",
+    };
+    let read_only = if request.share.refuses_writes() { "ro," } else { "" };
+    format!("{read_only}version=9p2000.L,msize={},cache={cache}", request.msize)
+}
+
+/// How to mount what is shared.
+fn usage(request: &NinepRequest) -> Result<String, JobError> {
+    let options = mount_options(request);
+    match &request.address {
+        NinepAddress::Socket(path) => {
+            let path = socket::absolute(path)?;
+            Ok(format!(
+                "QEMU:   {}\n\
+                 guest:  mount -t 9p -o trans=tcp,{options} {FORWARDED_ADDRESS} /mnt\n\
+                 Linux:  mount -t 9p -o trans=unix,{options} {} /mnt\n",
+                guest_forward_arguments(&path, FORWARDED_ADDRESS, USUAL_PORT),
+                shell_word(path.as_os_str()),
+            ))
+        }
+        NinepAddress::Tcp(address) => {
+            let (who, guest) = match address.ip().is_loopback() {
+                true => ("on this machine", "10.0.2.2".to_owned()),
+                false => ("who can reach this address", address.ip().to_string()),
+            };
+            let can = if request.share.refuses_writes() { "reads" } else { "reads and writes" };
+            Ok(format!(
+                "guest:  mount -t 9p -o trans=tcp,port={},{options} {guest} /mnt\n\
+                 beware: no encryption and no password: everybody {who} {can} the directory as any user\n",
+                address.port(),
+            ))
+        }
+        NinepAddress::Vsock(port) => Ok(format!(
+            "QEMU:   -device vhost-vsock-pci,guest-cid=3\n\
+             guest:  mount -t 9p -o trans=fd,rfdno=3,wfdno=3,{options} none /mnt, with descriptor 3 connected to port {port} \
+             of CID 2\n\
+             beware: no password: every virtual machine of this host can reach the directory\n"
+        )),
+    }
+}
