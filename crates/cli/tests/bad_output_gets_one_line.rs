@@ -2,10 +2,10 @@
 
 mod support;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use support::{INARCH, assert_one_line, assert_status, host, inarch, scratch, stderr};
 
@@ -101,6 +101,13 @@ fn a_full_disk() {
         refused(dir.path(), image.to_str().unwrap(), &[], &[image.to_str().unwrap(), "disk is full"]);
         assert_eq!(std::fs::read_dir(place).unwrap().count(), 0, "{format}");
     }
+    host("sh", &["-c", "head -c 9000000 /dev/urandom > source/noise"], dir.path());
+    for (format, compression) in [("erofs", "lz4"), ("squashfs", "zstd"), ("squashfs", "gzip")] {
+        let image = place.join(format!("x.{format}"));
+        let options = [&*format!("--compress={compression}")];
+        refused(dir.path(), image.to_str().unwrap(), &options, &[image.to_str().unwrap(), "disk is full"]);
+        assert_eq!(std::fs::read_dir(place).unwrap().count(), 0, "{format}, {compression}");
+    }
     let used = rustix::fs::statvfs(place).unwrap();
     assert_eq!(used.f_bavail, used.f_blocks, "the space was not given back");
 }
@@ -134,20 +141,41 @@ fn a_file_that_changes_meanwhile() {
     // The pipe is full long before the last file, which then is another.
     std::fs::write(source.join("a"), vec![1; 8 << 20]).unwrap();
     std::fs::write(source.join("z"), vec![2; 1000]).unwrap();
-    for format in ["tar", "erofs"] {
-        let mut child = Command::new(INARCH)
-            .args(["image", "-o", "-", "--format", format])
-            .arg(&source)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut pipe = child.stdout.take().unwrap();
-        pipe.read_exact(&mut [0; 4096]).unwrap();
-        std::fs::write(source.join("z"), vec![3; 1000]).unwrap();
-        std::io::copy(&mut pipe, &mut std::io::sink()).unwrap();
-        let output = child.wait_with_output().unwrap();
+    for format in ["tar", "cpio", "erofs", "ext4", "squashfs"] {
+        let output = interrupted_by(&source, format, || std::fs::write(source.join("z"), vec![3; 1000]).unwrap());
         assert_one_line(&output, &["source/z", "was written to"]);
+    }
+}
+
+/// What comes of `inarch image SRC -o -` if something happens after its first bytes.
+fn interrupted_by(source: &Path, format: &str, something: impl FnOnce()) -> Output {
+    let mut child = Command::new(INARCH)
+        .args(["image", "-o", "-", "--format", format])
+        .arg(source)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = child.stdout.take().unwrap();
+    pipe.read_exact(&mut [0; 4096]).unwrap();
+    something();
+    std::io::copy(&mut pipe, &mut std::io::sink()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn an_archive_or_image_that_changes_meanwhile() {
+    let dir = small();
+    std::fs::write(dir.path().join("source/a"), vec![1; 8 << 20]).unwrap();
+    let source = dir.path().join("source");
+    for kind in ["tar", "ext4", "erofs", "squashfs"] {
+        let image = dir.path().join(format!("a.{kind}"));
+        let made = inarch(["image", "--quiet", source.to_str().unwrap(), "-o", image.to_str().unwrap()]);
+        assert_status(&made, 0);
+        let output = interrupted_by(&image, "erofs", || {
+            std::fs::OpenOptions::new().append(true).open(&image).unwrap().write_all(&[0; 4096]).unwrap();
+        });
+        assert_one_line(&output, &[&format!("a.{kind}: "), "while the image was made of it; no image was made"]);
     }
 }
 
