@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Images of a large tree, against the formats' own tools. Usage: image.py [TREE] [ROUNDS] [--newest DIR]
+"""Images of a large tree, against the formats' own tools. Usage: image.py [TREE] [ROUNDS] [--newest DIR] [--only PART]...
 
 --newest DIR: a folder with a later system (made by debootstrap) whose mkfs.erofs, mksquashfs and mke2fs are measured too.
 Needs root for the runs on XFS with reflink. Images are made in /var/tmp, or in $WORK."""
@@ -16,6 +16,7 @@ arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 arguments.add_argument("tree", nargs="?", default="/usr")
 arguments.add_argument("rounds", nargs="?", type=int, default=5)
 arguments.add_argument("--newest", metavar="DIR")
+arguments.add_argument("--only", metavar="PART", action="append", help="ext4, plain, zstd, tar, reflink or memory")
 arguments = arguments.parse_args()
 tree, count = arguments.tree, arguments.rounds
 WORK = os.environ.get("WORK", "/var/tmp")
@@ -72,43 +73,51 @@ def peers(tool, arguments_of, path, megabytes=None):
     return found
 
 
-def formats(work):
+def ext4(work):
     image = os.path.join(work, "image")
-    ext4 = ["-q", "-F", "-t", "ext4", "-d", tree, image]
-    compare("ext4", {**peers("mke2fs", ext4, image, size_of(tree) * 2 + 1024), "inarch": inarch(tree, image + ".ext4")}, "inarch")
-    os.remove(image), os.remove(image + ".ext4")
+    mke2fs = ["-q", "-F", "-t", "ext4", "-d", tree, image]
+    megabytes = size_of(tree) * 2 + 1024
+    compare("ext4", {**peers("mke2fs", mke2fs, image, megabytes), "inarch": inarch(tree, image + ".ext4")}, "inarch")
 
-    plain = ["-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet", "-noappend"]
+
+def plain(work):
+    image = os.path.join(work, "image")
+    options = ["-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet", "-noappend"]
     contestants = {
         **peers("mkfs.erofs", ["--quiet", image, tree], image),
-        **peers("mksquashfs", [tree, image, *plain], image),
+        **peers("mksquashfs", [tree, image, *options], image),
         "inarch erofs": inarch(tree, image + ".erofs"),
         "inarch squashfs": inarch(tree, image + ".squashfs"),
     }
     compare("read-only, without compression", contestants, "inarch erofs")
-    os.remove(image + ".erofs"), os.remove(image + ".squashfs")
 
-    zstd = ["-comp", "zstd", "-Xcompression-level", "3", "-no-progress", "-quiet", "-noappend"]
+
+def zstd(work):
+    image = os.path.join(work, "image")
+    options = ["-comp", "zstd", "-Xcompression-level", "3", "-no-progress", "-quiet", "-noappend"]
     squashfs = image + ".squashfs"
     contestants = {
-        **peers("mksquashfs", [tree, image, *zstd], image),
         "inarch squashfs zstd:3": inarch(tree, squashfs, "--compress", "zstd:3"),
+        **peers("mksquashfs", [tree, image, *options], image),
     }
     compare("squashfs, zstd level 3", contestants, "mksquashfs")
     print(f"  size: {os.path.getsize(squashfs) / os.path.getsize(image):.3f} of mksquashfs's")
-    os.remove(squashfs)
 
-    tar = os.path.join(work, "tree.tar")
-    subprocess.run([INARCH, "image", "--quiet", tree, "-o", tar], check=True)
-    contestants = {"inarch tar to erofs": inarch(tar, image + ".erofs")}
+
+def tar(work):
+    image, archive = os.path.join(work, "image"), os.path.join(work, "tree.tar")
+    subprocess.run([INARCH, "image", "--quiet", tree, "-o", archive], check=True)
+    contestants = {"inarch tar to erofs": inarch(archive, image + ".erofs")}
     if arguments.newest:
-        command = [*newest("mkfs.erofs"), "--tar=f", "--quiet", image, tar]
+        command = [*newest("mkfs.erofs"), "--tar=f", "--quiet", image, archive]
         contestants["mkfs.erofs --tar=f (newest)"] = maker(command, image)
     compare("erofs from a tar archive", contestants, "inarch tar to erofs")
 
 
 def reflink(work):
     """On a fresh XFS: an image of files of 128 KiB and more, against copying them."""
+    if os.geteuid() != 0:
+        return
     disk, mount = os.path.join(work, "xfs"), os.path.join(work, "mount")
     fresh(disk, 12 << 10)
     os.mkdir(mount)
@@ -157,10 +166,7 @@ def memory(work):
 
 entries = int(subprocess.check_output(f"find {tree} -mindepth 1 -xdev | wc -l", shell=True))
 print(f"tree {tree}: {entries} entries, {size_of(tree)} MiB")
-with tempfile.TemporaryDirectory(dir=WORK) as work:
-    formats(work)
-with tempfile.TemporaryDirectory(dir=WORK) as work:
-    if os.geteuid() == 0:
-        reflink(work)
-with tempfile.TemporaryDirectory(dir=WORK) as work:
-    memory(work)
+for part in (ext4, plain, zstd, tar, reflink, memory):
+    if not arguments.only or part.__name__ in arguments.only:
+        with tempfile.TemporaryDirectory(dir=WORK) as work:
+            part(work)
