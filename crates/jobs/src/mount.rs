@@ -1,6 +1,6 @@
 //! `mount`: a tree as files on this host, without root where fusermount3 is installed.
 //!
-//! 1. The source becomes a layer of [`inarch_vfs`]: a directory of this host, live.
+//! 1. The source becomes a layer of [`inarch_vfs`]: a directory of this host, live, or the tree of an archive or image.
 //! 2. It is mounted, and a guard started that takes the mount away however this process ends.
 //! 3. Threads execute the kernel's requests until somebody unmounts it, or SIGINT or SIGTERM comes.
 
@@ -10,15 +10,16 @@ use std::thread;
 
 use inarch_fuse::mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, Session, SessionOptions};
+use inarch_tree::select::Selection;
 pub use inarch_vfs::Changes;
-use inarch_vfs::{FileSystem, HostDirectory, HostOptions};
+use inarch_vfs::{FileSystem, HostDirectory, HostOptions, TreeFiles};
 
 use crate::JobError;
 use crate::notes::{say, shown};
 use crate::serve::guard::Guard;
 use crate::serve::introduce;
 use crate::serve::signals::stop_on_signals;
-use crate::source::Source;
+use crate::source::{self, Source};
 
 /// Smaller files that are only read go through the kernel's cache of the mount: to hand one to the kernel and take it
 /// back takes two calls, as long as reading so much.
@@ -37,15 +38,26 @@ pub struct MountRequest {
     pub read_only: bool,
 }
 
+impl MountRequest {
+    /// What is no directory does not change, and what nobody changes is not changed here either.
+    fn effective(&self) -> MountRequest {
+        let is_directory = matches!(self.source, Source::Directory(_));
+        let changes = if is_directory { self.changes } else { Changes::None };
+        MountRequest { changes, read_only: self.read_only || changes == Changes::None, ..self.clone() }
+    }
+}
+
 /// Mounts, and serves until SIGINT or SIGTERM, or until somebody unmounts it. Says on standard error what is mounted.
 pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let point = request.point.canonicalize();
     let point = point.map_err(|error| JobError::path(&request.point, "cannot be a mount point", error))?;
     check_point(&request.source, &point)?;
     raise_descriptor_limit();
-    let layer = layer(request)?;
+    let request = &request.effective();
+    let (layer, notes) = layer(request)?;
+    notes.iter().for_each(say);
     let stop = stop_on_signals()?;
-    let (mount, device) = Mount::new(&point, request.read_only || request.changes == Changes::None)?;
+    let (mount, device) = Mount::new(&point, request.read_only)?;
     let mut guard = Guard::of_mount(&mount, false)?;
     let session = Session::new(device, layer, session_options(request.changes));
     let at_end = stop.clone();
@@ -81,9 +93,11 @@ fn check_point(source: &Source, point: &Path) -> Result<(), JobError> {
     Ok(())
 }
 
-fn layer(request: &MountRequest) -> Result<Arc<impl FileSystem>, JobError> {
+/// What the requests are executed by, and what else the user should know, a line each.
+fn layer(request: &MountRequest) -> Result<(Arc<dyn FileSystem>, Vec<String>), JobError> {
     let Source::Directory(path) = &request.source else {
-        return Err(JobError::Other(format!("{}: only a directory can be mounted yet", request.source)));
+        let opened = source::open(&request.source, &Selection::default())?;
+        return Ok((Arc::new(TreeFiles::new(opened.tree, opened.content)), opened.notes));
     };
     let options = HostOptions {
         changes: request.changes,
@@ -92,7 +106,8 @@ fn layer(request: &MountRequest) -> Result<Arc<impl FileSystem>, JobError> {
         ..HostOptions::default()
     };
     let layer = HostDirectory::new(path, options);
-    Ok(Arc::new(layer.map_err(|error| JobError::path(&error.path, "cannot open it", error.error))?))
+    let layer = layer.map_err(|error| JobError::path(&error.path, "cannot open it", error.error))?;
+    Ok((Arc::new(layer), Vec::new()))
 }
 
 fn session_options(changes: Changes) -> SessionOptions {
@@ -119,10 +134,7 @@ fn raise_descriptor_limit() {
 
 /// What is mounted, and what keeps requests within it.
 fn introduction(request: &MountRequest, point: &Path) -> String {
-    let access = match (request.read_only, request.changes) {
-        (true, _) | (_, Changes::None) => "read-only",
-        _ => "changes are made in it",
-    };
+    let access = if request.read_only { "read-only" } else { "changes are made in it" };
     let changes = match request.changes {
         Changes::Guest => "nobody else changes it",
         Changes::Host => "changes made elsewhere are seen within a second",

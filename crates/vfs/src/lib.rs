@@ -13,6 +13,7 @@ mod file_system;
 mod host;
 mod name;
 mod node;
+mod tree_files;
 
 pub use file_system::{DirectorySink, FileSystem};
 pub use host::{Changes, HostDirectory, HostError, HostOptions};
@@ -21,3 +22,4 @@ pub use node::{
     Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId, Opened,
     SetAttributes, SetTime, Statistics, WriteKind,
 };
+pub use tree_files::TreeFiles;

@@ -63,13 +63,13 @@ impl Default for SessionOptions {
 }
 
 /// A mounted connection whose requests `F` executes.
-pub struct Session<F> {
+pub struct Session<F: ?Sized> {
     channel: Channel,
     dispatcher: Dispatcher<F>,
     threads: usize,
 }
 
-impl<F: FileSystem> Session<F> {
+impl<F: FileSystem + ?Sized> Session<F> {
     /// A session on `device`, a mounted descriptor of `/dev/fuse`.
     pub fn new(device: OwnedFd, file_system: Arc<F>, options: SessionOptions) -> Session<F> {
         let threads = options.threads.max(1);
@@ -121,7 +121,7 @@ impl<F: FileSystem> Session<F> {
 }
 
 /// One thread of a session.
-struct Worker<'s, F> {
+struct Worker<'s, F: ?Sized> {
     channel: &'s Channel,
     dispatcher: &'s Dispatcher<F>,
     number: usize,
@@ -130,7 +130,7 @@ struct Worker<'s, F> {
     scratch: Scratch,
 }
 
-impl<'s, F: FileSystem> Worker<'s, F> {
+impl<'s, F: FileSystem + ?Sized> Worker<'s, F> {
     fn new(channel: &'s Channel, dispatcher: &'s Dispatcher<F>, number: usize) -> Worker<'s, F> {
         let answer = vec![0; MAX_DATA as usize + size_of::<OutHeader>()];
         Worker { channel, dispatcher, number, message: vec![0; MAX_MESSAGE], answer, scratch: Scratch::default() }

@@ -115,7 +115,7 @@ impl HostDirectory {
     ) -> Result<(), Errno> {
         if let Ok(file) = self.file(node, handle) {
             let stream = file.stream.ok_or(Errno::NOTDIR)?;
-            return self.list_from(node, &stream, offset, sink).map(|_| ());
+            return self.list_from(node, &stream, offset, sink);
         }
         if self.options.changes == Changes::Host {
             return Err(Errno::BADF);
@@ -125,22 +125,14 @@ impl HostDirectory {
             Some(stream) => stream,
             None => Arc::new(self.stream_of(node)?),
         };
-        let ended = self.list_from(node, &stream, offset, sink)?;
-        if !ended {
-            let replaced = hold(&self.streams).put(node, stream);
-            drop(replaced);
-        }
+        self.list_from(node, &stream, offset, sink)?;
+        // Also at the end, which a client asks for once more.
+        let replaced = hold(&self.streams).put(node, stream);
+        drop(replaced);
         Ok(())
     }
 
-    /// Gives whether the directory's end was reached.
-    fn list_from(
-        &self,
-        node: NodeId,
-        stream: &Stream,
-        offset: u64,
-        sink: &mut dyn DirectorySink,
-    ) -> Result<bool, Errno> {
+    fn list_from(&self, node: NodeId, stream: &Stream, offset: u64, sink: &mut dyn DirectorySink) -> Result<(), Errno> {
         let mut state = hold(&stream.state);
         let state = &mut *state;
         if state.offset != offset {
@@ -157,13 +149,13 @@ impl HostDirectory {
                 state.buffer.truncate(*count.as_ref().unwrap_or(&0));
                 state.from = 0;
                 if count? == 0 {
-                    return Ok(true);
+                    return Ok(());
                 }
             }
             let rest = state.buffer.get(state.from..).unwrap_or_default();
             let entry = RawEntry::parse(rest).ok_or(Errno::IO)?;
             if !self.push(node, stream, &entry, sink) {
-                return Ok(false);
+                return Ok(());
             }
             state.from += entry.length;
             state.offset = entry.next;

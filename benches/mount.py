@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""A mounted directory against the directory itself. Usage: mount.py [ROUNDS] [--changes guest|host|none]
+
+Makes a git repository of 50,000 files, a file of 1 GiB and a small C program in $WORK (/var/tmp). "cold" is a mount that
+has just been made over files in the host's page cache; "warm" is its second time."""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+from measure import INARCH, once, rounds, table
+
+arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+arguments.add_argument("rounds", nargs="?", type=int, default=5)
+arguments.add_argument("--changes", default="guest")
+arguments = arguments.parse_args()
+work = tempfile.mkdtemp(dir=os.environ.get("WORK", "/var/tmp"), prefix="mount-bench-")
+source, point = os.path.join(work, "source"), os.path.join(work, "point")
+os.makedirs(source)
+os.makedirs(point)
+big_size, block = 1 << 30, 4096
+
+
+class Mount:
+    """The source on the mount point, while it is in use."""
+
+    def __enter__(self):
+        command = [INARCH, "mount", source, point, "--changes", arguments.changes]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
+        line = self.process.stderr.readline()
+        assert line.startswith(b"mounted"), line
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait() == 0
+
+
+def make_source():
+    """Writes what is measured: the tree, the large file and the program."""
+    generator = random.Random(1)
+    repository = os.path.join(source, "tree")
+    for number in range(50_000):
+        directory = os.path.join(repository, f"d{number // 1000}", f"s{number // 50 % 20}")
+        os.makedirs(directory, exist_ok=True)
+        with open(os.path.join(directory, f"f{number}.c"), "w") as file:
+            file.write(f"int f{number};\n" * generator.randrange(1, 200))
+    git = ["git", "-c", "user.name=n", "-c", "user.email=n@example.org", "-C", repository]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "all"], check=True)
+    # The index is as new as the files otherwise, so that git reads them again.
+    time.sleep(1.1)
+    subprocess.run([*git, "status"], check=True, stdout=subprocess.DEVNULL)
+    with open(os.path.join(source, "big"), "wb") as file:
+        for _ in range(big_size >> 20):
+            file.write(generator.randbytes(1 << 20))
+    program = os.path.join(source, "program")
+    os.makedirs(program)
+    for number in range(200):
+        with open(os.path.join(program, f"h{number}.h"), "w") as file:
+            file.write(f"static inline int h{number}(int x) {{ return x * {number}; }}\n")
+        with open(os.path.join(program, f"c{number}.c"), "w") as file:
+            headers = "".join(f'#include "h{generator.randrange(number + 1)}.h"\n' for _ in range(20))
+            file.write("#include <stdio.h>\n#include <stdlib.h>\n" + guard(headers))
+            file.write("".join(f"int c{number}_{i}(int x) {{ return x * {i} + {number}; }}\n" for i in range(50)))
+    with open(os.path.join(program, "main.c"), "w") as file:
+        file.write("int main(void) { return 0; }\n")
+    with open(os.path.join(program, "Makefile"), "w") as file:
+        file.write("objects := $(patsubst %.c,%.o,$(wildcard *.c))\nprogram: $(objects)\n\tcc -o $@ $^\nclean:\n\trm -f *.o program\n")
+
+
+def guard(headers):
+    """Each header once."""
+    return "".join(dict.fromkeys(headers.splitlines(keepends=True)))
+
+
+def find(root):
+    return ["find", f"{root}/tree", "-size", "+100k"]
+
+
+def names(root):
+    return ["find", f"{root}/tree", "-name", "*.none"]
+
+
+def status(root):
+    return ["git", "-C", f"{root}/tree", "status", "--short"]
+
+
+def sequential(root):
+    return ["dd", f"if={root}/big", "of=/dev/null", "bs=1M"]
+
+
+def read_at_random(root):
+    """100,000 reads of a page."""
+    generator = random.Random(2)
+    offsets = [generator.randrange(big_size // block) * block for _ in range(100_000)]
+
+    def run():
+        with open(f"{root}/big", "rb", buffering=0) as file:
+            descriptor = file.fileno()
+            started = time.monotonic()
+            for offset in offsets:
+                os.pread(descriptor, block, offset)
+            return time.monotonic() - started
+
+    return run
+
+
+def build(root):
+    def run():
+        subprocess.run(["make", "-s", "-C", f"{root}/program", "clean"], check=True)
+        return once(["make", "-s", "-j2", "-C", f"{root}/program"])
+
+    return run
+
+
+def command(of, root):
+    return lambda: once(of(root))
+
+
+def cold(of):
+    def run():
+        with Mount():
+            return once(of(point))
+
+    return run
+
+
+def warm(of):
+    def run():
+        with Mount():
+            once(of(point))
+            return once(of(point))
+
+    return run
+
+
+def compare(title, of):
+    contestants = {"native": command(of, source), "mount, cold": cold(of), "mount, warm": warm(of)}
+    table(title, rounds(contestants, arguments.rounds), "native")
+
+
+def compare_in_one_mount(title, of):
+    with Mount():
+        contestants = {"native": of(source), "mount": of(point)}
+        for run in contestants.values():
+            run()
+        table(title, rounds(contestants, arguments.rounds), "native")
+
+
+try:
+    make_source()
+    print(f"\ninarch mount --changes {arguments.changes}")
+    compare("find -size, 50,000 files", find)
+    compare("find -name, 50,000 files", names)
+    compare("git status, 50,000 files", status)
+    compare_in_one_mount("read 1 GiB from front to end", lambda root: command(sequential, root))
+    compare_in_one_mount("read 100,000 pages at random", read_at_random)
+    compare_in_one_mount("make -j2 of 201 C files", build)
+finally:
+    shutil.rmtree(work)
