@@ -1,0 +1,371 @@
+//! What a client may send without harm to anything but itself: the classes of mistakes that servers of this protocol have
+//! had.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use inarch_fuse::wire::opcode;
+use inarch_fuse::wire::structs::{
+    BatchForgetIn, CopyFileRangeIn, CreateIn, FallocateIn, ForgetIn, ForgetOne, GetXattrIn, InHeader, LinkIn, LkIn,
+    LseekIn, MkdirIn, MknodIn, OpenIn, ReadIn, Rename2In, RenameIn, SetAttrIn, SetXattrExtIn, SetXattrIn, WriteIn,
+    WriteOut,
+};
+use inarch_fuse::{ConnectionOptions, MAX_DATA};
+use support::{Client, ROOT, message, strings, with};
+use zerocopy::{FromBytes, IntoBytes};
+
+const EIO: i32 = 5;
+const EBADF: i32 = 9;
+const EINVAL: i32 = 22;
+const ENAMETOOLONG: i32 = 36;
+const ENOSYS: i32 = 38;
+const ESTALE: i32 = 116;
+
+/// A directory that is offered, in one that is not.
+struct Rig {
+    outside: tempfile::TempDir,
+    client: Client,
+}
+
+fn rig() -> Rig {
+    let outside = tempfile::tempdir().unwrap();
+    let offered = outside.path().join("offered");
+    fs::create_dir_all(offered.join("directory")).unwrap();
+    fs::write(outside.path().join("secret"), "secret").unwrap();
+    fs::write(offered.join("file"), "content").unwrap();
+    symlink("../secret", offered.join("link")).unwrap();
+    let client = Client::new(&offered);
+    Rig { outside, client }
+}
+
+impl Rig {
+    /// Everything that there is.
+    fn paths(&self) -> BTreeSet<PathBuf> {
+        fn walk(path: &Path, found: &mut BTreeSet<PathBuf>) {
+            for entry in fs::read_dir(path).unwrap().map(Result::unwrap) {
+                found.insert(entry.path());
+                if entry.file_type().unwrap().is_dir() {
+                    walk(&entry.path(), found);
+                }
+            }
+        }
+        let mut found = BTreeSet::new();
+        walk(self.outside.path(), &mut found);
+        found
+    }
+
+    fn check_works(&mut self) {
+        let file = self.client.lookup(ROOT, "file").unwrap().nodeid;
+        let fh = self.client.open(file, libc::O_RDONLY).unwrap();
+        let read = ReadIn { fh, size: 100, ..ReadIn::default() };
+        assert_eq!(self.client.call(opcode::READ, file, read.as_bytes()).body, b"content");
+    }
+}
+
+/// A request of each kind that names something, with `name` for that.
+fn requests_with(name: &[u8], node: u64) -> Vec<(u32, Vec<u8>)> {
+    let one = strings(&[name]);
+    let (create, mkdir) =
+        (CreateIn { flags: libc::O_RDWR as u32, mode: 0o100_644, ..CreateIn::default() }, MkdirIn::default());
+    vec![
+        (opcode::LOOKUP, one.clone()),
+        (opcode::UNLINK, one.clone()),
+        (opcode::RMDIR, one.clone()),
+        (opcode::MKDIR, with(&mkdir, &one)),
+        (opcode::MKNOD, with(&MknodIn { mode: 0o100_644, ..MknodIn::default() }, &one)),
+        (opcode::CREATE, with(&create, &one)),
+        (opcode::LINK, with(&LinkIn { oldnodeid: node }, &one)),
+        (opcode::SYMLINK, strings(&[name, b"target"])),
+        (opcode::RENAME, with(&RenameIn { newdir: ROOT }, &strings(&[name, b"new"]))),
+        (opcode::RENAME, with(&RenameIn { newdir: ROOT }, &strings(&[b"file", name]))),
+        (opcode::RENAME2, with(&Rename2In { newdir: ROOT, flags: 1, padding: 0 }, &strings(&[b"file", name]))),
+    ]
+}
+
+#[test]
+fn names_that_are_no_names_reach_nothing() {
+    let mut rig = rig();
+    let before = rig.paths();
+    let file = rig.client.lookup(ROOT, "file").unwrap().nodeid;
+    let absolute = rig.outside.path().join("new");
+    let too_long = [b'x'; 256];
+    let names: [&[u8]; 9] = [
+        absolute.as_os_str().as_bytes(),
+        b"../secret",
+        b"directory/../../secret",
+        b"directory/new",
+        b"/",
+        b"..",
+        b".",
+        b"",
+        &too_long,
+    ];
+    for name in names {
+        for (kind, body) in requests_with(name, file) {
+            let errno = rig.client.call(kind, ROOT, &body).errno;
+            let expected = if name.len() > 255 { ENAMETOOLONG } else { EINVAL };
+            assert_eq!(errno, expected, "opcode {kind}, name {:?}", String::from_utf8_lossy(name));
+        }
+    }
+    assert_eq!(rig.paths(), before);
+    rig.check_works();
+}
+
+#[test]
+fn names_without_an_end_or_with_two_are_refused() {
+    let mut rig = rig();
+    let before = rig.paths();
+    let file = rig.client.lookup(ROOT, "file").unwrap().nodeid;
+    for (kind, body) in requests_with(b"new", file) {
+        let (without_end, twice) = (&body[..body.len() - 1], [&body[..], b"x\0"].concat());
+        assert_eq!(rig.client.call(kind, ROOT, without_end).errno, EINVAL, "opcode {kind}");
+        assert_eq!(rig.client.call(kind, ROOT, &twice).errno, EINVAL, "opcode {kind}");
+    }
+    assert_eq!(rig.paths(), before);
+}
+
+/// Requests that are in order, of all kinds that have a body.
+fn in_order(file: u64, fh: u64) -> Vec<Vec<u8>> {
+    let names = requests_with(b"other", file).into_iter().map(|(kind, body)| message(kind, ROOT, &body));
+    let set = SetXattrIn { size: 5, flags: 0 };
+    let set = with(&set, &with(&SetXattrExtIn::default(), b"user.a\0value"));
+    let forget = BatchForgetIn { count: 2, dummy: 0 };
+    let one = ForgetOne { nodeid: file, nlookup: 1 };
+    let bodies: Vec<(u32, Vec<u8>)> = vec![
+        (opcode::WRITE, with(&WriteIn { fh, size: 3, ..WriteIn::default() }, b"abc")),
+        (opcode::READ, ReadIn { fh, size: 10, ..ReadIn::default() }.as_bytes().to_vec()),
+        (opcode::SETATTR, SetAttrIn::default().as_bytes().to_vec()),
+        (opcode::SETXATTR, set),
+        (opcode::GETXATTR, with(&GetXattrIn { size: 10, padding: 0 }, b"user.a\0")),
+        (opcode::LISTXATTR, GetXattrIn { size: 10, padding: 0 }.as_bytes().to_vec()),
+        (opcode::REMOVEXATTR, b"user.a\0".to_vec()),
+        (opcode::FALLOCATE, FallocateIn { fh, length: 1, ..FallocateIn::default() }.as_bytes().to_vec()),
+        (opcode::LSEEK, LseekIn { fh, whence: 3, ..LseekIn::default() }.as_bytes().to_vec()),
+        (opcode::GETLK, LkIn { fh, ..LkIn::default() }.as_bytes().to_vec()),
+        (opcode::SETLK, LkIn { fh, ..LkIn::default() }.as_bytes().to_vec()),
+        (opcode::OPEN, OpenIn::default().as_bytes().to_vec()),
+        (opcode::BATCH_FORGET, with(&forget, &[one.as_bytes(), one.as_bytes()].concat())),
+    ];
+    names.chain(bodies.into_iter().map(|(kind, body)| message(kind, file, &body))).collect()
+}
+
+#[test]
+fn messages_that_are_cut_or_flipped_are_answered() {
+    let mut rig = rig();
+    let file = rig.client.lookup(ROOT, "file").unwrap().nodeid;
+    let fh = rig.client.open(file, libc::O_RDWR).unwrap();
+    for whole in in_order(file, fh) {
+        for end in 0..whole.len() {
+            // As it came, and as if its sender had meant it.
+            let cut = &whole[..end];
+            if let Some(answer) = rig.client.send(cut, 7, 4096) {
+                assert_eq!(answer.errno, EIO, "cut at {end}");
+            }
+            let mut meant = cut.to_vec();
+            if let Some(length) = meant.get_mut(..4) {
+                length.copy_from_slice(&(end as u32).to_ne_bytes());
+            }
+            rig.client.send(&meant, 7, 4096);
+        }
+        for at in (0..whole.len()).filter(|at| !(8..16).contains(at)) {
+            for bit in [0, 3, 7] {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 1 << bit;
+                rig.client.send(&flipped, 1 << 10, 4096);
+            }
+        }
+    }
+    let offered = rig.outside.path().join("offered");
+    let outside: Vec<_> = rig.paths().into_iter().filter(|path| !path.starts_with(&offered)).collect();
+    assert_eq!(outside, [rig.outside.path().join("secret")]);
+    fs::remove_dir_all(&offered).unwrap();
+}
+
+#[test]
+fn sizes_and_offsets_at_their_extremes_are_answered() {
+    let mut rig = rig();
+    let client = &mut rig.client;
+    let file = client.lookup(ROOT, "file").unwrap().nodeid;
+    let fh = client.open(file, libc::O_RDWR).unwrap();
+    for number in [0, 1, i64::MAX as u64, i64::MAX as u64 + 1, u64::MAX - 4096, u64::MAX] {
+        let read = ReadIn { fh, offset: number, size: u32::MAX, ..ReadIn::default() };
+        assert!(client.call(opcode::READ, file, read.as_bytes()).body.len() <= MAX_DATA as usize);
+        let write = WriteIn { fh, offset: number, size: u32::MAX, ..WriteIn::default() };
+        assert_eq!(client.call(opcode::WRITE, file, &with(&write, b"abc")).errno, EINVAL);
+        let fallocate = FallocateIn { fh, offset: number, length: number, mode: 0, padding: 0 };
+        let allocated = client.call(opcode::FALLOCATE, file, fallocate.as_bytes());
+        assert!(allocated.errno != 0 || number <= 1, "{number}");
+        let seek = LseekIn { fh, offset: number, whence: 4, padding: 0 };
+        client.call(opcode::LSEEK, file, seek.as_bytes());
+        let copy = CopyFileRangeIn {
+            fh_in: fh,
+            off_in: number,
+            nodeid_out: file,
+            fh_out: fh,
+            off_out: number,
+            len: u64::MAX,
+            flags: 0,
+        };
+        client.call(opcode::COPY_FILE_RANGE, file, copy.as_bytes());
+        client.call(opcode::READDIR, ROOT, read.as_bytes());
+    }
+    for size in [8, 65537, u32::MAX] {
+        let set = with(&SetXattrIn { size, flags: 0 }, &with(&SetXattrExtIn::default(), b"user.a\0value"));
+        assert_eq!(client.call(opcode::SETXATTR, file, &set).errno, EINVAL);
+        let get = with(&GetXattrIn { size, padding: 0 }, b"user.none\0");
+        assert_ne!(client.call(opcode::GETXATTR, file, &get).errno, 0);
+    }
+    let value = vec![b'x'; 65537];
+    let set = with(&SetXattrIn { size: 65537, flags: 0 }, &with(&SetXattrExtIn::default(), b"user.a\0"));
+    assert_eq!(client.call(opcode::SETXATTR, file, &[set, value].concat()).errno, libc::E2BIG);
+    let name = strings(&[&[b'x'; 256]]);
+    assert_eq!(client.call(opcode::REMOVEXATTR, file, &name).errno, libc::ERANGE);
+    for count in [1, 2, u32::MAX] {
+        assert_eq!(
+            client.send(&message(opcode::BATCH_FORGET, 0, BatchForgetIn { count, dummy: 0 }.as_bytes()), 64, 64),
+            None
+        );
+    }
+    let target = vec![b'x'; 5000];
+    assert_eq!(client.call(opcode::SYMLINK, ROOT, &strings(&[b"long", &target])).errno, ENAMETOOLONG);
+}
+
+#[test]
+fn a_message_longer_than_any_is_refused() {
+    let mut rig = rig();
+    let huge = vec![b'x'; 3 << 20];
+    for kind in [opcode::LOOKUP, opcode::WRITE, opcode::BATCH_FORGET, opcode::SETXATTR] {
+        let answer = rig.client.send(&message(kind, ROOT, &huge), 1 << 16, 4096);
+        assert!(answer.is_none_or(|answer| answer.errno != 0), "{kind}");
+    }
+    rig.check_works();
+}
+
+#[test]
+fn more_is_forgotten_than_was_known() {
+    let mut rig = rig();
+    let file = rig.client.lookup(ROOT, "file").unwrap().nodeid;
+    for node in [ROOT, file, file, 0, 2, u64::MAX] {
+        let forget = ForgetIn { nlookup: u64::MAX };
+        assert_eq!(rig.client.send(&message(opcode::FORGET, node, forget.as_bytes()), 64, 4096), None);
+    }
+    let gone = rig.client.call(opcode::GETATTR, file, &[0; 16]).errno;
+    assert_eq!(gone, ESTALE);
+    for node in [0, 2, 1 << 40, u64::MAX] {
+        assert_eq!(rig.client.call(opcode::GETATTR, node, &[0; 16]).errno, ESTALE, "{node}");
+        assert_eq!(rig.client.lookup(node, "file").unwrap_err(), ESTALE, "{node}");
+    }
+    rig.check_works();
+}
+
+#[test]
+fn handles_that_nobody_has_are_refused() {
+    let mut rig = rig();
+    let file = rig.client.lookup(ROOT, "file").unwrap().nodeid;
+    let own = rig.client.open(file, libc::O_RDONLY).unwrap();
+    for fh in [own + 1, own ^ (1 << 40), 1 << 33, u64::MAX] {
+        let read = ReadIn { fh, size: 10, ..ReadIn::default() };
+        assert_eq!(rig.client.call(opcode::READ, file, read.as_bytes()).errno, EBADF, "{fh}");
+        let write = WriteIn { fh, size: 3, ..WriteIn::default() };
+        assert_eq!(rig.client.call(opcode::WRITE, file, &with(&write, b"abc")).errno, EBADF, "{fh}");
+    }
+    let write = WriteIn { fh: own, size: 3, ..WriteIn::default() };
+    assert_eq!(rig.client.call(opcode::WRITE, file, &with(&write, b"abc")).errno, EBADF);
+    rig.check_works();
+}
+
+#[test]
+fn what_is_no_file_is_not_opened() {
+    let mut rig = rig();
+    let offered = rig.outside.path().join("offered");
+    rustix::fs::mknodat(rustix::fs::CWD, offered.join("fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(offered.join("socket")).unwrap();
+    // A fifo without a reader would let its opener wait for ever; a link leads to what is not offered.
+    for name in ["fifo", "socket", "link"] {
+        let node = rig.client.lookup(ROOT, name).unwrap().nodeid;
+        for flags in [libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR | libc::O_TRUNC] {
+            assert!(rig.client.open(node, flags).is_err(), "{name}");
+        }
+    }
+    assert_eq!(fs::read(rig.outside.path().join("secret")).unwrap(), b"secret");
+}
+
+#[test]
+fn unknown_requests_are_no_system_call() {
+    let mut rig = rig();
+    for kind in [0, 7, 19, 34, 37, 39, 40, 41, 48, 49, 54, 100, 4096, u32::MAX] {
+        assert_eq!(rig.client.call(kind, ROOT, &[0; 200]).errno, ENOSYS, "{kind}");
+    }
+    rig.check_works();
+}
+
+#[test]
+fn an_answer_without_enough_room_is_an_error_or_none() {
+    let mut rig = rig();
+    let lookup = message(opcode::LOOKUP, ROOT, b"file\0");
+    for room in 0..300 {
+        match rig.client.send(&lookup, 5, room) {
+            None => assert!(room < 16, "{room}"),
+            Some(answer) => assert_eq!(answer.errno == 0, room >= 16 + 128, "{room}"),
+        }
+    }
+    let file = rig.client.lookup(ROOT, "file").unwrap().nodeid;
+    let fh = rig.client.open(file, libc::O_RDONLY).unwrap();
+    let read = message(opcode::READ, file, ReadIn { fh, size: 100, ..ReadIn::default() }.as_bytes());
+    assert_eq!(rig.client.send(&read, 3, 20).unwrap().body, b"cont");
+}
+
+#[test]
+fn how_a_message_is_cut_into_pieces_makes_no_difference() {
+    let mut rig = rig();
+    let file = rig.client.lookup(ROOT, "file").unwrap().nodeid;
+    let fh = rig.client.open(file, libc::O_RDWR).unwrap();
+    for piece in [1, 2, 3, 16, 39, 40, 41, 80, 81, 1000] {
+        let data: Vec<u8> = (0..500).map(|i| (i + piece) as u8).collect();
+        let write = WriteIn { fh, size: 500, ..WriteIn::default() };
+        let answer = rig.client.send(&message(opcode::WRITE, file, &with(&write, &data)), piece, 4096).unwrap();
+        assert_eq!(WriteOut::read_from_bytes(&answer.body).unwrap().size, 500);
+        let read = message(opcode::READ, file, ReadIn { fh, size: 1000, ..ReadIn::default() }.as_bytes());
+        assert_eq!(rig.client.send(&read, piece, 4096).unwrap().body, data);
+    }
+}
+
+#[test]
+fn nothing_is_done_before_the_start_and_a_new_start_forgets() {
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("file"), "content").unwrap();
+    let mut client = Client::silent(outside.path(), ConnectionOptions::default());
+    assert_eq!(client.lookup(ROOT, "file").unwrap_err(), EIO);
+    assert_eq!(client.init().errno, 0);
+    let file = client.lookup(ROOT, "file").unwrap().nodeid;
+    let fh = client.open(file, libc::O_RDONLY).unwrap();
+    assert_eq!(client.init().errno, 0);
+    assert_eq!(client.call(opcode::GETATTR, file, &[0; 16]).errno, ESTALE);
+    let read = ReadIn { fh, size: 10, ..ReadIn::default() };
+    assert_ne!(client.call(opcode::READ, file, read.as_bytes()).errno, 0);
+    assert!(client.lookup(ROOT, "file").is_ok());
+    assert_eq!(client.call(opcode::DESTROY, 0, &[]).errno, 0);
+    assert_eq!(client.lookup(ROOT, "file").unwrap_err(), EIO);
+}
+
+#[test]
+fn extensions_that_lie_about_their_size_are_refused() {
+    let mut rig = rig();
+    let before = rig.paths();
+    let body = with(&MkdirIn { mode: 0o755, umask: 0 }, b"new\0");
+    for (words, count) in
+        [(&[0u32, 32, 1, 0][..], 2u16), (&[u32::MAX, 32, 1, 0], 2), (&[16, 32, 1, 0], 3), (&[16, 32, 1, 0], u16::MAX)]
+    {
+        let extension: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut whole = message(opcode::MKDIR, ROOT, &[&body[..], &extension].concat());
+        let (header, _) = InHeader::mut_from_prefix(&mut whole).unwrap();
+        header.total_extlen = count;
+        assert_eq!(rig.client.send(&whole, 64, 4096).unwrap().errno, EINVAL);
+    }
+    assert_eq!(rig.paths(), before);
+}
