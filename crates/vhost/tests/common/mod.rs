@@ -206,12 +206,17 @@ pub struct FrontEnd {
 impl FrontEnd {
     /// Negotiates `features` over `stream` and shares the memory, but starts no queue.
     pub fn negotiate(stream: UnixStream, features: u64) -> FrontEnd {
+        Self::negotiate_protocol(stream, features, VhostUserProtocolFeatures::CONFIG)
+    }
+
+    /// The same; of the protocol's features it takes `further` besides those that every device has.
+    pub fn negotiate_protocol(stream: UnixStream, features: u64, further: VhostUserProtocolFeatures) -> FrontEnd {
         let mut control = Frontend::from_stream(stream, 64);
         control.set_owner().unwrap();
         let offered = control.get_features().unwrap();
         assert_eq!(features & !offered, 0, "a needed feature is not offered");
         let protocol = control.get_protocol_features().unwrap();
-        let wanted = VhostUserProtocolFeatures::CONFIG
+        let wanted = further
             | VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
@@ -226,12 +231,17 @@ impl FrontEnd {
 
     /// Negotiates and starts `count` queues of `size` descriptors.
     pub fn start(stream: UnixStream, features: u64, count: u16, size: u16) -> FrontEnd {
-        let mut front_end = FrontEnd::negotiate(stream, features);
+        FrontEnd::negotiate(stream, features).with_queues(count, size)
+    }
+
+    /// Starts `count` queues of `size` descriptors.
+    pub fn with_queues(mut self, count: u16, size: u16) -> FrontEnd {
+        let front_end = &mut self;
         for index in 0..count {
             front_end.queues.push(DriverQueue::new(&front_end.memory, index, size));
             front_end.start_queue(usize::from(index), 0);
         }
-        front_end
+        self
     }
 
     /// Sets up and enables queue `index`, whose next available entry is `base`.
