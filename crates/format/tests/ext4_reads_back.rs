@@ -6,11 +6,12 @@ use std::error::Error;
 use std::sync::Arc;
 
 use common::forest::{forest, grow};
+use common::view::assert_same;
 use common::*;
 use ext4_view::{Ext4, Ext4Read};
 use inarch_block::{BLOCK_SIZE, BlockMap, Run};
 use inarch_format::ext4::{Options, plan};
-use inarch_tree::{DataRange, FileType, InodeId, Timestamp, Tree};
+use inarch_tree::{DataRange, InodeId, Tree};
 use proptest::prelude::*;
 
 /// Serves a block map with [`pattern`] as the content of its files.
@@ -63,39 +64,6 @@ fn expected_content(tree: &Tree, id: InodeId) -> Vec<u8> {
     content
 }
 
-/// Compares a directory and everything below it.
-fn compare(tree: &Tree, fs: &Ext4, dir: InodeId, path: &[u8]) {
-    let mut found: Vec<Vec<u8>> = fs
-        .read_dir(if path.is_empty() { b"/" } else { path })
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().as_ref().to_vec())
-        .filter(|name| name != b"." && name != b".." && !(dir == InodeId::ROOT && name == b"lost+found"))
-        .collect();
-    found.sort();
-    let names: Vec<Vec<u8>> = tree.entries(dir).map(|entry| entry.name.to_vec()).collect();
-    assert_eq!(found, names);
-    for entry in tree.entries(dir) {
-        let inode = tree.inode(entry.inode);
-        let path = [path, b"/", entry.name].concat();
-        let metadata = fs.symlink_metadata(path.as_slice()).unwrap();
-        assert_eq!(u32::from(metadata.mode()), inode.mode() & 0o7777);
-        assert_eq!((metadata.uid(), metadata.gid()), (inode.uid(), inode.gid()));
-        let mtime = metadata.modified();
-        assert_eq!(Timestamp { seconds: mtime.seconds(), nanoseconds: mtime.nanoseconds() }, inode.mtime());
-        match inode.file_type() {
-            FileType::Regular => {
-                assert_eq!(metadata.len(), inode.size());
-                assert!(fs.read(path.as_slice()).unwrap() == expected_content(tree, entry.inode), "content differs");
-            }
-            FileType::Directory => compare(tree, fs, entry.inode, &path),
-            FileType::Symlink => {
-                assert_eq!(fs.read_link(path.as_slice()).unwrap().as_ref(), tree.symlink_target(entry.inode));
-            }
-            _ => {}
-        }
-    }
-}
-
 fn rendered(map: &BlockMap) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut block = [0; BLOCK_SIZE];
@@ -123,7 +91,7 @@ proptest! {
         dump(&planned.map, &scratch.path("image"), fill_pattern);
         assert_clean(&scratch.path("image"));
         let fs = Ext4::load(Box::new(Device(Arc::new(planned.map)))).unwrap();
-        compare(&tree, &fs, InodeId::ROOT, b"");
+        assert_same(&tree, &fs, &|id| expected_content(&tree, id));
     }
 }
 
@@ -136,5 +104,5 @@ fn names_and_content_of_a_hashed_directory() {
     let tree = Arc::new(b.finish().unwrap());
     let planned = plan(tree.clone(), &small()).unwrap();
     let fs = Ext4::load(Box::new(Device(Arc::new(planned.map)))).unwrap();
-    compare(&tree, &fs, InodeId::ROOT, b"");
+    assert_same(&tree, &fs, &|id| expected_content(&tree, id));
 }

@@ -6,6 +6,7 @@ pub mod compare;
 pub mod forest;
 pub mod mount;
 pub mod odd;
+pub mod view;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -5,12 +5,14 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use ext4_view::Ext4;
 use inarch_block::{BackingFile, Content, HostFiles, read_content};
 use inarch_format::ext4::{Ext4Image, LostAndFound, ReadOptions, open_image};
 use inarch_tree::scan::{ScanOptions, scan};
 use inarch_tree::{DataRange, FileType, InodeId, Tree};
 
 use crate::common::mount::Mount;
+use crate::common::view;
 
 /// Opens an image, `lost+found` and all.
 pub fn open(image: &Path) -> Ext4Image {
@@ -29,6 +31,18 @@ pub fn assert_as_mounted(image: &Path, options: &str) -> Vec<String> {
     assert_numbers(&ours, &theirs);
     drop(files);
     ours.opened.notes
+}
+
+/// Compares what we read of an image with what the crate ext4-view does.
+pub fn assert_as_viewed(image: &Path) {
+    let Ext4Image { opened, .. } = open(image);
+    let fs = Ext4::load(Box::new(std::fs::read(image).unwrap())).unwrap();
+    let content = |id| {
+        let mut bytes = vec![0; opened.tree.inode(id).size() as usize];
+        read_content(&*opened.content, id, 0, &mut bytes).unwrap();
+        bytes
+    };
+    view::assert_same(&opened.tree, &fs, &content);
 }
 
 /// Every inode has the number that the kernel gives it.
