@@ -1,5 +1,7 @@
 //! `Treaddir`.
 
+use std::cell::Cell;
+
 use inarch_vfs::{DirectoryEntry, DirectorySink};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -18,7 +20,7 @@ struct Entries<'o> {
     out: &'o mut [u8],
     used: usize,
     /// Whether there was one that did not fit.
-    full: bool,
+    full: Cell<bool>,
 }
 
 impl DirectorySink for Entries<'_> {
@@ -27,13 +29,15 @@ impl DirectorySink for Entries<'_> {
     }
 
     fn has_room(&self, name: usize) -> bool {
-        self.out.len() - self.used >= ENTRY + name
+        let has_room = self.out.len() - self.used >= ENTRY + name;
+        self.full.set(!has_room);
+        has_room
     }
 
     fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
         let length = ENTRY + entry.name.len();
         let Some(out) = self.out.get_mut(self.used..).and_then(|rest| rest.get_mut(..length)) else {
-            self.full = true;
+            self.full.set(true);
             return false;
         };
         let qid = attributes::qid_of(entry.inode, entry.mode);
@@ -67,11 +71,12 @@ impl Session<'_> {
         let Some(Use::Directory(directory)) = fid.usage.as_deref() else {
             return Err(if fid.usage.is_some() && !fid.place.is_directory() { Errno::NOTDIR } else { Errno::BADF });
         };
-        let mut entries = Entries { out: out.data(count.min(self.most_data()) as usize), used: 0, full: false };
+        let mut entries =
+            Entries { out: out.data(count.min(self.most_data()) as usize), used: 0, full: Cell::new(false) };
         call.context(fid.uid, group_of(fid.uid), |context| {
             self.file_system().read_directory(context, directory.place.node, directory.handle(), offset, &mut entries)
         })?;
-        let (used, full) = (entries.used, entries.full);
+        let (used, full) = (entries.used, entries.full.get());
         if used == 0 && full {
             return Err(Errno::INVAL);
         }
