@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use inarch_jobs::mount::{Changes, MountRequest, mount};
+use inarch_jobs::mount::{Changes, MountRequest, MountWrites, mount};
 use inarch_jobs::source::Source;
 
 use crate::source::SRC_HELP;
@@ -14,7 +14,8 @@ use crate::source::SRC_HELP;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  inarch mount ~/src /mnt --ro &
+  inarch mount ~/src /mnt --ephemeral &
+  inarch mount image.tar.zst /mnt --overlay ~/changes &
   inarch mount ~/src ~/build --changes guest &
 
 It is mounted until SIGTERM, SIGINT or umount; as a user it takes fusermount3 (Debian's package fuse3).")]
@@ -28,8 +29,20 @@ pub struct MountArguments {
     pub point: PathBuf,
 
     /// Refuse every change
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["overlay", "ephemeral"])]
     pub ro: bool,
+
+    /// Keep what is written in DIR, as the upper layer of an overlayfs, and leave SRC as it is
+    #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
+    pub overlay: Option<PathBuf>,
+
+    /// Throw away what is written, and leave SRC as it is
+    #[arg(long)]
+    pub ephemeral: bool,
+
+    /// Where thrown-away writes are kept meanwhile
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub overlay_dir: PathBuf,
 
     /// Who may change SRC meanwhile: guest (programs in the mount alone: they keep what they know), host (everybody:
     /// what they know is at most a second old), none (nobody: read-only, all is kept)
@@ -60,7 +73,13 @@ impl From<ChangesArgument> for Changes {
 
 /// Mounts, and serves until told to stop.
 pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
-    let MountArguments { source, point, ro, changes } = arguments;
-    mount(&MountRequest { source: Source::parse(&source)?, point, changes: changes.into(), read_only: ro })?;
+    let MountArguments { source, point, ro, overlay, ephemeral, overlay_dir, changes } = arguments;
+    let writes = match overlay {
+        Some(directory) => MountWrites::Kept(directory),
+        None if ephemeral => MountWrites::ThrownAway(overlay_dir),
+        None if ro => MountWrites::Refused,
+        None => MountWrites::Through,
+    };
+    mount(&MountRequest { source: Source::parse(&source)?, point, changes: changes.into(), writes })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,18 +1,20 @@
 //! `mount`: a tree as files on this host, without root where fusermount3 is installed.
 //!
 //! 1. The source becomes a layer of [`inarch_vfs`]: a directory of this host, live, or the tree of an archive or image.
+//!    What is not to change it is kept in an upper layer over that.
 //! 2. It is mounted, and a guard started that takes the mount away however this process ends.
 //! 3. Threads execute the kernel's requests until somebody unmounts it, or SIGINT or SIGTERM comes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
+use std::{fs, io, thread};
 
 use inarch_fuse::mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, Session, SessionOptions};
 use inarch_tree::select::Selection;
 pub use inarch_vfs::Changes;
-use inarch_vfs::{FileSystem, HostDirectory, HostOptions, TreeFiles};
+use inarch_vfs::{Context, FileSystem, HostDirectory, HostOptions, NodeId, Overlay, SetAttributes, TreeFiles};
+use tempfile::TempDir;
 
 use crate::JobError;
 use crate::notes::{say, shown};
@@ -34,8 +36,21 @@ pub struct MountRequest {
     pub point: PathBuf,
     /// Who may change the source while it is mounted.
     pub changes: Changes,
-    /// Refuse what would change it.
-    pub read_only: bool,
+    /// What becomes of what is written in the mount.
+    pub writes: MountWrites,
+}
+
+/// What becomes of what is written in a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountWrites {
+    /// It changes the source, which must be a directory.
+    Through,
+    /// Nothing can be written.
+    Refused,
+    /// It is kept in this directory, as overlayfs's upper layer, for the next time.
+    Kept(PathBuf),
+    /// It is gone at the end; meanwhile it is in a directory of its own in this one.
+    ThrownAway(PathBuf),
 }
 
 impl MountRequest {
@@ -43,7 +58,9 @@ impl MountRequest {
     fn effective(&self) -> MountRequest {
         let is_directory = matches!(self.source, Source::Directory(_));
         let changes = if is_directory { self.changes } else { Changes::None };
-        MountRequest { changes, read_only: self.read_only || changes == Changes::None, ..self.clone() }
+        let refused = self.writes == MountWrites::Through && changes == Changes::None;
+        let writes = if refused { MountWrites::Refused } else { self.writes.clone() };
+        MountRequest { changes, writes, ..self.clone() }
     }
 }
 
@@ -54,10 +71,12 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     check_point(&request.source, &point)?;
     raise_descriptor_limit();
     let request = &request.effective();
-    let (layer, notes) = layer(request)?;
+    let (lower, notes) = lower(request)?;
     notes.iter().for_each(say);
+    // Dropped when nobody writes any more.
+    let (layer, _upper) = Upper::over(lower, &request.writes)?;
     let stop = stop_on_signals()?;
-    let (mount, device) = Mount::new(&point, request.read_only)?;
+    let (mount, device) = Mount::new(&point, request.writes == MountWrites::Refused)?;
     let mut guard = Guard::of_mount(&mount, false)?;
     let session = Session::new(device, layer, session_options(request.changes));
     let at_end = stop.clone();
@@ -93,21 +112,72 @@ fn check_point(source: &Source, point: &Path) -> Result<(), JobError> {
     Ok(())
 }
 
-/// What the requests are executed by, and what else the user should know, a line each.
-fn layer(request: &MountRequest) -> Result<(Arc<dyn FileSystem>, Vec<String>), JobError> {
+/// The source, and what else the user should know, a line each.
+fn lower(request: &MountRequest) -> Result<(Arc<dyn FileSystem>, Vec<String>), JobError> {
     let Source::Directory(path) = &request.source else {
         let opened = source::open(&request.source, &Selection::default())?;
         return Ok((Arc::new(TreeFiles::new(opened.tree, opened.content)), opened.notes));
     };
     let options = HostOptions {
         changes: request.changes,
-        read_only: request.read_only,
+        read_only: request.writes != MountWrites::Through,
         host_files_from: PASSTHROUGH_FROM,
         ..HostOptions::default()
     };
-    let layer = HostDirectory::new(path, options);
-    let layer = layer.map_err(|error| JobError::path(&error.path, "cannot open it", error.error))?;
-    Ok((Arc::new(layer), Vec::new()))
+    Ok((Arc::new(host_directory(path, options)?), Vec::new()))
+}
+
+fn host_directory(path: &Path, options: HostOptions) -> Result<HostDirectory, JobError> {
+    HostDirectory::new(path, options).map_err(|error| JobError::path(&error.path, "cannot open it", error.error))
+}
+
+/// What is written over a source that stays as it is.
+enum Upper {
+    /// There is no such thing.
+    None,
+    /// Somewhere for good.
+    Kept,
+    /// In a directory that goes with this.
+    ThrownAway(#[expect(dead_code, reason = "it is there to be dropped")] TempDir),
+}
+
+impl Upper {
+    /// The layer that requests are executed by: `lower`, or something over it.
+    fn over(lower: Arc<dyn FileSystem>, writes: &MountWrites) -> Result<(Arc<dyn FileSystem>, Upper), JobError> {
+        let (path, upper) = match writes {
+            MountWrites::Through | MountWrites::Refused => return Ok((lower, Upper::None)),
+            MountWrites::Kept(path) => (path.clone(), Upper::Kept),
+            MountWrites::ThrownAway(within) => {
+                let directory = tempfile::Builder::new().prefix("inarch-mount-").tempdir_in(within);
+                let directory = directory.map_err(|error| JobError::path(within, "cannot keep writes there", error))?;
+                (directory.path().join("upper"), Upper::ThrownAway(directory))
+            }
+        };
+        let fail = |error| JobError::path(&path, "cannot keep writes there", error);
+        let is_new = match fs::create_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            made => made.map(|()| true).map_err(fail)?,
+        };
+        let options = HostOptions { changes: Changes::Guest, ..HostOptions::default() };
+        let layer = host_directory(&path, options)?;
+        if is_new {
+            copy_root(&*lower, &layer).map_err(|errno| fail(errno.into()))?;
+        }
+        let as_root = rustix::process::geteuid().is_root();
+        let overlay = Overlay::new(lower, Arc::new(layer), as_root).map_err(|errno| fail(errno.into()))?;
+        Ok((Arc::new(overlay), upper))
+    }
+}
+
+/// Gives a new upper layer's root the attributes of the one that it covers.
+fn copy_root(lower: &dyn FileSystem, upper: &dyn FileSystem) -> Result<(), rustix::io::Errno> {
+    let context = Context::SERVER;
+    let root = lower.attributes(&context, NodeId::ROOT, None)?;
+    let owner = SetAttributes { uid: Some(root.uid), gid: Some(root.gid), ..SetAttributes::default() };
+    // A user's own layer is the user's.
+    let _ = upper.set_attributes(&context, NodeId::ROOT, None, &owner);
+    let mode = SetAttributes { mode: Some(root.mode & 0o7777), ..SetAttributes::default() };
+    upper.set_attributes(&context, NodeId::ROOT, None, &mode).map(drop)
 }
 
 fn session_options(changes: Changes) -> SessionOptions {
@@ -134,7 +204,12 @@ fn raise_descriptor_limit() {
 
 /// What is mounted, and what keeps requests within it.
 fn introduction(request: &MountRequest, point: &Path) -> String {
-    let access = if request.read_only { "read-only" } else { "changes are made in it" };
+    let access = match &request.writes {
+        MountWrites::Through => "writes change it".to_owned(),
+        MountWrites::Refused => "read-only".to_owned(),
+        MountWrites::Kept(path) => format!("writes are kept in {}", shown(path)),
+        MountWrites::ThrownAway(_) => "writes are thrown away at the end".to_owned(),
+    };
     let changes = match request.changes {
         Changes::Guest => "nobody else changes it",
         Changes::Host => "changes made elsewhere are seen within a second",

@@ -13,6 +13,8 @@ mod file_system;
 mod host;
 mod name;
 mod node;
+mod overlay;
+mod slab;
 mod tree_files;
 
 pub use file_system::{DirectorySink, FileSystem};
@@ -22,4 +24,5 @@ pub use node::{
     Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId, Opened,
     SetAttributes, SetTime, Statistics, WriteKind,
 };
+pub use overlay::Overlay;
 pub use tree_files::TreeFiles;

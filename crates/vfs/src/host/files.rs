@@ -12,9 +12,9 @@ use vm_memory::VolatileSlice;
 use super::attributes::{found, stat};
 use super::caller::make_as;
 use super::directories::Stream;
-use super::slab::Slab;
 use super::system_calls;
 use super::{Changes, HostDirectory, read, write};
+use crate::slab::Slab;
 use crate::{Context, Entry, HandleId, LockOwner, NewNode, NodeId, Opened, WriteKind, check_name};
 
 /// Something that is open.

@@ -25,7 +25,6 @@ mod kept;
 mod locks;
 mod names;
 mod reach;
-mod slab;
 mod system_calls;
 mod table;
 #[cfg(test)]

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 
 use super::handle::FileHandle;
 use super::kept::{Evicted, Kept};
-use super::slab::Slab;
 use crate::NodeId;
+use crate::slab::Slab;
 
 /// The root's place in the table.
 const ROOT: u32 = 0;

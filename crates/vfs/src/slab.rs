@@ -14,6 +14,12 @@ struct Place<T> {
     value: Option<T>,
 }
 
+impl<T> Default for Slab<T> {
+    fn default() -> Slab<T> {
+        Slab::new()
+    }
+}
+
 /// Most values in a table.
 const MAX: usize = u32::MAX as usize - 1;
 

@@ -1,0 +1,204 @@
+//! Directories as they are read: the names of both layers, less what whiteouts cover.
+//!
+//! A name's offset is its hash, so that it is the same whenever the list is made again, and whatever else is added
+//! and removed: no list has to be kept for as long as a directory is open.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{Overlay, hold, is_whiteout};
+use crate::{Context, DirectoryEntry, DirectorySink, NodeId};
+
+/// Lists that are kept for their readers' next request, at most.
+const MAX_LISTINGS: usize = 32;
+
+const ME: Context<'static> = Context::SERVER;
+
+/// A name in a directory.
+#[derive(Debug)]
+pub(super) struct Name {
+    /// Where it comes among the others: at least 2 but for `.` and `..`, which are 0 and 1.
+    offset: u64,
+    inode: u64,
+    mode: u32,
+    pub name: Box<[u8]>,
+}
+
+/// Lists by directory; the number counts uses.
+#[derive(Debug, Default)]
+pub(super) struct Listings {
+    listings: HashMap<NodeId, (u64, Arc<Vec<Name>>)>,
+    now: u64,
+}
+
+/// A name, its inode number and its type, as a layer has them.
+type Listed = (Box<[u8]>, u64, u32);
+
+/// Takes all that a layer has.
+#[derive(Default)]
+struct All {
+    names: Vec<Listed>,
+    next: u64,
+    last: usize,
+}
+
+impl DirectorySink for All {
+    fn wants_entries(&self) -> bool {
+        false
+    }
+
+    fn has_room(&self, _: usize) -> bool {
+        true
+    }
+
+    fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
+        self.names.push((entry.name.into(), entry.inode, entry.mode));
+        self.next = entry.next;
+        true
+    }
+}
+
+impl Overlay {
+    pub(super) fn list(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        offset: u64,
+        sink: &mut dyn DirectorySink,
+    ) -> Result<(), Errno> {
+        let names = self.listing(node, offset == 0)?;
+        let from = names.partition_point(|name| name.offset < offset);
+        for name in names.get(from..).unwrap_or_default() {
+            if !sink.has_room(name.name.len()) {
+                break;
+            }
+            let is_dots = name.offset < 2;
+            let entry = if is_dots || !sink.wants_entries() {
+                None
+            } else {
+                match self.look_up(context, node, &name.name) {
+                    // Gone since the list was made.
+                    Err(Errno::NOENT) => continue,
+                    found => found.ok(),
+                }
+            };
+            let inode = entry.map_or(name.inode, |entry| entry.attributes.inode);
+            let told = DirectoryEntry { inode, next: name.offset + 1, mode: name.mode, name: &name.name, entry };
+            if !sink.push(&told) {
+                if let Some(entry) = entry {
+                    let gone = hold(&self.table).forget(entry.node, 1);
+                    self.give_back(gone);
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was made of a directory's names is no longer true.
+    pub(super) fn changed(&self, node: NodeId) {
+        hold(&self.listings).listings.remove(&node);
+    }
+
+    fn listing(&self, node: NodeId, from_start: bool) -> Result<Arc<Vec<Name>>, Errno> {
+        if !from_start {
+            let mut listings = hold(&self.listings);
+            listings.now += 1;
+            let now = listings.now;
+            if let Some((used, names)) = listings.listings.get_mut(&node) {
+                *used = now;
+                return Ok(names.clone());
+            }
+        }
+        let layers = self.layers(node)?;
+        if !layers.is_directory {
+            return Err(Errno::NOTDIR);
+        }
+        let names = Arc::new(self.names_in(layers.upper, layers.lower)?);
+        let mut listings = hold(&self.listings);
+        listings.now += 1;
+        let now = listings.now;
+        listings.listings.insert(node, (now, names.clone()));
+        if listings.listings.len() > MAX_LISTINGS {
+            let oldest = listings.listings.iter().min_by_key(|(_, (used, _))| *used).map(|(node, _)| *node);
+            oldest.map(|oldest| listings.listings.remove(&oldest));
+        }
+        Ok(names)
+    }
+
+    /// The names of a directory that is in these layers.
+    pub(super) fn names_in(&self, upper: Option<NodeId>, lower: Option<NodeId>) -> Result<Vec<Name>, Errno> {
+        let mut names: HashMap<Box<[u8]>, Option<(u64, u32)>> = HashMap::new();
+        if let Some(upper) = upper {
+            for (name, inode, mode) in read_all(&*self.upper, upper)? {
+                let covered = mode == libc::S_IFCHR && self.is_whiteout_at(upper, &name);
+                names.insert(name, (!covered).then_some((inode, mode)));
+            }
+        }
+        if let Some(lower) = lower {
+            for (name, inode, mode) in read_all(&*self.lower, lower)? {
+                names.entry(name).or_insert(Some((inode, mode)));
+            }
+        }
+        let named = names.into_iter().filter_map(|(name, there)| {
+            let (inode, mode) = there?;
+            Some(Name { offset: offset_of(&name), inode, mode, name })
+        });
+        let mut named: Vec<Name> = named.collect();
+        named.sort_unstable_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
+        Ok(named)
+    }
+
+    /// The names that a directory of the upper layer covers.
+    pub(super) fn whiteouts_in(&self, upper: NodeId) -> Result<Vec<Box<[u8]>>, Errno> {
+        let all = read_all(&*self.upper, upper)?;
+        let devices = all.into_iter().filter(|(_, _, mode)| *mode == libc::S_IFCHR).map(|(name, ..)| name);
+        Ok(devices.filter(|name| self.is_whiteout_at(upper, name)).collect())
+    }
+
+    fn is_whiteout_at(&self, upper: NodeId, name: &[u8]) -> bool {
+        let Ok(entry) = self.upper.lookup(&ME, upper, name) else { return false };
+        self.upper.forget(entry.node, 1);
+        is_whiteout(&entry.attributes)
+    }
+}
+
+/// All entries of a layer's directory.
+fn read_all(layer: &dyn crate::FileSystem, node: NodeId) -> Result<Vec<Listed>, Errno> {
+    let handle = match layer.open_directory(&ME, node) {
+        Ok(opened) => Some(opened.handle),
+        Err(Errno::NOSYS) => None,
+        Err(errno) => return Err(errno),
+    };
+    let mut all = All::default();
+    let read = loop {
+        all.last = all.names.len();
+        let offset = all.next;
+        match layer.read_directory(&ME, node, handle.unwrap_or_default(), offset, &mut all) {
+            Ok(()) if all.names.len() == all.last => break Ok(()),
+            Ok(()) => {}
+            Err(errno) => break Err(errno),
+        }
+    };
+    if let Some(handle) = handle {
+        layer.release_directory(node, handle);
+    }
+    read.map(|()| all.names)
+}
+
+/// A name's place among all others: FNV-1a, in 62 bits. Two names of one directory have the same one in a million
+/// directories of a million names.
+fn offset_of(name: &[u8]) -> u64 {
+    match name {
+        b"." => 0,
+        b".." => 1,
+        _ => {
+            let hash = name.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            (hash >> 2).max(2)
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! A file system over another one: what is below stays as it is, what is changed is kept above.
+//!
+//! The upper layer is a directory as the kernel's own overlayfs has it (Linux's Documentation/filesystems/overlayfs.rst), so
+//! that either can go on where the other stopped: a name that is gone is a character device 0:0 (a *whiteout*), and a
+//! directory that hides the one below has the extended attribute `trusted.overlay.opaque` (`user.overlay.opaque`
+//! where the server is not root).
+//!
+//! 1. A name is looked up above, then below. Directories of one name are merged ([`listing`]).
+//! 2. What is to be changed is brought up first, whole, in one step ([`copy_up`]); then the upper layer changes it.
+//! 3. What is removed or renamed and also lies below is covered by a whiteout ([`names`]).
+//!
+//! As in overlayfs, a directory that lies below cannot be renamed (`EXDEV`, on which programs copy it), and a file that is
+//! brought up parts from its other hard links.
+
+mod copy_up;
+mod files;
+mod listing;
+mod names;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use vm_memory::VolatileSlice;
+
+use crate::{
+    Attributes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, SetAttributes,
+    Statistics, WriteKind,
+};
+use table::{Layers, Table};
+
+/// The names of overlayfs's own extended attributes, as root and as a user keep them.
+const OWN_XATTRS: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
+
+/// See the module's text.
+pub struct Overlay {
+    lower: Arc<dyn FileSystem>,
+    upper: Arc<dyn FileSystem>,
+    /// The attribute that makes a directory hide the one below.
+    opaque: &'static [u8],
+    /// Never held while a layer is asked.
+    table: Mutex<Table>,
+    /// Held while something is brought up, made, removed or renamed.
+    changing: Mutex<()>,
+    open: Mutex<files::OpenFiles>,
+    listings: Mutex<listing::Listings>,
+}
+
+impl Overlay {
+    /// `upper` over `lower`. With `as_root` whiteouts are marked as root's overlayfs does.
+    ///
+    /// # Errors
+    /// Those of reading the roots' attributes.
+    pub fn new(lower: Arc<dyn FileSystem>, upper: Arc<dyn FileSystem>, as_root: bool) -> Result<Overlay, Errno> {
+        let inode = lower.attributes(&Context::SERVER, NodeId::ROOT, None)?.inode;
+        upper.attributes(&Context::SERVER, NodeId::ROOT, None)?;
+        Ok(Overlay {
+            lower,
+            upper,
+            opaque: if as_root { b"trusted.overlay.opaque" } else { b"user.overlay.opaque" },
+            table: Mutex::new(Table::new(inode)),
+            changing: Mutex::default(),
+            open: Mutex::default(),
+            listings: Mutex::default(),
+        })
+    }
+
+    fn layers(&self, node: NodeId) -> Result<Layers, Errno> {
+        hold(&self.table).layers(node)
+    }
+
+    /// Attributes as a client sees them.
+    fn shown(&self, layers: &Layers, attributes: Attributes) -> Attributes {
+        let merged = layers.is_directory && layers.lower.is_some() && layers.upper.is_some();
+        // Nobody has counted the directories in both: 1 says so, to find(1) too.
+        let links = if merged { 1 } else { attributes.links };
+        Attributes { inode: layers.inode, links, ..attributes }
+    }
+
+    fn get_attributes(&self, context: &Context<'_>, node: NodeId) -> Result<Attributes, Errno> {
+        let layers = self.layers(node)?;
+        let attributes = match (layers.upper, layers.lower) {
+            (Some(upper), _) => self.upper.attributes(context, upper, None)?,
+            (None, Some(lower)) => self.lower.attributes(context, lower, None)?,
+            (None, None) => return Err(Errno::STALE),
+        };
+        Ok(self.shown(&layers, attributes))
+    }
+
+    fn read_from<T>(
+        &self,
+        node: NodeId,
+        read: impl FnOnce(&dyn FileSystem, NodeId) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let layers = self.layers(node)?;
+        match (layers.upper, layers.lower) {
+            (Some(upper), _) => read(&*self.upper, upper),
+            (None, Some(lower)) => read(&*self.lower, lower),
+            (None, None) => Err(Errno::STALE),
+        }
+    }
+
+    fn give_back(&self, layers: Vec<Layers>) {
+        for layers in layers {
+            if let Some(lower) = layers.lower {
+                self.lower.forget(lower, 1);
+            }
+            if let Some(upper) = layers.upper {
+                self.upper.forget(upper, 1);
+            }
+        }
+    }
+}
+
+/// Locks are held for bookkeeping only, which a panic elsewhere leaves as it was.
+fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether an extended attribute is the overlay's own, and nobody's business.
+fn is_own(name: &[u8]) -> bool {
+    OWN_XATTRS.iter().any(|own| name.starts_with(own))
+}
+
+/// Whether this is how a name that is gone is kept.
+fn is_whiteout(attributes: &Attributes) -> bool {
+    attributes.mode & libc::S_IFMT == libc::S_IFCHR && attributes.device == 0
+}
+
+impl FileSystem for Overlay {
+    fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        self.look_up(context, parent, name)
+    }
+
+    fn absence_valid(&self, parent: NodeId) -> Duration {
+        let Ok(layers) = self.layers(parent) else { return Duration::ZERO };
+        let lower = layers.lower.map_or(Duration::MAX, |lower| self.lower.absence_valid(lower));
+        let upper = layers.upper.map_or(Duration::MAX, |upper| self.upper.absence_valid(upper));
+        lower.min(upper)
+    }
+
+    fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
+        let parent = hold(&self.table).parent(node)?;
+        let attributes = self.get_attributes(context, parent)?;
+        hold(&self.table).count_lookup(parent)?;
+        Ok(Entry { node: parent, generation: 0, attributes, valid: attributes.valid })
+    }
+
+    fn forget(&self, node: NodeId, lookups: u64) {
+        let gone = hold(&self.table).forget(node, lookups);
+        self.give_back(gone);
+    }
+
+    fn disconnected(&self) {
+        *hold(&self.open) = files::OpenFiles::default();
+        *hold(&self.listings) = listing::Listings::default();
+        hold(&self.table).clear();
+        self.lower.disconnected();
+        self.upper.disconnected();
+    }
+
+    fn attributes(&self, context: &Context<'_>, node: NodeId, _: Option<HandleId>) -> Result<Attributes, Errno> {
+        self.get_attributes(context, node)
+    }
+
+    fn set_attributes(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        _: Option<HandleId>,
+        set: &SetAttributes,
+    ) -> Result<Attributes, Errno> {
+        // What is cut off need not be copied.
+        let upper = self.bring_up(node, set.size.unwrap_or(u64::MAX))?;
+        let attributes = self.upper.set_attributes(context, upper, None, set)?;
+        Ok(self.shown(&self.layers(node)?, attributes))
+    }
+
+    fn read_link(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
+        self.read_from(node, |layer, node| layer.read_link(context, node))
+    }
+
+    fn make_node(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode) -> Result<Entry, Errno> {
+        // It would be taken for a name that is gone.
+        if new.mode & libc::S_IFMT == libc::S_IFCHR && new.device == 0 {
+            return Err(Errno::PERM);
+        }
+        self.make(context, parent, name, |upper| self.upper.make_node(context, upper, name, new))
+    }
+
+    fn make_directory(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        new: &NewNode,
+    ) -> Result<Entry, Errno> {
+        self.make(context, parent, name, |upper| self.upper.make_directory(context, upper, name, new))
+    }
+
+    fn make_symlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
+        self.make(context, parent, name, |upper| self.upper.make_symlink(context, upper, name, target))
+    }
+
+    fn link(&self, context: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        let source = self.bring_up(node, u64::MAX)?;
+        self.make(context, parent, name, |upper| self.upper.link(context, source, upper, name))
+    }
+
+    fn unlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.remove(context, parent, name, false)
+    }
+
+    fn remove_directory(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.remove(context, parent, name, true)
+    }
+
+    fn rename(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
+        self.move_name(context, (parent, name), (new_parent, new_name), flags)
+    }
+
+    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+        self.open_file(context, node, flags)
+    }
+
+    fn create(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        new: &NewNode,
+        flags: u32,
+    ) -> Result<(Entry, Opened), Errno> {
+        self.create_file(context, parent, name, new, flags)
+    }
+
+    fn create_unnamed(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        new: &NewNode,
+        flags: u32,
+    ) -> Result<(Entry, Opened), Errno> {
+        self.create_nameless_file(context, parent, new, flags)
+    }
+
+    fn read(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        out: &[VolatileSlice<'_>],
+    ) -> Result<usize, Errno> {
+        let (layer, file, handle) = self.readable(context, node, handle)?;
+        layer.read(context, file, handle, offset, out)
+    }
+
+    fn write(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        data: &[VolatileSlice<'_>],
+        kind: WriteKind,
+    ) -> Result<usize, Errno> {
+        let (file, handle) = self.writable(node, handle)?;
+        self.upper.write(context, file, handle, offset, data, kind)
+    }
+
+    fn copy_range(
+        &self,
+        context: &Context<'_>,
+        from: (NodeId, HandleId, u64),
+        to: (NodeId, HandleId, u64),
+        length: u64,
+    ) -> Result<u64, Errno> {
+        // Between the layers the client copies.
+        let (source, target) = (self.writable(from.0, from.1), self.writable(to.0, to.1)?);
+        let source = source.map_err(|_| Errno::XDEV)?;
+        self.upper.copy_range(context, (source.0, source.1, from.2), (target.0, target.1, to.2), length)
+    }
+
+    fn flush(&self, _: &Context<'_>, _: NodeId, _: HandleId, _: Option<LockOwner>) -> Result<(), Errno> {
+        // A file's locks would stay behind when it is brought up, so that clients keep them themselves.
+        Err(Errno::NOSYS)
+    }
+
+    fn fsync(&self, context: &Context<'_>, node: NodeId, handle: HandleId, data_only: bool) -> Result<(), Errno> {
+        match self.writable(node, handle) {
+            Ok((file, handle)) => self.upper.fsync(context, file, handle, data_only),
+            Err(_) => match self.layers(node)? {
+                Layers { is_directory: true, upper: Some(upper), .. } => {
+                    self.upper.fsync(context, upper, HandleId::default(), data_only)
+                }
+                // Nothing was written.
+                _ => Ok(()),
+            },
+        }
+    }
+
+    fn sync(&self, context: &Context<'_>) -> Result<(), Errno> {
+        self.upper.sync(context)
+    }
+
+    fn fallocate(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        mode: u32,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), Errno> {
+        let (file, handle) = self.writable(node, handle)?;
+        self.upper.fallocate(context, file, handle, mode, offset, length)
+    }
+
+    fn seek(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        whence: u32,
+    ) -> Result<u64, Errno> {
+        let (layer, file, handle) = self.readable(context, node, handle)?;
+        layer.seek(context, file, handle, offset, whence)
+    }
+
+    fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>) {
+        self.close_file(node, handle, owner);
+    }
+
+    fn open_directory(&self, _: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
+        if self.layers(node)?.is_directory { Err(Errno::NOSYS) } else { Err(Errno::NOTDIR) }
+    }
+
+    fn read_directory(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        _: HandleId,
+        offset: u64,
+        sink: &mut dyn DirectorySink,
+    ) -> Result<(), Errno> {
+        self.list(context, node, offset, sink)
+    }
+
+    fn get_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if is_own(name) {
+            return Err(Errno::NODATA);
+        }
+        self.read_from(node, |layer, node| layer.get_xattr(context, node, name))
+    }
+
+    fn list_xattrs(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
+        let names = self.read_from(node, |layer, node| layer.list_xattrs(context, node))?;
+        let others = names.split_inclusive(|byte| *byte == 0).filter(|name| !is_own(name));
+        Ok(others.flatten().copied().collect())
+    }
+
+    fn set_xattr(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        kill_set_group_id: bool,
+    ) -> Result<(), Errno> {
+        if is_own(name) {
+            return Err(Errno::PERM);
+        }
+        let upper = self.bring_up(node, u64::MAX)?;
+        self.upper.set_xattr(context, upper, name, value, flags, kill_set_group_id)
+    }
+
+    fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
+        // Not for the want of it should a file be brought up.
+        self.get_xattr(context, node, name)?;
+        let upper = self.bring_up(node, u64::MAX)?;
+        self.upper.remove_xattr(context, upper, name)
+    }
+
+    fn statistics(&self, context: &Context<'_>, _: NodeId) -> Result<Statistics, Errno> {
+        self.upper.statistics(context, NodeId::ROOT)
+    }
+
+    fn host_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<std::os::fd::OwnedFd>> {
+        // Never one of the lower layer: who opens the node for writing later would write to it.
+        let (file, handle) = self.writable(node, handle).ok()?;
+        self.upper.host_file(file, handle)
+    }
+
+    fn interrupted(&self) {
+        self.lower.interrupted();
+        self.upper.interrupted();
+    }
+}

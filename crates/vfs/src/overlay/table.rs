@@ -1,0 +1,253 @@
+//! The nodes of the overlay: which node of each layer is behind them, and where they are.
+
+use std::collections::HashMap;
+
+use rustix::io::Errno;
+
+use crate::NodeId;
+use crate::slab::Slab;
+
+/// Set in the inode numbers of what was made above, so that they differ from those below.
+const MADE_ABOVE: u64 = 1 << 62;
+
+/// What is behind a node. The overlay has one lookup of each.
+#[derive(Clone, Copy, Debug)]
+pub struct Layers {
+    pub lower: Option<NodeId>,
+    pub upper: Option<NodeId>,
+    pub is_directory: bool,
+    /// The number that stat(2) shows: stays the same when it is brought up.
+    pub inode: u64,
+}
+
+#[derive(Debug)]
+struct Node {
+    layers: Layers,
+    lookups: u64,
+    /// Nodes that lie in it.
+    children: u64,
+    /// Its directory and its name there; without, its name is gone.
+    place: Option<(u32, Box<[u8]>)>,
+}
+
+/// All nodes that a client knows.
+#[derive(Debug)]
+pub struct Table {
+    nodes: Slab<Node>,
+    by_upper: HashMap<NodeId, u32>,
+    by_place: HashMap<(u32, Box<[u8]>), u32>,
+}
+
+impl Table {
+    /// Of the root, which lies in both layers.
+    pub fn new(inode: u64) -> Table {
+        let mut table = Table { nodes: Slab::new(), by_upper: HashMap::new(), by_place: HashMap::new() };
+        let root = Some(NodeId::ROOT);
+        let layers = Layers { lower: root, upper: root, is_directory: true, inode };
+        table.nodes.insert(Node { layers, lookups: 1, children: 0, place: None });
+        table
+    }
+
+    fn get(&self, node: NodeId) -> Result<&Node, Errno> {
+        self.nodes.place(node.0).and_then(|index| self.nodes.get(index)).ok_or(Errno::STALE)
+    }
+
+    fn index(&self, node: NodeId) -> Result<u32, Errno> {
+        self.nodes.place(node.0).ok_or(Errno::STALE)
+    }
+
+    /// What is behind a node.
+    pub fn layers(&self, node: NodeId) -> Result<Layers, Errno> {
+        Ok(self.get(node)?.layers)
+    }
+
+    /// The directory that a node is in; the root is in itself.
+    pub fn parent(&self, node: NodeId) -> Result<NodeId, Errno> {
+        if node == NodeId::ROOT {
+            return Ok(node);
+        }
+        let place = self.get(node)?.place.as_ref().ok_or(Errno::NOENT)?;
+        Ok(NodeId(self.nodes.number(place.0)))
+    }
+
+    /// Where a node is: its directory, and its name.
+    pub fn place(&self, node: NodeId) -> Result<(NodeId, Box<[u8]>), Errno> {
+        let (parent, name) = self.get(node)?.place.as_ref().ok_or(Errno::STALE)?;
+        Ok((NodeId(self.nodes.number(*parent)), name.clone()))
+    }
+
+    /// Counts a further lookup of a node.
+    pub fn count_lookup(&mut self, node: NodeId) -> Result<(), Errno> {
+        let index = self.index(node)?;
+        self.nodes.get_mut(index).ok_or(Errno::STALE)?.lookups += 1;
+        Ok(())
+    }
+
+    /// Counts a lookup of what was found in the layers at a place. Gives its node, what of the layers' lookups is to be
+    /// given back, because the node has them already, and nodes that are gone for it.
+    pub fn found(
+        &mut self,
+        place: Option<(NodeId, &[u8])>,
+        found: Layers,
+    ) -> Result<(NodeId, Layers, Vec<Layers>), Errno> {
+        let place = place.map(|(parent, name)| Ok((self.index(parent)?, name))).transpose()?;
+        let known = match (found.upper, place) {
+            (Some(upper), _) => self.by_upper.get(&upper).copied(),
+            (None, Some((parent, name))) => {
+                let at = self.by_place.get(&(parent, name.into())).copied();
+                // What was brought up meanwhile is no longer what lies below, but its name still leads to it.
+                at.filter(|at| self.nodes.get(*at).is_some_and(|node| node.layers.lower == found.lower))
+            }
+            (None, None) => None,
+        };
+        let (index, surplus) = match known {
+            Some(index) => {
+                let node = self.nodes.get_mut(index).ok_or(Errno::STALE)?;
+                node.lookups += 1;
+                // It has one lookup of each layer; of what it lacks it takes the new one.
+                let mut surplus = found;
+                if node.layers.lower.is_none() && node.layers.is_directory {
+                    surplus.lower = None;
+                    node.layers.lower = found.lower;
+                }
+                (index, surplus)
+            }
+            None => {
+                let mut layers = found;
+                if layers.lower.is_none() || !layers.is_directory && layers.upper.is_some() {
+                    layers.inode |= MADE_ABOVE;
+                }
+                let node = Node { layers, lookups: 1, children: 0, place: None };
+                let index = self.nodes.insert(node).ok_or(Errno::NFILE)?;
+                if let Some(upper) = layers.upper {
+                    self.by_upper.insert(upper, index);
+                }
+                (index, Layers { lower: None, upper: None, ..found })
+            }
+        };
+        let mut gone = Vec::new();
+        if let Some((parent, name)) = place {
+            self.set_place(index, parent, name, &mut gone);
+        }
+        Ok((NodeId(self.nodes.number(index)), surplus, gone))
+    }
+
+    /// A node was brought up, and lies above from now on.
+    pub fn set_upper(&mut self, node: NodeId, upper: NodeId) -> Result<(), Errno> {
+        let index = self.index(node)?;
+        self.nodes.get_mut(index).ok_or(Errno::STALE)?.layers.upper = Some(upper);
+        self.by_upper.insert(upper, index);
+        Ok(())
+    }
+
+    /// Takes lookups back; gives what was behind nodes that are gone.
+    pub fn forget(&mut self, node: NodeId, lookups: u64) -> Vec<Layers> {
+        let mut gone = Vec::new();
+        if node == NodeId::ROOT {
+            return gone;
+        }
+        let Ok(index) = self.index(node) else { return gone };
+        if let Some(node) = self.nodes.get_mut(index) {
+            node.lookups = node.lookups.saturating_sub(lookups);
+        }
+        self.collect(index, &mut gone);
+        gone
+    }
+
+    /// Takes all of them back.
+    pub fn clear(&mut self) {
+        let root = self.get(NodeId::ROOT).map_or(0, |root| root.layers.inode);
+        // Numbers that were given are not given again.
+        for index in self.nodes.occupied().into_iter().skip(1) {
+            self.nodes.remove(index);
+        }
+        self.by_upper.clear();
+        self.by_place.clear();
+        if let Some(node) = self.nodes.get_mut(0) {
+            node.children = 0;
+            node.layers.inode = root;
+        }
+    }
+
+    /// A name is gone.
+    pub fn remove_place(&mut self, parent: NodeId, name: &[u8]) -> Vec<Layers> {
+        let mut gone = Vec::new();
+        if let Ok(parent) = self.index(parent)
+            && let Some(index) = self.by_place.get(&(parent, name.into())).copied()
+        {
+            self.unset_place(index, &mut gone);
+        }
+        gone
+    }
+
+    /// A name became another one, and what had that is gone, or has the first one now.
+    pub fn rename(&mut self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), exchange: bool) -> Vec<Layers> {
+        let mut gone = Vec::new();
+        let (Ok(source), Ok(target)) = (self.index(from.0), self.index(to.0)) else { return gone };
+        let moved = self.by_place.get(&(source, from.1.into())).copied();
+        let other = self.by_place.get(&(target, to.1.into())).copied();
+        if moved.is_some() && moved == other {
+            return gone;
+        }
+        for index in [moved, other].into_iter().flatten() {
+            self.unset_place(index, &mut gone);
+        }
+        if let Some(index) = moved {
+            self.set_place(index, target, to.1, &mut gone);
+        }
+        if let Some(index) = other.filter(|_| exchange) {
+            self.set_place(index, source, from.1, &mut gone);
+        }
+        gone
+    }
+
+    fn set_place(&mut self, index: u32, parent: u32, name: &[u8], gone: &mut Vec<Layers>) {
+        let key = (parent, name.into());
+        if self.by_place.get(&key) == Some(&index) {
+            return;
+        }
+        let Some(above) = self.nodes.get_mut(parent) else { return };
+        above.children += 1;
+        if let Some(other) = self.by_place.get(&key).copied() {
+            self.unset_place(other, gone);
+        }
+        self.unset_place(index, gone);
+        if let Some(node) = self.nodes.get_mut(index) {
+            node.place = Some(key.clone());
+            self.by_place.insert(key, index);
+        }
+    }
+
+    fn unset_place(&mut self, index: u32, gone: &mut Vec<Layers>) {
+        let Some(place) = self.nodes.get_mut(index).and_then(|node| node.place.take()) else { return };
+        self.by_place.remove(&place);
+        if let Some(above) = self.nodes.get_mut(place.0) {
+            above.children = above.children.saturating_sub(1);
+        }
+        self.collect(place.0, gone);
+    }
+
+    fn collect(&mut self, index: u32, gone: &mut Vec<Layers>) {
+        let mut at = index;
+        while let Some(node) = self.nodes.get(at).filter(|node| node.lookups == 0 && node.children == 0) {
+            let layers = node.layers;
+            let place = self.nodes.remove(at).and_then(|node| node.place);
+            gone.push(layers);
+            if let Some(upper) = layers.upper.filter(|upper| self.by_upper.get(upper) == Some(&at)) {
+                self.by_upper.remove(&upper);
+            }
+            let Some(place) = place else { return };
+            self.by_place.remove(&place);
+            at = place.0;
+            if let Some(above) = self.nodes.get_mut(at) {
+                above.children = above.children.saturating_sub(1);
+            }
+        }
+    }
+
+    /// How many nodes there are.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+}

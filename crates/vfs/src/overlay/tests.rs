@@ -1,0 +1,300 @@
+//! The overlay by itself, over a directory of the host.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::{DirectoryEntry, HostDirectory, HostOptions};
+
+const ME: Context<'static> = Context::SERVER;
+const FILE: NewNode = NewNode { mode: libc::S_IFREG | 0o644, umask: 0, device: 0 };
+const DIRECTORY: NewNode = NewNode { mode: libc::S_IFDIR | 0o755, umask: 0, device: 0 };
+const READ: u32 = libc::O_RDONLY as u32;
+const WRITE: u32 = libc::O_RDWR as u32;
+
+struct Scene {
+    directory: TempDir,
+    overlay: Overlay,
+}
+
+#[derive(Default)]
+struct Names {
+    names: Vec<String>,
+    next: u64,
+    room: usize,
+    plus: Vec<NodeId>,
+}
+
+impl DirectorySink for Names {
+    fn wants_entries(&self) -> bool {
+        true
+    }
+
+    fn has_room(&self, _: usize) -> bool {
+        self.names.len() < self.room
+    }
+
+    fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
+        self.next = entry.next;
+        self.names.push(String::from_utf8_lossy(entry.name).into_owned());
+        self.plus.extend(entry.entry.map(|entry| entry.node));
+        true
+    }
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["lower", "upper"] {
+            fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        fs::create_dir_all(directory.path().join("lower/d/e")).unwrap();
+        for (path, content) in [("a", "lower a"), ("d/b", "lower b"), ("d/e/c", "lower c")] {
+            fs::write(directory.path().join("lower").join(path), content).unwrap();
+        }
+        let overlay = overlay(directory.path());
+        Scene { directory, overlay }
+    }
+
+    /// The same layers, as a later server has them.
+    fn again(self) -> Scene {
+        let overlay = overlay(self.directory.path());
+        Scene { overlay, ..self }
+    }
+
+    fn upper(&self, path: &str) -> PathBuf {
+        self.directory.path().join("upper").join(path)
+    }
+
+    fn try_node(&self, path: &str) -> Result<NodeId, Errno> {
+        path.split('/').try_fold(NodeId::ROOT, |parent, name| {
+            if name.is_empty() { Ok(parent) } else { Ok(self.overlay.lookup(&ME, parent, name.as_bytes())?.node) }
+        })
+    }
+
+    fn node(&self, path: &str) -> NodeId {
+        self.try_node(path).unwrap()
+    }
+
+    fn read(&self, path: &str) -> String {
+        let node = self.node(path);
+        let handle = self.overlay.open(&ME, node, READ).unwrap().handle;
+        let text = self.read_handle(node, handle);
+        self.overlay.release(node, handle, None);
+        text
+    }
+
+    fn read_handle(&self, node: NodeId, handle: HandleId) -> String {
+        let mut buffer = [0; 100];
+        let slices = [VolatileSlice::from(&mut buffer[..])];
+        let count = self.overlay.read(&ME, node, handle, 0, &slices).unwrap();
+        String::from_utf8_lossy(&buffer[..count]).into_owned()
+    }
+
+    fn write(&self, node: NodeId, handle: HandleId, text: &str) {
+        let mut bytes = text.as_bytes().to_vec();
+        let slices = [VolatileSlice::from(&mut bytes[..])];
+        assert_eq!(self.overlay.write(&ME, node, handle, 0, &slices, WriteKind::default()), Ok(text.len()));
+    }
+
+    fn create(&self, parent: &str, name: &str, text: &str) -> NodeId {
+        let (entry, opened) =
+            self.overlay.create(&ME, self.node(parent), name.as_bytes(), &FILE, WRITE | libc::O_EXCL as u32).unwrap();
+        self.write(entry.node, opened.handle, text);
+        self.overlay.release(entry.node, opened.handle, None);
+        entry.node
+    }
+
+    fn names(&self, path: &str) -> Vec<String> {
+        let node = self.node(path);
+        let mut all = Vec::new();
+        let mut offset = 0;
+        loop {
+            let mut names = Names { room: 2, next: offset, ..Names::default() };
+            self.overlay.read_directory(&ME, node, HandleId::default(), offset, &mut names).unwrap();
+            for node in names.plus {
+                self.overlay.forget(node, 1);
+            }
+            if names.names.is_empty() {
+                break;
+            }
+            offset = names.next;
+            all.append(&mut names.names);
+        }
+        all.retain(|name| !name.starts_with('.'));
+        all.sort();
+        all
+    }
+
+    fn unlink(&self, parent: &str, name: &str) -> Result<(), Errno> {
+        self.overlay.unlink(&ME, self.node(parent), name.as_bytes())
+    }
+
+    fn rename(&self, from: (&str, &str), to: (&str, &str), flags: u32) -> Result<(), Errno> {
+        let (source, target) = (self.node(from.0), self.node(to.0));
+        self.overlay.rename(&ME, source, from.1.as_bytes(), target, to.1.as_bytes(), flags)
+    }
+}
+
+fn overlay(directory: &Path) -> Overlay {
+    let layer = |name: &str, read_only| {
+        let options = HostOptions { changes: crate::Changes::Guest, read_only, ..HostOptions::default() };
+        Arc::new(HostDirectory::new(&directory.join(name), options).unwrap())
+    };
+    Overlay::new(layer("lower", true), layer("upper", false), rustix::process::geteuid().is_root()).unwrap()
+}
+
+#[test]
+fn what_is_changed_is_kept_above_and_what_is_below_stays() {
+    let scene = Scene::new();
+    assert_eq!(scene.read("d/e/c"), "lower c");
+    let c = scene.node("d/e/c");
+    let before = scene.overlay.attributes(&ME, c, None).unwrap();
+    let reading = scene.overlay.open(&ME, c, READ).unwrap().handle;
+    let handle = scene.overlay.open(&ME, c, WRITE).unwrap().handle;
+    scene.write(c, handle, "upper");
+    // Who had it open before sees it too, under the same number.
+    assert_eq!(scene.read_handle(c, reading), "upper c");
+    assert_eq!(scene.overlay.attributes(&ME, c, None).unwrap().inode, before.inode);
+    assert_eq!(scene.node("d/e/c"), c);
+    assert_eq!(fs::read_to_string(scene.upper("d/e/c")).unwrap(), "upper c");
+    assert_eq!(fs::read_to_string(scene.directory.path().join("lower/d/e/c")).unwrap(), "lower c");
+    scene.create("d", "new", "new");
+    assert_eq!(scene.names("d"), ["b", "e", "new"]);
+    let scene = scene.again();
+    assert_eq!(
+        (scene.read("d/e/c"), scene.read("d/new"), scene.read("a")),
+        ("upper c".into(), "new".into(), "lower a".into())
+    );
+}
+
+#[test]
+fn attributes_go_up_with_a_file() {
+    let scene = Scene::new();
+    let lower = scene.directory.path().join("lower/a");
+    let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000);
+    fs::File::options().write(true).open(&lower).unwrap().set_modified(old).unwrap();
+    rustix::fs::setxattr(&lower, "user.x", b"kept", rustix::fs::XattrFlags::empty()).unwrap();
+    let a = scene.node("a");
+    let set = SetAttributes { mode: Some(0o4711), ..SetAttributes::default() };
+    let attributes = scene.overlay.set_attributes(&ME, a, None, &set).unwrap();
+    assert_eq!((attributes.mode & 0o7777, attributes.mtime.seconds), (0o4711, 1_000_000));
+    assert_eq!(fs::metadata(scene.upper("a")).unwrap().mode() & 0o7777, 0o4711);
+    assert_eq!(scene.overlay.get_xattr(&ME, a, b"user.x").unwrap(), b"kept");
+    assert_eq!(scene.overlay.list_xattrs(&ME, a).unwrap(), b"user.x\0");
+    assert_eq!(scene.overlay.set_xattr(&ME, a, b"user.overlay.opaque", b"y", 0, false), Err(Errno::PERM));
+    let cut = SetAttributes { size: Some(3), ..SetAttributes::default() };
+    scene.overlay.set_attributes(&ME, scene.node("d/b"), None, &cut).unwrap();
+    assert_eq!(scene.read("d/b"), "low");
+}
+
+#[test]
+fn what_is_removed_stays_removed() {
+    let scene = Scene::new();
+    scene.unlink("", "a").unwrap();
+    assert_eq!(scene.try_node("a").unwrap_err(), Errno::NOENT);
+    assert!(fs::symlink_metadata(scene.upper("a")).unwrap().file_type().is_char_device());
+    assert_eq!(scene.unlink("", "a"), Err(Errno::NOENT));
+    assert_eq!(scene.overlay.remove_directory(&ME, NodeId::ROOT, b"d"), Err(Errno::NOTEMPTY));
+    scene.unlink("d/e", "c").unwrap();
+    let d = scene.node("d");
+    scene.overlay.remove_directory(&ME, d, b"e").unwrap();
+    assert_eq!(scene.names("d"), ["b"]);
+    let scene = scene.again();
+    assert_eq!((scene.names(""), scene.names("d")), (vec!["d".to_owned()], vec!["b".to_owned()]));
+    // What is made in its place is not merged with what was below.
+    scene.overlay.make_directory(&ME, scene.node("d"), b"e", &DIRECTORY).unwrap();
+    assert!(scene.names("d/e").is_empty());
+    scene.create("", "a", "new");
+    let scene = scene.again();
+    assert!(scene.names("d/e").is_empty());
+    assert_eq!(scene.read("a"), "new");
+}
+
+#[test]
+fn a_name_moves_and_covers_what_is_below() {
+    let scene = Scene::new();
+    scene.rename(("", "a"), ("d", "b"), 0).unwrap();
+    assert_eq!((scene.names(""), scene.read("d/b")), (vec!["d".to_owned()], "lower a".to_owned()));
+    assert_eq!(scene.rename(("", "d"), ("", "f"), 0), Err(Errno::XDEV));
+    scene.overlay.make_directory(&ME, NodeId::ROOT, b"new", &DIRECTORY).unwrap();
+    scene.create("new", "x", "x");
+    assert_eq!(scene.rename(("", "new"), ("d", "e"), 0), Err(Errno::NOTEMPTY));
+    scene.unlink("d/e", "c").unwrap();
+    scene.rename(("", "new"), ("d", "e"), 0).unwrap();
+    assert_eq!(scene.names("d/e"), ["x"]);
+    let scene = scene.again();
+    assert_eq!(
+        (scene.names(""), scene.names("d/e"), scene.read("d/b")),
+        (vec!["d".into()], vec!["x".into()], "lower a".into())
+    );
+    scene.create("", "y", "y");
+    scene.rename(("", "y"), ("d", "b"), libc::RENAME_EXCHANGE).unwrap();
+    assert_eq!((scene.read("y"), scene.read("d/b")), ("lower a".into(), "y".into()));
+    assert_eq!(scene.rename(("", "y"), ("d", "b"), libc::RENAME_NOREPLACE), Err(Errno::EXIST));
+    assert_eq!(scene.rename(("", "y"), ("d", "e"), 0), Err(Errno::ISDIR));
+    assert_eq!(scene.rename(("d", "e"), ("", "y"), 0), Err(Errno::NOTDIR));
+}
+
+#[test]
+fn links_and_symbolic_links_are_made_and_brought_up() {
+    let scene = Scene::new();
+    symlink("d/b", scene.directory.path().join("lower/link")).unwrap();
+    assert_eq!(scene.overlay.read_link(&ME, scene.node("link")).unwrap(), b"d/b");
+    scene.rename(("", "link"), ("d", "link"), 0).unwrap();
+    assert_eq!(scene.overlay.read_link(&ME, scene.node("d/link")).unwrap(), b"d/b");
+    let a = scene.node("a");
+    let linked = scene.overlay.link(&ME, a, scene.node("d"), b"a2").unwrap();
+    assert_eq!((linked.node, linked.attributes.links), (a, 2));
+    scene.unlink("", "a").unwrap();
+    assert_eq!(scene.read("d/a2"), "lower a");
+    assert_eq!(scene.overlay.link(&ME, a, NodeId::ROOT, b"d").unwrap_err(), Errno::EXIST);
+    scene.overlay.make_symlink(&ME, NodeId::ROOT, b"s", b"anywhere").unwrap();
+    assert_eq!(scene.overlay.read_link(&ME, scene.node("s")).unwrap(), b"anywhere");
+    let whiteout = NewNode { mode: libc::S_IFCHR, umask: 0, device: 0 };
+    assert_eq!(scene.overlay.make_node(&ME, NodeId::ROOT, b"w", &whiteout).unwrap_err(), Errno::PERM);
+}
+
+#[test]
+fn a_removed_file_stays_open() {
+    let scene = Scene::new();
+    let a = scene.node("a");
+    let handle = scene.overlay.open(&ME, a, READ).unwrap().handle;
+    let b = scene.node("d/b");
+    let writing = scene.overlay.open(&ME, b, WRITE).unwrap().handle;
+    scene.unlink("", "a").unwrap();
+    scene.unlink("d", "b").unwrap();
+    assert_eq!(scene.read_handle(a, handle), "lower a");
+    scene.write(b, writing, "x");
+    assert_eq!(scene.read_handle(b, writing), "xower b");
+    assert_eq!(scene.overlay.attributes(&ME, b, None).unwrap().links, 0);
+}
+
+#[test]
+fn what_is_given_back_is_gone() {
+    let scene = Scene::new();
+    for path in ["a", "d/e/c", "d/b"] {
+        scene.read(path);
+    }
+    scene.create("d", "new", "x");
+    scene.rename(("d", "new"), ("d", "b"), 0).unwrap();
+    scene.unlink("d/e", "c").unwrap();
+    assert!(hold(&scene.overlay.table).len() > 4);
+    for node in 2..40 {
+        for generation in 0..9u64 {
+            scene.overlay.forget(NodeId(generation << 32 | node), u64::MAX);
+        }
+    }
+    assert_eq!(hold(&scene.overlay.table).len(), 1);
+    for node in [0, 99, u64::MAX] {
+        assert_eq!(scene.overlay.attributes(&ME, NodeId(node), None).unwrap_err(), Errno::STALE);
+        assert_eq!(scene.overlay.lookup(&ME, NodeId(node), b"x").unwrap_err(), Errno::STALE);
+    }
+    assert_eq!(scene.overlay.lookup(&ME, NodeId::ROOT, b"..").unwrap_err(), Errno::INVAL);
+    assert_eq!(scene.names("d"), ["b", "e"]);
+    scene.overlay.disconnected();
+    assert_eq!(scene.names("d"), ["b", "e"]);
+}
