@@ -120,8 +120,8 @@ impl Prepared {
 pub(crate) struct Recipe {
     pub source: Source,
     pub selection: Selection,
-    /// Threads of a scan; as many as there are processors where it is 0.
-    pub threads: usize,
+    /// How long a scan takes no more than the time that others leave of the processors.
+    pub patience: Duration,
     pub format: FileSystem,
     pub writes: Writes,
     /// Tells the disks of one guest apart (their UUIDs).
@@ -137,7 +137,7 @@ impl Recipe {
     pub fn prepare(&self) -> Result<Prepared, JobError> {
         self.check()?;
         let started = Instant::now();
-        let mut resources = Resources { threads: self.threads, sharers: self.sharers(), ..Resources::default() };
+        let mut resources = Resources { patience: self.patience, sharers: self.sharers(), ..Resources::default() };
         match &self.writes {
             Writes::Refused => {}
             Writes::ThrownAway(dir) => resources.spool_directory.clone_from(dir),

@@ -1,7 +1,7 @@
 //! What a device of a tree is, and how long it takes until it answers.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use inarch_block::BLOCK_SIZE;
 use inarch_tree::FileType;
@@ -60,7 +60,7 @@ pub fn plan(source: &Source, selection: &Selection, format: FileSystem) -> Resul
         base: None,
         source: source.clone(),
         selection: selection.clone(),
-        threads: 0,
+        patience: Duration::ZERO,
         format,
         writes: Writes::ThrownAway(PathBuf::from("/var/tmp")),
         ordinal: 0,

@@ -27,6 +27,11 @@ use crate::notes::{notes, say};
 use crate::share::QUEUE_SIZE;
 use crate::source::Source;
 
+/// How long the scan of a guest's tree takes no more than the time that its machine leaves of the processors: the guest needs
+/// its disk only after its kernel is up. On all processors, as the kernel boots on one most of the time. Not for ever:
+/// beside other work such threads get a hundredth of a processor.
+const SCAN_PATIENCE: Duration = Duration::from_millis(1500);
+
 /// A disk whose device is being made in the background.
 pub(super) struct LiveDisk {
     source: Source,
@@ -71,9 +76,9 @@ impl LiveDisk {
     pub fn start(disk: &Disk, failure: &Arc<DiskFailure>, ready: impl FnOnce(&Prepared) + Send + 'static) -> LiveDisk {
         let live = LiveDisk::idle(disk);
         let (pending, writable) = (Arc::clone(&live.pending), Arc::clone(&live.writable));
-        let (recipe, failure) = (disk.recipe.clone(), Arc::clone(failure));
+        let (mut recipe, failure) = (disk.recipe.clone(), Arc::clone(failure));
+        recipe.patience = SCAN_PATIENCE;
         thread::spawn(move || {
-            give_way();
             match recipe.prepare() {
                 Ok(prepared) => {
                     // Only this thread sets it.
@@ -281,17 +286,6 @@ pub(super) fn pair() -> Result<(UnixStream, OwnedFd), JobError> {
     let (ours, theirs) =
         UnixStream::pair().map_err(|error| JobError::Other(format!("cannot make a socket: {error}")))?;
     Ok((ours, theirs.into()))
-}
-
-/// Takes most of the time that the machine's processors leave: the guest needs its disk only after its kernel is up. The
-/// kernel boots on one processor most of the time, so that a scan on all of them, each at a lower priority, is done
-/// sooner than one that keeps to one. Not at the least: it cannot be raised again without privilege, and beside other
-/// work such a thread gets a hundredth of a processor, while the guest waits for its disk for minutes. Inherited by the
-/// threads that the calling one starts.
-fn give_way() {
-    const NICE: i32 = 5;
-    // A priority that cannot be lowered is no reason not to scan.
-    let _ = rustix::process::setpriority_process(None, NICE);
 }
 
 /// A file without a name that holds `bytes`.

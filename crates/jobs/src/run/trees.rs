@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use inarch_tree::select::Selection;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
@@ -172,7 +173,7 @@ fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: FileSystem, wa
     let Wanted { source, destination, selection, read_only, .. } = wanted;
     let read_only = read_only || overlaid;
     let writes = if read_only { Writes::Refused } else { Writes::ThrownAway(request.overlay_dir.clone()) };
-    let recipe = Recipe { source, selection, threads: 0, format, writes, ordinal, disks, base: None };
+    let recipe = Recipe { source, selection, patience: Duration::ZERO, format, writes, ordinal, disks, base: None };
     Disk { recipe, destination: Some(destination), read_only, overlaid, serial: format!("inarch-{ordinal}") }
 }
 
@@ -181,7 +182,7 @@ fn scratch(request: &RunRequest, disks: u8) -> Disk {
     let recipe = Recipe {
         source: Source::Empty,
         selection: Selection::default(),
-        threads: 0,
+        patience: Duration::ZERO,
         format: FileSystem::Ext4,
         writes: Writes::ThrownAway(request.overlay_dir.clone()),
         ordinal: disks - 1,

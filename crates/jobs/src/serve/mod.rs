@@ -14,6 +14,8 @@ pub(crate) mod signals;
 mod socket;
 pub mod virtiofs;
 
+use std::time::Duration;
+
 use inarch_tree::select::Selection;
 
 use crate::device::FileSystem;
@@ -44,7 +46,7 @@ impl ServedTree {
             base: None,
             source: self.source.clone(),
             selection: self.selection.clone(),
-            threads: 0,
+            patience: Duration::ZERO,
             format: self.format,
             writes: self.writes.clone(),
             ordinal: 0,

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use inarch_block::{BackedFiles, BackingFile, Content, HostFiles, Renumbered, read_content};
 use inarch_format::{ReadError, erofs, ext4, oci, squashfs, tar};
@@ -38,8 +39,8 @@ pub struct Opened {
 /// What opening a source may use of this process, and what of it is wanted.
 #[derive(Clone, Debug)]
 pub struct Resources {
-    /// Threads of a scan; as many as there are processors where it is 0.
-    pub threads: usize,
+    /// How long a scan takes no more than the time that others leave of the processors.
+    pub patience: Duration,
     /// How many sources share this process's descriptors, at least 1.
     pub sharers: usize,
     /// Where a compressed archive, or one from a pipe, is unpacked, into a file without a name.
@@ -49,9 +50,9 @@ pub struct Resources {
 }
 
 impl Default for Resources {
-    /// Every processor, for one source that is used once.
+    /// At once, for one source that is used once.
     fn default() -> Resources {
-        Resources { threads: 0, sharers: 1, spool_directory: spool_directory(), stamp: false }
+        Resources { patience: Duration::ZERO, sharers: 1, spool_directory: spool_directory(), stamp: false }
     }
 }
 
@@ -111,7 +112,7 @@ impl From<inarch_format::Opened> for Opened {
 
 fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> Result<Opened, JobError> {
     let mut options = selection.scan_options();
-    options.threads = resources.threads;
+    options.patience = resources.patience;
     if path == Path::new("/") {
         options.leave_out.extend(KERNEL_TREES.iter().map(|name| name.as_bytes().to_vec()));
     }

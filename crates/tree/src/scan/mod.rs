@@ -53,6 +53,9 @@ const KEPT_MAX: usize = 128;
 pub struct ScanOptions {
     /// Number of threads; 0 for as many as there are cores. At most 64 are started.
     pub threads: usize,
+    /// How long to take no more than the time that others leave of the processors. After that there is a second set of
+    /// threads, with the caller's priority, to which the first leave what is still to be done.
+    pub patience: Duration,
     /// Whether to descend into what is mounted below the directory.
     pub cross: bool,
     /// Whether to read extended attributes: the namespaces `user`, `security` and `trusted`, and POSIX ACLs.
@@ -70,6 +73,7 @@ impl Default for ScanOptions {
     fn default() -> ScanOptions {
         ScanOptions {
             threads: 0,
+            patience: Duration::ZERO,
             cross: false,
             xattrs: true,
             filter: Filter::default(),
@@ -160,20 +164,27 @@ pub fn scan(root: &Path, options: &ScanOptions) -> Result<Scan, ScanError> {
 
 fn run(walk: &Walk<'_>, threads: usize) -> Result<Vec<Findings>, ScanError> {
     std::thread::scope(|scope| {
-        let mut handles = Vec::with_capacity(threads);
+        let mut handles = Vec::with_capacity(2 * threads);
         let mut first_error = None;
-        for _ in 0..threads {
-            let builder = std::thread::Builder::new().name("scan".to_owned());
-            match builder.spawn_scoped(scope, || Worker::new(walk).run()) {
-                Ok(handle) => handles.push(handle),
-                Err(error) => {
-                    walk.queue.stop();
-                    first_error = Some(ScanError::Thread(error));
-                    break;
+        let mut start = |yielding: bool| {
+            for _ in 0..threads {
+                let builder = std::thread::Builder::new().name("scan".to_owned());
+                match builder.spawn_scoped(scope, move || Worker::new(walk, yielding).run()) {
+                    Ok(handle) => handles.push(handle),
+                    Err(error) => {
+                        walk.queue.stop();
+                        first_error = Some(ScanError::Thread(error));
+                        break;
+                    }
                 }
             }
+        };
+        let patience = walk.options.patience;
+        start(!patience.is_zero());
+        if !patience.is_zero() && !walk.queue.wait(patience) && walk.queue.relieve(threads) {
+            start(false);
         }
-        let mut findings = Vec::with_capacity(threads);
+        let mut findings = Vec::with_capacity(handles.len());
         for handle in handles {
             match handle.join().unwrap_or(Err(ScanError::Panic)) {
                 Ok(found) => findings.push(found),

@@ -80,6 +80,8 @@ struct Name {
 /// One thread's part of a walk.
 pub(super) struct Worker<'w, 'a> {
     pub(super) walk: &'w Walk<'a>,
+    /// Takes only the time that others leave, until it is relieved.
+    yielding: bool,
     local: Vec<Task<'a>>,
     pub(super) xattrs: Reader,
     pub(super) findings: Findings,
@@ -90,13 +92,17 @@ pub(super) struct Worker<'w, 'a> {
 /// Bytes that one `getdents64` may fill: with fewer, large directories take more calls; more gain nothing.
 const DENTS_BYTES: usize = 128 * 1024;
 
+/// The nice value of a thread that takes what time others leave.
+const LEAST_PRIORITY: i32 = 19;
+
 /// Buffers for the names of a directory larger than this are not kept for the next one.
 const NAMES_KEPT: usize = 1 << 20;
 
 impl<'w, 'a> Worker<'w, 'a> {
-    pub(super) fn new(walk: &'w Walk<'a>) -> Worker<'w, 'a> {
+    pub(super) fn new(walk: &'w Walk<'a>, yielding: bool) -> Worker<'w, 'a> {
         Worker {
             walk,
+            yielding,
             local: Vec::new(),
             xattrs: Reader::new(walk.method, walk.options.owner),
             findings: Findings::default(),
@@ -108,9 +114,13 @@ impl<'w, 'a> Worker<'w, 'a> {
     /// Reads directories until there are none left. Errors only on what makes the whole scan impossible.
     pub(super) fn run(mut self) -> Result<Findings, ScanError> {
         let _stop = StopOnPanic(&self.walk.queue);
+        if self.yielding {
+            // This thread's alone. A priority that cannot be lowered is no reason not to scan.
+            let _ = rustix::process::setpriority_process(None, LEAST_PRIORITY);
+        }
         let mut bytes = Vec::new();
         let mut names = Vec::new();
-        while let Some(task) = self.walk.queue.next(&mut self.local) {
+        while let Some(task) = self.walk.queue.next(&mut self.local, self.yielding) {
             if let Err(error) = self.directory(&task, &mut bytes, &mut names) {
                 self.walk.queue.stop();
                 return Err(error);
