@@ -60,8 +60,9 @@ pub fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
         for (path, reason) in &report.failures {
             complain(format_args!("{path}: {reason}"));
         }
+        report.lost.iter().for_each(complain);
     }
-    Ok(ExitCode::from(u8::from(!report.conflicts.is_empty() || !report.failures.is_empty())))
+    Ok(ExitCode::from(u8::from(!report.is_whole())))
 }
 
 fn text(report: &ApplyReport, dry_run: bool) -> String {

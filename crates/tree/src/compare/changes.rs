@@ -29,7 +29,8 @@ pub struct Change {
     pub path: Vec<u8>,
     /// Its path in the older tree, where that is another one.
     pub from: Option<Vec<u8>>,
-    /// For a name that was added to a file which keeps an older one: that one.
+    /// For a name that was added to a file which has another one, an older one or the first of those that were added: that
+    /// one.
     pub link_to: Option<Vec<u8>>,
     /// The inode in the older tree.
     pub old: Option<InodeId>,
@@ -42,7 +43,15 @@ pub struct Change {
 /// Reads `differences` of two trees as what somebody did: what has the same inode under a new name was renamed, and of
 /// a directory that was renamed only what else changed in it is named. In the order of the differences.
 pub fn changes(old: &Tree, new: &Tree, differences: &[Difference], lineage: &dyn Lineage) -> Vec<Change> {
-    let mut reader = Reader { old, new, lineage, names: HashMap::new(), left: HashMap::new(), moved: HashMap::new() };
+    let mut reader = Reader {
+        old,
+        new,
+        lineage,
+        names: HashMap::new(),
+        left: HashMap::new(),
+        moved: HashMap::new(),
+        firsts: HashMap::new(),
+    };
     reader.find_names(differences);
     let changes: Vec<Change> = differences.iter().filter_map(|difference| reader.read(difference)).collect();
     let moved: HashSet<&[u8]> = reader.moved.values().map(Vec::as_slice).collect();
@@ -62,6 +71,8 @@ struct Reader<'a> {
     left: HashMap<InodeId, Vec<Vec<u8>>>,
     /// From where what is at a path came.
     moved: HashMap<Vec<u8>, Vec<u8>>,
+    /// The first names of files that are new and have several.
+    firsts: HashMap<InodeId, Vec<u8>>,
 }
 
 impl Reader<'_> {
@@ -113,8 +124,19 @@ impl Reader<'_> {
         };
         match self.lineage.origin(id) {
             Some(origin) if old != Some(origin) => self.read_moved(change(kind), id, origin),
-            _ => Some(change(kind)),
+            Some(_) => Some(change(kind)),
+            None => Some(Change { link_to: self.first_name(id, &difference.path), ..change(kind) }),
         }
+    }
+
+    /// The first name of a new file, where `path` is another one.
+    fn first_name(&mut self, id: InodeId, path: &[u8]) -> Option<Vec<u8>> {
+        let inode = self.new.inode(id);
+        if inode.file_type() == FileType::Directory || inode.links() < 2 {
+            return None;
+        }
+        let first = self.firsts.entry(id).or_insert_with(|| path.to_owned());
+        (first != path).then(|| first.clone())
     }
 
     /// `change` is of a path that leads to `new`, which was `origin` under other names.

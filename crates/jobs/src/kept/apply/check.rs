@@ -4,13 +4,16 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use inarch_tree::compare::Difference;
-use inarch_tree::{FileType, Inode, InodeId};
-use rustix::fs::Stat;
+use inarch_tree::{FileType, Inode, InodeId, Xattr};
+use rustix::fs::{Stat, lgetxattr};
 use rustix::io::Errno;
 
 use super::host::{Host, file_type, is_as_scanned, is_beneath, mtime};
 use super::{ApplyReport, ApplyRequest, Earlier, host_path};
 use crate::kept::diff::TreeDiff;
+
+/// The longest value of an extended attribute in bytes (include/uapi/linux/limits.h).
+const XATTR_SIZE_MAX: usize = 65536;
 
 /// What is to be done about the differences of a tree.
 pub(super) struct Check<'a> {
@@ -125,7 +128,15 @@ impl<'a> Check<'a> {
             (None, None, Some(_)) => Ok(Verdict::Absent),
             (None, Some(_), Some(_)) if begun => Ok(Verdict::Wanted),
             (None, Some(_), Some(_)) => Err("it is gone on the host".to_owned()),
-            (Some(stat), Some(was), _) if is_as_scanned(&stat, was, !begun) => Ok(Verdict::Wanted),
+            (Some(stat), Some(was), Some(is)) if is_as_scanned(&stat, was, !begun) => {
+                let is_directory = is.file_type() == FileType::Directory && was.file_type() == FileType::Directory;
+                let same = is_directory
+                    && mtime(&stat) == is.mtime()
+                    && self.has_attributes_of(difference, &stat, is)
+                    && self.has_xattrs_of(host, difference);
+                Ok(if same { Verdict::Done } else { Verdict::Wanted })
+            }
+            (Some(stat), Some(was), None) if is_as_scanned(&stat, was, !begun) => Ok(Verdict::Wanted),
             (Some(stat), _, Some(is)) => self.compare_with_guest(host, difference, (&stat, is), begun),
             (Some(_), _, None) => Err("it changed on the host".to_owned()),
         }
@@ -149,10 +160,10 @@ impl<'a> Check<'a> {
             };
         }
         let same_content = has_content_of(host, self.tree, difference, stat, is);
-        if begun && (same_content || is_torn(stat, is)) {
+        if (begun && same_content) || is_torn(stat, is) {
             return Ok(Verdict::Wanted);
         }
-        if same_content && self.has_attributes_of(difference, stat, is) {
+        if same_content && self.has_attributes_of(difference, stat, is) && self.has_xattrs_of(host, difference) {
             return Ok(Verdict::Done);
         }
         if begun && self.is_linked_from_the_base(difference, stat) {
@@ -166,9 +177,29 @@ impl<'a> Check<'a> {
         let same_mode = is.file_type() == FileType::Symlink || (stat.st_mode ^ is.mode()) & 0o7777 == 0;
         let back = &self.tree.tree.owners;
         let same_owner = (stat.st_uid, stat.st_gid) == (back.uid(is.uid()), back.gid(is.gid()));
-        let aspects = difference.aspects;
-        // Extended attributes are not compared: where they are all that differs, nothing says that they were set.
-        same_mode && (same_owner || !aspects.owner) && (aspects.beyond_attributes() || !aspects.xattrs)
+        same_mode && (same_owner || !difference.aspects.owner)
+    }
+
+    /// Whether what is on the host has the guest's extended attributes, where they differ from what they were.
+    fn has_xattrs_of(&self, host: &mut Host, difference: &Difference) -> bool {
+        let disk = &self.tree.disk;
+        let Some(new) = difference.new.filter(|_| difference.aspects.xattrs) else { return true };
+        let Ok((directory, name)) = host.parent(&difference.path) else { return false };
+        let path = directory.path_to(name);
+        let mut value = vec![0; XATTR_SIZE_MAX];
+        let wanted = disk.guest.xattrs(disk.guest.inode(new).xattrs());
+        let is_set = |xattr: &Xattr| {
+            let mut expected = xattr.value.to_vec();
+            if xattr.name.starts_with(b"system.posix_acl_") {
+                self.tree.tree.owners.acl(&mut expected);
+            }
+            let length = lgetxattr(&path[..], &*xattr.name, &mut value[..]);
+            length.is_ok_and(|length| value.get(..length) == Some(&expected))
+        };
+        let had = difference.old.map(|old| disk.base.xattrs(disk.base.inode(old).xattrs())).unwrap_or_default();
+        let mut gone = had.iter().filter(|xattr| wanted.iter().all(|other| other.name != xattr.name));
+        wanted.iter().all(is_set)
+            && gone.all(|xattr| lgetxattr(&path[..], &*xattr.name, &mut [0u8; 0]) == Err(Errno::NODATA))
     }
 
     /// Whether the host has there the file that the guest gave another name, with attributes still to be set.

@@ -54,14 +54,25 @@ pub(super) fn make_file(
         if named {
             return Ok(());
         }
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        linkat(CWD, path, directory.as_fd(), name, AtFlags::SYMLINK_FOLLOW).map_err(host("name"))
+        name_file(&file, directory, name).map_err(host("name"))
     });
     if made.is_err() && named {
         // The first error is the one that counts.
         let _ = directory.remove(name);
     }
     made
+}
+
+/// Gives a file without a name one.
+fn name_file(file: &OwnedFd, directory: &Directory, name: &[u8]) -> Result<(), Errno> {
+    match linkat(file, c"", directory.as_fd(), name, AtFlags::EMPTY_PATH) {
+        // Without CAP_DAC_READ_SEARCH, before Linux 6.10; see link(2).
+        Err(Errno::NOENT) => {
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            linkat(CWD, path, directory.as_fd(), name, AtFlags::SYMLINK_FOLLOW)
+        }
+        result => result,
+    }
 }
 
 /// Copies what the guest's file holds; its holes stay holes.
@@ -108,7 +119,7 @@ pub(super) fn make_other(
     let inode = wanted.tree.inode(wanted.inode);
     let node = |file_type, device| {
         let mode = Mode::RUSR | Mode::WUSR;
-        mknodat(directory.as_fd(), name, file_type, mode, device).map_err(host("make the node"))
+        mknodat(directory.as_fd(), name, file_type, mode, device).map_err(host("make"))
     };
     let device = makedev(inode.device().0, inode.device().1);
     match inode.file_type() {

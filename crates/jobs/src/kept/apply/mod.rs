@@ -57,10 +57,19 @@ pub struct ApplyReport {
     pub conflicts: Vec<(String, String)>,
     /// Paths that could not be done, and why.
     pub failures: Vec<(String, String)>,
+    /// What was set neither of owners nor of extended attributes, for want of privilege or support, a line for each kind.
+    pub lost: Vec<String>,
     /// What else the user should know, a line each.
     pub notes: Vec<String>,
     /// Whether the run is spent: its next command begins with the host's tree as it is.
     pub complete: bool,
+}
+
+impl ApplyReport {
+    /// Whether everything that was asked for was done.
+    pub fn is_whole(&self) -> bool {
+        self.conflicts.is_empty() && self.failures.is_empty() && self.lost.is_empty()
+    }
 }
 
 /// Applies what the guest of a kept run changed.
@@ -79,7 +88,7 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
     for tree in diff.trees() {
         works.push((tree, open(tree)?));
     }
-    let earlier = Earlier::of(&record);
+    let earlier = record.applying.as_ref().map(Earlier::new);
     let mut checks = Vec::new();
     for (tree, host) in &mut works {
         checks.push(Check::all(tree, host, request, earlier.as_ref(), &mut report));
@@ -107,14 +116,9 @@ struct Earlier {
 }
 
 impl Earlier {
-    /// What the record says of an apply that was interrupted; or of one that ended, whose files the machine may have
-    /// lost since then.
-    fn of(record: &Record) -> Option<Earlier> {
+    fn new(applying: &Applying) -> Earlier {
         let paths = |list: &[Bytes]| list.iter().map(Bytes::to_path).collect();
-        let applying = record.applying.as_ref();
-        let interrupted =
-            applying.map(|applying| Earlier { conflicts: paths(&applying.conflicts), paths: paths(&applying.paths) });
-        interrupted.or_else(|| record.applied.as_ref().map(|_| Earlier { conflicts: Vec::new(), paths: Vec::new() }))
+        Earlier { conflicts: paths(&applying.conflicts), paths: paths(&applying.paths) }
     }
 
     /// Whether it may have been in the midst of applying `path`.
@@ -158,7 +162,7 @@ fn begin(run: &mut KeptRun, record: Record, request: &ApplyRequest, checks: &[Ch
 
 fn end(run: &mut KeptRun, request: &ApplyRequest, report: &mut ApplyReport) -> Result<(), JobError> {
     let Some(record) = run.record.clone() else { return Ok(()) };
-    report.complete = request.paths.is_empty() && report.conflicts.is_empty() && report.failures.is_empty();
+    report.complete = request.paths.is_empty() && report.is_whole();
     let applied = report.complete.then(Applied::now).transpose()?;
     run.save(Record { applying: None, applied, used: now(), ..record })
 }

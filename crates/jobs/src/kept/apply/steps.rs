@@ -151,11 +151,11 @@ impl Outcome {
         report.failures.extend(told(self.failures));
         let Lost { owners, xattrs } = self.lost;
         if owners > 0 {
-            report.notes.push(format!("the owners of {owners} files could not be set, for want of privilege"));
+            report.lost.push(format!("the owners of {owners} files could not be set, for want of privilege"));
         }
         if xattrs > 0 {
             let line = format!("{xattrs} extended attributes could not be set, for want of privilege or support");
-            report.notes.push(line);
+            report.lost.push(line);
         }
     }
 }
