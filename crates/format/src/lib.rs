@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod archive;
 mod assemble;
 pub mod cpio;
 pub mod erofs;

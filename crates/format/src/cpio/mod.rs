@@ -5,14 +5,15 @@
 //! none with the others: GNU cpio wants it there, and the kernel takes it anywhere. `newc` has no extended attributes,
 //! no nanoseconds, no files of 4 GiB, no holes and no times before 1970 or after 2106.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use inarch_tree::{DataRange, FileType, Inode, InodeId, Tree, XattrSetId};
 
+use crate::archive::{Archive, Members, Pieces, Queue};
 use crate::notes::Notes;
 use crate::walk::{Walk, refuse_options};
-use crate::{Format, FormatError, ImageOptions, Layout, Piece, Planned, Stream};
+use crate::{Format, FormatError, ImageOptions, Layout, Piece, Planned};
 
 /// The name that ends an archive.
 const TRAILER: &[u8] = b"TRAILER!!!";
@@ -45,8 +46,7 @@ impl Format for Cpio {
         if tree.inodes().any(|(_, inode)| inode.mtime().nanoseconds != 0) {
             notes.push("times are cut to whole seconds, as newc has no others".to_owned());
         }
-        let length = Pieces::new(tree).map(|piece| piece.length()).sum();
-        let stream = Archive { tree: Arc::clone(tree), length };
+        let stream = Archive::new(tree, |tree| Box::new(Pieces::<CpioMembers<'_>>::new(tree)));
         Ok(Planned { layout: Layout::Stream(Box::new(stream)), notes })
     }
 }
@@ -74,77 +74,24 @@ fn note(tree: &Tree, inode: InodeId, path: &[u8], notes: &mut Notes) {
     }
 }
 
-struct Archive {
-    tree: Arc<Tree>,
-    length: u64,
-}
-
-impl Stream for Archive {
-    fn length(&self) -> u64 {
-        self.length
-    }
-
-    fn pieces(&self) -> Box<dyn Iterator<Item = Piece> + Send + '_> {
-        Box::new(Pieces::new(&self.tree))
-    }
-}
-
-/// Where in the archive the pieces are.
-enum Stage {
-    Root,
-    Members,
-    Done,
-}
-
-struct Pieces<'t> {
+struct CpioMembers<'t> {
     tree: &'t Tree,
-    walk: Walk<'t>,
-    stage: Stage,
     /// How many names of an inode of several are still to come.
     names_left: HashMap<InodeId, u32>,
-    ready: VecDeque<Piece>,
-    /// Bytes of all pieces that were made.
-    made: u64,
 }
 
-impl<'t> Pieces<'t> {
-    fn new(tree: &'t Tree) -> Pieces<'t> {
-        let (names_left, ready) = (HashMap::new(), VecDeque::new());
-        Pieces { tree, walk: Walk::new(tree, b""), stage: Stage::Root, names_left, ready, made: 0 }
+impl<'t> Members<'t> for CpioMembers<'t> {
+    const PREFIX: &'static [u8] = b"";
+
+    fn new(tree: &'t Tree) -> CpioMembers<'t> {
+        CpioMembers { tree, names_left: HashMap::new() }
     }
 
-    fn push(&mut self, piece: Piece) {
-        let length = piece.length();
-        if length > 0 {
-            self.made += length;
-            self.ready.push_back(piece);
-        }
+    fn root(&mut self, queue: &mut Queue) {
+        queue.push(Piece::Bytes(Header::of(InodeId::ROOT, self.tree.inode(InodeId::ROOT), 0).bytes(b".")));
     }
 
-    /// Makes the pieces of the next member, or of the archive's end.
-    fn advance(&mut self) {
-        match self.stage {
-            Stage::Root => {
-                self.stage = Stage::Members;
-                self.push(Piece::Bytes(Header::of(InodeId::ROOT, self.tree.inode(InodeId::ROOT), 0).bytes(b".")));
-            }
-            Stage::Members => match self.walk.next() {
-                Some((path, inode)) => {
-                    // The name alone would end the archive.
-                    let path = if path == TRAILER { [b"./", TRAILER].concat() } else { path.to_owned() };
-                    self.member(&path, inode);
-                }
-                None => {
-                    self.stage = Stage::Done;
-                    self.push(Piece::Bytes(Header { links: 1, ..Header::default() }.bytes(TRAILER)));
-                    self.push(Piece::Zeros(self.made.next_multiple_of(BLOCK) - self.made));
-                }
-            },
-            Stage::Done => {}
-        }
-    }
-
-    fn member(&mut self, path: &[u8], id: InodeId) {
+    fn member(&mut self, path: &[u8], id: InodeId, queue: &mut Queue) {
         let inode = self.tree.inode(id);
         let file_type = inode.file_type();
         let mut is_last = true;
@@ -159,37 +106,33 @@ impl<'t> Pieces<'t> {
             FileType::Regular if is_last => inode.size(),
             _ => 0,
         };
-        let mut header = Header::of(id, inode, size as u32).bytes(path);
+        let header = Header::of(id, inode, size as u32);
+        // The name alone would end the archive.
+        let mut header = if path == TRAILER { header.bytes(&[b"./", TRAILER].concat()) } else { header.bytes(path) };
         header.extend_from_slice(target);
-        self.push(Piece::Bytes(header));
+        queue.push(Piece::Bytes(header));
         if file_type == FileType::Regular && size > 0 {
-            self.content(id, size);
+            content(self.tree, id, size, queue);
         }
-        self.push(Piece::Zeros(size.next_multiple_of(4) - size));
+        queue.push(Piece::Zeros(size.next_multiple_of(4) - size));
     }
 
-    fn content(&mut self, inode: InodeId, size: u64) {
-        let whole = [DataRange { offset: 0, length: size }];
-        let tree = self.tree;
-        let mut at = 0;
-        for DataRange { offset, length } in tree.sparse_ranges(inode).unwrap_or(&whole).iter().copied() {
-            self.push(Piece::Zeros(offset - at));
-            self.push(Piece::File { inode, offset, length });
-            at = offset + length;
-        }
-        self.push(Piece::Zeros(size - at));
+    fn end(&mut self, queue: &mut Queue) {
+        queue.push(Piece::Bytes(Header { links: 1, ..Header::default() }.bytes(TRAILER)));
+        queue.push(Piece::Zeros(queue.made().next_multiple_of(BLOCK) - queue.made()));
     }
 }
 
-impl Iterator for Pieces<'_> {
-    type Item = Piece;
-
-    fn next(&mut self) -> Option<Piece> {
-        while self.ready.is_empty() && !matches!(self.stage, Stage::Done) {
-            self.advance();
-        }
-        self.ready.pop_front()
+/// The content of a file of `size` bytes, zeros in its holes.
+fn content(tree: &Tree, inode: InodeId, size: u64, queue: &mut Queue) {
+    let whole = [DataRange { offset: 0, length: size }];
+    let mut at = 0;
+    for DataRange { offset, length } in tree.sparse_ranges(inode).unwrap_or(&whole).iter().copied() {
+        queue.push(Piece::Zeros(offset - at));
+        queue.push(Piece::File { inode, offset, length });
+        at = offset + length;
     }
+    queue.push(Piece::Zeros(size - at));
 }
 
 /// A member's header: its magic, and 13 numbers of 8 hexadecimal digits.

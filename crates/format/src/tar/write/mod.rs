@@ -7,15 +7,16 @@
 
 mod member;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use inarch_tree::{DataRange, FileType, InodeId, Tree};
 
 use super::spec::{BLOCK, BLOCK_BYTES};
+use crate::archive::{Archive, Members, Pieces, Queue};
 use crate::notes::Notes;
 use crate::walk::{Walk, refuse_options};
-use crate::{Format, FormatError, ImageOptions, Layout, Piece, Planned, Stream};
+use crate::{Format, FormatError, ImageOptions, Layout, Piece, Planned};
 
 /// Archives are written in whole records of 20 blocks.
 const RECORD: u64 = 20 * BLOCK_BYTES;
@@ -40,83 +41,30 @@ impl Format for Tar {
                 }
             }
         }
-        let length = Pieces::new(tree).map(|piece| piece.length()).sum();
-        let stream = Archive { tree: Arc::clone(tree), length };
+        let stream = Archive::new(tree, |tree| Box::new(Pieces::<TarMembers<'_>>::new(tree)));
         Ok(Planned { layout: Layout::Stream(Box::new(stream)), notes: notes.into_lines() })
     }
 }
 
-struct Archive {
-    tree: Arc<Tree>,
-    length: u64,
-}
-
-impl Stream for Archive {
-    fn length(&self) -> u64 {
-        self.length
-    }
-
-    fn pieces(&self) -> Box<dyn Iterator<Item = Piece> + Send + '_> {
-        Box::new(Pieces::new(&self.tree))
-    }
-}
-
-/// Where in the archive the pieces are.
-enum Stage {
-    Root,
-    Members,
-    Done,
-}
-
-struct Pieces<'t> {
+struct TarMembers<'t> {
     tree: &'t Tree,
-    walk: Walk<'t>,
-    stage: Stage,
     /// The name under which an inode of several has its content.
     first_names: HashMap<InodeId, Vec<u8>>,
-    ready: VecDeque<Piece>,
-    /// Bytes of all pieces that were made.
-    made: u64,
 }
 
-impl<'t> Pieces<'t> {
-    fn new(tree: &'t Tree) -> Pieces<'t> {
-        let (first_names, ready) = (HashMap::new(), VecDeque::new());
-        Pieces { tree, walk: Walk::new(tree, b"./"), stage: Stage::Root, first_names, ready, made: 0 }
+impl<'t> Members<'t> for TarMembers<'t> {
+    const PREFIX: &'static [u8] = b"./";
+
+    fn new(tree: &'t Tree) -> TarMembers<'t> {
+        TarMembers { tree, first_names: HashMap::new() }
     }
 
-    fn push(&mut self, piece: Piece) {
-        let length = piece.length();
-        if length > 0 {
-            self.made += length;
-            self.ready.push_back(piece);
-        }
+    fn root(&mut self, queue: &mut Queue) {
+        queue.push(Piece::Bytes(member::header(self.tree, InodeId::ROOT, Self::PREFIX, None)));
     }
 
-    /// Makes the pieces of the next member, or of the archive's end.
-    fn advance(&mut self) {
-        match self.stage {
-            Stage::Root => {
-                self.stage = Stage::Members;
-                let header = member::header(self.tree, InodeId::ROOT, b"./", None);
-                self.push(Piece::Bytes(header));
-            }
-            Stage::Members => match self.walk.next() {
-                Some((path, inode)) => {
-                    let path = path.to_owned();
-                    self.member(path, inode);
-                }
-                None => {
-                    self.stage = Stage::Done;
-                    let end = (self.made + 2 * BLOCK_BYTES).next_multiple_of(RECORD);
-                    self.push(Piece::Zeros(end - self.made));
-                }
-            },
-            Stage::Done => {}
-        }
-    }
-
-    fn member(&mut self, mut path: Vec<u8>, inode: InodeId) {
+    fn member(&mut self, path: &[u8], inode: InodeId, queue: &mut Queue) {
+        let mut path = path.to_owned();
         let (file_type, links) = (self.tree.inode(inode).file_type(), self.tree.inode(inode).links());
         match file_type {
             FileType::Socket => return,
@@ -124,7 +72,7 @@ impl<'t> Pieces<'t> {
             _ if links > 1 => {
                 if let Some(first) = self.first_names.get(&inode) {
                     let header = member::header(self.tree, inode, &path, Some(first));
-                    self.push(Piece::Bytes(header));
+                    queue.push(Piece::Bytes(header));
                     return;
                 }
                 self.first_names.insert(inode, path.clone());
@@ -133,7 +81,7 @@ impl<'t> Pieces<'t> {
         }
         let mut header = member::header(self.tree, inode, &path, None);
         if file_type != FileType::Regular {
-            self.push(Piece::Bytes(header));
+            queue.push(Piece::Bytes(header));
             return;
         }
         let size = self.tree.inode(inode).size();
@@ -145,22 +93,16 @@ impl<'t> Pieces<'t> {
             }
             None => &whole,
         };
-        self.push(Piece::Bytes(header));
+        queue.push(Piece::Bytes(header));
         for DataRange { offset, length } in ranges.iter().copied() {
-            self.push(Piece::File { inode, offset, length });
+            queue.push(Piece::File { inode, offset, length });
         }
         let stored: u64 = ranges.iter().map(|range| range.length).sum();
-        self.push(Piece::Zeros(stored.next_multiple_of(BLOCK as u64) - stored));
+        queue.push(Piece::Zeros(stored.next_multiple_of(BLOCK as u64) - stored));
     }
-}
 
-impl Iterator for Pieces<'_> {
-    type Item = Piece;
-
-    fn next(&mut self) -> Option<Piece> {
-        while self.ready.is_empty() && !matches!(self.stage, Stage::Done) {
-            self.advance();
-        }
-        self.ready.pop_front()
+    fn end(&mut self, queue: &mut Queue) {
+        let end = (queue.made() + 2 * BLOCK_BYTES).next_multiple_of(RECORD);
+        queue.push(Piece::Zeros(end - queue.made()));
     }
 }
