@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 pub use inarch_block::Progress;
-use inarch_block::{Content, WriteError};
-use inarch_format::{Format, ImageOptions, Planned, format_by_extension, format_by_name, formats};
+use inarch_block::{BLOCK_SIZE, Content, WriteError};
+use inarch_format::{Format, ImageOptions, Layout, Planned, format_by_extension, format_by_name, formats};
 use inarch_tree::select::Selection;
 use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
@@ -48,7 +48,7 @@ pub struct ImageRequest {
 
 /// Told how far an image is.
 pub trait Watcher: Progress {
-    /// Something is about to be done with so many bytes of so many files.
+    /// Something is about to be done with so many bytes of so many files; padding of blocks counts as theirs.
     fn start(&self, what: Stage, bytes: u64, files: u64);
 }
 
@@ -99,17 +99,20 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     let Planned { layout, notes } = format
         .plan(&tree, &request.options)
         .map_err(|error| JobError::Other(format!("{}: {error}", request.source)))?;
-    let (files, content_bytes) = extent_of(&tree);
+    let (files, content_bytes) = extent_of(&tree, 1);
+    // A file system's files are written in whole blocks.
+    let unit = if matches!(layout, Layout::Blocks(_)) { BLOCK_SIZE as u64 } else { 1 };
+    let (_, work) = extent_of(&tree, unit);
     let output = Output::open(&request.output)?;
     let progress = Told { watcher, output: &output };
     let job = Job { layout: &layout, content: &*content, progress: &progress, threads: request.options.threads };
-    watcher.start(Stage::Writing, content_bytes, files);
+    watcher.start(Stage::Writing, work, files);
     let done = job.write(&output).and_then(|done| {
         if request.sync || matches!(output, Output::Device { .. }) {
             output.sync().map_err(|error| WriteError::Output { offset: 0, error })?;
         }
         if request.verify {
-            watcher.start(Stage::Verifying, content_bytes, files);
+            watcher.start(Stage::Verifying, work, files);
             job.verify(&output, done.length)?;
         }
         Ok(done)
@@ -182,14 +185,16 @@ fn refuse_output_in_source(request: &ImageRequest) -> Result<(), JobError> {
     Err(JobError::Other(format!("{}: the output {what}; put it somewhere else", shown(output))))
 }
 
-/// How many files of a tree have content, and how many bytes.
-fn extent_of(tree: &Tree) -> (u64, u64) {
+/// How many files of a tree have content, and how many bytes that is in units of so many.
+fn extent_of(tree: &Tree, unit: u64) -> (u64, u64) {
+    let whole = |length: u64| length.next_multiple_of(unit);
     let bytes = |id: InodeId, size| match tree.sparse_ranges(id) {
-        Some(ranges) => ranges.iter().map(|range| range.length).sum(),
-        None => size,
+        Some(ranges) => ranges.iter().map(|range| whole(range.length)).sum(),
+        None => whole(size),
     };
-    let files = tree.inodes().filter(|(_, inode)| inode.file_type() == FileType::Regular && inode.size() > 0);
-    files.fold((0, 0), |(files, sum), (id, inode)| (files + 1, sum + bytes(id, inode.size())))
+    let files = tree.inodes().filter(|(_, inode)| inode.file_type() == FileType::Regular);
+    let bytes = files.map(|(id, inode)| bytes(id, inode.size())).filter(|bytes| *bytes > 0);
+    bytes.fold((0, 0), |(files, sum), bytes| (files + 1, sum + bytes))
 }
 
 /// One line for what ended the writing.
