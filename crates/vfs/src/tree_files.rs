@@ -68,7 +68,7 @@ impl TreeFiles {
             uid: inode.uid(),
             gid: inode.gid(),
             device: makedev(major, minor),
-            size: inode.size(),
+            size: self.size_of(id),
             blocks: self.blocks_of(id),
             block_size: BLOCK_SIZE,
             atime: inode.mtime(),
@@ -78,6 +78,14 @@ impl TreeFiles {
             // One content for ever.
             version: 1,
             valid: FOR_EVER,
+        }
+    }
+
+    /// Not every source says how long a symbolic link is.
+    fn size_of(&self, id: InodeId) -> u64 {
+        match self.tree.symlink_target(id) {
+            [] => self.tree.inode(id).size(),
+            target => target.len() as u64,
         }
     }
 
@@ -331,6 +339,7 @@ mod tests {
         }
         let link = layer.lookup(&ME, NodeId::ROOT, b"link").unwrap().node;
         assert_eq!(layer.read_link(&ME, link).unwrap(), b"d/1");
+        assert_eq!(layer.attributes(&ME, link, None).unwrap().size, 3);
         assert_eq!(layer.lookup(&ME, d.node, b"100").unwrap_err(), Errno::NOENT);
         assert_eq!(layer.statistics(&ME, d.node).unwrap().files, 103);
     }

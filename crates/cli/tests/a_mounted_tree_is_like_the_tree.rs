@@ -1,0 +1,235 @@
+//! Promise: `inarch mount` shows a tree as it is, programs work in it as in any directory, a source that is not to be changed
+//! is not, and the mount is gone when its server is.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use support::{INARCH, assert_one_line, host, inarch, scratch, within};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// A running `inarch mount`, in the directory `dir`, of `source` on `point`.
+struct Server {
+    child: Child,
+    line: String,
+}
+
+/// After a test that failed.
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+    }
+}
+
+impl Server {
+    fn start(dir: &Path, source: &str, options: &[&str]) -> Server {
+        let _ = fs::create_dir(dir.join("point"));
+        let mut child = Command::new(INARCH)
+            .args(["mount", source, "point", "--overlay-dir", "."])
+            .args(options)
+            .current_dir(dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("mounted "), "{line}");
+        Server { child, line }
+    }
+
+    /// Ends it by a signal; gives its status.
+    fn end(&mut self, signal: &str) -> Option<i32> {
+        host("kill", &[signal, &self.child.id().to_string()], Path::new("/"));
+        self.child.wait().unwrap().code()
+    }
+}
+
+fn tree(dir: &Path) {
+    fs::create_dir_all(dir.join("tree/sub/deep")).unwrap();
+    for number in 0..300usize {
+        fs::write(dir.join(format!("tree/sub/{number}")), vec![number as u8; number * 997]).unwrap();
+    }
+    fs::hard_link(dir.join("tree/sub/7"), dir.join("tree/link")).unwrap();
+    host("sh", &["-c", "ln -s sub/8 tree/symlink; mkfifo tree/fifo; truncate -s 300M tree/holes"], dir);
+}
+
+/// What `find` and checksums say of a directory.
+fn manifest(dir: &Path, root: &str) -> String {
+    let script = format!(
+        "cd {root} && find . -printf '%p %y %m %U:%G %l %T@ ' \\( -type d -printf '\\n' -o -printf '%n %s\\n' \\) | sort && \
+         find . -type f -size -1M -print0 | sort -z | xargs -0 sha256sum"
+    );
+    host("sh", &["-c", &script], dir)
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    let point = dir.join("point");
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.lines().any(|line| line.contains(&format!(" {} ", point.display())))
+}
+
+#[test]
+fn every_source_is_seen_as_it_is() {
+    let dir = scratch();
+    tree(dir.path());
+    host("sh", &["-c", &format!("{INARCH} image tree -o tree.ext4 --quiet")], dir.path());
+    host("sh", &["-c", &format!("{INARCH} image tree -o tree.tar --quiet")], dir.path());
+    let expected = manifest(dir.path(), "tree");
+    for (source, options) in [
+        ("tree", &["--ro"][..]),
+        ("tree", &["--changes", "none"]),
+        ("tree.tar", &[]),
+        ("tree.ext4", &[]),
+        ("tree", &["--ephemeral"]),
+    ] {
+        let mut server = Server::start(dir.path(), source, options);
+        let found = manifest(dir.path(), "point");
+        // What an image adds.
+        let found: String =
+            found.lines().filter(|line| !line.contains("lost+found")).map(|line| format!("{line}\n")).collect();
+        similar_asserts(&expected, &found, source);
+        // Twice, for what the kernel has kept by then.
+        assert_eq!(manifest(dir.path(), "point").lines().count(), manifest(dir.path(), "point").lines().count());
+        if !options.contains(&"--ephemeral") {
+            assert!(fs::write(dir.path().join("point/new"), "").is_err());
+        }
+        assert_eq!(server.end("-TERM"), Some(0), "{}", server.line);
+        assert!(!is_mounted(dir.path()));
+    }
+    assert_eq!(manifest(dir.path(), "tree"), expected);
+}
+
+fn similar_asserts(expected: &str, found: &str, what: &str) {
+    let missing: Vec<&str> =
+        expected.lines().filter(|line| !found.lines().any(|other| other == *line)).take(5).collect();
+    let added: Vec<&str> = found.lines().filter(|line| !expected.lines().any(|other| other == *line)).take(5).collect();
+    assert!(missing.is_empty() && added.is_empty(), "{what}: missing {missing:#?}, added {added:#?}");
+}
+
+/// Work as people do it, in `point/work`.
+const WORK: &str = "set -e
+mkdir point/work && cd point/work
+git init -q g && cd g && cp -r ../../sub . && git add . && git -c user.name=n -c user.email=n@example.org commit -qm all
+git gc -q && git fsck --strict && test -z \"$(git status --porcelain)\"
+printf 'int main(void) { return 0; }' > main.c && cc -o program main.c && ./program
+python3 - <<'END'
+import mmap, os, sqlite3
+base = sqlite3.connect('base')
+base.execute('pragma journal_mode=wal')
+base.execute('create table t (a integer, b text)')
+for number in range(2000):
+    base.execute('insert into t values (?, ?)', (number, 'x' * (number % 100)))
+base.commit()
+other = sqlite3.connect('base')
+assert other.execute('select sum(a) from t').fetchone() == (1999000,)
+assert other.execute('pragma integrity_check').fetchone() == ('ok',)
+other.close()
+base.close()
+with open('mapped', 'wb+') as file:
+    file.truncate(1 << 20)
+    view = mmap.mmap(file.fileno(), 0)
+    view[5000:5005] = b'hello'
+    view.flush()
+    os.unlink('mapped')
+    file.seek(5000)
+    assert file.read(5) == b'hello'
+END
+cp program p2 && mv p2 program && ./program && ln program p3 && chmod 600 p3 && test \"$(stat -c '%a %h' program)\" = '600 2'
+truncate -s 100K sparse && fallocate -p -o 0 -l 8192 sparse && cp --sparse=always sparse copy && cmp sparse copy
+cd ../.. && mv work/g moved && rm -rf moved
+test ! -e moved
+";
+
+#[test]
+fn programs_work_in_it() {
+    for options in [&["--changes", "guest"][..], &["--changes", "host"], &["--ephemeral"], &["--overlay", "upper"]] {
+        let dir = scratch();
+        tree(dir.path());
+        let before = manifest(dir.path(), "tree");
+        let mut server = Server::start(dir.path(), "tree", options);
+        host("sh", &["-c", WORK], dir.path());
+        assert_eq!(server.end("-INT"), Some(0));
+        assert!(!is_mounted(dir.path()));
+        let is_kept_apart = options[0] != "--changes";
+        assert_eq!(dir.path().join("tree/work").exists(), !is_kept_apart);
+        assert_eq!(dir.path().join("upper/work").exists(), options[0] == "--overlay");
+        if is_kept_apart {
+            assert_eq!(manifest(dir.path(), "tree"), before);
+        }
+        let left = fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.file_name());
+        assert!(left.into_iter().all(|name| !name.to_string_lossy().starts_with("inarch-mount-")));
+    }
+}
+
+#[test]
+fn an_overlay_goes_on_where_it_stopped_and_the_kernel_reads_it_too() {
+    let dir = scratch();
+    tree(dir.path());
+    let change = "set -e; cd point; rm sub/1 link; echo new > sub/2; mkdir a; echo x > a/b; mv sub/3 a/c; rmdir sub/deep; \
+                  mkdir sub/deep; chmod 700 sub/5; ln sub/5 a/hard";
+    let mut server = Server::start(dir.path(), "tree", &["--overlay", "upper"]);
+    host("sh", &["-c", change], dir.path());
+    let changed = manifest(dir.path(), "point");
+    server.end("-TERM");
+    let mut server = Server::start(dir.path(), "tree", &["--overlay", "upper"]);
+    similar_asserts(&changed, &manifest(dir.path(), "point"), "the second time");
+    server.end("-TERM");
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root mounts an overlayfs");
+    }
+    let overlay = "mkdir merged work && mount -t overlay none merged -o lowerdir=tree,upperdir=upper,workdir=work";
+    host("sh", &["-c", overlay], dir.path());
+    let merged = manifest(dir.path(), "merged");
+    host("umount", &["merged"], dir.path());
+    similar_asserts(&changed, &merged, "overlayfs");
+}
+
+#[test]
+fn what_the_host_changes_is_seen_within_a_second() {
+    let dir = scratch();
+    tree(dir.path());
+    let mut server = Server::start(dir.path(), "tree", &["--changes", "host"]);
+    let file = dir.path().join("point/sub/9");
+    assert_eq!(fs::metadata(&file).unwrap().size(), 9 * 997);
+    assert!(!dir.path().join("point/late").exists());
+    fs::write(dir.path().join("tree/sub/9"), "changed").unwrap();
+    fs::write(dir.path().join("tree/late"), "late").unwrap();
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(fs::metadata(&file).unwrap().size(), 7);
+    assert_eq!(fs::read(&file).unwrap(), b"changed");
+    assert_eq!(fs::read(dir.path().join("point/late")).unwrap(), b"late");
+    fs::rename(dir.path().join("tree/sub"), dir.path().join("tree/moved")).unwrap();
+    std::thread::sleep(Duration::from_millis(1100));
+    assert!(!file.exists());
+    assert_eq!(fs::read(dir.path().join("point/moved/9")).unwrap(), b"changed");
+    server.end("-TERM");
+}
+
+#[test]
+fn it_is_gone_when_its_server_is_killed() {
+    let dir = scratch();
+    tree(dir.path());
+    let mut server = Server::start(dir.path(), "tree", &[]);
+    server.end("-KILL");
+    assert!(within(LONG, || !is_mounted(dir.path())), "the mount is still there");
+}
+
+#[test]
+fn a_point_that_cannot_be_is_told_in_one_line() {
+    let dir = scratch();
+    tree(dir.path());
+    let text = |path: &str| dir.path().join(path).display().to_string();
+    let inside = inarch(["mount", &text("tree"), &text("tree/sub")]);
+    assert_one_line(&inside, &["lies in the tree that it is to show"]);
+    assert_one_line(&inarch(["mount", &text("tree"), &text("none")]), &["none", "cannot be a mount point"]);
+    assert_one_line(&inarch(["mount", &text("none"), &text("tree")]), &["none"]);
+    let lost = inarch(["mount", &text("tree"), &text("tree"), "--overlay", &text("none/upper")]);
+    assert_one_line(&lost, &["cannot keep writes there"]);
+}
