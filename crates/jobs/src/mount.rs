@@ -13,7 +13,7 @@ use inarch_fuse::mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, Session, SessionOptions};
 use inarch_tree::select::Selection;
 pub use inarch_vfs::Changes;
-use inarch_vfs::{Context, FileSystem, HostDirectory, HostOptions, NodeId, Overlay, SetAttributes, TreeFiles};
+use inarch_vfs::{Context, FileSystem, HostDirectory, HostOptions, NodeId, Overlay, SetAttributes, SetTime, TreeFiles};
 use tempfile::TempDir;
 
 use crate::JobError;
@@ -176,8 +176,13 @@ fn copy_root(lower: &dyn FileSystem, upper: &dyn FileSystem) -> Result<(), rusti
     let owner = SetAttributes { uid: Some(root.uid), gid: Some(root.gid), ..SetAttributes::default() };
     // A user's own layer is the user's.
     let _ = upper.set_attributes(&context, NodeId::ROOT, None, &owner);
-    let mode = SetAttributes { mode: Some(root.mode & 0o7777), ..SetAttributes::default() };
-    upper.set_attributes(&context, NodeId::ROOT, None, &mode).map(drop)
+    let others = SetAttributes {
+        mode: Some(root.mode & 0o7777),
+        atime: Some(SetTime::To(root.atime)),
+        mtime: Some(SetTime::To(root.mtime)),
+        ..SetAttributes::default()
+    };
+    upper.set_attributes(&context, NodeId::ROOT, None, &others).map(drop)
 }
 
 fn session_options(changes: Changes) -> SessionOptions {
