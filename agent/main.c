@@ -118,8 +118,10 @@ static void take_session(void)
 
 static void set_up_machine(void)
 {
-	mount_session(&channel, &session);
+	/* What is mounted may lie behind it. */
 	network_up(&channel, &session);
+	mount_session(&channel, &session);
+	network_name_server(&channel, &session);
 	if (session.hostname && sethostname(session.hostname, strlen(session.hostname)) != 0)
 		warn(&channel, "cannot set the guest's name to '%s': %s", session.hostname, strerror(errno));
 	if (session.clock_nanoseconds) {

@@ -63,6 +63,12 @@ static bool find_interface(char *name, size_t capacity)
 	return found;
 }
 
+/* Whether an address is not 0.0.0.0. */
+static bool is_given(const uint8_t *address)
+{
+	return address[0] || address[1] || address[2] || address[3];
+}
+
 static bool configure(int socket, const char *name, const uint8_t *network)
 {
 	struct ifreq request = { 0 };
@@ -73,6 +79,8 @@ static bool configure(int socket, const char *name, const uint8_t *network)
 	set_address(&request.ifr_netmask, network + 4);
 	if (ioctl(socket, SIOCSIFNETMASK, &request) != 0 || !bring_up(socket, name))
 		return false;
+	if (!is_given(network + 8))
+		return true;
 	struct rtentry route = { .rt_flags = RTF_UP | RTF_GATEWAY };
 	set_address(&route.rt_gateway, network + 8);
 	set_address(&route.rt_dst, NULL);
@@ -135,8 +143,13 @@ void network_up(struct channel *channel, const struct session *session)
 			warn(channel, "the guest has no network interface");
 		else if (!configure(control, name, session->network))
 			warn(channel, "cannot configure the guest's interface %s: %s", name, strerror(errno));
-		else if (!set_resolver(session->network + 12))
-			warn(channel, "cannot name the name server in the guest's /etc/resolv.conf: %s", strerror(errno));
 	}
 	close(control);
+}
+
+void network_name_server(struct channel *channel, const struct session *session)
+{
+	const uint8_t *server = session->network + 12;
+	if (session->has_network && is_given(server) && !set_resolver(server))
+		warn(channel, "cannot name the name server in the guest's /etc/resolv.conf: %s", strerror(errno));
 }

@@ -5,8 +5,11 @@
 #include "channel.h"
 #include "session.h"
 
-/* Brings up `lo` and, if the session has a network, the first Ethernet interface, its route and /etc/resolv.conf. What
- * cannot be done is a warning. */
+/* Brings up `lo` and, if the session has a network, the first Ethernet interface and its route. What cannot be done is a
+ * warning. */
 void network_up(struct channel *channel, const struct session *session);
+
+/* Has /etc/resolv.conf of the mounted root name the session's name server, if it has one. */
+void network_name_server(struct channel *channel, const struct session *session);
 
 #endif

@@ -51,8 +51,8 @@ pub struct RunArguments {
     pub stale: bool,
 
     /// How trees reach the guest: as a disk with ext4 (as auto does), or with erofs or squashfs and an overlayfs on top; or
-    /// live, by virtiofs, with an overlayfs on top
-    #[arg(long, value_name = "auto|ext4|erofs|squashfs|virtiofs", default_value = "auto", value_parser = tree_option::via)]
+    /// live, by virtiofs or 9P, with an overlayfs on top
+    #[arg(long, value_name = "auto|ext4|erofs|squashfs|virtiofs|9p", default_value = "auto", value_parser = tree_option::via)]
     pub via: Way,
 
     /// Set a variable in the command's environment, or pass on your own (repeatable)
@@ -160,8 +160,8 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         _ => Root::Source(Source::parse(&arguments.root)?),
     };
     anyhow::ensure!(
-        arguments.via != Way::Virtiofs || arguments.source.is_all(),
-        "--via virtiofs: a live directory is shared as it is; what leaves something out or changes owners takes a disk"
+        !arguments.via.is_live() || arguments.source.is_all(),
+        "--via virtiofs or 9p: a live directory is shared as it is; what leaves something out or changes owners takes a disk"
     );
     let terminal = arguments.tty || (arguments.command.is_empty() && std::io::stdin().is_terminal());
     let trees = arguments
@@ -232,7 +232,7 @@ fn tree(text: &OsStr, source: &SourceArguments, via: Way) -> anyhow::Result<Tree
     let shown = text.to_string_lossy();
     // What writes are to reach can only be the directory itself.
     let via = option.via.unwrap_or(if option.write_through { Way::Virtiofs } else { via });
-    if via == Way::Virtiofs {
+    if via.is_live() {
         anyhow::ensure!(
             source.is_all() && option.exclude.is_empty() && option.owner.is_none(),
             "--tree {shown}: a live directory is shared as it is; what leaves something out or changes owners takes a disk \

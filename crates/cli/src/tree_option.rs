@@ -80,10 +80,11 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
 
 /// The way that a tree reaches the guest: a file system's name, or `auto`.
 pub fn via(text: &str) -> Result<Way, String> {
-    let known = "auto, ext4, erofs, squashfs, virtiofs";
+    let known = "auto, ext4, erofs, squashfs, virtiofs, 9p";
     match text {
         "auto" => Ok(Way::Disk(FileSystem::default())),
         "virtiofs" => Ok(Way::Virtiofs),
+        "9p" => Ok(Way::Ninep),
         text => text
             .parse()
             .map(Way::Disk)
@@ -196,7 +197,7 @@ mod tests {
             ("a:b", "absolute"),
             ("a:/b:/c", "more than one"),
             ("a,rx", "'rx'"),
-            ("a,via=9p", "'9p'"),
+            ("a,via=nfs", "'nfs'"),
             ("oci:a:b:c:/d", "more than one"),
             ("a,owner=who", "who"),
             ("a,changes=me", "'me'"),

@@ -55,6 +55,15 @@ pub enum Way {
     Disk(FileSystem),
     /// As the directory itself, live, by virtiofs.
     Virtiofs,
+    /// As the directory itself, live, by 9P.
+    Ninep,
+}
+
+impl Way {
+    /// Whether the guest sees the directory itself, and no snapshot.
+    pub fn is_live(self) -> bool {
+        matches!(self, Way::Virtiofs | Way::Ninep)
+    }
 }
 
 /// A tree besides the root.
@@ -243,7 +252,8 @@ impl<'a> Job<'a> {
         let qemu = Qemu::find()?;
         let kernel = guest::find_kernel(request.kernel.as_deref())?;
         let file_systems = self.trees.file_systems();
-        let initramfs = guest::initramfs(&kernel, request.modules.as_deref(), &file_systems, request.net)?;
+        let network = request.net || self.trees.need_network();
+        let initramfs = guest::initramfs(&kernel, request.modules.as_deref(), &file_systems, network)?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get().min(255) as u32);
         Ok(Guest {
             qemu,

@@ -89,6 +89,17 @@ impl Share {
         Ok(Arc::new(directory))
     }
 
+    /// The options with which Linux mounts it over 9P, less those of the transport.
+    pub(crate) fn ninep_mount_options(&self, msize: u32) -> String {
+        // Content is kept where nobody else changes it. Otherwise only what is mapped is, which programs and databases
+        // cannot do without.
+        let cache = match self.changes {
+            Changes::Guest | Changes::None => "loose",
+            Changes::Host => "mmap",
+        };
+        format!("version=9p2000.L,msize={msize},cache={cache}")
+    }
+
     /// A server that opens the directory for each machine that connects.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ impl Features {
             match file_system.as_str() {
                 // Built into every kernel that can have devtmpfs.
                 "tmpfs" | "ramfs" => {}
-                "9p" => modules.extend(["9pnet_virtio", "9p"]),
+                "9p" => modules.extend(["9pnet_fd", "9p"]),
                 other => modules.push(other),
             }
         }

@@ -1,7 +1,7 @@
 //! What a guest's machine is made of, and QEMU's command line for it.
 
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -46,6 +46,20 @@ pub struct Share {
     pub queue_size: u16,
 }
 
+/// A socket that a guest reaches over TCP, at [`FORWARD_ADDRESS`]: whoever is in the guest can, and nobody else.
+#[derive(Debug)]
+pub struct Forward {
+    /// The connected or to be connected socket.
+    pub socket: Source,
+    /// Name of the device within QEMU: letters, digits and `-`.
+    pub id: String,
+    /// The port that leads there.
+    pub port: u16,
+}
+
+/// Where a guest finds what its QEMU forwards: beside the addresses that QEMU's own network has (2 to 4, and 15).
+pub const FORWARD_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
+
 /// A guest's machine.
 #[derive(Debug)]
 pub struct Machine {
@@ -69,6 +83,8 @@ pub struct Machine {
     pub disks: Vec<Disk>,
     /// Directories that it shares.
     pub shares: Vec<Share>,
+    /// Sockets that it reaches over TCP, for which it gets a network that leads nowhere else unless it has one.
+    pub forwards: Vec<Forward>,
     /// Whether it has a network of its own behind a user-mode NAT.
     pub network: bool,
 }
@@ -96,8 +112,13 @@ impl Machine {
         for share in self.shares {
             line.share(share);
         }
-        if self.network {
-            line.option("-netdev", "user,id=net");
+        if self.network || !self.forwards.is_empty() {
+            let mut network = String::from(if self.network { "user,id=net" } else { "user,id=net,restrict=on" });
+            for Forward { socket, id, port } in self.forwards {
+                network.push_str(&format!(",guestfwd=tcp:{FORWARD_ADDRESS}:{port}-chardev:{id}"));
+                line.chardev(&id, socket);
+            }
+            line.option("-netdev", network);
             // The option ROM is for booting from the network.
             line.option("-device", "virtio-net-pci,netdev=net,romfile=");
         }
@@ -315,12 +336,12 @@ pub fn nbd_arguments(address: &NbdAddress, export: &str, read_only: bool, serial
     raw_disk_arguments("inarch-nbd", &node, serial)
 }
 
-/// Arguments that give a machine a network of its own, on which `address` and `port` lead to the socket at `path`.
-pub fn guest_forward_arguments(path: &Path, address: &str, port: u16) -> String {
+/// Arguments that give a machine a network of its own, on which [`FORWARD_ADDRESS`] and `port` lead to the socket at `path`.
+pub fn guest_forward_arguments(path: &Path, port: u16) -> String {
     let mut socket = OsString::from("socket,id=inarch-9p,path=");
     socket.push(option_value(path.as_os_str()));
     format!(
-        "-chardev {} -netdev user,id=inarch-9p,guestfwd=tcp:{address}:{port}-chardev:inarch-9p \
+        "-chardev {} -netdev user,id=inarch-9p,guestfwd=tcp:{FORWARD_ADDRESS}:{port}-chardev:inarch-9p \
          -device virtio-net-pci,netdev=inarch-9p",
         shell_word(&socket)
     )
@@ -364,6 +385,7 @@ mod tests {
             console: Source::Path("/run/console".into()),
             disks: Vec::new(),
             shares: Vec::new(),
+            forwards: Vec::new(),
             network: false,
         }
     }

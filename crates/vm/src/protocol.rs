@@ -281,9 +281,9 @@ pub struct Network {
     pub address: Ipv4Addr,
     /// Its network's mask.
     pub netmask: Ipv4Addr,
-    /// Where the default route goes.
+    /// Where the default route goes; nowhere if unspecified.
     pub gateway: Ipv4Addr,
-    /// What `/etc/resolv.conf` names.
+    /// What `/etc/resolv.conf` names; nothing if unspecified.
     pub name_server: Ipv4Addr,
 }
 
@@ -295,6 +295,10 @@ impl Network {
         gateway: Ipv4Addr::new(10, 0, 2, 2),
         name_server: Ipv4Addr::new(10, 0, 2, 3),
     };
+
+    /// The same, where it leads to nothing but what QEMU forwards.
+    pub const QEMU_RESTRICTED: Self =
+        Self { gateway: Ipv4Addr::UNSPECIFIED, name_server: Ipv4Addr::UNSPECIFIED, ..Self::QEMU_USER };
 }
 
 /// Size of a terminal, in characters.

@@ -92,6 +92,7 @@ impl Guest {
             console: Source::Descriptor(console.into()),
             disks: Vec::new(),
             shares: Vec::new(),
+            forwards: Vec::new(),
             network: self.network,
         };
         let mut command = machine.command(&Qemu::find().unwrap());

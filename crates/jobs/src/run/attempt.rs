@@ -19,7 +19,7 @@ use inarch_vm::qemu::{Qemu, QemuCommand};
 use inarch_vm::session::{Outcome, Report, Session, SessionError, SessionOptions, Streams};
 use rustix::fs::MemfdFlags;
 
-use super::shares::SharedTree;
+use super::shares::{SharedTree, Wire};
 use super::trees::Disk;
 use crate::JobError;
 use crate::device::{Prepared, disk_options};
@@ -240,9 +240,19 @@ impl Guest {
         let shares = self
             .shares
             .iter()
+            .filter(|shared| shared.wire == Wire::Virtiofs)
             .map(|shared| {
                 let socket = machine::Source::Descriptor(shared.connect(queues, failure)?);
                 Ok(machine::Share { socket, tag: shared.tag.clone(), queues, queue_size: QUEUE_SIZE })
+            })
+            .collect::<Result<_, JobError>>()?;
+        let forwards = self
+            .shares
+            .iter()
+            .filter(|shared| shared.wire == Wire::Ninep)
+            .map(|shared| {
+                let socket = machine::Source::Descriptor(shared.connect_ninep(failure)?);
+                Ok(machine::Forward { socket, id: shared.tag.clone(), port: shared.port() })
             })
             .collect::<Result<_, JobError>>()?;
         let machine = Machine {
@@ -256,6 +266,7 @@ impl Guest {
             console: machine::Source::Descriptor(console_theirs),
             disks,
             shares,
+            forwards,
             network: self.network,
         };
         Ok((machine.command(&self.qemu), Ends { agent, console: console.into() }))

@@ -72,7 +72,7 @@ pub(super) fn session(
     };
     // The guest's own /tmp is empty before the trees are mounted, which may lie below it.
     let mut of_trees: Vec<Mount> = trees.disks.iter().filter_map(mount).collect();
-    of_trees.extend(trees.shares.iter().map(mount_share));
+    of_trees.extend(trees.shares.iter().map(SharedTree::mount));
     of_trees.sort_by_key(|mount| mount.target.components().count());
     let (mut mounts, below): (Vec<_>, Vec<_>) = of_trees.into_iter().partition(|mount| mount.target == Path::new("/"));
     mounts.push(Mount::tmpfs("/tmp"));
@@ -86,7 +86,10 @@ pub(super) fn session(
         user,
         hostname: Some("inarch".to_owned()),
         set_clock: true,
-        network: request.net.then_some(Network::QEMU_USER),
+        network: match request.net {
+            true => Some(Network::QEMU_USER),
+            false => trees.need_network().then_some(Network::QEMU_RESTRICTED),
+        },
         mounts,
         scratch,
         terminal: request.terminal.then(|| streams.window_size().unwrap_or(usual_size)),
@@ -110,20 +113,6 @@ fn mount(disk: &Disk) -> Option<Mount> {
         no_atime: true,
         overlaid: disk.overlaid,
     })
-}
-
-/// How the guest mounts a directory that it shares.
-fn mount_share(shared: &SharedTree) -> Mount {
-    Mount {
-        source: MountSource::Name(shared.tag.clone()),
-        fstype: "virtiofs".to_owned(),
-        target: shared.destination.clone(),
-        options: String::new(),
-        read_only: shared.share.refuses_writes() && !shared.overlaid,
-        no_suid_no_dev: false,
-        no_atime: true,
-        overlaid: shared.overlaid,
-    }
 }
 
 fn command(request: &RunRequest) -> Result<Vec<OsString>, JobError> {

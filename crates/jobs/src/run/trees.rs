@@ -8,7 +8,7 @@ use std::time::Duration;
 use inarch_tree::select::Selection;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 
-use super::shares::SharedTree;
+use super::shares::{SharedTree, Wire};
 use super::{Root, RunRequest, TreeMount, Way};
 use crate::JobError;
 use crate::device::{FileSystem, Recipe, Writes};
@@ -38,12 +38,17 @@ pub(super) struct Trees {
 }
 
 impl Trees {
+    /// Whether the guest reaches some of them over TCP.
+    pub fn need_network(&self) -> bool {
+        self.shares.iter().any(|shared| shared.wire == Wire::Ninep)
+    }
+
     /// What the guest's kernel must be able to mount.
     pub fn file_systems(&self) -> Vec<&'static str> {
         let mut names: Vec<_> = self.disks.iter().map(|disk| disk.recipe.format.name()).collect();
         let overlaid = self.disks.iter().any(|disk| disk.overlaid) || self.shares.iter().any(|shared| shared.overlaid);
         names.extend(overlaid.then_some("overlay"));
-        names.extend((!self.shares.is_empty()).then_some("virtiofs"));
+        names.extend(self.shares.iter().map(|shared| shared.wire.file_system()));
         names.sort_unstable();
         names.dedup();
         names
@@ -69,7 +74,7 @@ impl Wanted {
     fn is_overlaid(&self) -> bool {
         let takes_writes = match self.via {
             Way::Disk(format) => format.is_writable(),
-            Way::Virtiofs => self.write_through,
+            Way::Virtiofs | Way::Ninep => self.write_through,
         };
         !self.read_only && !takes_writes
     }
@@ -130,10 +135,8 @@ pub(super) fn trees(request: &RunRequest, directory: Option<&Path>) -> Result<Tr
                 let ordinal = trees.disks.len() as u8;
                 trees.disks.push(disk(request, (ordinal, count), format, tree));
             }
-            Way::Virtiofs => {
-                let ordinal = trees.shares.len();
-                trees.shares.push(shared(ordinal, tree)?);
-            }
+            Way::Virtiofs => trees.shares.push(shared(trees.shares.len(), Wire::Virtiofs, tree)?),
+            Way::Ninep => trees.shares.push(shared(trees.shares.len(), Wire::Ninep, tree)?),
         }
     }
     trees.disks.extend(has_scratch.then(|| scratch(request, count)));
@@ -157,7 +160,7 @@ fn destination(tree: &TreeMount) -> Result<PathBuf, JobError> {
     Ok(destination)
 }
 
-fn shared(ordinal: usize, wanted: Wanted) -> Result<SharedTree, JobError> {
+fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobError> {
     let overlaid = wanted.is_overlaid();
     let share = Share {
         directory: directory_of(&wanted.source)?.to_owned(),
@@ -165,7 +168,8 @@ fn shared(ordinal: usize, wanted: Wanted) -> Result<SharedTree, JobError> {
         read_only: wanted.read_only || overlaid,
         acl: false,
     };
-    Ok(SharedTree { share, destination: wanted.destination, overlaid, tag: format!("inarch-{ordinal}") })
+    let tag = format!("inarch-{ordinal}");
+    Ok(SharedTree { share, wire, ordinal, destination: wanted.destination, overlaid, tag })
 }
 
 fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: FileSystem, wanted: Wanted) -> Disk {

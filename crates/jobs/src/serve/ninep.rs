@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use inarch_ninep::{Listener, NinepOptions, NinepServer};
 use inarch_server::Pending;
-use inarch_vm::machine::guest_forward_arguments;
+use inarch_vm::machine::{FORWARD_ADDRESS, guest_forward_arguments};
 use inarch_vm::qemu::shell_word;
 
 use super::guard::Guard;
@@ -14,10 +14,8 @@ use super::signals::stop_on_signals;
 use super::{introduce, socket};
 use crate::JobError;
 use crate::notes::say;
-use crate::share::{Changes, Share};
+use crate::share::Share;
 
-/// Where a guest finds what its QEMU forwards: beside the addresses that QEMU's own network has (2 to 4, 15).
-const FORWARDED_ADDRESS: &str = "10.0.2.100";
 /// The port that mount(8) takes when none is named (`P9_PORT` of Linux's net/9p/trans_fd.c).
 const USUAL_PORT: u16 = 564;
 
@@ -90,27 +88,18 @@ fn listen(address: &NinepAddress) -> Result<(Listener, NinepAddress, Option<Guar
     }
 }
 
-/// The options of mount(8), less those of the transport.
-fn mount_options(request: &NinepRequest) -> String {
-    let cache = match request.share.changes {
-        Changes::Guest | Changes::None => "loose",
-        Changes::Host => "mmap",
-    };
-    let read_only = if request.share.refuses_writes() { "ro," } else { "" };
-    format!("{read_only}version=9p2000.L,msize={},cache={cache}", request.msize)
-}
-
 /// How to mount what is shared.
 fn usage(request: &NinepRequest) -> Result<String, JobError> {
-    let options = mount_options(request);
+    let read_only = if request.share.refuses_writes() { "ro," } else { "" };
+    let options = format!("{read_only}{}", request.share.ninep_mount_options(request.msize));
     match &request.address {
         NinepAddress::Socket(path) => {
             let path = socket::absolute(path)?;
             Ok(format!(
                 "QEMU:   {}\n\
-                 guest:  mount -t 9p -o trans=tcp,{options} {FORWARDED_ADDRESS} /mnt\n\
+                 guest:  mount -t 9p -o trans=tcp,{options} {FORWARD_ADDRESS} /mnt\n\
                  Linux:  mount -t 9p -o trans=unix,{options} {} /mnt\n",
-                guest_forward_arguments(&path, FORWARDED_ADDRESS, USUAL_PORT),
+                guest_forward_arguments(&path, USUAL_PORT),
                 shell_word(path.as_os_str()),
             ))
         }
