@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use inarch_vhost::fs::Tag;
 
+use super::confine::confine;
 use super::guard::Guard;
 use super::signals::stop_on_signals;
 use super::{introduce, socket};
@@ -58,7 +59,8 @@ pub fn serve(request: &VirtiofsRequest) -> Result<(), JobError> {
     let server = request.share.server(request.queues(), request.offer_tag.then_some(tag))?.on_event(say);
     let listener = socket::listen(&request.socket)?;
     let mut guard = Guard::of_socket(&request.socket)?;
-    introduce(&usage(request)?);
+    let confined = confine();
+    introduce(&format!("{}guard:  {confined}\n", usage(request)?));
     let stop = stop_on_signals()?;
     let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
     guard.release();
