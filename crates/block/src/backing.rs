@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::ops::Range;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +14,7 @@ use vm_memory::VolatileSlice;
 
 use crate::content::{Borrower, Content, Lent};
 use crate::host::timestamp;
-use crate::{ChangeReason, ChangedFile, ChangedFiles, Cursor, Device};
+use crate::{ChangeReason, ChangedFile, ChangedFiles, Cursor, Device, Origin};
 
 /// Bytes that can be read at any offset, as a file system reader wants them.
 pub trait Backing: Send + Sync {
@@ -23,9 +24,19 @@ pub trait Backing: Send + Sync {
     /// Fills the next `count` bytes of `out` with those from `offset`; an error where they reach beyond the end.
     fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()>;
 
-    /// The open file that holds the bytes at the same offsets, if there is one.
-    fn file(&self) -> Option<BorrowedFd<'_>> {
-        None
+    /// Whether open files hold `count` bytes from `offset`, but for holes.
+    fn lends(&self, offset: u64, count: u64) -> bool {
+        let _ = (offset, count);
+        false
+    }
+
+    /// Lends the open files that hold `count` bytes from `offset`, where [`Backing::lends`] says that there are: calls `take`
+    /// for each part in ascending order, holes left out; [`Lent::offset`] is one of the backing's.
+    ///
+    /// Errors are those of `take`, and of a file that has changed: then what `take` took is not to be used.
+    fn lend(&self, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<()> {
+        let _ = (offset, count, take);
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
 
     /// Whether the bytes are still those of the start; says what changed.
@@ -111,8 +122,15 @@ impl Backing for BackingFile {
         self.check()
     }
 
-    fn file(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.file.as_fd())
+    fn lends(&self, _offset: u64, _count: u64) -> bool {
+        true
+    }
+
+    fn lend(&self, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<()> {
+        if count > 0 {
+            take(self.file.as_fd(), Lent { offset, at: offset, length: count })?;
+        }
+        self.check()
     }
 
     fn changed(&self) -> Option<ChangedFile> {
@@ -129,6 +147,23 @@ impl Backing for Device {
 
     fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
         self.read_to(offset, count, out)
+    }
+
+    fn lends(&self, offset: u64, count: u64) -> bool {
+        self.parts(offset, count).all(|(origin, _)| matches!(origin, Origin::Overlay | Origin::Zeros))
+    }
+
+    fn lend(&self, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<()> {
+        for (origin, Range { start, end }) in self.parts(offset, count) {
+            match (origin, self.overlay_file()) {
+                (Origin::Overlay, Some((file, data_start))) => {
+                    take(file, Lent { offset: start, at: data_start + start, length: end - start })?;
+                }
+                (Origin::Zeros, _) => {}
+                _ => return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -191,19 +226,14 @@ impl Content for BackedFiles {
     }
 
     fn lend(&self, inode: InodeId, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<bool> {
-        let lendable = |extent: &Extent| Ok::<_, io::Error>(self.backing(extent)?.file().is_some());
-        for (extent, _) in self.parts(inode, offset, count) {
-            if !lendable(extent)? {
+        for (extent, part) in self.parts(inode, offset, count) {
+            if !self.backing(extent)?.lends(part.at, part.length) {
                 return Ok(false);
             }
         }
         for (extent, part) in self.parts(inode, offset, count) {
-            let backing = self.backing(extent)?;
-            if let Some(file) = backing.file() {
-                take(file, part)?;
-            }
-            // One byte read as any other compares the attributes.
-            read_backing(backing, part.at, &mut [0])?;
+            let of_file = |lent: Lent| Lent { offset: part.offset + (lent.offset - part.at), ..lent };
+            self.backing(extent)?.lend(part.at, part.length, &mut |file, lent| take(file, of_file(lent)))?;
         }
         Ok(true)
     }

@@ -1,6 +1,8 @@
 //! The device: a block map, the files behind it, and an overlay above it.
 
 use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use inarch_tree::InodeId;
@@ -160,6 +162,25 @@ impl Device {
                 (Origin::File { inode, offset: block * BLOCK + within }, below)
             }
         }
+    }
+
+    /// The parts of `count` bytes from `offset`, each with where its bytes are.
+    pub(crate) fn parts(&self, offset: u64, count: u64) -> impl Iterator<Item = (Origin, Range<u64>)> {
+        let (mut at, end) = (offset, offset.saturating_add(count));
+        std::iter::from_fn(move || {
+            let start = at;
+            if start >= end {
+                return None;
+            }
+            let (origin, length) = self.origin(start);
+            at = start.saturating_add(length).min(end);
+            Some((origin, start..at))
+        })
+    }
+
+    /// The overlay's file, and where in it the device's first byte is.
+    pub(crate) fn overlay_file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.overlay.as_ref().map(Overlay::file)
     }
 
     /// For how many bytes from `offset` the device is known to hold zeros; 0 where that takes a read to know.

@@ -12,7 +12,7 @@ mod states;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -175,6 +175,11 @@ impl Overlay {
         let within = offset % CLUSTER;
         let (state, clusters) = self.states.run(offset / CLUSTER, (within + limit).div_ceil(CLUSTER));
         (state, (clusters * CLUSTER - within).min(limit))
+    }
+
+    /// The file, and where in it the device's first byte is.
+    pub(crate) fn file(&self) -> (BorrowedFd<'_>, u64) {
+        (self.file.as_fd(), self.data_start)
     }
 
     /// Reads `count` bytes at device offset `offset`, which are in state [`State::Written`].

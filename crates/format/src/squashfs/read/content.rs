@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use inarch_block::{Borrower, ChangeReason, ChangedFile, ChangedFiles, Content, Cursor, Lent, read_backing};
+use inarch_block::{Borrower, ChangeReason, ChangedFile, ChangedFiles, Content, Cursor, Lent};
 use inarch_tree::{InodeId, Tree};
 use rustix::io::Errno;
 
@@ -188,13 +188,14 @@ impl Content for Packed {
     }
 
     fn lend(&self, inode: InodeId, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<bool> {
-        let Some(file) = self.image.backing.file() else { return Ok(false) };
-        let end = offset.saturating_add(count).min(self.size(inode));
+        let (backing, end) = (&self.image.backing, offset.saturating_add(count).min(self.size(inode)));
         let Some(parts) = self.lendable(inode, offset, end).map_err(|_| self.fail(inode))? else { return Ok(false) };
+        if !parts.iter().all(|part| backing.lends(part.at, part.length)) {
+            return Ok(false);
+        }
         for part in parts {
-            take(file, part)?;
-            // One byte read as any other compares the attributes of the image.
-            read_backing(&*self.image.backing, part.at, &mut [0]).map_err(|_| self.fail(inode))?;
+            let of_file = |lent: Lent| Lent { offset: part.offset + (lent.offset - part.at), ..lent };
+            backing.lend(part.at, part.length, &mut |file, lent| take(file, of_file(lent)))?;
         }
         Ok(true)
     }

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use inarch_block::{Content, read_content};
-use inarch_tree::{DataRange, FileType};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawMode, linkat, makedev, mknodat, openat, symlinkat};
+use inarch_tree::{DataRange, FileType, InodeId};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawMode, copy_file_range, linkat, makedev, mknodat, openat, symlinkat};
 use rustix::io::Errno;
 
 use super::attributes::{Lost, Target, Wanted, set_attributes};
@@ -75,6 +75,10 @@ fn name_file(file: &OwnedFd, directory: &Directory, name: &[u8]) -> Result<(), E
     }
 }
 
+/// Ranges of so many bytes are copied by the kernel, from the file that they lie in, or shared with it where the file system
+/// can.
+const COPIED_FROM: u64 = 128 << 10;
+
 /// Copies what the guest's file holds; its holes stay holes.
 fn fill(file: &OwnedFd, content: &dyn Content, wanted: &Wanted<'_>, buffer: &mut Vec<u8>) -> Result<(), MakeError> {
     let size = wanted.tree.inode(wanted.inode).size();
@@ -84,7 +88,8 @@ fn fill(file: &OwnedFd, content: &dyn Content, wanted: &Wanted<'_>, buffer: &mut
     let mut end = 0;
     for range in ranges {
         let stop = range.offset + range.length;
-        let mut at = range.offset;
+        let copied = range.length >= COPIED_FROM && copy_range(file, content, wanted.inode, range)?;
+        let mut at = if copied { stop } else { range.offset };
         while at < stop {
             let count = (stop - at).min(PIECE as u64) as usize;
             let piece = buffer.get_mut(..count).unwrap_or_default();
@@ -92,9 +97,40 @@ fn fill(file: &OwnedFd, content: &dyn Content, wanted: &Wanted<'_>, buffer: &mut
             write_all(file, piece, at).map_err(host("write"))?;
             at += count as u64;
         }
-        end = stop;
+        // What is copied may end in zeros, which are not.
+        end = if copied { end } else { stop };
     }
     if end < size { rustix::fs::ftruncate(file, size).map_err(host("write")) } else { Ok(()) }
+}
+
+/// Lets the kernel copy a range (`copy_file_range`); false if it cannot: then a part of it may have been copied.
+fn copy_range(file: &OwnedFd, content: &dyn Content, inode: InodeId, range: &DataRange) -> Result<bool, MakeError> {
+    let mut refused = None;
+    let copied = content.lend(inode, range.offset, range.length, &mut |source, lent| {
+        let (mut from, mut to) = (lent.at, lent.offset);
+        while to < lent.offset + lent.length {
+            let left = (lent.offset + lent.length - to) as usize;
+            match copy_file_range(source, Some(&mut from), file, Some(&mut to), left) {
+                Ok(0) => return Err(refuse(&mut refused, Errno::IO)),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(refuse(&mut refused, errno)),
+            }
+        }
+        Ok(())
+    });
+    match (copied, refused) {
+        (Ok(copied), _) => Ok(copied),
+        // Not between these file systems, or not of such files.
+        (Err(_), Some(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM)) => Ok(false),
+        (Err(_), Some(errno)) => Err(MakeError::Host("write", errno)),
+        (Err(_), None) => Err(MakeError::Read),
+    }
+}
+
+/// Notes why the host refused to copy.
+fn refuse(refused: &mut Option<Errno>, errno: Errno) -> std::io::Error {
+    *refused = Some(errno);
+    errno.into()
 }
 
 fn write_all(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
