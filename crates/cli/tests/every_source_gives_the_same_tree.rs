@@ -154,7 +154,7 @@ fn what_cannot_be_a_source_is_told_in_one_line() {
     assert_one_line(&inarch(&["plan", "oci:none:tag"]), &["none:tag: cannot be used as a source"]);
     assert_one_line(&run("--tree=cut.tar.gz"), &["say where the guest sees it", "--tree cut.tar.gz:/DIRECTORY"]);
     assert_one_line(&run("--tree=-:/mnt"), &["standard input cannot be a tree"]);
-    assert_one_line(&run("--tree=.:/mnt,via=9p"), &["'9p'", "auto, ext4, erofs, squashfs"]);
+    assert_one_line(&run("--tree=.:/mnt,via=nfs"), &["'nfs'", "auto, ext4, erofs, squashfs"]);
     assert_one_line(&inarch(&["plan", ".", "--format=xfs"]), &["'xfs'", "ext4, erofs, squashfs"]);
     assert_one_line(&inarch(&["plan", ".", "--map-uid=1:2"]), &["FROM:TO:COUNT"]);
     assert_one_line(&inarch(&["plan", ".", "--exclude-regex=a("]), &["\"a(\"", "regular expression"]);
