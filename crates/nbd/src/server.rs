@@ -62,7 +62,7 @@ impl<D: BlockDevice> NbdServer<D> {
     /// # Errors
     /// The connection ended before the client ended it.
     pub fn serve_stream(&self, stream: impl Into<OwnedFd>) -> Result<(), ConnectionError> {
-        self.serve_socket(&stream.into(), &|| false, &AtomicUsize::new(0))
+        self.serve(&stream.into(), &|| false, &AtomicUsize::new(0))
     }
 
     /// Accepts clients and serves them until `stop` is used.
@@ -70,27 +70,22 @@ impl<D: BlockDevice> NbdServer<D> {
     /// # Errors
     /// The listening socket fails. What goes wrong with a client only ends its own connection.
     pub fn serve_listener(&self, listener: &Listener, stop: &StopHandle) -> io::Result<()> {
-        self.serve(listener, stop, false)
+        listener.serve(self, stop, false)
     }
 
     /// As [`NbdServer::serve_listener`], but uses `stop` itself when a client has chosen the export and then no client is
     /// connected any more.
     pub fn serve_once(&self, listener: &Listener, stop: &StopHandle) -> io::Result<()> {
-        self.serve(listener, stop, true)
+        listener.serve(self, stop, true)
+    }
+}
+
+impl<D: BlockDevice> Clients for NbdServer<D> {
+    fn most(&self) -> usize {
+        self.options.connections
     }
 
-    fn serve(&self, listener: &Listener, stop: &StopHandle, once: bool) -> io::Result<()> {
-        let clients = NbdClients { server: self, stop, once, served: AtomicUsize::new(0) };
-        listener.serve(&clients, stop)
-    }
-
-    /// Serves one client; counts it in `served` if it chose the export.
-    fn serve_socket(
-        &self,
-        socket: &OwnedFd,
-        stopped: &dyn Fn() -> bool,
-        served: &AtomicUsize,
-    ) -> Result<(), ConnectionError> {
+    fn serve(&self, socket: &OwnedFd, stopped: &dyn Fn() -> bool, served: &AtomicUsize) -> Result<(), ConnectionError> {
         prepare(socket)?;
         let sender = Sender::new(socket);
         let mut receiver = Receiver::new(socket, self.options.negotiation);
@@ -105,46 +100,15 @@ impl<D: BlockDevice> NbdServer<D> {
         }
         sender.into_result()
     }
-}
-
-/// The clients of a listening server.
-struct NbdClients<'s, D> {
-    server: &'s NbdServer<D>,
-    stop: &'s StopHandle,
-    once: bool,
-    /// How many have chosen the export so far.
-    served: AtomicUsize,
-}
-
-impl<D: BlockDevice> Clients for NbdClients<'_, D> {
-    fn most(&self) -> usize {
-        self.server.options.connections
-    }
-
     fn turned_away(&self) {
-        (self.server.events)(Event::TooManyClients(self.most()));
+        (self.events)(Event::TooManyClients(self.most()));
     }
 
-    fn serve(&self, socket: &OwnedFd) {
-        match self.server.serve_socket(socket, &|| self.stop.is_stopped(), &self.served) {
-            Ok(()) => {}
-            // An end that we made is nobody's mistake.
-            Err(_) if self.stop.is_stopped() => {}
-            Err(error) => (self.server.events)(Event::ConnectionLost(error)),
-        }
-    }
-
-    fn lost(&self, error: io::Error) {
-        (self.server.events)(Event::ConnectionLost(error.into()));
-    }
-
-    fn gone(&self, last: bool) {
-        if self.once && last && self.served.load(Ordering::Acquire) > 0 {
-            self.stop.stop();
-        }
+    fn lost(&self, error: ConnectionError) {
+        (self.events)(Event::ConnectionLost(error));
     }
 
     fn stopped(&self) {
-        self.server.device.wake();
+        self.device.wake();
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use inarch_server::{Clients, ConnectionError, Listener, Pending, Receiver, Sender, StopHandle, prepare};
@@ -84,7 +84,7 @@ impl NinepServer {
     /// # Errors
     /// The connection ended before the client ended it.
     pub fn serve_stream(&self, stream: impl Into<OwnedFd>) -> Result<(), ConnectionError> {
-        self.serve_socket(&stream.into(), &|| false, &AtomicUsize::new(0))
+        self.serve(&stream.into(), &|| false, &AtomicUsize::new(0))
     }
 
     /// Accepts clients and serves them until `stop` is used.
@@ -92,7 +92,7 @@ impl NinepServer {
     /// # Errors
     /// The listening socket fails. What goes wrong with a client only ends its own connection.
     pub fn serve_listener(&self, listener: &Listener, stop: &StopHandle) -> io::Result<()> {
-        self.serve(listener, stop, false)
+        listener.serve(self, stop, false)
     }
 
     /// As [`NinepServer::serve_listener`], but uses `stop` itself when a client has said its version and then no client
@@ -101,21 +101,16 @@ impl NinepServer {
     /// # Errors
     /// As there.
     pub fn serve_once(&self, listener: &Listener, stop: &StopHandle) -> io::Result<()> {
-        self.serve(listener, stop, true)
+        listener.serve(self, stop, true)
+    }
+}
+
+impl Clients for NinepServer {
+    fn most(&self) -> usize {
+        self.options.connections
     }
 
-    fn serve(&self, listener: &Listener, stop: &StopHandle, once: bool) -> io::Result<()> {
-        let clients = NinepClients { server: self, stop, once, served: AtomicUsize::new(0) };
-        listener.serve(&clients, stop)
-    }
-
-    /// Serves one client; counts it in `served` if it speaks the protocol.
-    fn serve_socket(
-        &self,
-        socket: &OwnedFd,
-        stopped: &dyn Fn() -> bool,
-        served: &AtomicUsize,
-    ) -> Result<(), ConnectionError> {
+    fn serve(&self, socket: &OwnedFd, stopped: &dyn Fn() -> bool, served: &AtomicUsize) -> Result<(), ConnectionError> {
         prepare(socket)?;
         if !self.file_system.wait_unless(stopped) {
             return Ok(());
@@ -128,46 +123,15 @@ impl NinepServer {
         Session::new(Arc::new(export), &self.options, receiver, &sender, served).run();
         sender.into_result()
     }
-}
-
-/// The clients of a listening server.
-struct NinepClients<'s> {
-    server: &'s NinepServer,
-    stop: &'s StopHandle,
-    once: bool,
-    /// How many have said their version so far.
-    served: AtomicUsize,
-}
-
-impl Clients for NinepClients<'_> {
-    fn most(&self) -> usize {
-        self.server.options.connections
-    }
-
     fn turned_away(&self) {
-        (self.server.events)(Event::TooManyClients(self.most()));
+        (self.events)(Event::TooManyClients(self.most()));
     }
 
-    fn serve(&self, socket: &OwnedFd) {
-        match self.server.serve_socket(socket, &|| self.stop.is_stopped(), &self.served) {
-            Ok(()) => {}
-            // An end that we made is nobody's mistake.
-            Err(_) if self.stop.is_stopped() => {}
-            Err(error) => (self.server.events)(Event::ConnectionLost(error)),
-        }
-    }
-
-    fn lost(&self, error: io::Error) {
-        (self.server.events)(Event::ConnectionLost(error.into()));
-    }
-
-    fn gone(&self, last: bool) {
-        if self.once && last && self.served.load(Ordering::Acquire) > 0 {
-            self.stop.stop();
-        }
+    fn lost(&self, error: ConnectionError) {
+        (self.events)(Event::ConnectionLost(error));
     }
 
     fn stopped(&self) {
-        self.server.file_system.wake();
+        self.file_system.wake();
     }
 }

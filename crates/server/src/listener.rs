@@ -12,7 +12,7 @@ use nix::sys::socket::VsockAddr;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, listen, socket_with};
 
-use crate::StopHandle;
+use crate::{ConnectionError, StopHandle};
 
 /// How long to wait before another client is accepted when there was no descriptor for the last one.
 const DESCRIPTOR_WAIT: Duration = Duration::from_millis(100);
@@ -22,17 +22,18 @@ pub trait Clients: Sync {
     /// Most connections at a time; further ones are closed at once.
     fn most(&self) -> usize;
 
-    /// Somebody was turned away, because there are so many already.
+    /// Serves one until it has gone, or the server is stopped, which shuts its socket down and makes `stopped` true. Counts it
+    /// in `served` when it has turned out to speak the protocol.
+    ///
+    /// # Errors
+    /// The connection ended before the client ended it.
+    fn serve(&self, socket: &OwnedFd, stopped: &dyn Fn() -> bool, served: &AtomicUsize) -> Result<(), ConnectionError>;
+
+    /// Somebody was turned away, because there are [`Clients::most`] already.
     fn turned_away(&self);
 
-    /// Serves one until it has gone, or the server is stopped and the socket therefore shut down.
-    fn serve(&self, socket: &OwnedFd);
-
-    /// One could not be served at all.
-    fn lost(&self, error: io::Error);
-
-    /// One has gone; `last`, if nobody is connected any more.
-    fn gone(&self, last: bool);
+    /// One lost its connection, or could not be served at all.
+    fn lost(&self, error: ConnectionError);
 
     /// The server is stopped: those who wait for anything but their socket must look.
     fn stopped(&self);
@@ -47,6 +48,15 @@ pub enum Listener {
     Tcp(TcpListener),
     /// On anything else that accepts connections of a stream of bytes.
     Other(OwnedFd),
+}
+
+/// Those who came to one listener.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Whether the server ends with the last of them.
+    once: bool,
+    connected: AtomicUsize,
+    served: AtomicUsize,
 }
 
 impl Listener {
@@ -64,15 +74,16 @@ impl Listener {
         Ok(Listener::Other(socket))
     }
 
-    /// Accepts clients and has them served until `stop` is used, and uses it itself if it fails.
+    /// Accepts clients and has them served until `stop` is used, and uses it itself if it fails and, with `once`, when a client
+    /// was served and then no client is connected any more.
     ///
     /// # Errors
     /// The listening socket fails. What goes wrong with a client only ends its own connection.
-    pub fn serve(&self, clients: &dyn Clients, stop: &StopHandle) -> io::Result<()> {
+    pub fn serve(&self, clients: &dyn Clients, stop: &StopHandle, once: bool) -> io::Result<()> {
         rustix::io::ioctl_fionbio(self, true)?;
-        let connected = AtomicUsize::new(0);
+        let counts = Counts { once, ..Counts::default() };
         thread::scope(|scope| {
-            let result = self.accept(scope, clients, stop, &connected);
+            let result = self.accept(scope, clients, stop, &counts);
             // However the accepting ended, those that are connected end as well.
             stop.stop();
             clients.stopped();
@@ -85,8 +96,9 @@ impl Listener {
         scope: &'scope Scope<'scope, '_>,
         clients: &'scope dyn Clients,
         stop: &'scope StopHandle,
-        connected: &'scope AtomicUsize,
+        counts: &'scope Counts,
     ) -> io::Result<()> {
+        let connected = &counts.connected;
         while stop.wait_readable(self)? {
             let socket = match accept_with(self, SocketFlags::CLOEXEC) {
                 Ok(socket) => socket,
@@ -104,11 +116,19 @@ impl Listener {
                 continue;
             }
             let client = move || {
-                match stop.attach(&socket) {
-                    Ok(_attached) => clients.serve(&socket),
-                    Err(error) => clients.lost(error),
+                let served = match stop.attach(&socket) {
+                    Ok(_attached) => clients.serve(&socket, &|| stop.is_stopped(), &counts.served),
+                    Err(error) => Err(error.into()),
+                };
+                match served {
+                    // An end that we made is nobody's mistake.
+                    Err(error) if !stop.is_stopped() => clients.lost(error),
+                    _ => {}
                 }
-                clients.gone(connected.fetch_sub(1, Ordering::AcqRel) == 1);
+                let last = connected.fetch_sub(1, Ordering::AcqRel) == 1;
+                if counts.once && last && counts.served.load(Ordering::Acquire) > 0 {
+                    stop.stop();
+                }
             };
             if thread::Builder::new().spawn_scoped(scope, client).is_err() {
                 connected.fetch_sub(1, Ordering::AcqRel);
