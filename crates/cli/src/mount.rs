@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use inarch_jobs::mount::{Changes, MountRequest, MountWrites, mount};
+use inarch_jobs::mount::{Changes, MountRequest, MountWrites, Rings, mount};
 use inarch_jobs::source::Source;
 
 use crate::source::SRC_HELP;
@@ -48,6 +48,32 @@ pub struct MountArguments {
     /// what they know is at most a second old), none (nobody: read-only, all is kept)
     #[arg(long, value_enum, default_value = "host")]
     pub changes: ChangesArgument,
+
+    /// Whether the kernel's requests come by io_uring, which is faster: auto (where this machine has it switched on), on
+    /// (or fail), off
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub io_uring: RingsArgument,
+}
+
+/// See [`Rings`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum RingsArgument {
+    /// Where it is switched on
+    Auto,
+    /// It must be
+    On,
+    /// Never
+    Off,
+}
+
+impl From<RingsArgument> for Rings {
+    fn from(argument: RingsArgument) -> Rings {
+        match argument {
+            RingsArgument::Auto => Rings::Auto,
+            RingsArgument::On => Rings::Required,
+            RingsArgument::Off => Rings::Never,
+        }
+    }
 }
 
 /// See [`Changes`].
@@ -73,13 +99,14 @@ impl From<ChangesArgument> for Changes {
 
 /// Mounts, and serves until told to stop.
 pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
-    let MountArguments { source, point, ro, overlay, ephemeral, overlay_dir, changes } = arguments;
+    let MountArguments { source, point, ro, overlay, ephemeral, overlay_dir, changes, io_uring } = arguments;
     let writes = match overlay {
         Some(directory) => MountWrites::Kept(directory),
         None if ephemeral => MountWrites::ThrownAway(overlay_dir),
         None if ro => MountWrites::Refused,
         None => MountWrites::Through,
     };
-    mount(&MountRequest { source: Source::parse(&source)?, point, changes: changes.into(), writes })?;
+    let (changes, rings) = (changes.into(), io_uring.into());
+    mount(&MountRequest { source: Source::parse(&source)?, point, changes, writes, rings })?;
     Ok(ExitCode::SUCCESS)
 }

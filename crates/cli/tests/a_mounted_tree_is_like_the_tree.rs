@@ -221,6 +221,48 @@ fn it_is_gone_when_its_server_is_killed() {
     assert!(within(LONG, || !is_mounted(dir.path())), "the mount is still there");
 }
 
+/// Names of a process's threads.
+fn threads(process: u32) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok()).collect()
+}
+
+#[test]
+fn requests_come_by_io_uring_where_that_is_on() {
+    let dir = scratch();
+    tree(dir.path());
+    let is_ring = |name: &String| name.starts_with("fuse-");
+    let mut server = Server::start(dir.path(), "tree", &["--io-uring", "off"]);
+    assert!(!threads(server.child.id()).iter().any(is_ring));
+    server.end("-TERM");
+    // All other tests here use it too where it is on.
+    let switch = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    if !switch.as_ref().is_ok_and(|switch| switch.starts_with('Y')) {
+        let text = |path: &str| dir.path().join(path).display().to_string();
+        let refused = inarch(["mount", &text("tree"), &text("point"), "--io-uring", "on"]);
+        assert_one_line(&refused, &["FUSE over io_uring", if switch.is_ok() { "enable_uring" } else { "Linux 6.14" }]);
+        return println!("skipped: FUSE over io_uring is off on this machine (inarch doctor says how to switch it on)");
+    }
+    for options in [&["--changes", "guest"][..], &["--ephemeral"]] {
+        let mut server = Server::start(dir.path(), "tree", &[options, &["--io-uring", "on"]].concat());
+        assert!(threads(server.child.id()).iter().any(is_ring));
+        host("sh", &["-c", WORK], dir.path());
+        assert_eq!(server.end("-TERM"), Some(0));
+        assert!(!is_mounted(dir.path()));
+    }
+    // Killed while there are requests: whoever made them gets an error, and nothing is left.
+    let mut server = Server::start(dir.path(), "tree", &["--io-uring", "on", "--changes", "host"]);
+    let mut busy = Command::new("sh")
+        .args(["-c", "while find point -type f -size -9k -exec cat {} + >/dev/null 2>&1; do :; done"])
+        .current_dir(dir.path())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    server.end("-KILL");
+    assert!(within(LONG, || busy.try_wait().unwrap().is_some()), "a program waits for a server that is gone");
+    assert!(within(LONG, || !is_mounted(dir.path())), "the mount is still there");
+}
+
 #[test]
 fn a_point_that_cannot_be_is_told_in_one_line() {
     let dir = scratch();

@@ -3,7 +3,7 @@
 //! - [`wire`]: what the kernel's bytes mean; parsed and made there, without any system call.
 //! - [`Dispatcher`]: has a [`FileSystem`](inarch_vfs::FileSystem) execute a request and makes the answer, in pieces of
 //!   memory that a transport names. One transport is here, another one is the virtiofs device.
-//! - [`Session`]: takes requests from `/dev/fuse` in several threads, and sends the answers, without libfuse.
+//! - [`Session`]: takes requests from `/dev/fuse` in several threads, or by io_uring, and sends the answers, without libfuse.
 //! - [`mount`]: puts a session somewhere in the file tree, by mount(2) or by fusermount3, and takes it away.
 //! - [`ImageFile`]: a file system of one file, whose content is a device.
 
@@ -17,4 +17,4 @@ pub mod wire;
 
 pub use dispatch::{ConnectionOptions, Dispatcher, MAX_DATA, MAX_MESSAGE, ReadDirPlus, Scratch};
 pub use image::{ImageFile, ImageName};
-pub use session::{Session, SessionError, SessionOptions};
+pub use session::{RingSupport, Rings, Session, SessionError, SessionOptions};

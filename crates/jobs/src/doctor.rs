@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use inarch_fuse::RingSupport;
 use inarch_vm::accel::{self, AccelChoice, Decision, Subject};
 use inarch_vm::kernel::Kernel;
 use inarch_vm::qemu::Qemu;
@@ -49,6 +50,7 @@ pub fn examine() -> Vec<Check> {
         check_vhost_user(),
         check_overlay(Path::new("/var/tmp")),
         check_fuse(),
+        check_io_uring(),
         check_uml(),
     ]
 }
@@ -158,6 +160,24 @@ fn check_fuse() -> Check {
         Ok(()) => check("fuse", State::Good, "/dev/fuse opens"),
         Err(error) => {
             check("fuse", State::Absent, format!("/dev/fuse: {error}; not needed by run, plan and serve blk"))
+        }
+    }
+}
+
+/// Requests for mounts by io_uring.
+fn check_io_uring() -> Check {
+    const NAME: &str = "io_uring";
+    match RingSupport::detect() {
+        RingSupport::On => check(NAME, State::Good, "mounts take the kernel's requests by io_uring"),
+        RingSupport::Off => {
+            check(NAME, State::Degraded, "FUSE over io_uring is switched off; mounts take requests from /dev/fuse")
+                .remedy(format!(
+                    "as root: {}; at every boot: fuse.enable_uring=1 for the kernel",
+                    RingSupport::SWITCH_ON
+                ))
+        }
+        RingSupport::Missing => {
+            check(NAME, State::Absent, "no FUSE over io_uring, which Linux has from 6.14 on; mounts use /dev/fuse")
         }
     }
 }

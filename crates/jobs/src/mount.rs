@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io, thread};
 
+pub use inarch_fuse::Rings;
 use inarch_fuse::mount::{Mount, MountError, Unmounted};
-use inarch_fuse::{ConnectionOptions, ReadDirPlus, Session, SessionOptions};
+use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Session, SessionOptions};
 use inarch_tree::select::Selection;
 pub use inarch_vfs::Changes;
 use inarch_vfs::{Context, FileSystem, HostDirectory, HostOptions, NodeId, Overlay, SetAttributes, SetTime, TreeFiles};
@@ -38,6 +39,8 @@ pub struct MountRequest {
     pub changes: Changes,
     /// What becomes of what is written in the mount.
     pub writes: MountWrites,
+    /// Whether the kernel's requests come by io_uring.
+    pub rings: Rings,
 }
 
 /// What becomes of what is written in a mount.
@@ -69,6 +72,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let point = request.point.canonicalize();
     let point = point.map_err(|error| JobError::path(&request.point, "cannot be a mount point", error))?;
     check_point(&request.source, &point)?;
+    check_rings(request.rings)?;
     raise_descriptor_limit();
     let request = &request.effective();
     let (lower, notes) = lower(request)?;
@@ -78,7 +82,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let stop = stop_on_signals()?;
     let (mount, device) = Mount::new(&point, request.writes == MountWrites::Refused)?;
     let mut guard = Guard::of_mount(&mount, false)?;
-    let session = Session::new(device, layer, session_options(request.changes));
+    let session = Session::new(device, layer, session_options(request));
     let at_end = stop.clone();
     let session = thread::spawn(move || {
         let ended = session.run();
@@ -110,6 +114,17 @@ fn check_point(source: &Source, point: &Path) -> Result<(), JobError> {
         return refuse("it lies in the tree that it is to show; name a place outside");
     }
     Ok(())
+}
+
+/// Refuses to start without what must be. What is missing is known before anything is mounted.
+fn check_rings(rings: Rings) -> Result<(), JobError> {
+    let missing = match RingSupport::detect() {
+        _ if rings != Rings::Required => return Ok(()),
+        RingSupport::On => return Ok(()),
+        RingSupport::Off => format!("it is switched off for this machine; as root: {}", RingSupport::SWITCH_ON),
+        RingSupport::Missing => "this kernel has none; it takes Linux 6.14 with CONFIG_FUSE_IO_URING".to_owned(),
+    };
+    Err(JobError::Other(format!("FUSE over io_uring: {missing}; or leave --io-uring on away")))
 }
 
 /// The source, and what else the user should know, a line each.
@@ -185,8 +200,8 @@ fn copy_root(lower: &dyn FileSystem, upper: &dyn FileSystem) -> Result<(), rusti
     upper.set_attributes(&context, NodeId::ROOT, None, &others).map(drop)
 }
 
-fn session_options(changes: Changes) -> SessionOptions {
-    let alone = changes != Changes::Host;
+fn session_options(request: &MountRequest) -> SessionOptions {
+    let alone = request.changes != Changes::Host;
     let connection = ConnectionOptions {
         readdirplus: ReadDirPlus::Auto,
         exclusive: alone,
@@ -196,7 +211,7 @@ fn session_options(changes: Changes) -> SessionOptions {
         ..ConnectionOptions::default()
     };
     // The mount itself may be a layer of an overlayfs.
-    SessionOptions { connection, passthrough_depth: 1, ..SessionOptions::default() }
+    SessionOptions { connection, passthrough_depth: 1, rings: request.rings, ..SessionOptions::default() }
 }
 
 /// Open files count as descriptors of this process, so that it takes as many as it may have.

@@ -66,7 +66,7 @@ impl Default for ConnectionOptions {
 
 impl ConnectionOptions {
     /// The flags that are wanted.
-    fn flags(&self, passthrough: bool) -> u64 {
+    fn flags(&self, transport: Transport) -> u64 {
         const ALWAYS: u64 = init_flag::ASYNC_READ
             | init_flag::ATOMIC_O_TRUNC
             | init_flag::BIG_WRITES
@@ -89,10 +89,21 @@ impl ConnectionOptions {
             (self.posix_acl, init_flag::POSIX_ACL),
             (self.kill_privileges, init_flag::HANDLE_KILLPRIV_V2),
             // The kernel has one or the other.
-            (passthrough && !self.writeback, init_flag::PASSTHROUGH),
+            (transport.stack_depth > 0 && !self.writeback, init_flag::PASSTHROUGH),
+            (transport.rings, init_flag::OVER_IO_URING),
         ];
         wanted.iter().filter(|(wanted, _)| *wanted).fold(ALWAYS, |flags, (_, flag)| flags | flag)
     }
+}
+
+/// What a transport can do besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Transport {
+    /// How many file systems may lie over each other where the kernel reads and writes files itself: 1 or 2; 0 if it is
+    /// not to.
+    pub stack_depth: u32,
+    /// Requests can come by io_uring.
+    pub rings: bool,
 }
 
 /// What was agreed on, if anything was.
@@ -121,13 +132,11 @@ impl Agreement {
         self.flags.store(0, Ordering::Release);
     }
 
-    /// Agrees with what the kernel says, or tells it another version, with which it will try again. A kernel that is to
-    /// pass reads and writes through needs `stack_depth`, 1 or 2: how many file systems may lie over each other; 0
-    /// otherwise.
+    /// Agrees with what the kernel says, or tells it another version, with which it will try again.
     ///
     /// # Errors
     /// `EPROTO` if the kernel is too old.
-    pub fn agree(&self, asked: &InitIn, options: &ConnectionOptions, stack_depth: u32) -> Result<InitOut, Errno> {
+    pub fn agree(&self, asked: &InitIn, options: &ConnectionOptions, transport: Transport) -> Result<InitOut, Errno> {
         let (major, minor) = (asked.major, asked.minor);
         if major < KERNEL_VERSION || major == KERNEL_VERSION && minor < OLDEST_MINOR_VERSION {
             self.refused.store(u64::from(major) << 32 | u64::from(minor), Ordering::Release);
@@ -139,7 +148,7 @@ impl Agreement {
         }
         let extended = u64::from(asked.flags) & init_flag::INIT_EXT != 0;
         let offered = u64::from(asked.flags) | if extended { u64::from(asked.flags2) << 32 } else { 0 };
-        let flags = offered & options.flags(stack_depth > 0) & !AGREED;
+        let flags = offered & options.flags(transport) & !AGREED;
         self.flags.store(flags | AGREED, Ordering::Release);
         let background = options.max_background;
         Ok(InitOut {
@@ -151,7 +160,7 @@ impl Agreement {
             max_write: MAX_DATA,
             time_gran: 1,
             max_pages: (MAX_DATA / PAGE) as u16,
-            max_stack_depth: if flags & init_flag::PASSTHROUGH != 0 { stack_depth } else { 0 },
+            max_stack_depth: if flags & init_flag::PASSTHROUGH != 0 { transport.stack_depth } else { 0 },
             ..answer
         })
     }
@@ -160,6 +169,8 @@ impl Agreement {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PASSTHROUGH: Transport = Transport { stack_depth: 1, rings: false };
 
     fn asked(major: u32, minor: u32) -> InitIn {
         InitIn { major, minor, flags: u32::MAX, flags2: u32::MAX, ..InitIn::default() }
@@ -171,15 +182,15 @@ mod tests {
         assert_eq!(agreement.flags(), None);
         let options = ConnectionOptions::default();
         let few = InitIn { flags: 1, flags2: u32::MAX, ..asked(7, 31) };
-        let answer = agreement.agree(&few, &options, 1).unwrap();
+        let answer = agreement.agree(&few, &options, PASSTHROUGH).unwrap();
         assert_eq!((answer.flags, answer.flags2, answer.max_stack_depth), (1, 0, 0));
-        let answer = agreement.agree(&asked(7, 45), &options, 1).unwrap();
+        let answer = agreement.agree(&asked(7, 45), &options, PASSTHROUGH).unwrap();
         assert_eq!(answer.flags2 & 1 << 5, 1 << 5);
         assert_eq!(answer.max_stack_depth, 1);
         assert_eq!(answer.flags & (1 << 31 | 1 << 16), 0);
         assert!(agreement.flags().is_some_and(|flags| flags & init_flag::PASSTHROUGH != 0));
         let options = ConnectionOptions { writeback: true, ..options };
-        let answer = agreement.agree(&asked(7, 45), &options, 1).unwrap();
+        let answer = agreement.agree(&asked(7, 45), &options, PASSTHROUGH).unwrap();
         assert_eq!((answer.flags2 & 1 << 5, answer.max_stack_depth), (0, 0));
         agreement.end();
         assert_eq!(agreement.flags(), None);
@@ -189,10 +200,10 @@ mod tests {
     fn kernels_of_other_versions_are_told() {
         let agreement = Agreement::default();
         let options = ConnectionOptions::default();
-        assert_eq!(agreement.agree(&asked(7, 27), &options, 0).unwrap_err(), Errno::PROTO);
+        assert_eq!(agreement.agree(&asked(7, 27), &options, Transport::default()).unwrap_err(), Errno::PROTO);
         assert_eq!(agreement.refused(), Some((7, 27)));
-        assert_eq!(agreement.agree(&asked(6, 99), &options, 0).unwrap_err(), Errno::PROTO);
-        let answer = agreement.agree(&asked(8, 0), &options, 0).unwrap();
+        assert_eq!(agreement.agree(&asked(6, 99), &options, Transport::default()).unwrap_err(), Errno::PROTO);
+        let answer = agreement.agree(&asked(8, 0), &options, Transport::default()).unwrap();
         assert_eq!((answer.major, answer.flags), (KERNEL_VERSION, 0));
         assert_eq!(agreement.flags(), None);
     }

@@ -14,6 +14,7 @@ mod message;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use inarch_vfs::{Context, FileSystem, NodeId};
 use rustix::io::Errno;
@@ -23,7 +24,7 @@ use zerocopy::FromBytes;
 pub use agreement::{ConnectionOptions, ReadDirPlus};
 pub(crate) use backing::Backings;
 
-use agreement::Agreement;
+use agreement::{Agreement, Transport};
 use interrupts::Interrupts;
 use message::Reply;
 
@@ -51,18 +52,30 @@ pub struct Dispatcher<F: ?Sized> {
     agreement: Agreement,
     interrupts: Interrupts,
     backings: Option<Backings>,
+    rings: AtomicBool,
 }
 
 impl<F: FileSystem + ?Sized> Dispatcher<F> {
     /// Executes requests by `file_system`, in so many threads.
     pub fn new(file_system: Arc<F>, options: ConnectionOptions, threads: usize) -> Dispatcher<F> {
         let interrupts = Interrupts::new(threads.max(1));
-        Dispatcher { file_system, options, agreement: Agreement::default(), interrupts, backings: None }
+        let rings = AtomicBool::new(false);
+        Dispatcher { file_system, options, agreement: Agreement::default(), interrupts, backings: None, rings }
     }
 
     /// The same; the kernel reads and writes the host's files itself where it can.
     pub(crate) fn with_backings(self, backings: Backings) -> Dispatcher<F> {
         Dispatcher { backings: Some(backings), ..self }
+    }
+
+    /// Offers to take requests by io_uring, if the agreement is yet to be.
+    pub(crate) fn offer_rings(&self) {
+        self.rings.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was agreed on that requests come by io_uring.
+    pub(crate) fn uses_rings(&self) -> bool {
+        self.agreement.flags().is_some_and(|flags| flags & init_flag::OVER_IO_URING != 0)
     }
 
     /// The file system.
@@ -166,8 +179,9 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
                 // A machine that was reset, and tells of nothing that it had.
                 self.disconnect();
             }
-            let depth = self.backings.as_ref().map_or(0, Backings::stack_depth);
-            return out.put(&self.agreement.agree(asked, &self.options, depth)?);
+            let stack_depth = self.backings.as_ref().map_or(0, Backings::stack_depth);
+            let transport = Transport { stack_depth, rings: self.rings.load(Ordering::Relaxed) };
+            return out.put(&self.agreement.agree(asked, &self.options, transport)?);
         }
         if !self.is_agreed() {
             return Err(Errno::IO);

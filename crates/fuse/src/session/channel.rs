@@ -1,7 +1,7 @@
 //! A descriptor of `/dev/fuse`: one thread's way to the kernel.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, read, write};
@@ -52,6 +52,12 @@ impl Channel {
                 Err(errno) => return Err(errno.into()),
             }
         }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
     }
 }
 

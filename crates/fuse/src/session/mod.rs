@@ -3,20 +3,26 @@
 //! 1. The first request is `INIT`; kernel and server agree on a version, flags and sizes.
 //! 2. Each thread has a descriptor of its own. It waits for a request, has the file system execute it, and answers.
 //!    Data is read from the device into one buffer a thread, and answered from another: nothing is copied between.
-//! 3. When the mount is gone, every thread's read ends with `ENODEV`.
+//! 3. Where the kernel has it, requests come by io_uring instead ([`queues`]); what is forgotten or interrupted comes by
+//!    the device all the same.
+//! 4. When the mount is gone, every thread's read ends with `ENODEV`.
 
 mod channel;
+mod queues;
+mod ring;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::thread;
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, Scope, ScopedJoinHandle};
 
 use inarch_vfs::FileSystem;
 use vm_memory::VolatileSlice;
 
 use channel::Channel;
 pub(crate) use channel::DEVICE;
+pub use queues::RingSupport;
+use queues::{Queues, SWITCH, Start};
 
 use crate::dispatch::{Backings, ConnectionOptions, Dispatcher, MAX_DATA, MAX_MESSAGE, Scratch};
 use crate::wire::OLDEST_MINOR_VERSION;
@@ -35,9 +41,25 @@ pub enum SessionError {
         /// Its minor version.
         minor: u32,
     },
+    /// Requests were to come by io_uring, and cannot.
+    #[error("FUSE over io_uring: {0}")]
+    NoRings(String),
     /// The device failed.
     #[error("{DEVICE}: {0}")]
     Device(#[from] io::Error),
+}
+
+/// Whether requests come by io_uring: a round trip to the server takes one system call instead of two, and stays on one
+/// processor. The kernel's switch for it (see [`RingSupport`]) is the machine's, which a session does not touch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rings {
+    /// Where it can be.
+    #[default]
+    Auto,
+    /// It must be.
+    Required,
+    /// No.
+    Never,
 }
 
 /// How a session works.
@@ -52,13 +74,15 @@ pub struct SessionOptions {
     /// the server. The number is how many file systems may lie over each other (`max_stack_depth`): with 1, the mount
     /// may be a layer of an overlayfs; with 2, what is behind it may be one; with 0, data always goes through the server.
     pub passthrough_depth: u32,
+    /// Whether requests come by io_uring.
+    pub rings: Rings,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let threads = (2 * processors).clamp(4, 16);
-        SessionOptions { threads, connection: ConnectionOptions::default(), passthrough_depth: 0 }
+        SessionOptions { threads, connection: ConnectionOptions::default(), passthrough_depth: 0, rings: Rings::Auto }
     }
 }
 
@@ -67,20 +91,24 @@ pub struct Session<F: ?Sized> {
     channel: Channel,
     dispatcher: Dispatcher<F>,
     threads: usize,
+    rings: Rings,
+    queues: Option<Queues>,
 }
 
 impl<F: FileSystem + ?Sized> Session<F> {
     /// A session on `device`, a mounted descriptor of `/dev/fuse`.
     pub fn new(device: OwnedFd, file_system: Arc<F>, options: SessionOptions) -> Session<F> {
         let threads = options.threads.max(1);
-        let mut dispatcher = Dispatcher::new(file_system, options.connection, threads);
+        let queues = if options.rings == Rings::Never { None } else { Queues::detect() };
+        let slots = threads + queues.as_ref().map_or(0, Queues::threads);
+        let mut dispatcher = Dispatcher::new(file_system, options.connection, slots);
         // Without another descriptor data goes through the server.
         if options.passthrough_depth > 0
             && let Ok(device) = device.try_clone()
         {
             dispatcher = dispatcher.with_backings(Backings::new(device, options.passthrough_depth));
         }
-        Session { channel: Channel::new(device), dispatcher, threads }
+        Session { channel: Channel::new(device), dispatcher, threads, rings: options.rings, queues }
     }
 
     /// Serves until the mount is gone.
@@ -89,36 +117,65 @@ impl<F: FileSystem + ?Sized> Session<F> {
     /// The kernel cannot be spoken with, or the device fails. Requests that are not answered then fail when the last
     /// descriptor is closed, which is before this returns.
     pub fn run(self) -> Result<(), SessionError> {
-        let mut worker = Worker::new(&self.channel, &self.dispatcher, 0);
-        // Until there is an agreement, threads with descriptors of their own would be refused.
-        while !self.dispatcher.is_agreed() {
-            if !worker.serve_one()? {
-                return Ok(());
-            }
-            if let Some((major, minor)) = self.dispatcher.refused_version() {
-                return Err(SessionError::Version { major, minor });
-            }
-        }
+        let start = OnceLock::new();
         thread::scope(|scope| {
-            let mut others = Vec::new();
-            for number in 1..self.threads {
-                // With fewer descriptors there are fewer threads.
-                let Ok(channel) = self.channel.try_clone() else { break };
-                let dispatcher = &self.dispatcher;
-                let run = move || Worker::new(&channel, dispatcher, number).run();
-                match thread::Builder::new().name("fuse".into()).spawn_scoped(scope, run) {
-                    Ok(thread) => others.push(thread),
-                    Err(_) => break,
+            let start = Start(&start);
+            let rings = self.prepare_rings(scope, start.0)?;
+            let mut worker = Worker::new(&self.channel, &self.dispatcher, 0);
+            // Until there is an agreement, threads with descriptors of their own would be refused.
+            while !self.dispatcher.is_agreed() {
+                if !worker.serve_one()? {
+                    return Ok(());
+                }
+                if let Some((major, minor)) = self.dispatcher.refused_version() {
+                    return Err(SessionError::Version { major, minor });
                 }
             }
+            let _ = start.0.set(self.dispatcher.uses_rings());
+            let mut others = rings;
+            others.extend(self.start_readers(scope));
             let first = worker.run();
             let others = others.into_iter().map(|thread| thread.join().unwrap_or(Ok(())));
-            others.fold(first, Result::and)
+            Ok(others.fold(first, Result::and)?)
         })?;
         self.dispatcher.disconnect();
         Ok(())
     }
+
+    /// Makes rings, and offers them, if there is to be anything of the kind.
+    fn prepare_rings<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        start: &'scope OnceLock<bool>,
+    ) -> Result<Threads<'scope>, SessionError> {
+        let prepared = match &self.queues {
+            Some(queues) => queues.prepare(scope, &self.channel, &self.dispatcher, self.threads, start),
+            None => Err(io::Error::other(format!("it is off, or missing ({SWITCH})"))),
+        };
+        match prepared {
+            Ok(threads) => {
+                self.dispatcher.offer_rings();
+                Ok(threads)
+            }
+            Err(error) if self.rings == Rings::Required => Err(SessionError::NoRings(error.to_string())),
+            Err(_) => Ok(Threads::new()),
+        }
+    }
+
+    /// Starts threads that read from the device, besides this one.
+    fn start_readers<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> Threads<'scope> {
+        let start = |number| {
+            let channel = self.channel.try_clone()?;
+            let run = move || Worker::new(&channel, &self.dispatcher, number).run();
+            thread::Builder::new().name("fuse".into()).spawn_scoped(scope, run)
+        };
+        // With fewer descriptors there are fewer threads.
+        (1..self.threads).map_while(|number| start(number).ok()).collect()
+    }
 }
+
+/// Threads of a session, and what they end with.
+type Threads<'scope> = Vec<ScopedJoinHandle<'scope, io::Result<()>>>;
 
 /// One thread of a session.
 struct Worker<'s, F: ?Sized> {

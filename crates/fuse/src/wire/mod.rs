@@ -5,6 +5,7 @@ pub mod extension;
 pub mod operation;
 pub mod reply;
 pub mod request;
+pub mod ring;
 pub mod structs;
 
 /// The protocol's version; a kernel of another major version cannot be spoken with.
@@ -118,6 +119,8 @@ pub mod init_flag {
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     /// The kernel may read and write the host's files itself.
     pub const PASSTHROUGH: u64 = 1 << 37;
+    /// Requests come by io_uring.
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// What an opened file is like (`FOPEN_*`).
