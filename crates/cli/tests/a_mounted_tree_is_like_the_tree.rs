@@ -245,8 +245,8 @@ fn requests_come_by_io_uring_where_that_is_on() {
     }
     for options in [&["--changes", "guest"][..], &["--ephemeral"]] {
         let mut server = Server::start(dir.path(), "tree", &[options, &["--io-uring", "on"]].concat());
-        assert!(threads(server.child.id()).iter().any(is_ring));
         host("sh", &["-c", WORK], dir.path());
+        assert!(threads(server.child.id()).iter().any(is_ring));
         assert_eq!(server.end("-TERM"), Some(0));
         assert!(!is_mounted(dir.path()));
     }
