@@ -174,3 +174,37 @@ fn only_so_many_wait_for_locks() {
     second.end().unwrap();
     first.ok(&lock_request(1, unlock(7), false));
 }
+
+#[test]
+fn one_flushed_among_a_hundred_leaves_the_others() {
+    let served = Served::new();
+    served.write("file", &[b'x'; 4096]);
+    let mut client = served.client();
+    client.walk(0, 1, "file");
+    client.open(1, 0);
+    for round in 0..20u16 {
+        let flushed = 1 + round * 5;
+        let mut bytes = Vec::new();
+        for tag in 1..=100 {
+            Request::Read { fid: 1, offset: 0, count: 4096 }.encode(tag, &mut bytes);
+        }
+        Request::Flush { old_tag: flushed }.encode(200, &mut bytes);
+        client.send_raw(&bytes);
+        let mut seen = Vec::new();
+        while !seen.contains(&200) || seen.len() < 100 {
+            seen.push(client.receive().unwrap().tag);
+        }
+        // Its answer came, if at all, before that of its flush.
+        if let Some(answered) = seen.iter().position(|tag| *tag == flushed) {
+            assert!(answered < seen.iter().position(|tag| *tag == 200).unwrap(), "{seen:?}");
+        }
+        if seen.len() == 100 && !seen.contains(&flushed) {
+            assert!((1..=100).filter(|tag| *tag != flushed).all(|tag| seen.contains(&tag)), "{seen:?}");
+        } else if seen.len() == 100 {
+            seen.push(client.receive().unwrap().tag);
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert!(seen.len() >= 100, "{seen:?}");
+    }
+}

@@ -162,3 +162,88 @@ fn no_authentication_is_needed() {
     let again = Request::Attach { fid: 5, afid: NO_FID, uname: b"", aname: b"/", uid: 0 };
     assert_eq!(client.fails(&again), Errno::BADF.raw_os_error());
 }
+
+#[test]
+fn a_version_in_the_middle_ends_what_was_begun_and_takes_every_fid() {
+    let served = Served::new();
+    served.write("file", &[b'x'; 1 << 16]);
+    let mut first = served.client();
+    let mut client = served.client();
+    for client in [&mut first, &mut client] {
+        client.walk(0, 1, "file");
+        client.open(1, 2);
+    }
+    let lock = |tag| support::lock_request(1, support::range(1, 0, 0, tag), true);
+    first.ok(&lock(1));
+    for round in 0..50 {
+        // Waiting for a lock, reading and writing: each is answered before the version is, or never.
+        let mut bytes = Vec::new();
+        lock(7).encode(1, &mut bytes);
+        for tag in 2..10 {
+            Request::Read { fid: 1, offset: 0, count: 1 << 16 }.encode(tag, &mut bytes);
+            Request::Write { fid: 1, offset: 0, data: &[b'y'; 100] }.encode(tag + 100, &mut bytes);
+        }
+        Request::Version { msize: 1 << 17, version: b"9P2000.L" }.encode(NO_TAG, &mut bytes);
+        client.send_raw(&bytes);
+        loop {
+            let message = client.receive().unwrap();
+            if message.tag == NO_TAG {
+                break;
+            }
+            assert!(message.tag != 1, "round {round}: {message:?}");
+        }
+        for fid in 0..3 {
+            assert_eq!(client.fails(&Request::Clunk { fid }), Errno::BADF.raw_os_error());
+        }
+        // Tags and fids are free again.
+        client.attach(0, 0);
+        client.walk(0, 1, "file");
+        client.open(1, 2);
+        client.send(1, &Request::Getattr { fid: 1, mask: 0 });
+        assert_eq!(client.receive().unwrap().tag, 1);
+    }
+    let unlock = support::lock_request(1, support::range(2, 0, 0, 1), false);
+    first.ok(&unlock);
+    assert_eq!(support::lock_status(&first.ok(&lock(1))), 0, "a lock was taken by a request that was ended");
+}
+
+#[test]
+fn a_fid_is_free_once_its_end_was_answered() {
+    let served = Served::new();
+    served.make_directory("d");
+    served.write("a", b"of a");
+    served.write("b", b"of b");
+    let mut client = served.client();
+    for round in 0..200 {
+        let (name, content) = if round % 2 == 0 { ("a", b"of a") } else { ("b", b"of b") };
+        client.walk(0, 1, name);
+        client.open(1, 0);
+        assert_eq!(client.read(1, 0, 10), content);
+        match round % 3 {
+            0 => client.clunk(1),
+            1 => {
+                // Gone as well where the removal fails.
+                client.walk(0, 2, "d");
+                std::fs::write(served.path("d/x"), b"").unwrap();
+                client.fails(&Request::Remove { fid: 2 });
+                client.walk(0, 2, name);
+                client.clunk(2);
+                client.clunk(1);
+            }
+            // Read ahead of its own end by the same client: the read was first, and has the file it asked for.
+            _ => {
+                let mut bytes = Vec::new();
+                Request::Read { fid: 1, offset: 0, count: 10 }.encode(1, &mut bytes);
+                Request::Clunk { fid: 1 }.encode(2, &mut bytes);
+                client.send_raw(&bytes);
+                for _ in 0..2 {
+                    let message = client.receive().unwrap();
+                    if let (1, Reply::Read { data }) = (message.tag, message.reply()) {
+                        assert_eq!(data, content);
+                    }
+                }
+            }
+        }
+        assert_eq!(client.fails(&Request::Clunk { fid: 1 }), Errno::BADF.raw_os_error());
+    }
+}

@@ -198,3 +198,87 @@ fn entries_that_stay_are_listed_while_others_come_and_go() {
     let stays = names(&listed).into_iter().filter(|name| name.starts_with("stays")).collect::<Vec<_>>();
     assert_eq!(stays.len(), 1000);
 }
+
+#[test]
+fn a_hundred_thousand_entries_are_listed_from_any_place() {
+    let served = Served::new();
+    served.make_directory("many");
+    let many = fs::File::open(served.path("many")).unwrap();
+    let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
+    for number in 0..100_000 {
+        rustix::fs::openat(&many, format!("entry-{number:06}"), flags, 0o600.into()).unwrap();
+    }
+    let mut client = served.client();
+    client.walk(0, 1, "many");
+    client.open(1, 0);
+    let all = client.list(1, 0, 1 << 20);
+    let mut found = names(&all);
+    found.dedup();
+    assert_eq!((found.len(), all.len()), (100_002, 100_002));
+    // Places are opaque, and may use all 64 bits: forwards, backwards, to the start, by a second reader as well.
+    client.walk(0, 2, "many");
+    client.open(2, 0);
+    for at in [50_000, 99_999, 3, 77_777, 0, 100_000] {
+        for fid in [1, 2] {
+            let some = client.readdir(fid, all[at].next, 2000);
+            assert!(!some.is_empty() && some[..] == all[at + 1..][..some.len()], "{at}");
+        }
+    }
+    assert_eq!(client.readdir(1, all[100_001].next, 4096), []);
+    assert_eq!(client.readdir(1, 0, 4096)[..], all[..client.readdir(2, 0, 4096).len()]);
+    // A place that is of no entry leads anywhere, but to an end.
+    for offset in [1, 12345, u64::MAX, i64::MAX as u64, 1 << 63] {
+        let answer = client.ask(&Request::Readdir { fid: 1, offset, count: 4096 });
+        assert!(answer.errno().is_none_or(|errno| errno == INVAL), "{offset}: {answer:?}");
+    }
+}
+
+#[test]
+fn values_of_one_attribute_may_race() {
+    let served = Served::new();
+    served.write("file", b"");
+    let values: [&[u8]; 2] = [&[b'a'; 3000], &[b'b'; 10]];
+    set(&mut served.client(), b"user.a", values[0], 0);
+    std::thread::scope(|scope| {
+        for value in values {
+            let served = &served;
+            scope.spawn(move || {
+                let mut client = served.client();
+                (0..300).for_each(|_| assert_eq!(set(&mut client, b"user.a", value, 0), None));
+            });
+        }
+        // Whole, always: of the size that was told.
+        let mut client = served.client();
+        for _ in 0..600 {
+            let value = get(&mut client, b"user.a").unwrap();
+            assert!(values.contains(&&value[..]), "{} bytes", value.len());
+        }
+    });
+}
+
+#[test]
+fn only_one_of_racing_uses_gets_the_fid() {
+    let served = Served::new();
+    served.write("file", b"");
+    let mut client = served.client();
+    let create = |name| Request::Xattrcreate { fid: 1, name, size: 4, flags: 0 };
+    for _ in 0..500 {
+        client.walk(0, 1, "file");
+        let mut bytes = Vec::new();
+        let racing = [create(b"user.a"), Request::Lopen { fid: 1, flags: 2 }, create(b"user.b")];
+        for (tag, request) in (10..).zip(&racing) {
+            request.encode(tag, &mut bytes);
+        }
+        client.send_raw(&bytes);
+        let answers: Vec<_> = racing.iter().map(|_| client.receive().unwrap()).collect();
+        let taken: Vec<_> = answers.iter().filter(|answer| answer.errno().is_none()).collect();
+        let busy = answers.iter().filter(|answer| answer.errno() == Some(Errno::BUSY.raw_os_error())).count();
+        assert_eq!((taken.len(), busy), (1, 2), "{answers:?}");
+        client.write(1, 0, b"1234");
+        let list = Request::Xattrwalk { fid: 1, new_fid: 2, name: b"" };
+        // A value on its way has no attributes of its own.
+        assert_eq!(client.ask(&list).errno().is_none(), taken[0].tag == 11);
+        client.clunk(1);
+        let _ = client.ask(&Request::Clunk { fid: 2 });
+    }
+}

@@ -119,6 +119,9 @@ impl Session<'_> {
         if is_xattr(&fid) {
             return Err(Errno::BADF);
         }
+        if wanted.size.is_some() {
+            check_has_size(&fid)?;
+        }
         let changed_by_owner = wanted.size.is_some() || wanted.uid.is_some() || wanted.gid.is_some();
         let wanted = SetAttributes { kill_privileges: fid.uid != 0 && changed_by_owner, ..wanted };
         call.context(fid.uid, group_of(fid.uid), |context| {
@@ -194,23 +197,25 @@ fn changes(body: &SetattrBody) -> Result<SetAttributes, Errno> {
     })
 }
 
+/// Fails, as truncate(2) does, unless it is a regular file.
+fn check_has_size(fid: &Fid) -> Result<(), Errno> {
+    match fid.place.file_type {
+        REGULAR => Ok(()),
+        DIRECTORY => Err(Errno::ISDIR),
+        _ => Err(Errno::INVAL),
+    }
+}
+
 /// Fails unless the fid's user may do this (`setattr_prepare` of Linux's fs/attr.c).
 fn check_change(fid: &Fid, now: &Attributes, wanted: &SetAttributes) -> Result<(), Errno> {
     if fid.uid == 0 {
         return Ok(());
     }
     let is_open_for_writing = matches!(fid.usage.as_deref(), Some(Use::File(file)) if file.writable);
-    if wanted.size.is_some() {
-        if now.mode & TYPE_MASK == DIRECTORY {
-            return Err(Errno::ISDIR);
-        }
-        if now.mode & TYPE_MASK != REGULAR {
-            return Err(Errno::INVAL);
-        }
-        // Whoever opened it for writing may go on, whatever its mode is by now.
-        if !is_open_for_writing {
-            access::check(fid.uid, now, WRITE)?;
-        }
+    // Whoever opened it for writing may go on, whatever its mode is by now.
+    if wanted.size.is_some() && !is_open_for_writing {
+        check_has_size(fid)?;
+        access::check(fid.uid, now, WRITE)?;
     }
     if wanted.uid.is_some_and(|uid| uid != now.uid) {
         return Err(Errno::PERM);

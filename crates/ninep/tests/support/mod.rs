@@ -120,10 +120,15 @@ pub struct Listed {
 impl Client {
     pub fn of(server: &Arc<NinepServer>) -> Client {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
         let server = Arc::clone(server);
         let server = thread::spawn(move || server.serve_stream(theirs));
-        Client { stream: ours, server: Some(server), next_tag: 0 }
+        Client { server: Some(server), ..Client::on(ours) }
+    }
+
+    /// A client of a server elsewhere.
+    pub fn on(stream: UnixStream) -> Client {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Client { stream, server: None, next_tag: 0 }
     }
 
     /// Sends bytes; the server may have hung up.
