@@ -14,7 +14,8 @@ use crate::{
 
 /// Takes the entries of a directory until a client's buffer is full.
 pub trait DirectorySink {
-    /// Whether entries must say where they lead, which counts as a lookup of each.
+    /// Whether entries should say where they lead, which counts as a lookup of each. Where one does not, its name can be
+    /// looked up.
     fn wants_entries(&self) -> bool;
 
     /// Whether there is room for an entry with a name of so many bytes: asked before a lookup is made that could not be

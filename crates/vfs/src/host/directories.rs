@@ -189,7 +189,14 @@ impl HostDirectory {
     }
 
     fn entry_listed(&self, node: NodeId, stream: &Stream, name: &[u8]) -> Result<Option<Entry>, Errno> {
-        let renames = read(&self.table).renames;
+        let renames = {
+            let table = read(&self.table);
+            // A client that alone changes names and attributes has kept what it was told of this one.
+            if self.options.changes != Changes::Host && table.is_looked_up(table.index(node)?, name) {
+                return Ok(None);
+            }
+            table.renames
+        };
         let stat = stat(stream.descriptor.as_fd(), name)?;
         // Of what is renamed just now nothing more is told: it is looked up when somebody wants it.
         self.entry(node, name, &stat, Some(renames))

@@ -204,6 +204,12 @@ impl Table {
         Some(self.places.get(self.find_place(parent, name)?)?.node)
     }
 
+    /// Whether a client knows the node at a place.
+    pub fn is_looked_up(&self, parent: u32, name: &[u8]) -> bool {
+        let node = self.at(parent, name).and_then(|index| self.nodes.get(index));
+        node.is_some_and(|node| node.lookups.load(Ordering::Relaxed) > 0)
+    }
+
     /// A name is gone.
     pub fn remove_place(&mut self, parent: u32, name: &[u8]) -> Dropped {
         let mut dropped = Dropped::new();

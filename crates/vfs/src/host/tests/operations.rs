@@ -47,8 +47,9 @@ fn directories_are_made_listed_and_removed() {
             assert_eq!(names, expected);
         }
         for (name, node) in scene.list(made.node, 100, true) {
-            let is_dots = name.starts_with('.');
-            assert_eq!(node.is_none(), is_dots);
+            // Who alone changes them knows all by now.
+            let is_told = !name.starts_with('.') && changes == Changes::Host;
+            assert_eq!(node.is_some(), is_told);
             if let Some(node) = node {
                 assert_eq!(scene.lookup(made.node, &name).unwrap().node, node);
             }
@@ -312,6 +313,24 @@ fn a_read_only_directory_is_not_changed() {
     let handle = scene.open(a, READ);
     assert_eq!(scene.write(a, handle, 0, "x").unwrap_err(), Errno::BADF);
     assert_eq!(scene.read(a, handle, 0, 9).unwrap(), b"content");
+}
+
+#[test]
+fn who_alone_changes_a_directory_is_not_told_again_what_it_knows() {
+    for (changes, told) in [(Changes::Guest, 2), (Changes::Host, 3)] {
+        let scene = Scene::with(HostOptions { changes, ..HostOptions::default() });
+        for name in ["a", "b", "c"] {
+            scene.file(name, "");
+        }
+        let a = scene.node("a");
+        let count = |list: &[(String, Option<NodeId>)]| list.iter().filter(|(_, node)| node.is_some()).count();
+        let listed = scene.list(NodeId::ROOT, 10, true);
+        assert_eq!((listed.len(), count(&listed)), (5, told), "{changes:?}");
+        // One that it has forgotten is news.
+        scene.layer.forget(a, if changes == Changes::Host { 2 } else { 1 });
+        let listed = scene.list(NodeId::ROOT, 10, true);
+        assert_eq!((listed.len(), count(&listed)), (5, if changes == Changes::Host { 3 } else { 1 }), "{changes:?}");
+    }
 }
 
 #[test]
