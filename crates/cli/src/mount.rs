@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use inarch_jobs::mount::{Changes, MountRequest, MountWrites, Rings, mount};
 use inarch_jobs::source::Source;
 
-use crate::source::SRC_HELP;
+use crate::source::{OwnerArguments, SRC_HELP};
 
 /// Options of `inarch mount`.
 #[derive(Args, Debug)]
@@ -48,6 +48,10 @@ pub struct MountArguments {
     /// what they know is at most a second old), none (nobody: read-only, all is kept)
     #[arg(long, value_enum, default_value = "host")]
     pub changes: ChangesArgument,
+
+    /// Whose files are seen.
+    #[command(flatten)]
+    pub owners: OwnerArguments,
 
     /// Whether the kernel's requests come by io_uring, which is faster: auto (where this machine has it switched on), on
     /// (or fail), off
@@ -99,14 +103,15 @@ impl From<ChangesArgument> for Changes {
 
 /// Mounts, and serves until told to stop.
 pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
-    let MountArguments { source, point, ro, overlay, ephemeral, overlay_dir, changes, io_uring } = arguments;
+    let MountArguments { source, point, ro, overlay, ephemeral, overlay_dir, changes, owners, io_uring } = arguments;
     let writes = match overlay {
         Some(directory) => MountWrites::Kept(directory),
         None if ephemeral => MountWrites::ThrownAway(overlay_dir),
         None if ro => MountWrites::Refused,
         None => MountWrites::Through,
     };
-    let (changes, rings) = (changes.into(), io_uring.into());
-    mount(&MountRequest { source: Source::parse(&source)?, point, changes, writes, rings })?;
+    let source = Source::parse(&source)?;
+    let (changes, owners, rings) = (changes.into(), owners.owners(), io_uring.into());
+    mount(&MountRequest { source, point, changes, writes, owners, rings })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -160,8 +160,8 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         _ => Root::Source(Source::parse(&arguments.root)?),
     };
     anyhow::ensure!(
-        !arguments.via.is_live() || arguments.source.is_all(),
-        "--via virtiofs or 9p: a live directory is shared as it is; what leaves something out or changes owners takes a disk"
+        !arguments.via.is_live() || arguments.source.is_whole(),
+        "--via virtiofs or 9p: a live directory is shared whole; what leaves something out or changes times takes a disk"
     );
     let terminal = arguments.tty || (arguments.command.is_empty() && std::io::stdin().is_terminal());
     let trees = arguments
@@ -234,8 +234,8 @@ fn tree(text: &OsStr, source: &SourceArguments, via: Way) -> anyhow::Result<Tree
     let via = option.via.unwrap_or(if option.write_through { Way::Virtiofs } else { via });
     if via.is_live() {
         anyhow::ensure!(
-            source.is_all() && option.exclude.is_empty() && option.owner.is_none(),
-            "--tree {shown}: a live directory is shared as it is; what leaves something out or changes owners takes a disk \
+            source.is_whole() && option.exclude.is_empty(),
+            "--tree {shown}: a live directory is shared whole; what leaves something out or changes times takes a disk \
              (via=ext4)"
         );
         anyhow::ensure!(

@@ -47,17 +47,9 @@ pub struct SourceArguments {
     #[arg(long)]
     pub cross: bool,
 
-    /// Owners of what is taken: host (unchanged), map (yours become root's), squash (all root's), or UID:GID
-    #[arg(long, value_name = "MAP")]
-    pub owner: Option<OwnerMap>,
-
-    /// Let COUNT users from FROM on become those from TO on; goes before --owner
-    #[arg(long, value_name = "FROM:TO:COUNT")]
-    pub map_uid: Vec<IdRange>,
-
-    /// The same for groups
-    #[arg(long, value_name = "FROM:TO:COUNT")]
-    pub map_gid: Vec<IdRange>,
+    /// Owners of what is taken.
+    #[command(flatten)]
+    pub owners: OwnerArguments,
 
     /// Make what is younger than this as old as this: seconds since 1970
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
@@ -68,10 +60,38 @@ pub struct SourceArguments {
     pub selinux_contexts: Option<PathBuf>,
 }
 
+/// Whose files are seen, alike for snapshots and what is live.
+#[derive(Args, Debug, Clone, Default, PartialEq)]
+pub struct OwnerArguments {
+    /// Owners that are seen: host (unchanged), map (yours become root's), squash (all root's), or UID:GID
+    #[arg(long, value_name = "MAP")]
+    pub owner: Option<OwnerMap>,
+
+    /// Let COUNT users from FROM on become those from TO on; goes before --owner
+    #[arg(long, value_name = "FROM:TO:COUNT")]
+    pub map_uid: Vec<IdRange>,
+
+    /// The same for groups
+    #[arg(long, value_name = "FROM:TO:COUNT")]
+    pub map_gid: Vec<IdRange>,
+}
+
+impl OwnerArguments {
+    /// The owners that are seen.
+    pub fn owners(&self) -> Owners {
+        Owners { map: self.owner.unwrap_or_default(), users: self.map_uid.clone(), groups: self.map_gid.clone() }
+    }
+}
+
 impl SourceArguments {
     /// Whether none of them was given.
     pub fn is_all(&self) -> bool {
         *self == SourceArguments::default()
+    }
+
+    /// Whether none was given but those about owners.
+    pub fn is_whole(&self) -> bool {
+        SourceArguments { owners: OwnerArguments::default(), ..self.clone() }.is_all()
     }
 
     /// What is taken; `exclude` adds to the globs left out.
@@ -80,11 +100,7 @@ impl SourceArguments {
             filter: self.filter(exclude)?,
             cross: self.cross,
             leave_out: Vec::new(),
-            owners: Owners {
-                map: self.owner.unwrap_or_default(),
-                users: self.map_uid.clone(),
-                groups: self.map_gid.clone(),
-            },
+            owners: self.owners.owners(),
             only: self
                 .only
                 .as_deref()

@@ -4,52 +4,14 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use support::mounted::{Server, is_mounted};
 use support::{INARCH, assert_one_line, host, inarch, scratch, within};
 
 const LONG: Duration = Duration::from_secs(30);
-
-/// A running `inarch mount`, in the directory `dir`, of `source` on `point`.
-struct Server {
-    child: Child,
-    line: String,
-}
-
-/// After a test that failed.
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-    }
-}
-
-impl Server {
-    fn start(dir: &Path, source: &str, options: &[&str]) -> Server {
-        let _ = fs::create_dir(dir.join("point"));
-        let mut child = Command::new(INARCH)
-            .args(["mount", source, "point", "--overlay-dir", "."])
-            .args(options)
-            .current_dir(dir)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("mounted "), "{line}");
-        Server { child, line }
-    }
-
-    /// Ends it by a signal; gives its status.
-    fn end(&mut self, signal: &str) -> Option<i32> {
-        host("kill", &[signal, &self.child.id().to_string()], Path::new("/"));
-        self.child.wait().unwrap().code()
-    }
-}
 
 fn tree(dir: &Path) {
     fs::create_dir_all(dir.join("tree/sub/deep")).unwrap();
@@ -67,12 +29,6 @@ fn manifest(dir: &Path, root: &str) -> String {
          find . -type f -size -1M -print0 | sort -z | xargs -0 sha256sum"
     );
     host("sh", &["-c", &script], dir)
-}
-
-fn is_mounted(dir: &Path) -> bool {
-    let point = dir.join("point");
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table.lines().any(|line| line.contains(&format!(" {} ", point.display())))
 }
 
 #[test]

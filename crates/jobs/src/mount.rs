@@ -12,7 +12,7 @@ use std::{fs, io, thread};
 pub use inarch_fuse::Rings;
 use inarch_fuse::mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Session, SessionOptions};
-use inarch_tree::select::Selection;
+use inarch_tree::select::{Owners, Selection};
 pub use inarch_vfs::Changes;
 use inarch_vfs::{Context, FileSystem, HostDirectory, HostOptions, NodeId, Overlay, SetAttributes, SetTime, TreeFiles};
 use tempfile::TempDir;
@@ -22,6 +22,7 @@ use crate::notes::{say, shown};
 use crate::serve::guard::Guard;
 use crate::serve::introduce;
 use crate::serve::signals::stop_on_signals;
+use crate::share::with_owners;
 use crate::source::{self, Source};
 
 /// Smaller files that are only read go through the kernel's cache of the mount: to hand one to the kernel and take it
@@ -41,6 +42,8 @@ pub struct MountRequest {
     pub writes: MountWrites,
     /// Whether the kernel's requests come by io_uring.
     pub rings: Rings,
+    /// Whose files are seen in the mount, and whose in the source what is made there becomes.
+    pub owners: Owners,
 }
 
 /// What becomes of what is written in a mount.
@@ -79,6 +82,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     notes.iter().for_each(say);
     // Dropped when nobody writes any more.
     let (layer, _upper) = Upper::over(lower, &request.writes)?;
+    let layer = with_owners(layer, &request.owners);
     let stop = stop_on_signals()?;
     let (mount, device) = Mount::new(&point, request.writes == MountWrites::Refused)?;
     let mut guard = Guard::of_mount(&mount, false)?;

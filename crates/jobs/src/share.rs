@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::thread;
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus};
+use inarch_tree::select::Owners;
 pub use inarch_vfs::Changes;
-use inarch_vfs::{FileSystem, HostDirectory, HostOptions};
+use inarch_vfs::{FileSystem, HostDirectory, HostOptions, MappedOwners};
 use inarch_vhost::fs::{FsOptions, FsServer, Tag};
 
 use crate::JobError;
@@ -28,6 +29,14 @@ pub struct Share {
     pub read_only: bool,
     /// Have the guest's kernel enforce access control lists, which costs a request for each file that it has not met.
     pub acl: bool,
+    /// Whose files the guest sees, and whose on the host what it makes becomes.
+    pub owners: Owners,
+}
+
+/// `layer` with the owners that clients are to see; where those are all one, what they make is this process's.
+pub(crate) fn with_owners(layer: Arc<dyn FileSystem>, owners: &Owners) -> Arc<dyn FileSystem> {
+    let maker = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    MappedOwners::over(layer, owners, maker)
 }
 
 /// The directory that `source` is.
@@ -86,7 +95,7 @@ impl Share {
         let options = HostOptions { locks: true, writeback: false, ..self.host_options() };
         let opened = HostDirectory::new(&self.directory, options);
         let directory = opened.map_err(|error| JobError::path(&error.path, "cannot be shared", error.error))?;
-        Ok(Arc::new(directory))
+        Ok(with_owners(Arc::new(directory), &self.owners))
     }
 
     /// The options with which Linux mounts it over 9P, less those of the transport.
@@ -107,7 +116,7 @@ impl Share {
     pub fn server(&self, queues: u16, tag: Option<Tag>) -> Result<FsServer, JobError> {
         let open = |share: &Share| {
             let opened = HostDirectory::new(&share.directory, share.host_options());
-            opened.map(|directory| Arc::new(directory) as Arc<dyn FileSystem>)
+            opened.map(|directory| with_owners(Arc::new(directory), &share.owners))
         };
         // What is wrong with it is better said now than to a machine.
         open(self).map_err(|error| JobError::path(&error.path, "cannot be shared", error.error))?;

@@ -28,35 +28,50 @@ pub trait DirectorySink {
 
 /// A file system. Called from several threads at once.
 ///
-/// A method that is not implemented gives `ENOSYS`, which a wire may take as true for ever. Names are one component;
+/// A method that neither it nor what is [below](FileSystem::below) it implements gives `ENOSYS`, which a wire may take as
+/// true for ever. Names are one component;
 /// implementations check them ([`check_name`](crate::check_name)). A node that was forgotten, or never given, is
 /// answered with `ESTALE`, an unknown handle with `EBADF`: both numbers come from guests.
-#[allow(unused_variables, reason = "the names of parameters are a method's documentation")]
 pub trait FileSystem: Send + Sync + 'static {
+    /// The file system that this one is a layer over. What a layer does not implement itself is done by what is below it.
+    fn below(&self) -> Option<&dyn FileSystem> {
+        None
+    }
+
     /// The node with `name` in directory `parent`.
     fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.lookup(context, parent, name)
     }
 
     /// For how long a name that was not found in `parent` need not be looked up again; zero: it must be.
     fn absence_valid(&self, parent: NodeId) -> Duration {
-        Duration::ZERO
+        self.below().map_or(Duration::ZERO, |below| below.absence_valid(parent))
     }
 
     /// The directory that directory `node` lies in; of the root, the root. Counts as a lookup.
     fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.parent(context, node)
     }
 
     /// A client takes back `lookups` of the node. More than there were are as many as there were.
-    fn forget(&self, node: NodeId, lookups: u64) {}
+    fn forget(&self, node: NodeId, lookups: u64) {
+        if let Some(below) = self.below() {
+            below.forget(node, lookups);
+        }
+    }
 
     /// The client is gone, or starts anew: every lookup is taken back, and what is open is closed. Requests of its that
     /// are still being executed may fail with `ESTALE` or `EBADF`.
-    fn disconnected(&self) {}
+    fn disconnected(&self) {
+        if let Some(below) = self.below() {
+            below.disconnected();
+        }
+    }
 
     /// A node's attributes.
-    fn attributes(&self, context: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno>;
+    fn attributes(&self, context: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
+        self.below().ok_or(Errno::NOSYS)?.attributes(context, node, handle)
+    }
 
     /// Sets attributes and gives all of them.
     fn set_attributes(
@@ -66,17 +81,17 @@ pub trait FileSystem: Send + Sync + 'static {
         handle: Option<HandleId>,
         set: &SetAttributes,
     ) -> Result<Attributes, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.set_attributes(context, node, handle, set)
     }
 
     /// A symbolic link's target.
     fn read_link(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.read_link(context, node)
     }
 
     /// Makes a file that is not opened, a fifo, a socket or a device node.
     fn make_node(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode) -> Result<Entry, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.make_node(context, parent, name, new)
     }
 
     /// Makes a directory.
@@ -87,27 +102,27 @@ pub trait FileSystem: Send + Sync + 'static {
         name: &[u8],
         new: &NewNode,
     ) -> Result<Entry, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.make_directory(context, parent, name, new)
     }
 
     /// Makes a symbolic link.
     fn make_symlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.make_symlink(context, parent, name, target)
     }
 
     /// Gives `node` a further name. Counts as a lookup.
     fn link(&self, context: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.link(context, node, parent, name)
     }
 
     /// Removes the name of something that is no directory. What is open stays usable.
     fn unlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.unlink(context, parent, name)
     }
 
     /// Removes an empty directory.
     fn remove_directory(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.remove_directory(context, parent, name)
     }
 
     /// Gives what has a name another one; `flags` are those of renameat2(2).
@@ -120,13 +135,13 @@ pub trait FileSystem: Send + Sync + 'static {
         new_name: &[u8],
         flags: u32,
     ) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.rename(context, parent, name, new_parent, new_name, flags)
     }
 
     /// Opens a file; `flags` are those of open(2), without `O_CREAT` and `O_EXCL`. `ENOSYS`: there is no need to open
     /// anything, requests carry the default handle.
     fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.open(context, node, flags)
     }
 
     /// Makes a regular file, unless there is one and `flags` lack `O_EXCL`, and opens it.
@@ -138,7 +153,7 @@ pub trait FileSystem: Send + Sync + 'static {
         new: &NewNode,
         flags: u32,
     ) -> Result<(Entry, Opened), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.create(context, parent, name, new, flags)
     }
 
     /// Makes a regular file without a name (`O_TMPFILE`) on the file system of directory `parent`, and opens it.
@@ -149,7 +164,7 @@ pub trait FileSystem: Send + Sync + 'static {
         new: &NewNode,
         flags: u32,
     ) -> Result<(Entry, Opened), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.create_unnamed(context, parent, new, flags)
     }
 
     /// Fills `out`, one slice after the other, with a file's bytes from `offset`; gives how many there are, fewer only at
@@ -162,7 +177,7 @@ pub trait FileSystem: Send + Sync + 'static {
         offset: u64,
         out: &[VolatileSlice<'_>],
     ) -> Result<usize, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.read(context, node, handle, offset, out)
     }
 
     /// Writes the slices, one after the other, to a file from `offset` on; gives how many bytes of them.
@@ -175,7 +190,7 @@ pub trait FileSystem: Send + Sync + 'static {
         data: &[VolatileSlice<'_>],
         kind: WriteKind,
     ) -> Result<usize, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.write(context, node, handle, offset, data, kind)
     }
 
     /// Copies as copy_file_range(2), within this file system. `from` and `to` are node, handle and offset.
@@ -186,7 +201,7 @@ pub trait FileSystem: Send + Sync + 'static {
         to: (NodeId, HandleId, u64),
         length: u64,
     ) -> Result<u64, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.copy_range(context, from, to, length)
     }
 
     /// A descriptor of the file was closed; others may be open. Locks of `owner` as fcntl(2) has them end.
@@ -197,18 +212,18 @@ pub trait FileSystem: Send + Sync + 'static {
         handle: HandleId,
         owner: Option<LockOwner>,
     ) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.flush(context, node, handle, owner)
     }
 
     /// Makes a file's or, with a directory's handle, a directory's changes durable; with `data_only` not those of
     /// attributes that reading does without.
     fn fsync(&self, context: &Context<'_>, node: NodeId, handle: HandleId, data_only: bool) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.fsync(context, node, handle, data_only)
     }
 
     /// Makes everything durable, as syncfs(2).
     fn sync(&self, context: &Context<'_>) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.sync(context)
     }
 
     /// As fallocate(2) with `mode`.
@@ -221,7 +236,7 @@ pub trait FileSystem: Send + Sync + 'static {
         offset: u64,
         length: u64,
     ) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.fallocate(context, node, handle, mode, offset, length)
     }
 
     /// As lseek(2) with `SEEK_DATA` or `SEEK_HOLE`.
@@ -233,15 +248,19 @@ pub trait FileSystem: Send + Sync + 'static {
         offset: u64,
         whence: u32,
     ) -> Result<u64, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.seek(context, node, handle, offset, whence)
     }
 
     /// A file is no longer open. Locks of `owner` as flock(2) has them end.
-    fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>) {}
+    fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>) {
+        if let Some(below) = self.below() {
+            below.release(node, handle, owner);
+        }
+    }
 
     /// Opens a directory. `ENOSYS`: there is no need to.
     fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.open_directory(context, node)
     }
 
     /// Adds a directory's entries to `sink`, from `offset` (0, or an entry's `next`) on, until it is full. Entries that
@@ -254,20 +273,24 @@ pub trait FileSystem: Send + Sync + 'static {
         offset: u64,
         sink: &mut dyn DirectorySink,
     ) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.read_directory(context, node, handle, offset, sink)
     }
 
     /// A directory is no longer open.
-    fn release_directory(&self, node: NodeId, handle: HandleId) {}
+    fn release_directory(&self, node: NodeId, handle: HandleId) {
+        if let Some(below) = self.below() {
+            below.release_directory(node, handle);
+        }
+    }
 
     /// An extended attribute's value.
     fn get_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.get_xattr(context, node, name)
     }
 
     /// The names of the extended attributes, each with a NUL behind it.
     fn list_xattrs(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.list_xattrs(context, node)
     }
 
     /// Sets an extended attribute; `flags` are those of setxattr(2). `kill_set_group_id`: clear that bit, as setting an
@@ -281,12 +304,12 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: u32,
         kill_set_group_id: bool,
     ) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.set_xattr(context, node, name, value, flags, kill_set_group_id)
     }
 
     /// Removes an extended attribute.
     fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.remove_xattr(context, node, name)
     }
 
     /// A lock that stands against `lock`, or none.
@@ -298,7 +321,7 @@ pub trait FileSystem: Send + Sync + 'static {
         owner: LockOwner,
         lock: &Lock,
     ) -> Result<Option<Lock>, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.test_lock(context, node, handle, owner, lock)
     }
 
     /// Takes or gives back a lock; `EAGAIN` if another one stands against it, unless it is to `wait`.
@@ -311,20 +334,24 @@ pub trait FileSystem: Send + Sync + 'static {
         lock: &Lock,
         wait: bool,
     ) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.set_lock(context, node, handle, owner, lock, wait)
     }
 
     /// The file system's numbers.
     fn statistics(&self, context: &Context<'_>, node: NodeId) -> Result<Statistics, Errno> {
-        Err(Errno::NOSYS)
+        self.below().ok_or(Errno::NOSYS)?.statistics(context, node)
     }
 
     /// The host's file that holds the node's content byte for byte, opened as `handle` is, for a kernel that can read
     /// and write it without asking; none if there is no such file. One node has one such file while any handle is open.
     fn host_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<OwnedFd>> {
-        None
+        self.below()?.host_file(node, handle)
     }
 
     /// A request was interrupted: those that wait look at their [`Context`] again.
-    fn interrupted(&self) {}
+    fn interrupted(&self) {
+        if let Some(below) = self.below() {
+            below.interrupted();
+        }
+    }
 }

@@ -14,6 +14,7 @@ mod host;
 mod name;
 mod node;
 mod overlay;
+mod owners;
 mod slab;
 mod tree_files;
 
@@ -25,4 +26,5 @@ pub use node::{
     SetAttributes, SetTime, Statistics, WriteKind,
 };
 pub use overlay::Overlay;
+pub use owners::MappedOwners;
 pub use tree_files::TreeFiles;

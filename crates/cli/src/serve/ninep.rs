@@ -12,6 +12,7 @@ use inarch_jobs::source::Source;
 
 use super::nbd::parse_tcp;
 use super::virtiofs::ChangesBy;
+use crate::source::OwnerArguments;
 
 /// Options of `inarch serve 9p`.
 #[derive(Args, Debug)]
@@ -53,6 +54,10 @@ pub struct NinepArguments {
     #[arg(long, value_name = "BYTES", default_value = "1048576", value_parser = clap::value_parser!(u32).range(4096..=1 << 20))]
     pub msize: u32,
 
+    /// Whose files are seen.
+    #[command(flatten)]
+    pub owners: OwnerArguments,
+
     /// End when the first client has gone
     #[arg(long)]
     pub once: bool,
@@ -72,6 +77,7 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
         changes: arguments.changes.into(),
         read_only: arguments.ro,
         acl: false,
+        owners: arguments.owners.owners(),
     };
     ninep::serve(&NinepRequest { share, address, msize: arguments.msize, once: arguments.once })?;
     Ok(ExitCode::SUCCESS)

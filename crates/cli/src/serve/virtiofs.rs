@@ -10,6 +10,7 @@ use inarch_jobs::share::{Changes, Share, directory_of};
 use inarch_jobs::source::Source;
 
 use crate::output::answer;
+use crate::source::OwnerArguments;
 
 /// Options of `inarch serve virtiofs`.
 #[derive(Args, Debug)]
@@ -58,6 +59,10 @@ pub struct VirtiofsArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub queues: Option<u16>,
 
+    /// Whose files are seen.
+    #[command(flatten)]
+    pub owners: OwnerArguments,
+
     /// End when the first machine disconnects
     #[arg(long)]
     pub once: bool,
@@ -92,6 +97,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         changes: arguments.changes.into(),
         read_only: arguments.ro,
         acl: arguments.acl,
+        owners: arguments.owners.owners(),
     };
     let request = VirtiofsRequest {
         share,

@@ -167,6 +167,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
         changes: wanted.changes,
         read_only: wanted.read_only || overlaid,
         acl: false,
+        owners: wanted.selection.owners.clone(),
     };
     let tag = format!("inarch-{ordinal}");
     Ok(SharedTree { share, wire, ordinal, destination: wanted.destination, overlaid, tag })
