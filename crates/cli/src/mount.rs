@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use inarch_jobs::mount::{Changes, MountRequest, MountWrites, Rings, mount};
+use inarch_jobs::mount::{Changes, MountRequest, MountWrites, Rings, UpperPlace, mount};
 use inarch_jobs::source::Source;
 
 use crate::source::{OwnerArguments, SRC_HELP};
@@ -105,8 +105,8 @@ impl From<ChangesArgument> for Changes {
 pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     let MountArguments { source, point, ro, overlay, ephemeral, overlay_dir, changes, owners, io_uring } = arguments;
     let writes = match overlay {
-        Some(directory) => MountWrites::Kept(directory),
-        None if ephemeral => MountWrites::ThrownAway(overlay_dir),
+        Some(directory) => MountWrites::Over(UpperPlace::Kept(directory)),
+        None if ephemeral => MountWrites::Over(UpperPlace::ThrownAway(overlay_dir)),
         None if ro => MountWrites::Refused,
         None => MountWrites::Through,
     };

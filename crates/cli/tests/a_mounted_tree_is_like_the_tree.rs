@@ -220,6 +220,56 @@ fn requests_come_by_io_uring_where_that_is_on() {
 }
 
 #[test]
+fn a_killed_server_leaves_no_thrown_away_writes() {
+    let dir = scratch();
+    tree(dir.path());
+    let mut server = Server::start(dir.path(), "tree", &["--ephemeral"]);
+    host("sh", &["-c", "cp -r point/sub point/more && ln -s / point/more/root"], dir.path());
+    let left = || {
+        let names = fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("inarch-mount-")).count()
+    };
+    assert_eq!(left(), 1);
+    server.end("-KILL");
+    assert!(within(LONG, || left() == 0 && !is_mounted(dir.path())), "something is left");
+    assert!(Path::new("/etc").exists());
+}
+
+#[test]
+fn kept_writes_are_shown_over_their_own_tree_only() {
+    let dir = scratch();
+    tree(dir.path());
+    fs::create_dir(dir.path().join("other")).unwrap();
+    host("sh", &["-c", &format!("{INARCH} image tree -o tree.tar --quiet")], dir.path());
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let refused = |source: &str, upper: &str, parts: &[&str]| {
+        assert_one_line(&inarch(["mount", &path(source), &path("point"), "--overlay", &path(upper)]), parts);
+        assert!(!is_mounted(dir.path()));
+    };
+    let mut server = Server::start(dir.path(), "tree", &["--overlay", "upper"]);
+    fs::write(dir.path().join("point/new"), "new").unwrap();
+    let names = host("getfattr", &["-m", "-", "point"], dir.path());
+    assert!(!names.contains("inarch"), "{names}");
+    fs::create_dir(dir.path().join("second")).unwrap();
+    let second = inarch(["mount", &path("tree"), &path("second"), "--overlay", &path("upper")]);
+    assert_one_line(&second, &["upper", "another inarch keeps writes there"]);
+    server.end("-TERM");
+    refused("other", "upper", &["upper", "over", "other", "those over", "tree", "name another directory"]);
+    refused("tree.tar", "upper", &["tree.tar", "those over"]);
+    // The same directory under another name, and with another content.
+    fs::rename(dir.path().join("tree"), dir.path().join("renamed")).unwrap();
+    fs::write(dir.path().join("renamed/late"), "late").unwrap();
+    let mut server = Server::start(dir.path(), "renamed", &["--overlay", "upper"]);
+    assert!(dir.path().join("point/new").exists() && dir.path().join("point/late").exists());
+    server.end("-TERM");
+    for _ in 0..2 {
+        assert_eq!(Server::start(dir.path(), "tree.tar", &["--overlay", "archives"]).end("-TERM"), Some(0));
+    }
+    host("sh", &["-c", &format!("rm tree.tar && {INARCH} image renamed -o tree.tar --quiet")], dir.path());
+    refused("tree.tar", "archives", &["those over an earlier state of it"]);
+}
+
+#[test]
 fn a_point_that_cannot_be_is_told_in_one_line() {
     let dir = scratch();
     tree(dir.path());

@@ -17,13 +17,25 @@ pub(crate) fn identity(opened: &Opened, options: &ext4::Options) -> [u8; 32] {
         hash.update(number.to_le_bytes());
     }
     hash.update(options.uuid);
+    add_opened(&mut hash, opened);
+    hash.finalize().into()
+}
+
+/// The same without a layout: of the tree as files.
+pub(crate) fn files_identity(opened: &Opened) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(b"inarch files 1\0");
+    add_opened(&mut hash, opened);
+    hash.finalize().into()
+}
+
+fn add_opened(hash: &mut Sha256, opened: &Opened) {
     if !opened.stamp.is_empty() {
-        bytes(&mut hash, &opened.stamp);
+        bytes(hash, &opened.stamp);
     }
     for tree in [Some(&opened.tree), opened.original.as_ref()].into_iter().flatten() {
-        add_tree(&mut hash, tree);
+        add_tree(hash, tree);
     }
-    hash.finalize().into()
 }
 
 /// Adds every name, attribute, target, hole and extended attribute of a tree.

@@ -19,6 +19,7 @@ pub mod run;
 pub mod serve;
 pub mod share;
 pub mod source;
+mod upper;
 
 pub use device::{FileSystem, Writes};
 pub use error::JobError;

@@ -7,23 +7,25 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, io, thread};
+use std::thread;
 
 pub use inarch_fuse::Rings;
 use inarch_fuse::mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Session, SessionOptions};
 use inarch_tree::select::{Owners, Selection};
 pub use inarch_vfs::Changes;
-use inarch_vfs::{Context, FileSystem, HostDirectory, HostOptions, NodeId, Overlay, SetAttributes, SetTime, TreeFiles};
-use tempfile::TempDir;
+use inarch_vfs::{FileSystem, HostDirectory, HostOptions, TreeFiles};
 
 use crate::JobError;
+use crate::identity::files_identity;
 use crate::notes::{say, shown};
 use crate::serve::guard::Guard;
 use crate::serve::introduce;
 use crate::serve::signals::stop_on_signals;
 use crate::share::with_owners;
-use crate::source::{self, Source};
+use crate::source::{self, Resources, Source};
+pub use crate::upper::UpperPlace;
+use crate::upper::{LowerIdentity, Upper};
 
 /// Smaller files that are only read go through the kernel's cache of the mount: to hand one to the kernel and take it
 /// back takes two calls, as long as reading so much.
@@ -53,10 +55,8 @@ pub enum MountWrites {
     Through,
     /// Nothing can be written.
     Refused,
-    /// It is kept in this directory, as overlayfs's upper layer, for the next time.
-    Kept(PathBuf),
-    /// It is gone at the end; meanwhile it is in a directory of its own in this one.
-    ThrownAway(PathBuf),
+    /// It goes to a layer over the source.
+    Over(UpperPlace),
 }
 
 impl MountRequest {
@@ -78,10 +78,15 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     check_rings(request.rings)?;
     raise_descriptor_limit();
     let request = &request.effective();
-    let (lower, notes) = lower(request)?;
+    let Lower { layer, identity, notes } = Lower::open(request)?;
     notes.iter().for_each(say);
     // Dropped when nobody writes any more.
-    let (layer, _upper) = Upper::over(lower, &request.writes)?;
+    let (layer, _upper) = match &request.writes {
+        MountWrites::Over(place) => {
+            Upper::over(layer, place, identity.as_ref()).map(|(layer, upper)| (layer, Some(upper)))?
+        }
+        MountWrites::Through | MountWrites::Refused => (layer, None),
+    };
     let layer = with_owners(layer, &request.owners);
     let stop = stop_on_signals()?;
     let (mount, device) = Mount::new(&point, request.writes == MountWrites::Refused)?;
@@ -131,77 +136,36 @@ fn check_rings(rings: Rings) -> Result<(), JobError> {
     Err(JobError::Other(format!("FUSE over io_uring: {missing}; or leave --io-uring on away")))
 }
 
-/// The source, and what else the user should know, a line each.
-fn lower(request: &MountRequest) -> Result<(Arc<dyn FileSystem>, Vec<String>), JobError> {
-    let Source::Directory(path) = &request.source else {
-        let opened = source::open(&request.source, &Selection::default())?;
-        return Ok((Arc::new(TreeFiles::new(opened.tree, opened.content)), opened.notes));
-    };
-    let options = HostOptions {
-        changes: request.changes,
-        read_only: request.writes != MountWrites::Through,
-        host_files_from: PASSTHROUGH_FROM,
-        ..HostOptions::default()
-    };
-    Ok((Arc::new(host_directory(path, options)?), Vec::new()))
+/// What is shown, before anything is written over it.
+struct Lower {
+    layer: Arc<dyn FileSystem>,
+    identity: Option<LowerIdentity>,
+    /// What else the user should know, a line each.
+    notes: Vec<String>,
 }
 
-fn host_directory(path: &Path, options: HostOptions) -> Result<HostDirectory, JobError> {
-    HostDirectory::new(path, options).map_err(|error| JobError::path(&error.path, "cannot open it", error.error))
-}
-
-/// What is written over a source that stays as it is.
-enum Upper {
-    /// There is no such thing.
-    None,
-    /// Somewhere for good.
-    Kept,
-    /// In a directory that goes with this.
-    ThrownAway(#[expect(dead_code, reason = "it is there to be dropped")] TempDir),
-}
-
-impl Upper {
-    /// The layer that requests are executed by: `lower`, or something over it.
-    fn over(lower: Arc<dyn FileSystem>, writes: &MountWrites) -> Result<(Arc<dyn FileSystem>, Upper), JobError> {
-        let (path, upper) = match writes {
-            MountWrites::Through | MountWrites::Refused => return Ok((lower, Upper::None)),
-            MountWrites::Kept(path) => (path.clone(), Upper::Kept),
-            MountWrites::ThrownAway(within) => {
-                let directory = tempfile::Builder::new().prefix("inarch-mount-").tempdir_in(within);
-                let directory = directory.map_err(|error| JobError::path(within, "cannot keep writes there", error))?;
-                (directory.path().join("upper"), Upper::ThrownAway(directory))
-            }
+impl Lower {
+    fn open(request: &MountRequest) -> Result<Lower, JobError> {
+        let is_kept = matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
+        let Source::Directory(path) = &request.source else {
+            let resources = Resources { stamp: is_kept, ..Resources::default() };
+            let opened = source::open_with(&request.source, &Selection::default(), &resources)?;
+            let identity = is_kept.then(|| LowerIdentity::of_tree(&files_identity(&opened), request.source.path()));
+            let layer = Arc::new(TreeFiles::new(opened.tree, opened.content));
+            return Ok(Lower { layer, identity, notes: opened.notes });
         };
-        let fail = |error| JobError::path(&path, "cannot keep writes there", error);
-        let is_new = match fs::create_dir(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-            made => made.map(|()| true).map_err(fail)?,
+        let options = HostOptions {
+            changes: request.changes,
+            read_only: request.writes != MountWrites::Through,
+            host_files_from: PASSTHROUGH_FROM,
+            ..HostOptions::default()
         };
-        let options = HostOptions { changes: Changes::Guest, ..HostOptions::default() };
-        let layer = host_directory(&path, options)?;
-        if is_new {
-            copy_root(&*lower, &layer).map_err(|errno| fail(errno.into()))?;
-        }
-        let as_root = rustix::process::geteuid().is_root();
-        let overlay = Overlay::new(lower, Arc::new(layer), as_root).map_err(|errno| fail(errno.into()))?;
-        Ok((Arc::new(overlay), upper))
+        let fail = |path: &Path, error| JobError::path(path, "cannot open it", error);
+        let layer = HostDirectory::new(path, options).map_err(|error| fail(&error.path, error.error))?;
+        let identity = is_kept.then(|| LowerIdentity::of_directory(path)).transpose();
+        let identity = identity.map_err(|error| fail(path, error))?;
+        Ok(Lower { layer: Arc::new(layer), identity, notes: Vec::new() })
     }
-}
-
-/// Gives a new upper layer's root the attributes of the one that it covers.
-fn copy_root(lower: &dyn FileSystem, upper: &dyn FileSystem) -> Result<(), rustix::io::Errno> {
-    let context = Context::SERVER;
-    let root = lower.attributes(&context, NodeId::ROOT, None)?;
-    let owner = SetAttributes { uid: Some(root.uid), gid: Some(root.gid), ..SetAttributes::default() };
-    // A user's own layer is the user's.
-    let _ = upper.set_attributes(&context, NodeId::ROOT, None, &owner);
-    let others = SetAttributes {
-        mode: Some(root.mode & 0o7777),
-        atime: Some(SetTime::To(root.atime)),
-        mtime: Some(SetTime::To(root.mtime)),
-        ..SetAttributes::default()
-    };
-    upper.set_attributes(&context, NodeId::ROOT, None, &others).map(drop)
 }
 
 fn session_options(request: &MountRequest) -> SessionOptions {
@@ -231,8 +195,8 @@ fn introduction(request: &MountRequest, point: &Path) -> String {
     let access = match &request.writes {
         MountWrites::Through => "writes change it".to_owned(),
         MountWrites::Refused => "read-only".to_owned(),
-        MountWrites::Kept(path) => format!("writes are kept in {}", shown(path)),
-        MountWrites::ThrownAway(_) => "writes are thrown away at the end".to_owned(),
+        MountWrites::Over(UpperPlace::Kept(path)) => format!("writes are kept in {}", shown(path)),
+        MountWrites::Over(UpperPlace::ThrownAway(_)) => "writes are thrown away at the end".to_owned(),
     };
     let changes = match request.changes {
         Changes::Guest => "nobody else changes it",

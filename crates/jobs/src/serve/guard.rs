@@ -20,6 +20,7 @@ pub const GUARD_ARGUMENT: &str = "clear-away-at-end-of-input";
 const SOCKET: &str = "socket";
 const MOUNT: &str = "mount";
 const MOUNT_ON_OWN_FILE: &str = "mount-on-own-file";
+const DIRECTORY: &str = "directory";
 
 /// The child, seen from the server.
 pub(crate) struct Guard {
@@ -42,6 +43,11 @@ impl Guard {
         Guard::start(mount.point(), &[kind.as_ref(), mount.point().as_os_str(), device.as_ref()])
     }
 
+    /// For a directory at `path`, an absolute path, that is about to be made, and all that will be in it.
+    pub fn of_directory(path: &Path) -> Result<Guard, JobError> {
+        Guard::start(path, &[DIRECTORY.as_ref(), path.as_os_str()])
+    }
+
     fn start(path: &Path, words: &[&OsStr]) -> Result<Guard, JobError> {
         let child = Command::new("/proc/self/exe")
             .arg(GUARD_ARGUMENT)
@@ -53,6 +59,11 @@ impl Guard {
             .spawn()
             .map_err(|error| JobError::path(path, "cannot start the process that clears it away", error))?;
         Ok(Guard { child })
+    }
+
+    /// There is nothing to clear away.
+    pub fn dismiss(mut self) {
+        let _ = self.child.kill();
     }
 
     /// Has it done now what it is there for.
@@ -74,6 +85,7 @@ pub fn guard(words: &[OsString]) {
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     match words {
         [kind, path, inode] if kind == SOCKET => remove_socket(path.as_ref(), &inode.to_string_lossy()),
+        [kind, path] if kind == DIRECTORY => drop(std::fs::remove_dir_all(path)),
         [kind, point, device] if kind == MOUNT || kind == MOUNT_ON_OWN_FILE => {
             if let Ok(device) = device.to_string_lossy().parse() {
                 let _ = mount::unmount_device(point.as_ref(), device);

@@ -32,8 +32,9 @@ use crate::{
 };
 use table::{Layers, Table};
 
-/// The names of overlayfs's own extended attributes, as root and as a user keep them.
-const OWN_XATTRS: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
+/// The names of extended attributes that are overlayfs's own, as root and as a user keep them, and of those by which an
+/// upper layer's owner knows it again.
+const OWN_XATTRS: [&[u8]; 4] = [b"trusted.overlay.", b"user.overlay.", b"trusted.inarch.", b"user.inarch."];
 
 /// See the module's text.
 pub struct Overlay {

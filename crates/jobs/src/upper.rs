@@ -1,0 +1,232 @@
+//! What is written over a tree that stays as it is: an upper layer, kept in a directory or thrown away.
+
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use inarch_vfs::{Changes, Context, FileSystem, HostDirectory, HostOptions, NodeId, Overlay, SetAttributes, SetTime};
+use rustix::fs::{
+    AtFlags, FlockOperation, Mode, OFlags, StatxFlags, XattrFlags, fgetxattr, flock, fsetxattr, fstatvfs, open, statx,
+};
+use rustix::io::Errno;
+
+use crate::JobError;
+use crate::notes::shown;
+use crate::serve::guard::Guard;
+
+/// What a kept layer belongs to, for it shows nonsense over anything else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LowerIdentity {
+    /// Without a blank; the same for the same tree, at any time.
+    identity: String,
+    /// What a user knows it by.
+    name: String,
+}
+
+impl LowerIdentity {
+    /// Of a directory, whatever is in it by now: its inode, that inode's age, and its file system.
+    pub fn of_directory(path: &Path) -> io::Result<LowerIdentity> {
+        let directory = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let stat = statx(&directory, "", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME)?;
+        let born = (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec);
+        let file_system = fstatvfs(&directory)?.f_fsid;
+        let identity = format!("directory:{file_system:x}:{:x}:{:x}.{:x}", stat.stx_ino, born.0, born.1);
+        Ok(LowerIdentity { identity, name: path.canonicalize()?.display().to_string() })
+    }
+
+    /// Of a tree that never changes, by its fingerprint.
+    pub fn of_tree(fingerprint: &[u8; 32], path: &Path) -> LowerIdentity {
+        use std::fmt::Write;
+        let identity = fingerprint.iter().fold(String::from("tree:"), |mut text, byte| {
+            // Writing to memory does not fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
+        LowerIdentity { identity, name: path.display().to_string() }
+    }
+
+    /// As it is written down.
+    fn record(&self) -> String {
+        format!("1 {} {}", self.identity, self.name)
+    }
+
+    /// What was written down; nothing if this version does not know what it says.
+    fn parse(record: &[u8]) -> Option<LowerIdentity> {
+        let record = str::from_utf8(record).ok()?.strip_prefix("1 ")?;
+        let (identity, name) = record.split_once(' ')?;
+        Some(LowerIdentity { identity: identity.to_owned(), name: name.to_owned() })
+    }
+}
+
+/// What becomes of writes over a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UpperPlace {
+    /// They are kept in this directory, as overlayfs's upper layer, for the next time.
+    Kept(PathBuf),
+    /// They are gone at the end; meanwhile they are in a directory of their own in this one.
+    ThrownAway(PathBuf),
+}
+
+/// What must live as long as a layer over another one does.
+pub(crate) enum Upper {
+    /// A lock by which nobody else keeps writes in the same directory.
+    Kept(#[expect(dead_code, reason = "it is there to be dropped")] OwnedFd),
+    /// A directory that goes with this, however the process ends.
+    ThrownAway(#[expect(dead_code, reason = "it is there to be dropped")] Guard),
+}
+
+impl Upper {
+    /// A layer over `lower`, whose `identity` is written down if the layer is kept, and is there then.
+    pub fn over(
+        lower: Arc<dyn FileSystem>,
+        place: &UpperPlace,
+        identity: Option<&LowerIdentity>,
+    ) -> Result<(Arc<dyn FileSystem>, Upper), JobError> {
+        let (path, is_new, upper) = match place {
+            UpperPlace::Kept(path) => {
+                let is_new = make_directory(path)?;
+                let identity = identity.ok_or_else(|| cannot_keep(path, Errno::INVAL.into()))?;
+                (path.clone(), is_new, Upper::Kept(claim(path, identity)?))
+            }
+            UpperPlace::ThrownAway(within) => {
+                let (directory, guard) = thrown_away_directory(within)?;
+                (directory, true, Upper::ThrownAway(guard))
+            }
+        };
+        let fail = |errno: Errno| cannot_keep(&path, errno.into());
+        let options = HostOptions { changes: Changes::Guest, ..HostOptions::default() };
+        let layer = HostDirectory::new(&path, options).map_err(|error| cannot_keep(&path, error.error))?;
+        if is_new {
+            copy_root(&*lower, &layer).map_err(fail)?;
+        }
+        let overlay = Overlay::new(lower, Arc::new(layer), is_root()).map_err(fail)?;
+        Ok((Arc::new(overlay), upper))
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn cannot_keep(path: &Path, error: io::Error) -> JobError {
+    JobError::path(path, "cannot keep writes there", error)
+}
+
+/// Makes the directory; false if it is there already.
+fn make_directory(path: &Path) -> Result<bool, JobError> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        made => made.map(|()| true).map_err(|error| cannot_keep(path, error)),
+    }
+}
+
+/// Takes a directory for the writes over a tree, and for those only: the tree is written down in an extended attribute,
+/// where the kernel's overlayfs does not mind it. Gives what keeps others away.
+fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, JobError> {
+    let attribute = if is_root() { "trusted.inarch.lower" } else { "user.inarch.lower" };
+    let fail = |errno: Errno| cannot_keep(path, errno.into());
+    let directory = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
+    match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::AGAIN) => {
+            return Err(JobError::Other(format!("{}: another inarch keeps writes there just now", shown(path))));
+        }
+        locked => locked.map_err(fail)?,
+    }
+    /// A path, and less than as much besides.
+    const LONGEST: usize = 8192;
+    let mut record = vec![0; LONGEST];
+    match fgetxattr(directory.as_fd(), attribute, &mut record[..]) {
+        Ok(length) => {
+            record.truncate(length);
+            refuse_another(path, LowerIdentity::parse(&record).as_ref(), lower)?;
+        }
+        Err(Errno::NODATA) => {
+            let record = lower.record();
+            fsetxattr(directory.as_fd(), attribute, record.as_bytes(), XattrFlags::empty()).map_err(fail)?;
+        }
+        Err(errno) => return Err(fail(errno)),
+    }
+    Ok(directory)
+}
+
+fn refuse_another(path: &Path, known: Option<&LowerIdentity>, lower: &LowerIdentity) -> Result<(), JobError> {
+    let belongs = match known {
+        Some(known) if known.identity == lower.identity => return Ok(()),
+        Some(known) if known.name == lower.name => "an earlier state of it".to_owned(),
+        Some(known) => known.name.clone(),
+        None => "something that another version of inarch knows".to_owned(),
+    };
+    Err(JobError::Other(format!(
+        "{}: cannot keep writes over {} there: it has those over {belongs}; name another directory",
+        shown(path),
+        shown(Path::new(&lower.name)),
+    )))
+}
+
+/// A new directory, and what removes it. That is told of it first, so that there is no moment at which a killed process
+/// would leave it behind.
+fn thrown_away_directory(within: &Path) -> Result<(PathBuf, Guard), JobError> {
+    let within = within.canonicalize().map_err(|error| cannot_keep(within, error))?;
+    let number = RandomState::new().hash_one(std::process::id());
+    let path = within.join(format!("inarch-mount-{number:016x}"));
+    let guard = Guard::of_directory(&path)?;
+    match fs::DirBuilder::new().mode(0o700).create(&path) {
+        Ok(()) => Ok((path, guard)),
+        Err(error) => {
+            // What is there is somebody else's.
+            guard.dismiss();
+            Err(cannot_keep(&within, error))
+        }
+    }
+}
+
+/// Gives a new upper layer's root the attributes of the one that it covers.
+fn copy_root(lower: &dyn FileSystem, upper: &dyn FileSystem) -> Result<(), Errno> {
+    let context = Context::SERVER;
+    let root = lower.attributes(&context, NodeId::ROOT, None)?;
+    let owner = SetAttributes { uid: Some(root.uid), gid: Some(root.gid), ..SetAttributes::default() };
+    // A user's own layer is the user's.
+    let _ = upper.set_attributes(&context, NodeId::ROOT, None, &owner);
+    let others = SetAttributes {
+        mode: Some(root.mode & 0o7777),
+        atime: Some(SetTime::To(root.atime)),
+        mtime: Some(SetTime::To(root.mtime)),
+        ..SetAttributes::default()
+    };
+    upper.set_attributes(&context, NodeId::ROOT, None, &others).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_says_what_it_said() {
+        let tree = LowerIdentity::of_tree(&[7; 32], Path::new("/a path/x.tar"));
+        assert_eq!(LowerIdentity::parse(tree.record().as_bytes()), Some(tree.clone()));
+        let directory = LowerIdentity::of_directory(Path::new("/usr")).unwrap();
+        assert_eq!(LowerIdentity::parse(directory.record().as_bytes()), Some(directory.clone()));
+        assert_eq!(LowerIdentity::of_directory(Path::new("/usr/.")).unwrap(), directory);
+        assert_ne!(LowerIdentity::of_directory(Path::new("/etc")).unwrap().identity, directory.identity);
+        for other in [&b""[..], b"2 a b", b"1 a", b"1 \xff b"] {
+            assert_eq!(LowerIdentity::parse(other), None);
+        }
+    }
+
+    #[test]
+    fn a_directory_is_for_the_writes_over_one_tree() {
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let (one, other) = ([1; 32], [2; 32]);
+        let of = |fingerprint, name: &str| LowerIdentity::of_tree(fingerprint, Path::new(name));
+        let claim = |lower| claim(directory.path(), &lower).map_err(|error| error.to_string());
+        let held = claim(of(&one, "a.tar")).unwrap();
+        assert!(claim(of(&one, "a.tar")).unwrap_err().contains("another inarch"));
+        drop(held);
+        claim(of(&one, "moved.tar")).unwrap();
+        assert!(claim(of(&other, "b.tar")).unwrap_err().contains("those over a.tar"));
+        assert!(claim(of(&other, "a.tar")).unwrap_err().contains("an earlier state"));
+    }
+}
