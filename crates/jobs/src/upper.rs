@@ -45,7 +45,9 @@ impl LowerIdentity {
             let _ = write!(text, "{byte:02x}");
             text
         });
-        LowerIdentity { identity, name: path.display().to_string() }
+        // Standard input has no other name.
+        let name = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        LowerIdentity { identity, name: name.display().to_string() }
     }
 
     /// As it is written down.
