@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use support::mounted::{Server, is_mounted};

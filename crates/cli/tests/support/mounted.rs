@@ -9,7 +9,8 @@ use super::{INARCH, host};
 
 /// A running `inarch mount`, in a directory of a test's own, of `source` on `point`.
 pub struct Server {
-    child: Child,
+    /// The process.
+    pub child: Child,
     /// What it says when it is mounted.
     pub line: String,
 }
