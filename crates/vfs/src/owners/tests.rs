@@ -134,7 +134,7 @@ fn access_control_lists_name_who_is_seen() {
         }
         set => set.unwrap(),
     }
-    let mut below = vec![0; 100];
+    let mut below = [0; 100];
     let path = scene.directory.path().join("user");
     let length = rustix::fs::getxattr(&path, "system.posix_acl_access", &mut below[..]).unwrap();
     assert_eq!(below[..length], list(100_005, 100_006));
