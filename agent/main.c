@@ -34,7 +34,6 @@
 #include "session.h"
 #include "user.h"
 
-#define PORT_DEADLINE_MICROSECONDS 30000000
 #define HELLO_DEADLINE_SECONDS 600
 
 static struct channel channel;
@@ -69,16 +68,6 @@ static void say_hello(int fd)
 		power_off();
 }
 
-/* Opens the port, which its driver finds while we go on. */
-static int wait_for_port(void)
-{
-	uint64_t deadline = monotonic_microseconds() + PORT_DEADLINE_MICROSECONDS;
-	int fd;
-	while ((fd = port_open()) < 0 && monotonic_microseconds() < deadline)
-		sleep_milliseconds(1);
-	return fd;
-}
-
 /* Loads the port's driver and says HELLO, since the host judges by it whether the guest lives; only then the disks' driver,
  * which waits for the disks. Meanwhile another process loads the file systems: ext4 takes 0.1 s under TCG. */
 static void load_and_greet(void)
@@ -88,7 +77,7 @@ static void load_and_greet(void)
 	bool beside = modules_load_beside(&file_systems, "/modules/beside");
 	modules_load_all("/modules/port", error, sizeof error);
 	/* After a module that failed nothing is to be hoped for. */
-	int fd = error[0] ? -1 : wait_for_port();
+	int fd = error[0] ? -1 : port_open(PORT_NAME, O_RDWR | O_NONBLOCK);
 	if (fd < 0)
 		fail_in_log(error[0] ? error : "there is no virtio-serial port " PORT_NAME);
 	say_hello(fd);

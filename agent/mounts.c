@@ -12,6 +12,7 @@
 #include "files.h"
 #include "overlay.h"
 #include "report.h"
+#include "unpack.h"
 
 #define NEW_ROOT "/root"
 /* How long the driver may take to find a disk. */
@@ -87,20 +88,26 @@ static void mount_source(struct channel *channel, const struct mount_request *re
 		     request->source, request->type, request->options, strerror(errno));
 }
 
+/* Mounts what holds the guest's writes: the scratch disk, or its memory where the kernel has no ext4. */
+static void mount_scratch(struct channel *channel, const struct session *session)
+{
+	struct mount_request scratch = { .flags = MOUNT_BY_SERIAL | MOUNT_NO_ATIME, .type = "ext4", .options = "" };
+	scratch.source = session->scratch;
+	if (!session->scratch)
+		scratch = (struct mount_request){ .type = "tmpfs", .source = "tmpfs", .options = "nr_inodes=0" };
+	scratch.target = OVERLAY_SCRATCH;
+	mount_source(channel, &scratch, OVERLAY_SCRATCH);
+}
+
 /* Mounts `request` where nobody sees it, and an overlay of it at `target`. What is written goes to the directory `number` of
  * the scratch disk. */
 static void mount_overlaid(struct channel *channel, const struct session *session, const struct mount_request *request,
 			   const char *target, size_t number)
 {
-	struct mount_request scratch = { .flags = MOUNT_BY_SERIAL | MOUNT_NO_ATIME, .type = "ext4", .options = "" };
 	struct mount_request lower = *request;
-	scratch.source = session->scratch;
-	scratch.target = OVERLAY_SCRATCH;
 	lower.flags |= MOUNT_READ_ONLY;
-	if (!session->scratch)
-		fail(channel, STATUS_FAILED, "the guest has no disk for what is written to %s", request->target);
 	mount_source(channel, &lower, OVERLAY_LOWER);
-	mount_source(channel, &scratch, OVERLAY_SCRATCH);
+	mount_scratch(channel, session);
 	if (!make_directories(target) || !overlay_mount(target, number, mount_flags(request->flags)))
 		fail(channel, STATUS_FAILED, "cannot mount an overlay at %s in the guest: %s", request->target,
 		     strerror(errno));
@@ -111,11 +118,41 @@ static void mount_overlaid(struct channel *channel, const struct session *sessio
 	rmdir(OVERLAY_LOWER);
 }
 
+/* Mounts the directory `number` of the scratch disk at `target`. */
+static void mount_directory_of_scratch(struct channel *channel, const struct session *session, const char *target, size_t number)
+{
+	char directory[64];
+	snprintf(directory, sizeof directory, OVERLAY_SCRATCH "/%zu", number);
+	mount_scratch(channel, session);
+	if (mkdir(directory, 0755) != 0 || !make_directories(target) || mount(directory, target, NULL, MS_BIND, NULL) != 0)
+		fail(channel, STATUS_FAILED, "cannot mount a directory of the scratch disk at %s in the guest: %s", target,
+		     strerror(errno));
+	umount2(OVERLAY_SCRATCH, MNT_DETACH);
+	rmdir(OVERLAY_SCRATCH);
+}
+
+/* Mounts something empty at `target`, and unpacks there what the host streams. */
+static void mount_unpacked(struct channel *channel, const struct session *session, const struct mount_request *request,
+			   const char *target, size_t number)
+{
+	struct mount_request place = *request;
+	place.flags &= ~(uint32_t)MOUNT_READ_ONLY;
+	if (request->flags & MOUNT_ON_SCRATCH)
+		mount_directory_of_scratch(channel, session, target, number);
+	else
+		mount_source(channel, &place, target);
+	unpack(channel, request->source, target, request->target);
+	if (request->flags & MOUNT_READ_ONLY)
+		mount(NULL, target, NULL, MS_REMOUNT | MS_BIND | mount_flags(request->flags), NULL);
+}
+
 static void mount_one(struct channel *channel, const struct session *session, size_t index, const char *target)
 {
 	const struct mount_request *request = &session->mounts[index];
 	if (request->flags & MOUNT_OVERLAID)
 		mount_overlaid(channel, session, request, target, index);
+	else if (request->flags & MOUNT_UNPACKED)
+		mount_unpacked(channel, session, request, target, index);
 	else
 		mount_source(channel, request, target);
 }

@@ -1,8 +1,9 @@
-/* The virtio-serial port to the host. */
+/* The virtio-serial ports to the host. */
 #ifndef INARCH_PORT_H
 #define INARCH_PORT_H
 
-/* Opens the port called PORT_NAME; -1 if there is none (yet). */
-int port_open(void);
+/* Opens the port called `wanted` with the flags of open(2) in `mode`. Waits for it, as the driver finds ports while we go on;
+ * -1 if there is none. */
+int port_open(const char *wanted, int mode);
 
 #endif

@@ -69,6 +69,8 @@ enum {
 	MOUNT_NO_DEV = 1 << 3,
 	MOUNT_NO_ATIME = 1 << 4,
 	MOUNT_OVERLAID = 1 << 5, /* the lower layer of an overlayfs, whose upper one is on the scratch disk */
+	MOUNT_UNPACKED = 1 << 6, /* the source is a port by which an archive comes, to be unpacked into it */
+	MOUNT_ON_SCRATCH = 1 << 7, /* of an unpacked one: a directory of the scratch disk, not a tmpfs */
 };
 
 /* Exit statuses of the host's own, as in FRAME_ERROR. */

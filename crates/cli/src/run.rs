@@ -50,9 +50,10 @@ pub struct RunArguments {
     #[arg(long, requires = "keep")]
     pub stale: bool,
 
-    /// How trees reach the guest: as a disk with ext4 (as auto does), or with erofs or squashfs and an overlayfs on top; or
-    /// live, by virtiofs or 9P, with an overlayfs on top
-    #[arg(long, value_name = "auto|ext4|erofs|squashfs|virtiofs|9p", default_value = "auto", value_parser = tree_option::via)]
+    /// How trees reach the guest: as a disk with ext4, or with erofs or squashfs and an overlayfs on top; live, by virtiofs or
+    /// 9P, with an overlayfs on top; or as an archive that the guest unpacks into its memory, or onto a disk if that is too
+    /// small. 'auto' takes the first that the guest's kernel can mount
+    #[arg(long, value_name = "auto|ext4|erofs|squashfs|virtiofs|9p|tar", default_value = "auto", value_parser = tree_option::via)]
     pub via: Way,
 
     /// Set a variable in the command's environment, or pass on your own (repeatable)
@@ -231,8 +232,8 @@ fn tree(text: &OsStr, source: &SourceArguments, via: Way) -> anyhow::Result<Tree
     let option = tree_option::parse(text).map_err(|error| anyhow::anyhow!("--tree: {error}"))?;
     let shown = text.to_string_lossy();
     // What writes are to reach can only be the directory itself.
-    let via = option.via.unwrap_or(if option.write_through { Way::Virtiofs } else { via });
-    if via.is_live() {
+    let via = option.via.unwrap_or(if option.write_through { Way::Auto } else { via });
+    if via.is_live() || (via == Way::Auto && option.write_through) {
         anyhow::ensure!(
             source.is_whole() && option.exclude.is_empty(),
             "--tree {shown}: a live directory is shared whole; what leaves something out or changes times takes a disk \

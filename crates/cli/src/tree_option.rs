@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use inarch_jobs::FileSystem;
 use inarch_jobs::run::Way;
 use inarch_jobs::share::Changes;
 use inarch_tree::select::OwnerMap;
@@ -80,11 +79,12 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
 
 /// The way that a tree reaches the guest: a file system's name, or `auto`.
 pub fn via(text: &str) -> Result<Way, String> {
-    let known = "auto, ext4, erofs, squashfs, virtiofs, 9p";
+    let known = "auto, ext4, erofs, squashfs, virtiofs, 9p, tar";
     match text {
-        "auto" => Ok(Way::Disk(FileSystem::default())),
+        "auto" => Ok(Way::Auto),
         "virtiofs" => Ok(Way::Virtiofs),
         "9p" => Ok(Way::Ninep),
+        "tar" => Ok(Way::Tar),
         text => text
             .parse()
             .map(Way::Disk)

@@ -81,7 +81,7 @@ fn check_modules(kernel: Option<&Kernel>) -> Check {
     let Some(kernel) = kernel else {
         return check("modules", State::Missing, "unknown without a kernel");
     };
-    match guest::initramfs(kernel, None, &["ext4"], true) {
+    match guest::modules(kernel, None).and_then(|modules| guest::initramfs(&modules, &["ext4"], true, true)) {
         Ok(bytes) => check(
             "modules",
             State::Good,

@@ -11,6 +11,8 @@ mod output;
 mod signals;
 mod write;
 
+pub(crate) use write::StreamParts;
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -99,10 +101,10 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     let Planned { layout, notes } = format
         .plan(&tree, &request.options)
         .map_err(|error| JobError::Other(format!("{}: {error}", request.source)))?;
-    let (files, content_bytes) = extent_of(&tree, 1);
+    let (files, content_bytes) = stored_bytes(&tree, 1);
     // A file system's files are written in whole blocks.
     let unit = if matches!(layout, Layout::Blocks(_)) { BLOCK_SIZE as u64 } else { 1 };
-    let (_, work) = extent_of(&tree, unit);
+    let (_, work) = stored_bytes(&tree, unit);
     let output = Output::open(&request.output)?;
     let progress = Told { watcher, output: &output };
     let job = Job { layout: &layout, content: &*content, progress: &progress, threads: request.options.threads };
@@ -186,7 +188,7 @@ fn refuse_output_in_source(request: &ImageRequest) -> Result<(), JobError> {
 }
 
 /// How many files of a tree have content, and how many bytes that is in units of so many.
-fn extent_of(tree: &Tree, unit: u64) -> (u64, u64) {
+pub(crate) fn stored_bytes(tree: &Tree, unit: u64) -> (u64, u64) {
     let whole = |length: u64| length.next_multiple_of(unit);
     let bytes = |id: InodeId, size| match tree.sparse_ranges(id) {
         Some(ranges) => ranges.iter().map(|range| whole(range.length)).sum(),

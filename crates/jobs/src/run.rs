@@ -9,13 +9,16 @@
 //! 5. QEMU is ended, and what the user should know is said: files that changed, a full overlay.
 
 mod attempt;
+mod choice;
 mod command;
 pub(crate) mod guest;
 mod keep;
 mod shares;
 mod trees;
+mod unpacked;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +26,8 @@ use std::time::Duration;
 use inarch_tree::scan::Reason;
 use inarch_tree::select::Selection;
 use inarch_vm::accel::{self, Accel, AccelChoice, Decision, Subject, Verdict};
+use inarch_vm::kernel::Kernel;
+use inarch_vm::modules::ModuleTree;
 use inarch_vm::process::GuestFailure;
 use inarch_vm::qemu::Qemu;
 use inarch_vm::session::{Outcome, Report, Streams};
@@ -35,7 +40,7 @@ use crate::source::Source;
 use attempt::{DiskFailure, Guest, LiveDisk};
 use keep::Kept;
 pub use keep::{Keep, kept_words};
-use trees::{Disk, Trees};
+use trees::{Chosen, Disk, GuestAbilities, Trees};
 
 /// What the guest has as its root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,9 +62,24 @@ pub enum Way {
     Virtiofs,
     /// As the directory itself, live, by 9P.
     Ninep,
+    /// As an archive that the guest unpacks, into its memory or onto a disk: a snapshot.
+    Tar,
+    /// As is best for what the guest's kernel has, and for where its writes are to go.
+    Auto,
 }
 
 impl Way {
+    /// Its name, as in `--via`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Disk(format) => format.name(),
+            Way::Virtiofs => "virtiofs",
+            Way::Ninep => "9p",
+            Way::Tar => "tar",
+            Way::Auto => "auto",
+        }
+    }
+
     /// Whether the guest sees the directory itself, and no snapshot.
     pub fn is_live(self) -> bool {
         matches!(self, Way::Virtiofs | Way::Ninep)
@@ -157,6 +177,7 @@ pub fn run(request: &RunRequest) -> Result<u8, JobError> {
             return Err(error);
         }
     };
+    job.say_choices();
     let failure = Arc::new(DiskFailure::default());
     let disks: Vec<LiveDisk> = job.trees.disks.iter().map(|disk| job.start(disk, &failure)).collect();
     let result = job.guest().and_then(|guest| job.boot(&guest, &disks, &failure)).and_then(status);
@@ -202,6 +223,8 @@ struct Job<'a> {
     /// The directory whose tree is brought along where it is not part of the root.
     place: Option<PathBuf>,
     trees: Trees,
+    kernel: Kernel,
+    modules: ModuleTree,
     memory: u64,
     open_files: Option<(u64, u64)>,
 }
@@ -211,12 +234,16 @@ impl<'a> Job<'a> {
         let memory = guest::memory(request.memory)?;
         let directory = command::directory(request)?;
         let place = kept.and_then(Kept::place).or_else(|| directory.clone());
-        let mut trees = trees::trees(request, place.as_deref())?;
+        let kernel = guest::find_kernel(request.kernel.as_deref())?;
+        let modules = guest::modules(&kernel, request.modules.as_deref())?;
+        let abilities = GuestAbilities { has: &|module| modules.has(module), memory };
+        let mut trees = trees::trees(request, place.as_deref(), &abilities)?;
         if let Some(kept) = kept {
-            refuse_overlaid_shares(&trees)?;
+            refuse_what_is_not_kept(&trees)?;
             kept.take(&mut trees.disks, request.keep.as_ref().is_some_and(|keep| keep.stale))?;
         }
-        Ok(Job { request, directory, place, trees, memory, open_files: command::take_open_files_limit() })
+        let open_files = command::take_open_files_limit();
+        Ok(Job { request, directory, place, trees, kernel, modules, memory, open_files })
     }
 
     /// The job, of which a kept run knows that it is about to be done.
@@ -226,6 +253,18 @@ impl<'a> Job<'a> {
             kept.begin(request, keep, &job.trees.disks, job.place.as_deref())?;
         }
         Ok(job)
+    }
+
+    /// Says how trees go of which nobody said it: where that is as usual only to somebody who looks on, as what a program
+    /// writes is better alone in a log.
+    fn say_choices(&self) {
+        let is_watched = std::io::stderr().is_terminal();
+        let chosen = self.trees.chosen.iter().filter(|chosen| is_watched || !chosen.choice.is_usual);
+        for Chosen { destination, choice } in chosen {
+            let destination = crate::notes::shown(destination);
+            self.request.say(format_args!("{destination} goes by {}: {}", choice.way.name(), choice.reason));
+        }
+        self.trees.unpacked.iter().flat_map(|tree| &tree.notes).for_each(|note| self.request.say(note));
     }
 
     fn start(&self, disk: &Disk, failure: &Arc<DiskFailure>) -> LiveDisk {
@@ -250,19 +289,19 @@ impl<'a> Job<'a> {
     fn guest(&self) -> Result<Guest, JobError> {
         let request = self.request;
         let qemu = Qemu::find()?;
-        let kernel = guest::find_kernel(request.kernel.as_deref())?;
-        let file_systems = self.trees.file_systems();
+        let (file_systems, disks) = (self.trees.file_systems(), !self.trees.disks.is_empty());
         let network = request.net || self.trees.need_network();
-        let initramfs = guest::initramfs(&kernel, request.modules.as_deref(), &file_systems, network)?;
+        let initramfs = guest::initramfs(&self.modules, &file_systems, disks, network)?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get().min(255) as u32);
         Ok(Guest {
             qemu,
-            kernel,
+            kernel: self.kernel.clone(),
             initramfs,
             cpus: request.cpus.unwrap_or(processors),
             memory: self.memory,
             network: request.net,
             shares: self.trees.shares.clone(),
+            unpacked: self.trees.unpacked.clone(),
         })
     }
 
@@ -324,12 +363,15 @@ impl<'a> Job<'a> {
     }
 }
 
-/// What is written to an overlay of a shared directory is not kept: there is no saying what it was written over.
-fn refuse_overlaid_shares(trees: &Trees) -> Result<(), JobError> {
-    match trees.shares.iter().find(|shared| shared.overlaid) {
-        Some(shared) => Err(JobError::Other(format!(
+/// What is written to an overlay of a shared directory is not kept: there is no saying what it was written over. Nor is
+/// what is written to something unpacked.
+fn refuse_what_is_not_kept(trees: &Trees) -> Result<(), JobError> {
+    let shares = trees.shares.iter().filter(|shared| shared.overlaid).map(|shared| &shared.destination);
+    let unpacked = trees.unpacked.iter().filter(|tree| !tree.read_only).map(|tree| &tree.destination);
+    match shares.chain(unpacked).next() {
+        Some(destination) => Err(JobError::Other(format!(
             "{}: only trees with ext4 are kept; leave out --via and via=, or add ,ro or ,rw",
-            crate::notes::shown(&shared.share.directory)
+            crate::notes::shown(destination)
         ))),
         None => Ok(()),
     }

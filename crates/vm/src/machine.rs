@@ -57,6 +57,15 @@ pub struct Forward {
     pub port: u16,
 }
 
+/// A socket that a guest has as a virtio-serial port of its own, beside the agent's.
+#[derive(Debug)]
+pub struct Stream {
+    /// The connected or to be connected socket.
+    pub socket: Source,
+    /// Name of the port, and of the device within QEMU: letters, digits and `-`.
+    pub port: String,
+}
+
 /// Where a guest finds what its QEMU forwards: beside the addresses that QEMU's own network has (2 to 4, and 15).
 pub const FORWARD_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
 
@@ -85,6 +94,8 @@ pub struct Machine {
     pub shares: Vec<Share>,
     /// Sockets that it reaches over TCP, for which it gets a network that leads nowhere else unless it has one.
     pub forwards: Vec<Forward>,
+    /// Sockets that it has as ports, at most 29; only with an agent.
+    pub streams: Vec<Stream>,
     /// Whether it has a network of its own behind a user-mode NAT.
     pub network: bool,
 }
@@ -103,8 +114,13 @@ impl Machine {
         line.option("-serial", "chardev:console");
         if let Some(agent) = self.agent {
             line.chardev("agent", agent);
-            line.option("-device", "virtio-serial-pci,max_ports=2");
+            // The first port is the console's, were there one.
+            line.option("-device", format!("virtio-serial-pci,max_ports={}", 2 + self.streams.len()));
             line.option("-device", format!("virtserialport,chardev=agent,name={AGENT_PORT}"));
+            for Stream { socket, port } in self.streams {
+                line.chardev(&port, socket);
+                line.option("-device", format!("virtserialport,chardev={port},name={port}"));
+            }
         }
         for disk in self.disks {
             line.disk(disk);
@@ -386,6 +402,7 @@ mod tests {
             disks: Vec::new(),
             shares: Vec::new(),
             forwards: Vec::new(),
+            streams: Vec::new(),
             network: false,
         }
     }

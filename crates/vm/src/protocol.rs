@@ -234,6 +234,13 @@ pub enum MountSource {
     DiskSerial(String),
     /// As given to mount(2): a tag, or a word for file systems without a source.
     Name(String),
+    /// Nothing: an empty file system, into which the guest unpacks the tar archive that comes by a virtio-serial port.
+    Archive {
+        /// The port's name.
+        port: String,
+        /// It is a directory of [`SessionRequest::scratch`], not a file system of [`Mount::fstype`].
+        on_scratch: bool,
+    },
 }
 
 /// A file system of the guest.
@@ -330,7 +337,7 @@ pub struct SessionRequest {
     /// In the order in which they are mounted. Without one at `/`, the initramfs is the root. `/proc`, `/sys`, `/dev`,
     /// `/dev/pts`, `/dev/shm` and `/run` come by themselves, before every mount but the root.
     pub mounts: Vec<Mount>,
-    /// Serial of the ext4 disk that holds what is written to [`Mount::overlaid`] file systems.
+    /// Serial of the ext4 disk that holds what is written to [`Mount::overlaid`] file systems, and what is unpacked.
     pub scratch: Option<String>,
     /// Give the command a terminal of this size.
     pub terminal: Option<WindowSize>,
@@ -430,14 +437,18 @@ impl Mount {
     const NO_DEV: u32 = 8;
     const NO_ATIME: u32 = 16;
     const OVERLAID: u32 = 32;
+    const UNPACKED: u32 = 64;
+    const ON_SCRATCH: u32 = 128;
 
     fn encode(&self, out: &mut Vec<u8>) -> Result<(), RequestError> {
-        let (source, by_serial) = match &self.source {
+        let (source, of_source) = match &self.source {
             MountSource::DiskSerial(serial) => (serial, Self::BY_SERIAL),
             MountSource::Name(name) => (name, 0),
+            MountSource::Archive { port, on_scratch: false } => (port, Self::UNPACKED),
+            MountSource::Archive { port, on_scratch: true } => (port, Self::UNPACKED | Self::ON_SCRATCH),
         };
         let flag = |set: bool, bits: u32| if set { bits } else { 0 };
-        let flags = by_serial
+        let flags = of_source
             | flag(self.read_only, Self::READ_ONLY)
             | flag(self.no_suid_no_dev, Self::NO_SUID | Self::NO_DEV)
             | flag(self.no_atime, Self::NO_ATIME)

@@ -93,6 +93,7 @@ impl Guest {
             disks: Vec::new(),
             shares: Vec::new(),
             forwards: Vec::new(),
+            streams: Vec::new(),
             network: self.network,
         };
         let mut command = machine.command(&Qemu::find().unwrap());

@@ -49,6 +49,7 @@ fn start(qemu: &Qemu, kernel: &Kernel, parameters: &[&str]) -> (Process, UnixStr
         disks: Vec::new(),
         shares: Vec::new(),
         forwards: Vec::new(),
+        streams: Vec::new(),
         network: false,
     };
     (Process::spawn(machine.command(qemu), console_end).unwrap(), agent_end.into())

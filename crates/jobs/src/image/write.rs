@@ -140,13 +140,14 @@ fn set_length(file: &File, length: u64) -> Result<(), WriteError> {
 }
 
 /// The parts of an archive.
-struct StreamParts<'a> {
+pub(crate) struct StreamParts<'a> {
     pieces: Box<dyn Iterator<Item = Piece> + Send + 'a>,
     at: u64,
 }
 
 impl<'a> StreamParts<'a> {
-    fn new(stream: &'a dyn Stream) -> StreamParts<'a> {
+    /// Those of `stream`, from its start.
+    pub(crate) fn new(stream: &'a dyn Stream) -> StreamParts<'a> {
         StreamParts { pieces: stream.pieces(), at: 0 }
     }
 }

@@ -21,6 +21,7 @@ use rustix::fs::MemfdFlags;
 
 use super::shares::{SharedTree, Wire};
 use super::trees::Disk;
+use super::unpacked::UnpackedTree;
 use crate::JobError;
 use crate::device::{Prepared, disk_options};
 use crate::notes::{notes, say};
@@ -165,6 +166,7 @@ pub(super) struct Guest {
     pub memory: u64,
     pub network: bool,
     pub shares: Vec<SharedTree>,
+    pub unpacked: Vec<UnpackedTree>,
 }
 
 /// How a boot went.
@@ -255,6 +257,14 @@ impl Guest {
                 Ok(machine::Forward { socket, id: shared.tag.clone(), port: shared.port() })
             })
             .collect::<Result<_, JobError>>()?;
+        let streams = self
+            .unpacked
+            .iter()
+            .map(|tree| {
+                let socket = machine::Source::Descriptor(tree.connect(failure)?);
+                Ok(machine::Stream { socket, port: tree.port() })
+            })
+            .collect::<Result<_, JobError>>()?;
         let machine = Machine {
             kernel: self.kernel.clone(),
             initramfs: Some(machine::Source::Descriptor(in_memory(&self.initramfs)?)),
@@ -267,6 +277,7 @@ impl Guest {
             disks,
             shares,
             forwards,
+            streams,
             network: self.network,
         };
         Ok((machine.command(&self.qemu), Ends { agent, console: console.into() }))

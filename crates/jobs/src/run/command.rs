@@ -10,6 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::shares::SharedTree;
 use super::trees::{Disk, Trees};
+use super::unpacked::UnpackedTree;
 use super::{Root, RunRequest};
 use crate::JobError;
 
@@ -73,6 +74,7 @@ pub(super) fn session(
     // The guest's own /tmp is empty before the trees are mounted, which may lie below it.
     let mut of_trees: Vec<Mount> = trees.disks.iter().filter_map(mount).collect();
     of_trees.extend(trees.shares.iter().map(SharedTree::mount));
+    of_trees.extend(trees.unpacked.iter().map(UnpackedTree::mount));
     of_trees.sort_by_key(|mount| mount.target.components().count());
     let (mut mounts, below): (Vec<_>, Vec<_>) = of_trees.into_iter().partition(|mount| mount.target == Path::new("/"));
     mounts.push(Mount::tmpfs("/tmp"));

@@ -40,18 +40,22 @@ pub(crate) fn verdicts() -> Verdicts {
     Verdicts::at(&cache_directory().join("kvm-verdicts"))
 }
 
-/// The initramfs of a guest with disks that have these file systems, from the kernel's modules or those in `modules`.
+/// The kernel's modules: those in `directory`, or where they usually are.
+pub(crate) fn modules(kernel: &Kernel, directory: Option<&Path>) -> Result<ModuleTree, ModuleError> {
+    let usual = || Path::new("/lib/modules").join(&kernel.release);
+    let directory = directory.map(Path::to_owned).or(kernel.modules.clone()).unwrap_or_else(usual);
+    ModuleTree::open(&kernel.release, &directory)
+}
+
+/// The initramfs of a guest with these file systems.
 pub(crate) fn initramfs(
-    kernel: &Kernel,
-    modules: Option<&Path>,
+    modules: &ModuleTree,
     file_systems: &[&str],
+    disks: bool,
     network: bool,
 ) -> Result<Vec<u8>, ModuleError> {
-    let usual = || Path::new("/lib/modules").join(&kernel.release);
-    let directory = modules.map(Path::to_owned).or(kernel.modules.clone()).unwrap_or_else(usual);
     let file_systems = file_systems.iter().map(|name| (*name).to_owned()).collect();
-    let tree = ModuleTree::open(&kernel.release, &directory)?;
-    initramfs::build(&tree, &Features { file_systems, disks: true, network })
+    initramfs::build(modules, &Features { file_systems, disks, network })
 }
 
 /// Bytes of memory for the guest: what was asked for, or half of this machine's within bounds.

@@ -8,7 +8,9 @@ use std::time::Duration;
 use inarch_tree::select::Selection;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 
+use super::choice::{self, Choice, Needs};
 use super::shares::{SharedTree, Wire};
+use super::unpacked::UnpackedTree;
 use super::{Root, RunRequest, TreeMount, Way};
 use crate::JobError;
 use crate::device::{FileSystem, Recipe, Writes};
@@ -35,6 +37,25 @@ pub(super) struct Trees {
     pub disks: Vec<Disk>,
     /// As directories that it shares, in the same order.
     pub shares: Vec<SharedTree>,
+    /// As archives that it unpacks, in the same order.
+    pub unpacked: Vec<UnpackedTree>,
+    /// What was chosen for those of which nobody said how they go, a word for each.
+    pub chosen: Vec<Chosen>,
+}
+
+/// The way that was chosen for a tree.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen {
+    pub destination: PathBuf,
+    pub choice: Choice,
+}
+
+/// What a guest is like, as far as trees and the ways to it depend on that.
+pub(super) struct GuestAbilities<'a> {
+    /// Whether its kernel has a module.
+    pub has: &'a dyn Fn(&str) -> bool,
+    /// Its memory, in bytes.
+    pub memory: u64,
 }
 
 impl Trees {
@@ -49,6 +70,7 @@ impl Trees {
         let overlaid = self.disks.iter().any(|disk| disk.overlaid) || self.shares.iter().any(|shared| shared.overlaid);
         names.extend(overlaid.then_some("overlay"));
         names.extend(self.shares.iter().map(|shared| shared.wire.file_system()));
+        names.extend((!self.unpacked.is_empty()).then_some("tmpfs"));
         names.sort_unstable();
         names.dedup();
         names
@@ -75,13 +97,64 @@ impl Wanted {
         let takes_writes = match self.via {
             Way::Disk(format) => format.is_writable(),
             Way::Virtiofs | Way::Ninep => self.write_through,
+            Way::Tar | Way::Auto => true,
         };
         !self.read_only && !takes_writes
     }
+
+    /// Takes the best way where it was left open; tells which.
+    fn choose(&mut self, guest: &GuestAbilities<'_>) -> Option<Chosen> {
+        if self.via != Way::Auto {
+            return None;
+        }
+        let needs = Needs {
+            write_through: self.write_through,
+            overlay: !self.read_only,
+            directory: matches!(self.source, Source::Directory(_)) && self.selection.is_all(),
+        };
+        let choice = choice::choose(guest.has, needs);
+        self.via = choice.way;
+        Some(Chosen { destination: self.destination.clone(), choice })
+    }
 }
 
-/// The trees of a run.
-pub(super) fn trees(request: &RunRequest, directory: Option<&Path>) -> Result<Trees, JobError> {
+/// The trees of a run. Those that the guest is to unpack are scanned.
+pub(super) fn trees(
+    request: &RunRequest,
+    directory: Option<&Path>,
+    guest: &GuestAbilities<'_>,
+) -> Result<Trees, JobError> {
+    let mut wanted = wanted(request, directory)?;
+    let chosen = wanted.iter_mut().filter_map(|tree| tree.choose(guest)).collect();
+    let mut trees = Trees { chosen, ..Trees::default() };
+    for (ordinal, tree) in wanted.iter().filter(|tree| tree.via == Way::Tar).enumerate() {
+        let source = (tree.source.clone(), &tree.selection);
+        let (destination, memory) = (tree.destination.clone(), guest.memory);
+        let tree = UnpackedTree::open(source, ordinal, destination, tree.read_only, memory, &request.overlay_dir)?;
+        trees.unpacked.push(tree);
+    }
+    // Without ext4 what is written stays in the guest's memory.
+    let written = wanted.iter().any(Wanted::is_overlaid) && (guest.has)("ext4") && (guest.has)("virtio_blk");
+    let has_scratch = written || trees.unpacked.iter().any(|tree| tree.on_scratch);
+    let is_disk = |tree: &Wanted| matches!(tree.via, Way::Disk(_));
+    let count = wanted.iter().filter(|tree| is_disk(tree)).count() as u8 + u8::from(has_scratch);
+    for tree in wanted {
+        match tree.via {
+            Way::Disk(format) => {
+                let ordinal = trees.disks.len() as u8;
+                trees.disks.push(disk(request, (ordinal, count), format, tree));
+            }
+            Way::Virtiofs => trees.shares.push(shared(trees.shares.len(), Wire::Virtiofs, tree)?),
+            Way::Ninep => trees.shares.push(shared(trees.shares.len(), Wire::Ninep, tree)?),
+            Way::Tar | Way::Auto => {}
+        }
+    }
+    trees.disks.extend(has_scratch.then(|| scratch(request, count)));
+    Ok(trees)
+}
+
+/// What the request asks for, each mount point after those above it.
+fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>, JobError> {
     let mut wanted: Vec<Wanted> = Vec::new();
     let like_root = |source, destination: &Path| Wanted {
         source,
@@ -125,22 +198,7 @@ pub(super) fn trees(request: &RunRequest, directory: Option<&Path>) -> Result<Tr
     if let Some(pair) = wanted.windows(2).find(|pair| pair[0].destination == pair[1].destination) {
         return Err(JobError::Other(format!("two trees are to be mounted at {}", pair[0].destination.display())));
     }
-    let has_scratch = wanted.iter().any(Wanted::is_overlaid);
-    let is_disk = |tree: &Wanted| matches!(tree.via, Way::Disk(_));
-    let count = wanted.iter().filter(|tree| is_disk(tree)).count() as u8 + u8::from(has_scratch);
-    let mut trees = Trees::default();
-    for tree in wanted {
-        match tree.via {
-            Way::Disk(format) => {
-                let ordinal = trees.disks.len() as u8;
-                trees.disks.push(disk(request, (ordinal, count), format, tree));
-            }
-            Way::Virtiofs => trees.shares.push(shared(trees.shares.len(), Wire::Virtiofs, tree)?),
-            Way::Ninep => trees.shares.push(shared(trees.shares.len(), Wire::Ninep, tree)?),
-        }
-    }
-    trees.disks.extend(has_scratch.then(|| scratch(request, count)));
-    Ok(trees)
+    Ok(wanted)
 }
 
 /// Where the guest sees a tree.

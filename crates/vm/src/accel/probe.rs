@@ -50,6 +50,7 @@ pub fn probe(qemu: &Qemu, kernel: &Kernel, accel: Accel, patience: Duration) -> 
         disks: Vec::new(),
         shares: Vec::new(),
         forwards: Vec::new(),
+        streams: Vec::new(),
         network: false,
     };
     let begun = Instant::now();

@@ -1,0 +1,104 @@
+//! Which way a tree goes where the user leaves that open.
+
+use super::Way;
+use crate::device::FileSystem;
+
+/// What a tree needs of its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    /// What the guest writes is to reach the tree.
+    pub write_through: bool,
+    /// The guest can write, without reaching the tree.
+    pub overlay: bool,
+    /// It is a directory of this host, which can be shared as it is.
+    pub directory: bool,
+}
+
+/// A way, and why it is that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub way: Way,
+    pub reason: &'static str,
+    /// Whether a guest with every driver gets it.
+    pub is_usual: bool,
+}
+
+/// The best way that a kernel can take; `has` tells of its modules. Where it can take none the usual one comes out, and
+/// what it lacks is said when its modules are looked for.
+pub(super) fn choose(has: impl Fn(&str) -> bool, needs: Needs) -> Choice {
+    let disk = |format: FileSystem| has("virtio_blk") && has(format.name());
+    let writable = !needs.overlay || has("overlay");
+    let virtiofs = has("virtiofs") && writable;
+    let ninep = has("9p") && has("9pnet_fd") && has("virtio_net") && writable;
+    let usual = |way, reason| Choice { way, reason, is_usual: true };
+    let instead = |way, reason| Choice { way, reason, is_usual: false };
+    if needs.write_through {
+        return match has("virtiofs") || !ninep {
+            true => usual(Way::Virtiofs, "what is written there reaches it"),
+            false => instead(Way::Ninep, "what is written there reaches it, and the guest's kernel has no virtiofs"),
+        };
+    }
+    if disk(FileSystem::Ext4) {
+        usual(Way::Disk(FileSystem::Ext4), "a snapshot that is read like a local disk")
+    } else if disk(FileSystem::Erofs) && writable {
+        instead(Way::Disk(FileSystem::Erofs), "a snapshot; the guest's kernel has no ext4")
+    } else if disk(FileSystem::Squashfs) && writable {
+        instead(Way::Disk(FileSystem::Squashfs), "a snapshot; the guest's kernel has neither ext4 nor EROFS")
+    } else if virtiofs && needs.directory {
+        instead(Way::Virtiofs, "live; the guest's kernel has no disks with a file system of ours")
+    } else if ninep && needs.directory {
+        instead(Way::Ninep, "live; the guest's kernel has neither disks with a file system of ours nor virtiofs")
+    } else {
+        instead(Way::Tar, "unpacked in the guest, whose kernel can mount nothing of ours")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [&str; 8] = ["virtio_blk", "ext4", "erofs", "squashfs", "overlay", "virtiofs", "9p", "9pnet_fd"];
+
+    fn without(missing: &[&str], needs: Needs) -> Choice {
+        choose(|name| (ALL.contains(&name) || name == "virtio_net") && !missing.contains(&name), needs)
+    }
+
+    #[test]
+    fn the_best_that_the_kernel_can_take_is_chosen() {
+        let needs = Needs { write_through: false, overlay: true, directory: true };
+        let mut missing = Vec::new();
+        for (way, next) in [
+            (Way::Disk(FileSystem::Ext4), "ext4"),
+            (Way::Disk(FileSystem::Erofs), "erofs"),
+            (Way::Disk(FileSystem::Squashfs), "virtio_blk"),
+            (Way::Virtiofs, "virtiofs"),
+            (Way::Ninep, "9pnet_fd"),
+            (Way::Tar, "9p"),
+        ] {
+            let choice = without(&missing, needs);
+            assert_eq!((choice.way, choice.is_usual), (way, missing.is_empty()));
+            missing.push(next);
+        }
+    }
+
+    #[test]
+    fn what_can_be_written_needs_an_overlay() {
+        let needs = Needs { write_through: false, overlay: true, directory: true };
+        assert_eq!(without(&["ext4", "overlay"], needs).way, Way::Tar);
+        assert_eq!(without(&["ext4", "overlay"], Needs { overlay: false, ..needs }).way, Way::Disk(FileSystem::Erofs));
+    }
+
+    #[test]
+    fn only_directories_are_shared_live() {
+        let needs = Needs { write_through: false, overlay: false, directory: false };
+        assert_eq!(without(&["virtio_blk"], needs).way, Way::Tar);
+    }
+
+    #[test]
+    fn what_is_written_reaches_the_tree_where_that_was_asked_for() {
+        let needs = Needs { write_through: true, overlay: false, directory: true };
+        assert_eq!(without(&[], needs).way, Way::Virtiofs);
+        assert_eq!(without(&["virtiofs"], needs).way, Way::Ninep);
+        assert_eq!(without(&["virtiofs", "9p"], needs).way, Way::Virtiofs);
+    }
+}
