@@ -286,7 +286,7 @@ impl Device {
             let now = blocks.saturating_mul(BLOCK).saturating_sub(within).min(count);
             match run {
                 Run::Zeros => self.read_zeros(now, out),
-                Run::Metadata => self.read_metadata(offset, now, out),
+                Run::Metadata => self.read_metadata(offset, now, out)?,
                 Run::File { inode, block } => {
                     self.files.read(inode, block * BLOCK + within, now, out)?;
                     add(&self.counters.file_bytes_read, now);
@@ -300,17 +300,22 @@ impl Device {
 
     /// Renders block by block on the stack: a renderer that computed in the guest's memory would work on bytes that
     /// the guest changes meanwhile.
-    fn read_metadata(&self, mut offset: u64, count: u64, out: &mut Cursor<'_, '_>) {
+    fn read_metadata(&self, mut offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
         let mut block = [0; BLOCK_SIZE];
         let end = offset + count;
         while offset < end {
             self.map.render(offset / BLOCK, &mut block);
+            for inlay in self.map.inlays(offset / BLOCK) {
+                inlay.read(&*self.files, &mut block)?;
+                add(&self.counters.file_bytes_read, inlay.length as u64);
+            }
             let within = offset % BLOCK;
             let now = (BLOCK - within).min(end - offset);
             out.copy_from(block.get(within as usize..(within + now) as usize).unwrap_or_default());
             offset += now;
         }
         add(&self.counters.metadata_bytes_read, count);
+        Ok(())
     }
 
     fn read_below_into(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {

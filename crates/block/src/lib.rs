@@ -33,7 +33,7 @@ pub use device::{Allocation, Device, Origin};
 pub use events::Events;
 pub use host::HostFiles;
 pub use image::write_image;
-pub use map::{BLOCK_SIZE, BlockMap, FileExtent, MapError, Metadata, Run};
+pub use map::{BLOCK_SIZE, BlockMap, FileExtent, Inlay, MapError, Metadata, Run};
 pub use overlay::{Overlay, OverlayError};
 pub use scatter::Cursor;
 pub use write::{

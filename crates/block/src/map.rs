@@ -1,9 +1,12 @@
 //! The block map: device offset -> zeros, metadata, or a file's range.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use inarch_tree::InodeId;
+
+use crate::{Content, read_content};
 
 /// Bytes in a block; every offset of a map counts in blocks of this size.
 pub const BLOCK_SIZE: usize = 4096;
@@ -13,6 +16,33 @@ pub trait Metadata: Send + Sync {
     /// Writes device block `block` into `out`, which holds zeros. Called only for blocks in the map's metadata
     /// ranges, from several threads at once; must be cheap enough to do on every read (tens of microseconds).
     fn render(&self, block: u64, out: &mut [u8; BLOCK_SIZE]);
+
+    /// The ranges of files that lie in device block `block` among its metadata: there [`Metadata::render`] leaves zeros.
+    fn inlays(&self, block: u64) -> Vec<Inlay> {
+        let _ = block;
+        Vec::new()
+    }
+}
+
+/// A range of a file that lies within one metadata block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inlay {
+    /// Where in the block it starts, in bytes.
+    pub at: usize,
+    /// The file.
+    pub inode: InodeId,
+    /// Where in the file it starts, in bytes.
+    pub offset: u64,
+    /// How long it is, in bytes; never 0.
+    pub length: usize,
+}
+
+impl Inlay {
+    /// Reads it to its place in `block`; errors are those of [`Content::read`].
+    pub fn read(&self, content: &dyn Content, block: &mut [u8; BLOCK_SIZE]) -> io::Result<()> {
+        let out = block.get_mut(self.at..self.at.saturating_add(self.length)).unwrap_or_default();
+        read_content(content, self.inode, self.offset, out)
+    }
 }
 
 /// `blocks` blocks of the device, from block `start`, that hold the file `inode` from its block `first`.
@@ -126,6 +156,11 @@ impl BlockMap {
             limit = limit.min(range.start);
         }
         (Run::Zeros, limit - block)
+    }
+
+    /// The ranges of files within metadata block `block`, which [`BlockMap::render`] leaves zeros.
+    pub fn inlays(&self, block: u64) -> Vec<Inlay> {
+        self.renderer.inlays(block)
     }
 
     /// Renders metadata block `block` into `out`, whatever `out` held.

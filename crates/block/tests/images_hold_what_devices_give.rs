@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 
 use common::{BLOCK, Numbered, Random, scan};
 use inarch_block::{
-    BlockMap, Content, Device, FileExtent, FileSink, HostFiles, MapParts, Part, Placed, Progress, Sink, Source,
-    Verifier, WriteError, stream_parts, write_parts,
+    BLOCK_SIZE, BlockMap, Content, Device, FileExtent, FileSink, HostFiles, Inlay, MapParts, Metadata, Part, Placed,
+    Progress, Sink, Source, Verifier, WriteError, stream_parts, write_parts,
 };
 use inarch_tree::{FileType, InodeId, Tree};
 use vm_memory::VolatileSlice;
@@ -122,6 +122,70 @@ fn every_way_to_write_a_map_gives_the_same_bytes() {
         let device = Device::new(map, content, None, length / BLOCK);
         assert!(whole(&device) == bytes, "round {round}");
     }
+}
+
+/// Two blocks of metadata; in the second, the ends of three files.
+struct WithEnds;
+
+const ENDS: [Inlay; 3] = [
+    Inlay { at: 0, inode: InodeId(1), offset: 0, length: 5 },
+    Inlay { at: 100, inode: InodeId(2), offset: 4096, length: 904 },
+    Inlay { at: 4000, inode: InodeId(3), offset: 0, length: 96 },
+];
+
+impl Metadata for WithEnds {
+    fn render(&self, block: u64, out: &mut [u8; BLOCK_SIZE]) {
+        Numbered.render(block, out);
+    }
+
+    fn inlays(&self, block: u64) -> Vec<Inlay> {
+        if block == 1 { ENDS.to_vec() } else { Vec::new() }
+    }
+}
+
+#[test]
+fn ranges_of_files_among_metadata_are_read_and_watched() {
+    let mut random = Random(17);
+    let dir = directory(&mut random, &[5, 5000, 96]);
+    let tree = scan(dir.path());
+    let content = content(dir.path(), &tree);
+    let files = vec![FileExtent { start: 3, blocks: 1, first: 0, inode: InodeId(2) }];
+    let map = || BlockMap::new(4, std::iter::once(0..2).collect(), files.clone(), Arc::new(WithEnds)).unwrap();
+    let mut expected = vec![0; 4 * BLOCK_SIZE];
+    for (number, block) in expected.chunks_exact_mut(BLOCK_SIZE).enumerate().take(2) {
+        block.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&(number as u64 + 1).to_le_bytes()));
+    }
+    for (place, end) in ENDS.iter().enumerate() {
+        let bytes = fs::read(dir.path().join(format!("{place:03}"))).unwrap();
+        expected[BLOCK_SIZE + end.at..][..end.length].copy_from_slice(&bytes[end.offset as usize..]);
+        if end.offset > 0 {
+            expected[3 * BLOCK_SIZE..].copy_from_slice(&bytes[..BLOCK_SIZE]);
+        }
+    }
+
+    let device = Device::new(map(), content.clone(), None, 4);
+    assert!(whole(&device) == expected);
+    assert_eq!(device.events().file_bytes_read, 4096 + 5 + 904 + 96);
+    let (map, told) = (map(), Told::default());
+    let source = Source { map: Some(&map), content: &*content };
+    let memory = Memory(Mutex::new(vec![0xAA; expected.len()]));
+    write_parts(MapParts::new(&map), 4 * BLOCK, source, &memory, &told, 1).unwrap();
+    assert!(memory.0.into_inner().unwrap() == expected);
+    // A block for each range, and the three files once.
+    assert_eq!((told.0.into_inner(), told.1.into_inner()), (4 * BLOCK, 3));
+    let mut piped = Vec::new();
+    stream_parts(MapParts::new(&map), 4 * BLOCK, source, &mut piped, &()).unwrap();
+    assert!(piped == expected);
+
+    fs::write(dir.path().join("002"), "another").unwrap();
+    let mut block = [0; BLOCK_SIZE];
+    device.read_at(0, &[VolatileSlice::from(&mut block[..])]).unwrap();
+    let error = device.read_at(BLOCK + 50, &[VolatileSlice::from(&mut block[..10])]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    assert_eq!(content.changed().named[0].path, Path::new("002"));
+    let memory = Memory(Mutex::new(vec![0; expected.len()]));
+    let written = write_parts(MapParts::new(&map), 4 * BLOCK, source, &memory, &(), 1);
+    assert!(matches!(written, Err(WriteError::Content { inode: Some(InodeId(3)), .. })), "{written:?}");
 }
 
 /// Parts as an archive has them: of any length, with gaps of less than a block between them, across every boundary.

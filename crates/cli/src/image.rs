@@ -106,7 +106,7 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
             free_bytes: arguments.free,
             compression: arguments.compress,
             block_size,
-            threads: 0,
+            ..ImageOptions::default()
         },
         verify: arguments.verify,
         sync: arguments.sync,

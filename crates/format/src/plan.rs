@@ -22,6 +22,9 @@ pub struct ImageOptions {
     pub free_bytes: u64,
     /// How content is compressed; not at all where there is none.
     pub compression: Option<Compression>,
+    /// Whether short files lie among the metadata, in a format that knows that: the image is smaller. For one that is
+    /// written, not served: a file that changes would take the metadata around it with it.
+    pub inline_files: bool,
     /// Bytes of a data block, in a format that has a choice.
     pub block_size: Option<u32>,
     /// Threads that may work on it; as many as there are processors where it is 0.

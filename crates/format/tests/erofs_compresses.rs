@@ -67,7 +67,7 @@ impl Progress for Counted {
 
 fn options(threads: usize) -> ImageOptions {
     let compression = Some(Compression { algorithm: Algorithm::Lz4, level: None });
-    ImageOptions { compression, threads, ..ImageOptions::default() }
+    ImageOptions { compression, threads, inline_files: true, ..ImageOptions::default() }
 }
 
 fn pack(

@@ -70,7 +70,7 @@ fn small_tree() -> Tree {
 fn plain_image() -> Vec<u8> {
     let tree = Arc::new(small_tree());
     let scratch = Scratch::new();
-    make(&tree, Arc::new(Pattern(tree.clone())), &scratch.path("image"));
+    make(&tree, Arc::new(Pattern(tree.clone())), &scratch.path("image"), true);
     std::fs::read(scratch.path("image")).unwrap()
 }
 

@@ -17,11 +17,13 @@ fn every_odd_thing_is_as_the_tree_says() {
     let scratch = Scratch::new();
     let image = scratch.path("image");
     let content = Arc::new(Pattern(tree.clone()));
-    make(&tree, content.clone(), &image);
-    let Some(mount) = Mount::new(&image, "loop,ro") else { return };
-    compare(&tree, &*content, &mount.0);
-    drop(mount);
-    assert_clean(&image);
+    for inline_files in [false, true] {
+        make(&tree, content.clone(), &image, inline_files);
+        let Some(mount) = Mount::new(&image, "loop,ro") else { return };
+        compare(&tree, &*content, &mount.0);
+        drop(mount);
+        assert_clean(&image);
+    }
 }
 
 #[test]
@@ -35,7 +37,7 @@ fn a_large_directory_of_this_host_is_the_same_when_mounted() {
     let scratch = Scratch::new();
     let image = scratch.path("image");
     let content = host_files(source, &tree);
-    make(&tree, content.clone(), &image);
+    make(&tree, content.clone(), &image, true);
     let Some(mount) = Mount::new(&image, "loop,ro") else { return };
     compare(&tree, &*content, &mount.0);
 }

@@ -127,6 +127,40 @@ fn holes_take_no_blocks_of_content() {
     assert!(metadata < 2000, "{metadata}");
 }
 
+/// What the kernel wants of a file behind its inode: that it does not cross a block's end (`erofs_map_blocks` of its
+/// fs/erofs/data.c).
+#[test]
+fn short_files_take_no_blocks() {
+    let mut b = builder();
+    let large = b.intern_xattrs(vec![xattr("user.large", &[1; 4000]), xattr("user.larger", &[2; 5000])]);
+    let sizes: Vec<u64> = (0..600).map(|i| i * 37 % 8200).collect();
+    for (place, size) in sizes.iter().enumerate() {
+        // Two with the same attributes would have them once, elsewhere.
+        let xattrs = if place == 300 { large } else { Default::default() };
+        b.add(format!("{place:03}").as_bytes(), &Attributes { xattrs, ..file(*size) }).unwrap();
+    }
+    let tree = Arc::new(b.finish().unwrap());
+    let map = try_plan(&tree, &ImageOptions { inline_files: true, ..ImageOptions::default() }).unwrap();
+    let mut within = 0;
+    for number in map.metadata().iter().flat_map(Clone::clone) {
+        let mut block = [0; BLOCK_SIZE];
+        map.render(number, &mut block);
+        let mut end = 0;
+        for inlay in map.inlays(number) {
+            let size = tree.inode(inlay.inode).size();
+            assert!(inlay.at >= end && inlay.length > 0, "{inlay:?} overlaps what is before it");
+            end = inlay.at + inlay.length;
+            assert!(block[inlay.at..end].iter().all(|byte| *byte == 0), "{inlay:?} is rendered over");
+            assert_eq!((inlay.offset, inlay.length as u64), (0, size));
+            within += 1;
+        }
+    }
+    assert_eq!(within, sizes.iter().filter(|size| (1..=3072).contains(*size)).count());
+    let apart = planned(&tree);
+    assert!(map.blocks() * 100 < apart.blocks() * 95, "{} blocks against {}", map.blocks(), apart.blocks());
+    assert!(apart.metadata().iter().flat_map(Clone::clone).all(|block| apart.inlays(block).is_empty()));
+}
+
 #[test]
 fn a_directory_of_a_million_files() {
     let mut b = builder();

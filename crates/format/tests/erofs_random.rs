@@ -170,12 +170,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 80, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_trees_come_back(nodes in vec(node(), 0..120)) {
+    fn random_trees_come_back(nodes in vec(node(), 0..120), inline_files: bool) {
         let tree = Arc::new(tree(&nodes));
         let scratch = Scratch::new();
         let image = scratch.path("image");
         let content = Arc::new(Pattern(tree.clone()));
-        make(&tree, content.clone(), &image);
+        make(&tree, content.clone(), &image, inline_files);
         let backing = BackingFile::new(File::open(&image).unwrap(), image.clone()).unwrap();
         let opened = open(Arc::new(backing)).unwrap();
         assert_same(&tree, &*content, &opened.tree, &*opened.content);

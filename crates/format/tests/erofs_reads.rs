@@ -28,10 +28,12 @@ fn what_was_planned_comes_back() {
     let scratch = Scratch::new();
     let image = scratch.path("image");
     let content = Arc::new(Pattern(tree.clone()));
-    make(&tree, content.clone(), &image);
-    let opened = read(&image);
-    assert_same(&tree, &*content, &opened.tree, &*opened.content);
-    assert_eq!(opened.notes, Vec::<String>::new());
+    for inline_files in [false, true] {
+        make(&tree, content.clone(), &image, inline_files);
+        let opened = read(&image);
+        assert_same(&tree, &*content, &opened.tree, &*opened.content);
+        assert_eq!(opened.notes, Vec::<String>::new());
+    }
 }
 
 /// Bytes that compress well here and badly there.

@@ -98,9 +98,10 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     let format = choose(request)?;
     refuse_output_in_source(request)?;
     let Opened { tree, content, report, notes: source_notes, .. } = open(&request.source, &request.selection)?;
-    let Planned { layout, notes } = format
-        .plan(&tree, &request.options)
-        .map_err(|error| JobError::Other(format!("{}: {error}", request.source)))?;
+    // An image is whole or not there: a file that changes costs no more where it lies among the metadata.
+    let options = ImageOptions { inline_files: true, ..request.options.clone() };
+    let Planned { layout, notes } =
+        format.plan(&tree, &options).map_err(|error| JobError::Other(format!("{}: {error}", request.source)))?;
     let (files, content_bytes) = stored_bytes(&tree, 1);
     // A file system's files are written in whole blocks.
     let unit = if matches!(layout, Layout::Blocks(_)) { BLOCK_SIZE as u64 } else { 1 };

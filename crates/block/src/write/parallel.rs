@@ -5,6 +5,7 @@ use std::thread;
 
 use super::batch::{Batch, Batches, GATHER};
 use super::buffer::Buffer;
+use super::part::Filled;
 use super::share::{LongRun, Sharing};
 use super::{Placed, Progress, Sink, Source, WriteError, Written};
 
@@ -120,28 +121,25 @@ impl<I: Iterator<Item = Placed>> Work<'_, I> {
             }
             Batch::Gathered { at, length, parts, files } => {
                 let buffer = buffer.at(at, length);
-                let content = fill(&parts, at, &self.source, buffer)?;
+                let filled = fill(&parts, at, &self.source, buffer)?;
                 self.sink.write_at(at, buffer).map_err(output(at))?;
-                self.progress.advance(content, files);
+                self.progress.advance(filled.bytes, files + filled.files);
                 Ok(Written { copied: length as u64, shared: 0 })
             }
         }
     }
 }
 
-/// Fills the buffer of a batch that starts at byte `at`, zeros where no part is; gives how many bytes of files are in it.
-pub(super) fn fill(parts: &[Placed], at: u64, source: &Source<'_>, buffer: &mut [u8]) -> Result<u64, WriteError> {
-    let (mut content, mut end) = (0, 0);
+/// Fills the buffer of a batch that starts at byte `at`, zeros where no part is.
+pub(super) fn fill(parts: &[Placed], at: u64, source: &Source<'_>, buffer: &mut [u8]) -> Result<Filled, WriteError> {
+    let (mut filled, mut end) = (Filled::default(), 0);
     for placed in parts {
         let start = (placed.at - at) as usize;
         buffer.get_mut(end..start).unwrap_or_default().fill(0);
         end = start + placed.part.length() as usize;
         let out = buffer.get_mut(start..end).unwrap_or_default();
-        placed.part.fill(source, out)?;
-        if let super::Part::File { length, .. } = placed.part {
-            content += length;
-        }
+        filled += placed.part.fill(source, out)?;
     }
     buffer.get_mut(end..).unwrap_or_default().fill(0);
-    Ok(content)
+    Ok(filled)
 }

@@ -1,9 +1,11 @@
 //! What an image is made of.
 
+use std::ops::AddAssign;
+
 use inarch_tree::InodeId;
 
 use super::{Source, WriteError};
-use crate::{BLOCK_SIZE, BlockMap, Run, read_content};
+use crate::{BLOCK_SIZE, BlockMap, Content, Run, read_content};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -69,24 +71,55 @@ impl Part {
         }
     }
 
-    /// Writes its bytes into `out`, which has its length and may hold anything.
-    pub(super) fn fill(&self, source: &Source<'_>, out: &mut [u8]) -> Result<(), WriteError> {
+    /// Writes its bytes into `out`, which has its length and may hold anything; gives what of it is content of files.
+    pub(super) fn fill(&self, source: &Source<'_>, out: &mut [u8]) -> Result<Filled, WriteError> {
+        let mut filled = Filled::default();
         match self {
             Part::Bytes(bytes) => out.copy_from_slice(bytes),
             Part::Metadata { block, .. } => {
                 let (blocks, _) = out.as_chunks_mut::<BLOCK_SIZE>();
                 for (number, out) in (*block..).zip(blocks) {
                     match source.map {
-                        Some(map) => map.render(number, out),
+                        Some(map) => filled += render(map, number, source.content, out)?,
                         None => out.fill(0),
                     }
                 }
             }
-            Part::File { inode, offset, .. } => read_content(source.content, *inode, *offset, out)
-                .map_err(|error| WriteError::Content { inode: Some(*inode), error })?,
+            Part::File { inode, offset, length } => {
+                read_content(source.content, *inode, *offset, out)
+                    .map_err(|error| WriteError::Content { inode: Some(*inode), error })?;
+                filled.bytes += length;
+            }
         }
-        Ok(())
+        Ok(filled)
     }
+}
+
+/// What of some bytes is content of files.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Filled {
+    /// Bytes of it, in whole blocks where the image has them.
+    pub(super) bytes: u64,
+    /// Files that lie among metadata as a whole.
+    pub(super) files: u64,
+}
+
+impl AddAssign for Filled {
+    fn add_assign(&mut self, other: Filled) {
+        self.bytes += other.bytes;
+        self.files += other.files;
+    }
+}
+
+/// Renders a metadata block, with the ranges of files in it.
+fn render(map: &BlockMap, block: u64, content: &dyn Content, out: &mut [u8; BLOCK_SIZE]) -> Result<Filled, WriteError> {
+    map.render(block, out);
+    let mut filled = Filled::default();
+    for inlay in map.inlays(block) {
+        inlay.read(content, out).map_err(|error| WriteError::Content { inode: Some(inlay.inode), error })?;
+        filled += Filled { bytes: BLOCK, files: (inlay.offset == 0).into() };
+    }
+    Ok(filled)
 }
 
 /// The parts of a block map.

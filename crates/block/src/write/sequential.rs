@@ -29,9 +29,9 @@ pub fn stream_parts(
         match batch {
             Batch::Gathered { at, length, parts, files } => {
                 let buffer = buffer.get_mut(..length).unwrap_or_default();
-                let content = fill(&parts, at, &source, buffer)?;
+                let filled = fill(&parts, at, &source, buffer)?;
                 put(buffer)?;
-                progress.advance(content, files);
+                progress.advance(filled.bytes, files + filled.files);
             }
             Batch::Gap { length, .. } => {
                 buffer.fill(0);

@@ -32,8 +32,9 @@ pub trait Sink: Send + Sync {
 /// A new file: what is not written is a hole.
 ///
 /// Two ways lead to the disk: through the page cache, and past it (`O_DIRECT`). Which is faster depends on the machine:
-/// on how fast its memory is to be had, and how fast its disk is. The first [`TRIAL`] bytes go through the cache, so that small
-/// images stay there; as many are then written past it, and the rest goes the way that was faster.
+/// on how fast its memory is to be had, and how fast its disk is. A file of less than [`DIRECT_IMAGE`] bytes stays in the
+/// cache. Of another one [`TRIAL`] bytes are written through it and as many past it, and the rest goes the way that was faster
+/// by then.
 #[derive(Debug)]
 pub struct FileSink<'a> {
     file: &'a File,
@@ -41,12 +42,21 @@ pub struct FileSink<'a> {
     direct: Option<File>,
     /// That did not work.
     refused: AtomicBool,
+    /// Bytes that go through the cache before another way is tried.
+    first_cached: u64,
     cached: Trial,
     past_cache: Trial,
 }
 
+/// Shorter files are written through the cache: there is little to win, and they are at hand for whoever uses them.
+const DIRECT_IMAGE: u64 = 128 << 20;
+
 /// Bytes written to know how fast a way is.
-const TRIAL: u64 = 64 << 20;
+const TRIAL: u64 = 16 << 20;
+
+/// A call past the cache may take so many times as long as one through it: the processor is free meanwhile, for the threads
+/// that read.
+const PATIENCE: u128 = 2;
 
 /// Shorter writes go through the cache, where they need not wait for the disk.
 const DIRECT_FROM: usize = 256 << 10;
@@ -85,16 +95,18 @@ impl Trial {
 }
 
 impl<'a> FileSink<'a> {
-    /// Writes to `file`, which is empty or all holes.
+    /// Writes to `file`, which is empty or all holes. Where its whole length is known it has that already.
     pub fn new(file: &'a File) -> FileSink<'a> {
         // By its number: it may have no name.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let direct = open(path, flags, Mode::empty()).ok().map(File::from);
+        let length = file.metadata().map_or(0, |metadata| metadata.len());
         FileSink {
             file,
             direct,
             refused: AtomicBool::new(false),
+            first_cached: if length >= DIRECT_IMAGE { TRIAL } else { DIRECT_IMAGE },
             cached: Trial::default(),
             past_cache: Trial::default(),
         }
@@ -103,10 +115,10 @@ impl<'a> FileSink<'a> {
     /// The file to write past the cache with, if that is the way to go now.
     fn direct(&self) -> Option<&File> {
         let direct = self.direct.as_ref().filter(|_| !self.refused.load(Ordering::Relaxed))?;
-        let now = match (self.cached.bytes() < TRIAL, self.past_cache.bytes() < TRIAL) {
+        let now = match (self.cached.bytes() < self.first_cached, self.past_cache.bytes() < TRIAL) {
             (true, _) => false,
             (false, true) => true,
-            (false, false) => self.past_cache.cost() < self.cached.cost(),
+            (false, false) => self.past_cache.cost() < PATIENCE * self.cached.cost(),
         };
         now.then_some(direct)
     }

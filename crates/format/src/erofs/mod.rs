@@ -1,12 +1,12 @@
 //! EROFS as a pure function of a tree, and any EROFS image as a tree.
 //!
-//! Planning opens no file: names, attributes, sizes and hole maps decide every byte but those of files, and those lie
-//! in whole blocks of their own. In the order of the device:
+//! Planning opens no file: names, attributes, sizes and hole maps decide every byte but those of files. In the order of
+//! the device:
 //!
 //! 1. the superblock;
 //! 2. inodes in the order of the tree, extended ones of 64 bytes, each followed by its attributes and by what would
-//!    fill a block badly: the end of a directory's listing, a symlink's target; behind a sparse file's inode is its
-//!    map of chunks;
+//!    fill a block badly: the end of a directory's listing, a symlink's target and, in an image that is written and not
+//!    served, a short file; behind a sparse file's inode is its map of chunks;
 //! 3. attributes that several inodes have;
 //! 4. full blocks of directories, and targets too long for 2;
 //! 5. the content of files in the order of the tree; then, in an image that is compressed, that of compressed files.

@@ -193,6 +193,10 @@ impl Writer<'_> {
             let mut block = [0; BLOCK_SIZE];
             for number in part {
                 map.render(*number, &mut block);
+                for inlay in map.inlays(*number) {
+                    inlay.read(self.content, &mut block)?;
+                    self.progress.advance(inlay.length as u64, (inlay.offset == 0).into());
+                }
                 bytes.extend_from_slice(&block);
             }
             // The metadata is one run.

@@ -40,9 +40,9 @@ pub fn write(map: BlockMap, content: Arc<dyn Content>, image: &Path) {
     write_image(&device, &File::create(image).unwrap()).unwrap();
 }
 
-/// Plans and writes a tree.
-pub fn make(tree: &Arc<Tree>, content: Arc<dyn Content>, image: &Path) {
-    write(planned(tree), content, image);
+/// Plans and writes a tree, with short files behind their inodes or in blocks of their own.
+pub fn make(tree: &Arc<Tree>, content: Arc<dyn Content>, image: &Path, inline_files: bool) {
+    write(try_plan(tree, &ImageOptions { inline_files, ..ImageOptions::default() }).unwrap(), content, image);
 }
 
 /// Content of no file: pseudo-random bytes where the tree has data.

@@ -163,6 +163,7 @@ impl Layout {
                 xattrs: Xattrs::new(tree)?,
                 chunks: ChunkMaps::default(),
                 compress: options.compression.is_some(),
+                inline_files: options.inline_files,
             },
             pieces: Pieces::default(),
         })
@@ -206,7 +207,7 @@ impl Placer {
         layout.first_blocks.push(first);
         *next = next.checked_add(shape.blocks).filter(|end| *end < u64::from(NULL_BLOCK)).ok_or_else(too_large)?;
         if is_data && shape.layout != DataLayout::CompressedFull {
-            self.add_extents(tree, id, u64::from(first), layout);
+            self.add_extents(tree, id, u64::from(first), &shape, layout);
         } else if shape.blocks > 0 {
             layout.listed.push(id);
         }
@@ -214,12 +215,11 @@ impl Placer {
     }
 
     /// Maps the parts of a file that hold data; the rest of its chunks is zeros.
-    fn add_extents(&mut self, tree: &Tree, id: InodeId, first: u64, layout: &Layout) {
+    fn add_extents(&mut self, tree: &Tree, id: InodeId, first: u64, shape: &Shape, layout: &Layout) {
         let Some(map) = layout.tables.chunks.of(id) else {
-            for (block, blocks) in data_runs(tree, id) {
+            if shape.blocks > 0 {
                 // Files of more than 2^32 blocks were refused.
-                let (block, blocks) = (block as u32, blocks as u32);
-                self.files.push(FileExtent { start: first + u64::from(block), blocks, first: block, inode: id });
+                self.files.push(FileExtent { start: first, blocks: shape.blocks as u32, first: 0, inode: id });
             }
             return;
         };

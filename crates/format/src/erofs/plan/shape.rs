@@ -11,7 +11,7 @@ use crate::erofs::spec::{BLOCK_SIZE, SLOT_SIZE};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// Bytes behind an inode at most, listing or target, that would rather leave a gap before the inode than take a
+/// Bytes behind an inode at most, of a listing, a target or a file, that would rather leave a gap before the inode than take a
 /// block: with more, gaps cost as much as the block.
 const INLINE_MAX: u64 = BLOCK * 3 / 4;
 
@@ -23,6 +23,8 @@ pub(crate) struct Tables {
     pub(crate) chunks: ChunkMaps,
     /// Whether files without holes that have more than a block are compressed.
     pub(crate) compress: bool,
+    /// Whether short files lie behind their inodes.
+    pub(crate) inline_files: bool,
 }
 
 /// What an inode takes.
@@ -33,7 +35,7 @@ pub(crate) struct Shape {
     pub(crate) size: u64,
     /// Bytes of attributes behind the inode.
     pub(crate) xattrs: u64,
-    /// Bytes behind those: the end of a listing, a target, a map of chunks, or an index of compressed pieces.
+    /// Bytes behind those: the end of a listing, a short file, a target, a map of chunks, or an index of compressed pieces.
     pub(crate) behind: u64,
     /// Blocks elsewhere, but for those of compressed files.
     pub(crate) blocks: u64,
@@ -56,6 +58,10 @@ impl Shape {
                 None if tables.compress && inode.size() > BLOCK => {
                     let behind = index_offset(xattrs) + index_size(inode.size());
                     Shape { layout: DataLayout::CompressedFull, size: inode.size(), behind, ..empty }
+                }
+                // Not the end of a longer file: its blocks are elsewhere, and it would have to be opened twice.
+                None if tables.inline_files && inode.size() < BLOCK => {
+                    Shape { size: inode.size(), ..empty }.with_tail(BLOCK)
                 }
                 None => Shape { size: inode.size(), blocks: inode.size().div_ceil(BLOCK), ..empty },
             },

@@ -1,10 +1,11 @@
 //! Inodes, and what lies behind them.
 
+use inarch_block::Inlay;
 use inarch_tree::{FileType, InodeId};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-use super::{Renderer, Window};
+use super::{BLOCK, Renderer, Window};
 use crate::erofs::plan::chunks::{ChunkMap, ENTRY};
 use crate::erofs::plan::shape::Shape;
 use crate::erofs::spec::inode::{DataLayout, EXTENDED_SIZE, ExtendedInode, FORMAT_EXTENDED, encode_device};
@@ -12,18 +13,32 @@ use crate::erofs::spec::xattr::area_count;
 use crate::erofs::spec::{BLOCK_SIZE, NULL_BLOCK, SLOT_SIZE};
 
 impl Renderer {
+    /// The inodes that reach into the block of the device that starts at byte `start`, each with where it starts itself;
+    /// the first may end before.
+    fn inodes_in(&self, start: u64) -> impl Iterator<Item = (InodeId, u64)> {
+        let nids = &self.layout.nids;
+        let next = nids.partition_point(|nid| u64::from(*nid) * SLOT_SIZE <= start);
+        let ids = (next.saturating_sub(1)..nids.len()).map(|index| InodeId(index as u32));
+        ids.map(|id| (id, self.place_of(id))).take_while(move |(_, at)| *at < start + BLOCK)
+    }
+
     /// Renders the inodes that reach into `window`, which is a block of the device.
     pub(super) fn render_inodes(&self, window: &mut Window<'_>) {
-        let nids = &self.layout.nids;
-        let next = nids.partition_point(|nid| u64::from(*nid) * SLOT_SIZE <= window.start);
-        for index in next.saturating_sub(1)..nids.len() {
-            let id = InodeId(index as u32);
-            let at = self.place_of(id);
-            if at >= window.end() {
-                break;
-            }
+        for (id, at) in self.inodes_in(window.start) {
             self.render_inode(id, at, window);
         }
+    }
+
+    /// The files that lie behind their inodes in the block of the device that starts at byte `start`.
+    pub(super) fn files_in(&self, start: u64) -> Vec<Inlay> {
+        let inlay = |(id, at): (InodeId, u64)| {
+            let shape = self.shape(id);
+            let at = (at + EXTENDED_SIZE + shape.xattrs).checked_sub(start).filter(|at| *at < BLOCK)?;
+            let inlay = Inlay { at: at as usize, inode: id, offset: 0, length: shape.behind as usize };
+            (shape.layout == DataLayout::Inline).then_some(inlay)
+        };
+        let files = self.inodes_in(start).filter(|(id, _)| self.tree.inode(*id).file_type() == FileType::Regular);
+        files.filter_map(inlay).collect()
     }
 
     /// Byte of the device where an inode starts.
@@ -95,17 +110,19 @@ impl Renderer {
         });
     }
 
-    /// Renders the end of a listing, or a target.
+    /// Renders the end of a listing, or a target. A file is read when the block is: see [`Self::files_in`].
     fn render_tail(&self, id: InodeId, shape: &Shape, at: u64, window: &mut Window<'_>) {
         if at >= window.end() || at + shape.behind <= window.start {
             return;
         }
-        if self.tree.inode(id).file_type() == FileType::Symlink {
-            window.put(at, self.tree.symlink_target(id));
-            return;
+        match self.tree.inode(id).file_type() {
+            FileType::Regular => {}
+            FileType::Symlink => window.put(at, self.tree.symlink_target(id)),
+            _ => {
+                let mut block = [0; BLOCK_SIZE];
+                self.render_names(id, shape.blocks, &mut block);
+                window.put(at, block.get(..shape.behind as usize).unwrap_or_default());
+            }
         }
-        let mut block = [0; BLOCK_SIZE];
-        self.render_names(id, shape.blocks, &mut block);
-        window.put(at, block.get(..shape.behind as usize).unwrap_or_default());
     }
 }

@@ -7,7 +7,7 @@ mod xattr;
 
 use std::sync::Arc;
 
-use inarch_block::Metadata;
+use inarch_block::{Inlay, Metadata};
 use inarch_tree::Tree;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -92,6 +92,13 @@ impl Metadata for Renderer {
         } else if block < regions.listings.end {
             self.render_listing(block - regions.listings.start, out);
         }
+    }
+
+    fn inlays(&self, block: u64) -> Vec<Inlay> {
+        if !self.layout.tables.inline_files || !self.layout.regions.inodes.contains(&block) {
+            return Vec::new();
+        }
+        self.files_in(block * BLOCK)
     }
 }
 
