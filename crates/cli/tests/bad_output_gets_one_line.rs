@@ -140,9 +140,9 @@ fn a_file_that_changes_meanwhile() {
     let source = dir.path().join("source");
     // The pipe is full long before the last file, which then is another.
     std::fs::write(source.join("a"), vec![1; 8 << 20]).unwrap();
-    std::fs::write(source.join("z"), vec![2; 1000]).unwrap();
+    std::fs::write(source.join("z"), vec![2; 5000]).unwrap();
     for format in ["tar", "cpio", "erofs", "ext4", "squashfs"] {
-        let output = interrupted_by(&source, format, || std::fs::write(source.join("z"), vec![3; 1000]).unwrap());
+        let output = interrupted_by(&source, format, || std::fs::write(source.join("z"), vec![3; 5000]).unwrap());
         assert_one_line(&output, &["source/z", "was written to"]);
     }
 }

@@ -7,7 +7,7 @@
 //! 3. `parallel` gives the batches to threads. A buffer is filled from the parts' sources and written by one call,
 //!    which ends at a multiple of its size; a long run is shared with its file where the file system can (`share`).
 //!    `sequential` does the same in order, for pipes.
-//! 4. `sink` writes: to a file past the page cache, where that proves to be faster.
+//! 4. `sink` writes: to a file past the page cache, where that proves to be faster (`ways`).
 //!
 //! Zeros are never written: a file keeps its holes, a block device is told to zero the range.
 
@@ -21,6 +21,7 @@ mod sequential;
 mod share;
 mod sink;
 mod verify;
+mod ways;
 
 use std::io;
 

@@ -5,12 +5,14 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
 
 use super::buffer::ALIGNMENT;
+use super::ways::{TRIAL, Way, Ways};
 
 /// Where an image is written: a file, at any offset, from any thread.
 pub trait Sink: Send + Sync {
@@ -33,8 +35,7 @@ pub trait Sink: Send + Sync {
 ///
 /// Two ways lead to the disk: through the page cache, and past it (`O_DIRECT`). Which is faster depends on the machine:
 /// on how fast its memory is to be had, and how fast its disk is. A file of less than [`DIRECT_IMAGE`] bytes stays in the
-/// cache. Of another one [`TRIAL`] bytes are written through it and as many past it, and the rest goes the way that was faster
-/// by then.
+/// cache; of another one each way is tried, and the faster one taken ([`Ways`]).
 #[derive(Debug)]
 pub struct FileSink<'a> {
     file: &'a File,
@@ -42,21 +43,11 @@ pub struct FileSink<'a> {
     direct: Option<File>,
     /// That did not work.
     refused: AtomicBool,
-    /// Bytes that go through the cache before another way is tried.
-    first_cached: u64,
-    cached: Trial,
-    past_cache: Trial,
+    ways: Mutex<Ways>,
 }
 
 /// Shorter files are written through the cache: there is little to win, and they are at hand for whoever uses them.
 const DIRECT_IMAGE: u64 = 128 << 20;
-
-/// Bytes written to know how fast a way is.
-const TRIAL: u64 = 16 << 20;
-
-/// A call past the cache may take so many times as long as one through it: the processor is free meanwhile, for the threads
-/// that read.
-const PATIENCE: u128 = 2;
 
 /// Shorter writes go through the cache, where they need not wait for the disk.
 const DIRECT_FROM: usize = 256 << 10;
@@ -66,34 +57,6 @@ const DIRECT_FROM: usize = 256 << 10;
 /// folios are then always memory that the host has to provide anew.
 const CACHED_PIECE: usize = 32 << 10;
 
-/// How fast a way to the disk is.
-#[derive(Debug, Default)]
-struct Trial {
-    bytes: AtomicU64,
-    nanoseconds: AtomicU64,
-}
-
-impl Trial {
-    /// Writes, which gives how many bytes it wrote, and counts them.
-    fn run(&self, write: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
-        let started = Instant::now();
-        let written = write()?;
-        self.bytes.fetch_add(written as u64, Ordering::Relaxed);
-        let elapsed = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.nanoseconds.fetch_add(elapsed, Ordering::Relaxed);
-        Ok(written)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Nanoseconds that one call spends on a mebibyte.
-    fn cost(&self) -> u128 {
-        (u128::from(self.nanoseconds.load(Ordering::Relaxed)) << 20) / u128::from(self.bytes().max(1))
-    }
-}
-
 impl<'a> FileSink<'a> {
     /// Writes to `file`, which is empty or all holes. Where its whole length is known it has that already.
     pub fn new(file: &'a File) -> FileSink<'a> {
@@ -102,25 +65,26 @@ impl<'a> FileSink<'a> {
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let direct = open(path, flags, Mode::empty()).ok().map(File::from);
         let length = file.metadata().map_or(0, |metadata| metadata.len());
-        FileSink {
-            file,
-            direct,
-            refused: AtomicBool::new(false),
-            first_cached: if length >= DIRECT_IMAGE { TRIAL } else { DIRECT_IMAGE },
-            cached: Trial::default(),
-            past_cache: Trial::default(),
-        }
+        let first_cached = if length < DIRECT_IMAGE { DIRECT_IMAGE } else { TRIAL };
+        FileSink { file, direct, refused: AtomicBool::new(false), ways: Mutex::new(Ways::new(first_cached)) }
     }
 
-    /// The file to write past the cache with, if that is the way to go now.
-    fn direct(&self) -> Option<&File> {
+    /// The file to write so many bytes past the cache with, if that is the way to go now.
+    fn direct(&self, bytes: usize) -> Option<&File> {
         let direct = self.direct.as_ref().filter(|_| !self.refused.load(Ordering::Relaxed))?;
-        let now = match (self.cached.bytes() < self.first_cached, self.past_cache.bytes() < TRIAL) {
-            (true, _) => false,
-            (false, true) => true,
-            (false, false) => self.past_cache.cost() < PATIENCE * self.cached.cost(),
-        };
-        now.then_some(direct)
+        (self.ways().take(bytes as u64) == Way::Direct).then_some(direct)
+    }
+
+    fn ways(&self) -> MutexGuard<'_, Ways> {
+        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes one way, which gives how many bytes it wrote, and counts them.
+    fn timed(&self, way: Way, write: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
+        let started = Instant::now();
+        let written = write()?;
+        self.ways().count(way, written as u64, started.elapsed());
+        Ok(written)
     }
 
     fn write_cached(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -144,7 +108,7 @@ impl<'a> FileSink<'a> {
         if !(pages.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
             return Ok(0..0);
         }
-        let written = self.past_cache.run(|| match direct.write_at(pages, offset + start as u64) {
+        let written = self.timed(Way::Direct, || match direct.write_at(pages, offset + start as u64) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
                 // The file system or its disk wants something else.
                 self.refused.store(true, Ordering::Relaxed);
@@ -158,7 +122,7 @@ impl<'a> FileSink<'a> {
 
 impl Sink for FileSink<'_> {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let done = match self.direct() {
+        let done = match self.direct(bytes.len()) {
             Some(direct) => self.write_past_cache(direct, offset, bytes)?,
             None => 0..0,
         };
@@ -166,7 +130,7 @@ impl Sink for FileSink<'_> {
             let at = offset + part.start as u64;
             let bytes = bytes.get(part).unwrap_or_default();
             if !bytes.is_empty() {
-                self.cached.run(|| self.write_cached(at, bytes).map(|()| bytes.len()))?;
+                self.timed(Way::Cached, || self.write_cached(at, bytes).map(|()| bytes.len()))?;
             }
         }
         Ok(())
