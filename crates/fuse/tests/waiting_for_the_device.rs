@@ -96,7 +96,7 @@ fn rig(on_file: bool) -> Option<Rig> {
         println!("skipped: waiting_for_the_device: there is no /dev/fuse");
         return None;
     }
-    let (mount, device) = Mount::new(&point, false).unwrap();
+    let (mount, device) = Mount::new(&point, std::path::Path::new("test"), false).unwrap();
     let (pending, stop) = (Arc::new(Pending::new()), StopHandle::new().unwrap());
     let files = ImageFile::new(Arc::clone(&pending), name, false, stop.clone());
     let session = Session::new(device, Arc::new(files), SessionOptions::default());

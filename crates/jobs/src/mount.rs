@@ -89,7 +89,10 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     };
     let layer = with_owners(layer, &request.owners);
     let stop = stop_on_signals()?;
-    let (mount, device) = Mount::new(&point, request.writes == MountWrites::Refused)?;
+    let source = request.source.path();
+    // Whoever looks at the mount table is in another directory than we are.
+    let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
+    let (mount, device) = Mount::new(&point, &source, request.writes == MountWrites::Refused)?;
     let mut guard = Guard::of_mount(&mount, false)?;
     let session = Session::new(device, layer, session_options(request));
     let at_end = stop.clone();

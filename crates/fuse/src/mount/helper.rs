@@ -1,17 +1,18 @@
 //! fusermount3: mounts for users. It opens `/dev/fuse`, mounts, and sends the descriptor over a socket that it inherits
 //! (libfuse's lib/mount.c, `fuse_mount_fusermount`).
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use super::{MountError, NAME};
+use super::{MountError, SUBTYPE};
 
 const PROGRAM: &str = "fusermount3";
 
@@ -19,17 +20,30 @@ const PROGRAM: &str = "fusermount3";
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
 /// Mounts on `point`; gives the descriptor to serve.
-pub fn mount(point: &Path, read_only: bool) -> Result<OwnedFd, MountError> {
+pub fn mount(point: &Path, source: &Path, read_only: bool) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::Device)?;
     let access = if read_only { ",ro" } else { "" };
-    let options = format!("fsname={NAME},subtype={NAME},nosuid,nodev,default_permissions{access}");
+    let mut options = OsString::from(format!("subtype={SUBTYPE},nosuid,nodev,default_permissions{access},fsname="));
+    options.push(escaped(source));
     let mut command = Command::new(PROGRAM);
     // The socket is its standard input, so that no descriptor needs to survive the exec by another way.
-    command.args(["-o", &options, "--"]).arg(point).env(SOCKET_VARIABLE, "0").stdin(OwnedFd::from(theirs));
+    command.arg("-o").arg(&options).arg("--").arg(point).env(SOCKET_VARIABLE, "0").stdin(OwnedFd::from(theirs));
     check(point, command.stdout(Stdio::null()).output())?;
     // Or it would keep the other end open.
     drop(command);
     receive(&ours).map_err(|error| MountError::Refused { path: point.to_owned(), error })
+}
+
+/// As an option's value, in which a comma would end it.
+fn escaped(source: &Path) -> OsString {
+    let mut escaped = Vec::new();
+    for byte in source.as_os_str().as_bytes() {
+        if matches!(byte, b',' | b'\\') {
+            escaped.push(b'\\');
+        }
+        escaped.push(*byte);
+    }
+    OsString::from_vec(escaped)
 }
 
 /// Unmounts what a user has mounted; with `detach` even if it is in use.

@@ -17,9 +17,9 @@ use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use crate::session::DEVICE;
 pub use table::DeviceNumber;
 
-/// What mount tables show as source and type.
-const NAME: &str = "inarch";
+/// What mount tables show as type, and the part of it that is ours.
 const TYPE: &str = "fuse.inarch";
+const SUBTYPE: &str = "inarch";
 
 /// Why nothing could be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
@@ -81,16 +81,16 @@ pub enum Unmounted {
 impl Mount {
     /// Mounts on `point`, an absolute path of a directory, or of a regular file, which is then what the mounted root is.
     /// Gives the descriptor that a [`Session`](crate::Session) serves: until it does, whoever looks at the mount
-    /// point waits.
-    pub fn new(point: &Path, read_only: bool) -> Result<(Mount, OwnedFd), MountError> {
+    /// point waits. Mount tables show `source`.
+    pub fn new(point: &Path, source: &Path, read_only: bool) -> Result<(Mount, OwnedFd), MountError> {
         let refuse = |reason: String| MountError::Point { path: point.to_owned(), reason };
         let metadata = point.symlink_metadata().map_err(|error| refuse(error.to_string()))?;
         if !metadata.is_dir() && !metadata.is_file() {
             return Err(refuse(format!("it is {}, not a file or directory", kind(&metadata))));
         }
-        let fd = match mount_directly(point, &metadata, read_only) {
+        let fd = match mount_directly(point, source, &metadata, read_only) {
             Err(MountError::Refused { error, .. }) if error.kind() == io::ErrorKind::PermissionDenied => {
-                helper::mount(point, read_only)?
+                helper::mount(point, source, read_only)?
             }
             result => result?,
         };
@@ -144,7 +144,7 @@ fn unmount_either_way(point: &Path, detach: bool) -> Result<(), MountError> {
 }
 
 /// Mounts by mount(2), which takes `CAP_SYS_ADMIN`.
-fn mount_directly(point: &Path, metadata: &Metadata, read_only: bool) -> Result<OwnedFd, MountError> {
+fn mount_directly(point: &Path, source: &Path, metadata: &Metadata, read_only: bool) -> Result<OwnedFd, MountError> {
     let device = open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| MountError::Device(errno.into()))?;
     // Others than us have access as the file's permissions say, which the kernel checks.
@@ -160,7 +160,7 @@ fn mount_directly(point: &Path, metadata: &Metadata, read_only: bool) -> Result<
     if read_only {
         flags |= MountFlags::RDONLY;
     }
-    rustix::mount::mount(NAME, point, TYPE, flags, Some(&*options))
+    rustix::mount::mount(source, point, TYPE, flags, Some(&*options))
         .map_err(|errno| MountError::Refused { path: point.to_owned(), error: errno.into() })?;
     Ok(device)
 }

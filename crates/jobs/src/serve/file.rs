@@ -49,7 +49,7 @@ pub fn serve(request: &FileRequest) -> Result<(), JobError> {
     }
     let point = Point::take(path)?;
     let stop = stop_on_signals()?;
-    let (mount, device) = Mount::new(&point.path, request.tree.read_only())?;
+    let (mount, device) = Mount::new(&point.path, request.tree.source.path(), request.tree.read_only())?;
     let mut guard = Guard::of_mount(&mount, point.is_ours)?;
     let making = Making::start(&request.tree, &stop);
     let image = ImageFile::new(making.pending(), point.name(), request.tree.read_only(), stop.clone());
