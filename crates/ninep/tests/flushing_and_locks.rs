@@ -138,6 +138,11 @@ fn locks_are_of_ranges_and_of_processes() {
     let found = second.ok(&Request::Getlock { fid: 1, range: range(lock::SHARED, 0, 0, 7) });
     let Reply::Getlock(found) = found.reply() else { panic!("{found:?}") };
     assert_eq!((found.kind, found.start, found.length), (lock::EXCLUSIVE, 10, 3));
+    // Linux asks for no lock when it means any.
+    let any = second.ok(&Request::Getlock { fid: 1, range: range(lock::UNLOCK, 0, 0, 7) });
+    assert!(matches!(any.reply(), Reply::Getlock(LockRange { kind: lock::EXCLUSIVE, start: 10, length: 3, .. })));
+    let none = second.ok(&Request::Getlock { fid: 1, range: range(lock::UNLOCK, 100, 1, 7) });
+    assert!(matches!(none.reply(), Reply::Getlock(LockRange { kind: lock::UNLOCK, start: 100, length: 1, .. })));
     let none = second.ok(&Request::Getlock { fid: 1, range: range(lock::EXCLUSIVE, 100, 1, 7) });
     assert!(matches!(none.reply(), Reply::Getlock(LockRange { kind: lock::UNLOCK, .. })));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, Scope};
 
-use inarch_vfs::{Context, LockKind};
+use inarch_vfs::{Context, Lock, LockKind};
 use rustix::io::Errno;
 
 use super::locks::{Parked, Pause, Waiting, lock_of, range_of};
@@ -103,7 +103,8 @@ impl Session<'_> {
         }
     }
 
-    /// `Tgetlock`: a lock that stands against this one, or that none does.
+    /// `Tgetlock`: a lock that stands against this one, or that none does. Linux's client asks for none whatever it was asked
+    /// for (`v9fs_file_getlock` of fs/9p/vfs_file.c): then any lock is told.
     pub(super) fn getlock(
         &self,
         call: &Call<'_>,
@@ -113,10 +114,9 @@ impl Session<'_> {
     ) -> Result<Answer, Errno> {
         let fid = self.fids.get(fid)?;
         let file = self.opened(&fid)?;
-        let wanted = lock_of(range)?;
-        if wanted.kind == LockKind::None {
-            return Err(Errno::INVAL);
-        }
+        let asked = lock_of(range)?;
+        let kind = if asked.kind == LockKind::None { LockKind::Exclusive } else { asked.kind };
+        let wanted = Lock { kind, ..asked };
         let owner = self.owners.owner(range);
         let found = call.context(fid.uid, group_of(fid.uid), |context| {
             self.file_system().test_lock(context, file.place.node, file.handle(), owner, &wanted)
