@@ -170,6 +170,29 @@ fn what_the_host_changes_is_seen_within_a_second() {
 }
 
 #[test]
+fn a_write_without_privilege_ends_set_user_id_bits() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can be several users");
+    }
+    let dir = scratch();
+    tree(dir.path());
+    host("chmod", &["755", "."], dir.path());
+    host("sh", &["-c", "cp /bin/true tree/large; truncate -s 1M tree/large; cp /bin/true tree/small"], dir.path());
+    for options in [&["--changes", "host"][..], &["--changes", "guest"], &["--ephemeral"]] {
+        host("sh", &["-c", "chown nobody tree/large tree/small; chmod 6755 tree/large tree/small"], dir.path());
+        let mut server = Server::start(dir.path(), "tree", options);
+        let work = "for file in point/large point/small; do
+                exec 3< $file; printf x | setpriv --reuid nobody --regid nogroup --clear-groups dd of=$file conv=notrunc \
+                    oflag=append status=none; exec 3<&-; stat -c %a $file; done";
+        assert_eq!(host("sh", &["-c", work], dir.path()), "755\n755\n", "{options:?}");
+        let allocate = "chmod 6777 point/small; setpriv --reuid nobody --regid nogroup --clear-groups \
+            fallocate -l 64K point/small; stat -c %a point/small";
+        assert_eq!(host("sh", &["-c", allocate], dir.path()), "777\n", "{options:?}");
+        server.end("-TERM");
+    }
+}
+
+#[test]
 fn it_is_gone_when_its_server_is_killed() {
     let dir = scratch();
     tree(dir.path());

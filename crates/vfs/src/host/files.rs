@@ -349,6 +349,19 @@ impl HostDirectory {
         }
     }
 
+    /// Clears what a write by the caller clears: clients do not say it of other changes of a file's content.
+    pub(super) fn drop_privileges_for(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+    ) -> Result<(), Errno> {
+        match context.uid {
+            0 => Ok(()),
+            _ => self.drop_privileges(self.file(node, handle)?.descriptor.as_fd()),
+        }
+    }
+
     pub(super) fn allocate(
         &self,
         node: NodeId,
@@ -393,8 +406,12 @@ impl HostDirectory {
             let file = open.get(node, handle).ok().filter(|file| file.stream.is_none())?;
             (file.clone(), open.descriptor_of(node)?)
         };
-        let size = || stat(file.descriptor.as_fd(), b"").map_or(0, |stat| stat.stx_size);
-        (file.writable || size() >= self.options.host_files_from).then_some(shared)
+        let stat = stat(file.descriptor.as_fd(), b"").ok()?;
+        // What a write by somebody without privilege must clear is cleared by who executes the write: not by a kernel that
+        // was told that the server does it, and that writes in the server's name.
+        let is_privileged = u32::from(stat.stx_mode) & (libc::S_ISUID | libc::S_ISGID) != 0;
+        let is_worth_it = file.writable || stat.stx_size >= self.options.host_files_from;
+        (is_worth_it && !is_privileged).then_some(shared)
     }
 
     /// Keeps a directory's stream as something open.

@@ -346,11 +346,12 @@ impl FileSystem for HostDirectory {
 
     fn copy_range(
         &self,
-        _: &Context<'_>,
+        context: &Context<'_>,
         from: (NodeId, HandleId, u64),
         to: (NodeId, HandleId, u64),
         length: u64,
     ) -> Result<u64, Errno> {
+        self.drop_privileges_for(context, to.0, to.1)?;
         self.copy_between_files(from, to, length)
     }
 
@@ -368,7 +369,7 @@ impl FileSystem for HostDirectory {
 
     fn fallocate(
         &self,
-        _: &Context<'_>,
+        context: &Context<'_>,
         node: NodeId,
         handle: HandleId,
         mode: u32,
@@ -376,6 +377,7 @@ impl FileSystem for HostDirectory {
         length: u64,
     ) -> Result<(), Errno> {
         self.writable()?;
+        self.drop_privileges_for(context, node, handle)?;
         self.allocate(node, handle, mode, offset, length)
     }
 
