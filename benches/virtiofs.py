@@ -1,46 +1,70 @@
 #!/usr/bin/env python3
-"""In one guest, side by side: a directory shared by `inarch serve virtiofs`, by QEMU's C virtiofsd and by the Rust one.
+"""In one guest, side by side: a directory shared by `inarch serve virtiofs`, by QEMU's C virtiofsd and by the Rust one,
+and the same files on an ext4 disk (virtio-blk).
 
-Find, first read of every byte, second read, and making and removing many small files; every boot mounts each share anew
-with the guest's caches dropped, in another order. Servers of one caching mode are compared with each other: what may be a
-second old (ours: --changes host, theirs: cache=auto), and what only the guest changes (--changes guest, cache=always).
-A server that is not installed is left out. Usage: virtiofs.py [TREE] [ROUNDS] [FILES]"""
+Find, first read of every byte, second read, git status without and with what the guest's kernel remembers, making and
+removing many small files, and a C build and its repetition; every boot mounts each share anew with the guest's caches
+dropped, in another order. Servers of one caching mode are compared with each other: what may be a second old (ours:
+--changes host, theirs: cache=auto), and what only the guest changes (--changes guest, cache=always). A server that is not
+installed is left out; $VIRTIOFSD is the Rust one. git, make and gcc are this machine's, from a disk of /usr."""
 
+import argparse
 import os
 import re
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 
 from measure import INARCH
 
-tree = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "/usr/include"
-count = int(sys.argv[2]) if len(sys.argv) > 2 else 6
-files = int(sys.argv[3]) if len(sys.argv) > 3 else 2000
+WORK = ("find", "first-read", "second-read", "status-cold", "status-warm", "make-remove", "build", "rebuild")
+
+arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+arguments.add_argument("tree", nargs="?", default="/usr/include", type=os.path.abspath)
+arguments.add_argument("rounds", nargs="?", type=int, default=6)
+arguments.add_argument("files", nargs="?", type=int, default=2000, help="how many files are made and removed")
+arguments.add_argument("--work", default=",".join(WORK), help="what is done, of " + ",".join(WORK))
+arguments.add_argument("--only", default="", help="prefixes of the contestants' names")
+arguments = arguments.parse_args()
 
 C_SERVER = "/usr/lib/qemu/virtiofsd"
 RUST_SERVER = os.environ.get("VIRTIOFSD") or shutil.which("virtiofsd") or "/usr/libexec/virtiofsd"
-WORK = ("find", "first-read", "second-read", "make-remove")
 
 INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
-mount -t proc p /proc; mount -t sysfs s /sys; mount -t devtmpfs d /dev
+export PATH=/bin:/usr/bin HOME=/tmp
+mount -t proc p /proc; mount -t sysfs s /sys; mount -t devtmpfs d /dev; mount -t tmpfs t /tmp
 for m in $(cat /modules/order); do insmod /modules/$m; done
+mount -t ext4 -o ro /dev/vda /usr || echo FAILED usr
+git --version >/dev/null && gcc --version >/dev/null && make --version >/dev/null || echo FAILED tools
 up() { cut -d' ' -f1 /proc/uptime; }
-timed() { s=$(up); eval "$3" >/dev/null 2>&1; echo "RESULT $1 $2 $(awk "BEGIN{print $(up)-$s}")"; }
-churn() { i=0; while [ $i -lt @FILES@ ]; do echo $i > $1/f$i; i=$((i+1)); done; rm -r $1; }
+forget() { echo 3 > /proc/sys/vm/drop_caches; }
+timed() {
+  case ,@WORK@, in *,$2,*) ;; *) return ;; esac
+  s=$(up); eval "$3" >/dev/null 2>/tmp/err || { echo "FAILED $1 $2"; cat /tmp/err; }
+  echo "RESULT $1 $2 $(awk "BEGIN{print $(up)-$s}")"
+}
+churn() { mkdir $1; i=0; while [ $i -lt @FILES@ ]; do echo $i > $1/f$i; i=$((i+1)); done; rm -r $1; }
 for tag in @ORDER@; do
-  mount -t virtiofs $tag /tree || { echo "FAILED $tag"; continue; }
-  echo 3 > /proc/sys/vm/drop_caches
+  case $tag in ext4) mount -t ext4 /dev/vdb /tree ;; *) mount -t virtiofs $tag /tree ;; esac || { echo "FAILED $tag"; continue; }
+  forget
   timed $tag find 'find /tree/tree | wc -l'
-  echo 3 > /proc/sys/vm/drop_caches
+  forget
   timed $tag first-read 'tar cf - /tree/tree | cat'
   timed $tag second-read 'tar cf - /tree/tree | cat'
-  mkdir /tree/churn
+  # On another file system the index's inode numbers are not the files'.
+  case ,@WORK@,$tag in *status*ext4) git -C /tree/tree status -s >/dev/null ;; esac
+  forget
+  timed $tag status-cold 'git -C /tree/tree status -s'
+  timed $tag status-warm 'git -C /tree/tree status -s'
   timed $tag make-remove 'churn /tree/churn'
+  forget
+  timed $tag build 'make -s -j2 -C /tree/build'
+  make -s -C /tree/build clean
+  timed $tag rebuild 'make -s -j2 -C /tree/build'
+  make -s -C /tree/build clean
   umount /tree
 done
 echo DONE
@@ -48,7 +72,7 @@ poweroff -f
 """
 
 
-def contestants(share, work):
+def contestants(share):
     """Name -> (mode, the server's command line, given its socket)."""
     ours = lambda mode: lambda socket: [INARCH, "serve", "virtiofs", share, "--socket", socket, "--changes", mode]
     c = lambda mode: lambda socket: [C_SERVER, f"--socket-path={socket}", "-o", f"source={share},cache={mode}"]
@@ -60,19 +84,48 @@ def contestants(share, work):
         "c-always": ("alone", c("always")),
         "rust-auto": ("a second", rust("auto")),
         "rust-always": ("alone", rust("always")),
+        "ext4": ("disk", None),
     }
     missing = {"c": not os.path.exists(C_SERVER), "rust": not os.path.exists(RUST_SERVER)}
-    return {name: it for name, it in all_of_them.items() if not missing.get(name.split("-")[0])}
+    wanted = lambda name: not arguments.only or name.startswith(tuple(arguments.only.split(",")))
+    return {name: it for name, it in all_of_them.items() if wanted(name) and not missing.get(name.split("-")[0])}
+
+
+def make_share(share):
+    """What is shared: a copy of the tree as a git repository, and a program of a few sources and many headers."""
+    tree, build = os.path.join(share, "tree"), os.path.join(share, "build")
+    subprocess.check_call(["cp", "-a", arguments.tree, tree])
+    os.makedirs(build)
+    for number in range(100):
+        with open(f"{build}/h{number}.h", "w") as file:
+            file.write(f"#pragma once\nstatic inline int h{number}(int x) {{ return x * {number}; }}\n")
+    for number in range(8):
+        with open(f"{build}/c{number}.c", "w") as file:
+            file.write("".join(f'#include "h{(number * 7 + i * 3) % 100}.h"\n' for i in range(30)))
+            file.write(f"int c{number}(int x) {{ return x + {number}; }}\n")
+    with open(f"{build}/main.c", "w") as file:
+        file.write("int main(void) { return 0; }\n")
+    with open(f"{build}/Makefile", "w") as file:
+        file.write("objects := $(patsubst %.c,%.o,$(wildcard *.c))\nprogram: $(objects)\n\tgcc -o $@ $^\n")
+        file.write("%.o: %.c\n\tgcc -O0 -c -o $@ $<\nclean:\n\trm -f *.o program\n")
+    git = ["git", "-c", "user.name=n", "-c", "user.email=n@example.org", "-C", tree]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"], ["repack", "-adq"]):
+        subprocess.check_call([*git, *command])
+    # The index is as new as the files otherwise, so that git reads them again.
+    time.sleep(1.1)
+    subprocess.check_call([*git, "status", "-s"], stdout=subprocess.DEVNULL)
 
 
 def initramfs(work, kernel, order):
     root = os.path.join(work, "root")
     if not os.path.isdir(root):
-        for name in ("bin", "proc", "sys", "dev", "tree", "modules"):
+        for name in ("bin", "proc", "sys", "dev", "tmp", "tree", "usr", "modules"):
             os.makedirs(os.path.join(root, name))
+        for name in ("lib", "lib64"):
+            os.symlink(f"usr/{name}", f"{root}/{name}")
         subprocess.check_call(["cp", "/bin/busybox", f"{root}/bin/busybox"])
         loaded = []
-        for module in ("virtio_pci", "virtiofs"):
+        for module in ("virtio_pci", "virtio_blk", "ext4", "virtiofs"):
             shown = subprocess.check_output(["modprobe", "-S", kernel, "--show-depends", module], text=True)
             for path in re.findall(r"^insmod (\S+)", shown, re.M):
                 name = os.path.basename(path)
@@ -82,7 +135,8 @@ def initramfs(work, kernel, order):
         with open(f"{root}/modules/order", "w") as f:
             f.write("\n".join(loaded))
     with open(f"{root}/init", "w") as f:
-        f.write(INIT.replace("@ORDER@", " ".join(order)).replace("@FILES@", str(files)))
+        values = {"ORDER": " ".join(order), "FILES": str(arguments.files), "WORK": arguments.work}
+        f.write(re.sub(r"@(\w+)@", lambda name: values[name[1]], INIT))
     os.chmod(f"{root}/init", 0o755)
     out = os.path.join(work, "initrd")
     subprocess.check_call(f"cd {root} && find . | cpio -o -H newc --quiet > {out}", shell=True)
@@ -92,16 +146,24 @@ def initramfs(work, kernel, order):
 def boot(kernel, initrd, work, servers, order):
     """One guest with a device of every server; gives what it printed."""
     running, devices = [], []
-    try:
-        for name in order:
+    tools = os.path.join(work, "tools.socket")
+    commands = {"tools": [INARCH, "serve", "blk", "/usr", "--socket", tools]}
+    devices.append(f"-chardev socket,id=tools,path={tools} -device vhost-user-blk-pci,chardev=tools")
+    disk = os.path.join(work, "disk")
+    if os.path.exists(disk):
+        devices.append(f"-drive if=none,id=disk,format=raw,file={disk} -device virtio-blk-pci,drive=disk")
+    for name in order:
+        if servers[name][1]:
             socket = os.path.join(work, f"{name}.socket")
-            command = servers[name][1](socket)
-            running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            commands[name] = servers[name][1](socket)
             devices.append(
                 f"-chardev socket,id={name},path={socket} "
                 f"-device vhost-user-fs-pci,chardev={name},tag={name},queue-size=1024"
             )
-            while not os.path.exists(socket):
+    try:
+        for name, command in commands.items():
+            running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            while not os.path.exists(os.path.join(work, f"{name}.socket")):
                 assert running[-1].poll() is None, f"{name} does not start"
                 time.sleep(0.01)
         command = (
@@ -110,15 +172,30 @@ def boot(kernel, initrd, work, servers, order):
             f"-initrd {initrd} -append 'console=ttyS0 quiet panic=-1 mitigations=off swiotlb=noforce rodata=off' "
             f"-object memory-backend-memfd,id=mem,size=2G,share=on {' '.join(devices)}"
         )
-        return subprocess.check_output(command, shell=True, text=True, stdin=subprocess.DEVNULL, timeout=900)
+        return subprocess.check_output(command, shell=True, text=True, stdin=subprocess.DEVNULL, timeout=1800)
     finally:
         for server in running:
             server.terminate()
             server.wait()
-        for name in order:
+        for name in commands:
             for path in (f"{name}.socket", f"{name}.socket.pid"):
                 if os.path.exists(os.path.join(work, path)):
                     os.unlink(os.path.join(work, path))
+
+
+def show(servers, times):
+    """Tables, one a caching mode: medians, how many times ours that is, and how many times the disk's ours is."""
+    for mode in ("a second", "alone"):
+        names = [name for name, (of_mode, _) in servers.items() if of_mode == mode]
+        if not names:
+            continue
+        disk = ["ext4"] if "ext4" in servers else []
+        print(f"\n{mode:14}" + "".join(f"{name:>16}" for name in names + disk)
+              + f"   (medians of {arguments.rounds}, seconds; x ours)")
+        for done in (done for done in WORK if (done, names[0]) in times):
+            middle = [statistics.median(times[done, name]) for name in names + disk]
+            print(f"{done:14}" + "".join(f"{value:10.2f} {value / middle[0]:4.2f}x" for value in middle)
+                  + (f"   {middle[0] / middle[-1]:.2f} x ext4" if disk and middle[-1] else ""))
 
 
 def main():
@@ -127,12 +204,15 @@ def main():
     with tempfile.TemporaryDirectory(dir="/var/tmp") as work:
         share = os.path.join(work, "share")
         os.mkdir(share)
-        subprocess.check_call(["cp", "-a", tree, os.path.join(share, "tree")])
-        number = int(subprocess.check_output(f"find {share} -type f | wc -l", shell=True))
+        make_share(share)
+        number = int(subprocess.check_output(f"find {share}/tree -path '*/.git' -prune -o -type f -print | wc -l", shell=True))
         size = int(subprocess.check_output(["du", "-sm", "--apparent-size", share]).split()[0])
-        servers = contestants(share, work)
-        print(f"tree {tree}: {number} files, {size} MiB; {files} files made and removed; kernel {kernel}; {count} boots, TCG")
-        for turn in range(count):
+        servers = contestants(share)
+        if "ext4" in servers:
+            subprocess.check_call(["mke2fs", "-q", "-t", "ext4", "-d", share, f"{work}/disk", f"{size * 2 + 256}M"])
+        print(f"tree {arguments.tree}: {number} files, {size} MiB; {arguments.files} files made and removed; kernel {kernel}; "
+              f"{arguments.rounds} boots, TCG", flush=True)
+        for turn in range(arguments.rounds):
             names = list(servers)
             order = names[turn % len(names):] + names[: turn % len(names)]
             order = order[:: 1 if turn % 2 else -1]
@@ -140,12 +220,7 @@ def main():
             assert "DONE" in shown and "FAILED" not in shown, shown
             for name, done, seconds in re.findall(r"RESULT (\S+) (\S+) ([\d.]+)", shown):
                 times.setdefault((done, name), []).append(float(seconds))
-    for mode in ("a second", "alone"):
-        names = [name for name, (of_mode, _) in servers.items() if of_mode == mode]
-        print(f"\n{mode:14}" + "".join(f"{name:>16}" for name in names) + f"   (medians of {count}, seconds; x ours)")
-        for done in WORK:
-            middle = [statistics.median(times[done, name]) for name in names]
-            print(f"{done:14}" + "".join(f"{value:10.2f} {value / middle[0]:4.1f}x" for value in middle))
+    show(servers, times)
 
 
 main()
