@@ -2,7 +2,8 @@
 """A mounted directory against the directory itself. Usage: mount.py [ROUNDS] [--changes guest|host|none]
 
 Makes a git repository of 50,000 files, a file of 1 GiB and a small C program in $WORK (/var/tmp). "cold" is without the
-kernel's inodes and directory entries, which takes root; "warm" is the second time."""
+kernel's inodes and directory entries, which takes root; "warm" is the second time. Where the kernel has FUSE over io_uring, the
+mount is measured with it and without; as root it is switched on meanwhile."""
 
 import argparse
 import os
@@ -25,12 +26,35 @@ os.makedirs(source)
 os.makedirs(point)
 big_size, block = 1 << 30, 4096
 
+SWITCH = "/sys/module/fuse/parameters/enable_uring"
+
+
+def switched(on):
+    """Sets the kernel's switch for FUSE over io_uring, where there is one and we may; gives what it was."""
+    try:
+        with open(SWITCH) as file:
+            before = file.read().strip()
+        if before != on:
+            with open(SWITCH, "w") as file:
+                file.write(on)
+        return before
+    except OSError:
+        return "N"
+
+
+def has_rings():
+    """Whether mounts can take requests by io_uring."""
+    return os.path.exists(SWITCH) and open(SWITCH).read().startswith("Y")
+
 
 class Mount:
     """The source on the mount point, while it is in use."""
 
+    def __init__(self, rings="auto"):
+        self.rings = rings
+
     def __enter__(self):
-        command = [INARCH, "mount", source, point, "--changes", arguments.changes]
+        command = [INARCH, "mount", source, point, "--changes", arguments.changes, "--io-uring", self.rings]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
         line = self.process.stderr.readline()
         assert line.startswith(b"mounted"), line
@@ -72,6 +96,7 @@ def make_source():
         file.write("int main(void) { return 0; }\n")
     with open(os.path.join(program, "Makefile"), "w") as file:
         file.write("objects := $(patsubst %.c,%.o,$(wildcard *.c))\nprogram: $(objects)\n\tcc -o $@ $^\n")
+        file.write("%.o: %.c\n\tcc $(LEVEL) -c -o $@ $<\n")
         file.write("clean:\n\trm -f *.o program\n")
 
 
@@ -112,12 +137,15 @@ def read_at_random(root):
     return run
 
 
-def build(root):
-    def run():
-        subprocess.run(["make", "-s", "-C", f"{root}/program", "clean"], check=True)
-        return once(["make", "-s", "-j2", "-C", f"{root}/program"])
+def build(level):
+    def of(root):
+        def run():
+            subprocess.run(["make", "-s", "-C", f"{root}/program", "clean"], check=True)
+            return once(["make", "-s", "-j2", "-C", f"{root}/program", f"LEVEL={level}"])
 
-    return run
+        return run
+
+    return of
 
 
 def command(of, root):
@@ -146,18 +174,18 @@ def native_warm(of):
     return run
 
 
-def cold(of):
+def cold(of, rings):
     def run():
-        with Mount():
+        with Mount(rings):
             drop_inodes()
             return once(of(point))
 
     return run
 
 
-def warm(of):
+def warm(of, rings):
     def run():
-        with Mount():
+        with Mount(rings):
             once(of(point))
             return once(of(point))
 
@@ -165,8 +193,11 @@ def warm(of):
 
 
 def compare(title, of):
-    table(f"{title}, cold", rounds({"native": native_cold(of), "mount": cold(of)}, arguments.rounds), "native")
-    table(f"{title}, warm", rounds({"native": native_warm(of), "mount": warm(of)}, arguments.rounds), "native")
+    for state, native, mounted in (("cold", native_cold, cold), ("warm", native_warm, warm)):
+        contestants = {"native": native(of), "mount": mounted(of, "off")}
+        if has_rings():
+            contestants["mount, io_uring"] = mounted(of, "on")
+        table(f"{title}, {state}", rounds(contestants, arguments.rounds), "native")
 
 
 def compare_in_one_mount(title, of):
@@ -177,6 +208,7 @@ def compare_in_one_mount(title, of):
         table(title, rounds(contestants, arguments.rounds), "native")
 
 
+before = switched("Y")
 try:
     make_source()
     print(f"\ninarch mount --changes {arguments.changes}")
@@ -185,6 +217,8 @@ try:
     compare("git status, 50,000 files", status)
     compare_in_one_mount("read 1 GiB from front to end", lambda root: command(sequential, root))
     compare_in_one_mount("read 100,000 pages at random", read_at_random)
-    compare_in_one_mount("make -j2 of 201 C files", build)
+    for level in ("-O0", "-O2"):
+        compare_in_one_mount(f"make -j2 of 201 C files, {level}", build(level))
 finally:
+    switched(before)
     shutil.rmtree(work)
