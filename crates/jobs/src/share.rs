@@ -64,6 +64,12 @@ impl Share {
         self.changes == Changes::Guest && !self.refuses_writes()
     }
 
+    /// Whether the guest's kernel uses files without asking to open them: only if nobody else can change them, and the server
+    /// may open each at any time, whatever its permissions are by then.
+    fn without_opening(&self) -> bool {
+        self.changes == Changes::Guest && inarch_vfs::may_open_every_file()
+    }
+
     fn host_options(&self) -> HostOptions {
         HostOptions {
             changes: self.changes,
@@ -114,13 +120,17 @@ impl Share {
     /// # Errors
     /// The directory cannot be opened.
     pub fn server(&self, queues: u16, tag: Option<Tag>) -> Result<FsServer, JobError> {
-        let open = |share: &Share| {
-            let opened = HostDirectory::new(&share.directory, share.host_options());
+        // Both sides must be of one opinion, whatever the process gives up between.
+        let without_opening = self.without_opening();
+        let open = move |share: &Share| {
+            let options = HostOptions { without_opening, ..share.host_options() };
+            let opened = HostDirectory::new(&share.directory, options);
             opened.map(|directory| with_owners(Arc::new(directory), &share.owners))
         };
         // What is wrong with it is better said now than to a machine.
         open(self).map_err(|error| JobError::path(&error.path, "cannot be shared", error.error))?;
-        let options = FsOptions { queues, queue_size: QUEUE_SIZE, tag, connection: self.connection_options() };
+        let connection = ConnectionOptions { open: !without_opening, ..self.connection_options() };
+        let options = FsOptions { queues, queue_size: QUEUE_SIZE, tag, connection };
         let share = self.clone();
         Ok(FsServer::new(move || open(&share).map_err(|error| io::Error::other(error.to_string())), options))
     }

@@ -19,7 +19,7 @@ mod slab;
 mod tree_files;
 
 pub use file_system::{DirectorySink, FileSystem};
-pub use host::{Changes, HostDirectory, HostError, HostOptions};
+pub use host::{Changes, HostDirectory, HostError, HostOptions, may_open_every_file};
 pub use name::check_name;
 pub use node::{
     Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId, Opened,

@@ -37,6 +37,8 @@ pub struct ConnectionOptions {
     pub locks: bool,
     /// The file system is told of each close(2). Without locks that it keeps, few need it.
     pub flush: bool,
+    /// Files are opened and closed by requests. If not, the file system must know them by their nodes alone.
+    pub open: bool,
     /// Targets of symbolic links are cached until the node is forgotten.
     pub cache_symlinks: bool,
     /// The client's kernel enforces access control lists.
@@ -56,6 +58,7 @@ impl Default for ConnectionOptions {
             exclusive: false,
             locks: false,
             flush: false,
+            open: true,
             cache_symlinks: false,
             posix_acl: false,
             kill_privileges: false,
@@ -68,7 +71,6 @@ impl ConnectionOptions {
     /// The flags that are wanted.
     fn flags(&self, transport: Transport) -> u64 {
         const ALWAYS: u64 = init_flag::ASYNC_READ
-            | init_flag::ATOMIC_O_TRUNC
             | init_flag::BIG_WRITES
             | init_flag::DONT_MASK
             | init_flag::ASYNC_DIO
@@ -81,6 +83,8 @@ impl ConnectionOptions {
         let wanted = [
             (self.readdirplus != ReadDirPlus::Never, init_flag::DO_READDIRPLUS),
             (self.readdirplus == ReadDirPlus::Auto, init_flag::READDIRPLUS_AUTO),
+            // Otherwise the client's kernel would believe that an opening which it does not send has truncated.
+            (self.open, init_flag::ATOMIC_O_TRUNC),
             (self.writeback, init_flag::WRITEBACK_CACHE),
             (self.exclusive, init_flag::EXPLICIT_INVAL_DATA),
             (!self.exclusive, init_flag::AUTO_INVAL_DATA),

@@ -216,6 +216,9 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
     }
 
     fn open(&self, open: &OpenIn) -> Result<usize, Errno> {
+        if !self.dispatcher.options.open {
+            return Err(Errno::NOSYS);
+        }
         let flags = portable(open.flags) - OFlags::EXCL;
         // Only setting the size tells the file system to clear more than the size.
         let kill = open.open_flags & OPEN_KILL_SUIDGID != 0 && flags.contains(OFlags::TRUNC);

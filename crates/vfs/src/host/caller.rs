@@ -29,6 +29,12 @@ thread_local! {
     static MAKER: Cell<Option<Maker>> = const { Cell::new(None) };
 }
 
+/// Whether this process may open files whatever their permissions are.
+pub fn may_open_every_file() -> bool {
+    use rustix::thread::{CapabilitySet, capabilities};
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::DAC_OVERRIDE))
+}
+
 /// Whether this process may make files for others: it is root with all that root may do.
 pub(super) fn may_act_for_others() -> bool {
     use rustix::thread::{CapabilitySet, capabilities};

@@ -13,7 +13,7 @@ use super::attributes::{found, stat};
 use super::caller::make_as;
 use super::directories::Stream;
 use super::system_calls;
-use super::{Changes, HostDirectory, read, write};
+use super::{HostDirectory, read, write};
 use crate::slab::Slab;
 use crate::{Context, Entry, HandleId, LockOwner, NewNode, NodeId, Opened, WriteKind, check_name};
 
@@ -105,9 +105,14 @@ impl HostDirectory {
         match read(&self.open).get(node, handle) {
             Ok(file) if file.stream.is_none() => return Ok(file.descriptor.clone()),
             Ok(_) => return Err(Errno::ISDIR),
-            Err(errno) if self.options.changes != Changes::None => return Err(errno),
+            Err(errno) if self.opens_files() => return Err(errno),
             Err(_) => {}
         }
+        self.readable_unopened(node)
+    }
+
+    /// A descriptor to read from, of a file that need not be opened.
+    fn readable_unopened(&self, node: NodeId) -> Result<Arc<OwnedFd>, Errno> {
         let kept = {
             let table = read(&self.table);
             let index = table.index(node)?;
@@ -126,6 +131,20 @@ impl HostDirectory {
         let file = self.open_again(descriptor.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)?;
         let index = read(&self.table).index(node)?;
         Ok(self.keep(index, file))
+    }
+
+    /// Something open, or, where files need not be opened, a descriptor to write to. That is not kept: a file that is
+    /// open for writing cannot be executed.
+    fn for_writing(&self, node: NodeId, handle: HandleId) -> Result<Arc<OwnedFd>, Errno> {
+        match self.file(node, handle) {
+            Err(_) if !self.opens_files() => {
+                self.writable()?;
+                self.require_regular(node)?;
+                let descriptor = self.descriptor(node)?;
+                self.open_again(descriptor.as_fd(), OFlags::RDWR | OFlags::NONBLOCK).map(Arc::new)
+            }
+            file => Ok(file?.descriptor),
+        }
     }
 
     /// Refuses what must not be opened.
@@ -171,9 +190,23 @@ impl HostDirectory {
         Ok(Opened { handle, caching: self.options.changes.caching(), parallel_direct_writes: true })
     }
 
+    /// What a client is told of a file that need not be opened.
+    fn unopened(&self) -> Opened {
+        let caching = self.options.changes.caching();
+        Opened { handle: HandleId::default(), caching, parallel_direct_writes: true }
+    }
+
+    /// The same for one that is there already when it is to be made: it may have to be truncated.
+    fn use_unopened(&self, node: NodeId, asked: u32) -> Result<Opened, Errno> {
+        if asked & libc::O_TRUNC as u32 != 0 {
+            rustix::fs::ftruncate(self.for_writing(node, HandleId::default())?, 0)?;
+        }
+        Ok(self.unopened())
+    }
+
     pub(super) fn open_file(&self, node: NodeId, asked: u32) -> Result<Opened, Errno> {
         self.require_regular(node)?;
-        if self.options.changes == Changes::None {
+        if !self.opens_files() {
             self.flags(asked)?;
             return Err(Errno::NOSYS);
         }
@@ -201,12 +234,19 @@ impl HostDirectory {
         let created = self.with_room(|| openat(&directory, name, flags | OFlags::CREATE | OFlags::EXCL, mode));
         match created {
             Err(Errno::EXIST) if asked & libc::O_EXCL as u32 == 0 => {
-                let entry = self.entry_there(parent, directory.as_fd(), name)?;
-                let opened = self.open_file(entry.node, asked);
+                let mut entry = self.entry_there(parent, directory.as_fd(), name)?;
+                let opened = match self.open_file(entry.node, asked) {
+                    Err(Errno::NOSYS) => self.use_unopened(entry.node, asked),
+                    opened => opened,
+                };
                 if opened.is_err() {
                     drop(write(&self.table).forget(entry.node, 1));
                 }
-                Ok((entry, opened?))
+                let opened = opened?;
+                if asked & libc::O_TRUNC as u32 != 0 {
+                    entry.attributes = self.get_attributes(entry.node, None)?;
+                }
+                Ok((entry, opened))
             }
             created => self.register(Some((parent, name)), created?, asked, flags),
         }
@@ -245,7 +285,16 @@ impl HostDirectory {
             let place = place.map(|(parent, name)| table.index(parent).map(|parent| (parent, name))).transpose()?;
             table.found(place, &found)?
         };
-        let opened = self.opened(node, file, asked, flags);
+        let opened = if self.opens_files() {
+            self.opened(node, file, asked, flags)
+        } else {
+            if place.is_none() {
+                let pinned = Arc::new(self.open_again(file.as_fd(), OFlags::PATH)?);
+                let index = read(&self.table).index(node)?;
+                write(&self.table).pin(index, pinned);
+            }
+            Ok(self.unopened())
+        };
         if opened.is_err() {
             drop(write(&self.table).forget(node, 1));
         }
@@ -283,17 +332,17 @@ impl HostDirectory {
         data: &[VolatileSlice<'_>],
         kind: WriteKind,
     ) -> Result<usize, Errno> {
-        let file = self.file(node, handle)?;
+        let file = self.for_writing(node, handle)?;
         if kind.kill_privileges {
-            self.drop_privileges(file.descriptor.as_fd())?;
+            self.drop_privileges(file.as_fd())?;
         }
         // A write that comes from a client's cache has its place already.
-        let append = file.append && !kind.cached;
+        let append = !kind.cached && self.file(node, handle).is_ok_and(|file| file.append);
         let whole = length(data);
         let mut done = 0;
         while done < whole {
             let at = offset.checked_add(done as u64).ok_or(Errno::FBIG)?;
-            match system_calls::write(file.descriptor.as_fd(), data, done, at, append) {
+            match system_calls::write(file.as_fd(), data, done, at, append) {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
@@ -310,12 +359,11 @@ impl HostDirectory {
         to: (NodeId, HandleId, u64),
         length: u64,
     ) -> Result<u64, Errno> {
-        let (source, target) = (self.readable(from.0, from.1)?, self.file(to.0, to.1)?);
+        let (source, target) = (self.readable(from.0, from.1)?, self.for_writing(to.0, to.1)?);
         let (mut read_at, mut write_at) = (from.2, to.2);
         // So that no one request takes for ever; a client asks again.
         let length = usize::try_from(length.min(1 << 30)).unwrap_or(0);
-        let copied =
-            rustix::fs::copy_file_range(source, Some(&mut read_at), &target.descriptor, Some(&mut write_at), length)?;
+        let copied = rustix::fs::copy_file_range(source, Some(&mut read_at), &target, Some(&mut write_at), length)?;
         Ok(copied as u64)
     }
 
@@ -339,6 +387,9 @@ impl HostDirectory {
         let sync = |file: BorrowedFd<'_>| if data_only { fdatasync(file) } else { fsync(file) };
         match self.file(node, handle) {
             Ok(file) => sync(file.descriptor.as_fd()),
+            Err(_) if !self.opens_files() && self.require_regular(node).is_ok() => {
+                sync(self.readable_unopened(node)?.as_fd())
+            }
             // A directory that was read without being opened.
             Err(_) => {
                 let directory = self.directory(node)?;
@@ -370,9 +421,9 @@ impl HostDirectory {
         offset: u64,
         length: u64,
     ) -> Result<(), Errno> {
-        let file = self.file(node, handle)?;
+        let file = self.for_writing(node, handle)?;
         let mode = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
-        rustix::fs::fallocate(&file.descriptor, mode, offset, length)
+        rustix::fs::fallocate(&file, mode, offset, length)
     }
 
     pub(super) fn find_data_or_hole(

@@ -45,6 +45,7 @@ use crate::{
     Attributes, Caching, Context, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId, Opened,
     SetAttributes, Statistics, WriteKind,
 };
+pub use caller::may_open_every_file;
 use handle::FileHandle;
 use table::Table;
 
@@ -90,6 +91,10 @@ pub struct HostOptions {
     pub read_only: bool,
     /// Whether clients keep what they write for a while: then a file that is opened for writing must be readable too.
     pub writeback: bool,
+    /// Files are read and written without being opened, which saves a client two requests for each time that it uses
+    /// one. Only for a server that [may open every file](crate::may_open_every_file) at any time, with
+    /// [`Changes::Guest`]; with [`Changes::None`] it is always so.
+    pub without_opening: bool,
     /// Whether locks are taken on the host's files, where the host and other clients see them. Without, locking gives
     /// `ENOSYS`, and the client's kernel keeps its locks itself.
     pub locks: bool,
@@ -174,6 +179,11 @@ impl HostDirectory {
     /// Whether new files belong to whoever makes them; otherwise to the user that serves.
     pub fn gives_files_to_callers(&self) -> bool {
         self.for_others
+    }
+
+    /// Whether files are opened before they are used.
+    fn opens_files(&self) -> bool {
+        !self.options.without_opening && self.options.changes != Changes::None
     }
 
     fn writable(&self) -> Result<(), Errno> {

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{
     AtFlags, FileType, Mode, RenameFlags, Statx, linkat, mkdirat, mknodat, renameat_with, symlinkat, unlinkat,
@@ -11,8 +12,28 @@ use rustix::io::Errno;
 use super::attributes::{found, stat};
 use super::caller::make_as;
 use super::reach::DescriptorName;
+use super::table::Table;
 use super::{HostDirectory, read, write};
 use crate::{Context, Entry, NewNode, NodeId, check_name};
+
+/// A descriptor of a file that is about to lose a name.
+struct LastDescriptor {
+    node: NodeId,
+    descriptor: Arc<OwnedFd>,
+}
+
+impl LastDescriptor {
+    /// Keeps it if the node is still known and has no other name; otherwise gives it back, to be closed.
+    fn keep(self, table: &mut Table) -> Option<Arc<OwnedFd>> {
+        match table.index(self.node) {
+            Ok(index) if table.node(index).is_ok_and(|node| !node.has_place()) => {
+                table.pin(index, self.descriptor);
+                None
+            }
+            _ => Some(self.descriptor),
+        }
+    }
+}
 
 impl HostDirectory {
     pub(super) fn look_up(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
@@ -183,15 +204,47 @@ impl HostDirectory {
         linkat(&self.descriptors, source.as_bytes(), directory, name, AtFlags::SYMLINK_FOLLOW)
     }
 
+    /// Where files are used without being opened, whoever uses one may go on when its name is gone: a descriptor of it
+    /// is opened before that.
+    fn before_removal(&self, parent: NodeId, name: &[u8]) -> Result<Option<LastDescriptor>, Errno> {
+        if self.opens_files() {
+            return Ok(None);
+        }
+        let node = {
+            let table = read(&self.table);
+            let Some(index) = table.at(table.index(parent)?, name) else { return Ok(None) };
+            if table.node(index)?.identity.kind != libc::S_IFREG {
+                return Ok(None);
+            }
+            table.number(index)
+        };
+        // A client gives nodes back as it removes them; how soon that is known here is another thread's affair.
+        let mut patience = 50;
+        loop {
+            match self.descriptor(node) {
+                Ok(descriptor) => return Ok(Some(LastDescriptor { node, descriptor })),
+                Err(Errno::NFILE) if patience > 0 => {
+                    patience -= 1;
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(Errno::NFILE) => return Err(Errno::NFILE),
+                // What is there is another file, which no client knows.
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+
     pub(super) fn remove_name(&self, parent: NodeId, name: &[u8], is_directory: bool) -> Result<(), Errno> {
         check_name(name)?;
         let directory = self.directory(parent)?;
+        let last = if is_directory { None } else { self.before_removal(parent, name)? };
         unlinkat(&directory, name, if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() })?;
         let mut table = write(&self.table);
         // A client that has given the directory back meanwhile knows none of its names any more.
         let dropped = table.index(parent).map(|parent| table.remove_place(parent, name)).unwrap_or_default();
+        let unused = last.and_then(|last| last.keep(&mut table));
         drop(table);
-        drop(dropped);
+        drop((dropped, unused));
         Ok(())
     }
 
@@ -200,6 +253,7 @@ impl HostDirectory {
         check_name(to.1)?;
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let (source, target) = (self.directory(from.0)?, self.directory(to.0)?);
+        let last = if flags.contains(RenameFlags::EXCHANGE) { None } else { self.before_removal(to.0, to.1)? };
         let _renaming = write(&self.renaming);
         renameat_with(&source, from.1, &target, to.1, flags)?;
         let mut table = write(&self.table);
@@ -210,8 +264,9 @@ impl HostDirectory {
             }
             _ => Vec::new(),
         };
+        let unused = last.and_then(|last| last.keep(&mut table));
         drop(table);
-        drop(dropped);
+        drop((dropped, unused));
         Ok(())
     }
 }

@@ -48,6 +48,8 @@ pub struct Node {
     /// A way to it that needs no name.
     pub handle: Option<Box<FileHandle>>,
     lookups: AtomicU64,
+    /// Keeps a file that has no name any more, for a client that may use it.
+    pinned: Option<Arc<OwnedFd>>,
     /// Places in it.
     children: u32,
     first_place: u32,
@@ -210,6 +212,13 @@ impl Table {
         node.is_some_and(|node| node.lookups.load(Ordering::Relaxed) > 0)
     }
 
+    /// Keeps a descriptor of a node until the client has forgotten it.
+    pub fn pin(&mut self, index: u32, descriptor: Arc<OwnedFd>) {
+        if let Some(node) = self.nodes.get_mut(index) {
+            node.pinned = Some(descriptor);
+        }
+    }
+
     /// A name is gone.
     pub fn remove_place(&mut self, parent: u32, name: &[u8]) -> Dropped {
         let mut dropped = Dropped::new();
@@ -243,7 +252,8 @@ impl Table {
     /// The descriptor that is kept of a node.
     pub fn descriptor(&self, index: u32) -> Option<&Arc<OwnedFd>> {
         let node = self.nodes.get(index)?;
-        if is_directory(node.identity.kind) { self.directories.get(node.kept) } else { self.files.get(node.kept) }
+        let cache = if is_directory(node.identity.kind) { &self.directories } else { &self.files };
+        cache.get(node.kept).or(node.pinned.as_ref())
     }
 
     /// Keeps a descriptor of a node in place of the one that is kept; gives what is no longer kept.
@@ -294,6 +304,7 @@ impl Table {
             identity,
             on_root_mount,
             handle: None,
+            pinned: None,
             lookups: AtomicU64::new(lookups),
             children: 0,
             first_place: NONE,
@@ -437,7 +448,7 @@ impl Table {
             if let Ok(entry) = self.by_identity.find_entry(self.hash.hash_one(identity), |other| *other == at) {
                 entry.remove();
             }
-            self.nodes.remove(at);
+            dropped.extend(self.nodes.remove(at).and_then(|node| node.pinned));
             at = above;
         }
     }

@@ -348,6 +348,60 @@ fn what_nobody_changes_is_read_without_being_opened() {
 }
 
 #[test]
+fn files_are_used_without_being_opened_even_when_their_names_are_gone() {
+    let options = HostOptions { changes: Changes::Guest, without_opening: true, ..HostOptions::default() };
+    // So few descriptors that none is kept for long.
+    let scene = Scene::with(HostOptions { descriptors: Some(64), ..options });
+    let none = HandleId::default();
+    let (a, handle) = scene.create(NodeId::ROOT, "a");
+    assert_eq!(handle, none);
+    assert_eq!(scene.layer.open(&ME, a, WRITE).unwrap_err(), Errno::NOSYS);
+    assert_eq!(scene.write(a, none, 3, "content"), Ok(7));
+    assert_eq!(scene.read(a, none, 0, 100).unwrap(), b"\0\0\0content");
+    assert_eq!(scene.layer.seek(&ME, a, none, 1, libc::SEEK_HOLE as u32), Ok(10));
+    scene.layer.fallocate(&ME, a, none, 0, 0, 20).unwrap();
+    scene.layer.fsync(&ME, a, none, false).unwrap();
+    // Nothing stays open for writing: it could not be executed.
+    assert!(fs::File::create_new(scene.path().join("b")).is_ok());
+    let b = scene.node("b");
+    assert_eq!(scene.layer.copy_range(&ME, (a, none, 3), (b, none, 0), 7), Ok(7));
+    // Made again, it is truncated if that is asked for.
+    let again = |flags| scene.layer.create(&ME, NodeId::ROOT, b"b", &NEW_FILE, WRITE | flags).unwrap().0;
+    assert_eq!((again(0).node, scene.read(b, none, 0, 9).unwrap()), (b, b"content".to_vec()));
+    assert_eq!((again(libc::O_TRUNC as u32).attributes.size, scene.read(b, none, 0, 9).unwrap().len()), (0, 0));
+
+    scene.layer.unlink(&ME, NodeId::ROOT, b"a").unwrap();
+    assert_eq!(scene.write(b, none, 0, "over"), Ok(4));
+    scene.file("c", "new");
+    scene.layer.rename(&ME, NodeId::ROOT, b"c", NodeId::ROOT, b"b", 0).unwrap();
+    let (unnamed, _) = scene.layer.create_unnamed(&ME, NodeId::ROOT, &NEW_FILE, WRITE).unwrap();
+    for number in 0..200 {
+        scene.file(&number.to_string(), "x");
+        assert_eq!(scene.read(scene.node(&number.to_string()), none, 0, 9).unwrap(), b"x");
+    }
+    assert_eq!(scene.read(a, none, 3, 7).unwrap(), b"content");
+    assert_eq!(scene.write(a, none, 0, "abc"), Ok(3));
+    assert_eq!(scene.attributes(a).unwrap().links, 0);
+    assert_eq!(scene.read(b, none, 0, 9).unwrap(), b"over");
+    assert_eq!(scene.write(unnamed.node, none, 0, "x"), Ok(1));
+    assert_eq!(scene.read(unnamed.node, none, 0, 9).unwrap(), b"x");
+    // Until nobody can use them any more.
+    scene.layer.forget(a, 1);
+    assert_eq!(scene.read(a, none, 0, 9).unwrap_err(), Errno::STALE);
+    let open = || fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let is_a = |entry: &fs::DirEntry| {
+        let target = fs::read_link(entry.path()).unwrap_or_default();
+        target.starts_with(scene.path()) && target.to_string_lossy().ends_with("/a (deleted)")
+    };
+    assert_eq!(open().filter(is_a).count(), 0);
+
+    assert!(scene.read(NodeId::ROOT, none, 0, 1).is_err());
+    rustix::fs::mknodat(rustix::fs::CWD, scene.path().join("fifo"), rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let fifo = scene.node("fifo");
+    assert!(scene.read(fifo, none, 0, 1).is_err() && scene.write(fifo, none, 0, "x").is_err());
+}
+
+#[test]
 fn locks_are_the_owners_and_reach_the_host() {
     let scene = Scene::with(HostOptions { locks: true, ..HostOptions::default() });
     scene.file("a", "");
