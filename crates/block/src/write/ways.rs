@@ -18,9 +18,10 @@ pub(super) const TRIAL: u64 = 16 << 20;
 /// disk that was busy for a moment is soon known to be fast, and the slower way has little of an image.
 const FIRST_PERIOD: u64 = 64 << 20;
 
-/// A call past the cache may take so many times as long as one through it: the processor is free meanwhile, for the threads
-/// that read.
-const PATIENCE: u128 = 2;
+/// A call past the cache may take so many times as long as one through it. The processor is free meanwhile, for the threads
+/// that read, and nothing is left to be written later; a disk that is worth waiting for takes several calls at once, while
+/// those through the cache wait for each other.
+const PATIENCE: u128 = 4;
 
 /// What writing one way cost lately.
 #[derive(Clone, Copy, Debug, Default)]
