@@ -1,0 +1,274 @@
+//! The system call filter: what a server does not need does not exist for it.
+//!
+//! A call that is not listed fails with `ENOSYS`, as on a kernel that lacks it: libraries know what to do then (`clone3`, whose
+//! flags a filter cannot see, becomes `clone`), and a server that a client has led astray answers with an error. To kill it would
+//! do that client's work against the others.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
+
+use crate::Work;
+
+/// Threads, memory, clocks, events, and descriptors that are open already.
+const ALWAYS: &[i64] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_copy_file_range,
+    libc::SYS_lseek,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_fadvise64,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_sync_file_range,
+    libc::SYS_flock,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_fstatfs,
+    libc::SYS_statfs,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_pipe2,
+    libc::SYS_eventfd2,
+    libc::SYS_memfd_create,
+    libc::SYS_ppoll,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_shutdown,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_membarrier,
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getgroups,
+    libc::SYS_capget,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_getrusage,
+    libc::SYS_getrandom,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_tgkill,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Older forms of calls above, which newer architectures have not.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[i64] = &[
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_open,
+    libc::SYS_readlink,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_epoll_wait,
+    libc::SYS_getdents,
+    libc::SYS_time,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: &[i64] = &[];
+
+/// Opening files by their names and listing directories.
+const OPENING: &[i64] = &[
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_getcwd,
+];
+
+/// Finding a file again, and its extended attributes.
+const LOOKING: &[i64] = &[
+    libc::SYS_name_to_handle_at,
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_fgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_syncfs,
+];
+
+/// Opening files by file handles: whoever can choose the handle has a descriptor of any file of the file system.
+const HANDLES: &[i64] = &[libc::SYS_open_by_handle_at];
+
+/// Names that come and go.
+const NAMING: &[i64] =
+    &[libc::SYS_mkdirat, libc::SYS_linkat, libc::SYS_unlinkat, libc::SYS_renameat, libc::SYS_renameat2];
+#[cfg(target_arch = "x86_64")]
+const OLDER_NAMING: &[i64] = &[libc::SYS_mkdir, libc::SYS_link, libc::SYS_unlink, libc::SYS_rmdir, libc::SYS_rename];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER_NAMING: &[i64] = &[];
+
+/// Files of every kind, their attributes, and whose they are.
+const CHANGING: &[i64] = &[
+    libc::SYS_mknodat,
+    libc::SYS_symlinkat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    SYS_FCHMODAT2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_truncate,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_umask,
+];
+#[cfg(target_arch = "x86_64")]
+const OLDER_CHANGING: &[i64] =
+    &[libc::SYS_symlink, libc::SYS_mknod, libc::SYS_chmod, libc::SYS_lchown, libc::SYS_chown];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER_CHANGING: &[i64] = &[];
+
+/// The same number on every architecture (Linux's scripts/syscall.tbl); libc has no name for it yet.
+const SYS_FCHMODAT2: i64 = 452;
+
+/// Requests of ioctl(2) that the servers make: `FIONBIO` and `FIOCLEX` of asm-generic/ioctls.h, and of linux/fuse.h
+/// `FUSE_DEV_IOC_CLONE`, `FUSE_DEV_IOC_BACKING_OPEN` and `FUSE_DEV_IOC_BACKING_CLOSE`.
+const IOCTLS: &[u64] = &[0x5421, 0x5451, 0x8004_e500, 0x4010_e501, 0x4004_e502];
+
+/// Requests of prctl(2): naming a thread, naming memory (`PR_SET_VMA`, which allocators do), and what a thread keeps when it
+/// changes its user.
+const PRCTLS: &[u64] = &[
+    libc::PR_SET_NAME as u64,
+    libc::PR_SET_VMA as u64,
+    libc::PR_GET_SECUREBITS as u64,
+    libc::PR_SET_SECUREBITS as u64,
+];
+
+/// What a server may do besides its [`Work`].
+#[derive(Clone, Copy, Debug)]
+pub struct Besides {
+    /// Send signals through pidfds.
+    pub signals: bool,
+    /// Open files by their file handles.
+    pub handles: bool,
+}
+
+/// Leaves the calling thread the system calls that its work takes.
+pub fn filter(work: Work, besides: Besides) -> Result<(), String> {
+    let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| "not for this processor".to_owned())?;
+    let allowed = allowed(work, besides).map_err(|error| error.to_string())?;
+    let refuse = SeccompAction::Errno(libc::ENOSYS as u32);
+    let filter = SeccompFilter::new(allowed, refuse, SeccompAction::Allow, architecture);
+    let program = filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())?;
+    // Gives up the right to gain privileges by starting a program as well.
+    seccompiler::apply_filter(&program).map_err(|_| "not in this kernel".to_owned())
+}
+
+/// Calls, each with the rules of which one must hold; without any it may be made whatever its arguments are.
+type Calls = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendError> {
+    let whatever: &[&[i64]] = match work {
+        Work::Disk => &[ALWAYS, OLDER, OPENING],
+        Work::Plan => &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, &[libc::SYS_setpriority]],
+        Work::ReadOnlyShare => &[ALWAYS, OLDER, OPENING, LOOKING],
+        Work::Share | Work::Mount => &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING],
+    };
+    let mut calls: Calls = whatever.iter().copied().flatten().map(|call| (*call, Vec::new())).collect();
+    // Memory that is run is never written, and the other way round.
+    calls.insert(libc::SYS_mmap, vec![lacks(2, libc::PROT_EXEC as u64)?]);
+    calls.insert(libc::SYS_mprotect, vec![lacks(2, libc::PROT_EXEC as u64)?]);
+    // Threads, but neither processes nor namespaces.
+    let namespaces = libc::CLONE_NEWNS
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP;
+    let thread = libc::CLONE_THREAD as u64;
+    calls.insert(libc::SYS_clone, vec![masked(0, thread | namespaces as u32 as u64, thread)?]);
+    // A umask of the thread's own.
+    calls.insert(libc::SYS_unshare, one_of(0, &[libc::CLONE_FS as u64])?);
+    calls.insert(libc::SYS_prctl, one_of(0, PRCTLS)?);
+    calls.insert(libc::SYS_ioctl, one_of(1, IOCTLS)?);
+    // By which the handler of a signal wakes a thread.
+    calls.insert(libc::SYS_socketpair, one_of(0, &[libc::AF_UNIX as u64])?);
+    // Limits are looked up, not set.
+    calls.insert(libc::SYS_prlimit64, vec![equal(2, SeccompCmpArgLen::Qword, 0)?]);
+    if besides.signals {
+        calls.insert(libc::SYS_pidfd_send_signal, Vec::new());
+    }
+    if besides.handles && !matches!(work, Work::Disk | Work::Plan) {
+        calls.extend(HANDLES.iter().map(|call| (*call, Vec::new())));
+    }
+    Ok(calls)
+}
+
+fn one_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    values.iter().map(|value| equal(argument, SeccompCmpArgLen::Dword, *value)).collect()
+}
+
+fn equal(argument: u8, length: SeccompCmpArgLen, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+    SeccompRule::new(vec![SeccompCondition::new(argument, length, SeccompCmpOp::Eq, value)?])
+}
+
+/// None of `bits` is set.
+fn lacks(argument: u8, bits: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+    masked(argument, bits, 0)
+}
+
+/// Of the bits in `mask`, those of `value` and no others are set.
+fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+    let operator = SeccompCmpOp::MaskedEq(mask);
+    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
+}

@@ -1,0 +1,151 @@
+//! A root directory of the thread's own, in a mount namespace of its own: of the host's names, those beneath one directory
+//! are left, under the path that it had, and `/proc/self`.
+//!
+//! Landlock does not stop a server that makes a mistake with a path from changing the attributes of a file, from looking
+//! at it, or from following a link out of the tree. Where there is nothing else, there is nothing to reach.
+//!
+//! For root alone: a user would need a user namespace for it, in which the owners of other users' files are unknown, and a share
+//! would show all of them as nobody's. A user's server can do no more than the user.
+//!
+//! What the host mounts beneath the directory later appears here where the host's mounts are shared (systemd's way); where
+//! they are private, it does not.
+
+#![allow(unsafe_code, reason = "system calls that no library wraps, and unshare(2)")]
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree, unmount,
+};
+use rustix::process::{chdir, fchdir, pivot_root};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// Of `struct mount_attr` of Linux's include/uapi/linux/mount.h: what is given to mount_setattr(2).
+#[repr(C)]
+#[derive(Default)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// Leaves `directory`, an absolute path without symbolic links, read-only unless `writable`. After a failure everything is
+/// as it was, but for the namespace.
+pub fn enter(directory: &Path, writable: bool) -> Result<(), String> {
+    // Nothing would be left out.
+    if directory == Path::new("/") {
+        return Err("the whole system is shared".to_owned());
+    }
+    if directory.starts_with("/proc") {
+        return Err("it is the kernel's own".to_owned());
+    }
+    try_enter(directory, writable).map_err(|(call, errno)| format!("{call}: {errno}"))
+}
+
+/// The system call that failed, and how.
+type Failure = (&'static str, Errno);
+
+fn try_enter(directory: &Path, writable: bool) -> Result<(), Failure> {
+    // SAFETY: with CLONE_NEWNS the thread gets mounts, a root and a working directory of its own; no descriptor and no memory is
+    // concerned.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.or_fail("unshare")?;
+    // What the host mounts and unmounts is seen here, but not the other way round.
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).or_fail("mount")?;
+    let tree = clone_of(directory)?;
+    let descriptors = clone_of(Path::new("/proc/self"))?;
+    let kept_out = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let of_tree = if writable { kept_out } else { kept_out | MountAttrFlags::MOUNT_ATTR_RDONLY };
+    set_attributes(tree.as_fd(), of_tree, AT_RECURSIVE)?;
+    let root = new_root()?;
+    // Over the old root, whence it takes its place.
+    move_mount(root.as_fd(), "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).or_fail("move_mount")?;
+    let entered = (|| {
+        attach(root.as_fd(), tree.as_fd(), directory)?;
+        attach(root.as_fd(), descriptors.as_fd(), Path::new("/proc/self"))?;
+        set_attributes(root.as_fd(), kept_out | MountAttrFlags::MOUNT_ATTR_RDONLY, 0)?;
+        fchdir(&root).or_fail("fchdir")?;
+        // The old root is then mounted over the new one, see pivot_root(2).
+        pivot_root(".", ".").or_fail("pivot_root")
+    })();
+    if let Err(failure) = entered {
+        // Fails only if it is gone already.
+        let _ = fchdir(&root).and_then(|()| unmount(".", UnmountFlags::DETACH));
+        let _ = chdir("/");
+        return Err(failure);
+    }
+    unmount(".", UnmountFlags::DETACH).or_fail("umount2")?;
+    chdir("/").or_fail("chdir")
+}
+
+/// An empty file system in memory, mounted nowhere yet.
+fn new_root() -> Result<OwnedFd, Failure> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).or_fail("fsopen")?;
+    fsconfig_set_string(context.as_fd(), "mode", "0755").or_fail("fsconfig")?;
+    fsconfig_create(context.as_fd()).or_fail("fsconfig")?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).or_fail("fsmount")
+}
+
+/// The directory at `path` with all that is mounted beneath it, mounted nowhere yet.
+fn clone_of(path: &Path) -> Result<OwnedFd, Failure> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    open_tree(CWD, path, flags).or_fail("open_tree")
+}
+
+/// Mounts `what` at `path` within `root`, for which it makes the directories.
+fn attach(root: BorrowedFd<'_>, what: BorrowedFd<'_>, path: &Path) -> Result<(), Failure> {
+    let mut place = root.try_clone_to_owned().map_err(|_| ("fcntl", Errno::MFILE))?;
+    for component in path.components() {
+        let Component::Normal(name) = component else { continue };
+        match mkdirat(&place, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(("mkdirat", errno)),
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        place = openat(&place, name, flags, Mode::empty()).or_fail("openat")?;
+    }
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(what, "", place.as_fd(), "", flags).or_fail("move_mount")
+}
+
+/// `AT_RECURSIVE` of Linux's include/uapi/linux/fcntl.h.
+const AT_RECURSIVE: u32 = OpenTreeFlags::AT_RECURSIVE.bits();
+
+/// mount_setattr(2) of what is mounted at `mount`.
+fn set_attributes(mount: BorrowedFd<'_>, set: MountAttrFlags, recursive: u32) -> Result<(), Failure> {
+    const HERE: &CStr = c"";
+    let attributes = MountAttributes { set: set.bits().into(), ..MountAttributes::default() };
+    // SAFETY: the path is a C string, and the kernel reads as many bytes of `attributes` as it is told.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            HERE.as_ptr(),
+            AtFlags::EMPTY_PATH.bits() | recursive,
+            &raw const attributes,
+            size_of::<MountAttributes>(),
+        )
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    Err(("mount_setattr", Errno::from_io_error(&error).unwrap_or(Errno::IO)))
+}
+
+/// Names the system call of a result.
+trait OrFail<T> {
+    fn or_fail(self, call: &'static str) -> Result<T, Failure>;
+}
+
+impl<T> OrFail<T> for Result<T, Errno> {
+    fn or_fail(self, call: &'static str) -> Result<T, Failure> {
+        self.map_err(|errno| (call, errno))
+    }
+}
