@@ -13,6 +13,7 @@ mod output;
 mod plan;
 mod run;
 mod runs;
+mod sandbox;
 mod serve;
 mod size;
 mod source;
@@ -36,8 +37,7 @@ fn main() -> ExitCode {
     if let [_, word, rest @ ..] = &words[..]
         && word == inarch_jobs::serve::GUARD_ARGUMENT
     {
-        inarch_jobs::serve::guard(rest);
-        return ExitCode::SUCCESS;
+        return inarch_jobs::serve::guard(rest).into();
     }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,

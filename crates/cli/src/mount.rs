@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use inarch_jobs::mount::{Changes, MountRequest, MountWrites, Rings, UpperPlace, mount};
 use inarch_jobs::source::Source;
 
+use crate::sandbox::SandboxArgument;
 use crate::source::{OwnerArguments, SRC_HELP};
 
 /// Options of `inarch mount`.
@@ -57,6 +58,9 @@ pub struct MountArguments {
     /// (or fail), off
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub io_uring: RingsArgument,
+
+    #[command(flatten)]
+    pub sandbox: SandboxArgument,
 }
 
 /// See [`Rings`].
@@ -103,7 +107,8 @@ impl From<ChangesArgument> for Changes {
 
 /// Mounts, and serves until told to stop.
 pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
-    let MountArguments { source, point, ro, overlay, ephemeral, overlay_dir, changes, owners, io_uring } = arguments;
+    let MountArguments { source, point, ro, overlay, ephemeral, overlay_dir, changes, owners, io_uring, sandbox } =
+        arguments;
     let writes = match overlay {
         Some(directory) => MountWrites::Over(UpperPlace::Kept(directory)),
         None if ephemeral => MountWrites::Over(UpperPlace::ThrownAway(overlay_dir)),
@@ -112,6 +117,7 @@ pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     };
     let source = Source::parse(&source)?;
     let (changes, owners, rings) = (changes.into(), owners.owners(), io_uring.into());
-    mount(&MountRequest { source, point, changes, writes, owners, rings })?;
+    let sandbox = sandbox.into();
+    mount(&MountRequest { source, point, changes, writes, owners, rings, sandbox })?;
     Ok(ExitCode::SUCCESS)
 }

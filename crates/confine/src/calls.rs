@@ -142,6 +142,10 @@ const LOOKING: &[i64] = &[
 /// Opening files by file handles: whoever can choose the handle has a descriptor of any file of the file system.
 const HANDLES: &[i64] = &[libc::SYS_open_by_handle_at];
 
+/// Rings of io_uring, each for one processor.
+const RINGS: &[i64] =
+    &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_sched_setaffinity];
+
 /// Names that come and go.
 const NAMING: &[i64] =
     &[libc::SYS_mkdirat, libc::SYS_linkat, libc::SYS_unlinkat, libc::SYS_renameat, libc::SYS_renameat2];
@@ -198,6 +202,8 @@ const PRCTLS: &[u64] = &[
 pub struct Besides {
     /// Send signals through pidfds.
     pub signals: bool,
+    /// Make rings of io_uring.
+    pub rings: bool,
     /// Open files by their file handles.
     pub handles: bool,
 }
@@ -220,7 +226,7 @@ fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendEr
     let whatever: &[&[i64]] = match work {
         Work::Disk => &[ALWAYS, OLDER, OPENING],
         Work::Plan => &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, &[libc::SYS_setpriority]],
-        Work::ReadOnlyShare => &[ALWAYS, OLDER, OPENING, LOOKING],
+        Work::ReadOnlyShare | Work::ReadOnlyMount => &[ALWAYS, OLDER, OPENING, LOOKING],
         Work::Share | Work::Mount => &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING],
     };
     let mut calls: Calls = whatever.iter().copied().flatten().map(|call| (*call, Vec::new())).collect();
@@ -247,6 +253,9 @@ fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendEr
     calls.insert(libc::SYS_prlimit64, vec![equal(2, SeccompCmpArgLen::Qword, 0)?]);
     if besides.signals {
         calls.insert(libc::SYS_pidfd_send_signal, Vec::new());
+    }
+    if besides.rings {
+        calls.extend(RINGS.iter().map(|call| (*call, Vec::new())));
     }
     if besides.handles && !matches!(work, Work::Disk | Work::Plan) {
         calls.extend(HANDLES.iter().map(|call| (*call, Vec::new())));

@@ -29,8 +29,9 @@ impl Work {
             // An overlay may lie in another user's directory.
             Work::Plan => READING.union(CapabilitySet::DAC_OVERRIDE),
             Work::Share => CHANGING,
-            // FUSE_DEV_IOC_BACKING_OPEN and `trusted.` attributes, which an overlay's whiteouts are. What else it stands for takes
+            // FUSE_DEV_IOC_BACKING_OPEN, and `trusted.` attributes, which an upper layer has. What else it stands for takes
             // system calls that are refused.
+            Work::ReadOnlyMount => READING.union(CapabilitySet::SYS_ADMIN),
             Work::Mount => CHANGING.union(CapabilitySet::SYS_ADMIN),
         }
     }

@@ -17,17 +17,27 @@ use crate::{Access, Grant};
 /// The newest version that this was made for; of an older kernel's, what there is.
 const VERSION: ABI = ABI::V6;
 
-/// Restricts the calling thread to what was granted, and with `signals` lets it send them to others.
-pub fn restrict(grants: &[Grant], signals: bool) -> Result<(), String> {
-    match try_restrict(grants, signals) {
+/// What a server may do besides opening files.
+#[derive(Clone, Copy, Debug)]
+pub struct Besides {
+    /// Send signals to others.
+    pub signals: bool,
+    /// Have the kernel run programs from the files that it is given: to FUSE passthrough the server opens what others run.
+    pub programs: bool,
+}
+
+/// Restricts the calling thread to what was granted.
+pub fn restrict(grants: &[Grant], besides: Besides) -> Result<(), String> {
+    match try_restrict(grants, besides) {
         Ok(RestrictionStatus { ruleset: RulesetStatus::NotEnforced, .. }) => Err("not in this kernel".to_owned()),
         Ok(_) => Ok(()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-fn try_restrict(grants: &[Grant], signals: bool) -> Result<RestrictionStatus, RulesetError> {
-    let scopes = if signals { Scope::AbstractUnixSocket.into() } else { Scope::AbstractUnixSocket | Scope::Signal };
+fn try_restrict(grants: &[Grant], besides: Besides) -> Result<RestrictionStatus, RulesetError> {
+    let scopes =
+        if besides.signals { Scope::AbstractUnixSocket.into() } else { Scope::AbstractUnixSocket | Scope::Signal };
     let moves = grants.iter().any(|grant| grant.access == Access::Change);
     let mut ruleset = Ruleset::default();
     if moves {
@@ -41,7 +51,10 @@ fn try_restrict(grants: &[Grant], signals: bool) -> Result<RestrictionStatus, Ru
     for grant in grants {
         let is_directory =
             fstat(&grant.place).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
-        let rights = rights(grant.access);
+        let mut rights = rights(grant.access);
+        if besides.programs && grant.access != Access::Device {
+            rights |= AccessFs::Execute;
+        }
         let rights = if is_directory { rights } else { rights & AccessFs::from_file(VERSION) };
         ruleset = ruleset.add_rule(PathBeneath::new(grant.place.as_fd(), rights))?;
     }

@@ -39,6 +39,8 @@ pub enum Work {
     ReadOnlyShare,
     /// Shares a directory whose files come and go.
     Share,
+    /// Answers the kernel's requests for a mount that nothing is written in.
+    ReadOnlyMount,
     /// Answers the kernel's requests for a mount.
     Mount,
     /// Makes a disk: scans or reads its source, opens an overlay.
@@ -72,6 +74,7 @@ pub struct Confinement {
     grants: Vec<Grant>,
     only: Option<PathBuf>,
     ends_processes: bool,
+    uses_rings: bool,
 }
 
 /// What holds from now on; shown as half a sentence.
@@ -84,7 +87,7 @@ pub struct Confined {
 impl Confinement {
     /// For a server that does this.
     pub fn new(work: Work) -> Confinement {
-        Confinement { work, grants: Vec::new(), only: None, ends_processes: false }
+        Confinement { work, grants: Vec::new(), only: None, ends_processes: false, uses_rings: false }
     }
 
     /// What is now at `path`, and beneath it, stays within reach.
@@ -97,15 +100,6 @@ impl Confinement {
         Ok(self)
     }
 
-    /// As [`Confinement::grant`], of what may be missing.
-    pub fn grant_if_there(self, path: &Path, access: Access) -> Confinement {
-        let Confinement { work, only, ends_processes, mut grants } = self;
-        if let Ok(place) = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-            grants.push(Grant { place, access });
-        }
-        Confinement { work, grants, only, ends_processes }
-    }
-
     /// Of the host's names only those beneath `directory`, an absolute path without symbolic links, are left, where root
     /// confines itself.
     pub fn only(mut self, directory: PathBuf) -> Confinement {
@@ -116,6 +110,12 @@ impl Confinement {
     /// The server ends a process that it holds a pidfd of.
     pub fn ends_processes(mut self) -> Confinement {
         self.ends_processes = true;
+        self
+    }
+
+    /// The server makes rings of io_uring. What is asked for by a ring passes no filter: Landlock and capabilities bound it.
+    pub fn uses_rings(mut self) -> Confinement {
+        self.uses_rings = true;
         self
     }
 
@@ -133,8 +133,10 @@ impl Confinement {
             confined.add("a mount namespace of its own", entered);
         }
         confined.add_described(capabilities::keep(self.work.capabilities()));
-        confined.add("Landlock", files::restrict(&self.grants, self.ends_processes));
-        let besides = calls::Besides { signals: self.ends_processes, handles };
+        let programs = matches!(self.work, Work::Mount | Work::ReadOnlyMount);
+        let allowed = files::Besides { signals: self.ends_processes, programs };
+        confined.add("Landlock", files::restrict(&self.grants, allowed));
+        let besides = calls::Besides { signals: self.ends_processes, rings: self.uses_rings, handles };
         confined.add("a system call filter", calls::filter(self.work, besides));
         confined
     }
@@ -149,7 +151,7 @@ impl Work {
 impl Confined {
     /// Of a server that was told not to confine itself.
     pub fn not_at_all() -> Confined {
-        Confined { holds: Vec::new(), missing: vec!["all of it, as asked for".into()] }
+        Confined { holds: Vec::new(), missing: Vec::new() }
     }
 
     /// What holds, a few words each.
@@ -177,6 +179,7 @@ impl Confined {
 impl fmt::Display for Confined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.holds[..], &self.missing[..]) {
+            ([], []) => f.write_str("by nothing but its own checks"),
             ([], missing) => write!(f, "by nothing but its own checks; without {}", missing.join(", ")),
             (holds, []) => write!(f, "by {}", holds.join(", ")),
             (holds, missing) => write!(f, "by {}; without {}", holds.join(", "), missing.join(", ")),

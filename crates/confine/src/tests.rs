@@ -60,7 +60,7 @@ fn assert_refused<T>(result: io::Result<T>, what: &str) {
     }
 }
 
-const ALL: [Work; 5] = [Work::ReadOnlyShare, Work::Share, Work::Mount, Work::Plan, Work::Disk];
+const ALL: [Work; 6] = [Work::ReadOnlyShare, Work::Share, Work::ReadOnlyMount, Work::Mount, Work::Plan, Work::Disk];
 
 #[test]
 fn the_line_says_what_holds() {
@@ -71,7 +71,7 @@ fn the_line_says_what_holds() {
         assert_eq!(line.contains("a mount namespace of its own"), geteuid().is_root(), "{line}");
         assert_eq!(confined.missing(), [""; 0]);
     });
-    assert_eq!(Confined::not_at_all().to_string(), "by nothing but its own checks; without all of it, as asked for");
+    assert_eq!(Confined::not_at_all().to_string(), "by nothing but its own checks");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn no_server_of_root_changes_attributes_beyond_its_tree() {
 
 #[test]
 fn a_share_that_is_not_changed_cannot_be() {
-    for work in [Work::ReadOnlyShare, Work::Disk] {
+    for work in [Work::ReadOnlyShare, Work::ReadOnlyMount, Work::Disk] {
         let ground = Ground::new();
         ground.confined(work, |_| {
             let file = ground.tree.join("file");

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod confinement;
 mod device;
 pub mod doctor;
 mod error;
@@ -21,6 +22,7 @@ pub mod share;
 pub mod source;
 mod upper;
 
+pub use confinement::Sandbox;
 pub use device::{FileSystem, Writes};
 pub use error::JobError;
 pub use notes::shown;

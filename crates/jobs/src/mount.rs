@@ -17,12 +17,13 @@ pub use inarch_vfs::Changes;
 use inarch_vfs::{FileSystem, HostDirectory, HostOptions, TreeFiles};
 
 use crate::JobError;
+use crate::confinement::{Access, Confinement, Grants, Sandbox, Work};
 use crate::identity::files_identity;
 use crate::notes::{say, shown};
 use crate::serve::guard::Guard;
 use crate::serve::introduce;
 use crate::serve::signals::stop_on_signals;
-use crate::share::with_owners;
+use crate::share::{raise_descriptor_limit, with_owners};
 use crate::source::{self, Resources, Source};
 pub use crate::upper::UpperPlace;
 use crate::upper::{LowerIdentity, Upper};
@@ -46,6 +47,8 @@ pub struct MountRequest {
     pub rings: Rings,
     /// Whose files are seen in the mount, and whose in the source what is made there becomes.
     pub owners: Owners,
+    /// Whether the server confines itself.
+    pub sandbox: Sandbox,
 }
 
 /// What becomes of what is written in a mount.
@@ -81,31 +84,31 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let Lower { layer, identity, notes } = Lower::open(request)?;
     notes.iter().for_each(say);
     // Dropped when nobody writes any more.
-    let (layer, _upper) = match &request.writes {
+    let (layer, upper) = match &request.writes {
         MountWrites::Over(place) => {
             Upper::over(layer, place, identity.as_ref()).map(|(layer, upper)| (layer, Some(upper)))?
         }
         MountWrites::Through | MountWrites::Refused => (layer, None),
     };
     let layer = with_owners(layer, &request.owners);
-    let stop = stop_on_signals()?;
+    let confinement = confinement(request, upper.as_ref())?;
     let source = request.source.path();
     // Whoever looks at the mount table is in another directory than we are.
     let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
     let (mount, device) = Mount::new(&point, &source, request.writes == MountWrites::Refused)?;
     let mut guard = Guard::of_mount(&mount, false)?;
     let session = Session::new(device, layer, session_options(request));
+    let confined = request.sandbox.confine_to(shown(&source), &confinement);
+    let stop = stop_on_signals()?;
     let at_end = stop.clone();
     let session = thread::spawn(move || {
         let ended = session.run();
         at_end.stop();
         ended
     });
-    introduce(&introduction(request, &point));
+    introduce(&(introduction(request, &point) + &confined));
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
-    let unmounted = mount.unmount();
-    guard.release();
-    match unmounted? {
+    match guard.unmount()? {
         Unmounted::Clean => {
             let ended = session.join().unwrap_or(Ok(()));
             ended.map_err(|error| JobError::Other(format!("{}: {error}", shown(&point))))
@@ -126,6 +129,23 @@ fn check_point(source: &Source, point: &Path) -> Result<(), JobError> {
         return refuse("it lies in the tree that it is to show; name a place outside");
     }
     Ok(())
+}
+
+/// What a mount takes: its source, what is written over it, and the device that requests come from.
+fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinement, JobError> {
+    let work = if request.writes == MountWrites::Refused { Work::ReadOnlyMount } else { Work::Mount };
+    let mut confinement = Confinement::new(work).granted(Path::new("/dev/fuse"), Access::Device)?;
+    if let Source::Directory(path) = &request.source {
+        let access = if request.writes == MountWrites::Through { Access::Change } else { Access::Read };
+        confinement = confinement.granted(path, access)?;
+    }
+    if let Some(upper) = upper {
+        confinement = confinement.granted(upper.path(), Access::Change)?;
+    }
+    if request.rings != Rings::Never && RingSupport::detect() == RingSupport::On {
+        confinement = confinement.uses_rings();
+    }
+    Ok(confinement)
 }
 
 /// Refuses to start without what must be. What is missing is known before anything is mounted.
@@ -183,14 +203,6 @@ fn session_options(request: &MountRequest) -> SessionOptions {
     };
     // The mount itself may be a layer of an overlayfs.
     SessionOptions { connection, passthrough_depth: 1, rings: request.rings, ..SessionOptions::default() }
-}
-
-/// Open files count as descriptors of this process, so that it takes as many as it may have.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    // If that fails, fewer files can be open at a time.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// What is mounted, and what keeps requests within it.

@@ -54,6 +54,16 @@ pub fn directory_of(source: &Source) -> Result<&Path, JobError> {
 }
 
 impl Share {
+    /// The same with a path that holds wherever the process is.
+    ///
+    /// # Errors
+    /// There is no such directory.
+    pub(crate) fn resolved(&self) -> Result<Share, JobError> {
+        let directory = self.directory.canonicalize();
+        let directory = directory.map_err(|error| JobError::path(&self.directory, "cannot be shared", error))?;
+        Ok(Share { directory, ..self.clone() })
+    }
+
     /// Whether writes fail.
     pub fn refuses_writes(&self) -> bool {
         self.read_only || self.changes == Changes::None
@@ -134,6 +144,15 @@ impl Share {
         let share = self.clone();
         Ok(FsServer::new(move || open(&share).map_err(|error| io::Error::other(error.to_string())), options))
     }
+}
+
+/// Takes as many descriptors as this process may have: the more directories and open files can be kept, the less often
+/// one is looked for again.
+pub(crate) fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // If that fails, fewer are kept.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// Request queues where none are asked for: as many as there are processors, up to 8.

@@ -73,7 +73,14 @@ pub enum UpperPlace {
 }
 
 /// What must live as long as a layer over another one does.
-pub(crate) enum Upper {
+pub(crate) struct Upper {
+    path: PathBuf,
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    hold: Hold,
+}
+
+/// What holds a layer's directory.
+enum Hold {
     /// A lock by which nobody else keeps writes in the same directory.
     Kept(#[expect(dead_code, reason = "it is there to be dropped")] OwnedFd),
     /// A directory that goes with this, however the process ends.
@@ -87,15 +94,15 @@ impl Upper {
         place: &UpperPlace,
         identity: Option<&LowerIdentity>,
     ) -> Result<(Arc<dyn FileSystem>, Upper), JobError> {
-        let (path, is_new, upper) = match place {
+        let (path, is_new, hold) = match place {
             UpperPlace::Kept(path) => {
                 let is_new = make_directory(path)?;
                 let identity = identity.ok_or_else(|| cannot_keep(path, Errno::INVAL.into()))?;
-                (path.clone(), is_new, Upper::Kept(claim(path, identity)?))
+                (path.clone(), is_new, Hold::Kept(claim(path, identity)?))
             }
             UpperPlace::ThrownAway(within) => {
                 let (directory, guard) = thrown_away_directory(within)?;
-                (directory, true, Upper::ThrownAway(guard))
+                (directory, true, Hold::ThrownAway(guard))
             }
         };
         let fail = |errno: Errno| cannot_keep(&path, errno.into());
@@ -105,7 +112,12 @@ impl Upper {
             copy_root(&*lower, &layer).map_err(fail)?;
         }
         let overlay = Overlay::new(lower, Arc::new(layer), is_root()).map_err(fail)?;
-        Ok((Arc::new(overlay), upper))
+        Ok((Arc::new(overlay), Upper { path, hold }))
+    }
+
+    /// The directory that writes are in.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 }
 

@@ -12,6 +12,7 @@ use inarch_jobs::source::Source;
 
 use super::nbd::parse_tcp;
 use super::virtiofs::ChangesBy;
+use crate::sandbox::SandboxArgument;
 use crate::source::OwnerArguments;
 
 /// Options of `inarch serve 9p`.
@@ -61,6 +62,9 @@ pub struct NinepArguments {
     /// End when the first client has gone
     #[arg(long)]
     pub once: bool,
+
+    #[command(flatten)]
+    pub sandbox: SandboxArgument,
 }
 
 /// Serves until told to stop.
@@ -79,6 +83,12 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
         acl: false,
         owners: arguments.owners.owners(),
     };
-    ninep::serve(&NinepRequest { share, address, msize: arguments.msize, once: arguments.once })?;
+    ninep::serve(&NinepRequest {
+        share,
+        address,
+        msize: arguments.msize,
+        once: arguments.once,
+        sandbox: arguments.sandbox.into(),
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,6 +10,7 @@ use inarch_jobs::share::{Changes, Share, directory_of};
 use inarch_jobs::source::Source;
 
 use crate::output::answer;
+use crate::sandbox::SandboxArgument;
 use crate::source::OwnerArguments;
 
 /// Options of `inarch serve virtiofs`.
@@ -66,6 +67,9 @@ pub struct VirtiofsArguments {
     /// End when the first machine disconnects
     #[arg(long)]
     pub once: bool,
+
+    #[command(flatten)]
+    pub sandbox: SandboxArgument,
 }
 
 /// Who may change a tree that is shared.
@@ -106,6 +110,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         offer_tag: arguments.offer_tag,
         queues: arguments.queues,
         once: arguments.once,
+        sandbox: arguments.sandbox.into(),
     };
     if arguments.print_qemu_args {
         answer(virtiofs::qemu_arguments(&request)? + "\n")?;

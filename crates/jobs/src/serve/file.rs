@@ -65,8 +65,7 @@ pub fn serve(request: &FileRequest) -> Result<(), JobError> {
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
     // Whoever waits for the device waits for nothing.
     making.pending().wake();
-    let unmounted = mount.unmount();
-    guard.release();
+    let unmounted = guard.unmount();
     making.finish()?;
     match unmounted? {
         Unmounted::Clean => {

@@ -3,13 +3,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use inarch_fuse::mount::{self, Mount};
+use inarch_fuse::mount::{self, Mount, Unmounted};
 
 use crate::JobError;
 
@@ -22,8 +22,14 @@ const MOUNT: &str = "mount";
 const MOUNT_ON_OWN_FILE: &str = "mount-on-own-file";
 const DIRECTORY: &str = "directory";
 
-/// The child, seen from the server.
+/// How the child of a mount ends: nobody used it, somebody did, or it says on standard output why it is still there.
+const CLEAN: u8 = 0;
+const IN_USE: u8 = 1;
+const FAILED: u8 = 2;
+
+/// The child, seen from the server, which has given up by then what it takes to clear away.
 pub(crate) struct Guard {
+    path: PathBuf,
     child: Child,
 }
 
@@ -53,12 +59,30 @@ impl Guard {
             .arg(GUARD_ARGUMENT)
             .args(words)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .process_group(0)
             .spawn()
             .map_err(|error| JobError::path(path, "cannot start the process that clears it away", error))?;
-        Ok(Guard { child })
+        Ok(Guard { path: path.to_owned(), child })
+    }
+
+    /// Has the mount taken away now; says whether it was in use.
+    pub fn unmount(&mut self) -> Result<Unmounted, JobError> {
+        drop(self.child.stdin.take());
+        let mut reason = String::new();
+        if let Some(mut output) = self.child.stdout.take() {
+            // Without a reason there is the status.
+            let _ = output.read_to_string(&mut reason);
+        }
+        let failed = |error| JobError::path(&self.path, "cannot be unmounted", error);
+        let status = self.child.wait().map_err(failed)?;
+        match status.code().and_then(|code| u8::try_from(code).ok()) {
+            Some(CLEAN) => Ok(Unmounted::Clean),
+            Some(IN_USE) => Ok(Unmounted::InUse),
+            _ if !reason.is_empty() => Err(JobError::Other(reason)),
+            _ => Err(failed(io::Error::other(format!("the process that does it ended with {status}")))),
+        }
     }
 
     /// There is nothing to clear away.
@@ -79,23 +103,36 @@ impl Drop for Guard {
     }
 }
 
-/// The child's whole life: waits until standard input ends, then clears away what `words` say.
-pub fn guard(words: &[OsString]) {
+/// The child's whole life: waits until standard input ends, then clears away what `words` say. Gives its exit status.
+pub fn guard(words: &[OsString]) -> u8 {
     // However the input ends, it has ended.
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     match words {
         [kind, path, inode] if kind == SOCKET => remove_socket(path.as_ref(), &inode.to_string_lossy()),
         [kind, path] if kind == DIRECTORY => drop(std::fs::remove_dir_all(path)),
         [kind, point, device] if kind == MOUNT || kind == MOUNT_ON_OWN_FILE => {
-            if let Ok(device) = device.to_string_lossy().parse() {
-                let _ = mount::unmount_device(point.as_ref(), device);
-            }
+            let status = unmount(point.as_ref(), &device.to_string_lossy());
             if kind == MOUNT_ON_OWN_FILE {
                 remove_empty_file(point.as_ref());
             }
+            return status;
         }
-        // Nobody is left to be told.
         _ => {}
+    }
+    CLEAN
+}
+
+/// Takes the mount with this number away; gives the exit status that says how that went.
+fn unmount(point: &Path, device: &str) -> u8 {
+    let Ok(device) = device.parse() else { return FAILED };
+    match mount::unmount_device(point, device) {
+        Ok(Unmounted::Clean) => CLEAN,
+        Ok(Unmounted::InUse) => IN_USE,
+        Err(error) => {
+            // The server may be gone.
+            let _ = write!(io::stdout(), "{error}");
+            FAILED
+        }
     }
 }
 

@@ -5,7 +5,6 @@
 //! until it is told to stop, and at the end names what changed meanwhile.
 
 pub mod blk;
-mod confine;
 pub mod file;
 pub(crate) mod guard;
 mod making;

@@ -13,8 +13,9 @@ use super::guard::Guard;
 use super::signals::stop_on_signals;
 use super::{introduce, socket};
 use crate::JobError;
+use crate::confinement::{self, Sandbox};
 use crate::notes::say;
-use crate::share::Share;
+use crate::share::{Share, raise_descriptor_limit};
 
 /// The port that mount(8) takes when none is named (`P9_PORT` of Linux's net/9p/trans_fd.c).
 const USUAL_PORT: u16 = 564;
@@ -41,14 +42,22 @@ pub struct NinepRequest {
     pub msize: u32,
     /// End when the first client has gone.
     pub once: bool,
+    /// Whether the server confines itself.
+    pub sandbox: Sandbox,
 }
 
 /// Serves until SIGINT or SIGTERM, or with `once` until the first client has gone. Says on standard error how to mount
 /// what is shared.
 pub fn serve(request: &NinepRequest) -> Result<(), JobError> {
-    let file_system = request.share.for_many()?;
+    raise_descriptor_limit();
+    let share = request.share.resolved()?;
+    // What is wrong with it is said before anybody can connect.
+    drop(share.for_many()?);
     let (listener, address, mut guard) = listen(&request.address)?;
-    introduce(&usage(&NinepRequest { address, ..request.clone() })?);
+    let usage = usage(&NinepRequest { address, ..request.clone() })?;
+    let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share)?);
+    introduce(&(usage + &confined));
+    let file_system = share.for_many()?;
     let stop = stop_on_signals()?;
     let options = NinepOptions { msize: request.msize, ..NinepOptions::default() };
     let server = NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(say);

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use inarch_vhost::fs::Tag;
 
-use super::confine::confine;
 use super::guard::Guard;
 use super::signals::stop_on_signals;
 use super::{introduce, socket};
 use crate::JobError;
+use crate::confinement::{self, Sandbox};
 use crate::notes::say;
-use crate::share::{Changes, QUEUE_SIZE, Share, default_queues};
+use crate::share::{Changes, QUEUE_SIZE, Share, default_queues, raise_descriptor_limit};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub struct VirtiofsRequest {
     pub queues: Option<u16>,
     /// End when the first machine disconnects.
     pub once: bool,
+    /// Whether the server confines itself.
+    pub sandbox: Sandbox,
 }
 
 impl VirtiofsRequest {
@@ -56,11 +58,14 @@ pub fn qemu_arguments(request: &VirtiofsRequest) -> Result<String, JobError> {
 /// what is shared.
 pub fn serve(request: &VirtiofsRequest) -> Result<(), JobError> {
     let tag = request.parsed_tag()?;
-    let server = request.share.server(request.queues(), request.offer_tag.then_some(tag))?.on_event(say);
+    raise_descriptor_limit();
+    let share = request.share.resolved()?;
+    let server = share.server(request.queues(), request.offer_tag.then_some(tag))?.on_event(say);
     let listener = socket::listen(&request.socket)?;
     let mut guard = Guard::of_socket(&request.socket)?;
-    let confined = confine();
-    introduce(&format!("{}guard:  {confined}\n", usage(request)?));
+    let usage = usage(request)?;
+    let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share)?);
+    introduce(&(usage + &confined));
     let stop = stop_on_signals()?;
     let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
     guard.release();

@@ -35,17 +35,23 @@ pub fn may_open_every_file() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::DAC_OVERRIDE))
 }
 
-/// Whether this process may make files for others: it is root with all that root may do.
+/// Whether this process may make files for others: it is root with all that this takes.
 pub(super) fn may_act_for_others() -> bool {
     use rustix::thread::{CapabilitySet, capabilities};
     let needed = CapabilitySet::SETUID
         | CapabilitySet::SETGID
-        | CapabilitySet::SETPCAP
         | CapabilitySet::CHOWN
         | CapabilitySet::DAC_OVERRIDE
         | CapabilitySet::FOWNER
         | CapabilitySet::FSETID;
+    // A server that has given up other capabilities has done so beforehand.
+    let needed = if keeps_capabilities() { needed } else { needed | CapabilitySet::SETPCAP };
     capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
+}
+
+/// Whether a change of user leaves the thread's capabilities alone.
+fn keeps_capabilities() -> bool {
+    capabilities_secure_bits().is_ok_and(|bits| bits.contains(CapabilitiesSecureBits::NO_SETUID_FIXUP))
 }
 
 /// From now on the thread makes files as the caller, if it may, and with this umask.
@@ -59,7 +65,7 @@ pub(super) fn make_as(context: &Context<'_>, umask: u32, for_others: bool) -> Re
         system_calls::own_umask()?;
     }
     if for_others && now.is_none_or(|now| (now.uid, now.gid) != (wanted.uid, wanted.gid)) {
-        if now.is_none() {
+        if now.is_none() && !keeps_capabilities() {
             set_capabilities_secure_bits(capabilities_secure_bits()? | CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
         }
         // A user that this user namespace does not know can own nothing in it.

@@ -1,0 +1,27 @@
+//! `--sandbox`, the same for every server.
+
+use clap::{Args, ValueEnum};
+use inarch_jobs::Sandbox;
+
+/// Whether a server confines itself.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct SandboxArgument {
+    /// Confine the server to what it serves by all that this machine has (auto), or not at all (none)
+    #[arg(long, value_name = "auto|none", default_value = "auto", value_enum, hide_possible_values = true)]
+    sandbox: By,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum By {
+    Auto,
+    None,
+}
+
+impl From<SandboxArgument> for Sandbox {
+    fn from(argument: SandboxArgument) -> Sandbox {
+        match argument.sandbox {
+            By::Auto => Sandbox::Auto,
+            By::None => Sandbox::None,
+        }
+    }
+}
