@@ -4,7 +4,7 @@ mod support;
 
 use std::fs;
 
-use support::{assert_status, inarch, scratch, stdout};
+use support::{INARCH, assert_status, inarch, scratch, stdout};
 
 /// What a guest does with each directory; it prints what it found.
 const WORK: &str = "
@@ -39,4 +39,47 @@ fn live_thrown_away_and_read_only() {
     assert_eq!(fs::read_link(live.join("link")).unwrap(), std::path::Path::new("file"));
     assert_eq!(fs::read(thrown.join("file")).unwrap(), b"thrown\n");
     assert!(!thrown.join("made").exists() && !kept.join("x").exists());
+}
+
+/// Serves `/var/tmp/.../shared` on a vsock port, connects to it, and mounts it by the connection, as a guest's helper does.
+const BY_VSOCK: &str = r#"
+import ctypes, os, socket, subprocess, sys, time
+subprocess.run('modprobe -a vsock_loopback 9p 9pnet_fd', shell=True, check=True)
+server = subprocess.Popen([sys.argv[1], 'serve', '9p', sys.argv[2], '--vsock', '5640'], stderr=subprocess.DEVNULL)
+for attempt in range(100):
+    try:
+        stream = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+        stream.connect((1, 5640))
+        break
+    except OSError:
+        time.sleep(0.1)
+libc = ctypes.CDLL(None, use_errno=True)
+os.mkdir('/tmp/mounted')
+number = stream.fileno()
+options = f'trans=fd,rfdno={number},wfdno={number},version=9p2000.L,msize=1048576,cache=mmap'
+assert libc.mount(b'none', b'/tmp/mounted', b'9p', 0, options.encode()) == 0, os.strerror(ctypes.get_errno())
+print(open('/tmp/mounted/file').read())
+with open('/tmp/mounted/made', 'w') as made:
+    made.write('x' * 3000000)
+print(os.stat(sys.argv[2] + '/made').st_size)
+libc.umount(b'/tmp/mounted')
+stream.close()
+server.terminate()
+print(server.wait())
+"#;
+
+#[test]
+fn it_is_served_on_vsock() {
+    // A guest's kernel has the loopback that many hosts lack.
+    let place = scratch();
+    let shared = place.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::write(shared.join("file"), "by vsock").unwrap();
+    let script = place.path().join("script.py");
+    fs::write(&script, BY_VSOCK).unwrap();
+    let (script, shared) = (script.display().to_string(), shared.display().to_string());
+    let program = ["/usr/bin/python3", &script, INARCH, &shared];
+    let run = inarch(["run", "-q", "-u", "root", "--"].into_iter().chain(program));
+    assert_status(&run, 0);
+    assert_eq!(stdout(&run), "by vsock\n3000000\n0\n");
 }
