@@ -170,17 +170,26 @@ impl Talk {
 const LOOK: &str = "cat file; ls; stat -c %s,%a file; readlink link; ls -d later 2>/dev/null; true";
 
 #[test]
-fn changes_are_seen_as_soon_as_is_promised() {
+fn changes_are_seen_by_virtiofs_as_soon_as_is_promised() {
+    changes_are_seen("virtiofs");
+}
+
+#[test]
+fn changes_are_seen_by_9p_as_soon_as_is_promised() {
+    changes_are_seen("9p");
+}
+
+fn changes_are_seen(via: &str) {
     let dir = scratch();
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join("file"), "old\n").unwrap();
     fs::write(tree.join("goes"), "").unwrap();
     symlink("old-target", tree.join("link")).unwrap();
-    let tree_option = format!("{}:/t,rw,changes=host", tree.display());
+    let tree_option = format!("{}:/t,rw,via={via},changes=host", tree.display());
     let mut first = Talk::start(dir.path(), &tree_option);
     let mut second = Talk::start(dir.path(), &tree_option);
-    let mut frozen = Talk::start(dir.path(), &format!("{}:/t,ro,via=virtiofs,changes=none", tree.display()));
+    let mut frozen = Talk::start(dir.path(), &format!("{}:/t,ro,via={via},changes=none", tree.display()));
     let before = first.ask(LOOK);
     assert_eq!(before, "old\nfile\ngoes\nlink\n4,644\nold-target\n");
     assert_eq!((second.ask(LOOK), frozen.ask(LOOK)), (before.clone(), before));
@@ -205,8 +214,21 @@ fn changes_are_seen_as_soon_as_is_promised() {
     second.ask("echo other > new; mv new file");
     assert_eq!(first.ask("sleep 1.1; cat file"), "other\n");
 
+    // Whoever is told to be alone has the host see what it has synchronised, and keeps what it knows.
+    let own = dir.path().join("own");
+    fs::create_dir(&own).unwrap();
+    let mut alone = Talk::start(dir.path(), &format!("{}:/t,rw,via={via},changes=guest", own.display()));
+    alone.ask("echo mine > made; mkdir d; mv made d/moved; echo more >> d/moved; sync");
+    assert_eq!(fs::read(own.join("d/moved")).unwrap(), b"mine\nmore\n");
+    assert_eq!(alone.ask("cat d/moved; ls"), "mine\nmore\nd\n");
+    alone.end();
+
     // Whoever was told that nobody changes it has it as it was.
-    assert_eq!(frozen.ask("stat -c %s file; cat file | head -c 4; ls goes"), "4\nold\ngoes\n");
+    assert_eq!(frozen.ask("stat -c %s file; cat file | head -c 4"), "4\nold\n");
+    // A listing by 9P tells no more than names, so that a name is looked up when it is used.
+    if via == "virtiofs" {
+        assert_eq!(frozen.ask("ls goes"), "goes\n");
+    }
     for talk in [first, second, frozen] {
         talk.end();
     }

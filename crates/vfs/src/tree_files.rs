@@ -222,7 +222,7 @@ impl FileSystem for TreeFiles {
         let entries = self.tree.entries(directory);
         let dots: [(&[u8], InodeId); 2] = [(b".", directory), (b"..", self.tree.parent(directory))];
         let Ok(start) = usize::try_from(offset) else { return Ok(()) };
-        for place in start.. {
+        for place in start..usize::MAX {
             let (name, inode, is_dots) = match (dots.get(place), place.checked_sub(dots.len())) {
                 (Some((name, inode)), _) => (*name, *inode, true),
                 (None, at) => match at.and_then(|at| entries.get(at)) {
