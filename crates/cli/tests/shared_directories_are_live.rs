@@ -242,7 +242,7 @@ fn ways_that_contradict_each_other_get_one_line() {
     for (tree, reason) in [
         (".:/t,rw,via=ext4", "via=virtiofs"),
         (".:/t,ro,changes=guest", "via=virtiofs"),
-        (".:/t,rw,exclude=*.o", "as it is"),
+        (".:/t,rw,exclude=*.o", "shared whole"),
         (".:/t,rw,changes=none", "nobody"),
         ("a.tar:/t,rw", "only a directory"),
     ] {
