@@ -9,6 +9,7 @@ use inarch_jobs::mount::{Changes, MountRequest, MountWrites, Rings, UpperPlace, 
 use inarch_jobs::source::Source;
 
 use crate::sandbox::SandboxArgument;
+use crate::size;
 use crate::source::{OwnerArguments, SRC_HELP};
 
 /// Options of `inarch mount`.
@@ -45,10 +46,24 @@ pub struct MountArguments {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub overlay_dir: PathBuf,
 
+    /// Keep thrown-away writes in memory, SIZE of it at most, instead of a directory
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "ephemeral")]
+    pub in_memory: Option<u64>,
+
+    /// Who sees locks: guest (programs in the mount alone), host (everybody who has SRC's files open, which takes a request
+    /// for each lock and each close)
+    #[arg(long, value_name = "guest|host", value_enum, default_value = "guest", hide_possible_values = true)]
+    pub locks: LocksBy,
+
     /// Who may change SRC meanwhile: guest (programs in the mount alone: they keep what they know), host (everybody:
     /// what they know is at most a second old), none (nobody: read-only, all is kept)
     #[arg(long, value_enum, default_value = "host")]
     pub changes: ChangesArgument,
+
+    /// Write down in FILE what is done in the mount: each name looked for, found or not, each file opened, read and
+    /// written, each change; a line of JSON each
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
 
     /// Whose files are seen.
     #[command(flatten)]
@@ -84,6 +99,15 @@ impl From<RingsArgument> for Rings {
     }
 }
 
+/// Where locks are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LocksBy {
+    /// By the kernel that mounts
+    Guest,
+    /// On the host's files
+    Host,
+}
+
 /// See [`Changes`].
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum ChangesArgument {
@@ -107,17 +131,32 @@ impl From<ChangesArgument> for Changes {
 
 /// Mounts, and serves until told to stop.
 pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
-    let MountArguments { source, point, ro, overlay, ephemeral, overlay_dir, changes, owners, io_uring, sandbox } =
-        arguments;
+    let MountArguments {
+        source,
+        point,
+        ro,
+        overlay,
+        ephemeral,
+        overlay_dir,
+        in_memory,
+        record,
+        locks,
+        changes,
+        owners,
+        io_uring,
+        sandbox,
+    } = arguments;
     let writes = match overlay {
         Some(directory) => MountWrites::Over(UpperPlace::Kept(directory)),
-        None if ephemeral => MountWrites::Over(UpperPlace::ThrownAway(overlay_dir)),
+        None if ephemeral => {
+            MountWrites::Over(in_memory.map_or(UpperPlace::ThrownAway(overlay_dir), UpperPlace::InMemory))
+        }
         None if ro => MountWrites::Refused,
         None => MountWrites::Through,
     };
     let source = Source::parse(&source)?;
     let (changes, owners, rings) = (changes.into(), owners.owners(), io_uring.into());
-    let sandbox = sandbox.into();
-    mount(&MountRequest { source, point, changes, writes, owners, rings, sandbox })?;
+    let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());
+    mount(&MountRequest { source, point, changes, writes, owners, locks, record, rings, sandbox })?;
     Ok(ExitCode::SUCCESS)
 }

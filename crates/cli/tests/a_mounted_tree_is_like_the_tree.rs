@@ -45,6 +45,7 @@ fn every_source_is_seen_as_it_is() {
         ("tree.tar", &[]),
         ("tree.ext4", &[]),
         ("tree", &["--ephemeral"]),
+        ("tree.tar", &["--ephemeral", "--in-memory", "8M"]),
     ] {
         let mut server = Server::start(dir.path(), source, options);
         let found = manifest(dir.path(), "point");
@@ -52,6 +53,11 @@ fn every_source_is_seen_as_it_is() {
         let found: String =
             found.lines().filter(|line| !line.contains("lost+found")).map(|line| format!("{line}\n")).collect();
         similar_asserts(&expected, &found, source);
+        if options.contains(&"8M") {
+            let full = "! dd if=/dev/zero of=point/full bs=1M count=9 2> full && grep -q 'No space left' full && rm point/full && \
+                        dd if=/dev/zero of=point/fits bs=1M count=7 2> /dev/null && rm point/fits";
+            host("sh", &["-c", full], dir.path());
+        }
         // Twice, for what the kernel has kept by then.
         assert_eq!(manifest(dir.path(), "point").lines().count(), manifest(dir.path(), "point").lines().count());
         if !options.contains(&"--ephemeral") {
@@ -106,7 +112,13 @@ test ! -e moved
 
 #[test]
 fn programs_work_in_it() {
-    for options in [&["--changes", "guest"][..], &["--changes", "host"], &["--ephemeral"], &["--overlay", "upper"]] {
+    for options in [
+        &["--changes", "guest"][..],
+        &["--changes", "host"],
+        &["--ephemeral"],
+        &["--overlay", "upper"],
+        &["--ephemeral", "--in-memory", "300M"],
+    ] {
         let dir = scratch();
         tree(dir.path());
         let before = manifest(dir.path(), "tree");

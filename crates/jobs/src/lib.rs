@@ -16,6 +16,7 @@ pub mod kept;
 pub mod mount;
 mod notes;
 pub mod plan;
+mod record;
 pub mod run;
 pub mod serve;
 pub mod share;

@@ -14,12 +14,13 @@ use inarch_fuse::mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Session, SessionOptions};
 use inarch_tree::select::{Owners, Selection};
 pub use inarch_vfs::Changes;
-use inarch_vfs::{FileSystem, HostDirectory, HostOptions, TreeFiles};
+use inarch_vfs::{FileSystem, HostDirectory, HostOptions, Recorder, TreeFiles};
 
 use crate::JobError;
 use crate::confinement::{Access, Confinement, Grants, Sandbox, Work};
 use crate::identity::files_identity;
 use crate::notes::{say, shown};
+use crate::record::{NewRecord, RecordFile};
 use crate::serve::guard::Guard;
 use crate::serve::introduce;
 use crate::serve::signals::stop_on_signals;
@@ -43,6 +44,10 @@ pub struct MountRequest {
     pub changes: Changes,
     /// What becomes of what is written in the mount.
     pub writes: MountWrites,
+    /// Whether locks are taken on the source's files, where programs outside the mount see them.
+    pub locks: bool,
+    /// Where each access is written down, a line of JSON each.
+    pub record: Option<PathBuf>,
     /// Whether the kernel's requests come by io_uring.
     pub rings: Rings,
     /// Whose files are seen in the mount, and whose in the source what is made there becomes.
@@ -79,6 +84,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let point = point.map_err(|error| JobError::path(&request.point, "cannot be a mount point", error))?;
     check_point(&request.source, &point)?;
     check_rings(request.rings)?;
+    check_locks(request)?;
     raise_descriptor_limit();
     let request = &request.effective();
     let Lower { layer, identity, notes } = Lower::open(request)?;
@@ -91,6 +97,11 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
         MountWrites::Through | MountWrites::Refused => (layer, None),
     };
     let layer = with_owners(layer, &request.owners);
+    let record = request.record.as_deref().map(NewRecord::create).transpose()?;
+    let layer = match &record {
+        Some(record) => Arc::new(Recorder::new(layer, record.sink())),
+        None => layer,
+    };
     let confinement = confinement(request, upper.as_ref())?;
     let source = request.source.path();
     // Whoever looks at the mount table is in another directory than we are.
@@ -99,6 +110,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let mut guard = Guard::of_mount(&mount, false)?;
     let session = Session::new(device, layer, session_options(request));
     let confined = request.sandbox.confine_to(shown(&source), &confinement);
+    let record = record.map(NewRecord::start).transpose()?;
     let stop = stop_on_signals()?;
     let at_end = stop.clone();
     let session = thread::spawn(move || {
@@ -111,13 +123,13 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     match guard.unmount()? {
         Unmounted::Clean => {
             let ended = session.join().unwrap_or(Ok(()));
-            ended.map_err(|error| JobError::Other(format!("{}: {error}", shown(&point))))
+            ended.map_err(|error| JobError::Other(format!("{}: {error}", shown(&point))))?;
         }
         Unmounted::InUse => {
             say(format_args!("{} was in use: whoever has files of it open gets errors from now on", shown(&point)));
-            Ok(())
         }
     }
+    record.map_or(Ok(()), RecordFile::finish)
 }
 
 /// Refuses a mount point that the server would meet in its own tree: it would wait for itself.
@@ -139,13 +151,29 @@ fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinem
         let access = if request.writes == MountWrites::Through { Access::Change } else { Access::Read };
         confinement = confinement.granted(path, access)?;
     }
-    if let Some(upper) = upper {
-        confinement = confinement.granted(upper.path(), Access::Change)?;
+    if let Some(path) = upper.and_then(Upper::path) {
+        confinement = confinement.granted(path, Access::Change)?;
     }
     if request.rings != Rings::Never && RingSupport::detect() == RingSupport::On {
         confinement = confinement.uses_rings();
     }
     Ok(confinement)
+}
+
+/// Refuses locks where there is nothing on the host to lock, or no thread that could wait for one.
+fn check_locks(request: &MountRequest) -> Result<(), JobError> {
+    let refuse = |reason: &str| Err(JobError::Other(format!("--locks host {reason}")));
+    match request {
+        MountRequest { locks: false, .. } => Ok(()),
+        MountRequest { source: Source::Directory(_), writes: MountWrites::Through, changes, rings, .. } => {
+            match (changes, rings) {
+                (Changes::None, _) => refuse("locks what is changed, and --changes none says that nothing is"),
+                (_, Rings::Required) => refuse("takes requests that can wait; leave --io-uring on away"),
+                _ => Ok(()),
+            }
+        }
+        _ => refuse("locks the files of a directory that is written to: not an archive or image, not with an overlay"),
+    }
 }
 
 /// Refuses to start without what must be. What is missing is known before anything is mounted.
@@ -181,6 +209,7 @@ impl Lower {
             changes: request.changes,
             read_only: request.writes != MountWrites::Through,
             host_files_from: PASSTHROUGH_FROM,
+            locks: request.locks,
             ..HostOptions::default()
         };
         let fail = |path: &Path, error| JobError::path(path, "cannot open it", error);
@@ -199,10 +228,14 @@ fn session_options(request: &MountRequest) -> SessionOptions {
         cache_symlinks: alone,
         posix_acl: true,
         kill_privileges: true,
+        locks: request.locks,
+        flush: request.locks,
         ..ConnectionOptions::default()
     };
+    // Who waits for a lock keeps no thread, but it would keep a ring.
+    let rings = if request.locks { Rings::Never } else { request.rings };
     // The mount itself may be a layer of an overlayfs.
-    SessionOptions { connection, passthrough_depth: 1, rings: request.rings, ..SessionOptions::default() }
+    SessionOptions { connection, passthrough_depth: 1, rings, ..SessionOptions::default() }
 }
 
 /// What is mounted, and what keeps requests within it.
@@ -211,15 +244,18 @@ fn introduction(request: &MountRequest, point: &Path) -> String {
         MountWrites::Through => "writes change it".to_owned(),
         MountWrites::Refused => "read-only".to_owned(),
         MountWrites::Over(UpperPlace::Kept(path)) => format!("writes are kept in {}", shown(path)),
-        MountWrites::Over(UpperPlace::ThrownAway(_)) => "writes are thrown away at the end".to_owned(),
+        MountWrites::Over(UpperPlace::ThrownAway(_) | UpperPlace::InMemory(_)) => {
+            "writes are thrown away at the end".to_owned()
+        }
     };
     let changes = match request.changes {
         Changes::Guest => "nobody else changes it",
         Changes::Host => "changes made elsewhere are seen within a second",
         Changes::None => "nobody changes it",
     };
+    let locks = if request.locks { "; locks are the host's" } else { "" };
     format!(
-        "mounted {} on {}: {access}; {changes}; one name at a time, no symbolic link followed, no device opened\n",
+        "mounted {} on {}: {access}; {changes}{locks}; one name at a time, no symbolic link followed, no device opened\n",
         request.source,
         shown(point)
     )

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use inarch_vfs::{Changes, Context, FileSystem, HostDirectory, HostOptions, NodeId, Overlay, SetAttributes, SetTime};
+use inarch_vfs::{
+    Changes, Context, FileSystem, HostDirectory, HostOptions, MemoryFiles, NodeId, Overlay, SetAttributes, SetTime,
+};
 use rustix::fs::{
     AtFlags, FlockOperation, Mode, OFlags, StatxFlags, XattrFlags, fgetxattr, flock, fsetxattr, fstatvfs, open, statx,
 };
@@ -70,11 +72,13 @@ pub enum UpperPlace {
     Kept(PathBuf),
     /// They are gone at the end; meanwhile they are in a directory of their own in this one.
     ThrownAway(PathBuf),
+    /// They are gone at the end; meanwhile they are in this process's memory, and take so many bytes at most.
+    InMemory(u64),
 }
 
 /// What must live as long as a layer over another one does.
 pub(crate) struct Upper {
-    path: PathBuf,
+    path: Option<PathBuf>,
     #[expect(dead_code, reason = "it is there to be dropped")]
     hold: Hold,
 }
@@ -85,6 +89,8 @@ enum Hold {
     Kept(#[expect(dead_code, reason = "it is there to be dropped")] OwnedFd),
     /// A directory that goes with this, however the process ends.
     ThrownAway(#[expect(dead_code, reason = "it is there to be dropped")] Guard),
+    /// Nothing.
+    InMemory,
 }
 
 impl Upper {
@@ -94,7 +100,15 @@ impl Upper {
         place: &UpperPlace,
         identity: Option<&LowerIdentity>,
     ) -> Result<(Arc<dyn FileSystem>, Upper), JobError> {
+        let no_errno =
+            |errno: Errno| JobError::Other(format!("cannot keep writes in memory: {}", io::Error::from(errno)));
         let (path, is_new, hold) = match place {
+            UpperPlace::InMemory(bytes) => {
+                let layer = MemoryFiles::new(*bytes);
+                copy_root(&*lower, &layer).map_err(no_errno)?;
+                let overlay = Overlay::new(lower, Arc::new(layer), true).map_err(no_errno)?;
+                return Ok((Arc::new(overlay), Upper { path: None, hold: Hold::InMemory }));
+            }
             UpperPlace::Kept(path) => {
                 let is_new = make_directory(path)?;
                 let identity = identity.ok_or_else(|| cannot_keep(path, Errno::INVAL.into()))?;
@@ -112,12 +126,12 @@ impl Upper {
             copy_root(&*lower, &layer).map_err(fail)?;
         }
         let overlay = Overlay::new(lower, Arc::new(layer), is_root()).map_err(fail)?;
-        Ok((Arc::new(overlay), Upper { path, hold }))
+        Ok((Arc::new(overlay), Upper { path: Some(path), hold }))
     }
 
-    /// The directory that writes are in.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// The directory that writes are in, if they are in one.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 }
 

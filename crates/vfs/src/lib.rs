@@ -11,15 +11,18 @@
 
 mod file_system;
 mod host;
+mod memory;
 mod name;
 mod node;
 mod overlay;
 mod owners;
+mod recorder;
 mod slab;
 mod tree_files;
 
 pub use file_system::{DirectorySink, FileSystem};
 pub use host::{Changes, HostDirectory, HostError, HostOptions, may_open_every_file};
+pub use memory::MemoryFiles;
 pub use name::check_name;
 pub use node::{
     Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId, Opened,
@@ -27,4 +30,5 @@ pub use node::{
 };
 pub use overlay::Overlay;
 pub use owners::MappedOwners;
+pub use recorder::{Access, AccessKind, AccessSink, Recorder};
 pub use tree_files::TreeFiles;

@@ -80,7 +80,6 @@ impl<T> Slab<T> {
     }
 
     /// How many values there are.
-    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }

@@ -1,9 +1,11 @@
 //! What the file system is asked by each request, and what is made of its answer.
 
+use std::cell::Cell;
+
 use inarch_tree::Timestamp;
 use inarch_vfs::{
-    Caching, Context, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, SetAttributes, SetTime, WriteKind,
-    check_name,
+    Caching, Context, FileSystem, HandleId, LockKind, LockOwner, NewNode, NodeId, Opened, SetAttributes, SetTime,
+    WriteKind, check_name,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -67,10 +69,14 @@ fn portable(flags: u32) -> OFlags {
 pub struct Asked<'r, F: ?Sized> {
     pub dispatcher: &'r Dispatcher<F>,
     pub context: &'r Context<'r>,
+    /// The request's number.
+    pub unique: u64,
     pub node: NodeId,
     /// What a write writes.
     pub data: &'r [VolatileSlice<'r>],
     pub out: &'r Reply<'r>,
+    /// Set, and an error given that is not to be told, if the request is to be executed again. Without, it waits here.
+    pub parked: Option<&'r Cell<bool>>,
 }
 
 impl<F: FileSystem + ?Sized> Asked<'_, F> {
@@ -277,6 +283,9 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
         let owner = (release.release_flags & RELEASE_FLOCK_UNLOCK != 0).then_some(LockOwner(release.lock_owner));
         self.dispatcher.release_backing(self.node);
         self.fs().release(self.node, HandleId(release.fh), owner);
+        if owner.is_some() {
+            self.dispatcher.parked.change();
+        }
         0
     }
 
@@ -284,7 +293,9 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
         if !self.dispatcher.options.flush {
             return Err(Errno::NOSYS);
         }
-        self.fs().flush(self.context, self.node, HandleId(flush.fh), Some(LockOwner(flush.lock_owner))).map(|()| 0)
+        self.fs().flush(self.context, self.node, HandleId(flush.fh), Some(LockOwner(flush.lock_owner)))?;
+        self.dispatcher.parked.change();
+        Ok(0)
     }
 
     fn read(&self, read: &ReadIn) -> Result<usize, Errno> {
@@ -344,7 +355,28 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
     fn set_lock(&self, asked: &LkIn, wait: bool) -> Result<usize, Errno> {
         let lock = reply::to_lock(&asked.lk, asked.lk_flags & LK_FLOCK != 0)?;
         let (handle, owner) = (HandleId(asked.fh), LockOwner(asked.owner));
-        self.fs().set_lock(self.context, self.node, handle, owner, &lock, wait).map(|()| 0)
+        let Some(parked) = self.parked.filter(|_| wait) else {
+            self.fs().set_lock(self.context, self.node, handle, owner, &lock, wait)?;
+            if lock.kind != LockKind::Exclusive {
+                self.dispatcher.parked.change();
+            }
+            return Ok(0);
+        };
+        let waiting = &self.dispatcher.parked;
+        match self.fs().set_lock(self.context, self.node, handle, owner, &lock, false) {
+            Err(Errno::AGAIN) => waiting.keep(self.unique)?,
+            done => {
+                waiting.end(self.unique);
+                return done.map(|()| 0);
+            }
+        }
+        // Looked at when an interruption finds it among those that wait.
+        if self.context.is_interrupted() || waiting.is_interrupted(self.unique) {
+            waiting.end(self.unique);
+            return Err(Errno::INTR);
+        }
+        parked.set(true);
+        Err(Errno::AGAIN)
     }
 }
 

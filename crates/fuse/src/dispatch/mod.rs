@@ -11,10 +11,13 @@ mod answer;
 mod backing;
 mod interrupts;
 mod message;
+mod parked;
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use inarch_vfs::{Context, FileSystem, NodeId};
 use rustix::io::Errno;
@@ -23,10 +26,12 @@ use zerocopy::FromBytes;
 
 pub use agreement::{ConnectionOptions, ReadDirPlus};
 pub(crate) use backing::Backings;
+pub(crate) use parked::Pause;
 
 use agreement::{Agreement, Transport};
 use interrupts::Interrupts;
 use message::Reply;
+use parked::Parked;
 
 use crate::wire::request::{Operation, Request, head_length};
 use crate::wire::structs::InHeader;
@@ -53,14 +58,18 @@ pub struct Dispatcher<F: ?Sized> {
     interrupts: Interrupts,
     backings: Option<Backings>,
     rings: AtomicBool,
+    parked: Parked,
+    threads: usize,
 }
 
 impl<F: FileSystem + ?Sized> Dispatcher<F> {
     /// Executes requests by `file_system`, in so many threads.
     pub fn new(file_system: Arc<F>, options: ConnectionOptions, threads: usize) -> Dispatcher<F> {
-        let interrupts = Interrupts::new(threads.max(1));
-        let rings = AtomicBool::new(false);
-        Dispatcher { file_system, options, agreement: Agreement::default(), interrupts, backings: None, rings }
+        let threads = threads.max(1);
+        // One more for who executes again what had to wait.
+        let interrupts = Interrupts::new(threads + 1);
+        let (agreement, rings, parked) = (Agreement::default(), AtomicBool::new(false), Parked::default());
+        Dispatcher { file_system, options, agreement, interrupts, backings: None, rings, parked, threads }
     }
 
     /// The same; the kernel reads and writes the host's files itself where it can.
@@ -96,13 +105,68 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
     /// Executes the request in `message`, puts the answer into `out`, and gives its bytes: 0 if there is none. To be
     /// called by one thread at a time with the same number of a `thread`.
     ///
-    /// A message that makes no sense is answered with an error, if it is long enough to have a number.
+    /// A message that makes no sense is answered with an error, if it is long enough to have a number. A lock that is to be
+    /// waited for keeps the thread until it is there.
     pub fn execute(
         &self,
         thread: usize,
         message: &[VolatileSlice<'_>],
         out: &[VolatileSlice<'_>],
         scratch: &mut Scratch,
+    ) -> usize {
+        self.execute_with(thread, message, out, scratch, None)
+    }
+
+    /// As [`Dispatcher::execute`]; but a request that waits for a lock keeps no thread: nothing is given, and it is to be
+    /// executed again, until it has an answer, when [`Dispatcher::lock_changes`] has changed, and from time to time.
+    pub fn execute_or_park(
+        &self,
+        thread: usize,
+        message: &[VolatileSlice<'_>],
+        out: &[VolatileSlice<'_>],
+        scratch: &mut Scratch,
+    ) -> Option<usize> {
+        let parked = Cell::new(false);
+        let length = self.execute_with(thread, message, out, scratch, Some(&parked));
+        (!parked.get()).then_some(length)
+    }
+
+    /// The thread that executes requests again that had to wait.
+    pub(crate) fn attendant(&self) -> usize {
+        self.threads
+    }
+
+    /// Changes when a lock may have become free.
+    pub fn lock_changes(&self) -> u64 {
+        self.parked.changes()
+    }
+
+    /// Waits until [`Dispatcher::lock_changes`] is no longer `seen`, or for so long.
+    pub fn wait_for_locks(&self, seen: u64, patience: Option<Duration>) {
+        self.parked.wait(seen, patience);
+    }
+
+    /// Has who waits for locks look again.
+    pub(crate) fn locks_changed(&self) {
+        self.parked.change();
+    }
+
+    /// Answers a request that was to wait for a lock, and cannot: `ENOLCK`. Gives the answer's bytes.
+    pub(crate) fn refuse_parked(&self, message: &[VolatileSlice<'_>], out: &[VolatileSlice<'_>]) -> usize {
+        let mut head = Vec::new();
+        if let Some((header, _)) = take_head(message, &mut head) {
+            self.parked.end(header.unique);
+        }
+        self.refuse(message, out, Errno::NOLCK)
+    }
+
+    fn execute_with(
+        &self,
+        thread: usize,
+        message: &[VolatileSlice<'_>],
+        out: &[VolatileSlice<'_>],
+        scratch: &mut Scratch,
+        parked: Option<&Cell<bool>>,
     ) -> usize {
         let Scratch { head, list } = scratch;
         let Some((header, length)) = take_head(message, head) else { return 0 };
@@ -117,8 +181,11 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         let Some(out) = Reply::new(out).filter(|_| !silent) else { return 0 };
         let done = request.and_then(|request| {
             let data = message::window(message, head.len(), usize::MAX);
-            contain(|| self.answer(thread, &request, &data, &out, list)).and_then(|answer| answer)
+            contain(|| self.answer(thread, &request, (&data, &out), list, parked)).and_then(|answer| answer)
         });
+        if parked.is_some_and(Cell::get) {
+            return 0;
+        }
         out.finish(match done {
             Ok(length) => reply::success(header.unique, length),
             Err(errno) => reply::error(header.unique, errno),
@@ -141,6 +208,7 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
     /// The client is gone: it has nothing open any more, and knows no node.
     pub fn disconnect(&self) {
         self.agreement.end();
+        self.parked.clear();
         if let Some(backings) = &self.backings {
             backings.clear();
         }
@@ -159,6 +227,7 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
             }
             Operation::Interrupt(unique) => {
                 self.interrupts.interrupt(*unique);
+                self.parked.interrupt(*unique);
                 contain(|| file_system.interrupted())
             }
             _ => return false,
@@ -170,9 +239,9 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         &self,
         thread: usize,
         request: &Request<'_>,
-        data: &[VolatileSlice<'_>],
-        out: &Reply<'_>,
+        (data, out): (&[VolatileSlice<'_>], &Reply<'_>),
         list: &mut Vec<u8>,
+        parked: Option<&Cell<bool>>,
     ) -> Result<usize, Errno> {
         if let Operation::Init(asked) = &request.operation {
             if self.is_agreed() {
@@ -197,7 +266,8 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
             interrupted: &|| slot.is_interrupted(),
         };
         let node = NodeId(header.nodeid);
-        let asked = answer::Asked { dispatcher: self, context: &context, node, data, out };
+        let asked =
+            answer::Asked { dispatcher: self, context: &context, unique: header.unique, node, data, out, parked };
         asked.answer(&request.operation, list)
     }
 }

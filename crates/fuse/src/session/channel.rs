@@ -29,6 +29,11 @@ impl Channel {
         Ok(Channel { device })
     }
 
+    /// The same descriptor once more, for who answers later.
+    pub fn duplicate(&self) -> io::Result<Channel> {
+        Ok(Channel { device: self.device.try_clone()? })
+    }
+
     /// Waits for the next request; nothing when the connection has ended.
     pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<&'b mut [u8]>> {
         loop {

@@ -10,6 +10,7 @@
 mod channel;
 mod queues;
 mod ring;
+mod waiting;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,7 +27,8 @@ use queues::{Queues, SWITCH, Start};
 
 use crate::dispatch::{Backings, ConnectionOptions, Dispatcher, MAX_DATA, MAX_MESSAGE, Scratch};
 use crate::wire::OLDEST_MINOR_VERSION;
-use crate::wire::structs::OutHeader;
+use crate::wire::structs::{InHeader, LkIn, OutHeader};
+use waiting::Waiting;
 
 /// Why a session ended before it was unmounted.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +95,8 @@ pub struct Session<F: ?Sized> {
     threads: usize,
     rings: Rings,
     queues: Option<Queues>,
+    /// Where the file system keeps locks: those who wait for them.
+    waiting: Option<Waiting>,
 }
 
 impl<F: FileSystem + ?Sized> Session<F> {
@@ -108,7 +112,8 @@ impl<F: FileSystem + ?Sized> Session<F> {
         {
             dispatcher = dispatcher.with_backings(Backings::new(device, options.passthrough_depth));
         }
-        Session { channel: Channel::new(device), dispatcher, threads, rings: options.rings, queues }
+        let waiting = options.connection.locks.then(Waiting::default);
+        Session { channel: Channel::new(device), dispatcher, threads, rings: options.rings, queues, waiting }
     }
 
     /// Serves until the mount is gone.
@@ -117,11 +122,12 @@ impl<F: FileSystem + ?Sized> Session<F> {
     /// The kernel cannot be spoken with, or the device fails. Requests that are not answered then fail when the last
     /// descriptor is closed, which is before this returns.
     pub fn run(self) -> Result<(), SessionError> {
+        let session = &self;
         let start = OnceLock::new();
         thread::scope(|scope| {
             let start = Start(&start);
             let rings = self.prepare_rings(scope, start.0)?;
-            let mut worker = Worker::new(&self.channel, &self.dispatcher, 0);
+            let mut worker = Worker::new(session, &self.channel, 0);
             // Until there is an agreement, threads with descriptors of their own would be refused.
             while !self.dispatcher.is_agreed() {
                 if !worker.serve_one()? {
@@ -134,9 +140,14 @@ impl<F: FileSystem + ?Sized> Session<F> {
             let _ = start.0.set(self.dispatcher.uses_rings());
             let mut others = rings;
             others.extend(self.start_readers(scope));
+            let attendant = self.waiting.as_ref().map(|waiting| scope.spawn(|| waiting.attend(&self.dispatcher)));
             let first = worker.run();
             let others = others.into_iter().map(|thread| thread.join().unwrap_or(Ok(())));
-            Ok(others.fold(first, Result::and)?)
+            let ended = others.fold(first, Result::and);
+            if let (Some(waiting), Some(_)) = (&self.waiting, attendant) {
+                waiting.end(&self.dispatcher);
+            }
+            Ok(ended?)
         })?;
         self.dispatcher.disconnect();
         Ok(())
@@ -166,7 +177,7 @@ impl<F: FileSystem + ?Sized> Session<F> {
     fn start_readers<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> Threads<'scope> {
         let start = |number| {
             let channel = self.channel.try_clone()?;
-            let run = move || Worker::new(&channel, &self.dispatcher, number).run();
+            let run = move || Worker::new(self, &channel, number).run();
             thread::Builder::new().name("fuse".into()).spawn_scoped(scope, run)
         };
         // With fewer descriptors there are fewer threads.
@@ -181,6 +192,7 @@ type Threads<'scope> = Vec<ScopedJoinHandle<'scope, io::Result<()>>>;
 struct Worker<'s, F: ?Sized> {
     channel: &'s Channel,
     dispatcher: &'s Dispatcher<F>,
+    waiting: Option<&'s Waiting>,
     number: usize,
     message: Vec<u8>,
     answer: Vec<u8>,
@@ -188,9 +200,11 @@ struct Worker<'s, F: ?Sized> {
 }
 
 impl<'s, F: FileSystem + ?Sized> Worker<'s, F> {
-    fn new(channel: &'s Channel, dispatcher: &'s Dispatcher<F>, number: usize) -> Worker<'s, F> {
+    fn new(session: &'s Session<F>, channel: &'s Channel, number: usize) -> Worker<'s, F> {
+        let (dispatcher, waiting) = (&session.dispatcher, session.waiting.as_ref());
         let answer = vec![0; MAX_DATA as usize + size_of::<OutHeader>()];
-        Worker { channel, dispatcher, number, message: vec![0; MAX_MESSAGE], answer, scratch: Scratch::default() }
+        let message = vec![0; MAX_MESSAGE];
+        Worker { channel, dispatcher, waiting, number, message, answer, scratch: Scratch::default() }
     }
 
     /// Serves until the connection ends.
@@ -202,9 +216,26 @@ impl<'s, F: FileSystem + ?Sized> Worker<'s, F> {
     /// Serves the next request; false when the connection has ended.
     fn serve_one(&mut self) -> io::Result<bool> {
         let Some(message) = self.channel.receive(&mut self.message)? else { return Ok(false) };
+        // Requests that may have to wait are no longer than this.
+        let start =
+            self.waiting.and_then(|_| message.get(..size_of::<InHeader>() + size_of::<LkIn>()).map(<[u8]>::to_vec));
         let message = [VolatileSlice::from(message)];
         let out = [VolatileSlice::from(&mut self.answer[..])];
-        let length = self.dispatcher.execute(self.number, &message, &out, &mut self.scratch);
+        let length = match (self.waiting, start) {
+            (Some(waiting), Some(start)) => {
+                match self.dispatcher.execute_or_park(self.number, &message, &out, &mut self.scratch) {
+                    Some(length) => length,
+                    None => match waiting.add(start, self.channel) {
+                        Ok(()) => {
+                            self.dispatcher.locks_changed();
+                            0
+                        }
+                        Err(_) => self.dispatcher.refuse_parked(&message, &out),
+                    },
+                }
+            }
+            _ => self.dispatcher.execute(self.number, &message, &out, &mut self.scratch),
+        };
         match self.answer.get(..length) {
             Some(answer) if length > 0 => self.channel.reply(answer)?,
             _ => {}

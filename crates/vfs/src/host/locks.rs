@@ -117,6 +117,19 @@ impl HostDirectory {
     }
 }
 
+impl HostDirectory {
+    /// Ends the lock of flock(2) of what `handle` is of. To close the file is not enough: the kernel may have the same open
+    /// file for reads of another handle.
+    pub(super) fn end_whole_file_lock(&self, node: NodeId, handle: HandleId) {
+        if self.options.locks
+            && let Ok(file) = self.file(node, handle)
+        {
+            // A file that was never locked has nothing to give back.
+            let _ = flock(&file.descriptor, FlockOperation::NonBlockingUnlock);
+        }
+    }
+}
+
 /// Tries until it works, if it is to `wait`, or nobody waits for it any more. The kernel's own waiting could not be
 /// ended for one request.
 fn attempt(context: &Context<'_>, wait: bool, lock: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {

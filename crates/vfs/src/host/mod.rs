@@ -395,7 +395,10 @@ impl FileSystem for HostDirectory {
         self.find_data_or_hole(node, handle, offset, whence)
     }
 
-    fn release(&self, node: NodeId, handle: HandleId, _: Option<LockOwner>) {
+    fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>) {
+        if owner.is_some() {
+            self.end_whole_file_lock(node, handle);
+        }
         self.close_file(node, handle);
     }
 

@@ -1,5 +1,6 @@
 //! Bringing up what is to be changed: first the directories above it, then itself, whole and in one step.
 
+use rustix::fs::copy_file_range;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
@@ -109,6 +110,9 @@ impl Overlay {
         if length == 0 {
             return Ok(());
         }
+        if self.copy_by_host(source, target, length)? {
+            return Ok(());
+        }
         let mut buffer = vec![0; PIECE.min(usize::try_from(length).unwrap_or(PIECE))];
         let mut at = 0;
         while at < length {
@@ -134,6 +138,37 @@ impl Overlay {
         // A hole at the end.
         let set = SetAttributes { size: Some(length), ..SetAttributes::default() };
         self.upper.set_attributes(&ME, target.0, Some(target.1), &set).map(drop)
+    }
+
+    /// Has the host's kernel copy, or share, the content, if it has the files of both layers; false if it cannot. Holes stay
+    /// holes.
+    fn copy_by_host(&self, source: (NodeId, HandleId), target: (NodeId, HandleId), length: u64) -> Result<bool, Errno> {
+        let (Some(from), Some(to)) =
+            (self.lower.host_file(source.0, source.1), self.upper.host_file(target.0, target.1))
+        else {
+            return Ok(false);
+        };
+        let mut at = 0;
+        while at < length {
+            let data = match self.lower.seek(&ME, source.0, source.1, at, libc::SEEK_DATA as u32) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => break,
+                Err(_) => at,
+            };
+            let hole = self.lower.seek(&ME, source.0, source.1, data, libc::SEEK_HOLE as u32).unwrap_or(length);
+            let (mut read_at, mut write_at) = (data, data);
+            let count = usize::try_from(hole.min(length).saturating_sub(data)).unwrap_or(PIECE);
+            match copy_file_range(&*from, Some(&mut read_at), &*to, Some(&mut write_at), count) {
+                // It became shorter meanwhile.
+                Ok(0) => break,
+                Ok(copied) => at = data + copied as u64,
+                Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::BADF) => return Ok(false),
+                Err(errno) => return Err(errno),
+            }
+        }
+        // A hole at the end.
+        let set = SetAttributes { size: Some(length), ..SetAttributes::default() };
+        self.upper.set_attributes(&ME, target.0, Some(target.1), &set).map(|_| true)
     }
 
     /// Gives what was made above the other attributes of what is below; its times last.

@@ -1,0 +1,140 @@
+//! What is done in a mount, written down: a line of JSON for each access.
+//!
+//! A thread of its own writes. Those who are served never wait for it: what it is behind with is kept, up to a bound;
+//! above that, accesses are counted, and the last line tells their number.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use inarch_vfs::{Access, AccessSink};
+use serde::Serialize;
+
+use crate::JobError;
+use crate::kept::Bytes;
+
+/// Lines that wait to be written, at most.
+const MOST: usize = 1 << 16;
+
+/// A line of the file.
+#[derive(Serialize)]
+struct Line<'a> {
+    access: &'a str,
+    path: Bytes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<Bytes>,
+    pid: u32,
+}
+
+/// The last line.
+#[derive(Serialize)]
+struct End {
+    end: bool,
+    lost: u64,
+}
+
+/// The file, and the thread that writes it.
+pub(crate) struct RecordFile {
+    path: PathBuf,
+    lines: SyncSender<Vec<u8>>,
+    lost: Arc<AtomicU64>,
+    writer: JoinHandle<io::Result<()>>,
+}
+
+/// Where accesses are told.
+pub(crate) struct RecordSink {
+    lines: SyncSender<Vec<u8>>,
+    lost: Arc<AtomicU64>,
+}
+
+impl RecordFile {
+    /// Writes to a new file at `path`, or in place of what is in it.
+    pub fn create(path: &Path) -> Result<RecordFile, JobError> {
+        let fail = |error| JobError::path(path, "cannot record there", error);
+        let file = File::create(path).map_err(fail)?;
+        let (lines, to_write) = sync_channel(MOST);
+        let writer = thread::Builder::new().name("record".into());
+        let writer = writer.spawn(move || write_lines(file, &to_write)).map_err(fail)?;
+        Ok(RecordFile { path: path.to_owned(), lines, lost: Arc::default(), writer })
+    }
+
+    /// What takes accesses.
+    pub fn sink(&self) -> RecordSink {
+        RecordSink { lines: self.lines.clone(), lost: Arc::clone(&self.lost) }
+    }
+
+    /// Writes what is still to be written; when all sinks are gone.
+    pub fn finish(self) -> Result<(), JobError> {
+        let RecordFile { path, lines, lost, writer } = self;
+        let end = line(&End { end: true, lost: lost.load(Ordering::Relaxed) });
+        // If nobody takes it, the writer says why.
+        let _ = lines.send(end);
+        drop(lines);
+        let written = writer.join().unwrap_or_else(|_| Err(io::Error::other("the writer failed")));
+        written.map_err(|error| JobError::path(&path, "the record is not complete", error))
+    }
+}
+
+fn write_lines(file: File, lines: &Receiver<Vec<u8>>) -> io::Result<()> {
+    let mut file = BufWriter::with_capacity(1 << 16, file);
+    loop {
+        let line = match lines.try_recv() {
+            Ok(line) => line,
+            // Whoever reads along sees all that there is by now.
+            Err(_) => {
+                file.flush()?;
+                match lines.recv() {
+                    Ok(line) => line,
+                    Err(_) => return Ok(()),
+                }
+            }
+        };
+        file.write_all(&line)?;
+    }
+}
+
+fn line(content: &impl Serialize) -> Vec<u8> {
+    // Structures of strings and numbers always have a text.
+    let mut line = serde_json::to_vec(content).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+impl AccessSink for RecordSink {
+    fn record(&self, access: &Access<'_>) {
+        let (path, to) = (Bytes::new(access.path), access.to.map(Bytes::new));
+        let line = line(&Line { access: access.kind.name(), path, to, pid: access.pid });
+        if self.lines.try_send(line).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use inarch_vfs::AccessKind;
+
+    use super::*;
+
+    #[test]
+    fn every_access_is_a_line_and_the_last_one_says_what_is_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("record");
+        let file = RecordFile::create(&path).unwrap();
+        let sink = file.sink();
+        sink.record(&Access { kind: AccessKind::Absent, path: b"a/\"b\"", to: None, pid: 7 });
+        sink.record(&Access { kind: AccessKind::Rename, path: b"\xff", to: Some(b"x\n"), pid: 0 });
+        drop(sink);
+        file.finish().unwrap();
+        let expected = "{\"access\":\"absent\",\"path\":\"a/\\\"b\\\"\",\"pid\":7}\n\
+                        {\"access\":\"rename\",\"path\":[255],\"to\":\"x\\n\",\"pid\":0}\n\
+                        {\"end\":true,\"lost\":0}\n";
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+        let error = RecordFile::create(Path::new("/proc/nothing/here")).err().unwrap();
+        assert!(error.to_string().contains("cannot record there"));
+    }
+}
