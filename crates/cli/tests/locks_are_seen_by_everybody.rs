@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use support::mounted::Server;
 use support::{assert_one_line, host, inarch, scratch, within};
 
-/// Takes a lock, says so by making the file SIGN, and keeps it until it is killed:
+/// Makes the file SIGN.ready, takes a lock, says so by making the file SIGN, and keeps it until it is killed:
 /// `PATH KIND START LENGTH WAIT SIGN`.
 const HOLD: &str = r"
 import fcntl, os, signal, sys, time
@@ -19,6 +19,7 @@ path, kind, start, length, wait, sign = sys.argv[1:]
 file = open(path, 'rb+')
 flags = fcntl.LOCK_EX | (0 if wait == 'wait' else fcntl.LOCK_NB)
 signal.signal(signal.SIGUSR1, lambda *a: (open(sign + '.interrupted', 'w'), os._exit(9)))
+open(sign + '.ready', 'w').close()
 try:
     if kind == 'flock':
         fcntl.flock(file, flags)
@@ -121,6 +122,9 @@ fn waiting(dir: &Path) {
     assert!(within(LONG, || dir.join("held").exists()));
     let wait = |number: usize| Holder::start(dir, "point/file", range, "wait", &format!("waiter{number}"));
     let waiters: Vec<Holder> = (0..40).map(wait).collect();
+    let is_ready = |number: usize| dir.join(format!("waiter{number}.ready")).exists();
+    assert!(within(LONG, || (0..40).all(is_ready)));
+    // The request itself cannot be seen.
     std::thread::sleep(Duration::from_millis(500));
     let before = Instant::now();
     for number in 0..20 {

@@ -20,9 +20,12 @@ use crate::kept::Bytes;
 /// Lines that wait to be written, at most.
 const MOST: usize = 1 << 16;
 
-/// A line of the file.
+/// A line to be written; none after the last one.
+type Line = Option<Vec<u8>>;
+
+/// What a line says.
 #[derive(Serialize)]
-struct Line<'a> {
+struct Said<'a> {
     access: &'a str,
     path: Bytes,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,14 +43,14 @@ struct End {
 /// The file, and the thread that writes it.
 pub(crate) struct RecordFile {
     path: PathBuf,
-    lines: SyncSender<Vec<u8>>,
+    lines: SyncSender<Line>,
     lost: Arc<AtomicU64>,
     writer: JoinHandle<io::Result<()>>,
 }
 
 /// Where accesses are told.
 pub(crate) struct RecordSink {
-    lines: SyncSender<Vec<u8>>,
+    lines: SyncSender<Line>,
     lost: Arc<AtomicU64>,
 }
 
@@ -67,19 +70,18 @@ impl RecordFile {
         RecordSink { lines: self.lines.clone(), lost: Arc::clone(&self.lost) }
     }
 
-    /// Writes what is still to be written; when all sinks are gone.
+    /// Writes what is still to be written, and the last line. What is done from now on is lost.
     pub fn finish(self) -> Result<(), JobError> {
         let RecordFile { path, lines, lost, writer } = self;
         let end = line(&End { end: true, lost: lost.load(Ordering::Relaxed) });
         // If nobody takes it, the writer says why.
-        let _ = lines.send(end);
-        drop(lines);
+        let _ = lines.send(Some(end)).and_then(|()| lines.send(None));
         let written = writer.join().unwrap_or_else(|_| Err(io::Error::other("the writer failed")));
         written.map_err(|error| JobError::path(&path, "the record is not complete", error))
     }
 }
 
-fn write_lines(file: File, lines: &Receiver<Vec<u8>>) -> io::Result<()> {
+fn write_lines(file: File, lines: &Receiver<Line>) -> io::Result<()> {
     let mut file = BufWriter::with_capacity(1 << 16, file);
     loop {
         let line = match lines.try_recv() {
@@ -87,13 +89,13 @@ fn write_lines(file: File, lines: &Receiver<Vec<u8>>) -> io::Result<()> {
             // Whoever reads along sees all that there is by now.
             Err(_) => {
                 file.flush()?;
-                match lines.recv() {
-                    Ok(line) => line,
-                    Err(_) => return Ok(()),
-                }
+                lines.recv().unwrap_or(None)
             }
         };
-        file.write_all(&line)?;
+        match line {
+            Some(line) => file.write_all(&line)?,
+            None => return file.flush(),
+        }
     }
 }
 
@@ -107,8 +109,8 @@ fn line(content: &impl Serialize) -> Vec<u8> {
 impl AccessSink for RecordSink {
     fn record(&self, access: &Access<'_>) {
         let (path, to) = (Bytes::new(access.path), access.to.map(Bytes::new));
-        let line = line(&Line { access: access.kind.name(), path, to, pid: access.pid });
-        if self.lines.try_send(line).is_err() {
+        let line = line(&Said { access: access.kind.name(), path, to, pid: access.pid });
+        if self.lines.try_send(Some(line)).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }

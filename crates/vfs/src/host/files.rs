@@ -12,6 +12,7 @@ use vm_memory::VolatileSlice;
 use super::attributes::{found, stat};
 use super::caller::make_as;
 use super::directories::Stream;
+use super::locks::Holder;
 use super::system_calls;
 use super::{HostDirectory, read, write};
 use crate::slab::Slab;
@@ -378,7 +379,7 @@ impl HostDirectory {
         }
         self.file(node, handle)?;
         if let Some(owner) = owner {
-            self.locks.end(node, owner);
+            self.locks.end(node, Holder::Owner(owner));
         }
         Ok(())
     }

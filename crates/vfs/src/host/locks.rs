@@ -2,7 +2,8 @@
 //!
 //! A lock of fcntl(2) is its owner's, whichever of the file's descriptors it was taken by, and one of a host's open file
 //! is that file's. So each owner that locks a node has an open file of it for its locks alone. A lock of flock(2) is the
-//! opened file's, here as there.
+//! opened file's, here as there; but it too is taken on a file of its own, for the kernel that reads and writes an opened
+//! file by itself keeps it open longer than its client does.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,22 +20,31 @@ use crate::{Context, HandleId, Lock, LockKind, LockOwner, NodeId};
 /// Longest time between two attempts at a lock that somebody else has.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The open files of owners.
+/// Whose locks an open file carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Holder {
+    /// A process's, of fcntl(2).
+    Owner(LockOwner),
+    /// An opened file's, of flock(2).
+    Handle(HandleId),
+}
+
+/// The open files of those who have locks.
 #[derive(Debug)]
 pub(super) struct Locks {
-    files: Mutex<HashMap<(NodeId, LockOwner), Arc<OwnedFd>>>,
+    files: Mutex<HashMap<(NodeId, Holder), Arc<OwnedFd>>>,
     limit: usize,
 }
 
 impl Locks {
-    /// Of at most so many owners.
+    /// Of at most so many of them.
     pub fn new(limit: usize) -> Locks {
         Locks { files: Mutex::default(), limit: limit.max(1) }
     }
 
-    /// Ends all of an owner's locks on a node.
-    pub fn end(&self, node: NodeId, owner: LockOwner) {
-        let file = hold(&self.files).remove(&(node, owner));
+    /// Ends all of somebody's locks on a node.
+    pub fn end(&self, node: NodeId, holder: Holder) {
+        let file = hold(&self.files).remove(&(node, holder));
         drop(file);
     }
 
@@ -44,34 +54,34 @@ impl Locks {
         drop(files);
     }
 
-    fn get(&self, node: NodeId, owner: LockOwner) -> Option<Arc<OwnedFd>> {
-        hold(&self.files).get(&(node, owner)).cloned()
+    fn get(&self, node: NodeId, holder: Holder) -> Option<Arc<OwnedFd>> {
+        hold(&self.files).get(&(node, holder)).cloned()
     }
 
-    fn insert(&self, node: NodeId, owner: LockOwner, file: OwnedFd) -> Result<Arc<OwnedFd>, Errno> {
+    fn insert(&self, node: NodeId, holder: Holder, file: OwnedFd) -> Result<Arc<OwnedFd>, Errno> {
         let mut files = hold(&self.files);
         if files.len() >= self.limit {
             return Err(Errno::NOLCK);
         }
-        Ok(files.entry((node, owner)).or_insert_with(|| Arc::new(file)).clone())
+        Ok(files.entry((node, holder)).or_insert_with(|| Arc::new(file)).clone())
     }
 }
 
 impl HostDirectory {
-    /// The open file that carries an owner's locks on what `handle` is of.
-    fn lock_file(&self, node: NodeId, handle: HandleId, owner: LockOwner) -> Result<Arc<OwnedFd>, Errno> {
+    /// The open file that carries somebody's locks on what `handle` is of.
+    fn lock_file(&self, node: NodeId, handle: HandleId, holder: Holder) -> Result<Arc<OwnedFd>, Errno> {
         if !self.options.locks {
             return Err(Errno::NOSYS);
         }
         let file = self.file(node, handle)?;
         self.require_regular(node)?;
-        if let Some(file) = self.locks.get(node, owner) {
+        if let Some(file) = self.locks.get(node, holder) {
             return Ok(file);
         }
         // Both ways, if that is possible, for another handle of the owner may be for another way.
         let open = |flags| self.open_again(file.descriptor.as_fd(), flags | OFlags::NONBLOCK);
         let own = open(OFlags::RDWR).or_else(|_| open(if file.writable { OFlags::WRONLY } else { OFlags::RDONLY }))?;
-        self.locks.insert(node, owner, own)
+        self.locks.insert(node, holder, own)
     }
 
     pub(super) fn conflicting_lock(
@@ -81,7 +91,7 @@ impl HostDirectory {
         owner: LockOwner,
         lock: &Lock,
     ) -> Result<Option<Lock>, Errno> {
-        let file = self.lock_file(node, handle, owner)?;
+        let file = self.lock_file(node, handle, Holder::Owner(owner))?;
         let mut raw = to_raw(lock)?;
         system_calls::lock(file.as_fd(), libc::F_OFD_GETLK, &mut raw)?;
         Ok(from_raw(&raw))
@@ -96,37 +106,21 @@ impl HostDirectory {
         lock: &Lock,
         wait: bool,
     ) -> Result<(), Errno> {
+        let holder = if lock.whole_file { Holder::Handle(handle) } else { Holder::Owner(owner) };
+        if lock.kind == LockKind::None && self.locks.get(node, holder).is_none() {
+            return if self.options.locks { Ok(()) } else { Err(Errno::NOSYS) };
+        }
+        let file = self.lock_file(node, handle, holder)?;
         if lock.whole_file {
-            if !self.options.locks {
-                return Err(Errno::NOSYS);
-            }
-            let file = self.file(node, handle)?;
             let operation = match lock.kind {
                 LockKind::Shared => FlockOperation::NonBlockingLockShared,
                 LockKind::Exclusive => FlockOperation::NonBlockingLockExclusive,
                 LockKind::None => FlockOperation::NonBlockingUnlock,
             };
-            return attempt(context, wait, || flock(&file.descriptor, operation));
+            return attempt(context, wait, || flock(&file, operation));
         }
-        if lock.kind == LockKind::None && self.locks.get(node, owner).is_none() {
-            return if self.options.locks { Ok(()) } else { Err(Errno::NOSYS) };
-        }
-        let file = self.lock_file(node, handle, owner)?;
         let raw = to_raw(lock)?;
         attempt(context, wait, || system_calls::lock(file.as_fd(), libc::F_OFD_SETLK, &mut raw.clone()))
-    }
-}
-
-impl HostDirectory {
-    /// Ends the lock of flock(2) of what `handle` is of. To close the file is not enough: the kernel may have the same open
-    /// file for reads of another handle.
-    pub(super) fn end_whole_file_lock(&self, node: NodeId, handle: HandleId) {
-        if self.options.locks
-            && let Ok(file) = self.file(node, handle)
-        {
-            // A file that was never locked has nothing to give back.
-            let _ = flock(&file.descriptor, FlockOperation::NonBlockingUnlock);
-        }
     }
 }
 

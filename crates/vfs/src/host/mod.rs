@@ -395,9 +395,9 @@ impl FileSystem for HostDirectory {
         self.find_data_or_hole(node, handle, offset, whence)
     }
 
-    fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>) {
-        if owner.is_some() {
-            self.end_whole_file_lock(node, handle);
+    fn release(&self, node: NodeId, handle: HandleId, _: Option<LockOwner>) {
+        if self.options.locks {
+            self.locks.end(node, locks::Holder::Handle(handle));
         }
         self.close_file(node, handle);
     }
