@@ -40,6 +40,14 @@ struct End {
     lost: u64,
 }
 
+/// A file that nobody writes yet: a server starts its threads when it is confined.
+pub(crate) struct NewRecord {
+    path: PathBuf,
+    file: File,
+    sink: RecordSink,
+    to_write: Receiver<Line>,
+}
+
 /// The file, and the thread that writes it.
 pub(crate) struct RecordFile {
     path: PathBuf,
@@ -49,27 +57,35 @@ pub(crate) struct RecordFile {
 }
 
 /// Where accesses are told.
+#[derive(Clone)]
 pub(crate) struct RecordSink {
     lines: SyncSender<Line>,
     lost: Arc<AtomicU64>,
 }
 
-impl RecordFile {
-    /// Writes to a new file at `path`, or in place of what is in it.
-    pub fn create(path: &Path) -> Result<RecordFile, JobError> {
-        let fail = |error| JobError::path(path, "cannot record there", error);
-        let file = File::create(path).map_err(fail)?;
+impl NewRecord {
+    /// A new file at `path`, or in place of what is in it.
+    pub fn create(path: &Path) -> Result<NewRecord, JobError> {
+        let file = File::create(path).map_err(|error| JobError::path(path, "cannot record there", error))?;
         let (lines, to_write) = sync_channel(MOST);
-        let writer = thread::Builder::new().name("record".into());
-        let writer = writer.spawn(move || write_lines(file, &to_write)).map_err(fail)?;
-        Ok(RecordFile { path: path.to_owned(), lines, lost: Arc::default(), writer })
+        Ok(NewRecord { path: path.to_owned(), file, sink: RecordSink { lines, lost: Arc::default() }, to_write })
     }
 
     /// What takes accesses.
     pub fn sink(&self) -> RecordSink {
-        RecordSink { lines: self.lines.clone(), lost: Arc::clone(&self.lost) }
+        self.sink.clone()
     }
 
+    /// Starts to write.
+    pub fn start(self) -> Result<RecordFile, JobError> {
+        let NewRecord { path, file, sink: RecordSink { lines, lost }, to_write } = self;
+        let writer = thread::Builder::new().name("record".into()).spawn(move || write_lines(file, &to_write));
+        let writer = writer.map_err(|error| JobError::path(&path, "cannot record there", error))?;
+        Ok(RecordFile { path, lines, lost, writer })
+    }
+}
+
+impl RecordFile {
     /// Writes what is still to be written, and the last line. What is done from now on is lost.
     pub fn finish(self) -> Result<(), JobError> {
         let RecordFile { path, lines, lost, writer } = self;
@@ -126,17 +142,16 @@ mod tests {
     fn every_access_is_a_line_and_the_last_one_says_what_is_lost() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("record");
-        let file = RecordFile::create(&path).unwrap();
+        let file = NewRecord::create(&path).unwrap();
         let sink = file.sink();
         sink.record(&Access { kind: AccessKind::Absent, path: b"a/\"b\"", to: None, pid: 7 });
         sink.record(&Access { kind: AccessKind::Rename, path: b"\xff", to: Some(b"x\n"), pid: 0 });
-        drop(sink);
-        file.finish().unwrap();
+        file.start().unwrap().finish().unwrap();
         let expected = "{\"access\":\"absent\",\"path\":\"a/\\\"b\\\"\",\"pid\":7}\n\
                         {\"access\":\"rename\",\"path\":[255],\"to\":\"x\\n\",\"pid\":0}\n\
                         {\"end\":true,\"lost\":0}\n";
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
-        let error = RecordFile::create(Path::new("/proc/nothing/here")).err().unwrap();
+        let error = NewRecord::create(Path::new("/proc/nothing/here")).err().unwrap();
         assert!(error.to_string().contains("cannot record there"));
     }
 }
