@@ -307,6 +307,23 @@ fn kept_writes_are_shown_over_their_own_tree_only() {
 }
 
 #[test]
+fn a_server_that_does_not_answer_holds_up_no_scan_above_its_mount() {
+    let dir = scratch();
+    tree(dir.path());
+    let mut server = Server::start(dir.path(), "tree", &[]);
+    let signal = |name: &str| host("kill", &[name, &server.child.id().to_string()], dir.path());
+    signal("-STOP");
+    // Until the kernel would ask again.
+    std::thread::sleep(Duration::from_millis(1500));
+    let plan = Command::new("timeout").args(["20", INARCH, "plan", "--json", "."]).current_dir(dir.path()).output();
+    signal("-CONT");
+    let plan = plan.unwrap();
+    let text = String::from_utf8_lossy(&plan.stdout);
+    assert!(plan.status.success() && text.contains("point"), "{} {text}", plan.status);
+    assert_eq!(server.end("-TERM"), Some(0));
+}
+
+#[test]
 fn a_point_that_cannot_be_is_told_in_one_line() {
     let dir = scratch();
     tree(dir.path());

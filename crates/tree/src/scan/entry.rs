@@ -13,6 +13,7 @@ use super::chunk::HardLink;
 use super::holes::data_ranges;
 use super::report::Reason;
 use super::walk::{Task, Worker};
+use super::xattr::Found;
 use crate::inode::Inode;
 use crate::select::IgnoreLevel;
 use crate::{Attributes, FileType, Timestamp, XattrSetId};
@@ -56,8 +57,7 @@ impl<'a> Worker<'_, 'a> {
         name: &CStr,
         ignore: Option<&Arc<IgnoreLevel>>,
     ) -> Result<bool, ScanError> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let stat = match rustix::fs::statx(dir, name, flags, WANTED) {
+        let stat = match rustix::fs::statx(dir, name, self.walk.stat_flags, WANTED) {
             Ok(stat) => stat,
             // It went away since its name was read.
             Err(Errno::NOENT) => return Ok(false),
@@ -75,7 +75,11 @@ impl<'a> Worker<'_, 'a> {
             self.findings.report.filtered += 1;
             return Ok(false);
         }
-        let found = self.xattrs.read(dir, name, device(&stat));
+        // A file system that is stayed out of is not asked for anything: its server may not answer.
+        let found = match self.is_mount(&stat) && !options.cross {
+            true => Found::nothing(),
+            false => self.xattrs.read(dir, name, device(&stat)),
+        };
         let mut inode = self.inode(&stat, file_type, found.set);
         match self.detail(task, dir, name, &stat, file_type, found.acl) {
             Ok(detail) => inode.detail = detail,
@@ -146,6 +150,16 @@ impl<'a> Worker<'_, 'a> {
         })
     }
 
+    /// Whether something is mounted there.
+    fn is_mount(&self, stat: &Statx) -> bool {
+        // The mount decides, not the device: a subvolume of btrfs has a device of its own and is no mount, and a
+        // bind mount has the same device and is one.
+        // Before Linux 5.8 there is only the device to go by.
+        let known = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+        let has = stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+        if known { has } else { device(stat) != self.walk.root_device }
+    }
+
     /// Why a directory is not to be descended, if so.
     fn reason_to_stay_out(&self, task: &Task<'a>, stat: &Statx, name: &CStr) -> Option<Reason> {
         let options = self.walk.options;
@@ -153,12 +167,7 @@ impl<'a> Worker<'_, 'a> {
         if has(StatxAttributes::AUTOMOUNT) {
             return Some(Reason::Automount);
         }
-        // The mount decides, not the device: a subvolume of btrfs has a device of its own and is no mount, and a
-        // bind mount has the same device and is one.
-        // Before Linux 5.8 there is only the device to go by.
-        let known = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
-        let mounted = if known { has(StatxAttributes::MOUNT_ROOT) } else { device(stat) != self.walk.root_device };
-        if mounted && !options.cross {
+        if self.is_mount(stat) && !options.cross {
             return Some(Reason::MountPoint);
         }
         if !options.leave_out.is_empty() {

@@ -22,7 +22,7 @@ mod walk;
 mod xattr;
 
 use std::num::NonZero;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -146,6 +146,7 @@ pub fn scan(root: &Path, options: &ScanOptions) -> Result<Scan, ScanError> {
         options,
         root: root_fd.as_fd(),
         root_device: entry::device(&root_stat),
+        stat_flags: stat_flags(root_fd.as_fd(), options.cross),
         caller: Caller::current(),
         method: if options.xattrs { Method::choose(root_fd.as_fd()) } else { Method::None },
         queue: Queue::new(threads, first),
@@ -160,6 +161,28 @@ pub fn scan(root: &Path, options: &ScanOptions) -> Result<Scan, ScanError> {
     let tree = assemble::assemble(&mut findings, serials)?;
     let report = ReportPart::merge(findings.into_iter().map(|f| f.report));
     Ok(Scan { tree, root: root_fd, report, walk_time, assembly_time: begin.elapsed() - walk_time })
+}
+
+/// How attributes are asked for. Within one file system of this machine's own disks nobody else needs to be asked: then a
+/// server that does not answer, of a file system that is mounted somewhere below, does not hold up the scan.
+fn stat_flags(root: BorrowedFd<'_>, cross: bool) -> AtFlags {
+    /// Whose files are known elsewhere: NFS, FUSE, SMB, CIFS, 9P, Ceph, AFS, Coda, GFS2, OCFS2, Lustre (linux/magic.h).
+    const REMOTE: [u32; 11] = [
+        0x6969,
+        0x6573_5546,
+        0xfe53_4d42,
+        0xff53_4d42,
+        0x0102_1997,
+        0x00c3_6400,
+        0x5346_414f,
+        0x7375_7245,
+        0x0116_1970,
+        0x7461_636f,
+        0x0bd0_0bd0,
+    ];
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let is_local = rustix::fs::fstatfs(root).is_ok_and(|fs| !REMOTE.contains(&(fs.f_type as u32)));
+    if is_local && !cross { flags | AtFlags::STATX_DONT_SYNC } else { flags }
 }
 
 fn run(walk: &Walk<'_>, threads: usize) -> Result<Vec<Findings>, ScanError> {

@@ -27,6 +27,8 @@ pub(super) struct Walk<'a> {
     /// The scanned directory.
     pub(super) root: BorrowedFd<'a>,
     pub(super) root_device: u64,
+    /// How attributes are asked for.
+    pub(super) stat_flags: AtFlags,
     pub(super) caller: Caller,
     pub(super) method: Method,
     pub(super) queue: Queue<Task<'a>>,

@@ -67,6 +67,13 @@ pub(super) struct Found {
     pub(super) acl: Acl,
 }
 
+impl Found {
+    /// What is said of a file that was not asked.
+    pub(super) fn nothing() -> Found {
+        Found { set: 0, acl: Acl::Possible }
+    }
+}
+
 impl Reader {
     /// A reader for the calling thread, which gets a working directory of its own if `method` needs one.
     pub(super) fn new(method: Method, owner: OwnerMap) -> Reader {
@@ -102,7 +109,7 @@ impl Reader {
     /// The attributes of `name` in `dir`, which is on `device`. What cannot be read is left out.
     pub(super) fn read(&mut self, dir: BorrowedFd<'_>, name: &CStr, device: u64) -> Found {
         if self.method == Method::None {
-            return Found { set: 0, acl: Acl::Possible };
+            return Found::nothing();
         }
         if self.without.contains(&device) {
             return Found { set: 0, acl: Acl::Absent };
@@ -114,7 +121,7 @@ impl Reader {
                 self.without.push(device);
                 Found { set: 0, acl: Acl::Absent }
             }
-            Err(_) => Found { set: 0, acl: Acl::Possible },
+            Err(_) => Found::nothing(),
         }
     }
 
