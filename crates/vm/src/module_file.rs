@@ -38,12 +38,13 @@ const DROPPED: [&[u8]; 4] = [b".static_call_sites", b".return_sites", b".retpoli
 pub fn quick_to_load(mut module: Vec<u8>) -> Vec<u8> {
     module.truncate(without_signature(&module).len());
     for list in DROPPED {
-        if let Some(flags) = section_flags(&module, list)
-            && let Some(bytes) = module.get_mut(flags..flags + 8)
+        if let Some(header) = section_header(&module, list)
+            && let Some(header) = module.get_mut(header..header + SECTION_SIZE)
         {
-            // A section without SHF_ALLOC is not loaded, not relocated and not found (`find_sec` in
-            // kernel/module/main.c).
-            bytes.fill(0);
+            // A section without SHF_ALLOC is neither loaded nor relocated. Most of the kernel does not find it then (`find_sec`
+            // in kernel/module/main.c), but arch/x86/kernel/module.c goes by the name alone, so that goes too.
+            header[SECTION_NAME..][..4].fill(0);
+            header[SECTION_FLAGS..][..8].fill(0);
         }
     }
     module
@@ -56,11 +57,12 @@ const SECTION_COUNT: usize = 0x3c;
 const NAMES_INDEX: usize = 0x3e;
 /// Bytes of an entry of the section table, and where its name, flags and content's offset are (`Elf64_Shdr`).
 const SECTION_SIZE: usize = 64;
+const SECTION_NAME: usize = 0;
 const SECTION_FLAGS: usize = 8;
 const SECTION_OFFSET: usize = 24;
 
-/// Where in an ELF file the flags (8 bytes) of the section called `name` are.
-fn section_flags(file: &[u8], name: &[u8]) -> Option<usize> {
+/// Where in an ELF file the entry of the section table for the section called `name` is.
+fn section_header(file: &[u8], name: &[u8]) -> Option<usize> {
     if !is_x86_64(file) {
         return None;
     }
@@ -70,10 +72,9 @@ fn section_flags(file: &[u8], name: &[u8]) -> Option<usize> {
     let names = file.get(usize::try_from(names).ok()?..)?;
     (0..le16(file, SECTION_COUNT)?).find_map(|index| {
         let header = header(index)?;
-        let at = usize::try_from(le32(file, header)?).ok()?;
+        let at = usize::try_from(le32(file, header.checked_add(SECTION_NAME)?)?).ok()?;
         let found = names.get(at..)?.strip_prefix(name)?.first() == Some(&0);
-        let flags = header.checked_add(SECTION_FLAGS)?;
-        (found && le64(file, flags).is_some()).then_some(flags)
+        (found && file.len() - header >= SECTION_SIZE).then_some(header)
     })
 }
 
@@ -113,19 +114,26 @@ mod tests {
         file
     }
 
+    fn changed(before: &[u8], after: &[u8]) -> Vec<usize> {
+        (0..before.len()).filter(|at| before[*at] != after[*at]).collect()
+    }
+
+    /// Where something other than 0 is in the name and the flags of these sections.
+    fn dropped(sections: &[usize]) -> Vec<usize> {
+        sections.iter().flat_map(|at| [SECTION_NAME, SECTION_FLAGS].map(|field| SECTION_SIZE * at + field)).collect()
+    }
+
     #[test]
     fn only_the_lists_of_places_to_patch_are_no_longer_loaded() {
         let file = elf(&[".text", ".static_call_sites_x", ".rela.static_call_sites", ".static_call_sites", ".data"]);
         let quick = quick_to_load(file.clone());
-        let changed: Vec<usize> = (0..file.len()).filter(|at| file[*at] != quick[*at]).collect();
-        assert_eq!(changed, [SECTION_SIZE * 4 + SECTION_FLAGS]);
-        assert_eq!(quick[changed[0]], 0);
+        assert_eq!(changed(&file, &quick), dropped(&[4]));
+        assert!(changed(&file, &quick).iter().all(|at| quick[*at] == 0));
         let other = elf(&[".text", ".data"]);
         assert_eq!(quick_to_load(other.clone()), other);
         let file = elf(&["__mcount_loc", ".text", ".return_sites", ".retpoline_sites", ".orc_unwind"]);
         let quick = quick_to_load(file.clone());
-        let changed: Vec<usize> = (0..file.len()).filter(|at| file[*at] != quick[*at]).collect();
-        assert_eq!(changed, [1, 3, 4].map(|section| SECTION_SIZE * section + SECTION_FLAGS));
+        assert_eq!(changed(&file, &quick), dropped(&[1, 3, 4]));
     }
 
     #[test]
