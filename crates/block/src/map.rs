@@ -122,6 +122,12 @@ impl BlockMap {
         self.blocks
     }
 
+    /// Number of its blocks that metadata or a file is in; the others read as zeros.
+    pub fn used_blocks(&self) -> u64 {
+        let metadata: u64 = self.metadata.iter().map(|range| range.end - range.start).sum();
+        metadata + self.files.iter().map(|extent| u64::from(extent.blocks)).sum::<u64>()
+    }
+
     /// The ranges of blocks that are metadata, ascending.
     pub fn metadata(&self) -> &[Range<u64>] {
         &self.metadata

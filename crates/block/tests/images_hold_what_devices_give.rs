@@ -237,12 +237,15 @@ fn a_large_image_is_the_same_past_the_page_cache() {
     }
     let length = at + 10_000;
     let source = Source { map: None, content: &*content };
-    let image = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
-    image.as_file().set_len(length).unwrap();
-    write_parts(parts.iter().cloned(), length, source, &FileSink::new(image.as_file()), &(), 0).unwrap();
     let mut piped = Vec::new();
-    stream_parts(parts.into_iter(), length, source, &mut piped, &()).unwrap();
-    assert!(fs::read(image.path()).unwrap() == piped);
+    stream_parts(parts.iter().cloned(), length, source, &mut piped, &()).unwrap();
+    for filled in [false, true] {
+        let image = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+        image.as_file().set_len(length).unwrap();
+        let sink = FileSink::new(image.as_file()).filled(filled);
+        write_parts(parts.iter().cloned(), length, source, &sink, &(), 0).unwrap();
+        assert!(fs::read(image.path()).unwrap() == piped, "filled: {filled}");
+    }
 }
 
 #[test]

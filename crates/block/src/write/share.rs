@@ -22,7 +22,7 @@ const REFUSALS: u32 = 16;
 ///
 /// An empty range is no work, and is refused all the same where sharing is not known; see `do_clone_file_range` of the
 /// kernel's fs/remap_range.c.
-fn can_share(file: BorrowedFd<'_>) -> bool {
+pub(super) fn can_share(file: BorrowedFd<'_>) -> bool {
     match clone_range(file, 0, file, 0, 0) {
         Ok(()) | Err(Errno::INVAL) => true,
         Err(_) => false,

@@ -37,6 +37,15 @@ impl Job<'_> {
         }
     }
 
+    /// Whether at most a sixteenth of the image, whose length is known, is holes.
+    fn fills_its_length(&self) -> bool {
+        match self.layout {
+            Layout::Blocks(map) => map.used_blocks() >= map.blocks() / 16 * 15,
+            Layout::Stream(_) => true,
+            Layout::Packed(_) => false,
+        }
+    }
+
     /// Writes the image.
     pub(super) fn write(&self, output: &Output) -> Result<Done, WriteError> {
         match output {
@@ -44,7 +53,8 @@ impl Job<'_> {
                 if let Some(length) = self.length() {
                     set_length(&new.file, length)?;
                 }
-                let done = self.write_to(&FileSink::new(&new.file), self.progress)?;
+                let sink = FileSink::new(&new.file).filled(self.fills_its_length());
+                let done = self.write_to(&sink, self.progress)?;
                 set_length(&new.file, done.length)?;
                 Ok(done)
             }
