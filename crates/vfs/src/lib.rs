@@ -11,6 +11,8 @@
 
 mod file_system;
 mod host;
+#[cfg(test)]
+mod listing;
 mod memory;
 mod name;
 mod node;

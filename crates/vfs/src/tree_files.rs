@@ -272,6 +272,7 @@ mod tests {
     use inarch_tree::scan;
 
     use super::*;
+    use crate::listing::Listing;
 
     const ME: Context<'static> = Context::SERVER;
 
@@ -280,29 +281,6 @@ mod tests {
         let tree = Arc::new(scan.tree);
         let content = HostFiles::new(scan.root, Arc::clone(&tree), 16);
         TreeFiles::new(tree, Arc::new(content))
-    }
-
-    #[derive(Default)]
-    struct Names(Vec<(String, Option<NodeId>)>, u64, usize);
-
-    impl DirectorySink for Names {
-        fn wants_entries(&self) -> bool {
-            true
-        }
-
-        fn has_room(&self, _: usize) -> bool {
-            self.0.len() < self.2
-        }
-
-        fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
-            if !self.has_room(entry.name.len()) {
-                return false;
-            }
-            self.1 = entry.next;
-            let node = entry.entry.map(|entry| entry.node);
-            self.0.push((String::from_utf8_lossy(entry.name).into_owned(), node));
-            true
-        }
     }
 
     #[test]
@@ -316,20 +294,10 @@ mod tests {
         let layer = layer(directory.path());
         let d = layer.lookup(&ME, NodeId::ROOT, b"d").unwrap();
         assert_eq!(layer.parent(&ME, d.node).unwrap().node, NodeId::ROOT);
-        let mut seen = Vec::new();
-        let mut offset = 0;
-        loop {
-            let mut names = Names(Vec::new(), offset, 7);
-            layer.read_directory(&ME, d.node, HandleId::default(), offset, &mut names).unwrap();
-            if names.0.is_empty() {
-                break;
-            }
-            offset = names.1;
-            seen.append(&mut names.0);
-        }
+        let seen = Listing::whole(&layer, d.node, (7, true));
         assert_eq!(seen.len(), 102);
-        for (name, node) in seen.iter().skip(2) {
-            let node = node.unwrap();
+        for (name, entry) in seen.iter().skip(2) {
+            let node = entry.unwrap().node;
             assert_eq!(layer.lookup(&ME, d.node, name.as_bytes()).unwrap().node, node);
             assert_eq!(layer.open(&ME, node, libc::O_RDONLY as u32).unwrap_err(), Errno::NOSYS);
             let mut buffer = [0; 100];
@@ -381,9 +349,8 @@ mod tests {
         assert_eq!(layer.lookup(&ME, NodeId::ROOT, b"..").unwrap_err(), Errno::INVAL);
         assert_eq!(layer.open(&ME, a, libc::O_WRONLY as u32).unwrap_err(), Errno::ROFS);
         assert_eq!(layer.open(&ME, NodeId::ROOT, 0).unwrap_err(), Errno::ISDIR);
-        let mut names = Names(Vec::new(), 0, 9);
-        layer.read_directory(&ME, NodeId::ROOT, HandleId::default(), u64::MAX, &mut names).unwrap();
-        assert!(names.0.is_empty());
+        let end = Listing::of(&layer, &ME, (NodeId::ROOT, HandleId::default()), u64::MAX, (9, true)).unwrap();
+        assert!(end.entries.is_empty());
         assert_eq!(layer.read(&ME, a, HandleId::default(), u64::MAX, &[]), Ok(0));
     }
 }

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use vm_memory::VolatileSlice;
 
 use super::*;
+use crate::listing::Listing;
 
 /// A directory and the layer over it.
 struct Scene {
@@ -109,52 +110,8 @@ impl Scene {
 
     /// All names and nodes of a directory, in parts of `room` entries.
     fn list(&self, node: NodeId, room: usize, plus: bool) -> Vec<(String, Option<NodeId>)> {
-        let handle = match self.layer.open_directory(&ME, node) {
-            Ok(opened) => opened.handle,
-            Err(errno) => {
-                assert_eq!(errno, Errno::NOSYS);
-                HandleId::default()
-            }
-        };
-        let mut all = Vec::new();
-        let mut offset = 0;
-        loop {
-            let mut sink = List { entries: Vec::new(), room, plus, next: offset };
-            self.layer.read_directory(&ME, node, handle, offset, &mut sink).unwrap();
-            if sink.entries.is_empty() {
-                break;
-            }
-            offset = sink.next;
-            all.append(&mut sink.entries);
-        }
-        self.layer.release_directory(node, handle);
-        all
-    }
-}
-
-struct List {
-    entries: Vec<(String, Option<NodeId>)>,
-    room: usize,
-    plus: bool,
-    next: u64,
-}
-
-impl DirectorySink for List {
-    fn wants_entries(&self) -> bool {
-        self.plus
-    }
-
-    fn has_room(&self, _: usize) -> bool {
-        self.entries.len() < self.room
-    }
-
-    fn push(&mut self, entry: &crate::DirectoryEntry<'_>) -> bool {
-        if self.entries.len() >= self.room {
-            return false;
-        }
-        self.next = entry.next;
-        self.entries.push((String::from_utf8_lossy(entry.name).into_owned(), entry.entry.map(|entry| entry.node)));
-        true
+        let listed = Listing::whole(&self.layer, node, (room, plus));
+        listed.into_iter().map(|(name, entry)| (name, entry.map(|entry| entry.node))).collect()
     }
 }
 

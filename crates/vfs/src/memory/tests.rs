@@ -1,7 +1,8 @@
 //! The layer by itself.
 
 use super::*;
-use crate::{DirectoryEntry, Overlay};
+use crate::Overlay;
+use crate::listing::Listing;
 
 const ME: Context<'static> = Context::SERVER;
 const FILE: NewNode = NewNode { mode: libc::S_IFREG | 0o644, umask: 0, device: 0 };
@@ -10,31 +11,6 @@ const WRITE: u32 = libc::O_RDWR as u32;
 const SPACE: u64 = 1 << 20;
 
 struct Scene(MemoryFiles);
-
-struct Names {
-    names: Vec<String>,
-    next: u64,
-    room: usize,
-}
-
-impl DirectorySink for Names {
-    fn wants_entries(&self) -> bool {
-        false
-    }
-
-    fn has_room(&self, _: usize) -> bool {
-        self.names.len() < self.room
-    }
-
-    fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
-        if !self.has_room(0) {
-            return false;
-        }
-        self.next = entry.next;
-        self.names.push(String::from_utf8_lossy(entry.name).into_owned());
-        true
-    }
-}
 
 impl Scene {
     fn new() -> Scene {
@@ -75,16 +51,7 @@ impl Scene {
     }
 
     fn names(&self, node: NodeId, room: usize) -> Vec<String> {
-        let (mut all, mut next) = (Vec::new(), 0);
-        loop {
-            let mut names = Names { names: Vec::new(), next, room };
-            self.0.read_directory(&ME, node, HandleId::default(), next, &mut names).unwrap();
-            if names.names.is_empty() {
-                return all;
-            }
-            next = names.next;
-            all.append(&mut names.names);
-        }
+        Listing::whole(&self.0, node, (room, false)).into_iter().map(|(name, _)| name).collect()
     }
 
     fn rename(&self, from: (NodeId, &str), to: (NodeId, &str), flags: u32) -> Result<(), Errno> {
@@ -135,15 +102,14 @@ fn a_list_goes_on_where_it_was() {
     for number in 0..20 {
         scene.file(NodeId::ROOT, &number.to_string(), "");
     }
-    let mut first = Names { names: Vec::new(), next: 0, room: 12 };
-    scene.0.read_directory(&ME, NodeId::ROOT, HandleId::default(), 0, &mut first).unwrap();
+    let root = (NodeId::ROOT, HandleId::default());
+    let first = Listing::of(&scene.0, &ME, root, 0, (12, false)).unwrap();
     for number in 5..15 {
         scene.0.unlink(&ME, NodeId::ROOT, number.to_string().as_bytes()).unwrap();
     }
     scene.file(NodeId::ROOT, "late", "");
-    let mut rest = Names { names: Vec::new(), next: 0, room: 100 };
-    scene.0.read_directory(&ME, NodeId::ROOT, HandleId::default(), first.next, &mut rest).unwrap();
-    assert_eq!(rest.names, ["15", "16", "17", "18", "19", "late"]);
+    let rest = Listing::of(&scene.0, &ME, root, first.next, (100, false)).unwrap();
+    assert_eq!(rest.names(), ["15", "16", "17", "18", "19", "late"]);
 }
 
 #[test]

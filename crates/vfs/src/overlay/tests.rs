@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::*;
-use crate::{DirectoryEntry, HostDirectory, HostOptions};
+use crate::listing::Listing;
+use crate::{HostDirectory, HostOptions};
 
 const ME: Context<'static> = Context::SERVER;
 const FILE: NewNode = NewNode { mode: libc::S_IFREG | 0o644, umask: 0, device: 0 };
@@ -18,31 +19,6 @@ const WRITE: u32 = libc::O_RDWR as u32;
 struct Scene {
     directory: TempDir,
     overlay: Overlay,
-}
-
-#[derive(Default)]
-struct Names {
-    names: Vec<String>,
-    next: u64,
-    room: usize,
-    plus: Vec<NodeId>,
-}
-
-impl DirectorySink for Names {
-    fn wants_entries(&self) -> bool {
-        true
-    }
-
-    fn has_room(&self, _: usize) -> bool {
-        self.names.len() < self.room
-    }
-
-    fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
-        self.next = entry.next;
-        self.names.push(String::from_utf8_lossy(entry.name).into_owned());
-        self.plus.extend(entry.entry.map(|entry| entry.node));
-        true
-    }
 }
 
 impl Scene {
@@ -110,20 +86,9 @@ impl Scene {
 
     fn names(&self, path: &str) -> Vec<String> {
         let node = self.node(path);
-        let mut all = Vec::new();
-        let mut offset = 0;
-        loop {
-            let mut names = Names { room: 2, next: offset, ..Names::default() };
-            self.overlay.read_directory(&ME, node, HandleId::default(), offset, &mut names).unwrap();
-            for node in names.plus {
-                self.overlay.forget(node, 1);
-            }
-            if names.names.is_empty() {
-                break;
-            }
-            offset = names.next;
-            all.append(&mut names.names);
-        }
+        let listed = Listing::whole(&self.overlay, node, (2, true));
+        listed.iter().filter_map(|(_, entry)| *entry).for_each(|entry| self.overlay.forget(entry.node, 1));
+        let mut all: Vec<String> = listed.into_iter().map(|(name, _)| name).collect();
         all.retain(|name| !name.starts_with('.'));
         all.sort();
         all

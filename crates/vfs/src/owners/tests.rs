@@ -7,6 +7,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::*;
+use crate::listing::Listing;
 use crate::{HostDirectory, HostOptions};
 
 const FILE: NewNode = NewNode { mode: libc::S_IFREG | 0o644, umask: 0, device: 0 };
@@ -71,24 +72,6 @@ fn list(uid: u32, gid: u32) -> Vec<u8> {
     [vec![2, 0, 0, 0], entries.concat()].concat()
 }
 
-struct Owned(Vec<(String, u32)>);
-
-impl DirectorySink for Owned {
-    fn wants_entries(&self) -> bool {
-        true
-    }
-
-    fn has_room(&self, _: usize) -> bool {
-        true
-    }
-
-    fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
-        let name = String::from_utf8_lossy(entry.name).into_owned();
-        self.0.extend(entry.entry.map(|entry| (name, entry.attributes.uid)));
-        true
-    }
-}
-
 #[test]
 fn ranges_are_mapped_both_ways() {
     let Some(scene) = Scene::new("host", &["100000:0:65536"]) else { return };
@@ -106,10 +89,9 @@ fn ranges_are_mapped_both_ways() {
     assert_eq!(unnamed.attributes.uid, 3);
     assert_eq!(scene.give("new", 12).unwrap().uid, 12);
     assert_eq!(scene.below("new"), (100_012, 100_006));
-    let mut all = Owned(Vec::new());
-    let handle = scene.layer.open_directory(&Context::SERVER, NodeId::ROOT).unwrap().handle;
-    scene.layer.read_directory(&Context::SERVER, NodeId::ROOT, handle, 0, &mut all).unwrap();
-    assert!(all.0.contains(&("new".into(), 12)) && all.0.contains(&("mapped".into(), 7)), "{:?}", all.0);
+    let listed = Listing::whole(&*scene.layer, NodeId::ROOT, (100, true));
+    let owner = |name| listed.iter().find(|(listed, _)| listed == name).unwrap().1.unwrap().attributes.uid;
+    assert_eq!((owner("new"), owner("mapped")), (12, 7));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::MemoryFiles;
+use crate::listing::Listing;
 
 const ME: Context<'static> = Context { pid: 77, ..Context::SERVER };
 const FILE: NewNode = NewNode { mode: libc::S_IFREG | 0o644, umask: 0, device: 0 };
@@ -80,24 +81,6 @@ fn each_access_is_told_by_its_path() {
     assert!(layer.host_file(a.node, again.handle).is_none());
 }
 
-struct Names(usize);
-
-impl DirectorySink for Names {
-    fn wants_entries(&self) -> bool {
-        true
-    }
-
-    fn has_room(&self, _: usize) -> bool {
-        true
-    }
-
-    fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
-        assert!(entry.entry.is_none_or(|entry| entry.valid.is_zero()));
-        self.0 += 1;
-        true
-    }
-}
-
 #[test]
 fn what_a_list_gives_is_known_and_what_is_given_back_is_not() {
     let (layer, lines) = scene();
@@ -107,9 +90,9 @@ fn what_a_list_gives_is_known_and_what_is_given_back_is_not() {
     }
     assert_eq!(hold(&layer.paths).len(), 0);
     lines.take();
-    let mut names = Names(0);
-    layer.read_directory(&ME, NodeId::ROOT, HandleId::default(), 0, &mut names).unwrap();
-    assert_eq!((names.0, hold(&layer.paths).len(), lines.take()), (4, 2, vec!["list ".to_owned()]));
+    let listed = Listing::of(&layer, &ME, (NodeId::ROOT, HandleId::default()), 0, (100, true)).unwrap().entries;
+    assert!(listed.iter().all(|(_, entry)| entry.is_none_or(|entry| entry.valid.is_zero())));
+    assert_eq!((listed.len(), hold(&layer.paths).len(), lines.take()), (4, 2, vec!["list ".to_owned()]));
     let a = layer.lookup(&ME, NodeId::ROOT, b"a").unwrap().node;
     let inner = layer.make_directory(&ME, a, b"inner", &DIRECTORY).unwrap().node;
     // The path stays while something lies there.

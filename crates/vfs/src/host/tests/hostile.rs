@@ -76,8 +76,7 @@ fn unknown_numbers_are_errors() {
     assert_eq!(scene.layer.open(&ME, NodeId::ROOT, READ).unwrap_err(), Errno::ISDIR);
     assert_eq!(scene.read(a, handle, u64::MAX, 9).unwrap_err(), Errno::INVAL);
     assert_eq!(scene.read(a, handle, 0, 9).unwrap(), b"");
-    let mut sink = List { entries: Vec::new(), room: 9, plus: true, next: 0 };
-    assert_eq!(scene.layer.read_directory(&ME, a, handle, 0, &mut sink), Err(Errno::NOTDIR));
+    assert_eq!(Listing::of(&scene.layer, &ME, (a, handle), 0, (9, true)).err(), Some(Errno::NOTDIR));
     assert_eq!(scene.layer.rename(&ME, NodeId::ROOT, b"a", NodeId::ROOT, b"b", 0xff), Err(Errno::INVAL));
 }
 
