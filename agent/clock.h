@@ -17,6 +17,13 @@ static inline uint64_t monotonic_microseconds(void)
 	return microseconds_of(CLOCK_MONOTONIC);
 }
 
+/* Sets the time of day: nanoseconds since 1970. -1 and errno if that fails. */
+static inline int set_clock(uint64_t nanoseconds)
+{
+	struct timespec now = { .tv_sec = (time_t)(nanoseconds / 1000000000), .tv_nsec = (long)(nanoseconds % 1000000000) };
+	return clock_settime(CLOCK_REALTIME, &now);
+}
+
 static inline void sleep_milliseconds(long milliseconds)
 {
 	struct timespec pause = { .tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000 };

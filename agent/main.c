@@ -3,7 +3,7 @@
  *
  * 1. Load the modules of the initramfs, the port's driver first; open the port; send HELLO.
  * 2. Take in what the session is, until RUN.
- * 3. Mount its file systems, set up network, clock and name; start the command.
+ * 3. Set the clock, mount its file systems, set up network and name; start the command.
  * 4. Relay streams and signals until the command has ended and the host has said BYE.
  * 5. Unmount if asked to; power off.
  *
@@ -107,21 +107,17 @@ static void take_session(void)
 
 static void set_up_machine(void)
 {
+	if (session.clock_nanoseconds && set_clock(session.clock_nanoseconds) != 0)
+		warn(&channel, "cannot set the guest's clock: %s", strerror(errno));
 	/* What is mounted may lie behind it. */
 	network_up(&channel, &session);
 	mount_session(&channel, &session);
 	network_name_server(&channel, &session);
 	if (session.hostname && sethostname(session.hostname, strlen(session.hostname)) != 0)
 		warn(&channel, "cannot set the guest's name to '%s': %s", session.hostname, strerror(errno));
-	if (session.clock_nanoseconds) {
-		struct timespec now = { .tv_sec = (time_t)(session.clock_nanoseconds / 1000000000),
-					.tv_nsec = (long)(session.clock_nanoseconds % 1000000000) };
-		if (clock_settime(CLOCK_REALTIME, &now) != 0)
-			warn(&channel, "cannot set the guest's clock: %s", strerror(errno));
-	}
 }
 
-static void run_command(uint64_t began, int children)
+static void run_command(uint64_t began, int children, bool machine)
 {
 	struct command command;
 	uint8_t times[16];
@@ -130,7 +126,7 @@ static void run_command(uint64_t began, int children)
 	put_u64(times, began);
 	put_u64(times + 8, microseconds_of(CLOCK_BOOTTIME));
 	channel_send(&channel, FRAME_STARTED, times, sizeof times);
-	if (!relay_run(&channel, &command, children)) {
+	if (!relay_run(&channel, &command, children, machine && session.clock_nanoseconds)) {
 		kill(-command.pid, SIGKILL);
 		power_off();
 	}
@@ -158,7 +154,7 @@ int main(int argc, char **argv)
 	take_session();
 	if (machine)
 		set_up_machine();
-	run_command(began, children);
+	run_command(began, children, machine);
 	if (machine && session.clean_shutdown) {
 		unmount_all();
 		channel_send(&channel, FRAME_UNMOUNTED, NULL, 0);

@@ -39,7 +39,7 @@ enum {
 	FRAME_USER_NAME = 0x83,      /* user, looked up in the guest's /etc/passwd and /etc/group */
 	FRAME_USER_IDS = 0x84,       /* u32 uid, u32 gid, u32 each supplementary group */
 	FRAME_HOSTNAME = 0x85,       /* text */
-	FRAME_CLOCK = 0x86,          /* u64 nanoseconds since 1970 */
+	FRAME_CLOCK = 0x86,          /* u64 nanoseconds since 1970; once more while the command runs */
 	FRAME_NETWORK = 0x87,        /* 4 bytes each: address, netmask, gateway, name server */
 	FRAME_MOUNT = 0x88,          /* u32 MOUNT_* flags, then type, source, target, options, each ended by NUL */
 	FRAME_TERMINAL = 0x89,       /* u16 rows, u16 columns: the command gets a terminal */

@@ -53,6 +53,7 @@ struct relay {
 	struct channel *channel;
 	struct command *command;
 	int child_signals;
+	bool sets_clock;
 	struct input input;
 	struct output outputs[2];
 	bool exited, exit_sent, done, lost;
@@ -183,6 +184,11 @@ static void take_frame(const struct frame *frame)
 	case FRAME_WINDOW:
 		if (frame->length == 4)
 			command_resize(relay.command, get_u16(at), get_u16(at + 2));
+		break;
+	case FRAME_CLOCK:
+		/* Never back: the command has seen the time. */
+		if (frame->length == 8 && relay.sets_clock && get_u64(at) / 1000 > microseconds_of(CLOCK_REALTIME))
+			set_clock(get_u64(at));
 		break;
 	case FRAME_BYE:
 		relay.done = true;
@@ -361,12 +367,13 @@ static void take_events(const struct pollfd *slots)
 		relay.lost = true;
 }
 
-bool relay_run(struct channel *channel, struct command *command, int child_signals)
+bool relay_run(struct channel *channel, struct command *command, int child_signals, bool sets_clock)
 {
 	struct pollfd slots[SLOT_COUNT] = { 0 };
 	relay.channel = channel;
 	relay.command = command;
 	relay.child_signals = child_signals;
+	relay.sets_clock = sets_clock;
 	relay.input.fd = command->input;
 	relay.input.last = '\n';
 	relay.outputs[0] = (struct output){ .type = FRAME_STDOUT, .fd = command->output };

@@ -5,7 +5,8 @@
 #include "channel.h"
 #include "command.h"
 
-/* Relays until the host has acknowledged the command's end; false if the host is gone before. */
-bool relay_run(struct channel *channel, struct command *command, int child_signals);
+/* Relays until the host has acknowledged the command's end; false if the host is gone before. With `sets_clock` the host may set
+ * the clock forward. */
+bool relay_run(struct channel *channel, struct command *command, int child_signals, bool sets_clock);
 
 #endif

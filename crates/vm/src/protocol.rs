@@ -330,7 +330,7 @@ pub struct SessionRequest {
     pub user: Option<User>,
     /// The guest's host name.
     pub hostname: Option<String>,
-    /// Set the guest's clock to the time at which the session is described to it.
+    /// Set the guest's clock to the time at which the session is described to it, and again when the command has started.
     pub set_clock: bool,
     /// Address of the first network interface.
     pub network: Option<Network>,
@@ -406,10 +406,8 @@ impl SessionRequest {
     }
 
     fn encode_numbers(&self, out: &mut Vec<u8>) {
-        let now = self.set_clock.then(SystemTime::now);
-        let since_epoch = now.and_then(|now| now.duration_since(SystemTime::UNIX_EPOCH).ok());
-        if let Some(nanoseconds) = since_epoch.and_then(|time| u64::try_from(time.as_nanos()).ok()) {
-            frame(out, kind::CLOCK, &nanoseconds.to_le_bytes());
+        if self.set_clock {
+            HostFrame::Clock(SystemTime::now()).encode(out);
         }
         if let Some(network) = self.network {
             let addresses = [network.address, network.netmask, network.gateway, network.name_server];
@@ -488,6 +486,8 @@ pub enum HostFrame<'a> {
     Signal(u32),
     /// The terminal has a new size.
     Window(WindowSize),
+    /// The time, for a guest that is behind.
+    Clock(SystemTime),
     /// EXIT or ERROR has arrived.
     Bye,
 }
@@ -505,6 +505,12 @@ impl HostFrame<'_> {
             Self::OutputClosed(stream) => frame(out, kind::OUTPUT_CLOSED, &[stream as u8]),
             Self::Signal(number) => frame(out, kind::SIGNAL, &number.to_le_bytes()),
             Self::Window(size) => frame(out, kind::WINDOW, &size.encode()),
+            Self::Clock(time) => {
+                let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).ok();
+                if let Some(nanoseconds) = since_epoch.and_then(|time| u64::try_from(time.as_nanos()).ok()) {
+                    frame(out, kind::CLOCK, &nanoseconds.to_le_bytes());
+                }
+            }
             Self::Bye => frame(out, kind::BYE, &[]),
         }
     }

@@ -408,9 +408,13 @@ impl HostDirectory {
         node: NodeId,
         handle: HandleId,
     ) -> Result<(), Errno> {
-        match context.uid {
-            0 => Ok(()),
-            _ => self.drop_privileges(self.file(node, handle)?.descriptor.as_fd()),
+        if context.uid == 0 {
+            return Ok(());
+        }
+        match self.file(node, handle) {
+            // A descriptor for attributes will do.
+            Err(_) if !self.opens_files() => self.drop_privileges(self.descriptor(node)?.as_fd()),
+            file => self.drop_privileges(file?.descriptor.as_fd()),
         }
     }
 

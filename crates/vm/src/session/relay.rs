@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM, SIGWINCH};
@@ -59,6 +59,7 @@ pub(super) struct Relay<'a> {
     given_up: bool,
     options: SessionOptions<'a>,
     clean_shutdown: bool,
+    sets_clock: bool,
     timed_out: bool,
     unmounted: bool,
     connected: bool,
@@ -113,6 +114,7 @@ impl<'a> Relay<'a> {
             given_up: false,
             options: *options,
             clean_shutdown: request.clean_shutdown,
+            sets_clock: request.set_clock,
             timed_out: false,
             unmounted: false,
             connected: true,
@@ -245,6 +247,10 @@ impl<'a> Relay<'a> {
             }
             GuestFrame::Started { agent, command } => {
                 self.started = Some(Started { agent, command });
+                // What the guest was told before lay about while it loaded modules and mounted.
+                if self.sets_clock {
+                    HostFrame::Clock(SystemTime::now()).encode(&mut self.outgoing);
+                }
                 if self.window.is_some() {
                     self.raw = self.input.as_ref().and_then(RawTerminal::enter);
                 }

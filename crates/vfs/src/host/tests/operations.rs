@@ -365,6 +365,13 @@ fn files_are_used_without_being_opened_even_when_their_names_are_gone() {
     assert!(fs::File::create_new(scene.path().join("b")).is_ok());
     let b = scene.node("b");
     assert_eq!(scene.layer.copy_range(&ME, (a, none, 3), (b, none, 0), 7), Ok(7));
+    // By a user, whose changes of content clear privileges.
+    fs::set_permissions(scene.path().join("b"), fs::Permissions::from_mode(0o6755)).unwrap();
+    assert_eq!(scene.layer.copy_range(&user(1, 1), (a, none, 3), (b, none, 0), 7), Ok(7));
+    assert_eq!(scene.attributes(b).unwrap().mode & 0o7777, 0o755);
+    fs::set_permissions(scene.path().join("b"), fs::Permissions::from_mode(0o4755)).unwrap();
+    scene.layer.fallocate(&user(1, 1), b, none, 0, 0, 7).unwrap();
+    assert_eq!(scene.attributes(b).unwrap().mode & 0o7777, 0o755);
     // Made again, it is truncated if that is asked for.
     let again = |flags| scene.layer.create(&ME, NodeId::ROOT, b"b", &NEW_FILE, WRITE | flags).unwrap().0;
     assert_eq!((again(0).node, scene.read(b, none, 0, 9).unwrap()), (b, b"content".to_vec()));
