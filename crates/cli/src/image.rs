@@ -171,12 +171,10 @@ fn parse_compression(text: &str) -> Result<Compression, String> {
         }
         None => (text, None),
     };
-    let algorithm = match name {
-        "gzip" => Algorithm::Gzip,
-        "lz4" => Algorithm::Lz4,
-        "xz" => Algorithm::Xz,
-        "zstd" => Algorithm::Zstd,
-        _ => return Err(format!("'{name}' is no way to compress; these are: gzip, lz4, xz, zstd")),
+    let known = [Algorithm::Gzip, Algorithm::Lz4, Algorithm::Xz, Algorithm::Zstd];
+    let Some(algorithm) = known.into_iter().find(|algorithm| algorithm.name() == name) else {
+        let known = known.map(Algorithm::name).join(", ");
+        return Err(format!("'{name}' is no way to compress; these are: {known}"));
     };
     Ok(Compression { algorithm, level })
 }

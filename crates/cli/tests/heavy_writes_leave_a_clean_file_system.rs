@@ -21,8 +21,8 @@ cd /mnt
 make -s -C project
 project/hello
 for i in $(seq 2000); do echo $i > many/new-$i; done
-for i in $(seq 1 2 4000); do rm -f many/file-$i; done
-for i in $(seq 500); do mv many/new-$i many/renamed-with-a-longer-name-$i; done
+seq -f 'many/file-%g' 1 2 4000 | xargs rm
+perl -e 'for (1..500) { rename("many/new-$_", "many/renamed-with-a-longer-name-$_") or die "rename: $!" }'
 ls many | wc -l
 rm -rf sources/sub-3
 truncate -s 0 large; dd if=/dev/urandom of=large bs=64k count=200 status=none

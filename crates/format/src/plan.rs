@@ -44,6 +44,18 @@ pub enum Algorithm {
     Xz,
 }
 
+impl Algorithm {
+    /// Its name, as a user writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Gzip => "gzip",
+            Algorithm::Lz4 => "lz4",
+            Algorithm::Zstd => "zstd",
+            Algorithm::Xz => "xz",
+        }
+    }
+}
+
 /// How content is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {

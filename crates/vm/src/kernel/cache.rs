@@ -18,6 +18,10 @@ use rustix::io::Errno;
 /// How long an unused entry stays.
 pub const MAX_AGE: Duration = Duration::from_secs(14 * 24 * 3600);
 
+/// For how long an entry that was used is not marked as used again: the cache is part of this machine's tree, which a kept run
+/// wants to find as it left it.
+const MARKED_FOR: Duration = Duration::from_secs(24 * 3600);
+
 const RELEASE_SUFFIX: &str = ".release";
 
 /// One state of one file.
@@ -55,13 +59,17 @@ impl Cache {
         Cache { directory: directory.to_owned() }
     }
 
-    /// The entry of `key`; it then counts as used now.
+    /// The entry of `key`; it then counts as used today.
     pub fn get(&self, key: &Key) -> Option<Hit> {
         let image = self.directory.join(&key.0);
         let release = fs::read_to_string(self.release_file(key)).ok()?;
         let file = File::open(&image).ok()?;
-        // Only the owner may set the time; in a cache shared by a team the others' use does not count.
-        let _ = file.set_modified(SystemTime::now());
+        let age =
+            file.metadata().and_then(|metadata| metadata.modified()).map(|used| used.elapsed().unwrap_or_default());
+        if age.is_ok_and(|age| age > MARKED_FOR) {
+            // Only the owner may set the time; in a cache shared by a team the others' use does not count.
+            let _ = file.set_modified(SystemTime::now());
+        }
         Some(Hit { image, release })
     }
 

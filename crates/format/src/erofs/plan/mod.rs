@@ -127,10 +127,13 @@ fn check_options(options: &ImageOptions) -> Result<(), FormatError> {
     }
     match options.compression {
         Some(Compression { algorithm: Algorithm::Lz4, level: Some(level) }) => {
-            Err(refuse(format!("compression by Lz4 has no level {level}: leave it out")))
+            Err(refuse(format!("compression by lz4 has no level {level}: leave it out")))
         }
         None | Some(Compression { algorithm: Algorithm::Lz4, level: None }) => Ok(()),
-        Some(other) => Err(refuse(format!("compression by {:?} is not supported: choose Lz4", other.algorithm))),
+        Some(other) => {
+            let name = other.algorithm.name();
+            Err(refuse(format!("compression by {name} is not supported: choose lz4, or squashfs")))
+        }
     }
 }
 
