@@ -10,7 +10,7 @@ use inarch_jobs::source::Source;
 
 use crate::sandbox::SandboxArgument;
 use crate::size;
-use crate::source::{OwnerArguments, SRC_HELP};
+use crate::source::{OwnerArguments, SRC_HELP, submounts};
 
 /// Options of `inarch mount`.
 #[derive(Args, Debug)]
@@ -64,6 +64,10 @@ pub struct MountArguments {
     /// written, each change; a line of JSON each
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+
+    /// Show what is mounted below a directory of SRC; without, a mount point is an empty directory
+    #[arg(long)]
+    pub cross: bool,
 
     /// Whose files are seen.
     #[command(flatten)]
@@ -142,6 +146,7 @@ pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         record,
         locks,
         changes,
+        cross,
         owners,
         io_uring,
         sandbox,
@@ -157,6 +162,7 @@ pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     let source = Source::parse(&source)?;
     let (changes, owners, rings) = (changes.into(), owners.owners(), io_uring.into());
     let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());
-    mount(&MountRequest { source, point, changes, writes, owners, locks, record, rings, sandbox })?;
+    let submounts = submounts(cross);
+    mount(&MountRequest { source, point, changes, submounts, writes, owners, locks, record, rings, sandbox })?;
     Ok(ExitCode::SUCCESS)
 }

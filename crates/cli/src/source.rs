@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
+use inarch_jobs::share::Submounts;
 use inarch_tree::select::{FileContexts, Filter, IdRange, OwnerMap, Owners, PathList, Selection};
 
 /// What SRC may be, for the long help of every command.
@@ -83,15 +84,20 @@ impl OwnerArguments {
     }
 }
 
+/// What becomes of what is mounted below a live directory, with `--cross` or without.
+pub fn submounts(cross: bool) -> Submounts {
+    if cross { Submounts::Separate } else { Submounts::Empty }
+}
+
 impl SourceArguments {
     /// Whether none of them was given.
     pub fn is_all(&self) -> bool {
         *self == SourceArguments::default()
     }
 
-    /// Whether none was given but those about owners.
+    /// Whether none was given but those that a live directory knows as well.
     pub fn is_whole(&self) -> bool {
-        SourceArguments { owners: OwnerArguments::default(), ..self.clone() }.is_all()
+        SourceArguments { owners: OwnerArguments::default(), cross: false, ..self.clone() }.is_all()
     }
 
     /// What is taken; `exclude` adds to the globs left out.

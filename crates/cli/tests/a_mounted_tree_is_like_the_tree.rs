@@ -307,7 +307,7 @@ fn kept_writes_are_shown_over_their_own_tree_only() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_holds_up_no_scan_above_its_mount() {
+fn a_server_that_does_not_answer_holds_up_nothing_above_its_mount() {
     let dir = scratch();
     tree(dir.path());
     let mut server = Server::start(dir.path(), "tree", &[]);
@@ -316,7 +316,15 @@ fn a_server_that_does_not_answer_holds_up_no_scan_above_its_mount() {
     // Until the kernel would ask again.
     std::thread::sleep(Duration::from_millis(1500));
     let plan = Command::new("timeout").args(["20", INARCH, "plan", "--json", "."]).current_dir(dir.path()).output();
+    let above = scratch();
+    let mut live = Server::start(above.path(), dir.path().to_str().unwrap(), &["--ro"]);
+    let listed = Command::new("timeout").args(["20", "find", "point", "-ls"]).current_dir(above.path()).output();
     signal("-CONT");
+    let listed = listed.unwrap();
+    let text = String::from_utf8_lossy(&listed.stdout);
+    assert!(listed.status.success() && text.contains("point/tree/") && text.contains("point/point\n"), "{text}");
+    assert!(!text.contains("point/point/"), "{text}");
+    assert_eq!(live.end("-TERM"), Some(0));
     let plan = plan.unwrap();
     let text = String::from_utf8_lossy(&plan.stdout);
     assert!(plan.status.success() && text.contains("point"), "{} {text}", plan.status);

@@ -64,6 +64,37 @@ fn a_guest_sees_the_directory_as_it_is() {
     assert_eq!(host("python3", &["manifest.py", "tree"], dir.path()), expected, "a guest changed the directory");
 }
 
+/// A tmpfs that is mounted for a test.
+struct Tmpfs<'a>(&'a Path);
+
+impl Drop for Tmpfs<'_> {
+    fn drop(&mut self) {
+        host("umount", &["-l", self.0.to_str().unwrap()], Path::new("/"));
+    }
+}
+
+#[test]
+fn what_is_mounted_beneath_a_share_is_shown_on_request_as_another_file_system() {
+    let dir = scratch();
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("mounted")).unwrap();
+    host("mount", &["-t", "tmpfs", "tmpfs", "mounted"], &tree);
+    let mounted = tree.join("mounted");
+    let _mounted = Tmpfs(&mounted);
+    fs::create_dir(mounted.join("d")).unwrap();
+    fs::write(mounted.join("d/inside"), "inside\n").unwrap();
+    let at = |options: &str| format!("--tree={}:{options}", tree.display());
+    let options = [at("/fs,rw,via=virtiofs"), at("/9p,rw,via=9p"), at("/over,via=virtiofs"), "--cross".to_owned()];
+    // A directory that is mounted by itself is so from when it was first entered.
+    let script = "
+        for t in /fs /9p /over; do cat $t/mounted/d/inside; echo new > $t/mounted/new$(basename $t); done
+        cd /fs; find . -xdev; stat -c %d . mounted mounted/d | uniq -c | wc -l; rmdir mounted; mv mounted/newfs . && echo moved";
+    let output = run_script(dir.path(), &options.each_ref().map(String::as_str), script, b"");
+    assert_eq!(stdout(&output), "inside\ninside\ninside\n.\n./mounted\n2\nmoved\n");
+    assert_status(&output, 0);
+    assert!(mounted.join("new9p").exists() && !mounted.join("newover").exists() && tree.join("newfs").exists());
+}
+
 const WRITE: &str = r#"
 set -e
 cd $1

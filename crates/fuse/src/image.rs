@@ -135,6 +135,7 @@ impl<D: BlockDevice> ImageFile<D> {
             ctime: state.mtime,
             birth: None,
             version: 0,
+            is_submount: false,
             valid: FOR_EVER,
         }
     }

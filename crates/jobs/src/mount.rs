@@ -24,7 +24,7 @@ use crate::record::{NewRecord, RecordFile};
 use crate::serve::guard::Guard;
 use crate::serve::introduce;
 use crate::serve::signals::stop_on_signals;
-use crate::share::{raise_descriptor_limit, with_owners};
+use crate::share::{Submounts, note_on_mount_points, raise_descriptor_limit, with_owners};
 use crate::source::{self, Resources, Source};
 pub use crate::upper::UpperPlace;
 use crate::upper::{LowerIdentity, Upper};
@@ -42,6 +42,8 @@ pub struct MountRequest {
     pub point: PathBuf,
     /// Who may change the source while it is mounted.
     pub changes: Changes,
+    /// What becomes of what is mounted beneath the source, if that is a directory.
+    pub submounts: Submounts,
     /// What becomes of what is written in the mount.
     pub writes: MountWrites,
     /// Whether locks are taken on the source's files, where programs outside the mount see them.
@@ -106,6 +108,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let source = request.source.path();
     // Whoever looks at the mount table is in another directory than we are.
     let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
+    let mount_points = note_on_mount_points(&source, request.submounts);
     let (mount, device) = Mount::new(&point, &source, request.writes == MountWrites::Refused)?;
     let mut guard = Guard::of_mount(&mount, false)?;
     let session = Session::new(device, layer, session_options(request));
@@ -119,6 +122,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
         ended
     });
     introduce(&(introduction(request, &point) + &confined));
+    mount_points.iter().for_each(say);
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
     match guard.unmount()? {
         Unmounted::Clean => {
@@ -208,6 +212,7 @@ impl Lower {
         let options = HostOptions {
             changes: request.changes,
             read_only: request.writes != MountWrites::Through,
+            submounts: request.submounts,
             host_files_from: PASSTHROUGH_FROM,
             locks: request.locks,
             ..HostOptions::default()

@@ -8,11 +8,12 @@ use std::thread;
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus};
 use inarch_tree::select::Owners;
-pub use inarch_vfs::Changes;
+pub use inarch_vfs::{Changes, Submounts};
 use inarch_vfs::{FileSystem, HostDirectory, HostOptions, MappedOwners};
 use inarch_vhost::fs::{FsOptions, FsServer, Tag};
 
 use crate::JobError;
+use crate::notes::shown;
 use crate::source::Source;
 
 /// Descriptors in a virtqueue: a request of 1 MiB takes 256 pages and some for its headers.
@@ -27,6 +28,8 @@ pub struct Share {
     pub changes: Changes,
     /// Refuse the guest's writes.
     pub read_only: bool,
+    /// What becomes of what is mounted beneath it.
+    pub submounts: Submounts,
     /// Have the guest's kernel enforce access control lists, which costs a request for each file that it has not met.
     pub acl: bool,
     /// Whose files the guest sees, and whose on the host what it makes becomes.
@@ -84,6 +87,7 @@ impl Share {
         HostOptions {
             changes: self.changes,
             read_only: self.read_only,
+            submounts: self.submounts,
             writeback: self.writeback(),
             ..HostOptions::default()
         }
@@ -144,6 +148,17 @@ impl Share {
         let share = self.clone();
         Ok(FsServer::new(move || open(&share).map_err(|error| io::Error::other(error.to_string())), options))
     }
+}
+
+/// A line that names what is mounted beneath `directory`, an absolute path, where it is shown empty.
+pub(crate) fn note_on_mount_points(directory: &Path, submounts: Submounts) -> Option<String> {
+    if submounts != Submounts::Empty {
+        return None;
+    }
+    let points = inarch_fuse::mount::mount_points_beneath(directory);
+    let (first, others) = points.split_first()?;
+    let others = if others.is_empty() { String::new() } else { format!(", as {} more are", others.len()) };
+    Some(format!("{}: a mount point, shown as an empty directory{others}; --cross shows what is mounted", shown(first)))
 }
 
 /// Takes as many descriptors as this process may have: the more directories and open files can be kept, the less often

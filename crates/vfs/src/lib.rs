@@ -23,7 +23,7 @@ mod slab;
 mod tree_files;
 
 pub use file_system::{DirectorySink, FileSystem};
-pub use host::{Changes, HostDirectory, HostError, HostOptions, may_open_every_file};
+pub use host::{Changes, HostDirectory, HostError, HostOptions, Submounts, may_open_every_file};
 pub use memory::MemoryFiles;
 pub use name::check_name;
 pub use node::{

@@ -83,6 +83,8 @@ pub struct Attributes {
     pub birth: Option<Timestamp>,
     /// Grows with each change of content that the file system knows of; 0 if it cannot tell one content from another.
     pub version: u64,
+    /// Whether another file system begins here, which a client may show as one, with a device number of its own.
+    pub is_submount: bool,
     /// For how long a client need not ask again.
     pub valid: Duration,
 }

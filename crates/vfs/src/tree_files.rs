@@ -77,6 +77,7 @@ impl TreeFiles {
             birth: None,
             // One content for ever.
             version: 1,
+            is_submount: false,
             valid: FOR_EVER,
         }
     }

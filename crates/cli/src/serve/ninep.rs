@@ -13,7 +13,7 @@ use inarch_jobs::source::Source;
 use super::nbd::parse_tcp;
 use super::virtiofs::ChangesBy;
 use crate::sandbox::SandboxArgument;
-use crate::source::OwnerArguments;
+use crate::source::{OwnerArguments, submounts};
 
 /// Options of `inarch serve 9p`.
 #[derive(Args, Debug)]
@@ -55,6 +55,10 @@ pub struct NinepArguments {
     #[arg(long, value_name = "BYTES", default_value = "1048576", value_parser = clap::value_parser!(u32).range(4096..=1 << 20))]
     pub msize: u32,
 
+    /// Show what is mounted below a directory of SRC; without, a mount point is an empty directory
+    #[arg(long)]
+    pub cross: bool,
+
     /// Whose files are seen.
     #[command(flatten)]
     pub owners: OwnerArguments,
@@ -80,6 +84,7 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
         read_only: arguments.ro,
+        submounts: submounts(arguments.cross),
         acl: false,
         owners: arguments.owners.owners(),
     };

@@ -11,7 +11,7 @@ use inarch_jobs::source::Source;
 
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
-use crate::source::OwnerArguments;
+use crate::source::{OwnerArguments, submounts};
 
 /// Options of `inarch serve virtiofs`.
 #[derive(Args, Debug)]
@@ -60,6 +60,10 @@ pub struct VirtiofsArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub queues: Option<u16>,
 
+    /// Show what is mounted below a directory of SRC; without, a mount point is an empty directory
+    #[arg(long)]
+    pub cross: bool,
+
     /// Whose files are seen.
     #[command(flatten)]
     pub owners: OwnerArguments,
@@ -100,6 +104,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
         read_only: arguments.ro,
+        submounts: submounts(arguments.cross),
         acl: arguments.acl,
         owners: arguments.owners.owners(),
     };

@@ -76,6 +76,7 @@ impl ConnectionOptions {
             | init_flag::ASYNC_DIO
             | init_flag::PARALLEL_DIROPS
             | init_flag::MAX_PAGES
+            | init_flag::SUBMOUNTS
             | init_flag::SETXATTR_EXT
             | init_flag::INIT_EXT
             | init_flag::CREATE_SUPP_GROUP

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
 
 use crate::session::DEVICE;
-pub use table::DeviceNumber;
+pub use table::{DeviceNumber, mount_points_beneath};
 
 /// What mount tables show as type, and the part of it that is ours.
 const TYPE: &str = "fuse.inarch";

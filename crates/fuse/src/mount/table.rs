@@ -1,8 +1,9 @@
 //! What is mounted where: `/proc/self/mountinfo` (Linux's Documentation/filesystems/proc.rst, section 3.5).
 
+use std::ffi::OsString;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// A mounted file system's number: no two that are mounted at a time have the same.
@@ -33,6 +34,19 @@ pub fn mounted(point: &Path) -> Option<(DeviceNumber, String)> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     // The last one covers those before.
     table.split(|byte| *byte == b'\n').rev().find_map(|line| parse(line, point.as_os_str().as_bytes()))
+}
+
+/// Where something is mounted beneath `directory`, an absolute path without symbolic links: each place once. Asks nothing of what is
+/// mounted.
+pub fn mount_points_beneath(directory: &Path) -> Vec<PathBuf> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let point =
+        |line: &[u8]| Some(PathBuf::from(OsString::from_vec(unescape(line.split(|byte| *byte == b' ').nth(4)?))));
+    let mut points: Vec<PathBuf> = table.split(|byte| *byte == b'\n').filter_map(point).collect();
+    points.retain(|point| point != directory && point.starts_with(directory));
+    points.sort();
+    points.dedup();
+    points
 }
 
 /// Number and type of the mount on this line of the table, if it is at `point`.
@@ -85,5 +99,7 @@ mod tests {
     fn the_roots_mount_is_found() {
         assert!(mounted(Path::new("/")).is_some());
         assert!(mounted(Path::new("/no such mount")).is_none());
+        assert!(mount_points_beneath(Path::new("/")).contains(&PathBuf::from("/proc")));
+        assert!(mount_points_beneath(Path::new("/pro")).is_empty());
     }
 }

@@ -107,6 +107,8 @@ pub mod init_flag {
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
     /// Cached pages stay when attributes change: nobody else writes.
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+    /// What is said to be another file system is mounted as one.
+    pub const SUBMOUNTS: u64 = 1 << 27;
     /// The server clears set-user-id, set-group-id and capabilities where requests say so.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     /// `SETXATTR` is longer.

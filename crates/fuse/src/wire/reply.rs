@@ -17,6 +17,10 @@ const STATX_BTIME: u32 = 0x800;
 /// The last byte of a lock without an end, as the kernel has it (`OFFSET_MAX`).
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
+/// Says in the attributes of a directory that another file system begins there (`FUSE_ATTR_SUBMOUNT`). Kernels that did not
+/// offer [`init_flag::SUBMOUNTS`](super::init_flag::SUBMOUNTS) do not look at it.
+const ATTRIBUTES_OF_SUBMOUNT: u32 = 1 << 0;
+
 /// The header of an answer with so many bytes behind it.
 pub fn success(unique: u64, length: usize) -> OutHeader {
     // An answer is at most as long as the buffer that was asked for, which is counted in 32 bits.
@@ -152,7 +156,7 @@ fn attr(attributes: &Attributes) -> Attr {
         gid: attributes.gid,
         rdev: from_device(attributes.device),
         blksize: attributes.block_size,
-        flags: 0,
+        flags: if attributes.is_submount { ATTRIBUTES_OF_SUBMOUNT } else { 0 },
     }
 }
 

@@ -14,7 +14,7 @@ use super::unpacked::UnpackedTree;
 use super::{Root, RunRequest, TreeMount, Way};
 use crate::JobError;
 use crate::device::{FileSystem, Recipe, Writes};
-use crate::share::{Changes, Share, directory_of};
+use crate::share::{Changes, Share, Submounts, directory_of};
 use crate::source::{KERNEL_TREES, Source};
 
 /// A tree and where the guest mounts it.
@@ -224,6 +224,12 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
         directory: directory_of(&wanted.source)?.to_owned(),
         changes: wanted.changes,
         read_only: wanted.read_only || overlaid,
+        submounts: match wanted.selection.cross {
+            false => Submounts::Empty,
+            // The guest's overlayfs takes no lower layer in which other file systems begin.
+            true if overlaid => Submounts::Merged,
+            true => Submounts::Separate,
+        },
         acl: false,
         owners: wanted.selection.owners.clone(),
     };

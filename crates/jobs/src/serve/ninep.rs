@@ -15,7 +15,7 @@ use super::{introduce, socket};
 use crate::JobError;
 use crate::confinement::{self, Sandbox};
 use crate::notes::say;
-use crate::share::{Share, raise_descriptor_limit};
+use crate::share::{Share, note_on_mount_points, raise_descriptor_limit};
 
 /// The port that mount(8) takes when none is named (`P9_PORT` of Linux's net/9p/trans_fd.c).
 const USUAL_PORT: u16 = 564;
@@ -55,8 +55,10 @@ pub fn serve(request: &NinepRequest) -> Result<(), JobError> {
     drop(share.for_many()?);
     let (listener, address, mut guard) = listen(&request.address)?;
     let usage = usage(&NinepRequest { address, ..request.clone() })?;
+    let mount_points = note_on_mount_points(&share.directory, share.submounts);
     let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share)?);
     introduce(&(usage + &confined));
+    mount_points.iter().for_each(say);
     let file_system = share.for_many()?;
     let stop = stop_on_signals()?;
     let options = NinepOptions { msize: request.msize, ..NinepOptions::default() };

@@ -10,7 +10,7 @@ use super::{introduce, socket};
 use crate::JobError;
 use crate::confinement::{self, Sandbox};
 use crate::notes::say;
-use crate::share::{Changes, QUEUE_SIZE, Share, default_queues, raise_descriptor_limit};
+use crate::share::{Changes, QUEUE_SIZE, Share, default_queues, note_on_mount_points, raise_descriptor_limit};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -64,8 +64,10 @@ pub fn serve(request: &VirtiofsRequest) -> Result<(), JobError> {
     let listener = socket::listen(&request.socket)?;
     let mut guard = Guard::of_socket(&request.socket)?;
     let usage = usage(request)?;
+    let mount_points = note_on_mount_points(&share.directory, share.submounts);
     let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share)?);
     introduce(&(usage + &confined));
+    mount_points.iter().for_each(say);
     let stop = stop_on_signals()?;
     let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
     guard.release();

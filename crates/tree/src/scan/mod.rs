@@ -166,6 +166,12 @@ pub fn scan(root: &Path, options: &ScanOptions) -> Result<Scan, ScanError> {
 /// How attributes are asked for. Within one file system of this machine's own disks nobody else needs to be asked: then a
 /// server that does not answer, of a file system that is mounted somewhere below, does not hold up the scan.
 fn stat_flags(root: BorrowedFd<'_>, cross: bool) -> AtFlags {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    if is_on_own_disk(root) && !cross { flags | AtFlags::STATX_DONT_SYNC } else { flags }
+}
+
+/// Whether a directory lies on a file system of this machine's own, so that no server is asked for its files.
+pub fn is_on_own_disk(directory: BorrowedFd<'_>) -> bool {
     /// Whose files are known elsewhere: NFS, FUSE, SMB, CIFS, 9P, Ceph, AFS, Coda, GFS2, OCFS2, Lustre (linux/magic.h).
     const REMOTE: [u32; 11] = [
         0x6969,
@@ -180,9 +186,7 @@ fn stat_flags(root: BorrowedFd<'_>, cross: bool) -> AtFlags {
         0x7461_636f,
         0x0bd0_0bd0,
     ];
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    let is_local = rustix::fs::fstatfs(root).is_ok_and(|fs| !REMOTE.contains(&(fs.f_type as u32)));
-    if is_local && !cross { flags | AtFlags::STATX_DONT_SYNC } else { flags }
+    rustix::fs::fstatfs(directory).is_ok_and(|fs| !REMOTE.contains(&(fs.f_type as u32)))
 }
 
 fn run(walk: &Walk<'_>, threads: usize) -> Result<Vec<Findings>, ScanError> {

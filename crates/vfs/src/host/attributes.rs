@@ -11,30 +11,28 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::reach::{DescriptorName, Whereabouts};
-use super::table::{Found, Identity};
-use super::{HostDirectory, read, write};
+use super::table::Identity;
+use super::{HostDirectory, Submounts, read, write};
 use crate::{Attributes, HandleId, NodeId, SetAttributes, SetTime, Statistics};
 
 /// Where in the numbers that stat(2) shows a second file system's are told from the first one's.
 const DEVICE_SHIFT: u32 = 48;
 
 /// statx(2) of `name` in a directory, or of what the descriptor is of, if the name is empty.
-pub(super) fn stat(descriptor: BorrowedFd<'_>, name: &[u8]) -> Result<Statx, Errno> {
+pub(super) fn stat(descriptor: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<Statx, Errno> {
     let empty = if name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::empty() };
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | empty;
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | empty | flags;
     statx(descriptor, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID)
 }
 
-/// What a node's table has to know.
-pub(super) fn found(stat: &Statx, root_mount: u64) -> Found {
+/// What tells a file of the host from all others.
+pub(super) fn identity(stat: &Statx) -> Identity {
     let has_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
     let birth = if has_birth { nanoseconds(&stat.stx_btime) } else { 0 };
     let device = makedev(stat.stx_dev_major, stat.stx_dev_minor);
     let kind = u32::from(stat.stx_mode) & libc::S_IFMT;
-    Found {
-        identity: Identity { device, inode: stat.stx_ino, birth, kind },
-        on_root_mount: stat.stx_mnt_id == root_mount,
-    }
+    let mount = if kind == libc::S_IFDIR { stat.stx_mnt_id } else { 0 };
+    Identity { device, inode: stat.stx_ino, birth, kind, mount }
 }
 
 fn nanoseconds(time: &StatxTimestamp) -> i64 {
@@ -46,6 +44,11 @@ fn timestamp(time: &StatxTimestamp) -> Timestamp {
 }
 
 impl HostDirectory {
+    /// statx(2) of `name` in a directory, or of what the descriptor is of, if the name is empty.
+    pub(super) fn stat(&self, descriptor: BorrowedFd<'_>, name: &[u8]) -> Result<Statx, Errno> {
+        stat(descriptor, name, self.stat_flags)
+    }
+
     /// As a client sees them.
     pub(super) fn attributes_from(&self, stat: &Statx) -> Attributes {
         let device = makedev(stat.stx_dev_major, stat.stx_dev_minor);
@@ -65,6 +68,7 @@ impl HostDirectory {
             ctime: timestamp(&stat.stx_ctime),
             birth: has_birth.then(|| timestamp(&stat.stx_btime)),
             version: u64::try_from(nanoseconds(&stat.stx_ctime)).unwrap_or(0),
+            is_submount: self.options.submounts == Submounts::Separate && self.is_mounted_below(stat),
             valid: self.options.changes.valid(),
         }
     }
@@ -92,7 +96,7 @@ impl HostDirectory {
 
     pub(super) fn stat_node(&self, node: NodeId, handle: Option<HandleId>) -> Result<Statx, Errno> {
         if let Some(file) = handle.and_then(|handle| self.file(node, handle).ok()) {
-            return stat(file.descriptor.as_fd(), b"");
+            return self.stat(file.descriptor.as_fd(), b"");
         }
         // By its name in a directory that is at hand it takes one call, and opens nothing.
         let (index, identity) = {
@@ -101,19 +105,19 @@ impl HostDirectory {
             (index, table.node(index)?.identity)
         };
         match self.whereabouts(index)? {
-            Whereabouts::Here(descriptor) => return stat(descriptor.as_fd(), b""),
+            Whereabouts::Here(descriptor) => return self.stat(descriptor.as_fd(), b""),
             Whereabouts::In(parent, name) => {
                 let parent = read(&self.table).number(parent);
                 if let Ok(directory) = self.directory(parent)
-                    && let Ok(stat) = stat(directory.as_fd(), &name)
-                    && found(&stat, self.root_mount).identity == identity
+                    && let Ok(stat) = self.stat(directory.as_fd(), &name)
+                    && super::attributes::identity(&stat) == identity
                 {
                     return Ok(stat);
                 }
             }
             Whereabouts::Nowhere => {}
         }
-        stat(self.descriptor(node)?.as_fd(), b"")
+        self.stat(self.descriptor(node)?.as_fd(), b"")
     }
 
     pub(super) fn change_attributes(
@@ -122,6 +126,7 @@ impl HostDirectory {
         handle: Option<HandleId>,
         set: &SetAttributes,
     ) -> Result<Attributes, Errno> {
+        self.require_open(node)?;
         let file = handle.and_then(|handle| self.file(node, handle).ok());
         let descriptor: Arc<OwnedFd> = match &file {
             Some(file) => file.descriptor.clone(),
@@ -144,7 +149,7 @@ impl HostDirectory {
         if set.atime.is_some() || set.mtime.is_some() {
             change_times(target, set)?;
         }
-        Ok(self.attributes_from(&stat(target, b"")?))
+        Ok(self.attributes_from(&self.stat(target, b"")?))
     }
 
     fn change_mode(&self, target: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
@@ -167,7 +172,7 @@ impl HostDirectory {
     /// Clears what a change by somebody without privilege clears. The kernel itself clears file capabilities at each
     /// write and change of owner.
     pub(super) fn drop_privileges(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
-        let mode = u32::from(stat(target, b"")?.stx_mode);
+        let mode = u32::from(self.stat(target, b"")?.stx_mode);
         if mode & libc::S_IFMT != libc::S_IFREG {
             return Ok(());
         }
@@ -181,7 +186,7 @@ impl HostDirectory {
 
     /// Clears the set-group-ID bit, as setting an ACL does for somebody who is not in the group.
     pub(super) fn drop_set_group_id(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
-        let mode = u32::from(stat(target, b"")?.stx_mode);
+        let mode = u32::from(self.stat(target, b"")?.stx_mode);
         if mode & libc::S_ISGID == 0 { Ok(()) } else { self.change_mode(target, mode & !libc::S_ISGID) }
     }
 
@@ -195,7 +200,7 @@ impl HostDirectory {
     }
 
     pub(super) fn get_statistics(&self, node: NodeId) -> Result<Statistics, Errno> {
-        let descriptor = self.descriptor(node)?;
+        let descriptor = if self.is_closed(node)? { self.root.clone() } else { self.descriptor(node)? };
         let stat = rustix::fs::fstatvfs(descriptor)?;
         Ok(Statistics {
             block_size: u32::try_from(stat.f_frsize).unwrap_or(4096),

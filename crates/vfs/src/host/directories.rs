@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{Mode, OFlags, SeekFrom, openat};
 use rustix::io::Errno;
 
-use super::attributes::stat;
 use super::system_calls::read_entries;
 use super::{Changes, HostDirectory, hold, read};
 use crate::{DirectoryEntry, DirectorySink, Entry, HandleId, NodeId, Opened};
@@ -97,9 +96,16 @@ impl HostDirectory {
 
     pub(super) fn open_stream(&self, node: NodeId) -> Result<Opened, Errno> {
         // A kernel that knows all changes keeps what it has read, and needs no round trip to read it again.
+        let is_closed = self.is_closed(node)?;
         if self.options.changes != Changes::Host {
-            self.directory(node)?;
+            if !is_closed {
+                self.directory(node)?;
+            }
             return Err(Errno::NOSYS);
+        }
+        if is_closed {
+            let caching = self.options.changes.caching();
+            return Ok(Opened { handle: HandleId::default(), caching, parallel_direct_writes: false });
         }
         let stream = self.stream_of(node)?;
         let handle = self.insert_stream(node, stream.descriptor.clone(), stream)?;
@@ -113,6 +119,9 @@ impl HostDirectory {
         offset: u64,
         sink: &mut dyn DirectorySink,
     ) -> Result<(), Errno> {
+        if self.is_closed(node)? {
+            return self.list_nothing(node, offset, sink);
+        }
         if let Ok(file) = self.file(node, handle) {
             let stream = file.stream.ok_or(Errno::NOTDIR)?;
             return self.list_from(node, &stream, offset, sink);
@@ -197,7 +206,7 @@ impl HostDirectory {
             }
             table.renames
         };
-        let stat = stat(stream.descriptor.as_fd(), name)?;
+        let stat = self.stat(stream.descriptor.as_fd(), name)?;
         // Of what is renamed just now nothing more is told: it is looked up when somebody wants it.
         self.entry(node, name, &stat, Some(renames))
     }

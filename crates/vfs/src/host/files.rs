@@ -9,7 +9,6 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use vm_memory::VolatileSlice;
 
-use super::attributes::{found, stat};
 use super::caller::make_as;
 use super::directories::Stream;
 use super::locks::Holder;
@@ -279,8 +278,8 @@ impl HostDirectory {
         asked: u32,
         flags: OFlags,
     ) -> Result<(Entry, Opened), Errno> {
-        let stat = stat(file.as_fd(), b"")?;
-        let found = found(&stat, self.root_mount);
+        let stat = self.stat(file.as_fd(), b"")?;
+        let found = self.found(&stat);
         let node = {
             let mut table = write(&self.table);
             let place = place.map(|(parent, name)| table.index(parent).map(|parent| (parent, name))).transpose()?;
@@ -391,6 +390,8 @@ impl HostDirectory {
             Err(_) if !self.opens_files() && self.require_regular(node).is_ok() => {
                 sync(self.readable_unopened(node)?.as_fd())
             }
+            // Nothing in it was changed.
+            Err(_) if self.is_closed(node)? => Ok(()),
             // A directory that was read without being opened.
             Err(_) => {
                 let directory = self.directory(node)?;
@@ -462,7 +463,7 @@ impl HostDirectory {
             let file = open.get(node, handle).ok().filter(|file| file.stream.is_none())?;
             (file.clone(), open.descriptor_of(node)?)
         };
-        let stat = stat(file.descriptor.as_fd(), b"").ok()?;
+        let stat = self.stat(file.descriptor.as_fd(), b"").ok()?;
         // What a write by somebody without privilege must clear is cleared by who executes the write: not by a kernel that
         // was told that the server does it, and that writes in the server's name.
         let is_privileged = u32::from(stat.stx_mode) & (libc::S_ISUID | libc::S_ISGID) != 0;

@@ -23,6 +23,7 @@ mod files;
 mod handle;
 mod kept;
 mod locks;
+mod mounts;
 mod names;
 mod reach;
 mod system_calls;
@@ -36,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use vm_memory::VolatileSlice;
@@ -47,7 +48,8 @@ use crate::{
 };
 pub use caller::may_open_every_file;
 use handle::FileHandle;
-use table::Table;
+pub use mounts::Submounts;
+use table::{Found, Table};
 
 /// Who may change the tree while it is offered: decides what a client may keep, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +91,8 @@ pub struct HostOptions {
     pub changes: Changes,
     /// Refuse what would change it.
     pub read_only: bool,
+    /// What becomes of what is mounted beneath it.
+    pub submounts: Submounts,
     /// Whether clients keep what they write for a while: then a file that is opened for writing must be readable too.
     pub writeback: bool,
     /// Files are read and written without being opened, which saves a client two requests for each time that it uses
@@ -123,6 +127,8 @@ pub struct HostDirectory {
     root: Arc<OwnedFd>,
     root_device: u64,
     root_mount: u64,
+    /// How attributes are asked for.
+    stat_flags: AtFlags,
     /// `/proc/self/fd`: from a kept descriptor to one that is open for reading or writing.
     descriptors: OwnedFd,
     /// Whether the kernel lets us open by file handles.
@@ -152,8 +158,8 @@ impl HostDirectory {
         options.read_only |= options.changes == Changes::None;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptors = openat(rustix::fs::CWD, "/proc/self/fd", flags, Mode::empty())?;
-        let stat = attributes::stat(root.as_fd(), b"")?;
-        let found = attributes::found(&stat, stat.stx_mnt_id);
+        let stat = attributes::stat(root.as_fd(), b"", AtFlags::empty())?;
+        let found = Found { identity: attributes::identity(&stat), on_root_mount: true, is_closed: false };
         let limit = options.descriptors.unwrap_or_else(descriptor_limit);
         let kept = (limit / 4).clamp(16, 1 << 16);
         let handles_work = FileHandle::of(root.as_fd())
@@ -161,6 +167,7 @@ impl HostDirectory {
             .is_ok();
         Ok(HostDirectory {
             options,
+            stat_flags: mounts::stat_flags(root.as_fd(), options.submounts),
             root: Arc::new(root),
             root_device: found.identity.device,
             root_mount: stat.stx_mnt_id,

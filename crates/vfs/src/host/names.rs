@@ -9,7 +9,6 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::attributes::{found, stat};
 use super::caller::make_as;
 use super::reach::DescriptorName;
 use super::table::Table;
@@ -38,6 +37,9 @@ impl LastDescriptor {
 impl HostDirectory {
     pub(super) fn look_up(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         check_name(name)?;
+        if self.is_closed(parent)? {
+            return Err(Errno::NOENT);
+        }
         let directory = self.directory(parent)?;
         self.entry_there(parent, directory.as_fd(), name)
     }
@@ -45,13 +47,13 @@ impl HostDirectory {
     /// The node that a checked name leads to.
     pub(super) fn entry_there(&self, parent: NodeId, directory: BorrowedFd<'_>, name: &[u8]) -> Result<Entry, Errno> {
         let renames = read(&self.table).renames;
-        let stat_before = stat(directory, name)?;
+        let stat_before = self.stat(directory, name)?;
         if let Some(entry) = self.entry(parent, name, &stat_before, Some(renames))? {
             return Ok(entry);
         }
         // Something was renamed meanwhile, so that the name may already be another node's. Not again while we look.
         let _renamed = read(&self.renaming);
-        let stat = stat(directory, name)?;
+        let stat = self.stat(directory, name)?;
         self.entry(parent, name, &stat, None)?.ok_or(Errno::STALE)
     }
 
@@ -64,7 +66,7 @@ impl HostDirectory {
         stat: &Statx,
         renames: Option<u64>,
     ) -> Result<Option<Entry>, Errno> {
-        let found = found(stat, self.root_mount);
+        let found = self.found(stat);
         let known = {
             let table = read(&self.table);
             table.known(table.index(parent)?, name, &found)
@@ -94,7 +96,10 @@ impl HostDirectory {
             return self.entry_by_number(node);
         }
         // Where it was; reaching it there, or anew, is what verifies that.
-        self.directory(node)?;
+        self.stat_node(node, None)?;
+        if !self.is_closed(node)? {
+            self.directory(node)?;
+        }
         let parent = {
             let table = read(&self.table);
             let place = table.places(table.index(node)?).next().map(|(parent, _)| table.number(parent));
@@ -180,7 +185,7 @@ impl HostDirectory {
         let mut mode = new.mode & 0o7777;
         let gives_group = libc::S_ISGID | libc::S_IXGRP;
         if mode & gives_group == gives_group && context.uid != 0 {
-            let stat = stat(directory, b"")?;
+            let stat = self.stat(directory, b"")?;
             let inherited = u32::from(stat.stx_mode) & libc::S_ISGID != 0;
             let is_member = stat.stx_gid == context.gid || Some(stat.stx_gid) == context.supplementary_group;
             if inherited && !is_member {

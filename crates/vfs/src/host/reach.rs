@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-use super::attributes::{found, stat};
+use super::attributes::identity;
 use super::handle::FileHandle;
 use super::kept::Evicted;
 use super::table::{Identity, Table, is_directory};
@@ -50,7 +50,10 @@ impl HostDirectory {
         }
     }
 
-    /// A descriptor of a directory.
+    /// A descriptor of a directory in which something is looked for or changed.
+    ///
+    /// # Errors
+    /// `EROFS` for one that is shown empty because something is mounted there.
     pub(super) fn directory(&self, node: NodeId) -> Result<Arc<OwnedFd>, Errno> {
         if node == NodeId::ROOT {
             return Ok(self.root.clone());
@@ -60,6 +63,9 @@ impl HostDirectory {
             let index = table.index(node)?;
             if !is_directory(table.node(index)?.identity.kind) {
                 return Err(Errno::NOTDIR);
+            }
+            if table.node(index)?.is_closed {
+                return Err(Errno::ROFS);
             }
             if let Some(descriptor) = table.descriptor(index) {
                 return Ok(descriptor.clone());
@@ -143,7 +149,7 @@ impl HostDirectory {
     }
 
     fn identity_of(&self, descriptor: BorrowedFd<'_>) -> Result<Identity, Errno> {
-        Ok(found(&stat(descriptor, b"")?, self.root_mount).identity)
+        Ok(identity(&self.stat(descriptor, b"")?))
     }
 
     /// Keeps a descriptor of a node; of a directory that has to go for it, where that is possible, a handle is kept.

@@ -37,6 +37,9 @@ pub struct Identity {
     pub birth: i64,
     /// Its type, in the bits of a mode.
     pub kind: u32,
+    /// The mount that a directory was found on: a bind mount shows the same directory twice, each with a parent of its own. 0 for
+    /// all else.
+    pub mount: u64,
 }
 
 /// What is known of a node of the host.
@@ -45,6 +48,8 @@ pub struct Node {
     pub identity: Identity,
     /// Whether it lies on the same mount as the root.
     pub on_root_mount: bool,
+    /// Whether it is shown as an empty directory, whatever is in it.
+    pub is_closed: bool,
     /// A way to it that needs no name.
     pub handle: Option<Box<FileHandle>>,
     lookups: AtomicU64,
@@ -79,6 +84,8 @@ pub struct Found {
     pub identity: Identity,
     /// Whether it lies on the same mount as the root.
     pub on_root_mount: bool,
+    /// Whether it is to be shown as an empty directory.
+    pub is_closed: bool,
 }
 
 /// All nodes.
@@ -299,10 +306,11 @@ impl Table {
     }
 
     fn insert(&mut self, found: Found, lookups: u64) -> Option<u32> {
-        let Found { identity, on_root_mount } = found;
+        let Found { identity, on_root_mount, is_closed } = found;
         let index = self.nodes.insert(Node {
             identity,
             on_root_mount,
+            is_closed,
             handle: None,
             pinned: None,
             lookups: AtomicU64::new(lookups),

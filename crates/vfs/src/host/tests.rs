@@ -1,6 +1,7 @@
 //! The layer by itself, no kernel in between.
 
 mod hostile;
+mod mounts;
 mod operations;
 mod races;
 

@@ -26,6 +26,9 @@ impl HostDirectory {
 
     pub(super) fn xattr_value(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let name = checked(name)?;
+        if self.is_closed(node)? {
+            return Err(Errno::NODATA);
+        }
         self.with_path(node, |path| {
             let mut value = vec![0; SIZE_MAX];
             let length = rustix::fs::getxattr(path, &name, &mut value[..])?;
@@ -35,6 +38,9 @@ impl HostDirectory {
     }
 
     pub(super) fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        if self.is_closed(node)? {
+            return Ok(Vec::new());
+        }
         self.with_path(node, |path| {
             let mut names = vec![0; SIZE_MAX];
             let length = rustix::fs::listxattr(path, &mut names[..])?;
@@ -55,6 +61,7 @@ impl HostDirectory {
         if value.len() > SIZE_MAX {
             return Err(Errno::TOOBIG);
         }
+        self.require_open(node)?;
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let descriptor = self.descriptor(node)?;
         rustix::fs::setxattr(DescriptorName::new(descriptor.as_fd()).path(), &text, value, flags)?;
@@ -66,6 +73,7 @@ impl HostDirectory {
 
     pub(super) fn delete_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         let name = checked(name)?;
+        self.require_open(node)?;
         self.with_path(node, |path| rustix::fs::removexattr(path, &name))
     }
 }

@@ -101,6 +101,7 @@ impl MemoryFiles {
             ctime: inode.ctime,
             birth: Some(inode.birth),
             version: 0,
+            is_submount: false,
             valid: VALID,
         })
     }
