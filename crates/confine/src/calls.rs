@@ -139,6 +139,9 @@ const LOOKING: &[i64] = &[
     libc::SYS_syncfs,
 ];
 
+/// What a scan takes besides: extended attributes by the cheapest ways, at the least priority.
+const SCANNING: &[i64] = &[SYS_GETXATTRAT, SYS_LISTXATTRAT, libc::SYS_fchdir, libc::SYS_setpriority];
+
 /// Opening files by file handles: whoever can choose the handle has a descriptor of any file of the file system.
 const HANDLES: &[i64] = &[libc::SYS_open_by_handle_at];
 
@@ -181,8 +184,10 @@ const OLDER_CHANGING: &[i64] =
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_CHANGING: &[i64] = &[];
 
-/// The same number on every architecture (Linux's scripts/syscall.tbl); libc has no name for it yet.
+/// The same numbers on every architecture (Linux's scripts/syscall.tbl); libc has no names for them yet.
 const SYS_FCHMODAT2: i64 = 452;
+const SYS_GETXATTRAT: i64 = 464;
+const SYS_LISTXATTRAT: i64 = 465;
 
 /// Requests of ioctl(2) that the servers make: `FIONBIO` and `FIOCLEX` of asm-generic/ioctls.h, and of linux/fuse.h
 /// `FUSE_DEV_IOC_CLONE`, `FUSE_DEV_IOC_BACKING_OPEN` and `FUSE_DEV_IOC_BACKING_CLOSE`.
@@ -225,7 +230,7 @@ type Calls = BTreeMap<i64, Vec<SeccompRule>>;
 fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendError> {
     let whatever: &[&[i64]] = match work {
         Work::Disk => &[ALWAYS, OLDER, OPENING],
-        Work::Plan => &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, &[libc::SYS_setpriority]],
+        Work::Plan => &[ALWAYS, OLDER, OPENING, LOOKING, SCANNING, NAMING, OLDER_NAMING],
         Work::ReadOnlyShare | Work::ReadOnlyMount => &[ALWAYS, OLDER, OPENING, LOOKING],
         Work::Share | Work::Mount => &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING],
     };

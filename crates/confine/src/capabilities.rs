@@ -26,8 +26,8 @@ impl Work {
     pub(crate) fn capabilities(self) -> CapabilitySet {
         match self {
             Work::ReadOnlyShare | Work::Disk => READING,
-            // An overlay may lie in another user's directory.
-            Work::Plan => READING.union(CapabilitySet::DAC_OVERRIDE),
+            // An overlay may lie in another user's directory; `trusted.` attributes are a part of the tree.
+            Work::Plan => READING.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::SYS_ADMIN),
             Work::Share => CHANGING,
             // FUSE_DEV_IOC_BACKING_OPEN, and `trusted.` attributes, which an upper layer has. What else it stands for takes
             // system calls that are refused.

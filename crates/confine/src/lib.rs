@@ -72,7 +72,7 @@ struct Grant {
 pub struct Confinement {
     work: Work,
     grants: Vec<Grant>,
-    only: Option<PathBuf>,
+    only: Option<Vec<PathBuf>>,
     ends_processes: bool,
     uses_rings: bool,
 }
@@ -100,10 +100,10 @@ impl Confinement {
         Ok(self)
     }
 
-    /// Of the host's names only those beneath `directory`, an absolute path without symbolic links, are left, where root
-    /// confines itself.
-    pub fn only(mut self, directory: PathBuf) -> Confinement {
-        self.only = Some(directory);
+    /// Of the host's names only those at and beneath `places`, absolute paths without symbolic links, are left, where root
+    /// confines itself. Devices in them cannot be opened; one that is named itself can.
+    pub fn only(mut self, places: impl IntoIterator<Item = PathBuf>) -> Confinement {
+        self.only = Some(places.into_iter().collect());
         self
     }
 
@@ -123,10 +123,10 @@ impl Confinement {
     pub fn enter(&self) -> Confined {
         let mut confined = Confined { holds: Vec::new(), missing: Vec::new() };
         let mut handles = true;
-        if let Some(directory) = &self.only
+        if let Some(places) = &self.only
             && capabilities::may_mount()
         {
-            let entered = root::enter(directory, self.work.writes());
+            let entered = root::enter(places, self.work.writes());
             // A handle leads out of it, and to Landlock what is outside of a mount lies in the mount's root
             // (`is_access_to_paths_allowed` of Linux's security/landlock/fs.c, from 6.18 on).
             handles = entered.is_err();

@@ -1,5 +1,5 @@
-//! A root directory of the thread's own, in a mount namespace of its own: of the host's names, those beneath one directory
-//! are left, under the path that it had, and `/proc/self`.
+//! A root directory of the thread's own, in a mount namespace of its own: of the host's names, those beneath a few paths are
+//! left, under the paths that they had, and `/proc/self`.
 //!
 //! Landlock does not stop a server that makes a mistake with a path from changing the attributes of a file, from looking
 //! at it, or from following a link out of the tree. Where there is nothing else, there is nothing to reach.
@@ -7,16 +7,16 @@
 //! For root alone: a user would need a user namespace for it, in which the owners of other users' files are unknown, and a share
 //! would show all of them as nobody's. A user's server can do no more than the user.
 //!
-//! What the host mounts beneath the directory later appears here where the host's mounts are shared (systemd's way); where
+//! What the host mounts beneath a directory later appears here where the host's mounts are shared (systemd's way); where
 //! they are private, it does not.
 
 #![allow(unsafe_code, reason = "system calls that no library wraps, and unshare(2)")]
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, mkdirat, mknodat, openat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
@@ -35,40 +35,57 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// Leaves `directory`, an absolute path without symbolic links, read-only unless `writable`. After a failure everything is
+/// Leaves `places`, absolute paths without symbolic links, read-only unless `writable`. After a failure everything is
 /// as it was, but for the namespace.
-pub fn enter(directory: &Path, writable: bool) -> Result<(), String> {
+pub fn enter(places: &[PathBuf], writable: bool) -> Result<(), String> {
     // Nothing would be left out.
-    if directory == Path::new("/") {
+    if places.iter().any(|place| place == Path::new("/")) {
         return Err("the whole system is shared".to_owned());
     }
-    if directory.starts_with("/proc") {
+    if places.iter().any(|place| place.starts_with("/proc")) {
         return Err("it is the kernel's own".to_owned());
     }
-    try_enter(directory, writable).map_err(|(call, errno)| format!("{call}: {errno}"))
+    try_enter(places, writable).map_err(|(call, errno)| format!("{call}: {errno}"))
+}
+
+/// What is to be mounted in the new root.
+struct Place<'p> {
+    path: &'p Path,
+    mount: OwnedFd,
+    is_directory: bool,
+}
+
+impl<'p> Place<'p> {
+    /// Takes what is at `path`, with all that is mounted beneath it. What is named for itself may be a device.
+    fn take(path: &'p Path, writable: bool) -> Result<Place<'p>, Failure> {
+        let mount = clone_of(path)?;
+        let is_directory = FileType::from_raw_mode(fstat(&mount).or_fail("fstat")?.st_mode) == FileType::Directory;
+        let mut flags = MountAttrFlags::MOUNT_ATTR_NOSUID;
+        flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, is_directory);
+        flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, !writable);
+        set_attributes(mount.as_fd(), flags, AT_RECURSIVE)?;
+        Ok(Place { path, mount, is_directory })
+    }
 }
 
 /// The system call that failed, and how.
 type Failure = (&'static str, Errno);
 
-fn try_enter(directory: &Path, writable: bool) -> Result<(), Failure> {
+fn try_enter(places: &[PathBuf], writable: bool) -> Result<(), Failure> {
     // SAFETY: with CLONE_NEWNS the thread gets mounts, a root and a working directory of its own; no descriptor and no memory is
     // concerned.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.or_fail("unshare")?;
     // What the host mounts and unmounts is seen here, but not the other way round.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).or_fail("mount")?;
-    let tree = clone_of(directory)?;
-    let descriptors = clone_of(Path::new("/proc/self"))?;
-    let kept_out = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    let of_tree = if writable { kept_out } else { kept_out | MountAttrFlags::MOUNT_ATTR_RDONLY };
-    set_attributes(tree.as_fd(), of_tree, AT_RECURSIVE)?;
+    let places = places.iter().map(|path| Place::take(path, writable)).collect::<Result<Vec<_>, _>>()?;
+    let own = Path::new("/proc/self");
+    let own = Place { path: own, mount: clone_of(own)?, is_directory: true };
     let root = new_root()?;
     // Over the old root, whence it takes its place.
     move_mount(root.as_fd(), "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).or_fail("move_mount")?;
     let entered = (|| {
-        attach(root.as_fd(), tree.as_fd(), directory)?;
-        attach(root.as_fd(), descriptors.as_fd(), Path::new("/proc/self"))?;
-        set_attributes(root.as_fd(), kept_out | MountAttrFlags::MOUNT_ATTR_RDONLY, 0)?;
+        places.iter().chain([&own]).try_for_each(|place| attach(root.as_fd(), place))?;
+        set_attributes(root.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY, 0)?;
         fchdir(&root).or_fail("fchdir")?;
         // The old root is then mounted over the new one, see pivot_root(2).
         pivot_root(".", ".").or_fail("pivot_root")
@@ -92,26 +109,31 @@ fn new_root() -> Result<OwnedFd, Failure> {
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).or_fail("fsmount")
 }
 
-/// The directory at `path` with all that is mounted beneath it, mounted nowhere yet.
+/// What is at `path` with all that is mounted beneath it, mounted nowhere yet.
 fn clone_of(path: &Path) -> Result<OwnedFd, Failure> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     open_tree(CWD, path, flags).or_fail("open_tree")
 }
 
-/// Mounts `what` at `path` within `root`, for which it makes the directories.
-fn attach(root: BorrowedFd<'_>, what: BorrowedFd<'_>, path: &Path) -> Result<(), Failure> {
-    let mut place = root.try_clone_to_owned().map_err(|_| ("fcntl", Errno::MFILE))?;
-    for component in path.components() {
+/// Mounts `place` within `root`, for which it makes directories, and a file for what is none.
+fn attach(root: BorrowedFd<'_>, place: &Place<'_>) -> Result<(), Failure> {
+    let mut at = root.try_clone_to_owned().map_err(|_| ("fcntl", Errno::MFILE))?;
+    let mut components = place.path.components().peekable();
+    while let Some(component) = components.next() {
         let Component::Normal(name) = component else { continue };
-        match mkdirat(&place, name, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(("mkdirat", errno)),
+        let made = if place.is_directory || components.peek().is_some() {
+            mkdirat(&at, name, Mode::from_raw_mode(0o755)).or_fail("mkdirat")
+        } else {
+            mknodat(&at, name, FileType::RegularFile, Mode::from_raw_mode(0o644), 0).or_fail("mknodat")
+        };
+        match made {
+            Ok(()) | Err((_, Errno::EXIST)) => {}
+            Err(failure) => return Err(failure),
         }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        place = openat(&place, name, flags, Mode::empty()).or_fail("openat")?;
+        at = openat(&at, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).or_fail("openat")?;
     }
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    move_mount(what, "", place.as_fd(), "", flags).or_fail("move_mount")
+    move_mount(place.mount.as_fd(), "", at.as_fd(), "", flags).or_fail("move_mount")
 }
 
 /// `AT_RECURSIVE` of Linux's include/uapi/linux/fcntl.h.

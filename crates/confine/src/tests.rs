@@ -35,7 +35,7 @@ impl Ground {
     /// Does `act` in a thread that is confined to the tree.
     fn confined(&self, work: Work, act: impl FnOnce(&Confined) + Send) {
         let access = if work.writes() { Access::Change } else { Access::Read };
-        let confinement = Confinement::new(work).grant(&self.tree, access).unwrap().only(self.tree.clone());
+        let confinement = Confinement::new(work).grant(&self.tree, access).unwrap().only([self.tree.clone()]);
         self.within(&confinement, act);
     }
 
@@ -215,7 +215,7 @@ fn a_file_handle_opens_nothing_beyond_the_tree() {
         assert_eq!(read(within, &tree).unwrap(), "within");
         assert_refused(read(beside, &tree), "reading what a handle leads to");
     });
-    ground.within(&confinement.only(ground.tree.clone()), |_| {
+    ground.within(&confinement.only([ground.tree.clone()]), |_| {
         let tree = File::open(&ground.tree).unwrap();
         assert_refused(read(within, &tree), "opening by a handle where there is a root of its own");
     });

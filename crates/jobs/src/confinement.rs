@@ -9,8 +9,10 @@ pub(crate) use inarch_confine::{Access, Confinement, Work};
 use inarch_confine::Confined;
 
 use crate::JobError;
+use crate::device::{Recipe, Writes};
 use crate::notes::shown;
 use crate::share::Share;
+use crate::source::Source;
 
 /// Whether a server confines itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +43,11 @@ impl Sandbox {
 pub(crate) trait Grants: Sized {
     /// Grants what is at `path`.
     fn granted(self, path: &Path, access: Access) -> Result<Self, JobError>;
+
+    /// Grants what is at `path`; if there is nothing, whoever needs it says so.
+    fn granted_if_there(self, path: &Path, access: Access) -> Result<Self, JobError> {
+        if path.exists() { self.granted(path, access) } else { Ok(self) }
+    }
 }
 
 impl Grants for Confinement {
@@ -52,7 +59,7 @@ impl Grants for Confinement {
 /// For a server that does nothing but share a directory whose path has no symbolic links: nothing else is left of the
 /// host's names.
 pub(crate) fn of_share(share: &Share) -> Result<Confinement, JobError> {
-    Ok(among_others(share)?.only(share.directory.clone()))
+    Ok(among_others(share)?.only([share.directory.clone()]))
 }
 
 /// For threads that share a directory.
@@ -60,6 +67,50 @@ pub(crate) fn among_others(share: &Share) -> Result<Confinement, JobError> {
     let (work, access) =
         if share.refuses_writes() { (Work::ReadOnlyShare, Access::Read) } else { (Work::Share, Access::Change) };
     Confinement::new(work).granted(&share.directory, access)
+}
+
+/// For a thread that makes a disk, and ends with that.
+pub(crate) fn of_plan(recipe: &Recipe) -> Result<Confinement, JobError> {
+    let mut confinement = Confinement::new(Work::Plan);
+    match &recipe.source {
+        Source::Directory(path) | Source::File { path, .. } | Source::Oci { path, .. } => {
+            confinement = confinement.granted(path, Access::Read)?;
+        }
+        // Landlock knows no pipe without a name, and lets it be opened again.
+        Source::Pipe(path) if path.canonicalize().is_ok() => confinement = confinement.granted(path, Access::Read)?,
+        Source::Pipe(_) | Source::StandardInput | Source::Empty => {}
+    }
+    if !matches!(recipe.source, Source::Directory(_) | Source::Empty) {
+        confinement = confinement.granted_if_there(&recipe.resources().spool_directory, Access::Change)?;
+    }
+    match &recipe.writes {
+        Writes::Refused => Ok(confinement),
+        Writes::ThrownAway(directory) => confinement.granted_if_there(directory, Access::Change),
+        Writes::Kept(file) if file.exists() => confinement.granted(file, Access::Change),
+        Writes::Kept(file) => {
+            // It is made in its directory.
+            let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            confinement.granted_if_there(directory, Access::Change)
+        }
+    }
+}
+
+/// For the threads that serve a disk of `source`: a directory's files are opened when they are read, of anything else all
+/// that is read is open by then. Of the host's names nothing else is left but `device`.
+pub(crate) fn of_disk(source: &Source, device: Option<&Path>) -> Result<Confinement, JobError> {
+    let mut confinement = Confinement::new(Work::Disk);
+    let mut places = Vec::new();
+    if let Source::Directory(path) = source {
+        let fail = |error| JobError::path(path, "cannot be kept within reach", error);
+        let directory = path.canonicalize().map_err(fail)?;
+        confinement = confinement.granted(&directory, Access::Read)?;
+        places.push(directory);
+    }
+    if let Some(device) = device {
+        confinement = confinement.granted(device, Access::Device)?;
+        places.push(device.to_owned());
+    }
+    Ok(confinement.only(places))
 }
 
 /// The place of a share, for [`Sandbox::confine_to`].

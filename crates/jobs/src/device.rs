@@ -137,15 +137,9 @@ impl Recipe {
     pub fn prepare(&self) -> Result<Prepared, JobError> {
         self.check()?;
         let started = Instant::now();
-        let mut resources = Resources { patience: self.patience, sharers: self.sharers(), ..Resources::default() };
-        match &self.writes {
-            Writes::Refused => {}
-            Writes::ThrownAway(dir) => resources.spool_directory.clone_from(dir),
-            Writes::Kept(_) => resources.stamp = true,
-        }
         let opened = match (&self.writes, &self.base) {
             (Writes::Kept(file), Some(base)) if base.is_taken(file) => Opened::at(self.source.path(), base.load()?)?,
-            _ => open_with(&self.source, &self.selection, &resources)?,
+            _ => open_with(&self.source, &self.selection, &self.resources())?,
         };
         let scan_time = started.elapsed();
 
@@ -175,6 +169,17 @@ impl Recipe {
             scan_time,
             plan_time: started.elapsed() - scan_time,
         })
+    }
+
+    /// What opening the source may use.
+    pub fn resources(&self) -> Resources {
+        let mut resources = Resources { patience: self.patience, sharers: self.sharers(), ..Resources::default() };
+        match &self.writes {
+            Writes::Refused => {}
+            Writes::ThrownAway(dir) => resources.spool_directory.clone_from(dir),
+            Writes::Kept(_) => resources.stamp = true,
+        }
+        resources
     }
 
     /// What is plainly wrong before anything is opened.

@@ -15,6 +15,7 @@ use inarch_jobs::serve::ServedTree;
 use inarch_jobs::source::Source;
 use inarch_jobs::{FileSystem, Writes};
 
+use crate::sandbox::SandboxArgument;
 use crate::source::{SRC_HELP, SourceArguments};
 
 /// Options of `inarch serve`.
@@ -67,6 +68,9 @@ pub struct TreeArguments {
     /// What is taken.
     #[command(flatten)]
     pub filters: SourceArguments,
+
+    #[command(flatten)]
+    pub sandbox: SandboxArgument,
 }
 
 impl TreeArguments {
@@ -77,7 +81,8 @@ impl TreeArguments {
             (false, None) => Writes::ThrownAway(self.overlay_dir),
         };
         let source = Source::parse(&self.source)?;
-        Ok(ServedTree { source, selection: self.filters.selection(&[])?, format: self.format, writes })
+        let (selection, sandbox) = (self.filters.selection(&[])?, self.sandbox.into());
+        Ok(ServedTree { source, selection, format: self.format, writes, sandbox })
     }
 }
 

@@ -8,7 +8,7 @@ use inarch_vhost::blk::BlkServer;
 
 use super::guard::Guard;
 use super::making::Making;
-use super::signals::stop_on_signals;
+use super::signals::Caught;
 use super::{SERIAL, ServedTree, introduce, socket};
 use crate::JobError;
 use crate::device::disk_options;
@@ -43,11 +43,15 @@ pub fn qemu_arguments(request: &BlkRequest) -> Result<String, JobError> {
 /// Serves until SIGINT or SIGTERM, or with `once` until the first machine has gone. Says on standard error how to
 /// use the disk, and at the end which files changed meanwhile.
 pub fn serve(request: &BlkRequest) -> Result<(), JobError> {
+    let usage = usage(request)?;
     let listener = socket::listen(&request.socket)?;
     let mut guard = Guard::of_socket(&request.socket)?;
-    introduce(&usage(request)?);
-    let stop = stop_on_signals()?;
+    let signals = Caught::from_now_on()?;
+    let stop = signals.stop.clone();
     let making = Making::start(&request.tree, &stop);
+    let confined = request.tree.confine(None)?;
+    signals.heed();
+    introduce(&(usage + &confined));
     let options = disk_options(request.queues(), request.tree.read_only(), SERIAL);
     let server = BlkServer::new(making.pending(), options).on_event(|event| match event {
         // The guest has an error status for it, and the device remembers the files that changed.

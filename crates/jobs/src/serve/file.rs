@@ -13,7 +13,7 @@ use inarch_vm::qemu::shell_word;
 
 use super::guard::{Guard, remove_empty_file};
 use super::making::Making;
-use super::signals::stop_on_signals;
+use super::signals::Caught;
 use super::{SERIAL, ServedTree, introduce};
 use crate::JobError;
 use crate::notes::{say, shown};
@@ -48,10 +48,15 @@ pub fn serve(request: &FileRequest) -> Result<(), JobError> {
         return Err(MountError::Point { path, reason }.into());
     }
     let point = Point::take(path)?;
-    let stop = stop_on_signals()?;
+    // Nobody answers a look at the mount until the session runs.
+    let usage = usage(request, &point.image())?;
     let (mount, device) = Mount::new(&point.path, request.tree.source.path(), request.tree.read_only())?;
     let mut guard = Guard::of_mount(&mount, point.is_ours)?;
+    let signals = Caught::from_now_on()?;
+    let stop = signals.stop.clone();
     let making = Making::start(&request.tree, &stop);
+    let confined = request.tree.confine(Some(Path::new("/dev/fuse")))?;
+    signals.heed();
     let image = ImageFile::new(making.pending(), point.name(), request.tree.read_only(), stop.clone());
     let connection = ConnectionOptions { exclusive: true, ..ConnectionOptions::default() };
     let session = Session::new(device, Arc::new(image), SessionOptions { connection, ..SessionOptions::default() });
@@ -61,7 +66,7 @@ pub fn serve(request: &FileRequest) -> Result<(), JobError> {
         at_end.stop();
         ended
     });
-    introduce(&usage(request, &point.image())?);
+    introduce(&(usage + &confined));
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
     // Whoever waits for the device waits for nothing.
     making.pending().wake();

@@ -8,6 +8,7 @@ use inarch_server::{Pending, StopHandle};
 
 use super::ServedTree;
 use crate::JobError;
+use crate::confinement;
 use crate::device::Prepared;
 use crate::notes::{notes, say};
 use crate::source::Source;
@@ -20,12 +21,17 @@ pub(super) struct Making {
 }
 
 impl Making {
-    /// Begins to make the device of `tree`. If that fails, `stop` ends the server.
+    /// Begins to make the device of `tree`, in a thread that keeps what that takes. If it fails, `stop` ends the server.
     pub fn start(tree: &ServedTree, stop: &StopHandle) -> Making {
         let pending = Arc::new(Pending::new());
         let (recipe, outcome, stop) = (tree.recipe(), Arc::clone(&pending), stop.clone());
+        let sandbox = tree.sandbox;
         let thread = thread::spawn(move || {
-            let prepared = recipe.prepare();
+            let prepared = confinement::of_plan(&recipe).and_then(|confinement| {
+                // The same holds as for the server, which says it.
+                sandbox.enter(&confinement);
+                recipe.prepare()
+            });
             match &prepared {
                 Ok(prepared) => {
                     prepared.notes.iter().for_each(say);

@@ -1,8 +1,8 @@
 //! `serve`: a tree's device for virtual machines that someone else starts.
 //!
-//! Each way to offer it does the same five things: takes its place (a socket, a mount point) with a guard that clears it
-//! however the server ends, says how to use it, begins to make the device, serves requests, which wait for the device,
-//! until it is told to stop, and at the end names what changed meanwhile.
+//! Each way to offer it does the same six things: takes its place (a socket, a mount point) with a guard that clears it
+//! however the server ends, begins to make the device, confines itself, says how to use the disk, serves requests, which
+//! wait for the device, until it is told to stop, and at the end names what changed meanwhile.
 
 pub mod blk;
 pub mod file;
@@ -14,10 +14,13 @@ pub(crate) mod signals;
 mod socket;
 pub mod virtiofs;
 
+use std::path::Path;
 use std::time::Duration;
 
 use inarch_tree::select::Selection;
 
+use crate::JobError;
+use crate::confinement::{self, Sandbox};
 use crate::device::FileSystem;
 use crate::device::Recipe;
 pub use crate::device::Writes;
@@ -38,6 +41,8 @@ pub struct ServedTree {
     pub format: FileSystem,
     /// What becomes of the guest's writes.
     pub writes: Writes,
+    /// Whether the server confines itself.
+    pub sandbox: Sandbox,
 }
 
 impl ServedTree {
@@ -52,6 +57,12 @@ impl ServedTree {
             ordinal: 0,
             disks: 1,
         }
+    }
+
+    /// Confines the calling thread to what it takes to serve the disk, and `device`; gives the line that says so.
+    fn confine(&self, device: Option<&Path>) -> Result<String, JobError> {
+        let confinement = confinement::of_disk(&self.source, device)?;
+        Ok(self.sandbox.confine_to(format_args!("{}, read-only,", self.source), &confinement))
     }
 
     fn read_only(&self) -> bool {

@@ -11,7 +11,7 @@ use inarch_vm::qemu::shell_word;
 
 use super::guard::Guard;
 use super::making::Making;
-use super::signals::stop_on_signals;
+use super::signals::Caught;
 use super::{SERIAL, ServedTree, introduce, socket};
 use crate::JobError;
 use crate::notes::say;
@@ -42,9 +42,13 @@ pub fn qemu_arguments(request: &NbdRequest) -> Result<String, JobError> {
 /// export, and at the end which files changed meanwhile.
 pub fn serve(request: &NbdRequest) -> Result<(), JobError> {
     let (listener, address, mut guard) = listen(&request.address)?;
-    introduce(&usage(&NbdRequest { address, ..request.clone() })?);
-    let stop = stop_on_signals()?;
+    let usage = usage(&NbdRequest { address, ..request.clone() })?;
+    let signals = Caught::from_now_on()?;
+    let stop = signals.stop.clone();
     let making = Making::start(&request.tree, &stop);
+    let confined = request.tree.confine(None)?;
+    signals.heed();
+    introduce(&(usage + &confined));
     let options = NbdOptions {
         name: request.name.clone(),
         description: format!("the tree {}", request.tree.source),

@@ -10,18 +10,39 @@ use crate::JobError;
 
 /// A handle that the first SIGINT or SIGTERM uses; the second ends the process.
 pub(crate) fn stop_on_signals() -> Result<StopHandle, JobError> {
-    let stop = StopHandle::new().map_err(|error| JobError::Other(format!("cannot make an eventfd: {error}")))?;
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM]).map_err(|error| JobError::Other(format!("cannot catch signals: {error}")))?;
-    let on_signal = stop.clone();
-    thread::spawn(move || {
-        for signal in signals.forever() {
-            if on_signal.is_stopped() {
-                // Asked twice. The guard sees our end.
-                std::process::exit(128 + signal);
-            }
-            on_signal.stop();
-        }
-    });
+    let caught = Caught::from_now_on()?;
+    let stop = caught.stop.clone();
+    caught.heed();
     Ok(stop)
+}
+
+/// SIGINT and SIGTERM, which do not end the process any more: they wait until somebody heeds them.
+pub(crate) struct Caught {
+    signals: Signals,
+    /// What the first of them will use.
+    pub stop: StopHandle,
+}
+
+impl Caught {
+    /// Catches them.
+    pub fn from_now_on() -> Result<Caught, JobError> {
+        let stop = StopHandle::new().map_err(|error| JobError::Other(format!("cannot make an eventfd: {error}")))?;
+        let signals = Signals::new([SIGINT, SIGTERM]);
+        let signals = signals.map_err(|error| JobError::Other(format!("cannot catch signals: {error}")))?;
+        Ok(Caught { signals, stop })
+    }
+
+    /// Starts a thread, as confined as the calling one, which has the first of them use the handle and the second end the
+    /// process.
+    pub fn heed(mut self) {
+        thread::spawn(move || {
+            for signal in self.signals.forever() {
+                if self.stop.is_stopped() {
+                    // Asked twice. The guard sees our end.
+                    std::process::exit(128 + signal);
+                }
+                self.stop.stop();
+            }
+        });
+    }
 }
