@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""In one guest, side by side: a directory shared by `inarch serve virtiofs`, by QEMU's C virtiofsd and by the Rust one,
-and the same files on an ext4 disk (virtio-blk).
+"""In one guest, side by side: a directory shared by `inarch serve virtiofs`, by QEMU's C virtiofsd and by the Rust one, by
+`inarch serve 9p` (through QEMU's user-mode network) and by QEMU's own 9p, and the same files on an ext4 disk (virtio-blk).
 
 Find, first read of every byte, second read, git status without and with what the guest's kernel remembers, making and
 removing many small files, and a C build and its repetition; every boot mounts each share anew with the guest's caches
 dropped, in another order. Servers of one caching mode are compared with each other: what may be a second old (ours:
---changes host, theirs: cache=auto), and what only the guest changes (--changes guest, cache=always). A server that is not
+--changes host, theirs: cache=auto), what only the guest changes (--changes guest, cache=always), and 9P. A server that is not
 installed is left out; $VIRTIOFSD is the Rust one. git, make and gcc are this machine's, from a disk of /usr."""
 
 import argparse
@@ -46,9 +46,15 @@ timed() {
   s=$(up); eval "$3" >/dev/null 2>/tmp/err || { echo "FAILED $1 $2"; cat /tmp/err; }
   echo "RESULT $1 $2 $(awk "BEGIN{print $(up)-$s}")"
 }
+ninep=version=9p2000.L,msize=262144,cache=mmap
 churn() { mkdir $1; i=0; while [ $i -lt @FILES@ ]; do echo $i > $1/f$i; i=$((i+1)); done; rm -r $1; }
 for tag in @ORDER@; do
-  case $tag in ext4) mount -t ext4 /dev/vdb /tree ;; *) mount -t virtiofs $tag /tree ;; esac || { echo "FAILED $tag"; continue; }
+  case $tag in
+    ext4) mount -t ext4 /dev/vdb /tree ;;
+    qemu-9p) mount -t 9p -o trans=virtio,$ninep qemu-9p /tree ;;
+    inarch-9p) ifconfig eth0 10.0.2.15; mount -t 9p -o trans=tcp,$ninep 10.0.2.100 /tree ;;
+    *) mount -t virtiofs $tag /tree ;;
+  esac || { echo "FAILED $tag"; continue; }
   forget
   timed $tag find 'find /tree/tree | wc -l'
   forget
@@ -84,6 +90,8 @@ def contestants(share):
         "c-always": ("alone", c("always")),
         "rust-auto": ("a second", rust("auto")),
         "rust-always": ("alone", rust("always")),
+        "inarch-9p": ("9p", lambda socket: [INARCH, "serve", "9p", share, "--socket", socket]),
+        "qemu-9p": ("9p", None),
         "ext4": ("disk", None),
     }
     missing = {"c": not os.path.exists(C_SERVER), "rust": not os.path.exists(RUST_SERVER)}
@@ -125,7 +133,7 @@ def initramfs(work, kernel, order):
             os.symlink(f"usr/{name}", f"{root}/{name}")
         subprocess.check_call(["cp", "/bin/busybox", f"{root}/bin/busybox"])
         loaded = []
-        for module in ("virtio_pci", "virtio_blk", "ext4", "virtiofs"):
+        for module in ("virtio_pci", "virtio_blk", "ext4", "virtiofs", "virtio_net", "9pnet_virtio", "9pnet_fd", "9p"):
             shown = subprocess.check_output(["modprobe", "-S", kernel, "--show-depends", module], text=True)
             for path in re.findall(r"^insmod (\S+)", shown, re.M):
                 name = os.path.basename(path)
@@ -156,10 +164,13 @@ def boot(kernel, initrd, work, servers, order):
         if servers[name][1]:
             socket = os.path.join(work, f"{name}.socket")
             commands[name] = servers[name][1](socket)
-            devices.append(
-                f"-chardev socket,id={name},path={socket} "
-                f"-device vhost-user-fs-pci,chardev={name},tag={name},queue-size=1024"
-            )
+            device = f"vhost-user-fs-pci,chardev={name},tag={name},queue-size=1024"
+            if servers[name][0] == "9p":
+                forward = f"guestfwd=tcp:10.0.2.100:564-chardev:{name}"
+                device = f"virtio-net-pci,netdev=n -netdev user,id=n,{forward}"
+            devices.append(f"-chardev socket,id={name},path={socket} -device {device}")
+        elif name == "qemu-9p":
+            devices.append(f"-virtfs local,path={work}/share,mount_tag={name},security_model=passthrough,multidevs=remap")
     try:
         for name, command in commands.items():
             running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
@@ -185,7 +196,7 @@ def boot(kernel, initrd, work, servers, order):
 
 def show(servers, times):
     """Tables, one a caching mode: medians, how many times ours that is, and how many times the disk's ours is."""
-    for mode in ("a second", "alone"):
+    for mode in ("a second", "alone", "9p"):
         names = [name for name, (of_mode, _) in servers.items() if of_mode == mode]
         if not names:
             continue
