@@ -3,53 +3,24 @@
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use support::bare_guest::BareGuest;
 use support::{INARCH, assert_status, host, run_script, scratch, stdout, within};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// What PID 1 does with both disks: reads all files, writes one, and lets go.
-const INIT: &str = r#"#!/bin/busybox sh
-/bin/busybox --install -s /bin
-mount -t proc p /proc; mount -t sysfs s /sys; mount -t devtmpfs d /dev
-for module in $(cat /modules/order); do insmod /modules/$module; done
+/// What a guest does with both disks: reads all files, writes one, and lets go.
+const SCRIPT: &str = r#"
 for disk in vda vdb; do
   echo "report $disk $(cat /sys/block/$disk/serial)"
   mount -t ext4 /dev/$disk /mnt && cd /mnt
   echo "report $disk $(find . -type f | sort | xargs sha256sum | sha256sum)"
   echo from $disk > written
   cd / && umount /mnt && echo "report $disk done"
-done
-poweroff -f
-"#;
-
-/// The kernel that a guest of ours would boot, and its modules' version.
-fn kernel() -> Option<(PathBuf, String)> {
-    let mut versions: Vec<String> = fs::read_dir("/lib/modules")
-        .ok()?
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|version| fs::File::open(format!("/boot/vmlinuz-{version}")).is_ok())
-        .collect();
-    versions.sort();
-    let version = versions.pop()?;
-    Some((PathBuf::from(format!("/boot/vmlinuz-{version}")), version))
-}
-
-/// An initramfs of busybox, the disk's modules and [`INIT`], made by the tools of the host.
-fn initramfs(dir: &Path, version: &str) {
-    fs::write(dir.join("init"), INIT).unwrap();
-    let make = format!(
-        "set -e; mkdir -p r/bin r/proc r/sys r/dev r/mnt r/modules; cp /bin/busybox r/bin/; install -m 755 init r/init
-         for name in virtio_pci virtio_blk ext4; do modprobe -S {version} --show-depends $name; done |
-         sed -n 's/^insmod //p' | while read path rest; do
-           name=${{path##*/}}; [ -e r/modules/$name ] || {{ cp $path r/modules/; echo $name >> r/modules/order; }}; done
-         cd r; find . | cpio -o -H newc --quiet > ../initramfs"
-    );
-    host("sh", &["-c", &make], dir);
-}
+done"#;
 
 fn tree(dir: &Path) {
     fs::create_dir_all(dir.join("tree/sub")).unwrap();
@@ -74,13 +45,12 @@ fn end(mut server: Child) {
 
 #[test]
 fn by_the_arguments_that_are_printed_for_qemu() {
-    let Some((kernel, version)) = kernel() else {
+    let Some(guest) = BareGuest::new() else {
         println!("skipped: by_the_arguments_that_are_printed_for_qemu: no kernel in /boot (install linux-image-amd64)");
         return;
     };
     let dir = scratch();
     tree(dir.path());
-    initramfs(dir.path(), &version);
     let (nbd, file) = (["nbd", "--socket", "socket"], ["file", "disk.raw"]);
     let printed = |arguments: &[&str]| {
         let command = [&["serve", arguments[0], "tree"], &arguments[1..], &["--print-qemu-args"]].concat();
@@ -90,20 +60,15 @@ fn by_the_arguments_that_are_printed_for_qemu() {
     let servers = [serve(dir.path(), &nbd), serve(dir.path(), &file)];
     let image = dir.path().join("disk.raw");
     assert!(within(LONG, || dir.path().join("socket").exists() && fs::metadata(&image).is_ok_and(|m| m.len() > 0)));
-    let boot = format!(
-        "timeout -k 5 240 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m 256 -M q35 -nodefaults -no-user-config \
-         -display none -serial stdio -kernel {} -initrd initramfs -append 'console=ttyS0 quiet panic=-1' \
-         {nbd_arguments} {file_arguments} < /dev/null",
-        kernel.display()
-    );
-    let console = host("sh", &["-c", &boot], dir.path());
+    let modules = "virtio_pci virtio_blk ext4";
+    let reports = guest.run(dir.path(), modules, SCRIPT, &format!("{nbd_arguments} {file_arguments}"));
     let sum = host("sh", &["-c", SUM], dir.path());
-    let reports: Vec<&str> = console.lines().filter_map(|line| line.trim_end().strip_prefix("report ")).collect();
     let expected: Vec<String> = ["vda", "vdb"]
         .iter()
         .flat_map(|disk| [format!("{disk} inarch-0"), format!("{disk} {}", sum.trim_end()), format!("{disk} done")])
+        .chain(["the end".to_owned()])
         .collect();
-    assert_eq!(reports, expected, "{console}");
+    assert_eq!(reports, expected);
     // What the machine wrote is on the disk, by the same door and in good order.
     let copy = "nbdcopy 'nbd+unix:///?socket=socket' copy && e2fsck -fn copy && e2fsck -fn disk.raw && \
                 debugfs -R 'cat /written' copy && debugfs -R 'cat /written' disk.raw";

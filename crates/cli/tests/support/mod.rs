@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod bare_guest;
 pub mod listing;
 pub mod mounted;
 
@@ -126,6 +127,9 @@ def walk(path):
                 walk(os.path.join(path, name))
 walk(top)
 "#;
+
+/// A 9P client in Python: `NinepClient(path)`, with a method for each kind of message that the tests send.
+pub const NINEP_CLIENT: &str = include_str!("ninep.py");
 
 /// A path of this test's own that holds the manifest program.
 pub fn manifest_program(dir: &Path) -> PathBuf {
