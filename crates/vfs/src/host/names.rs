@@ -37,10 +37,11 @@ impl LastDescriptor {
 impl HostDirectory {
     pub(super) fn look_up(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         check_name(name)?;
-        if self.is_closed(parent)? {
-            return Err(Errno::NOENT);
-        }
-        let directory = self.directory(parent)?;
+        let directory = self.directory(parent).map_err(|errno| match errno {
+            // It is shown empty.
+            Errno::ROFS => Errno::NOENT,
+            errno => errno,
+        })?;
         self.entry_there(parent, directory.as_fd(), name)
     }
 
