@@ -153,6 +153,20 @@ fn who_may_set_what_is_as_the_kernel_has_it() {
     assert_eq!(setattr(&mut client, other, body(set::SIZE)), None);
     let found = fs::metadata(served.path("file")).unwrap();
     assert_eq!((found.mode() & 0o7777, found.len()), (0o666, 5));
+    // So does Linux's client itself, which says so in the same request, or before it writes.
+    for (valid, before, wanted, errno) in [
+        (set::SIZE | set::MODE, 0o6666, 0o666, None),
+        (set::MODE, 0o2666, 0o666, None),
+        (set::SIZE | set::MODE, 0o4666, 0o664, Some(PERM)),
+        (set::SIZE | set::MODE, 0o666, 0o4666, Some(PERM)),
+        (set::MODE, 0o4644, 0o644, Some(PERM)),
+    ] {
+        fs::set_permissions(served.path("file"), fs::Permissions::from_mode(before)).unwrap();
+        let asked = SetattrBody { mode: wanted.into(), ..body(valid) };
+        assert_eq!(setattr(&mut client, other, asked), errno, "{before:o} to {wanted:o}");
+        let mode = if errno.is_none() { wanted } else { before };
+        assert_eq!(fs::metadata(served.path("file")).unwrap().mode() & 0o7777, mode);
+    }
     assert_eq!(setattr(&mut client, owner, SetattrBody { mode: 0o400.into(), ..body(set::MODE) }), None);
     assert_eq!(setattr(&mut client, other, body(set::MTIME)), Some(ACCES));
     assert_eq!(setattr(&mut client, other, body(set::SIZE)), Some(ACCES));

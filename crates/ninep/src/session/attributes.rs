@@ -206,6 +206,13 @@ fn check_has_size(fid: &Fid) -> Result<(), Errno> {
     }
 }
 
+/// Whether the change from one mode to another takes away set-user-ID and set-group-ID bits alone.
+fn only_drops_privileges(now: u32, wanted: u32) -> bool {
+    const PRIVILEGES: u32 = 0o6000;
+    let (now, wanted) = (now & 0o7777, wanted & 0o7777);
+    wanted & !now == 0 && now & !wanted & !PRIVILEGES == 0
+}
+
 /// Fails unless the fid's user may do this (`setattr_prepare` of Linux's fs/attr.c).
 fn check_change(fid: &Fid, now: &Attributes, wanted: &SetAttributes) -> Result<(), Errno> {
     if fid.uid == 0 {
@@ -220,7 +227,10 @@ fn check_change(fid: &Fid, now: &Attributes, wanted: &SetAttributes) -> Result<(
     if wanted.uid.is_some_and(|uid| uid != now.uid) {
         return Err(Errno::PERM);
     }
-    if wanted.mode.is_some() || wanted.uid.is_some() || wanted.gid.is_some() {
+    // Whoever changes the content takes such privileges away; Linux's client asks for it as a change of mode.
+    let may_write = wanted.size.is_some() || is_open_for_writing || access::check(fid.uid, now, WRITE).is_ok();
+    let changes_mode = wanted.mode.is_some_and(|mode| !(may_write && only_drops_privileges(now.mode, mode)));
+    if changes_mode || wanted.uid.is_some() || wanted.gid.is_some() {
         access::check_owner(fid.uid, now)?;
     }
     let given = |time: Option<SetTime>| matches!(time, Some(SetTime::To(_)));

@@ -210,16 +210,19 @@ impl HostDirectory {
         linkat(&self.descriptors, source.as_bytes(), directory, name, AtFlags::SYMLINK_FOLLOW)
     }
 
-    /// Where files are used without being opened, whoever uses one may go on when its name is gone: a descriptor of it
-    /// is opened before that.
+    /// What is used without being opened may be used when its name is gone: files where they need not be opened, and
+    /// directories, which are somebody's working directory. A descriptor of it is opened before that.
     fn before_removal(&self, parent: NodeId, name: &[u8]) -> Result<Option<LastDescriptor>, Errno> {
-        if self.opens_files() {
-            return Ok(None);
-        }
         let node = {
             let table = read(&self.table);
             let Some(index) = table.at(table.index(parent)?, name) else { return Ok(None) };
-            if table.node(index)?.identity.kind != libc::S_IFREG {
+            let node = table.node(index)?;
+            let may_be_used = match node.identity.kind {
+                libc::S_IFREG => !self.opens_files(),
+                libc::S_IFDIR => !node.is_closed,
+                _ => false,
+            };
+            if !may_be_used {
                 return Ok(None);
             }
             table.number(index)
@@ -243,7 +246,7 @@ impl HostDirectory {
     pub(super) fn remove_name(&self, parent: NodeId, name: &[u8], is_directory: bool) -> Result<(), Errno> {
         check_name(name)?;
         let directory = self.directory(parent)?;
-        let last = if is_directory { None } else { self.before_removal(parent, name)? };
+        let last = self.before_removal(parent, name)?;
         unlinkat(&directory, name, if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() })?;
         let mut table = write(&self.table);
         // A client that has given the directory back meanwhile knows none of its names any more.

@@ -409,6 +409,26 @@ fn files_are_used_without_being_opened_even_when_their_names_are_gone() {
 }
 
 #[test]
+fn a_directory_is_used_when_its_name_is_gone() {
+    for changes in [Changes::Host, Changes::Guest] {
+        let scene = Scene::with(HostOptions { changes, ..HostOptions::default() });
+        for name in ["removed", "replaced", "other"] {
+            fs::create_dir(scene.path().join(name)).unwrap();
+        }
+        let (removed, replaced) = (scene.node("removed"), scene.node("replaced"));
+        scene.layer.remove_directory(&ME, NodeId::ROOT, b"removed").unwrap();
+        scene.layer.rename(&ME, NodeId::ROOT, b"other", NodeId::ROOT, b"replaced", 0).unwrap();
+        for node in [removed, replaced] {
+            assert_eq!(scene.attributes(node).unwrap().links, 0);
+            assert_eq!(scene.lookup(node, "file").unwrap_err(), Errno::NOENT);
+            assert_eq!(scene.layer.create(&ME, node, b"file", &NEW_FILE, WRITE).unwrap_err(), Errno::NOENT);
+            scene.layer.forget(node, 1);
+            assert_eq!(scene.attributes(node).unwrap_err(), Errno::STALE);
+        }
+    }
+}
+
+#[test]
 fn locks_are_the_owners_and_reach_the_host() {
     let scene = Scene::with(HostOptions { locks: true, ..HostOptions::default() });
     scene.file("a", "");
