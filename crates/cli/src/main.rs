@@ -18,6 +18,7 @@ mod serve;
 mod size;
 mod source;
 mod tree_option;
+mod upper;
 
 use std::process::ExitCode;
 

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use inarch_jobs::mount::{Changes, MountRequest, MountWrites, Rings, UpperPlace, mount};
+use inarch_jobs::mount::{Changes, MountRequest, MountWrites, Rings, mount};
 use inarch_jobs::source::Source;
 
 use crate::sandbox::SandboxArgument;
-use crate::size;
 use crate::source::{OwnerArguments, SRC_HELP, submounts};
+use crate::upper::UpperArguments;
 
 /// Options of `inarch mount`.
 #[derive(Args, Debug)]
@@ -31,24 +31,11 @@ pub struct MountArguments {
     pub point: PathBuf,
 
     /// Refuse every change
-    #[arg(long, conflicts_with_all = ["overlay", "ephemeral"])]
+    #[arg(long)]
     pub ro: bool,
 
-    /// Keep what is written in DIR, as the upper layer of an overlayfs, and leave SRC as it is
-    #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
-    pub overlay: Option<PathBuf>,
-
-    /// Throw away what is written, and leave SRC as it is
-    #[arg(long)]
-    pub ephemeral: bool,
-
-    /// Where thrown-away writes are kept meanwhile
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    pub overlay_dir: PathBuf,
-
-    /// Keep thrown-away writes in memory, SIZE of it at most, instead of a directory
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "ephemeral")]
-    pub in_memory: Option<u64>,
+    #[command(flatten)]
+    pub upper: UpperArguments,
 
     /// Who sees locks: guest (programs in the mount alone), host (everybody who has SRC's files open, which takes a request
     /// for each lock and each close)
@@ -135,27 +122,10 @@ impl From<ChangesArgument> for Changes {
 
 /// Mounts, and serves until told to stop.
 pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
-    let MountArguments {
-        source,
-        point,
-        ro,
-        overlay,
-        ephemeral,
-        overlay_dir,
-        in_memory,
-        record,
-        locks,
-        changes,
-        cross,
-        owners,
-        io_uring,
-        sandbox,
-    } = arguments;
-    let writes = match overlay {
-        Some(directory) => MountWrites::Over(UpperPlace::Kept(directory)),
-        None if ephemeral => {
-            MountWrites::Over(in_memory.map_or(UpperPlace::ThrownAway(overlay_dir), UpperPlace::InMemory))
-        }
+    let MountArguments { source, point, ro, upper, record, locks, changes, cross, owners, io_uring, sandbox } =
+        arguments;
+    let writes = match upper.place() {
+        Some(place) => MountWrites::Over(place),
         None if ro => MountWrites::Refused,
         None => MountWrites::Through,
     };

@@ -232,7 +232,9 @@ fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendEr
         Work::Disk => &[ALWAYS, OLDER, OPENING],
         Work::Plan => &[ALWAYS, OLDER, OPENING, LOOKING, SCANNING, NAMING, OLDER_NAMING],
         Work::ReadOnlyShare | Work::ReadOnlyMount => &[ALWAYS, OLDER, OPENING, LOOKING],
-        Work::Share | Work::Mount => &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING],
+        Work::Share | Work::CoveredShare | Work::Mount => {
+            &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING]
+        }
     };
     let mut calls: Calls = whatever.iter().copied().flatten().map(|call| (*call, Vec::new())).collect();
     // Memory that is run is never written, and the other way round.

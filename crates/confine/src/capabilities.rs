@@ -32,7 +32,7 @@ impl Work {
             // FUSE_DEV_IOC_BACKING_OPEN, and `trusted.` attributes, which an upper layer has. What else it stands for takes
             // system calls that are refused.
             Work::ReadOnlyMount => READING.union(CapabilitySet::SYS_ADMIN),
-            Work::Mount => CHANGING.union(CapabilitySet::SYS_ADMIN),
+            Work::CoveredShare | Work::Mount => CHANGING.union(CapabilitySet::SYS_ADMIN),
         }
     }
 }

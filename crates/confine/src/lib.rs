@@ -39,6 +39,8 @@ pub enum Work {
     ReadOnlyShare,
     /// Shares a directory whose files come and go.
     Share,
+    /// Shares a directory that is not changed, and what is written over it.
+    CoveredShare,
     /// Answers the kernel's requests for a mount that nothing is written in.
     ReadOnlyMount,
     /// Answers the kernel's requests for a mount.
@@ -144,7 +146,7 @@ impl Confinement {
 
 impl Work {
     fn writes(self) -> bool {
-        matches!(self, Work::Share | Work::Mount)
+        matches!(self, Work::Share | Work::CoveredShare | Work::Mount)
     }
 }
 

@@ -60,7 +60,8 @@ fn assert_refused<T>(result: io::Result<T>, what: &str) {
     }
 }
 
-const ALL: [Work; 6] = [Work::ReadOnlyShare, Work::Share, Work::ReadOnlyMount, Work::Mount, Work::Plan, Work::Disk];
+const ALL: [Work; 7] =
+    [Work::ReadOnlyShare, Work::Share, Work::CoveredShare, Work::ReadOnlyMount, Work::Mount, Work::Plan, Work::Disk];
 
 #[test]
 fn the_line_says_what_holds() {

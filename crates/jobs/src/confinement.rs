@@ -11,7 +11,7 @@ use inarch_confine::Confined;
 use crate::JobError;
 use crate::device::{Recipe, Writes};
 use crate::notes::shown;
-use crate::share::Share;
+use crate::share::{Cover, Share};
 use crate::source::Source;
 
 /// Whether a server confines itself.
@@ -58,14 +58,25 @@ impl Grants for Confinement {
 
 /// For a server that does nothing but share a directory whose path has no symbolic links: nothing else is left of the
 /// host's names.
-pub(crate) fn of_share(share: &Share) -> Result<Confinement, JobError> {
-    Ok(among_others(share)?.only([share.directory.clone()]))
+pub(crate) fn of_share(share: &Share, cover: Option<&Cover>) -> Result<Confinement, JobError> {
+    let mut confinement = among_others(share)?;
+    let mut places = vec![share.directory.clone()];
+    if let Some(path) = cover.and_then(Cover::path) {
+        let path = path.canonicalize().map_err(|error| JobError::path(path, "cannot be kept within reach", error))?;
+        confinement = confinement.granted(&path, Access::Change)?;
+        places.push(path);
+    }
+    Ok(confinement.only(places))
 }
 
 /// For threads that share a directory.
 pub(crate) fn among_others(share: &Share) -> Result<Confinement, JobError> {
-    let (work, access) =
-        if share.refuses_writes() { (Work::ReadOnlyShare, Access::Read) } else { (Work::Share, Access::Change) };
+    let work = match share {
+        Share { over: Some(_), .. } => Work::CoveredShare,
+        share if share.refuses_writes() => Work::ReadOnlyShare,
+        _ => Work::Share,
+    };
+    let access = if share.writes_through() { Access::Change } else { Access::Read };
     Confinement::new(work).granted(&share.directory, access)
 }
 

@@ -248,10 +248,7 @@ fn introduction(request: &MountRequest, point: &Path) -> String {
     let access = match &request.writes {
         MountWrites::Through => "writes change it".to_owned(),
         MountWrites::Refused => "read-only".to_owned(),
-        MountWrites::Over(UpperPlace::Kept(path)) => format!("writes are kept in {}", shown(path)),
-        MountWrites::Over(UpperPlace::ThrownAway(_) | UpperPlace::InMemory(_)) => {
-            "writes are thrown away at the end".to_owned()
-        }
+        MountWrites::Over(place) => place.to_string(),
     };
     let changes = match request.changes {
         Changes::Guest => "nobody else changes it",

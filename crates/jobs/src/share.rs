@@ -15,6 +15,7 @@ use inarch_vhost::fs::{FsOptions, FsServer, Tag};
 use crate::JobError;
 use crate::notes::shown;
 use crate::source::Source;
+use crate::upper::{LowerIdentity, Upper, UpperPlace};
 
 /// Descriptors in a virtqueue: a request of 1 MiB takes 256 pages and some for its headers.
 pub(crate) const QUEUE_SIZE: u16 = 1024;
@@ -28,12 +29,27 @@ pub struct Share {
     pub changes: Changes,
     /// Refuse the guest's writes.
     pub read_only: bool,
+    /// Where the guest's writes go, if they are to leave the directory as it is.
+    pub over: Option<UpperPlace>,
     /// What becomes of what is mounted beneath it.
     pub submounts: Submounts,
     /// Have the guest's kernel enforce access control lists, which costs a request for each file that it has not met.
     pub acl: bool,
     /// Whose files the guest sees, and whose on the host what it makes becomes.
     pub owners: Owners,
+}
+
+/// What is written over a shared directory, for all its clients, as long as this lives.
+pub(crate) struct Cover {
+    layer: Arc<dyn FileSystem>,
+    upper: Upper,
+}
+
+impl Cover {
+    /// The directory that writes are in, if they are in one.
+    pub fn path(&self) -> Option<&Path> {
+        self.upper.path()
+    }
 }
 
 /// `layer` with the owners that clients are to see; where those are all one, what they make is this process's.
@@ -69,24 +85,34 @@ impl Share {
 
     /// Whether writes fail.
     pub fn refuses_writes(&self) -> bool {
-        self.read_only || self.changes == Changes::None
+        self.read_only || (self.changes == Changes::None && self.over.is_none())
+    }
+
+    /// Whether writes change the directory.
+    pub(crate) fn writes_through(&self) -> bool {
+        !self.refuses_writes() && self.over.is_none()
+    }
+
+    /// What becomes of writes that do not change the directory, in words.
+    pub(crate) fn fate_of_writes(&self) -> Option<String> {
+        self.over.as_ref().map(ToString::to_string)
     }
 
     /// Whether the guest's kernel collects writes before it sends them: only if nobody else can want to see them.
     fn writeback(&self) -> bool {
-        self.changes == Changes::Guest && !self.refuses_writes()
+        self.changes == Changes::Guest && self.writes_through()
     }
 
     /// Whether the guest's kernel uses files without asking to open them: only if nobody else can change them, and the server
     /// may open each at any time, whatever its permissions are by then.
     fn without_opening(&self) -> bool {
-        self.changes == Changes::Guest && inarch_vfs::may_open_every_file()
+        self.changes == Changes::Guest && self.over.is_none() && inarch_vfs::may_open_every_file()
     }
 
     fn host_options(&self) -> HostOptions {
         HostOptions {
             changes: self.changes,
-            read_only: self.read_only,
+            read_only: !self.writes_through(),
             submounts: self.submounts,
             writeback: self.writeback(),
             ..HostOptions::default()
@@ -106,11 +132,29 @@ impl Share {
         }
     }
 
-    /// The directory as one file system for any number of clients, whose locks are taken on the host's files.
+    /// Opens what is written over the directory, if something is.
+    ///
+    /// # Errors
+    /// The directory cannot be opened, or writes cannot be kept where they are to go.
+    pub(crate) fn cover(&self) -> Result<Option<Cover>, JobError> {
+        let Some(place) = &self.over else { return Ok(None) };
+        let fail = |path: &Path, error| JobError::path(path, "cannot be shared", error);
+        let identity = LowerIdentity::of_directory(&self.directory).map_err(|error| fail(&self.directory, error))?;
+        let opened = HostDirectory::new(&self.directory, self.host_options());
+        let directory = opened.map_err(|error| fail(&error.path, error.error))?;
+        let (layer, upper) = Upper::over(Arc::new(directory), place, Some(&identity))?;
+        Ok(Some(Cover { layer: with_owners(layer, &self.owners), upper }))
+    }
+
+    /// The directory as one file system for any number of clients, whose locks are taken on the host's files, or what is
+    /// written over it, whose clients keep them themselves.
     ///
     /// # Errors
     /// The directory cannot be opened.
-    pub fn for_many(&self) -> Result<Arc<dyn FileSystem>, JobError> {
+    pub(crate) fn for_many(&self, cover: Option<&Cover>) -> Result<Arc<dyn FileSystem>, JobError> {
+        if let Some(cover) = cover {
+            return Ok(Arc::clone(&cover.layer));
+        }
         // Their kernels say nothing of what they keep back.
         let options = HostOptions { locks: true, writeback: false, ..self.host_options() };
         let opened = HostDirectory::new(&self.directory, options);
@@ -129,14 +173,18 @@ impl Share {
         format!("version=9p2000.L,msize={msize},cache={cache}")
     }
 
-    /// A server that opens the directory for each machine that connects.
+    /// A server that opens the directory for each machine that connects, or gives each what is written over it.
     ///
     /// # Errors
     /// The directory cannot be opened.
-    pub fn server(&self, queues: u16, tag: Option<Tag>) -> Result<FsServer, JobError> {
+    pub(crate) fn server(&self, queues: u16, tag: Option<Tag>, cover: Option<&Cover>) -> Result<FsServer, JobError> {
         // Both sides must be of one opinion, whatever the process gives up between.
         let without_opening = self.without_opening();
+        let over = cover.map(|cover| Arc::clone(&cover.layer));
         let open = move |share: &Share| {
+            if let Some(layer) = &over {
+                return Ok(Arc::clone(layer));
+            }
             let options = HostOptions { without_opening, ..share.host_options() };
             let opened = HostDirectory::new(&share.directory, options);
             opened.map(|directory| with_owners(Arc::new(directory), &share.owners))

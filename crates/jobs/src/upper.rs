@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, io};
+use std::{fmt, fs, io};
 
 use inarch_vfs::{
     Changes, Context, FileSystem, HostDirectory, HostOptions, MemoryFiles, NodeId, Overlay, SetAttributes, SetTime,
@@ -74,6 +74,15 @@ pub enum UpperPlace {
     ThrownAway(PathBuf),
     /// They are gone at the end; meanwhile they are in this process's memory, and take so many bytes at most.
     InMemory(u64),
+}
+
+impl fmt::Display for UpperPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UpperPlace::Kept(path) => write!(f, "writes are kept in {}", shown(path)),
+            UpperPlace::ThrownAway(_) | UpperPlace::InMemory(_) => f.write_str("writes are thrown away at the end"),
+        }
+    }
 }
 
 /// What must live as long as a layer over another one does.

@@ -316,9 +316,11 @@ fn vhost_user_fs(chardev: &str, tag: &str, queues: u16, queue_size: u16) -> OsSt
 
 /// As [`vhost_user_blk_arguments`] for a directory that is shared at `socket`, which the guest knows by its `tag`.
 pub fn vhost_user_fs_arguments(socket: &Path, tag: &str, queues: u16, queue_size: u16) -> String {
-    const ID: &str = "inarch-fs";
-    let socket = chardev(ID, &Source::Path(socket.to_owned()));
-    let device = vhost_user_fs(ID, tag, queues, queue_size);
+    // One machine may have several. An id of QEMU's has letters, digits and '-._' (`id_wellformed` of its util/id.c).
+    let in_id = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+    let id = format!("fs-{}", tag.chars().map(in_id).collect::<String>());
+    let socket = chardev(&id, &Source::Path(socket.to_owned()));
+    let device = vhost_user_fs(&id, tag, queues, queue_size);
     let words: [&OsStr; 4] = ["-chardev".as_ref(), &socket, "-device".as_ref(), &device];
     words.map(shell_word).join(" ")
 }

@@ -14,6 +14,7 @@ use super::nbd::parse_tcp;
 use super::virtiofs::ChangesBy;
 use crate::sandbox::SandboxArgument;
 use crate::source::{OwnerArguments, submounts};
+use crate::upper::UpperArguments;
 
 /// Options of `inarch serve 9p`.
 #[derive(Args, Debug)]
@@ -51,6 +52,9 @@ pub struct NinepArguments {
     #[arg(long, visible_alias = "read-only")]
     pub ro: bool,
 
+    #[command(flatten)]
+    pub upper: UpperArguments,
+
     /// Most bytes of a message, 4096 to 1048576
     #[arg(long, value_name = "BYTES", default_value = "1048576", value_parser = clap::value_parser!(u32).range(4096..=1 << 20))]
     pub msize: u32,
@@ -84,6 +88,7 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
         read_only: arguments.ro,
+        over: arguments.upper.place(),
         submounts: submounts(arguments.cross),
         acl: false,
         owners: arguments.owners.owners(),

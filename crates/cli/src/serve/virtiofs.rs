@@ -12,6 +12,7 @@ use inarch_jobs::source::Source;
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
 use crate::source::{OwnerArguments, submounts};
+use crate::upper::UpperArguments;
 
 /// Options of `inarch serve virtiofs`.
 #[derive(Args, Debug)]
@@ -47,6 +48,9 @@ pub struct VirtiofsArguments {
     /// Refuse writes
     #[arg(long, visible_alias = "read-only")]
     pub ro: bool,
+
+    #[command(flatten)]
+    pub upper: UpperArguments,
 
     /// Have the guest enforce the files' access control lists
     #[arg(long)]
@@ -104,6 +108,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
         read_only: arguments.ro,
+        over: arguments.upper.place(),
         submounts: submounts(arguments.cross),
         acl: arguments.acl,
         owners: arguments.owners.owners(),

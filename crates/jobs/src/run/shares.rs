@@ -86,7 +86,7 @@ impl SharedTree {
     /// Serves the directory by 9P on one end of a new connection; gives the other.
     pub fn connect_ninep(&self, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;
-        let file_system = Arc::new(Pending::ready(Arc::new(self.share.for_many()?)));
+        let file_system = Arc::new(Pending::ready(Arc::new(self.share.for_many(None)?)));
         let (directory, failure) = (self.share.directory.clone(), Arc::clone(failure));
         let server = NinepServer::new(file_system, NinepOptions::default());
         // It ends when QEMU does.
@@ -116,7 +116,7 @@ impl SharedTree {
                 event => say(event),
             }
         };
-        let server = self.share.server(queues, None)?.on_event(on_event);
+        let server = self.share.server(queues, None, None)?.on_event(on_event);
         // It ends when QEMU does.
         thread::spawn(move || {
             if let Err(error) = server.serve_stream(ours) {

@@ -224,6 +224,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
         directory: directory_of(&wanted.source)?.to_owned(),
         changes: wanted.changes,
         read_only: wanted.read_only || overlaid,
+        over: None,
         submounts: match wanted.selection.cross {
             false => Submounts::Empty,
             // The guest's overlayfs takes no lower layer in which other file systems begin.

@@ -51,15 +51,18 @@ pub struct NinepRequest {
 pub fn serve(request: &NinepRequest) -> Result<(), JobError> {
     raise_descriptor_limit();
     let share = request.share.resolved()?;
+    // Dropped when nobody writes any more.
+    let cover = share.cover()?;
     // What is wrong with it is said before anybody can connect.
-    drop(share.for_many()?);
+    drop(share.for_many(cover.as_ref())?);
     let (listener, address, mut guard) = listen(&request.address)?;
     let usage = usage(&NinepRequest { address, ..request.clone() })?;
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
-    let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share)?);
+    let confined =
+        request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share, cover.as_ref())?);
     introduce(&(usage + &confined));
     mount_points.iter().for_each(say);
-    let file_system = share.for_many()?;
+    let file_system = share.for_many(cover.as_ref())?;
     let stop = stop_on_signals()?;
     let options = NinepOptions { msize: request.msize, ..NinepOptions::default() };
     let server = NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(say);
@@ -103,16 +106,17 @@ fn listen(address: &NinepAddress) -> Result<(Listener, NinepAddress, Option<Guar
 fn usage(request: &NinepRequest) -> Result<String, JobError> {
     let read_only = if request.share.refuses_writes() { "ro," } else { "" };
     let options = format!("{read_only}{}", request.share.ninep_mount_options(request.msize));
-    match &request.address {
+    let writes = request.share.fate_of_writes().map(|fate| format!("tree:   {fate}\n")).unwrap_or_default();
+    let how = match &request.address {
         NinepAddress::Socket(path) => {
             let path = socket::absolute(path)?;
-            Ok(format!(
+            format!(
                 "QEMU:   {}\n\
                  guest:  mount -t 9p -o trans=tcp,{options} {FORWARD_ADDRESS} /mnt\n\
                  Linux:  mount -t 9p -o trans=unix,{options} {} /mnt\n",
                 guest_forward_arguments(&path, USUAL_PORT),
                 shell_word(path.as_os_str()),
-            ))
+            )
         }
         NinepAddress::Tcp(address) => {
             let (who, guest) = match address.ip().is_loopback() {
@@ -120,17 +124,18 @@ fn usage(request: &NinepRequest) -> Result<String, JobError> {
                 false => ("who can reach this address", address.ip().to_string()),
             };
             let can = if request.share.refuses_writes() { "reads" } else { "reads and writes" };
-            Ok(format!(
+            format!(
                 "guest:  mount -t 9p -o trans=tcp,port={},{options} {guest} /mnt\n\
                  beware: no encryption and no password: everybody {who} {can} the directory as any user\n",
                 address.port(),
-            ))
+            )
         }
-        NinepAddress::Vsock(port) => Ok(format!(
+        NinepAddress::Vsock(port) => format!(
             "QEMU:   -device vhost-vsock-pci,guest-cid=3\n\
              guest:  mount -t 9p -o trans=fd,rfdno=3,wfdno=3,{options} none /mnt, with descriptor 3 connected to port {port} \
              of CID 2\n\
              beware: no password: every virtual machine of this host can reach the directory\n"
-        )),
-    }
+        ),
+    };
+    Ok(how + &writes)
 }

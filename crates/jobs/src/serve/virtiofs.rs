@@ -60,12 +60,15 @@ pub fn serve(request: &VirtiofsRequest) -> Result<(), JobError> {
     let tag = request.parsed_tag()?;
     raise_descriptor_limit();
     let share = request.share.resolved()?;
-    let server = share.server(request.queues(), request.offer_tag.then_some(tag))?.on_event(say);
+    // Dropped when nobody writes any more.
+    let cover = share.cover()?;
+    let server = share.server(request.queues(), request.offer_tag.then_some(tag), cover.as_ref())?.on_event(say);
     let listener = socket::listen(&request.socket)?;
     let mut guard = Guard::of_socket(&request.socket)?;
     let usage = usage(request)?;
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
-    let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share)?);
+    let confined =
+        request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share, cover.as_ref())?);
     introduce(&(usage + &confined));
     mount_points.iter().for_each(say);
     let stop = stop_on_signals()?;
@@ -81,11 +84,12 @@ fn usage(request: &VirtiofsRequest) -> Result<String, JobError> {
         Changes::Host => "the host may change it: the guest sees that after a second at most",
         Changes::None => "nobody changes it: the guest's kernel asks once",
     };
+    let writes = request.share.fate_of_writes().map(|fate| format!("; {fate}")).unwrap_or_default();
     Ok(format!(
         "QEMU:   {}\n\
          memory: must be shared: -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem\n\
          guest:  {}\n\
-         tree:   {kept}\n",
+         tree:   {kept}{writes}\n",
         qemu_arguments(request)?,
         request.mount_command(),
     ))

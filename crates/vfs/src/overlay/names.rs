@@ -122,8 +122,15 @@ impl Overlay {
         let upper = self.room_for(context, parent, name)?;
         let covers = self.is_below(context, parent, name)?;
         let made = make(upper)?;
-        if covers && is_directory(&made.attributes) {
-            self.upper.set_xattr(&ME, made.node, self.opaque, b"y", 0, false)?;
+        if covers
+            && is_directory(&made.attributes)
+            && let Err(errno) = self.upper.set_xattr(&ME, made.node, self.opaque, b"y", 0, false)
+        {
+            // It would show what is gone.
+            self.upper.forget(made.node, 1);
+            self.upper.remove_directory(&ME, upper, name)?;
+            self.cover(upper, name)?;
+            return Err(errno);
         }
         self.changed(parent);
         self.enter_made(Some((parent, name)), made)

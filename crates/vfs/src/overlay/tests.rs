@@ -263,3 +263,32 @@ fn what_is_given_back_is_gone() {
     scene.overlay.disconnected();
     assert_eq!(scene.names("d"), ["b", "e"]);
 }
+
+#[test]
+fn a_directory_that_cannot_hide_what_was_there_is_not_made() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: a_directory_that_cannot_hide_what_was_there_is_not_made: needs root");
+        return;
+    }
+    let Scene { directory, .. } = Scene::new();
+    let layer =
+        |name: &str| Arc::new(HostDirectory::new(&directory.path().join(name), HostOptions::default()).unwrap());
+    let overlay = Overlay::new(layer("lower"), layer("upper"), true).unwrap();
+    let scene = Scene { directory, overlay };
+    scene.unlink("d/e", "c").unwrap();
+    scene.overlay.remove_directory(&ME, scene.node("d"), b"e").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Of this thread alone.
+            let CapabilitySets { effective, permitted, inheritable } = capabilities(None).unwrap();
+            let effective = effective - CapabilitySet::SYS_ADMIN;
+            set_capabilities(None, CapabilitySets { effective, permitted, inheritable }).unwrap();
+            let made = scene.overlay.make_directory(&ME, scene.node("d"), b"e", &DIRECTORY);
+            assert_eq!(made.err(), Some(Errno::PERM));
+        });
+    });
+    assert_eq!(scene.names("d"), ["b"]);
+    scene.overlay.make_directory(&ME, scene.node("d"), b"e", &DIRECTORY).unwrap();
+    assert!(scene.names("d/e").is_empty());
+}
