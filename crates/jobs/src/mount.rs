@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 pub use inarch_fuse::Rings;
@@ -116,15 +117,18 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let record = record.map(NewRecord::start).transpose()?;
     let stop = stop_on_signals()?;
     let at_end = stop.clone();
+    let is_gone = Arc::new(AtomicBool::new(false));
+    let ended_by_itself = Arc::clone(&is_gone);
     let session = thread::spawn(move || {
         let ended = session.run();
+        ended_by_itself.store(ended.is_ok(), Ordering::Release);
         at_end.stop();
         ended
     });
     introduce(&(introduction(request, &point) + &confined));
     mount_points.iter().for_each(say);
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
-    match guard.unmount()? {
+    match guard.unmount(mount, is_gone.load(Ordering::Acquire))? {
         Unmounted::Clean => {
             let ended = session.join().unwrap_or(Ok(()));
             ended.map_err(|error| JobError::Other(format!("{}: {error}", shown(&point))))?;

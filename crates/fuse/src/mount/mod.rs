@@ -109,6 +109,12 @@ impl Mount {
         self.device
     }
 
+    /// Leaves alone what is at the mount point: somebody else took this mount away, and another may be there by now, under the
+    /// same number.
+    pub fn forget(self) {
+        std::mem::forget(self);
+    }
+
     /// Takes it away, whether it is in use or not.
     pub fn unmount(self) -> Result<Unmounted, MountError> {
         unmount_device(&self.point, self.device)

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use inarch_fuse::mount::{Mount, MountError, Unmounted};
@@ -61,8 +62,11 @@ pub fn serve(request: &FileRequest) -> Result<(), JobError> {
     let connection = ConnectionOptions { exclusive: true, ..ConnectionOptions::default() };
     let session = Session::new(device, Arc::new(image), SessionOptions { connection, ..SessionOptions::default() });
     let at_end = stop.clone();
+    let is_gone = Arc::new(AtomicBool::new(false));
+    let ended_by_itself = Arc::clone(&is_gone);
     let session = thread::spawn(move || {
         let ended = session.run();
+        ended_by_itself.store(ended.is_ok(), Ordering::Release);
         at_end.stop();
         ended
     });
@@ -70,7 +74,7 @@ pub fn serve(request: &FileRequest) -> Result<(), JobError> {
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
     // Whoever waits for the device waits for nothing.
     making.pending().wake();
-    let unmounted = guard.unmount();
+    let unmounted = guard.unmount(mount, is_gone.load(Ordering::Acquire));
     making.finish()?;
     match unmounted? {
         Unmounted::Clean => {

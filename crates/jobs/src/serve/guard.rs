@@ -67,8 +67,14 @@ impl Guard {
         Ok(Guard { path: path.to_owned(), child })
     }
 
-    /// Has the mount taken away now; says whether it was in use.
-    pub fn unmount(&mut self) -> Result<Unmounted, JobError> {
+    /// Has the mount taken away now; says whether it was in use. One that `is_gone` was taken away by somebody else: what is
+    /// mounted there by now, though it may have the same number, is not ours.
+    pub fn unmount(&mut self, mount: Mount, is_gone: bool) -> Result<Unmounted, JobError> {
+        if is_gone {
+            mount.forget();
+            // If it is not heard, the child looks by itself.
+            let _ = self.child.stdin.as_ref().map(|mut input| input.write_all(b"gone"));
+        }
         drop(self.child.stdin.take());
         let mut reason = String::new();
         if let Some(mut output) = self.child.stdout.take() {
@@ -106,12 +112,12 @@ impl Drop for Guard {
 /// The child's whole life: waits until standard input ends, then clears away what `words` say. Gives its exit status.
 pub fn guard(words: &[OsString]) -> u8 {
     // However the input ends, it has ended.
-    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+    let is_gone = io::copy(&mut io::stdin(), &mut io::sink()).is_ok_and(|length| length > 0);
     match words {
         [kind, path, inode] if kind == SOCKET => remove_socket(path.as_ref(), &inode.to_string_lossy()),
         [kind, path] if kind == DIRECTORY => drop(std::fs::remove_dir_all(path)),
         [kind, point, device] if kind == MOUNT || kind == MOUNT_ON_OWN_FILE => {
-            let status = unmount(point.as_ref(), &device.to_string_lossy());
+            let status = if is_gone { CLEAN } else { unmount(point.as_ref(), &device.to_string_lossy()) };
             if kind == MOUNT_ON_OWN_FILE {
                 remove_empty_file(point.as_ref());
             }
