@@ -297,6 +297,46 @@ for path in ('..', 'beside'), ('sub', '..', '..', 'beside'):
     assert_eq!(names(&dir.path().join("point")), BTreeSet::new());
 }
 
+/// A run's servers are threads beside the session's, which is not confined.
+#[test]
+fn the_servers_of_a_run_are_confined_too() {
+    let dir = place();
+    let other = dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let trees = [
+        format!("{}/tree:/by-virtiofs,rw,via=virtiofs", dir.path().display()),
+        format!("{}:/by-9p,rw,via=9p", other.display()),
+    ];
+    let script = "cat /by-virtiofs/sub/file /etc/passwd > /by-9p/made; mv /by-virtiofs/sub/file /by-virtiofs/moved; echo up; cat";
+    let mut run = Command::new(INARCH)
+        .args(["run", "--quiet", "--accel", "tcg", "--tree", &trees[0], "--tree", &trees[1], "--", "sh", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut stdout = BufReader::new(run.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    let stderr = BufReader::new(run.stderr.take().unwrap());
+    let mut server = Server { guard: String::new(), _stderr: stderr, child: run };
+    assert_eq!(line, "up\n");
+    let fields = ["Name", "Seccomp", "NoNewPrivs"].map(|field| server.status(field));
+    let [names, filters, privileges] = &fields;
+    let confined: Vec<bool> =
+        filters.iter().zip(privileges).map(|(filter, none)| filter == "2" && none == "1").collect();
+    let of_queues = names.iter().zip(&confined).filter(|(name, _)| name.starts_with("vring-"));
+    let of_queues: Vec<bool> = of_queues.map(|(_, confined)| *confined).collect();
+    // At least one of the root's disk and two of the share; and for each of the three servers a thread that began it.
+    assert!(of_queues.len() >= 3 && of_queues.iter().all(|confined| *confined), "{fields:?}");
+    assert!(confined.iter().filter(|confined| **confined).count() >= of_queues.len() + 3, "{fields:?}");
+    drop(server.child.stdin.take());
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    let passwd = fs::read_to_string("/etc/passwd").unwrap();
+    assert_eq!(fs::read_to_string(other.join("made")).unwrap(), format!("content\n{passwd}"));
+    assert!(dir.path().join("tree/moved").exists());
+}
+
 /// Has no more than 1,024 descriptors, as `ulimit -n 1024` says.
 const FEW_DESCRIPTORS: [&str; 3] = ["prlimit", "--nofile=1024:1024", INARCH];
 

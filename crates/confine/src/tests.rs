@@ -350,3 +350,21 @@ fn other_threads_are_as_free_as_before() {
     assert!(File::open(&ground.beside).is_ok());
     assert!(Command::new("/bin/true").status().unwrap().success());
 }
+
+/// As a server within a run does when it can no longer serve: QEMU must not wait for it.
+#[test]
+fn only_who_ends_processes_can() {
+    use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+    let ground = Ground::new();
+    for ends in [false, true] {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        let confinement = Confinement::new(Work::Disk).grant(&ground.tree, Access::Read).unwrap();
+        let confinement = if ends { confinement.ends_processes() } else { confinement };
+        ground.within(&confinement, |_| assert_eq!(pidfd_send_signal(&pidfd, Signal::KILL).is_ok(), ends));
+        if !ends {
+            child.kill().unwrap();
+        }
+        assert!(!child.wait().unwrap().success());
+    }
+}

@@ -109,19 +109,26 @@ pub(crate) fn of_plan(recipe: &Recipe) -> Result<Confinement, JobError> {
 /// For the threads that serve a disk of `source`: a directory's files are opened when they are read, of anything else all
 /// that is read is open by then. Of the host's names nothing else is left but `device`.
 pub(crate) fn of_disk(source: &Source, device: Option<&Path>) -> Result<Confinement, JobError> {
-    let mut confinement = Confinement::new(Work::Disk);
+    let mut confinement = disk_among_others(source)?;
     let mut places = Vec::new();
     if let Source::Directory(path) = source {
         let fail = |error| JobError::path(path, "cannot be kept within reach", error);
-        let directory = path.canonicalize().map_err(fail)?;
-        confinement = confinement.granted(&directory, Access::Read)?;
-        places.push(directory);
+        places.push(path.canonicalize().map_err(fail)?);
     }
     if let Some(device) = device {
         confinement = confinement.granted(device, Access::Device)?;
         places.push(device.to_owned());
     }
     Ok(confinement.only(places))
+}
+
+/// For threads that serve a disk of `source`.
+pub(crate) fn disk_among_others(source: &Source) -> Result<Confinement, JobError> {
+    let confinement = Confinement::new(Work::Disk);
+    match source {
+        Source::Directory(path) => confinement.granted(path, Access::Read),
+        _ => Ok(confinement),
+    }
 }
 
 /// The place of a share, for [`Sandbox::confine_to`].

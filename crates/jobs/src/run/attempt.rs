@@ -23,6 +23,7 @@ use super::shares::{SharedTree, Wire};
 use super::trees::Disk;
 use super::unpacked::UnpackedTree;
 use crate::JobError;
+use crate::confinement::disk_among_others;
 use crate::device::{Prepared, disk_options};
 use crate::notes::{notes, say};
 use crate::share::QUEUE_SIZE;
@@ -147,8 +148,10 @@ impl LiveDisk {
             }
         };
         let server = BlkServer::new(Arc::clone(&self.pending), options).on_event(on_event);
+        let confinement = disk_among_others(&self.source)?.ends_processes();
         // It ends when QEMU does.
         thread::spawn(move || {
+            confinement.enter();
             if let Err(error) = server.serve_stream(ours) {
                 fail(&error);
             }

@@ -13,6 +13,7 @@ use inarch_vm::protocol::{Mount, MountSource};
 
 use super::attempt::{DiskFailure, pair};
 use crate::JobError;
+use crate::confinement::among_others;
 use crate::notes::say;
 use crate::share::Share;
 
@@ -89,8 +90,10 @@ impl SharedTree {
         let file_system = Arc::new(Pending::ready(Arc::new(self.share.for_many(None)?)));
         let (directory, failure) = (self.share.directory.clone(), Arc::clone(failure));
         let server = NinepServer::new(file_system, NinepOptions::default());
+        let confinement = among_others(&self.share)?.ends_processes();
         // It ends when QEMU does.
         thread::spawn(move || {
+            confinement.enter();
             if let Err(error @ (ConnectionError::Panicked | ConnectionError::Protocol(_))) = server.serve_stream(ours) {
                 let directory = crate::notes::shown(&directory);
                 failure.set(JobError::Other(format!("{directory}: it can no longer be shared: {error}")));
@@ -117,8 +120,10 @@ impl SharedTree {
             }
         };
         let server = self.share.server(queues, None, None)?.on_event(on_event);
+        let confinement = among_others(&self.share)?.ends_processes();
         // It ends when QEMU does.
         thread::spawn(move || {
+            confinement.enter();
             if let Err(error) = server.serve_stream(ours) {
                 fail(&error);
             }

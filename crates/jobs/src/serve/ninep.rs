@@ -60,10 +60,10 @@ pub fn serve(request: &NinepRequest) -> Result<(), JobError> {
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
     let confined =
         request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share, cover.as_ref())?);
-    introduce(&(usage + &confined));
-    mount_points.iter().for_each(say);
     let file_system = share.for_many(cover.as_ref())?;
     let stop = stop_on_signals()?;
+    introduce(&(usage + &confined));
+    mount_points.iter().for_each(say);
     let options = NinepOptions { msize: request.msize, ..NinepOptions::default() };
     let server = NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(say);
     let served =

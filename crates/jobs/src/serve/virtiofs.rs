@@ -69,9 +69,9 @@ pub fn serve(request: &VirtiofsRequest) -> Result<(), JobError> {
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
     let confined =
         request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share, cover.as_ref())?);
+    let stop = stop_on_signals()?;
     introduce(&(usage + &confined));
     mount_points.iter().for_each(say);
-    let stop = stop_on_signals()?;
     let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
     guard.release();
     served.map_err(|error| JobError::Other(format!("{}: {error}", request.socket.display())))
