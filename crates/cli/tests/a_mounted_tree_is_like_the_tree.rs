@@ -343,3 +343,22 @@ fn a_point_that_cannot_be_is_told_in_one_line() {
     let lost = inarch(["mount", &text("tree"), &text("tree"), "--overlay", &text("none/upper")]);
     assert_one_line(&lost, &["cannot keep writes there"]);
 }
+
+#[test]
+fn what_is_mounted_in_the_place_of_another_mount_stays() {
+    let dir = scratch();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    fs::write(dir.path().join("tree/file"), "here").unwrap();
+    let mut first = Server::start(dir.path(), "tree", &[]);
+    let signal = |signal: &str| host("kill", &[signal, &first.child.id().to_string()], Path::new("/"));
+    // It learns only when another has its place, and its number, that its own mount is gone.
+    signal("-STOP");
+    let unmount = "import ctypes, os, sys; sys.exit(ctypes.CDLL(None).umount2(os.fsencode(sys.argv[1]), 2))";
+    host("python3", &["-c", unmount, dir.path().join("point").to_str().unwrap()], dir.path());
+    let mut second = Server::start(dir.path(), "tree", &[]);
+    signal("-CONT");
+    assert_eq!(first.child.wait().unwrap().code(), Some(0));
+    assert_eq!(fs::read_to_string(dir.path().join("point/file")).unwrap(), "here");
+    assert_eq!(second.end("-TERM"), Some(0));
+    assert!(!is_mounted(dir.path()));
+}

@@ -7,8 +7,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 pub use inarch_fuse::Rings;
 use inarch_fuse::mount::{Mount, MountError, Unmounted};
@@ -24,6 +22,7 @@ use crate::notes::{say, shown};
 use crate::record::{NewRecord, RecordFile};
 use crate::serve::guard::Guard;
 use crate::serve::introduce;
+use crate::serve::mounted::Mounted;
 use crate::serve::signals::stop_on_signals;
 use crate::share::{Submounts, note_on_mount_points, raise_descriptor_limit, with_owners};
 use crate::source::{self, Resources, Source};
@@ -116,26 +115,12 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let confined = request.sandbox.confine_to(shown(&source), &confinement);
     let record = record.map(NewRecord::start).transpose()?;
     let stop = stop_on_signals()?;
-    let at_end = stop.clone();
-    let is_gone = Arc::new(AtomicBool::new(false));
-    let ended_by_itself = Arc::clone(&is_gone);
-    let session = thread::spawn(move || {
-        let ended = session.run();
-        ended_by_itself.store(ended.is_ok(), Ordering::Release);
-        at_end.stop();
-        ended
-    });
+    let mounted = Mounted::answer(mount, session, &stop);
     introduce(&(introduction(request, &point) + &confined));
     mount_points.iter().for_each(say);
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
-    match guard.unmount(mount, is_gone.load(Ordering::Acquire))? {
-        Unmounted::Clean => {
-            let ended = session.join().unwrap_or(Ok(()));
-            ended.map_err(|error| JobError::Other(format!("{}: {error}", shown(&point))))?;
-        }
-        Unmounted::InUse => {
-            say(format_args!("{} was in use: whoever has files of it open gets errors from now on", shown(&point)));
-        }
+    if mounted.end(&mut guard, &point)? == Unmounted::InUse {
+        say(format_args!("{} was in use: whoever has files of it open gets errors from now on", shown(&point)));
     }
     record.map_or(Ok(()), RecordFile::finish)
 }

@@ -4,8 +4,6 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use inarch_fuse::mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ImageFile, ImageName, Session, SessionOptions};
@@ -14,6 +12,7 @@ use inarch_vm::qemu::shell_word;
 
 use super::guard::{Guard, remove_empty_file};
 use super::making::Making;
+use super::mounted::Mounted;
 use super::signals::Caught;
 use super::{SERIAL, ServedTree, introduce};
 use crate::JobError;
@@ -61,31 +60,17 @@ pub fn serve(request: &FileRequest) -> Result<(), JobError> {
     let image = ImageFile::new(making.pending(), point.name(), request.tree.read_only(), stop.clone());
     let connection = ConnectionOptions { exclusive: true, ..ConnectionOptions::default() };
     let session = Session::new(device, Arc::new(image), SessionOptions { connection, ..SessionOptions::default() });
-    let at_end = stop.clone();
-    let is_gone = Arc::new(AtomicBool::new(false));
-    let ended_by_itself = Arc::clone(&is_gone);
-    let session = thread::spawn(move || {
-        let ended = session.run();
-        ended_by_itself.store(ended.is_ok(), Ordering::Release);
-        at_end.stop();
-        ended
-    });
+    let mounted = Mounted::answer(mount, session, &stop);
     introduce(&(usage + &confined));
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
     // Whoever waits for the device waits for nothing.
     making.pending().wake();
-    let unmounted = guard.unmount(mount, is_gone.load(Ordering::Acquire));
+    let unmounted = mounted.end(&mut guard, &point.path);
     making.finish()?;
-    match unmounted? {
-        Unmounted::Clean => {
-            let ended = session.join().unwrap_or(Ok(()));
-            ended.map_err(|error| JobError::Other(format!("{}: {error}", shown(&point.path))))
-        }
-        Unmounted::InUse => {
-            say(format_args!("{} was in use: whoever has it open gets errors from now on", shown(&point.image())));
-            Ok(())
-        }
+    if unmounted? == Unmounted::InUse {
+        say(format_args!("{} was in use: whoever has it open gets errors from now on", shown(&point.image())));
     }
+    Ok(())
 }
 
 /// The path without symlinks, as mount tables show it; the last component need not exist.

@@ -8,6 +8,7 @@ pub mod blk;
 pub mod file;
 pub(crate) mod guard;
 mod making;
+pub(crate) mod mounted;
 pub mod nbd;
 pub mod ninep;
 pub(crate) mod signals;
