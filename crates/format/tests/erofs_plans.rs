@@ -99,7 +99,7 @@ fn options_that_cannot_be_met() {
     assert!(refused(ImageOptions { size: Some(4096), ..defaults() }).contains("the image needs 8192 bytes"));
     assert!(refused(ImageOptions { block_size: Some(1024), ..defaults() }).contains("only 4096 are supported"));
     let compression = Some(Compression { algorithm: Algorithm::Xz, level: None });
-    assert!(refused(ImageOptions { compression, ..defaults() }).contains("compression by Xz"));
+    assert!(refused(ImageOptions { compression, ..defaults() }).contains("compression by xz"));
 }
 
 #[test]

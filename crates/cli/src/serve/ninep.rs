@@ -24,8 +24,8 @@ Example:
   qemu-system-x86_64 ... (the arguments that it prints)
   guest# mount -t 9p -o trans=tcp,version=9p2000.L,msize=1048576,cache=mmap 10.0.2.100 /mnt
 
-Clients' writes reach the directory unless --ro is given. The server goes on until SIGTERM or SIGINT; several clients
-may connect.")]
+Clients' writes reach the directory unless --ro, --overlay or --ephemeral is given. The server goes on until SIGTERM or \
+SIGINT; several clients may connect.")]
 #[command(group = clap::ArgGroup::new("address").required(true))]
 pub struct NinepArguments {
     /// The directory to share

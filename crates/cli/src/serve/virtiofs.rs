@@ -22,8 +22,8 @@ Example:
   qemu-system-x86_64 ... $(inarch serve virtiofs ~/src --socket /tmp/src.sock --tag src --print-qemu-args)
   guest# mount -t virtiofs src /mnt
 
-The guest's writes reach the directory unless --ro is given. The server goes on until SIGTERM or SIGINT; several machines
-may connect.")]
+The guest's writes reach the directory unless --ro, --overlay or --ephemeral is given. The server goes on until SIGTERM or \
+SIGINT; several machines may connect.")]
 pub struct VirtiofsArguments {
     /// The directory to share
     #[arg(value_name = "SRC")]
