@@ -23,7 +23,7 @@ use crate::record::{NewRecord, RecordFile};
 use crate::serve::guard::Guard;
 use crate::serve::introduce;
 use crate::serve::mounted::Mounted;
-use crate::serve::signals::stop_on_signals;
+use crate::serve::signals::Caught;
 use crate::share::{Submounts, note_on_mount_points, raise_descriptor_limit, with_owners};
 use crate::source::{self, Resources, Source};
 pub use crate::upper::UpperPlace;
@@ -109,12 +109,13 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     // Whoever looks at the mount table is in another directory than we are.
     let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
     let mount_points = note_on_mount_points(&source, request.submounts);
+    let signals = Caught::from_now_on()?;
     let (mount, device) = Mount::new(&point, &source, request.writes == MountWrites::Refused)?;
     let mut guard = Guard::of_mount(&mount, false)?;
     let session = Session::new(device, layer, session_options(request));
     let confined = request.sandbox.confine_to(shown(&source), &confinement);
     let record = record.map(NewRecord::start).transpose()?;
-    let stop = stop_on_signals()?;
+    let stop = signals.heed();
     let mounted = Mounted::answer(mount, session, &stop);
     introduce(&(introduction(request, &point) + &confined));
     mount_points.iter().for_each(say);

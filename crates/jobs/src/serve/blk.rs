@@ -44,9 +44,9 @@ pub fn qemu_arguments(request: &BlkRequest) -> Result<String, JobError> {
 /// use the disk, and at the end which files changed meanwhile.
 pub fn serve(request: &BlkRequest) -> Result<(), JobError> {
     let usage = usage(request)?;
+    let signals = Caught::from_now_on()?;
     let listener = socket::listen(&request.socket)?;
     let mut guard = Guard::of_socket(&request.socket)?;
-    let signals = Caught::from_now_on()?;
     let stop = signals.stop.clone();
     let making = Making::start(&request.tree, &stop);
     let confined = request.tree.confine(None)?;

@@ -50,9 +50,9 @@ pub fn serve(request: &FileRequest) -> Result<(), JobError> {
     let point = Point::take(path)?;
     // Nobody answers a look at the mount until the session runs.
     let usage = usage(request, &point.image())?;
+    let signals = Caught::from_now_on()?;
     let (mount, device) = Mount::new(&point.path, request.tree.source.path(), request.tree.read_only())?;
     let mut guard = Guard::of_mount(&mount, point.is_ours)?;
-    let signals = Caught::from_now_on()?;
     let stop = signals.stop.clone();
     let making = Making::start(&request.tree, &stop);
     let confined = request.tree.confine(Some(Path::new("/dev/fuse")))?;

@@ -41,9 +41,9 @@ pub fn qemu_arguments(request: &NbdRequest) -> Result<String, JobError> {
 /// Serves until SIGINT or SIGTERM, or with `once` until the first client has gone. Says on standard error how to use the
 /// export, and at the end which files changed meanwhile.
 pub fn serve(request: &NbdRequest) -> Result<(), JobError> {
+    let signals = Caught::from_now_on()?;
     let (listener, address, mut guard) = listen(&request.address)?;
     let usage = usage(&NbdRequest { address, ..request.clone() })?;
-    let signals = Caught::from_now_on()?;
     let stop = signals.stop.clone();
     let making = Making::start(&request.tree, &stop);
     let confined = request.tree.confine(None)?;

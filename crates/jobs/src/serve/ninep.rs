@@ -10,7 +10,7 @@ use inarch_vm::machine::{FORWARD_ADDRESS, guest_forward_arguments};
 use inarch_vm::qemu::shell_word;
 
 use super::guard::Guard;
-use super::signals::stop_on_signals;
+use super::signals::Caught;
 use super::{introduce, socket};
 use crate::JobError;
 use crate::confinement::{self, Sandbox};
@@ -55,13 +55,14 @@ pub fn serve(request: &NinepRequest) -> Result<(), JobError> {
     let cover = share.cover()?;
     // What is wrong with it is said before anybody can connect.
     drop(share.for_many(cover.as_ref())?);
+    let signals = Caught::from_now_on()?;
     let (listener, address, mut guard) = listen(&request.address)?;
     let usage = usage(&NinepRequest { address, ..request.clone() })?;
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
     let confined =
         request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share, cover.as_ref())?);
     let file_system = share.for_many(cover.as_ref())?;
-    let stop = stop_on_signals()?;
+    let stop = signals.heed();
     introduce(&(usage + &confined));
     mount_points.iter().for_each(say);
     let options = NinepOptions { msize: request.msize, ..NinepOptions::default() };

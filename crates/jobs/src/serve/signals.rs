@@ -8,14 +8,6 @@ use signal_hook::iterator::Signals;
 
 use crate::JobError;
 
-/// A handle that the first SIGINT or SIGTERM uses; the second ends the process.
-pub(crate) fn stop_on_signals() -> Result<StopHandle, JobError> {
-    let caught = Caught::from_now_on()?;
-    let stop = caught.stop.clone();
-    caught.heed();
-    Ok(stop)
-}
-
 /// SIGINT and SIGTERM, which do not end the process any more: they wait until somebody heeds them.
 pub(crate) struct Caught {
     signals: Signals,
@@ -24,7 +16,7 @@ pub(crate) struct Caught {
 }
 
 impl Caught {
-    /// Catches them.
+    /// Catches them: before a socket or mount is there to be seen, for whoever sees it may have the server end.
     pub fn from_now_on() -> Result<Caught, JobError> {
         let stop = StopHandle::new().map_err(|error| JobError::Other(format!("cannot make an eventfd: {error}")))?;
         let signals = Signals::new([SIGINT, SIGTERM]);
@@ -33,8 +25,9 @@ impl Caught {
     }
 
     /// Starts a thread, as confined as the calling one, which has the first of them use the handle and the second end the
-    /// process.
-    pub fn heed(mut self) {
+    /// process. Gives the handle.
+    pub fn heed(mut self) -> StopHandle {
+        let stop = self.stop.clone();
         thread::spawn(move || {
             for signal in self.signals.forever() {
                 if self.stop.is_stopped() {
@@ -44,5 +37,6 @@ impl Caught {
                 self.stop.stop();
             }
         });
+        stop
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use inarch_vhost::fs::Tag;
 
 use super::guard::Guard;
-use super::signals::stop_on_signals;
+use super::signals::Caught;
 use super::{introduce, socket};
 use crate::JobError;
 use crate::confinement::{self, Sandbox};
@@ -63,13 +63,14 @@ pub fn serve(request: &VirtiofsRequest) -> Result<(), JobError> {
     // Dropped when nobody writes any more.
     let cover = share.cover()?;
     let server = share.server(request.queues(), request.offer_tag.then_some(tag), cover.as_ref())?.on_event(say);
+    let signals = Caught::from_now_on()?;
     let listener = socket::listen(&request.socket)?;
     let mut guard = Guard::of_socket(&request.socket)?;
     let usage = usage(request)?;
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
     let confined =
         request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share, cover.as_ref())?);
-    let stop = stop_on_signals()?;
+    let stop = signals.heed();
     introduce(&(usage + &confined));
     mount_points.iter().for_each(say);
     let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
