@@ -9,7 +9,7 @@ use inarch_jobs::mount::{Changes, MountRequest, MountWrites, Rings, mount};
 use inarch_jobs::source::Source;
 
 use crate::sandbox::SandboxArgument;
-use crate::source::{OwnerArguments, SRC_HELP, submounts};
+use crate::source::{CrossArgument, OwnerArguments, SRC_HELP};
 use crate::upper::UpperArguments;
 
 /// Options of `inarch mount`.
@@ -52,9 +52,8 @@ pub struct MountArguments {
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
-    /// Show what is mounted below a directory of SRC; without, a mount point is an empty directory
-    #[arg(long)]
-    pub cross: bool,
+    #[command(flatten)]
+    pub cross: CrossArgument,
 
     /// Whose files are seen.
     #[command(flatten)]
@@ -132,7 +131,7 @@ pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     let source = Source::parse(&source)?;
     let (changes, owners, rings) = (changes.into(), owners.owners(), io_uring.into());
     let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());
-    let submounts = submounts(cross);
+    let submounts = cross.into();
     mount(&MountRequest { source, point, changes, submounts, writes, owners, locks, record, rings, sandbox })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -84,9 +84,18 @@ impl OwnerArguments {
     }
 }
 
-/// What becomes of what is mounted below a live directory, with `--cross` or without.
-pub fn submounts(cross: bool) -> Submounts {
-    if cross { Submounts::Separate } else { Submounts::Empty }
+/// `--cross` of a live directory.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct CrossArgument {
+    /// Show what is mounted below a directory of SRC; without, a mount point is an empty directory
+    #[arg(long)]
+    cross: bool,
+}
+
+impl From<CrossArgument> for Submounts {
+    fn from(argument: CrossArgument) -> Submounts {
+        if argument.cross { Submounts::Separate } else { Submounts::Empty }
+    }
 }
 
 impl SourceArguments {

@@ -45,10 +45,7 @@ fn end(mut server: Child) {
 
 #[test]
 fn by_the_arguments_that_are_printed_for_qemu() {
-    let Some(guest) = BareGuest::new() else {
-        println!("skipped: by_the_arguments_that_are_printed_for_qemu: no kernel in /boot (install linux-image-amd64)");
-        return;
-    };
+    let Some(guest) = BareGuest::or_skip("by_the_arguments_that_are_printed_for_qemu") else { return };
     let dir = scratch();
     tree(dir.path());
     let (nbd, file) = (["nbd", "--socket", "socket"], ["file", "disk.raw"]);

@@ -54,10 +54,7 @@ const WRITTEN: &str = "./dir/inner gone\n./dir/moved\n./file gone\n./new/linked\
 
 #[test]
 fn by_virtiofs() {
-    let Some(guest) = BareGuest::new() else {
-        println!("skipped: by_virtiofs: no kernel in /boot (install linux-image-amd64)");
-        return;
-    };
+    let Some(guest) = BareGuest::or_skip("by_virtiofs") else { return };
     let dir = scratch();
     tree(dir.path());
     let program = manifest_program(dir.path());

@@ -13,7 +13,7 @@ use inarch_jobs::source::Source;
 use super::nbd::parse_tcp;
 use super::virtiofs::ChangesBy;
 use crate::sandbox::SandboxArgument;
-use crate::source::{OwnerArguments, submounts};
+use crate::source::{CrossArgument, OwnerArguments};
 use crate::upper::UpperArguments;
 
 /// Options of `inarch serve 9p`.
@@ -59,9 +59,8 @@ pub struct NinepArguments {
     #[arg(long, value_name = "BYTES", default_value = "1048576", value_parser = clap::value_parser!(u32).range(4096..=1 << 20))]
     pub msize: u32,
 
-    /// Show what is mounted below a directory of SRC; without, a mount point is an empty directory
-    #[arg(long)]
-    pub cross: bool,
+    #[command(flatten)]
+    pub cross: CrossArgument,
 
     /// Whose files are seen.
     #[command(flatten)]
@@ -89,7 +88,7 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
         changes: arguments.changes.into(),
         read_only: arguments.ro,
         over: arguments.upper.place(),
-        submounts: submounts(arguments.cross),
+        submounts: arguments.cross.into(),
         acl: false,
         owners: arguments.owners.owners(),
     };

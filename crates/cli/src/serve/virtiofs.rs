@@ -11,7 +11,7 @@ use inarch_jobs::source::Source;
 
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
-use crate::source::{OwnerArguments, submounts};
+use crate::source::{CrossArgument, OwnerArguments};
 use crate::upper::UpperArguments;
 
 /// Options of `inarch serve virtiofs`.
@@ -64,9 +64,8 @@ pub struct VirtiofsArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub queues: Option<u16>,
 
-    /// Show what is mounted below a directory of SRC; without, a mount point is an empty directory
-    #[arg(long)]
-    pub cross: bool,
+    #[command(flatten)]
+    pub cross: CrossArgument,
 
     /// Whose files are seen.
     #[command(flatten)]
@@ -109,7 +108,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         changes: arguments.changes.into(),
         read_only: arguments.ro,
         over: arguments.upper.place(),
-        submounts: submounts(arguments.cross),
+        submounts: arguments.cross.into(),
         acl: arguments.acl,
         owners: arguments.owners.owners(),
     };

@@ -19,8 +19,17 @@ pub struct BareGuest {
 }
 
 impl BareGuest {
+    /// As [`new`](Self::new); where there is none, `test` says that it is skipped.
+    pub fn or_skip(test: &str) -> Option<BareGuest> {
+        let guest = BareGuest::new();
+        if guest.is_none() {
+            println!("skipped: {test}: no kernel in /boot (install linux-image-amd64)");
+        }
+        guest
+    }
+
     /// Of the newest kernel whose modules are installed; nothing if there is none.
-    pub fn new() -> Option<BareGuest> {
+    fn new() -> Option<BareGuest> {
         let mut versions: Vec<String> = fs::read_dir("/lib/modules")
             .ok()?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
