@@ -94,7 +94,8 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     // Dropped when nobody writes any more.
     let (layer, upper) = match &request.writes {
         MountWrites::Over(place) => {
-            Upper::over(layer, place, identity.as_ref()).map(|(layer, upper)| (layer, Some(upper)))?
+            // What is below has an opinion of its own; what is above this kernel alone changes.
+            Upper::over(layer, place, Changes::Guest, identity.as_ref()).map(|(layer, upper)| (layer, Some(upper)))?
         }
         MountWrites::Through | MountWrites::Refused => (layer, None),
     };

@@ -142,7 +142,7 @@ impl Share {
         let identity = LowerIdentity::of_directory(&self.directory).map_err(|error| fail(&self.directory, error))?;
         let opened = HostDirectory::new(&self.directory, self.host_options());
         let directory = opened.map_err(|error| fail(&error.path, error.error))?;
-        let (layer, upper) = Upper::over(Arc::new(directory), place, Some(&identity))?;
+        let (layer, upper) = Upper::over(Arc::new(directory), place, self.changes, Some(&identity))?;
         Ok(Some(Cover { layer: with_owners(layer, &self.owners), upper }))
     }
 

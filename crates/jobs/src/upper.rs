@@ -103,10 +103,12 @@ enum Hold {
 }
 
 impl Upper {
-    /// A layer over `lower`, whose `identity` is written down if the layer is kept, and is there then.
+    /// A layer over `lower`, whose `identity` is written down if the layer is kept, and is there then. To a client, `changes` says
+    /// who but itself changes what it sees.
     pub fn over(
         lower: Arc<dyn FileSystem>,
         place: &UpperPlace,
+        changes: Changes,
         identity: Option<&LowerIdentity>,
     ) -> Result<(Arc<dyn FileSystem>, Upper), JobError> {
         let no_errno =
@@ -115,7 +117,7 @@ impl Upper {
             UpperPlace::InMemory(bytes) => {
                 let layer = MemoryFiles::new(*bytes);
                 copy_root(&*lower, &layer).map_err(no_errno)?;
-                let overlay = Overlay::new(lower, Arc::new(layer), true).map_err(no_errno)?;
+                let overlay = Overlay::new(lower, Arc::new(layer), true).map_err(no_errno)?.changed_by(changes);
                 return Ok((Arc::new(overlay), Upper { path: None, hold: Hold::InMemory }));
             }
             UpperPlace::Kept(path) => {
@@ -134,7 +136,7 @@ impl Upper {
         if is_new {
             copy_root(&*lower, &layer).map_err(fail)?;
         }
-        let overlay = Overlay::new(lower, Arc::new(layer), is_root()).map_err(fail)?;
+        let overlay = Overlay::new(lower, Arc::new(layer), is_root()).map_err(fail)?.changed_by(changes);
         Ok((Arc::new(overlay), Upper { path: Some(path), hold }))
     }
 

@@ -67,7 +67,7 @@ pub enum Changes {
 
 impl Changes {
     /// For how long attributes, names and absences hold.
-    fn valid(self) -> Duration {
+    pub(crate) fn valid(self) -> Duration {
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         match self {
             Changes::Guest => DAY,

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::{Overlay, hold};
 use crate::slab::Slab;
-use crate::{Caching, Context, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, check_name};
+use crate::{Caching, Changes, Context, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, check_name};
 
 /// Something that is open: a node of a layer, and that layer's handle of it.
 #[derive(Clone, Copy, Debug)]
@@ -33,9 +33,13 @@ impl OpenFiles {
 
 impl Overlay {
     fn insert(&self, node: NodeId, behind: Behind, opened: Opened) -> Result<Opened, Errno> {
+        let caching = match opened.caching {
+            Caching::Keep if self.changes == Changes::Host => Caching::Fresh,
+            caching => caching,
+        };
         let mut open = hold(&self.open);
         let place = open.files.insert((node, behind)).ok_or(Errno::NFILE)?;
-        Ok(Opened { handle: HandleId(open.files.number(place)), ..opened })
+        Ok(Opened { handle: HandleId(open.files.number(place)), caching, ..opened })
     }
 
     pub(super) fn open_file(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {

@@ -27,8 +27,8 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use crate::{
-    Attributes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, SetAttributes,
-    Statistics, WriteKind,
+    Attributes, Changes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened,
+    SetAttributes, Statistics, WriteKind,
 };
 use table::{Layers, Table};
 
@@ -40,6 +40,8 @@ const OWN_XATTRS: [&[u8]; 4] = [b"trusted.overlay.", b"user.overlay.", b"trusted
 pub struct Overlay {
     lower: Arc<dyn FileSystem>,
     upper: Arc<dyn FileSystem>,
+    /// Who changes what is seen: clients keep nothing for longer than that allows, whatever the layers say.
+    changes: Changes,
     /// The attribute that makes a directory hide the one below.
     opaque: &'static [u8],
     /// Never held while a layer is asked.
@@ -61,12 +63,19 @@ impl Overlay {
         Ok(Overlay {
             lower,
             upper,
+            changes: Changes::None,
             opaque: if as_root { b"trusted.overlay.opaque" } else { b"user.overlay.opaque" },
             table: Mutex::new(Table::new(inode)),
             changing: Mutex::default(),
             open: Mutex::default(),
             listings: Mutex::default(),
         })
+    }
+
+    /// The same for clients of which each is to see what is changed by `changes` other than itself: with [`Changes::Host`]
+    /// also what the others write, which is above, where the layer itself knows of nobody else.
+    pub fn changed_by(self, changes: Changes) -> Overlay {
+        Overlay { changes, ..self }
     }
 
     fn layers(&self, node: NodeId) -> Result<Layers, Errno> {
@@ -78,7 +87,7 @@ impl Overlay {
         let merged = layers.is_directory && layers.lower.is_some() && layers.upper.is_some();
         // Nobody has counted the directories in both: 1 says so, to find(1) too.
         let links = if merged { 1 } else { attributes.links };
-        Attributes { inode: layers.inode, links, ..attributes }
+        Attributes { inode: layers.inode, links, valid: attributes.valid.min(self.changes.valid()), ..attributes }
     }
 
     fn get_attributes(&self, context: &Context<'_>, node: NodeId) -> Result<Attributes, Errno> {
@@ -140,7 +149,7 @@ impl FileSystem for Overlay {
         let Ok(layers) = self.layers(parent) else { return Duration::ZERO };
         let lower = layers.lower.map_or(Duration::MAX, |lower| self.lower.absence_valid(lower));
         let upper = layers.upper.map_or(Duration::MAX, |upper| self.upper.absence_valid(upper));
-        lower.min(upper)
+        lower.min(upper).min(self.changes.valid())
     }
 
     fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {

@@ -87,7 +87,7 @@ impl Overlay {
         gone.push(surplus);
         self.give_back(gone);
         let attributes = self.shown(&self.layers(node)?, entry.attributes);
-        let valid = there.lower.map_or(entry.valid, |lower| lower.valid.min(entry.valid));
+        let valid = there.lower.map_or(entry.valid, |lower| lower.valid.min(entry.valid)).min(self.changes.valid());
         Ok(Entry { node, generation: 0, attributes, valid })
     }
 

@@ -292,3 +292,31 @@ fn a_directory_that_cannot_hide_what_was_there_is_not_made() {
     scene.overlay.make_directory(&ME, scene.node("d"), b"e", &DIRECTORY).unwrap();
     assert!(scene.names("d/e").is_empty());
 }
+
+#[test]
+fn what_others_write_is_seen_as_soon_as_what_the_host_changes() {
+    let second = Duration::from_secs(1);
+    let day = second * 60 * 60 * 24;
+    for (changes, valid, caching) in [
+        (crate::Changes::Host, second, crate::Caching::Fresh),
+        (crate::Changes::Guest, day, crate::Caching::Keep),
+        (crate::Changes::None, day, crate::Caching::Keep),
+    ] {
+        let Scene { directory, overlay } = Scene::new();
+        let scene = Scene { directory, overlay: overlay.changed_by(changes) };
+        let new = scene.overlay.make_directory(&ME, NodeId::ROOT, b"new", &DIRECTORY).unwrap();
+        let (made, opened) = scene.overlay.create(&ME, new.node, b"made", &FILE, WRITE).unwrap();
+        assert_eq!(opened.caching, caching);
+        assert_eq!(scene.overlay.open(&ME, made.node, READ).unwrap().caching, caching);
+        assert_eq!(scene.overlay.open(&ME, scene.node("a"), WRITE).unwrap().caching, caching);
+        let found = ["new", "new/made", "a", "d"].map(|path| {
+            let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+            scene.overlay.lookup(&ME, scene.node(parent), name.as_bytes()).unwrap()
+        });
+        for entry in [[new, made].as_slice(), &found].concat() {
+            assert_eq!((entry.valid, entry.attributes.valid), (valid, valid));
+            assert_eq!(scene.overlay.attributes(&ME, entry.node, None).unwrap().valid, valid);
+        }
+        assert_eq!([new.node, scene.node("d")].map(|node| scene.overlay.absence_valid(node)), [valid; 2]);
+    }
+}
