@@ -11,6 +11,15 @@ use std::process::{Child, Command, Stdio};
 use support::bare_guest::BareGuest;
 use support::{INARCH, NINEP_CLIENT, assert_one_line, host, inarch, manifest_program, scratch};
 
+/// The same share is mounted by two machines, as far as its server knows. Each sees what the other writes after a second at most; then
+/// one of them goes, and the other goes on with what it has open, removed files among it.
+const GOES: &str = "mkdir /second; mount -t virtiofs second /second
+    echo old > /mnt/changed; echo unlinked > /mnt/unlinked; echo and more > /second/more
+    first=$(cat /second/changed); echo newer > /mnt/changed; sleep 2; echo report seen: $first $(cat /second/changed)
+    echo 3 > /proc/sys/vm/drop_caches; cd /mnt/new; exec 3< /mnt/changed 4< /mnt/unlinked 5< made
+    rm /mnt/unlinked /second/new/linked; umount /second
+    echo report left: $(cat <&3) $(cat <&4) $(cat <&5) $(cat ../more); rm ../changed ../more; ln made linked";
+
 /// What a guest does in the share that is mounted at `/mnt`.
 const WORK: &str =
     "cd /mnt; cat file dir/inner | tr '\\n' ' ' > /word; rm file; mv dir/inner dir/moved; echo more >> dir/moved
@@ -72,14 +81,15 @@ fn by_virtiofs() {
         of("memory", &["--ephemeral", "--in-memory", "16M", "--changes", "none"]),
     ];
     let servers: Vec<Child> = shares.iter().map(|arguments| serve(dir.path(), arguments)).collect();
+    // Another machine's device, for all that the server knows.
+    let second = ["virtiofs", "tree", "--socket", "kept", "--tag", "second", "--overlay", "upper"];
     let mut devices = String::new();
-    for share in &shares {
-        devices +=
-            &host(INARCH, &[&["serve"], &share[..], &["--print-qemu-args"]].concat(), dir.path()).replace('\n', " ");
+    for share in shares.iter().map(|share| &share[..]).chain([&second[..]]) {
+        devices += &host(INARCH, &[&["serve"], share, &["--print-qemu-args"]].concat(), dir.path()).replace('\n', " ");
     }
     let each = "for tag in kept alone ephemeral memory; do mount -t virtiofs $tag /mnt; /work $tag; umount /mnt; done\n\
                 mount -t virtiofs kept /mnt; echo \"report again $(cat /mnt/new/linked) $(ls /mnt | xargs)\"";
-    let script = format!("cat > /work <<'end'\n#!/bin/sh\n{WORK}\nend\nchmod +x /work\n{each}");
+    let script = format!("cat > /work <<'end'\n#!/bin/sh\n{WORK}\nend\nchmod +x /work\n{each}\n{GOES}");
     let reports = guest.run(dir.path(), "virtio_pci virtiofs", &script, &devices);
     let seen = "one two . ./dir ./dir/moved ./gone ./new ./new/linked ./new/made two more";
     for (tag, report) in ["kept", "alone", "ephemeral", "memory"].iter().zip(&reports) {
@@ -87,6 +97,7 @@ fn by_virtiofs() {
         assert_eq!(report, format!("{tag}: {seen}"));
     }
     assert_eq!(reports[4], "again made dir gone new");
+    assert_eq!(reports[5..7], ["seen: old newer", "left: newer unlinked made and more"]);
     assert!(fs::read_dir(&thrown).unwrap().next().is_some(), "writes that are to be thrown away are there meanwhile");
     servers.into_iter().for_each(end);
     assert_eq!(manifest(), before);

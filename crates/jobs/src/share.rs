@@ -9,7 +9,7 @@ use std::thread;
 use inarch_fuse::{ConnectionOptions, ReadDirPlus};
 use inarch_tree::select::Owners;
 pub use inarch_vfs::{Changes, Submounts};
-use inarch_vfs::{FileSystem, HostDirectory, HostOptions, MappedOwners};
+use inarch_vfs::{FileSystem, HostDirectory, HostOptions, MappedOwners, OneClient};
 use inarch_vhost::fs::{FsOptions, FsServer, Tag};
 
 use crate::JobError;
@@ -183,7 +183,8 @@ impl Share {
         let over = cover.map(|cover| Arc::clone(&cover.layer));
         let open = move |share: &Share| {
             if let Some(layer) = &over {
-                return Ok(Arc::clone(layer));
+                // The others go on when one goes.
+                return Ok(Arc::new(OneClient::of(Arc::clone(layer))) as Arc<dyn FileSystem>);
             }
             let options = HostOptions { without_opening, ..share.host_options() };
             let opened = HostDirectory::new(&share.directory, options);

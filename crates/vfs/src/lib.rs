@@ -16,6 +16,7 @@ mod listing;
 mod memory;
 mod name;
 mod node;
+mod one_client;
 mod overlay;
 mod owners;
 mod recorder;
@@ -30,6 +31,7 @@ pub use node::{
     Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId, Opened,
     SetAttributes, SetTime, Statistics, WriteKind,
 };
+pub use one_client::OneClient;
 pub use overlay::Overlay;
 pub use owners::MappedOwners;
 pub use recorder::{Access, AccessKind, AccessSink, Recorder};

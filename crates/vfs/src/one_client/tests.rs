@@ -1,0 +1,111 @@
+//! Two clients of one overlay.
+
+use std::fs;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use vm_memory::VolatileSlice;
+
+use super::*;
+use crate::listing::Listing;
+use crate::{HostDirectory, HostOptions, MemoryFiles, Overlay};
+
+const ME: Context<'static> = Context::SERVER;
+const FILE: NewNode = NewNode { mode: libc::S_IFREG | 0o644, umask: 0, device: 0 };
+const READ: u32 = libc::O_RDONLY as u32;
+
+/// The directory below, what both clients share, and the clients.
+fn scene() -> (TempDir, Arc<dyn FileSystem>, OneClient, OneClient) {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c"] {
+        fs::write(directory.path().join(name), format!("content of {name}")).unwrap();
+    }
+    fs::create_dir(directory.path().join("d")).unwrap();
+    let lower = HostDirectory::new(directory.path(), HostOptions { read_only: true, ..HostOptions::default() });
+    let overlay = Overlay::new(Arc::new(lower.unwrap()), Arc::new(MemoryFiles::new(1 << 20)), true).unwrap();
+    let shared: Arc<dyn FileSystem> = Arc::new(overlay);
+    let clients = [Arc::clone(&shared), Arc::clone(&shared)].map(OneClient::of);
+    let [one, other] = clients;
+    (directory, shared, one, other)
+}
+
+fn look_up(client: &dyn FileSystem, name: &str) -> NodeId {
+    client.lookup(&ME, NodeId::ROOT, name.as_bytes()).unwrap().node
+}
+
+fn read(client: &dyn FileSystem, node: NodeId, handle: HandleId) -> Result<String, Errno> {
+    let mut buffer = [0; 100];
+    let count = client.read(&ME, node, handle, 0, &[VolatileSlice::from(&mut buffer[..])])?;
+    Ok(String::from_utf8_lossy(&buffer[..count]).into_owned())
+}
+
+#[test]
+fn a_client_that_goes_takes_nothing_from_others() {
+    let (_directory, shared, one, other) = scene();
+    let open = |client: &OneClient, name| {
+        let node = look_up(client, name);
+        (node, client.open(&ME, node, READ).unwrap().handle)
+    };
+    let kept = open(&other, "a");
+    let removed = open(&other, "b");
+    let made = other.create(&ME, NodeId::ROOT, b"made", &FILE, libc::O_RDWR as u32).unwrap();
+    let unnamed = other.create_unnamed(&ME, NodeId::ROOT, &FILE, libc::O_RDWR as u32).unwrap();
+    let directory = look_up(&other, "d");
+    let of_one = open(&one, "a");
+    assert_eq!(of_one.0, kept.0);
+    for name in ["b", "made", "d"] {
+        look_up(&one, name);
+    }
+    let only_one = look_up(&one, "c");
+    assert_eq!(Listing::whole(&one, NodeId::ROOT, (2, true)).len(), 7);
+    other.unlink(&ME, NodeId::ROOT, b"b").unwrap();
+    one.disconnected();
+    assert_eq!(read(&other, kept.0, kept.1).as_deref(), Ok("content of a"));
+    assert_eq!(read(&other, removed.0, removed.1).as_deref(), Ok("content of b"));
+    assert_eq!(read(&other, made.0.node, made.1.handle).as_deref(), Ok(""));
+    assert_eq!(read(&other, unnamed.0.node, unnamed.1.handle).as_deref(), Ok(""));
+    assert!(other.attributes(&ME, directory, None).is_ok());
+    assert_eq!(look_up(&other, "made"), made.0.node);
+    // Of the one that went nothing is left.
+    assert_eq!(read(&*shared, of_one.0, of_one.1), Err(Errno::BADF));
+    assert_eq!(shared.attributes(&ME, only_one, None), Err(Errno::STALE));
+    // Nor of one whose connection is dropped.
+    drop(other);
+    for node in [kept.0, removed.0, made.0.node, unnamed.0.node, directory] {
+        assert_eq!(shared.attributes(&ME, node, None), Err(Errno::STALE));
+    }
+    assert_eq!(read(&*shared, removed.0, removed.1), Err(Errno::BADF));
+}
+
+#[test]
+fn a_client_gives_back_no_more_than_it_has() {
+    let (_directory, shared, one, other) = scene();
+    let a = look_up(&other, "a");
+    let handle = other.open(&ME, a, READ).unwrap().handle;
+    one.forget(a, u64::MAX);
+    one.release(a, handle, None);
+    assert_eq!(read(&other, a, handle).as_deref(), Ok("content of a"));
+    look_up(&one, "a");
+    one.forget(a, u64::MAX);
+    one.disconnected();
+    assert!(shared.attributes(&ME, a, None).is_ok());
+    other.release(a, handle, None);
+    assert_eq!(read(&other, a, handle), Err(Errno::BADF));
+    look_up(&other, "a");
+    other.forget(a, 1);
+    assert!(shared.attributes(&ME, a, None).is_ok());
+    other.forget(a, 1);
+    assert_eq!(shared.attributes(&ME, a, None), Err(Errno::STALE));
+}
+
+#[test]
+fn locks_are_the_clients_own() {
+    let (directory, ..) = scene();
+    let options = HostOptions { locks: true, ..HostOptions::default() };
+    let one = OneClient::of(Arc::new(HostDirectory::new(directory.path(), options).unwrap()));
+    let a = look_up(&one, "a");
+    let handle = one.open(&ME, a, READ).unwrap().handle;
+    let lock = Lock { kind: crate::LockKind::Shared, start: 0, end: u64::MAX, pid: 1, whole_file: true };
+    assert_eq!(one.set_lock(&ME, a, handle, LockOwner(1), &lock, false), Err(Errno::NOSYS));
+    assert_eq!(one.flush(&ME, a, handle, Some(LockOwner(1))), Err(Errno::NOSYS));
+}
