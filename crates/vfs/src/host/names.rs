@@ -201,7 +201,11 @@ impl HostDirectory {
         let directory = self.directory(parent)?;
         let source = self.descriptor(node)?;
         self.link_descriptor(&source, directory.as_fd(), name)?;
-        self.entry_there(parent, directory.as_fd(), name)
+        let entry = self.entry_there(parent, directory.as_fd(), name)?;
+        // There may be any number of files that were made without a name.
+        let pinned = write(&self.table).unpin(entry.node);
+        drop(pinned);
+        Ok(entry)
     }
 
     fn link_descriptor(&self, source: &Arc<OwnedFd>, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {

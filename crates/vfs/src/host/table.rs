@@ -226,6 +226,12 @@ impl Table {
         }
     }
 
+    /// It has a name by which it can be found; gives the descriptor that kept it.
+    pub fn unpin(&mut self, node: NodeId) -> Option<Arc<OwnedFd>> {
+        let index = self.index(node).ok()?;
+        self.nodes.get_mut(index)?.pinned.take()
+    }
+
     /// A name is gone.
     pub fn remove_place(&mut self, parent: u32, name: &[u8]) -> Dropped {
         let mut dropped = Dropped::new();

@@ -402,6 +402,19 @@ fn files_are_used_without_being_opened_even_when_their_names_are_gone() {
     };
     assert_eq!(open().filter(is_a).count(), 0);
 
+    scene.layer.forget(unnamed.node, 1);
+    // A file that gets its name later needs no descriptor of its own from then on.
+    let (named, _) = scene.layer.create_unnamed(&ME, NodeId::ROOT, &NEW_FILE, WRITE).unwrap();
+    assert_eq!(scene.write(named.node, none, 0, "named"), Ok(5));
+    let is_unnamed = |entry: &fs::DirEntry| {
+        let target = fs::read_link(entry.path()).unwrap_or_default();
+        target.starts_with(scene.path()) && target.to_string_lossy().contains("/#")
+    };
+    assert_eq!(open().filter(is_unnamed).count(), 1);
+    scene.layer.link(&ME, named.node, NodeId::ROOT, b"named").unwrap();
+    assert_eq!(open().filter(is_unnamed).count(), 0);
+    assert_eq!(scene.read(named.node, none, 0, 9).unwrap(), b"named");
+
     assert!(scene.read(NodeId::ROOT, none, 0, 1).is_err());
     rustix::fs::mknodat(rustix::fs::CWD, scene.path().join("fifo"), rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
     let fifo = scene.node("fifo");
