@@ -22,9 +22,9 @@ const GOES: &str = "mkdir /second; mount -t virtiofs second /second
 
 /// What a guest does in the share that is mounted at `/mnt`.
 const WORK: &str =
-    "cd /mnt; cat file dir/inner | tr '\\n' ' ' > /word; rm file; mv dir/inner dir/moved; echo more >> dir/moved
-    mkdir new; echo made > new/made; ln new/made new/linked; chmod 600 dir/moved; rm -r gone; mkdir gone; cd /
-    echo \"report $1: $(cat /word)$(cd /mnt; find . | sort | xargs)  $(cat /mnt/dir/moved | xargs)\"";
+    "cd /mnt; cat file dir/inner | tr '\\n' ' ' > /word; exec 6<> gone/deep/x; rm file; mv dir/inner dir/moved; echo more >> dir/moved
+    mkdir new; echo made > new/made; ln new/made new/linked; chmod 600 dir/moved; rm -r gone; mkdir gone; echo over >&6; cat /proc/self/fd/6 > /used; exec 6<&-; cd /
+    echo \"report $1: $(cat /word)$(cd /mnt; find . | sort | xargs)  $(cat /mnt/dir/moved /used | xargs)\"";
 
 fn tree(dir: &Path) {
     fs::create_dir_all(dir.join("tree/dir")).unwrap();
@@ -91,7 +91,7 @@ fn by_virtiofs() {
                 mount -t virtiofs kept /mnt; echo \"report again $(cat /mnt/new/linked) $(ls /mnt | xargs)\"";
     let script = format!("cat > /work <<'end'\n#!/bin/sh\n{WORK}\nend\nchmod +x /work\n{each}\n{GOES}");
     let reports = guest.run(dir.path(), "virtio_pci virtiofs", &script, &devices);
-    let seen = "one two . ./dir ./dir/moved ./gone ./new ./new/linked ./new/made two more";
+    let seen = "one two . ./dir ./dir/moved ./gone ./new ./new/linked ./new/made two more over";
     for (tag, report) in ["kept", "alone", "ephemeral", "memory"].iter().zip(&reports) {
         let report = report.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(report, format!("{tag}: {seen}"));

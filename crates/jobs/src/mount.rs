@@ -27,7 +27,7 @@ use crate::serve::signals::Caught;
 use crate::share::{Submounts, note_on_mount_points, raise_descriptor_limit, with_owners};
 use crate::source::{self, Resources, Source};
 pub use crate::upper::UpperPlace;
-use crate::upper::{LowerIdentity, Upper};
+use crate::upper::{Clients, LowerIdentity, Upper};
 
 /// Smaller files that are only read go through the kernel's cache of the mount: to hand one to the kernel and take it
 /// back takes two calls, as long as reading so much.
@@ -95,7 +95,8 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let (layer, upper) = match &request.writes {
         MountWrites::Over(place) => {
             // What is below has an opinion of its own; what is above this kernel alone changes.
-            Upper::over(layer, place, Changes::Guest, identity.as_ref()).map(|(layer, upper)| (layer, Some(upper)))?
+            let clients = Clients { changes: Changes::Guest, without_opening: false };
+            Upper::over(layer, place, clients, identity.as_ref()).map(|(layer, upper)| (layer, Some(upper)))?
         }
         MountWrites::Through | MountWrites::Refused => (layer, None),
     };

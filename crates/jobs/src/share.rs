@@ -15,7 +15,7 @@ use inarch_vhost::fs::{FsOptions, FsServer, Tag};
 use crate::JobError;
 use crate::notes::shown;
 use crate::source::Source;
-use crate::upper::{LowerIdentity, Upper, UpperPlace};
+use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 
 /// Descriptors in a virtqueue: a request of 1 MiB takes 256 pages and some for its headers.
 pub(crate) const QUEUE_SIZE: u16 = 1024;
@@ -43,6 +43,7 @@ pub struct Share {
 pub(crate) struct Cover {
     layer: Arc<dyn FileSystem>,
     upper: Upper,
+    without_opening: bool,
 }
 
 impl Cover {
@@ -105,8 +106,10 @@ impl Share {
 
     /// Whether the guest's kernel uses files without asking to open them: only if nobody else can change them, and the server
     /// may open each at any time, whatever its permissions are by then.
-    fn without_opening(&self) -> bool {
-        self.changes == Changes::Guest && self.over.is_none() && inarch_vfs::may_open_every_file()
+    pub(crate) fn without_opening(&self) -> bool {
+        // Where nothing is written at all, it is so in any case.
+        let changes = self.changes == Changes::Guest || self.changes == Changes::None && self.over.is_some();
+        changes && inarch_vfs::may_open_every_file()
     }
 
     fn host_options(&self) -> HostOptions {
@@ -132,18 +135,20 @@ impl Share {
         }
     }
 
-    /// Opens what is written over the directory, if something is.
+    /// Opens what is written over the directory, if something is, for clients that open files before they use them, or do not.
     ///
     /// # Errors
     /// The directory cannot be opened, or writes cannot be kept where they are to go.
-    pub(crate) fn cover(&self) -> Result<Option<Cover>, JobError> {
+    pub(crate) fn cover(&self, without_opening: bool) -> Result<Option<Cover>, JobError> {
         let Some(place) = &self.over else { return Ok(None) };
         let fail = |path: &Path, error| JobError::path(path, "cannot be shared", error);
         let identity = LowerIdentity::of_directory(&self.directory).map_err(|error| fail(&self.directory, error))?;
-        let opened = HostDirectory::new(&self.directory, self.host_options());
+        let options = HostOptions { without_opening, ..self.host_options() };
+        let opened = HostDirectory::new(&self.directory, options);
         let directory = opened.map_err(|error| fail(&error.path, error.error))?;
-        let (layer, upper) = Upper::over(Arc::new(directory), place, self.changes, Some(&identity))?;
-        Ok(Some(Cover { layer: with_owners(layer, &self.owners), upper }))
+        let clients = Clients { changes: self.changes, without_opening };
+        let (layer, upper) = Upper::over(Arc::new(directory), place, clients, Some(&identity))?;
+        Ok(Some(Cover { layer: with_owners(layer, &self.owners), upper, without_opening }))
     }
 
     /// The directory as one file system for any number of clients, whose locks are taken on the host's files, or what is
@@ -179,7 +184,7 @@ impl Share {
     /// The directory cannot be opened.
     pub(crate) fn server(&self, queues: u16, tag: Option<Tag>, cover: Option<&Cover>) -> Result<FsServer, JobError> {
         // Both sides must be of one opinion, whatever the process gives up between.
-        let without_opening = self.without_opening();
+        let without_opening = cover.map_or_else(|| self.without_opening(), |cover| cover.without_opening);
         let over = cover.map(|cover| Arc::clone(&cover.layer));
         let open = move |share: &Share| {
             if let Some(layer) = &over {

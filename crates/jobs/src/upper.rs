@@ -85,6 +85,22 @@ impl fmt::Display for UpperPlace {
     }
 }
 
+/// How clients use what is written over a tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clients {
+    /// Who but itself changes what one of them sees.
+    pub changes: Changes,
+    /// They read and write files without opening them. The layer below must let them do so.
+    pub without_opening: bool,
+}
+
+impl Clients {
+    fn served_by(self, overlay: Overlay) -> Arc<dyn FileSystem> {
+        let overlay = overlay.changed_by(self.changes);
+        Arc::new(if self.without_opening { overlay.without_opening() } else { overlay })
+    }
+}
+
 /// What must live as long as a layer over another one does.
 pub(crate) struct Upper {
     path: Option<PathBuf>,
@@ -103,12 +119,11 @@ enum Hold {
 }
 
 impl Upper {
-    /// A layer over `lower`, whose `identity` is written down if the layer is kept, and is there then. To a client, `changes` says
-    /// who but itself changes what it sees.
+    /// A layer over `lower` for such `clients`; its `identity` is written down if the layer is kept, and is there then.
     pub fn over(
         lower: Arc<dyn FileSystem>,
         place: &UpperPlace,
-        changes: Changes,
+        clients: Clients,
         identity: Option<&LowerIdentity>,
     ) -> Result<(Arc<dyn FileSystem>, Upper), JobError> {
         let no_errno =
@@ -116,9 +131,10 @@ impl Upper {
         let (path, is_new, hold) = match place {
             UpperPlace::InMemory(bytes) => {
                 let layer = MemoryFiles::new(*bytes);
+                let layer = if clients.without_opening { layer.without_opening() } else { layer };
                 copy_root(&*lower, &layer).map_err(no_errno)?;
-                let overlay = Overlay::new(lower, Arc::new(layer), true).map_err(no_errno)?.changed_by(changes);
-                return Ok((Arc::new(overlay), Upper { path: None, hold: Hold::InMemory }));
+                let overlay = Overlay::new(lower, Arc::new(layer), true).map_err(no_errno)?;
+                return Ok((clients.served_by(overlay), Upper { path: None, hold: Hold::InMemory }));
             }
             UpperPlace::Kept(path) => {
                 let is_new = make_directory(path)?;
@@ -131,13 +147,14 @@ impl Upper {
             }
         };
         let fail = |errno: Errno| cannot_keep(&path, errno.into());
-        let options = HostOptions { changes: Changes::Guest, ..HostOptions::default() };
+        let without_opening = clients.without_opening;
+        let options = HostOptions { changes: Changes::Guest, without_opening, ..HostOptions::default() };
         let layer = HostDirectory::new(&path, options).map_err(|error| cannot_keep(&path, error.error))?;
         if is_new {
             copy_root(&*lower, &layer).map_err(fail)?;
         }
-        let overlay = Overlay::new(lower, Arc::new(layer), is_root()).map_err(fail)?.changed_by(changes);
-        Ok((Arc::new(overlay), Upper { path: Some(path), hold }))
+        let overlay = Overlay::new(lower, Arc::new(layer), is_root()).map_err(fail)?;
+        Ok((clients.served_by(overlay), Upper { path: Some(path), hold }))
     }
 
     /// The directory that writes are in, if they are in one.

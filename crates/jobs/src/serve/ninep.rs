@@ -52,7 +52,7 @@ pub fn serve(request: &NinepRequest) -> Result<(), JobError> {
     raise_descriptor_limit();
     let share = request.share.resolved()?;
     // Dropped when nobody writes any more.
-    let cover = share.cover()?;
+    let cover = share.cover(false)?;
     // What is wrong with it is said before anybody can connect.
     drop(share.for_many(cover.as_ref())?);
     let signals = Caught::from_now_on()?;

@@ -61,7 +61,7 @@ pub fn serve(request: &VirtiofsRequest) -> Result<(), JobError> {
     raise_descriptor_limit();
     let share = request.share.resolved()?;
     // Dropped when nobody writes any more.
-    let cover = share.cover()?;
+    let cover = share.cover(share.without_opening())?;
     let server = share.server(request.queues(), request.offer_tag.then_some(tag), cover.as_ref())?.on_event(say);
     let signals = Caught::from_now_on()?;
     let listener = socket::listen(&request.socket)?;

@@ -458,6 +458,11 @@ impl HostDirectory {
     }
 
     pub(super) fn shared_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<OwnedFd>> {
+        if !self.opens_files() {
+            // Opened for who asks.
+            let writable = if self.options.read_only { Err(Errno::ROFS) } else { self.for_writing(node, handle) };
+            return writable.or_else(|_| self.readable(node, handle)).ok();
+        }
         let (file, shared) = {
             let open = read(&self.open);
             let file = open.get(node, handle).ok().filter(|file| file.stream.is_none())?;

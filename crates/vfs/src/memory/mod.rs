@@ -45,6 +45,8 @@ const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 pub struct MemoryFiles {
     inodes: RwLock<Inodes>,
     open: Mutex<Slab<OpenFile>>,
+    /// Whether files are opened before they are used.
+    opens_files: bool,
     space: Space,
 }
 
@@ -69,7 +71,13 @@ impl MemoryFiles {
     pub fn new(bytes: u64) -> MemoryFiles {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let root = Inode::new(libc::S_IFDIR | 0o755, owner, names::empty_directory(ROOT));
-        MemoryFiles { inodes: RwLock::new(Inodes::new(root)), open: Mutex::default(), space: Space::new(bytes) }
+        let inodes = RwLock::new(Inodes::new(root));
+        MemoryFiles { inodes, open: Mutex::default(), opens_files: true, space: Space::new(bytes) }
+    }
+
+    /// The same for clients that read and write files without opening them.
+    pub fn without_opening(self) -> MemoryFiles {
+        MemoryFiles { opens_files: false, ..self }
     }
 
     fn files(&self) -> MutexGuard<'_, Slab<OpenFile>> {
@@ -125,9 +133,14 @@ impl MemoryFiles {
     }
 
     fn file(&self, node: NodeId, handle: HandleId) -> Result<OpenFile, Errno> {
-        let open = self.files();
-        let file = open.place(handle.0).and_then(|place| open.get(place)).filter(|file| file.node == node);
-        file.copied().ok_or(Errno::BADF)
+        let file = {
+            let open = self.files();
+            open.place(handle.0).and_then(|place| open.get(place)).filter(|file| file.node == node).copied()
+        };
+        match file {
+            None if !self.opens_files => self.content(node).map(|_| OpenFile { node, writable: true, append: false }),
+            file => file.ok_or(Errno::BADF),
+        }
     }
 
     fn content(&self, node: NodeId) -> Result<Arc<RwLock<Content>>, Errno> {
@@ -142,6 +155,9 @@ impl MemoryFiles {
     fn opened(&self, node: NodeId, flags: u32) -> Result<Opened, Errno> {
         let mode = flags & libc::O_ACCMODE as u32;
         let append = flags & libc::O_APPEND as u32 != 0;
+        if !self.opens_files {
+            return Ok(Opened { caching: Caching::Keep, ..Opened::default() });
+        }
         let file = OpenFile { node, writable: mode != libc::O_RDONLY as u32, append };
         let mut inodes = write(&self.inodes);
         let mut open = self.files();

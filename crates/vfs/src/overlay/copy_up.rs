@@ -25,6 +25,10 @@ impl Overlay {
 
     /// The same for who makes changes already.
     pub(super) fn bring_up_held(&self, node: NodeId, length: u64) -> Result<NodeId, Errno> {
+        let layers = self.layers(node)?;
+        if layers.upper.is_none() && !layers.is_directory && hold(&self.table).place(node).is_err() {
+            return self.bring_nameless_up(node, length);
+        }
         // From the first directory that is above down to the node.
         let mut chain = vec![node];
         while let Some(last) = chain.last().copied()
@@ -48,7 +52,7 @@ impl Overlay {
         let owner = Context { uid: attributes.uid, gid: attributes.gid, ..ME };
         let new = NewNode { mode: attributes.mode, umask: 0, device: attributes.device };
         let upper = match attributes.mode & libc::S_IFMT {
-            libc::S_IFREG => return self.bring_file_up(node, lower, &attributes, (parent, &name), length),
+            libc::S_IFREG => return self.bring_file_up(node, lower, &attributes, (parent, Some(&name)), length),
             libc::S_IFDIR => self.upper.make_directory(&owner, parent, &name, &new)?.node,
             libc::S_IFLNK => {
                 let target = self.lower.read_link(&ME, lower)?;
@@ -57,7 +61,24 @@ impl Overlay {
             _ => self.upper.make_node(&owner, parent, &name, &new)?.node,
         };
         self.copy_attributes(lower, upper, &attributes)?;
-        hold(&self.table).set_upper(node, upper)?;
+        self.settle(node, upper, None)
+    }
+
+    /// Brings up a file that is used after its name is gone; it goes when nobody knows it any more.
+    fn bring_nameless_up(&self, node: NodeId, length: u64) -> Result<NodeId, Errno> {
+        let lower = self.layers(node)?.lower.ok_or(Errno::STALE)?;
+        let attributes = self.lower.attributes(&ME, lower, None)?;
+        if attributes.mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(Errno::STALE);
+        }
+        // Its directory may be gone as well.
+        self.bring_file_up(node, lower, &attributes, (NodeId::ROOT, None), length)
+    }
+
+    /// The node lies above from now on.
+    fn settle(&self, node: NodeId, upper: NodeId, nameless: Option<HandleId>) -> Result<NodeId, Errno> {
+        let settled = hold(&self.table).set_upper(node, upper, nameless);
+        settled.inspect_err(|_| self.give_back_above(upper, nameless))?;
         Ok(upper)
     }
 
@@ -66,28 +87,28 @@ impl Overlay {
         node: NodeId,
         lower: NodeId,
         attributes: &Attributes,
-        place: (NodeId, &[u8]),
+        (directory, name): (NodeId, Option<&[u8]>),
         length: u64,
     ) -> Result<NodeId, Errno> {
         let owner = Context { uid: attributes.uid, gid: attributes.gid, ..ME };
         let new = NewNode { mode: libc::S_IFREG | 0o600, umask: 0, device: 0 };
-        let (entry, opened) = self.upper.create_unnamed(&owner, place.0, &new, libc::O_RDWR as u32)?;
+        let (entry, opened) = self.upper.create_unnamed(&owner, directory, &new, libc::O_RDWR as u32)?;
         let upper = entry.node;
         let length = length.min(attributes.size);
         let copied = self
             .copy_content(lower, (upper, opened.handle), length)
             .and_then(|()| self.copy_attributes(lower, upper, attributes))
-            .and_then(|()| self.upper.link(&ME, upper, place.0, place.1));
-        self.upper.release(upper, opened.handle, None);
+            .and_then(|()| name.map(|name| self.upper.link(&ME, upper, directory, name)).transpose());
         match copied {
-            Ok(named) => {
+            Ok(Some(named)) => {
                 // The table has one lookup of it.
                 self.upper.forget(named.node, 1);
-                hold(&self.table).set_upper(node, upper)?;
-                Ok(upper)
+                self.upper.release(upper, opened.handle, None);
+                self.settle(node, upper, None)
             }
+            Ok(None) => self.settle(node, upper, Some(opened.handle)),
             Err(errno) => {
-                self.upper.forget(upper, 1);
+                self.give_back_above(upper, Some(opened.handle));
                 Err(errno)
             }
         }

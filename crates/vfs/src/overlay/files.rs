@@ -2,9 +2,13 @@
 
 use rustix::io::Errno;
 
+use super::table::Layers;
 use super::{Overlay, hold};
 use crate::slab::Slab;
-use crate::{Caching, Changes, Context, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, check_name};
+use crate::{
+    Caching, Changes, Context, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, SetAttributes,
+    check_name,
+};
 
 /// Something that is open: a node of a layer, and that layer's handle of it.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +41,9 @@ impl Overlay {
             Caching::Keep if self.changes == Changes::Host => Caching::Fresh,
             caching => caching,
         };
+        if !self.opens_files {
+            return Ok(Opened { handle: HandleId::default(), caching, ..opened });
+        }
         let mut open = hold(&self.open);
         let place = open.files.insert((node, behind)).ok_or(Errno::NFILE)?;
         Ok(Opened { handle: HandleId(open.files.number(place)), caching, ..opened })
@@ -52,6 +59,9 @@ impl Overlay {
                 return Err(if kind == libc::S_IFDIR { Errno::ISDIR } else { Errno::NXIO });
             }
             self.bring_up(node, if truncates { 0 } else { u64::MAX })?;
+        }
+        if !self.opens_files {
+            return self.use_unopened(context, node, truncates);
         }
         let layers = self.layers(node)?;
         let (behind, opened) = match (layers.upper, layers.lower) {
@@ -69,6 +79,15 @@ impl Overlay {
             (None, None) => return Err(Errno::STALE),
         };
         self.insert(node, behind, opened)
+    }
+
+    /// What a client is told of a file that need not be opened, and was there already when it was to be made.
+    fn use_unopened(&self, context: &Context<'_>, node: NodeId, truncates: bool) -> Result<Opened, Errno> {
+        if truncates {
+            let empty = SetAttributes { size: Some(0), ..SetAttributes::default() };
+            self.set_attributes(context, node, None, &empty)?;
+        }
+        Ok(Opened { caching: Caching::Keep, ..Opened::default() })
     }
 
     pub(super) fn create_file(
@@ -117,13 +136,16 @@ impl Overlay {
         node: NodeId,
         handle: HandleId,
     ) -> Result<(&dyn FileSystem, NodeId, HandleId), Errno> {
-        let (lower, below) = match hold(&self.open).get(node, handle)? {
+        let (lower, below) = match self.behind(node, handle)? {
             Behind::Upper(upper, handle) => return Ok((&*self.upper, upper, handle)),
             Behind::Lower(lower, handle) => (lower, handle),
         };
         let Some(upper) = self.layers(node)?.upper else {
             return Ok((&*self.lower, lower, below.unwrap_or_default()));
         };
+        if !self.opens_files {
+            return Ok((&*self.upper, upper, HandleId::default()));
+        }
         let new = self.upper.open(context, upper, libc::O_RDONLY as u32)?.handle;
         // Another thread may have been as fast; its handle is the one that counts.
         let (mine, unused) = {
@@ -142,9 +164,32 @@ impl Overlay {
         Ok((&*self.upper, upper, mine))
     }
 
-    /// Node and handle above.
+    /// What is open, or, where files need not be opened, what lies behind the node now.
+    fn behind(&self, node: NodeId, handle: HandleId) -> Result<Behind, Errno> {
+        let open = hold(&self.open).get(node, handle);
+        if open.is_ok() || self.opens_files {
+            return open;
+        }
+        match self.layers(node)? {
+            Layers { is_directory: true, .. } => Err(Errno::ISDIR),
+            Layers { upper: Some(upper), .. } => Ok(Behind::Upper(upper, HandleId::default())),
+            Layers { lower: Some(lower), .. } => Ok(Behind::Lower(lower, None)),
+            Layers { lower: None, upper: None, .. } => Err(Errno::STALE),
+        }
+    }
+
+    /// Node and handle above, to be written to. What need not be opened is brought up for that.
     pub(super) fn writable(&self, node: NodeId, handle: HandleId) -> Result<(NodeId, HandleId), Errno> {
-        match hold(&self.open).get(node, handle)? {
+        match self.behind(node, handle)? {
+            Behind::Lower(..) if !self.opens_files => Ok((self.bring_up(node, u64::MAX)?, HandleId::default())),
+            Behind::Upper(upper, handle) => Ok((upper, handle)),
+            Behind::Lower(..) => Err(Errno::BADF),
+        }
+    }
+
+    /// Node and handle above, if it is there.
+    pub(super) fn above(&self, node: NodeId, handle: HandleId) -> Result<(NodeId, HandleId), Errno> {
+        match self.behind(node, handle)? {
             Behind::Upper(upper, handle) => Ok((upper, handle)),
             Behind::Lower(..) => Err(Errno::BADF),
         }

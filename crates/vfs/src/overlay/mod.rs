@@ -7,6 +7,7 @@
 //!
 //! 1. A name is looked up above, then below. Directories of one name are merged ([`listing`]).
 //! 2. What is to be changed is brought up first, whole, in one step ([`copy_up`]); then the upper layer changes it.
+//!    A file that is changed after its name is gone is brought up without one.
 //! 3. What is removed or renamed and also lies below is covered by a whiteout ([`names`]).
 //!
 //! As in overlayfs, a directory that lies below cannot be renamed (`EXDEV`, on which programs copy it), and a file that is
@@ -42,6 +43,8 @@ pub struct Overlay {
     upper: Arc<dyn FileSystem>,
     /// Who changes what is seen: clients keep nothing for longer than that allows, whatever the layers say.
     changes: Changes,
+    /// Whether files are opened before they are used.
+    opens_files: bool,
     /// The attribute that makes a directory hide the one below.
     opaque: &'static [u8],
     /// Never held while a layer is asked.
@@ -64,6 +67,7 @@ impl Overlay {
             lower,
             upper,
             changes: Changes::None,
+            opens_files: true,
             opaque: if as_root { b"trusted.overlay.opaque" } else { b"user.overlay.opaque" },
             table: Mutex::new(Table::new(inode)),
             changing: Mutex::default(),
@@ -76,6 +80,11 @@ impl Overlay {
     /// also what the others write, which is above, where the layer itself knows of nobody else.
     pub fn changed_by(self, changes: Changes) -> Overlay {
         Overlay { changes, ..self }
+    }
+
+    /// The same for clients that read and write files without opening them, which both layers must let them do.
+    pub fn without_opening(self) -> Overlay {
+        Overlay { opens_files: false, ..self }
     }
 
     fn layers(&self, node: NodeId) -> Result<Layers, Errno> {
@@ -119,9 +128,16 @@ impl Overlay {
                 self.lower.forget(lower, 1);
             }
             if let Some(upper) = layers.upper {
-                self.upper.forget(upper, 1);
+                self.give_back_above(upper, layers.nameless);
             }
         }
+    }
+
+    fn give_back_above(&self, upper: NodeId, open: Option<HandleId>) {
+        if let Some(handle) = open {
+            self.upper.release(upper, handle, None);
+        }
+        self.upper.forget(upper, 1);
     }
 }
 
@@ -241,7 +257,7 @@ impl FileSystem for Overlay {
     }
 
     fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
-        self.open_file(context, node, flags)
+        if self.opens_files { self.open_file(context, node, flags) } else { Err(Errno::NOSYS) }
     }
 
     fn create(
@@ -298,8 +314,8 @@ impl FileSystem for Overlay {
         length: u64,
     ) -> Result<u64, Errno> {
         // Between the layers the client copies.
-        let (source, target) = (self.writable(from.0, from.1), self.writable(to.0, to.1)?);
-        let source = source.map_err(|_| Errno::XDEV)?;
+        let source = self.above(from.0, from.1).map_err(|_| Errno::XDEV)?;
+        let target = self.writable(to.0, to.1)?;
         self.upper.copy_range(context, (source.0, source.1, from.2), (target.0, target.1, to.2), length)
     }
 
@@ -309,7 +325,7 @@ impl FileSystem for Overlay {
     }
 
     fn fsync(&self, context: &Context<'_>, node: NodeId, handle: HandleId, data_only: bool) -> Result<(), Errno> {
-        match self.writable(node, handle) {
+        match self.above(node, handle) {
             Ok((file, handle)) => self.upper.fsync(context, file, handle, data_only),
             Err(_) => match self.layers(node)? {
                 Layers { is_directory: true, upper: Some(upper), .. } => {
@@ -411,7 +427,7 @@ impl FileSystem for Overlay {
 
     fn host_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<std::os::fd::OwnedFd>> {
         // Never one of the lower layer: who opens the node for writing later would write to it.
-        let (file, handle) = self.writable(node, handle).ok()?;
+        let (file, handle) = self.above(node, handle).ok()?;
         self.upper.host_file(file, handle)
     }
 

@@ -68,6 +68,7 @@ impl Overlay {
             upper: there.upper.map(|entry| entry.node),
             lower: there.lower.map(|entry| entry.node),
             is_directory: false,
+            nameless: None,
             inode: 0,
         }]);
     }
@@ -79,6 +80,7 @@ impl Overlay {
             upper: there.upper.map(|entry| entry.node),
             lower: there.lower.map(|entry| entry.node),
             is_directory: is_directory(&entry.attributes),
+            nameless: None,
             // A directory of both layers keeps the number that it had before it was brought up.
             inode: there.lower.unwrap_or(entry).attributes.inode,
         };

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use rustix::io::Errno;
 
-use crate::NodeId;
 use crate::slab::Slab;
+use crate::{HandleId, NodeId};
 
 /// Set in the inode numbers of what was made above, so that they differ from those below.
 const MADE_ABOVE: u64 = 1 << 62;
@@ -16,6 +16,8 @@ pub struct Layers {
     pub lower: Option<NodeId>,
     pub upper: Option<NodeId>,
     pub is_directory: bool,
+    /// What keeps the file above, which was brought up when it had no name any more.
+    pub nameless: Option<HandleId>,
     /// The number that stat(2) shows: stays the same when it is brought up.
     pub inode: u64,
 }
@@ -43,7 +45,7 @@ impl Table {
     pub fn new(inode: u64) -> Table {
         let mut table = Table { nodes: Slab::new(), by_upper: HashMap::new(), by_place: HashMap::new() };
         let root = Some(NodeId::ROOT);
-        let layers = Layers { lower: root, upper: root, is_directory: true, inode };
+        let layers = Layers { lower: root, upper: root, is_directory: true, nameless: None, inode };
         table.nodes.insert(Node { layers, lookups: 1, children: 0, place: None });
         table
     }
@@ -132,10 +134,11 @@ impl Table {
         Ok((NodeId(self.nodes.number(index)), surplus, gone))
     }
 
-    /// A node was brought up, and lies above from now on.
-    pub fn set_upper(&mut self, node: NodeId, upper: NodeId) -> Result<(), Errno> {
+    /// A node was brought up, and lies above from now on; without a name, what keeps it there is `nameless`.
+    pub fn set_upper(&mut self, node: NodeId, upper: NodeId, nameless: Option<HandleId>) -> Result<(), Errno> {
         let index = self.index(node)?;
-        self.nodes.get_mut(index).ok_or(Errno::STALE)?.layers.upper = Some(upper);
+        let layers = &mut self.nodes.get_mut(index).ok_or(Errno::STALE)?.layers;
+        (layers.upper, layers.nameless) = (Some(upper), nameless);
         self.by_upper.insert(upper, index);
         Ok(())
     }

@@ -320,3 +320,116 @@ fn what_others_write_is_seen_as_soon_as_what_the_host_changes() {
         assert_eq!([new.node, scene.node("d")].map(|node| scene.overlay.absence_valid(node)), [valid; 2]);
     }
 }
+
+/// An overlay of which files are used without being opened, with its upper layer in a directory and in memory.
+fn unopened() -> [Scene; 2] {
+    [false, true].map(|in_memory| {
+        let Scene { directory, .. } = Scene::new();
+        let layer = |name: &str, read_only| {
+            let options = HostOptions {
+                changes: crate::Changes::Guest,
+                read_only,
+                without_opening: true,
+                ..HostOptions::default()
+            };
+            Arc::new(HostDirectory::new(&directory.path().join(name), options).unwrap())
+        };
+        let upper: Arc<dyn FileSystem> = match in_memory {
+            true => Arc::new(crate::MemoryFiles::new(1 << 24).without_opening()),
+            false => layer("upper", false),
+        };
+        let overlay = Overlay::new(layer("lower", true), upper, rustix::process::geteuid().is_root()).unwrap();
+        Scene { directory, overlay: overlay.without_opening() }
+    })
+}
+
+#[test]
+fn files_are_used_without_being_opened() {
+    for scene in unopened() {
+        let (overlay, no_handle) = (&scene.overlay, HandleId::default());
+        let (a, c) = (scene.node("a"), scene.node("d/e/c"));
+        assert_eq!(overlay.open(&ME, a, READ), Err(Errno::NOSYS));
+        assert_eq!(scene.read_handle(a, no_handle), "lower a");
+        scene.write(a, no_handle, "upper");
+        assert_eq!(scene.read_handle(a, no_handle), "upper a");
+        assert_eq!(fs::read_to_string(scene.directory.path().join("lower/a")).unwrap(), "lower a");
+        assert_eq!(overlay.fsync(&ME, a, no_handle, false), Ok(()));
+        // Of what is not written nothing is above.
+        assert_eq!(overlay.fsync(&ME, c, no_handle, false), Ok(()));
+        assert_eq!(overlay.seek(&ME, c, no_handle, 0, libc::SEEK_HOLE as u32), Ok(7));
+        assert_eq!(overlay.copy_range(&ME, (c, no_handle, 0), (a, no_handle, 0), 5), Err(Errno::XDEV));
+        assert_eq!(scene.overlay.layers(c).unwrap().upper, None);
+        assert_eq!(overlay.fallocate(&ME, c, no_handle, 0, 0, 10), Ok(()));
+        assert_eq!(overlay.attributes(&ME, c, None).unwrap().size, 10);
+        let (made, opened) = overlay.create(&ME, NodeId::ROOT, b"made", &FILE, WRITE | libc::O_EXCL as u32).unwrap();
+        assert_eq!(opened.handle, no_handle);
+        scene.write(made.node, no_handle, "made");
+        // What is there is emptied by who makes it anew.
+        let again = overlay.create(&ME, NodeId::ROOT, b"a", &FILE, WRITE | libc::O_TRUNC as u32).unwrap();
+        assert_eq!((again.0.node, again.1.handle, scene.read_handle(a, no_handle).as_str()), (a, no_handle, ""));
+        let (unnamed, _) = overlay.create_unnamed(&ME, NodeId::ROOT, &FILE, WRITE).unwrap();
+        scene.write(unnamed.node, no_handle, "named later");
+        overlay.link(&ME, unnamed.node, NodeId::ROOT, b"linked").unwrap();
+        assert_eq!(scene.read_handle(scene.node("linked"), no_handle), "named later");
+        for nothing in [NodeId::ROOT, scene.node("d"), NodeId(99)] {
+            let wrong = if nothing == NodeId(99) { Errno::STALE } else { Errno::ISDIR };
+            let data = &mut [0u8; 1][..];
+            let slices = [VolatileSlice::from(data)];
+            assert_eq!(overlay.read(&ME, nothing, no_handle, 0, &slices), Err(wrong));
+            let written = overlay.write(&ME, nothing, no_handle, 0, &slices, WriteKind::default());
+            assert_eq!(written, Err(wrong));
+        }
+    }
+}
+
+#[test]
+fn a_removed_file_is_used_without_being_opened() {
+    for scene in unopened() {
+        let (overlay, no_handle) = (&scene.overlay, HandleId::default());
+        let (a, b, c) = (scene.node("a"), scene.node("d/b"), scene.node("d/e/c"));
+        scene.write(a, no_handle, "upper");
+        scene.unlink("", "a").unwrap();
+        scene.unlink("d/e", "c").unwrap();
+        overlay.remove_directory(&ME, scene.node("d"), b"e").unwrap();
+        // What takes its place is another file.
+        scene.create("", "new", "new");
+        scene.rename(("", "new"), ("d", "b"), 0).unwrap();
+        scene.create("", "a", "another");
+        assert_eq!([a, b, c].map(|node| scene.read_handle(node, no_handle)), ["upper a", "lower b", "lower c"]);
+        for (node, text) in [(a, "UPPER a"), (b, "UPPER b"), (c, "UPPER c")] {
+            scene.write(node, no_handle, "UPPER");
+            assert_eq!(scene.read_handle(node, no_handle), text);
+            assert_eq!(overlay.attributes(&ME, node, None).unwrap().links, 0);
+        }
+        assert_eq!(
+            (scene.read_handle(scene.node("a"), no_handle).as_str(), scene.names("d")),
+            ("another", vec!["b".into()])
+        );
+        assert_eq!(scene.read_handle(scene.node("d/b"), no_handle), "new");
+    }
+}
+
+#[test]
+fn a_removed_file_that_is_brought_up_is_gone_when_nobody_knows_it() {
+    let Scene { directory, overlay } = Scene::new();
+    drop(overlay);
+    let lower = HostDirectory::new(&directory.path().join("lower"), HostOptions::default()).unwrap();
+    let overlay = Overlay::new(Arc::new(lower), Arc::new(crate::MemoryFiles::new(1 << 24)), true).unwrap();
+    let scene = Scene { directory, overlay };
+    let free = || scene.overlay.statistics(&ME, NodeId::ROOT).unwrap().free_blocks;
+    fs::write(scene.directory.path().join("lower/a"), [1; 1 << 20]).unwrap();
+    let a = scene.node("a");
+    let reading = scene.overlay.open(&ME, a, READ).unwrap().handle;
+    scene.unlink("", "a").unwrap();
+    let before = free();
+    let set = SetAttributes { mode: Some(0o604), ..SetAttributes::default() };
+    let attributes = scene.overlay.set_attributes(&ME, a, None, &set).unwrap();
+    assert_eq!((attributes.mode & 0o7777, attributes.links, attributes.size), (0o604, 0, 1 << 20));
+    assert!(free() <= before - 256);
+    assert_eq!(scene.read_handle(a, reading), "\u{1}".repeat(100));
+    scene.overlay.release(a, reading, None);
+    assert_eq!(scene.overlay.attributes(&ME, a, None).unwrap().mode & 0o7777, 0o604);
+    scene.overlay.forget(a, u64::MAX);
+    assert_eq!(free(), before);
+    assert_eq!(scene.try_node("a"), Err(Errno::NOENT));
+}
