@@ -10,6 +10,9 @@ use crate::{
     check_name,
 };
 
+/// Files that may be open at a time.
+const MOST_OPEN: usize = 1 << 20;
+
 /// Something that is open: a node of a layer, and that layer's handle of it.
 #[derive(Clone, Copy, Debug)]
 enum Behind {
@@ -45,7 +48,12 @@ impl Overlay {
             return Ok(Opened { handle: HandleId::default(), caching, ..opened });
         }
         let mut open = hold(&self.open);
-        let place = open.files.insert((node, behind)).ok_or(Errno::NFILE)?;
+        let place = if open.files.len() < MOST_OPEN { open.files.insert((node, behind)) } else { None };
+        let Some(place) = place else {
+            drop(open);
+            self.release_behind(Some(behind), None);
+            return Err(Errno::NFILE);
+        };
         Ok(Opened { handle: HandleId(open.files.number(place)), caching, ..opened })
     }
 

@@ -433,3 +433,19 @@ fn a_removed_file_that_is_brought_up_is_gone_when_nobody_knows_it() {
     assert_eq!(free(), before);
     assert_eq!(scene.try_node("a"), Err(Errno::NOENT));
 }
+
+#[test]
+fn only_so_many_files_are_open() {
+    let Scene { directory, overlay } = Scene::new();
+    drop(overlay);
+    // Below, nothing needs to be opened, so that nothing there ends it.
+    let lower = HostOptions { changes: crate::Changes::None, ..HostOptions::default() };
+    let lower = HostDirectory::new(&directory.path().join("lower"), lower).unwrap();
+    let overlay = Overlay::new(Arc::new(lower), Arc::new(crate::MemoryFiles::new(1 << 20)), true).unwrap();
+    let a = overlay.lookup(&ME, NodeId::ROOT, b"a").unwrap().node;
+    let first = overlay.open(&ME, a, READ).unwrap().handle;
+    let refused = (0..2 << 20).find_map(|_| overlay.open(&ME, a, READ).err());
+    assert_eq!(refused, Some(Errno::NFILE));
+    overlay.release(a, first, None);
+    assert!(overlay.open(&ME, a, READ).is_ok());
+}
