@@ -103,7 +103,12 @@ impl Overlay {
         let layers = self.layers(node)?;
         let attributes = match (layers.upper, layers.lower) {
             (Some(upper), _) => self.upper.attributes(context, upper, None)?,
-            (None, Some(lower)) => self.lower.attributes(context, lower, None)?,
+            (None, Some(lower)) => {
+                let attributes = self.lower.attributes(context, lower, None)?;
+                // Below, a name that is gone is still there.
+                let gone = !layers.is_directory && hold(&self.table).place(node).is_err();
+                Attributes { links: attributes.links.saturating_sub(gone.into()), ..attributes }
+            }
             (None, None) => return Err(Errno::STALE),
         };
         Ok(self.shown(&layers, attributes))
