@@ -5,7 +5,8 @@
 Find, first read of every byte, second read, git status without and with what the guest's kernel remembers, making and
 removing many small files, and a C build and its repetition; every boot mounts each share anew with the guest's caches
 dropped, in another order. Servers of one caching mode are compared with each other: what may be a second old (ours:
---changes host, theirs: cache=auto), what only the guest changes (--changes guest, cache=always), and 9P. A server that is not
+--changes host, theirs: cache=auto), what only the guest changes (--changes guest, cache=always), what leaves the directory as it is
+(the server keeps writes in its memory, or the guest in its own by overlayfs over the same share), and 9P. A server that is not
 installed is left out; $VIRTIOFSD is the Rust one. git, make and gcc are this machine's, from a disk of /usr."""
 
 import argparse
@@ -53,6 +54,9 @@ for tag in @ORDER@; do
     ext4) mount -t ext4 /dev/vdb /tree ;;
     qemu-9p) mount -t 9p -o trans=virtio,$ninep qemu-9p /tree ;;
     inarch-9p) ifconfig eth0 10.0.2.15; mount -t 9p -o trans=tcp,$ninep 10.0.2.100 /tree ;;
+    over-guest)
+      mount -t virtiofs over-guest /lower && mount -t tmpfs upper /upper && mkdir /upper/upper /upper/work &&
+      mount -t overlay -o lowerdir=/lower,upperdir=/upper/upper,workdir=/upper/work overlay /tree ;;
     *) mount -t virtiofs $tag /tree ;;
   esac || { echo "FAILED $tag"; continue; }
   forget
@@ -81,6 +85,7 @@ poweroff -f
 def contestants(share):
     """Name -> (mode, the server's command line, given its socket)."""
     ours = lambda mode: lambda socket: [INARCH, "serve", "virtiofs", share, "--socket", socket, "--changes", mode]
+    over = ["--ephemeral", "--in-memory", "1G"]
     c = lambda mode: lambda socket: [C_SERVER, f"--socket-path={socket}", "-o", f"source={share},cache={mode}"]
     rust = lambda mode: lambda socket: [RUST_SERVER, "--shared-dir", share, "--socket-path", socket, "--cache", mode]
     all_of_them = {
@@ -90,6 +95,8 @@ def contestants(share):
         "c-always": ("alone", c("always")),
         "rust-auto": ("a second", rust("auto")),
         "rust-always": ("alone", rust("always")),
+        "over-server": ("written over", lambda socket: ours("guest")(socket) + over),
+        "over-guest": ("written over", lambda socket: ours("guest")(socket) + ["--ro"]),
         "inarch-9p": ("9p", lambda socket: [INARCH, "serve", "9p", share, "--socket", socket]),
         "qemu-9p": ("9p", None),
         "ext4": ("disk", None),
@@ -127,13 +134,13 @@ def make_share(share):
 def initramfs(work, kernel, order):
     root = os.path.join(work, "root")
     if not os.path.isdir(root):
-        for name in ("bin", "proc", "sys", "dev", "tmp", "tree", "usr", "modules"):
+        for name in ("bin", "proc", "sys", "dev", "tmp", "tree", "lower", "upper", "usr", "modules"):
             os.makedirs(os.path.join(root, name))
         for name in ("lib", "lib64"):
             os.symlink(f"usr/{name}", f"{root}/{name}")
         subprocess.check_call(["cp", "/bin/busybox", f"{root}/bin/busybox"])
         loaded = []
-        for module in ("virtio_pci", "virtio_blk", "ext4", "virtiofs", "virtio_net", "9pnet_virtio", "9pnet_fd", "9p"):
+        for module in ("virtio_pci", "virtio_blk", "ext4", "virtiofs", "overlay", "virtio_net", "9pnet_virtio", "9pnet_fd", "9p"):
             shown = subprocess.check_output(["modprobe", "-S", kernel, "--show-depends", module], text=True)
             for path in re.findall(r"^insmod (\S+)", shown, re.M):
                 name = os.path.basename(path)
@@ -196,7 +203,7 @@ def boot(kernel, initrd, work, servers, order):
 
 def show(servers, times):
     """Tables, one a caching mode: medians, how many times ours that is, and how many times the disk's ours is."""
-    for mode in ("a second", "alone", "9p"):
+    for mode in ("a second", "alone", "written over", "9p"):
         names = [name for name, (of_mode, _) in servers.items() if of_mode == mode]
         if not names:
             continue
