@@ -85,7 +85,12 @@ impl<D: BlockDevice> Clients for NbdServer<D> {
         self.options.connections
     }
 
-    fn serve(&self, socket: &OwnedFd, stopped: &dyn Fn() -> bool, served: &AtomicUsize) -> Result<(), ConnectionError> {
+    fn serve(
+        &self,
+        socket: &OwnedFd,
+        stopped: &(dyn Fn() -> bool + Sync),
+        served: &AtomicUsize,
+    ) -> Result<(), ConnectionError> {
         prepare(socket)?;
         let sender = Sender::new(socket);
         let mut receiver = Receiver::new(socket, self.options.negotiation);

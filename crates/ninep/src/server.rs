@@ -110,7 +110,12 @@ impl Clients for NinepServer {
         self.options.connections
     }
 
-    fn serve(&self, socket: &OwnedFd, stopped: &dyn Fn() -> bool, served: &AtomicUsize) -> Result<(), ConnectionError> {
+    fn serve(
+        &self,
+        socket: &OwnedFd,
+        stopped: &(dyn Fn() -> bool + Sync),
+        served: &AtomicUsize,
+    ) -> Result<(), ConnectionError> {
         prepare(socket)?;
         if !self.file_system.wait_unless(stopped) {
             return Ok(());
@@ -120,7 +125,7 @@ impl Clients for NinepServer {
         let export = Export::new(Arc::clone(&file_system), Arc::clone(&self.locks));
         let sender = Sender::new(socket);
         let receiver = Receiver::new(socket, self.options.negotiation);
-        Session::new(Arc::new(export), &self.options, receiver, &sender, served).run();
+        Session::new(Arc::new(export), &self.options, receiver, &sender, stopped, served).run();
         sender.into_result()
     }
     fn turned_away(&self) {

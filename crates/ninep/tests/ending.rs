@@ -3,16 +3,17 @@
 mod support;
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use inarch_ninep::Listener;
 use inarch_ninep::wire::{Request, lock};
-use inarch_server::StopHandle;
-use support::{Client, Served, lock_request, range};
+use inarch_server::{Clients, StopHandle};
+use support::{Client, Served, lock_request, lock_status, range};
 
 /// How long a server may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -77,4 +78,35 @@ fn what_was_answered_is_done_and_nobody_is_left_waiting() {
     let file = served.path("file");
     let links = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
     assert_eq!(links.filter(|link| *link == file).count(), 0);
+}
+
+#[test]
+fn a_lock_that_the_servers_end_made_free_is_given_to_nobody() {
+    let served = Served::new();
+    served.write("file", b"");
+    let stopped = Arc::new(AtomicBool::new(false));
+    let connect = || {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (server, stopped) = (Arc::clone(&served.server), Arc::clone(&stopped));
+        let serve =
+            move || server.serve(&OwnedFd::from(theirs), &|| stopped.load(Ordering::Acquire), &AtomicUsize::new(0));
+        let mut client = Client::on(ours);
+        client.server = Some(thread::spawn(serve));
+        client.version(1 << 20);
+        client.attach(0, 0);
+        client.walk(0, 1, "file");
+        client.open(1, 2);
+        client
+    };
+    let (mut first, mut second, mut third) = (connect(), connect(), connect());
+    first.ok(&lock_request(1, range(lock::EXCLUSIVE, 0, 0, 1), false));
+    second.send(9, &lock_request(1, range(lock::EXCLUSIVE, 0, 0, 2), true));
+    // Connections are ended one after the other: here the one that has the lock is the first.
+    stopped.store(true, Ordering::Release);
+    first.end().unwrap();
+    assert!(second.is_silent());
+    let asked = third.ok(&lock_request(1, range(lock::SHARED, 0, 0, 3), false));
+    assert_eq!(lock_status(&asked), lock::BLOCKED);
+    second.end().unwrap();
+    third.end().unwrap();
 }

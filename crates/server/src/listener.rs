@@ -27,7 +27,12 @@ pub trait Clients: Sync {
     ///
     /// # Errors
     /// The connection ended before the client ended it.
-    fn serve(&self, socket: &OwnedFd, stopped: &dyn Fn() -> bool, served: &AtomicUsize) -> Result<(), ConnectionError>;
+    fn serve(
+        &self,
+        socket: &OwnedFd,
+        stopped: &(dyn Fn() -> bool + Sync),
+        served: &AtomicUsize,
+    ) -> Result<(), ConnectionError>;
 
     /// Somebody was turned away, because there are [`Clients::most`] already.
     fn turned_away(&self);

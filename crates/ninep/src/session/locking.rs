@@ -66,7 +66,7 @@ impl Session<'_> {
         }
     }
 
-    /// Tries to take or give back a lock; nothing if another one stands against it.
+    /// Tries to take or give back a lock; nothing if another one stands against it, or the server ends.
     fn try_lock(&self, waiting: &Waiting) -> Option<Result<Reply<'static>, Errno>> {
         let uid = waiting.fid.uid;
         let interrupted = || waiting.cancelled.load(Ordering::Acquire);
@@ -76,6 +76,8 @@ impl Session<'_> {
             self.file_system().set_lock(&context, node, handle, waiting.owner, &waiting.lock, false)
         });
         match set {
+            // It became free because the connection of who had it was ended with the server, as this one will be.
+            Ok(()) if waiting.lock.kind != LockKind::None && (self.stopped)() => None,
             Ok(()) => Some(Ok(Reply::Lock { status: lock::SUCCESS })),
             Err(Errno::AGAIN) => None,
             Err(errno) => Some(Err(errno)),

@@ -52,6 +52,8 @@ pub struct Session<'s> {
     sender: &'s Sender<'s>,
     /// None when no more requests are taken.
     receiver: Mutex<Option<Receiver<'s>>>,
+    /// Whether the server ends.
+    stopped: &'s (dyn Fn() -> bool + Sync),
     /// How many clients of the server have said their version.
     served: &'s AtomicUsize,
     /// Threads, and those of them that execute nothing.
@@ -105,6 +107,7 @@ impl<'s> Session<'s> {
         options: &'s NinepOptions,
         receiver: Receiver<'s>,
         sender: &'s Sender<'s>,
+        stopped: &'s (dyn Fn() -> bool + Sync),
         served: &'s AtomicUsize,
     ) -> Session<'s> {
         Session {
@@ -112,6 +115,7 @@ impl<'s> Session<'s> {
             options,
             sender,
             receiver: Mutex::new(Some(receiver)),
+            stopped,
             served,
             threads: AtomicUsize::new(1),
             idle: AtomicUsize::new(0),
