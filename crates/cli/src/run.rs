@@ -76,7 +76,7 @@ pub struct RunArguments {
     #[arg(short = 'i', long)]
     pub interactive: bool,
 
-    /// End the command after so many seconds, with status 124
+    /// End the command when it has run for so many seconds, with status 124
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
 

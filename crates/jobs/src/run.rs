@@ -126,7 +126,8 @@ pub struct RunRequest {
     pub user: Option<String>,
     /// Whether the command gets a terminal.
     pub terminal: bool,
-    /// The command is ended after this time.
+    /// The command is ended when it has run for so long; and the guest, if it takes longer than this, and than
+    /// `boot_timeout`, to start it.
     pub timeout: Option<Duration>,
     /// Nothing of our own is printed but errors.
     pub quiet: bool,
@@ -316,9 +317,12 @@ impl<'a> Job<'a> {
             Streams::of_process().map_err(|error| JobError::Other(format!("a standard stream cannot be used: {error}")))
         };
         let session = command::session(request, &self.trees, self.directory.clone(), &streams()?, self.open_files)?;
+        // A tree that is scanned or unpacked for long delays the start as long: only who wants an end at all gets one.
+        let start = request.timeout.map(|timeout| timeout.max(request.boot_timeout));
+        let limits = attempt::Limits { start, command: request.timeout };
         let attempt = |accel, patience| {
             let streams = streams()?;
-            let hold = |live| attempt::hold(live, &session, streams, request.timeout, request.quiet);
+            let hold = |live| attempt::hold(live, &session, streams, limits, request.quiet);
             Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, hold))
         };
         // A verdict that cannot be kept only costs the next run another look.

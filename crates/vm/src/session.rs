@@ -79,6 +79,12 @@ pub enum SessionError {
         /// The agent's version.
         version: u32,
     },
+    /// The guest spoke, but the command did not start in time.
+    #[error("the guest did not start the command within {} seconds", waited.as_secs_f32())]
+    NotStarted {
+        /// How long was waited.
+        waited: Duration,
+    },
     /// The guest breaks the protocol.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
@@ -118,7 +124,9 @@ impl SessionError {
 /// How a session is held.
 #[derive(Clone, Copy)]
 pub struct SessionOptions<'a> {
-    /// Ends the command after so long: SIGTERM, then, after `kill_grace`, SIGKILL.
+    /// Ends the session if the guest takes longer than this to start the command.
+    pub start: Option<Duration>,
+    /// Ends the command when it has run for so long: SIGTERM, then, after `kill_grace`, SIGKILL.
     pub timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL.
     pub kill_grace: Duration,
@@ -131,7 +139,7 @@ pub struct SessionOptions<'a> {
 
 impl Default for SessionOptions<'_> {
     fn default() -> Self {
-        Self { timeout: None, kill_grace: Duration::from_secs(5), signals: false, warn: &|_| {} }
+        Self { start: None, timeout: None, kill_grace: Duration::from_secs(5), signals: false, warn: &|_| {} }
     }
 }
 

@@ -287,12 +287,21 @@ impl Guest {
     }
 }
 
+/// How long a session may take.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// From the guest's first word to the command's start.
+    pub start: Option<Duration>,
+    /// From the command's start to its end.
+    pub command: Option<Duration>,
+}
+
 /// Holds the session of `request` with this process's streams and signals.
 pub(super) fn hold(
     session: Session,
     request: &SessionRequest,
     streams: Streams,
-    timeout: Option<Duration>,
+    limits: Limits,
     quiet: bool,
 ) -> Result<Report, SessionError> {
     /// A guest that has more to complain of is not heard.
@@ -304,7 +313,9 @@ pub(super) fn hold(
             say(line);
         }
     };
-    session.run(request, streams, &SessionOptions { timeout, signals: true, warn: &warn, ..SessionOptions::default() })
+    let Limits { start, command: timeout } = limits;
+    let options = SessionOptions { start, timeout, signals: true, warn: &warn, ..SessionOptions::default() };
+    session.run(request, streams, &options)
 }
 
 pub(super) fn pair() -> Result<(UnixStream, OwnedFd), JobError> {

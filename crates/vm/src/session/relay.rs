@@ -28,6 +28,7 @@ const OUTGOING_MAX: usize = 256 * 1024;
 /// What happens when time is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deadline {
+    Start,
     Terminate,
     Kill,
     GiveUp,
@@ -107,7 +108,7 @@ impl<'a> Relay<'a> {
             raw: None,
             signals: options.signals.then(Signals::watch).transpose().map_err(&failed)?,
             interrupts: [0; 2],
-            deadline: options.timeout.map(|timeout| (Instant::now() + timeout, Deadline::Terminate)),
+            deadline: options.start.map(|start| (Instant::now() + start, Deadline::Start)),
             drain_until: None,
             bye_until: None,
             deaf: false,
@@ -247,6 +248,7 @@ impl<'a> Relay<'a> {
             }
             GuestFrame::Started { agent, command } => {
                 self.started = Some(Started { agent, command });
+                self.deadline = self.options.timeout.map(|timeout| (Instant::now() + timeout, Deadline::Terminate));
                 // What the guest was told before lay about while it loaded modules and mounted.
                 if self.sets_clock {
                     HostFrame::Clock(SystemTime::now()).encode(&mut self.outgoing);
@@ -382,6 +384,10 @@ impl<'a> Relay<'a> {
             return Ok(());
         }
         self.deadline = match deadline {
+            Deadline::Start => {
+                let waited = self.options.start.unwrap_or_default();
+                return Err(SessionError::NotStarted { waited });
+            }
             Deadline::Terminate => {
                 self.timed_out = true;
                 self.say(HostFrame::Signal(SIGTERM as u32));

@@ -295,6 +295,7 @@ fn output_of_a_filter_that_ends_after_the_command_is_kept() {
 }
 
 const HELLO: [u8; 9] = [1, 4, 0, 0, 0, 1, 0, 0, 0];
+const STARTED: [u8; 21] = [2, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const EXIT: [u8; 13] = [7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// A session with a guest that writes this, whatever it is told; its outputs are never read.
@@ -320,7 +321,6 @@ fn with_guest_that_says(
 
 #[test]
 fn a_guest_that_does_not_keep_to_the_order_is_refused() {
-    let started = [&[2, 16, 0, 0, 0][..], &[0; 16]].concat();
     let output = [3, 1, 0, 0, 0, b'x'];
     let failed = [8, 4, 0, 0, 0, 1, 0, 0, 0];
     let unmounted = [10, 0, 0, 0, 0];
@@ -328,7 +328,7 @@ fn a_guest_that_does_not_keep_to_the_order_is_refused() {
     much.resize(5 + 0x8000, 0);
     for (frames, what) in [
         ([&HELLO[..], &HELLO].concat(), "HELLO twice"),
-        ([&HELLO[..], &started, &started].concat(), "STARTED twice"),
+        ([&HELLO[..], &STARTED, &STARTED].concat(), "STARTED twice"),
         ([&HELLO[..], &EXIT, &EXIT].concat(), "after the command's end"),
         ([&HELLO[..], &EXIT, &failed].concat(), "after the command's end"),
         ([&HELLO[..], &EXIT, &output].concat(), "after the command's end"),
@@ -348,7 +348,7 @@ fn a_guest_that_does_not_keep_to_the_order_is_refused() {
 fn the_time_limit_holds_though_nobody_reads_the_output() {
     let mut output = vec![3, 0, 0x80, 0, 0];
     output.resize(5 + 0x8000, b'y');
-    let flood = [&HELLO[..], &output.repeat(32)].concat();
+    let flood = [&HELLO[..], &STARTED, &output.repeat(32)].concat();
     let options = SessionOptions {
         timeout: Some(Duration::from_millis(100)),
         kill_grace: Duration::from_millis(100),
@@ -360,6 +360,38 @@ fn the_time_limit_holds_though_nobody_reads_the_output() {
         assert_eq!(report.outcome, Outcome::TimedOut);
     }
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn the_time_limit_begins_with_the_command() {
+    let limit = Duration::from_millis(50);
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let guest = thread::spawn(move || {
+        theirs.write_all(&HELLO).unwrap();
+        // It mounts what is slow to mount.
+        thread::sleep(limit * 10);
+        theirs.write_all(&[&STARTED[..], &EXIT].concat()).unwrap();
+        theirs
+    });
+    let session = Session::greet(ours, Duration::from_secs(5)).unwrap();
+    let (_stdout, output) = io::pipe().unwrap();
+    let (_stderr, error) = io::pipe().unwrap();
+    let streams = Streams { input: None, output: output.into(), error: error.into() };
+    let options = SessionOptions { timeout: Some(limit), ..Default::default() };
+    let report = session.run(&request(&["true"]), streams, &options).unwrap();
+    guest.join().unwrap();
+    assert_eq!(report.outcome, Outcome::Exited(0));
+}
+
+#[test]
+fn a_guest_that_never_starts_the_command_is_given_up() {
+    let options = SessionOptions {
+        start: Some(Duration::from_millis(50)),
+        timeout: Some(Duration::from_secs(1000)),
+        ..Default::default()
+    };
+    let error = with_guest_that_says(HELLO.to_vec(), &request(&["true"]), &options).unwrap_err();
+    assert!(matches!(error, SessionError::NotStarted { .. }), "{error}");
 }
 
 #[test]
