@@ -14,11 +14,13 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "processes.h"
 
 #define STDIN_WINDOW (256 * 1024)
-/* An output that the command leaves to other processes is read until it is silent for so long, and not longer than the
- * limit: they may be filters of the command's own output (`exec > >(tee log)`), or hold it for ever. And a terminal's
- * output passes through a work queue of the kernel, so that what was written last may come a little after the end. */
+/* An output that the command leaves to other processes is read until it is silent for so long while none of them has work,
+ * and not longer than the limit: they may be filters of the command's own output (`exec > >(tee log)`), which may still wait
+ * for a processor, or hold it for ever. And a terminal's output passes through a work queue of the kernel, so that what was
+ * written last may come a little after the end. */
 #define SILENCE_MICROSECONDS 50000
 #define DRAIN_LIMIT_MICROSECONDS 1000000
 /* How soon a terminal that nobody held open is looked at again. */
@@ -278,8 +280,10 @@ static void end_outputs(void)
 		else if (output->silent_at == 0)
 			output->silent_at = now + SILENCE_MICROSECONDS;
 		bool silent = output->silent_at != 0 && now >= output->silent_at;
-		if (silent || now >= relay.drain_deadline)
+		if (now >= relay.drain_deadline || (silent && !session_is_busy(relay.command->pid)))
 			take_last_part(output);
+		else if (silent)
+			output->silent_at = now + SILENCE_MICROSECONDS;
 	}
 }
 

@@ -294,6 +294,13 @@ fn output_of_a_filter_that_ends_after_the_command_is_kept() {
     assert_eq!(String::from_utf8_lossy(&finished.stdout), "early\nlate\n");
 }
 
+#[test]
+fn a_filter_that_has_work_is_waited_for() {
+    let finished = shell("{ timeout 0.2 sh -c 'while :; do :; done'; echo late; } & echo early; exit 3");
+    assert_eq!(finished.outcome(), Outcome::Exited(3));
+    assert_eq!(String::from_utf8_lossy(&finished.stdout), "early\nlate\n");
+}
+
 const HELLO: [u8; 9] = [1, 4, 0, 0, 0, 1, 0, 0, 0];
 const STARTED: [u8; 21] = [2, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const EXIT: [u8; 13] = [7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
