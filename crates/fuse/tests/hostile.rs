@@ -6,8 +6,9 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use inarch_fuse::wire::opcode;
 use inarch_fuse::wire::structs::{
@@ -16,8 +17,13 @@ use inarch_fuse::wire::structs::{
     WriteOut,
 };
 use inarch_fuse::{ConnectionOptions, MAX_DATA};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{Client, ROOT, message, strings, with};
 use zerocopy::{FromBytes, IntoBytes};
+
+/// Most bytes of a file that this process's requests may make: a fallocate(2) whose length is flipped would take all of
+/// the disk, and its space away from the tests beside this one.
+const LARGEST_FILE: u64 = 64 << 20;
 
 const EIO: i32 = 5;
 const EBADF: i32 = 9;
@@ -33,6 +39,9 @@ struct Rig {
 }
 
 fn rig() -> Rig {
+    // Caught, what exceeds the limit is an error like any other; else it would end the process.
+    signal_hook::flag::register(libc::SIGXFSZ, Arc::default()).unwrap();
+    setrlimit(Resource::Fsize, Rlimit { current: Some(LARGEST_FILE), ..getrlimit(Resource::Fsize) }).unwrap();
     let outside = tempfile::tempdir().unwrap();
     let offered = outside.path().join("offered");
     fs::create_dir_all(offered.join("directory")).unwrap();
@@ -181,6 +190,9 @@ fn messages_that_are_cut_or_flipped_are_answered() {
         }
     }
     let offered = rig.outside.path().join("offered");
+    for path in rig.paths() {
+        assert!(fs::symlink_metadata(&path).unwrap().blocks() * 512 <= LARGEST_FILE, "{path:?}");
+    }
     let outside: Vec<_> = rig.paths().into_iter().filter(|path| !path.starts_with(&offered)).collect();
     assert_eq!(outside, [rig.outside.path().join("secret")]);
     fs::remove_dir_all(&offered).unwrap();
