@@ -12,7 +12,7 @@ use super::{Changes, HostDirectory, hold, read};
 use crate::{DirectoryEntry, DirectorySink, Entry, HandleId, NodeId, Opened};
 
 /// Bytes of entries that are read at once.
-const BUFFER: usize = 32 << 10;
+pub(super) const BUFFER: usize = 32 << 10;
 
 /// Directories that are being read without having been opened, at most.
 const MAX_STREAMS: usize = 32;
@@ -30,6 +30,8 @@ struct State {
     /// What of the buffer was not given yet, and the offset of the first entry there.
     from: usize,
     offset: u64,
+    /// Whether a subdirectory was found.
+    leads_on: bool,
 }
 
 /// Those that were not opened, by directory.
@@ -58,17 +60,18 @@ impl Streams {
 }
 
 /// An entry as getdents64(2) gives it.
-struct RawEntry<'b> {
-    inode: u64,
+pub(super) struct RawEntry<'b> {
+    pub inode: u64,
     next: u64,
     kind: u8,
-    name: &'b [u8],
-    length: usize,
+    pub name: &'b [u8],
+    /// Of the whole entry.
+    pub length: usize,
 }
 
 impl RawEntry<'_> {
     /// The entry at the front of `bytes`: `struct linux_dirent64` of Linux's include/linux/dirent.h.
-    fn parse(bytes: &[u8]) -> Option<RawEntry<'_>> {
+    pub fn parse(bytes: &[u8]) -> Option<RawEntry<'_>> {
         let (inode, rest) = bytes.split_first_chunk()?;
         let (next, rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
@@ -81,8 +84,12 @@ impl RawEntry<'_> {
     }
 
     /// Its type, in the bits of a mode: `DT_*` are those bits.
-    fn mode(&self) -> u32 {
+    pub fn mode(&self) -> u32 {
         u32::from(self.kind) << 12
+    }
+
+    pub fn is_dots(&self) -> bool {
+        matches!(self.name, b"." | b"..")
     }
 }
 
@@ -166,6 +173,9 @@ impl HostDirectory {
             if !self.push(node, stream, &entry, sink) {
                 return Ok(());
             }
+            if sink.wants_entries() {
+                self.tell_of_walk(stream, &mut state.leads_on, &entry);
+            }
             state.from += entry.length;
             state.offset = entry.next;
         }
@@ -176,8 +186,7 @@ impl HostDirectory {
         if !sink.has_room(raw.name.len()) {
             return false;
         }
-        let is_dots = matches!(raw.name, b"." | b"..");
-        let entry = if is_dots || !sink.wants_entries() {
+        let entry = if raw.is_dots() || !sink.wants_entries() {
             None
         } else {
             match self.entry_listed(node, stream, raw.name) {
@@ -195,6 +204,16 @@ impl HostDirectory {
             drop(super::write(&self.table).forget(entry.node, 1));
         }
         pushed
+    }
+
+    /// Has somebody look ahead of a client that seems to go through the tree.
+    fn tell_of_walk(&self, stream: &Stream, leads_on: &mut bool, entry: &RawEntry<'_>) {
+        if entry.name == b"." {
+            self.ahead.listed(entry.inode);
+        } else if entry.mode() == libc::S_IFDIR && !entry.is_dots() && !*leads_on {
+            *leads_on = true;
+            self.ahead.offer(&stream.descriptor);
+        }
     }
 
     fn entry_listed(&self, node: NodeId, stream: &Stream, name: &[u8]) -> Result<Option<Entry>, Errno> {

@@ -16,6 +16,7 @@
 //! Whether a caller may do what it asks for is for its kernel to check (`default_permissions`), as it is for every
 //! client that mounts this. Made files belong to the caller if the server may make files for others ([`caller`]).
 
+mod ahead;
 mod attributes;
 mod caller;
 mod directories;
@@ -141,6 +142,7 @@ pub struct HostDirectory {
     renaming: RwLock<()>,
     open: RwLock<files::OpenFiles>,
     streams: Mutex<directories::Streams>,
+    ahead: ahead::Ahead,
     locks: locks::Locks,
     devices: RwLock<Vec<u64>>,
 }
@@ -165,9 +167,10 @@ impl HostDirectory {
         let handles_work = FileHandle::of(root.as_fd())
             .and_then(|handle| handle.open(root.as_fd(), OFlags::PATH | OFlags::CLOEXEC))
             .is_ok();
+        let stat_flags = mounts::stat_flags(root.as_fd(), options.submounts);
         Ok(HostDirectory {
             options,
-            stat_flags: mounts::stat_flags(root.as_fd(), options.submounts),
+            stat_flags,
             root: Arc::new(root),
             root_device: found.identity.device,
             root_mount: stat.stx_mnt_id,
@@ -178,6 +181,7 @@ impl HostDirectory {
             renaming: RwLock::new(()),
             open: RwLock::new(files::OpenFiles::new(limit / 3)),
             streams: Mutex::new(directories::Streams::default()),
+            ahead: ahead::Ahead::new(ahead::Bounds::default(), stat_flags),
             locks: locks::Locks::new(limit / 8),
             devices: RwLock::new(Vec::new()),
         })
@@ -240,6 +244,7 @@ impl FileSystem for HostDirectory {
         let nodes = write(&self.table).clear();
         let streams = std::mem::take(&mut *hold(&self.streams));
         self.locks.end_all();
+        self.ahead.clear();
         drop((open, nodes, streams));
     }
 

@@ -1,8 +1,10 @@
 //! What is mounted beneath the directory.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::super::ahead::{Ahead, Bounds};
 use super::*;
 
 /// A mount that ends with the test.
@@ -112,5 +114,21 @@ fn what_is_mounted_is_shown_where_that_is_asked_for() {
         assert!(scene.path().join("other/new").exists());
         let link = scene.layer.link(&ME, scene.node("other/new"), NodeId::ROOT, b"link");
         assert_eq!(link.map(|_| ()), Err(Errno::XDEV));
+    }
+}
+
+#[test]
+fn nobody_looks_ahead_into_a_mount() {
+    for submounts in [Submounts::Empty, Submounts::Merged] {
+        let Some((mut scene, other, bind)) = scene(Changes::Host, submounts) else { return };
+        let bounds = Bounds { at_hand: Duration::ZERO, ..Bounds::default() };
+        scene.layer.ahead = Ahead::new(bounds, scene.layer.stat_flags);
+        scene.list(NodeId::ROOT, usize::MAX, true);
+        // The directory that is mounted once more is the only one of its own.
+        let source = fs::metadata(scene.path().join("source")).unwrap().ino();
+        assert_eq!(scene.layer.ahead.looked_at(), [(source, 3)]);
+        scene.layer.disconnected();
+        other.end();
+        bind.end();
     }
 }
