@@ -94,6 +94,30 @@ fn messages_may_come_byte_by_byte_or_many_at_once() {
 }
 
 #[test]
+fn an_answer_does_not_wait_for_a_request_of_which_only_a_part_has_come() {
+    let served = Served::new();
+    let mut client = served.client();
+    let mut bytes = Vec::new();
+    for tag in 1..=3 {
+        Request::Getattr { fid: 0, mask: !0 }.encode(tag, &mut bytes);
+    }
+    // The last one lacks a byte, then all but one, then no header is whole.
+    let whole = bytes.len() / 3;
+    for there in [2 * whole + whole - 1, whole + 8, whole + 3] {
+        let (now, later) = bytes.split_at(there);
+        client.send_raw(now);
+        let (before, behind) = (there / whole, 3 - there / whole);
+        for tag in 1..=before {
+            assert_eq!(client.receive().unwrap().tag, tag as u16);
+        }
+        client.send_raw(later);
+        for tag in 1..=behind {
+            assert_eq!(client.receive().unwrap().tag, (before + tag) as u16);
+        }
+    }
+}
+
+#[test]
 fn bodies_of_another_length_are_refused_and_the_connection_goes_on() {
     let served = Served::new();
     let mut client = served.client();

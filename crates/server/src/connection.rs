@@ -99,9 +99,9 @@ impl<'s> Receiver<'s> {
         Ok(true)
     }
 
-    /// Whether more bytes were received than were asked for so far.
-    pub fn has_more(&self) -> bool {
-        !self.ahead.is_empty()
+    /// What was received and not asked for so far.
+    pub fn ahead(&self) -> &[u8] {
+        self.buffer.get(self.ahead.clone()).unwrap_or_default()
     }
 
     /// Fills `out` with what comes next.
@@ -121,7 +121,7 @@ impl<'s> Receiver<'s> {
             if self.ahead.is_empty() && !self.fill()? {
                 return Err(ConnectionError::Cut);
             }
-            let ahead = self.buffer.get(self.ahead.clone()).unwrap_or_default();
+            let ahead = self.ahead();
             let count = ahead.len().min(out.len());
             let (now, later) = out.split_at_mut(count);
             now.copy_from_slice(ahead.split_at(count).0);

@@ -2,7 +2,8 @@
 //!
 //! A connection has a few threads. One of them has the receiver: it takes a request off the wire, hands the receiver on
 //! and executes the request. Waking the next thread costs more than most requests, so a thread keeps the receiver while
-//! it executes one that is quick by nature, as long as nothing else has arrived and requests of late were quick indeed.
+//! it executes those that are quick by nature, as long as requests of late were quick indeed, and sends their answers a
+//! few at a time.
 
 mod access;
 mod attributes;
@@ -13,6 +14,7 @@ mod locking;
 mod locks;
 mod names;
 mod opened;
+mod outbox;
 mod place;
 mod tags;
 mod walk;
@@ -35,6 +37,7 @@ use fids::Fids;
 pub use locks::LockChanges;
 use locks::{Owners, WaitingLocks};
 use opened::XattrMemory;
+use outbox::Outbox;
 pub use place::Export;
 use tags::{Cancelled, Flushed, Tags};
 
@@ -79,6 +82,7 @@ struct Worker {
     header: Option<Header>,
     body: Vec<u8>,
     reply: ReplyBuffer,
+    outbox: Outbox,
 }
 
 /// A request in execution, as far as all have this in common.
@@ -147,7 +151,9 @@ impl<'s> Session<'s> {
             self.idle.fetch_add(1, Ordering::Relaxed);
             let mut receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
             self.idle.fetch_sub(1, Ordering::Relaxed);
-            let cancelled = match self.take_requests(scope, &mut receiver, &mut worker) {
+            let taken = self.take_requests(scope, &mut receiver, &mut worker);
+            worker.outbox.send(self.sender);
+            let cancelled = match taken {
                 Ok(Some(cancelled)) => cancelled,
                 ended => {
                     *receiver = None;
@@ -158,7 +164,7 @@ impl<'s> Session<'s> {
             };
             drop(receiver);
             self.grow(scope);
-            if let Err(error) = self.execute(scope, &mut worker, &cancelled) {
+            if let Err(error) = self.execute(scope, &mut worker, &cancelled, false) {
                 self.sender.fail(error);
                 return;
             }
@@ -175,11 +181,15 @@ impl<'s> Session<'s> {
     ) -> Result<Option<Cancelled>, ConnectionError> {
         loop {
             let Some(receiver) = receiver.as_mut() else { return Ok(None) };
+            if !has_whole_request(receiver.ahead()) {
+                worker.outbox.send(self.sender);
+            }
             let Some(cancelled) = self.next(receiver, worker)? else { return Ok(None) };
             let number = worker.header.map_or(0, |header| header.kind);
             // Everything before it must be over, and nothing after it begun.
             if number == kind::VERSION {
-                self.execute(scope, worker, &cancelled)?;
+                worker.outbox.send(self.sender);
+                self.execute(scope, worker, &cancelled, false)?;
                 receiver.end_negotiation()?;
                 continue;
             }
@@ -187,11 +197,11 @@ impl<'s> Session<'s> {
             if wary > 0 {
                 self.wary.store(wary - 1, Ordering::Relaxed);
             }
-            if wary > 0 || receiver.has_more() || !is_quick(number) {
+            if wary > 0 || !is_quick(number) || (!receiver.ahead().is_empty() && is_long(number, &worker.body)) {
                 return Ok(Some(cancelled));
             }
             let begun = Instant::now();
-            self.execute(scope, worker, &cancelled)?;
+            self.execute(scope, worker, &cancelled, true)?;
             if begun.elapsed() > QUICK {
                 self.wary.store(WARY, Ordering::Relaxed);
             }
@@ -249,12 +259,13 @@ impl<'s> Session<'s> {
         self.file_system().interrupted();
     }
 
-    /// Executes a request and sends its answer.
+    /// Executes a request and sends its answer, or has it wait in the worker's outbox if it is to be sent `together` with others.
     fn execute<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         worker: &mut Worker,
         cancelled: &Cancelled,
+        together: bool,
     ) -> Result<(), ConnectionError> {
         let Some(header) = worker.header else { return Ok(()) };
         let call = Call { tag: header.tag.get(), cancelled };
@@ -276,21 +287,30 @@ impl<'s> Session<'s> {
                 Some(worker.reply.message())
             }
         };
-        self.answer(call.tag, message);
+        match together {
+            true => self.end_request(call.tag, message, |message| worker.outbox.add(self.sender, message)),
+            false => self.answer(call.tag, message),
+        }
         Ok(())
     }
 
     /// Ends a request: sends its answer, if it has one, and then those of the flushes that wait for it.
     fn answer(&self, tag: u16, message: Option<&[u8]>) {
+        self.end_request(tag, message, |message| self.sender.send(&[message]));
+    }
+
+    /// The same, by `send`. Who collects answers sends them before anybody else takes a request off the wire, so that a flush
+    /// that comes behind is answered behind.
+    fn end_request(&self, tag: u16, message: Option<&[u8]>, mut send: impl FnMut(&[u8])) {
         let _answering = self.answering.lock().unwrap_or_else(PoisonError::into_inner);
         let flushes = self.tags.end(tag);
         if let Some(message) = message {
-            self.sender.send(&[message]);
+            send(message);
         }
         let mut reply = ReplyBuffer::default();
         for flush in flushes {
             reply.set(flush, &Reply::Flush);
-            self.sender.send(&[reply.message()]);
+            send(reply.message());
         }
     }
 
@@ -443,6 +463,26 @@ fn is_quick(number: u8) -> bool {
             | kind::LINK
             | kind::XATTRCREATE
     )
+}
+
+/// Whether a request moves so many bytes that another thread can as well do it beside those that came with it.
+fn is_long(number: u8, body: &[u8]) -> bool {
+    /// Copying so much takes some times as long as waking a thread.
+    const LONG: usize = 128 << 10;
+    let bytes = match (number, body) {
+        (kind::WRITE, _) => body.len(),
+        // A fid, an offset and the number of bytes.
+        (kind::READ, [_, _, _, _, _, _, _, _, _, _, _, _, count @ ..]) => {
+            count.first_chunk().map_or(0, |count| u32::from_le_bytes(*count) as usize)
+        }
+        _ => 0,
+    };
+    bytes >= LONG
+}
+
+/// Whether all of a request was received.
+fn has_whole_request(ahead: &[u8]) -> bool {
+    ahead.first_chunk().is_some_and(|size| u32::from_le_bytes(*size) as usize <= ahead.len())
 }
 
 fn error_reply(errno: Errno) -> Reply<'static> {
