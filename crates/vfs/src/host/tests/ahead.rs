@@ -35,6 +35,11 @@ impl Scene {
     }
 }
 
+/// From the offered directory to another one in the same directory.
+fn beside(other: &Path) -> PathBuf {
+    Path::new("..").join(other.file_name().unwrap())
+}
+
 #[test]
 fn a_few_of_the_directories_that_come_next_are_looked_at() {
     let scene = scene();
@@ -111,7 +116,7 @@ fn a_client_that_is_gone_leaves_no_descriptor() {
 fn links_and_what_cannot_be_listed_are_passed_by() {
     let scene = scene();
     let outside = tempfile::tempdir().unwrap();
-    symlink(outside.path(), scene.path().join("link")).unwrap();
+    symlink(beside(outside.path()), scene.path().join("link")).unwrap();
     fs::set_permissions(scene.path(), fs::Permissions::from_mode(0o755)).unwrap();
     scene.directory("closed", 1);
     fs::set_permissions(scene.path().join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
@@ -149,7 +154,8 @@ fn nothing_outside_is_looked_at_while_names_change() {
                 let [name, other] = [round % 8, (round + 3) % 8].map(|number| scene.path().join(number.to_string()));
                 let aside = scene.path().join("aside");
                 fs::rename(&name, &aside).unwrap();
-                symlink(outside.path(), &name).unwrap();
+                symlink(beside(outside.path()), &name).unwrap();
+                thread::yield_now();
                 fs::remove_file(&name).unwrap();
                 fs::rename(&other, &name).unwrap();
                 fs::rename(&aside, &other).unwrap();
