@@ -32,8 +32,13 @@ pub struct Client {
 
 /// A whole message.
 pub fn message(opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
+    numbered(UNIQUE, opcode, node, body)
+}
+
+/// The same with a number of its own.
+pub fn numbered(unique: u64, opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
     let len = (size_of::<InHeader>() + body.len()) as u32;
-    let header = InHeader { len, opcode, unique: UNIQUE, nodeid: node, ..InHeader::default() };
+    let header = InHeader { len, opcode, unique, nodeid: node, ..InHeader::default() };
     [header.as_bytes(), body].concat()
 }
 
@@ -45,6 +50,35 @@ pub fn strings(strings: &[&[u8]]) -> Vec<u8> {
 /// A structure, and what follows.
 pub fn with(structure: &(impl IntoBytes + zerocopy::Immutable), rest: &[u8]) -> Vec<u8> {
     [structure.as_bytes(), rest].concat()
+}
+
+/// Has a thread send `message` in pieces of so many bytes, with so many bytes of room for the answer; `None` if there is none.
+/// What comes must be well-formed, and nothing else may be written.
+pub fn exchange(
+    dispatcher: &Dispatcher<HostDirectory>,
+    thread: usize,
+    scratch: &mut Scratch,
+    message: &[u8],
+    (piece, room): (usize, usize),
+) -> Option<Answer> {
+    const UNTOUCHED: u8 = 0xa5;
+    let unique = InHeader::read_from_prefix(message).ok().map(|(header, _)| header.unique);
+    let mut message = message.to_vec();
+    let mut out = vec![UNTOUCHED; room];
+    let length = {
+        let message: Vec<_> = message.chunks_mut(piece).map(VolatileSlice::from).collect();
+        let out: Vec<_> = out.chunks_mut(piece).map(VolatileSlice::from).collect();
+        dispatcher.execute(thread, &message, &out, scratch)
+    };
+    if length == 0 {
+        return None;
+    }
+    let (header, body) = OutHeader::read_from_prefix(&out).unwrap();
+    assert_eq!((header.len as usize, Some(header.unique)), (length, unique));
+    assert!(header.error <= 0 && header.error > -512, "{header:?}");
+    let body = body[..length - size_of::<OutHeader>()].to_vec();
+    assert!(header.error == 0 || body.is_empty());
+    Some(Answer { errno: -header.error, body })
 }
 
 impl Client {
@@ -66,26 +100,9 @@ impl Client {
         self.call(opcode::INIT, 0, init.as_bytes())
     }
 
-    /// Sends `message` in pieces of so many bytes, with so many bytes of room for the answer; `None` if there is none.
-    /// What comes must be well-formed, and nothing else may be written.
+    /// See [`exchange`].
     pub fn send(&mut self, message: &[u8], piece: usize, room: usize) -> Option<Answer> {
-        const UNTOUCHED: u8 = 0xa5;
-        let mut message = message.to_vec();
-        let mut out = vec![UNTOUCHED; room];
-        let length = {
-            let message: Vec<_> = message.chunks_mut(piece).map(VolatileSlice::from).collect();
-            let out: Vec<_> = out.chunks_mut(piece).map(VolatileSlice::from).collect();
-            self.dispatcher.execute(0, &message, &out, &mut self.scratch)
-        };
-        if length == 0 {
-            return None;
-        }
-        let (header, body) = OutHeader::read_from_prefix(&out).unwrap();
-        assert_eq!((header.len as usize, header.unique), (length, UNIQUE));
-        assert!(header.error <= 0 && header.error > -512, "{header:?}");
-        let body = body[..length - size_of::<OutHeader>()].to_vec();
-        assert!(header.error == 0 || body.is_empty());
-        Some(Answer { errno: -header.error, body })
+        exchange(&self.dispatcher, 0, &mut self.scratch, message, (piece, room))
     }
 
     /// Sends a request that has an answer, in one piece.
