@@ -19,6 +19,7 @@ mod node;
 mod one_client;
 mod overlay;
 mod owners;
+mod passing;
 mod recorder;
 mod slab;
 mod tree_files;

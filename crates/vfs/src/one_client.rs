@@ -15,9 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use crate::{
-    Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId, Opened,
-};
+use crate::passing::PassingOn;
+use crate::{Context, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId, Opened};
 
 /// See the module's text.
 pub struct OneClient {
@@ -177,7 +176,14 @@ impl FileSystem for OneClient {
         offset: u64,
         sink: &mut dyn DirectorySink,
     ) -> Result<(), Errno> {
-        self.below.read_directory(context, node, handle, offset, &mut Learning { client: self, sink })
+        let mut learning = PassingOn::to(sink, |sink, entry| {
+            let taken = sink.push(entry);
+            if taken && let Some(entry) = entry.entry {
+                self.learned(entry);
+            }
+            taken
+        });
+        self.below.read_directory(context, node, handle, offset, &mut learning)
     }
 
     fn release_directory(&self, node: NodeId, handle: HandleId) {
@@ -207,29 +213,5 @@ impl FileSystem for OneClient {
 
     fn set_lock(&self, _: &Context<'_>, _: NodeId, _: HandleId, _: LockOwner, _: &Lock, _: bool) -> Result<(), Errno> {
         Err(Errno::NOSYS)
-    }
-}
-
-/// Passes entries on, and counts what the client learns by them.
-struct Learning<'s> {
-    client: &'s OneClient,
-    sink: &'s mut dyn DirectorySink,
-}
-
-impl DirectorySink for Learning<'_> {
-    fn wants_entries(&self) -> bool {
-        self.sink.wants_entries()
-    }
-
-    fn has_room(&self, name: usize) -> bool {
-        self.sink.has_room(name)
-    }
-
-    fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
-        let taken = self.sink.push(entry);
-        if taken && let Some(entry) = entry.entry {
-            self.client.learned(entry);
-        }
-        taken
     }
 }

@@ -17,6 +17,7 @@ use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
+use crate::passing::PassingOn;
 use crate::{
     Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId,
     Opened, SetAttributes, WriteKind,
@@ -393,36 +394,18 @@ impl<S: AccessSink> FileSystem for Recorder<S> {
         if offset == 0 {
             self.tell_node(context, AccessKind::List, node);
         }
-        let mut seen = Listed { recorder: self, directory: node, sink };
+        // Where they lead is remembered. Nobody has looked for them yet.
+        let mut seen = PassingOn::to(sink, |sink, entry| {
+            let pushed = sink.push(&DirectoryEntry { entry: entry.entry.map(unkept), ..*entry });
+            if let Some(found) = entry.entry.filter(|_| pushed) {
+                hold(&self.paths).found(found.node, node, entry.name);
+            }
+            pushed
+        });
         self.below.read_directory(context, node, handle, offset, &mut seen)
     }
 
     fn host_file(&self, _: NodeId, _: HandleId) -> Option<Arc<OwnedFd>> {
         None
-    }
-}
-
-/// Passes entries on, and remembers where they lead. Nobody has looked for them yet.
-struct Listed<'s, S> {
-    recorder: &'s Recorder<S>,
-    directory: NodeId,
-    sink: &'s mut dyn DirectorySink,
-}
-
-impl<S: AccessSink> DirectorySink for Listed<'_, S> {
-    fn wants_entries(&self) -> bool {
-        self.sink.wants_entries()
-    }
-
-    fn has_room(&self, name: usize) -> bool {
-        self.sink.has_room(name)
-    }
-
-    fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
-        let pushed = self.sink.push(&DirectoryEntry { entry: entry.entry.map(unkept), ..*entry });
-        if let Some(found) = entry.entry.filter(|_| pushed) {
-            hold(&self.recorder.paths).found(found.node, self.directory, entry.name);
-        }
-        pushed
     }
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use inarch_tree::select::Owners;
 use rustix::io::Errno;
 
+use crate::passing::PassingOn;
 use crate::{
     Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NewNode, NodeId, Opened,
     SetAttributes,
@@ -170,7 +171,11 @@ impl FileSystem for MappedOwners {
         offset: u64,
         sink: &mut dyn DirectorySink,
     ) -> Result<(), Errno> {
-        self.below.read_directory(context, node, handle, offset, &mut Seen { owners: self, sink })
+        let mut seen = PassingOn::to(sink, |sink, entry| {
+            let told = entry.entry.map(|entry| self.seen_entry(entry));
+            sink.push(&DirectoryEntry { entry: told, ..*entry })
+        });
+        self.below.read_directory(context, node, handle, offset, &mut seen)
     }
 
     fn get_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
@@ -195,26 +200,5 @@ impl FileSystem for MappedOwners {
             self.list_below(value.to_mut())?;
         }
         self.below.set_xattr(context, node, name, &value, flags, kill_set_group_id)
-    }
-}
-
-/// Passes entries on, with their owners as they are seen.
-struct Seen<'s> {
-    owners: &'s MappedOwners,
-    sink: &'s mut dyn DirectorySink,
-}
-
-impl DirectorySink for Seen<'_> {
-    fn wants_entries(&self) -> bool {
-        self.sink.wants_entries()
-    }
-
-    fn has_room(&self, name: usize) -> bool {
-        self.sink.has_room(name)
-    }
-
-    fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
-        let told = entry.entry.map(|entry| self.owners.seen_entry(entry));
-        self.sink.push(&DirectoryEntry { entry: told, ..*entry })
     }
 }
