@@ -220,6 +220,19 @@ fn threads(process: u32) -> Vec<String> {
     threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok()).collect()
 }
 
+/// The kernel's switch for FUSE over io_uring, of connections that begin from then on.
+const RING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Switches FUSE over io_uring off again, however the test ends.
+struct RingsOff;
+
+impl Drop for RingsOff {
+    fn drop(&mut self) {
+        // Nothing is to be done about it.
+        let _ = fs::write(RING_SWITCH, "N");
+    }
+}
+
 #[test]
 fn requests_come_by_io_uring_where_that_is_on() {
     let dir = scratch();
@@ -229,13 +242,18 @@ fn requests_come_by_io_uring_where_that_is_on() {
     assert!(!threads(server.child.id()).iter().any(is_ring));
     server.end("-TERM");
     // All other tests here use it too where it is on.
-    let switch = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
-    if !switch.as_ref().is_ok_and(|switch| switch.starts_with('Y')) {
+    let switch = fs::read_to_string(RING_SWITCH);
+    let _switched_back = if switch.as_ref().is_ok_and(|switch| switch.starts_with('Y')) {
+        None
+    } else {
         let text = |path: &str| dir.path().join(path).display().to_string();
         let refused = inarch(["mount", &text("tree"), &text("point"), "--io-uring", "on"]);
         assert_one_line(&refused, &["FUSE over io_uring", if switch.is_ok() { "enable_uring" } else { "Linux 6.14" }]);
-        return println!("skipped: FUSE over io_uring is off on this machine (inarch doctor says how to switch it on)");
-    }
+        if let Err(error) = fs::write(RING_SWITCH, "Y") {
+            return println!("skipped: FUSE over io_uring is off on this machine, and cannot be switched on: {error}");
+        }
+        Some(RingsOff)
+    };
     for options in [&["--changes", "guest"][..], &["--ephemeral"]] {
         let mut server = Server::start(dir.path(), "tree", &[options, &["--io-uring", "on"]].concat());
         host("sh", &["-c", WORK], dir.path());
@@ -246,7 +264,8 @@ fn requests_come_by_io_uring_where_that_is_on() {
     // Killed while there are requests: whoever made them gets an error, and nothing is left.
     let mut server = Server::start(dir.path(), "tree", &["--io-uring", "on", "--changes", "host"]);
     let mut busy = Command::new("sh")
-        .args(["-c", "while find point -type f -size -9k -exec cat {} + >/dev/null 2>&1; do :; done"])
+        // The point alone is found after the mount's end too.
+        .args(["-c", "while find point/sub point -type f -size -9k -exec cat {} + >/dev/null 2>&1; do :; done"])
         .current_dir(dir.path())
         .spawn()
         .unwrap();
