@@ -1,13 +1,15 @@
 //! Memory that a disk can write from.
 
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use std::ops::Range;
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use crate::BLOCK_SIZE;
 
 /// What `O_DIRECT` asks of memory, offset and length, on every device that is in use.
 pub(super) const ALIGNMENT: usize = BLOCK_SIZE;
 
-#[derive(Clone, FromBytes, IntoBytes)]
+#[derive(Clone, FromBytes, Immutable, IntoBytes)]
 #[repr(C, align(4096))]
 struct Page([u8; ALIGNMENT]);
 
@@ -26,5 +28,11 @@ impl Buffer {
         let bytes = self.0.as_mut_bytes();
         let end = (start + length).min(bytes.len());
         bytes.get_mut(start..end).unwrap_or_default()
+    }
+
+    /// The bytes at this range of it; shorter only if it ends before that.
+    pub(super) fn range(&self, range: Range<usize>) -> &[u8] {
+        let bytes = self.0.as_bytes();
+        bytes.get(range.start..range.end.min(bytes.len())).unwrap_or_default()
     }
 }

@@ -7,12 +7,16 @@
 //! 3. `parallel` gives the batches to threads. A buffer is filled from the parts' sources and written by one call,
 //!    which ends at a multiple of its size; a long run is shared with its file where the file system can (`share`).
 //!    `sequential` does the same in order, for pipes.
-//! 4. `sink` writes: to a file past the page cache, where that proves to be faster (`ways`).
+//! 4. `lane` writes a thread's buffers: to a large file past the page cache as long as the disk has room for them (`aio`), and
+//!    through it (`sink`) when it has not.
 //!
 //! Zeros are never written: a file keeps its holes, a block device is told to zero the range.
 
+#[allow(unsafe_code, reason = "the system calls of asynchronous input and output")]
+mod aio;
 mod batch;
 mod buffer;
+mod lane;
 mod parallel;
 mod part;
 mod progress;
@@ -21,7 +25,6 @@ mod sequential;
 mod share;
 mod sink;
 mod verify;
-mod ways;
 
 use std::io;
 
@@ -32,7 +35,7 @@ pub use part::{MapParts, Part, Placed};
 pub use progress::Progress;
 pub use sequential::stream_parts;
 pub use share::SHARE_FROM;
-pub use sink::{DeviceSink, FileSink, Sink};
+pub use sink::{DeviceSink, FileSink, PastCache, Sink};
 pub use verify::Verifier;
 
 use crate::{BlockMap, Content};

@@ -3,8 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::batch::{Batch, Batches, GATHER};
-use super::buffer::Buffer;
+use super::batch::{Batch, Batches};
+use super::lane::Lane;
 use super::part::Filled;
 use super::share::{LongRun, Sharing};
 use super::{Placed, Progress, Sink, Source, WriteError, Written};
@@ -73,16 +73,19 @@ struct Work<'a, I: Iterator<Item = Placed>> {
 impl<I: Iterator<Item = Placed>> Work<'_, I> {
     /// One thread's share.
     fn run(&self) -> Written {
-        let mut buffer = Buffer::new(GATHER as usize);
+        let mut lane = Lane::new(self.sink);
         let mut sum = Written::default();
         while let Some(batch) = self.next() {
-            match self.write(batch, &mut buffer) {
+            match self.write(batch, &mut lane) {
                 Ok(written) => {
                     sum.copied += written.copied;
                     sum.shared += written.shared;
                 }
                 Err(error) => self.fail(error),
             }
+        }
+        if let Err(error) = lane.finish() {
+            self.fail(error);
         }
         sum
     }
@@ -103,26 +106,20 @@ impl<I: Iterator<Item = Placed>> Work<'_, I> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).failed.get_or_insert(error);
     }
 
-    fn write(&self, batch: Batch, buffer: &mut Buffer) -> Result<Written, WriteError> {
-        let output = |offset| move |error| WriteError::Output { offset, error };
+    fn write(&self, batch: Batch, lane: &mut Lane<'_>) -> Result<Written, WriteError> {
         match batch {
             Batch::Gap { at, length } => {
-                self.sink.zero(at, length).map_err(output(at))?;
+                self.sink.zero(at, length).map_err(|error| WriteError::Output { offset: at, error })?;
                 Ok(Written::default())
             }
             Batch::Long { at, inode, offset, length, files } => {
-                let written = self.sharing.write(
-                    &self.source,
-                    LongRun { at, inode, offset, length },
-                    buffer.at(0, GATHER as usize),
-                )?;
+                let written = self.sharing.write(&self.source, LongRun { at, inode, offset, length }, lane)?;
                 self.progress.advance(length, files);
                 Ok(written)
             }
             Batch::Gathered { at, length, parts, files } => {
-                let buffer = buffer.at(at, length);
-                let filled = fill(&parts, at, &self.source, buffer)?;
-                self.sink.write_at(at, buffer).map_err(output(at))?;
+                let filled = fill(&parts, at, &self.source, lane.buffer(at, length))?;
+                lane.write(at, length)?;
                 self.progress.advance(filled.bytes, files + filled.files);
                 Ok(Written { copied: length as u64, shared: 0 })
             }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use inarch_tree::InodeId;
 use rustix::io::{Errno, pread};
 
+use super::batch::GATHER;
+use super::lane::Lane;
 use super::{Sink, Source, WriteError, Written};
 use crate::content::Lent;
 use crate::{BLOCK_SIZE, read_content};
@@ -61,7 +63,7 @@ pub(super) struct Sharing<'a> {
 /// What went wrong while a file was lent.
 enum Failure {
     Reading(io::Error),
-    Writing(u64, io::Error),
+    Writing(WriteError),
 }
 
 impl<'a> Sharing<'a> {
@@ -78,14 +80,14 @@ impl<'a> Sharing<'a> {
         if self.tries_to_share() { SHARE_FROM } else { u64::MAX }
     }
 
-    /// Writes a run; what is not shared goes through `buffer`.
-    pub(super) fn write(&self, source: &Source<'_>, run: LongRun, buffer: &mut [u8]) -> Result<Written, WriteError> {
+    /// Writes a run; what is not shared goes by `lane`.
+    pub(super) fn write(&self, source: &Source<'_>, run: LongRun, lane: &mut Lane<'_>) -> Result<Written, WriteError> {
         let LongRun { at, inode, offset, length } = run;
         let content = |error| WriteError::Content { inode: Some(inode), error };
         let (mut written, mut failure) = (Written::default(), None);
         let mut take = |file: BorrowedFd<'_>, lent: Lent| {
             let to = at + (lent.offset - offset);
-            self.take(file, lent, to, buffer, &mut written).map_err(|failed| {
+            self.take(file, lent, to, lane, &mut written).map_err(|failed| {
                 failure = Some(failed);
                 io::Error::from(io::ErrorKind::Other)
             })
@@ -93,25 +95,10 @@ impl<'a> Sharing<'a> {
         let lent = source.content.lend(inode, offset, length, &mut take);
         match (lent, failure) {
             (Ok(true), None) => Ok(written),
-            (Ok(false), None) => self.through_memory(source, run, buffer),
-            (_, Some(Failure::Writing(offset, error))) => Err(WriteError::Output { offset, error }),
+            (Ok(false), None) => through_memory(source, run, lane),
+            (_, Some(Failure::Writing(error))) => Err(error),
             (_, Some(Failure::Reading(error))) | (Err(error), None) => Err(content(error)),
         }
-    }
-
-    /// Reads and writes a run that nobody lends.
-    fn through_memory(&self, source: &Source<'_>, run: LongRun, buffer: &mut [u8]) -> Result<Written, WriteError> {
-        let mut done = 0;
-        while done < run.length {
-            let count = (run.length - done).min(buffer.len() as u64) as usize;
-            let piece = buffer.get_mut(..count).unwrap_or_default();
-            read_content(source.content, run.inode, run.offset + done, piece)
-                .map_err(|error| WriteError::Content { inode: Some(run.inode), error })?;
-            let offset = run.at + done;
-            self.sink.write_at(offset, piece).map_err(|error| WriteError::Output { offset, error })?;
-            done += count as u64;
-        }
-        Ok(Written { copied: done, shared: 0 })
     }
 
     fn take(
@@ -119,13 +106,13 @@ impl<'a> Sharing<'a> {
         file: BorrowedFd<'_>,
         lent: Lent,
         to: u64,
-        buffer: &mut [u8],
+        lane: &mut Lane<'_>,
         written: &mut Written,
     ) -> Result<(), Failure> {
         let shared = self.share(file, lent, to);
         written.shared += shared;
         let rest = Lent { offset: lent.offset + shared, at: lent.at + shared, length: lent.length - shared };
-        self.copy(file, rest, to + shared, buffer)?;
+        copy(file, rest, to + shared, lane)?;
         written.copied += rest.length;
         Ok(())
     }
@@ -151,23 +138,34 @@ impl<'a> Sharing<'a> {
             }
         }
     }
+}
 
-    /// Copies through `buffer`.
-    fn copy(&self, file: BorrowedFd<'_>, lent: Lent, to: u64, buffer: &mut [u8]) -> Result<(), Failure> {
-        let mut done = 0;
-        while done < lent.length {
-            let count = (lent.length - done).min(buffer.len() as u64) as usize;
-            let piece = buffer.get_mut(..count).unwrap_or_default();
-            let got = match pread(file, &mut *piece, lent.at + done) {
-                Ok(0) => return Err(Failure::Reading(io::ErrorKind::UnexpectedEof.into())),
-                Ok(got) => got,
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(Failure::Reading(errno.into())),
-            };
-            let piece = piece.get(..got).unwrap_or_default();
-            self.sink.write_at(to + done, piece).map_err(|error| Failure::Writing(to + done, error))?;
-            done += got as u64;
-        }
-        Ok(())
+/// Reads and writes a run that nobody lends.
+fn through_memory(source: &Source<'_>, run: LongRun, lane: &mut Lane<'_>) -> Result<Written, WriteError> {
+    let mut done = 0;
+    while done < run.length {
+        let (at, count) = (run.at + done, (run.length - done).min(GATHER) as usize);
+        read_content(source.content, run.inode, run.offset + done, lane.buffer(at, count))
+            .map_err(|error| WriteError::Content { inode: Some(run.inode), error })?;
+        lane.write(at, count)?;
+        done += count as u64;
     }
+    Ok(Written { copied: done, shared: 0 })
+}
+
+/// Copies what is lent.
+fn copy(file: BorrowedFd<'_>, lent: Lent, to: u64, lane: &mut Lane<'_>) -> Result<(), Failure> {
+    let mut done = 0;
+    while done < lent.length {
+        let (at, count) = (to + done, (lent.length - done).min(GATHER) as usize);
+        let got = match pread(file, lane.buffer(at, count), lent.at + done) {
+            Ok(0) => return Err(Failure::Reading(io::ErrorKind::UnexpectedEof.into())),
+            Ok(got) => got,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(Failure::Reading(errno.into())),
+        };
+        lane.write(at, got).map_err(Failure::Writing)?;
+        done += got as u64;
+    }
+    Ok(())
 }

@@ -2,18 +2,14 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
-use std::time::Instant;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
 
-use super::buffer::ALIGNMENT;
 use super::share::can_share;
-use super::ways::{TRIAL, Way, Ways};
 
 /// Where an image is written: a file, at any offset, from any thread.
 pub trait Sink: Send + Sync {
@@ -30,21 +26,21 @@ pub trait Sink: Send + Sync {
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    /// The same file, for large writes past the page cache.
+    fn past_cache(&self) -> Option<&PastCache> {
+        None
+    }
 }
 
 /// A new file: what is not written is a hole.
 ///
-/// Two ways lead to the disk: through the page cache, and past it (`O_DIRECT`). Which is faster depends on the machine:
-/// on how fast its memory is to be had, and how fast its disk is. A file of less than [`DIRECT_IMAGE`] bytes stays in the
-/// cache; of another one each way is tried, and the faster one taken ([`Ways`]).
+/// [`Sink::write_at`] goes through the page cache; [`write_parts`](super::write_parts) also goes past it where the file is to have
+/// at least [`DIRECT_IMAGE`] bytes.
 #[derive(Debug)]
 pub struct FileSink<'a> {
     file: &'a File,
-    /// The same file, open for writing past the cache.
-    direct: Option<File>,
-    /// That did not work.
-    refused: AtomicBool,
-    ways: Mutex<Ways>,
+    past_cache: Option<PastCache>,
     /// Whether nearly all of the file will be written.
     filled: bool,
     reserved: Once,
@@ -53,25 +49,65 @@ pub struct FileSink<'a> {
 /// Shorter files are written through the cache: there is little to win, and they are at hand for whoever uses them.
 const DIRECT_IMAGE: u64 = 128 << 20;
 
-/// Shorter writes go through the cache, where they need not wait for the disk.
-const DIRECT_FROM: usize = 256 << 10;
-
 /// Bytes that one call writes through the cache. The kernel takes folios as large as a call: with a mebibyte, the image took
 /// twice as long on a virtual machine that gives its free memory back to the host in pieces of 128 KiB and more, as large
 /// folios are then always memory that the host has to provide anew.
 const CACHED_PIECE: usize = 32 << 10;
 
+/// The part of the machine's memory that an image may have of the page cache while the disk takes the rest: less than
+/// where the kernel begins to write (`vm.dirty_background_ratio`, a tenth), and little of what others have in the cache.
+const CACHED_SHARE: u64 = 16;
+
+/// A file, open for writing past the page cache.
+#[derive(Debug)]
+pub struct PastCache {
+    file: File,
+    /// That did not work.
+    refused: AtomicBool,
+    /// Bytes that went through the cache.
+    cached: AtomicU64,
+    /// How many may, where they need not.
+    most_cached: u64,
+}
+
+impl PastCache {
+    /// `file` is open with `O_DIRECT`; `most_cached` bytes may go through the cache while it waits for the disk.
+    pub(super) fn new(file: File, most_cached: u64) -> PastCache {
+        PastCache { file, refused: AtomicBool::new(false), cached: AtomicU64::new(0), most_cached }
+    }
+
+    /// No more writes go this way.
+    pub(super) fn refuse(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether writes may not go this way.
+    pub(super) fn refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether what goes this way had better wait for the disk than go through the cache.
+    pub(super) fn cache_is_full(&self) -> bool {
+        !self.refused() && self.cached.load(Ordering::Relaxed) >= self.most_cached
+    }
+}
+
+impl AsFd for PastCache {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 impl<'a> FileSink<'a> {
     /// Writes to `file`, which is empty or all holes. Where its whole length is known it has that already.
     pub fn new(file: &'a File) -> FileSink<'a> {
+        let length = file.metadata().map_or(0, |metadata| metadata.len());
         // By its number: it may have no name.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-        let direct = open(path, flags, Mode::empty()).ok().map(File::from);
-        let length = file.metadata().map_or(0, |metadata| metadata.len());
-        let first_cached = if length < DIRECT_IMAGE { DIRECT_IMAGE } else { TRIAL };
-        let ways = Mutex::new(Ways::new(first_cached));
-        FileSink { file, direct, refused: AtomicBool::new(false), ways, filled: false, reserved: Once::new() }
+        let direct = (length >= DIRECT_IMAGE).then(|| open(path, flags, Mode::empty()).ok()).flatten();
+        let past_cache = direct.map(|direct| PastCache::new(direct.into(), memory() / CACHED_SHARE));
+        FileSink { file, past_cache, filled: false, reserved: Once::new() }
     }
 
     /// Says whether nearly all of the file will be written, and its length is known: then it may get its blocks at once.
@@ -88,30 +124,19 @@ impl<'a> FileSink<'a> {
             let _ = fallocate(self.file, FallocateFlags::KEEP_SIZE, 0, length);
         }
     }
+}
 
-    /// The file to write so many bytes past the cache with, if that is the way to go now.
-    fn direct(&self, bytes: usize) -> Option<&File> {
-        let direct = self.direct.as_ref().filter(|_| !self.refused.load(Ordering::Relaxed))?;
-        let past_cache = self.ways().take(bytes as u64) == Way::Direct;
-        if past_cache {
-            self.reserved.call_once(|| self.reserve());
+/// Bytes of memory that the machine has.
+fn memory() -> u64 {
+    let system = rustix::system::sysinfo();
+    system.totalram.saturating_mul(system.mem_unit.into())
+}
+
+impl Sink for FileSink<'_> {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if let Some(past_cache) = &self.past_cache {
+            past_cache.cached.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         }
-        past_cache.then_some(direct)
-    }
-
-    fn ways(&self) -> MutexGuard<'_, Ways> {
-        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Writes one way, which gives how many bytes it wrote, and counts them.
-    fn timed(&self, way: Way, write: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
-        let started = Instant::now();
-        let written = write()?;
-        self.ways().count(way, written as u64, started.elapsed());
-        Ok(written)
-    }
-
-    fn write_cached(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut at = offset;
         while let Some(piece) = bytes.get((at - offset) as usize..).filter(|rest| !rest.is_empty()) {
             // Up to a multiple of its size.
@@ -122,46 +147,14 @@ impl<'a> FileSink<'a> {
         Ok(())
     }
 
-    /// Writes the whole pages in the middle of `bytes` past the cache; gives the range that it wrote.
-    fn write_past_cache(&self, direct: &File, offset: u64, bytes: &[u8]) -> io::Result<Range<usize>> {
-        let start = (offset.next_multiple_of(ALIGNMENT as u64) - offset) as usize;
-        let whole = bytes.len().saturating_sub(start) / ALIGNMENT * ALIGNMENT;
-        let Some(pages) = bytes.get(start..start + whole).filter(|pages| pages.len() >= DIRECT_FROM) else {
-            return Ok(0..0);
-        };
-        if !(pages.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
-            return Ok(0..0);
-        }
-        let written = self.timed(Way::Direct, || match direct.write_at(pages, offset + start as u64) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
-                // The file system or its disk wants something else.
-                self.refused.store(true, Ordering::Relaxed);
-                Ok(0)
-            }
-            result => result,
-        })?;
-        Ok(start..start + written)
-    }
-}
-
-impl Sink for FileSink<'_> {
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let done = match self.direct(bytes.len()) {
-            Some(direct) => self.write_past_cache(direct, offset, bytes)?,
-            None => 0..0,
-        };
-        for part in [0..done.start, done.end..bytes.len()] {
-            let at = offset + part.start as u64;
-            let bytes = bytes.get(part).unwrap_or_default();
-            if !bytes.is_empty() {
-                self.timed(Way::Cached, || self.write_cached(at, bytes).map(|()| bytes.len()))?;
-            }
-        }
-        Ok(())
-    }
-
     fn file(&self) -> Option<BorrowedFd<'_>> {
         Some(self.file.as_fd())
+    }
+
+    fn past_cache(&self) -> Option<&PastCache> {
+        let past_cache = self.past_cache.as_ref()?;
+        self.reserved.call_once(|| self.reserve());
+        Some(past_cache)
     }
 }
 
