@@ -37,16 +37,16 @@ pub(super) struct Bounds {
     pub entries: u32,
     /// Directories whose subdirectories are gone through, one within the other.
     pub walks: usize,
-    /// What was at hand takes less time than this for each entry.
-    pub at_hand: Duration,
+    /// The attributes of what was at hand take less than so many times what asking for the same ones again takes. On one machine it was
+    /// 2.5 to 3.1 times (0.9 microseconds), and 4.5 times and more where inodes had to be made of cached blocks.
+    pub at_hand: u32,
     /// For so long no directory is looked at again.
     pub again: Duration,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        let (at_hand, again) = (Duration::from_nanos(2500), Duration::from_secs(10));
-        Bounds { directories: 8, entries: 1024, walks: 16, at_hand, again }
+        Bounds { directories: 8, entries: 1024, walks: 16, at_hand: 4, again: Duration::from_secs(10) }
     }
 }
 
@@ -55,6 +55,9 @@ const REMEMBERED: usize = 256;
 
 /// Where everything is at hand, one of so many directories is looked at, to see whether that has changed.
 const MOST_PASSED: u32 = 64;
+
+/// How often the last attributes are asked for again, of which the quickest counts.
+const ASKED_AGAIN: u32 = 3;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -76,6 +79,8 @@ struct State {
     /// The one that was offered last is at the end.
     walks: Vec<Walk>,
     offered: u64,
+    /// Nothing is gone through any more that was offered up to this one: it was a client's who is gone.
+    cleared: u64,
     /// Directories that may be looked at before the client lists another one.
     credit: u32,
     recent: VecDeque<(u64, Instant)>,
@@ -142,6 +147,7 @@ impl Ahead {
     pub fn clear(&self) {
         let mut state = hold(&self.shared.state);
         let walks = std::mem::take(&mut state.walks);
+        state.cleared = state.offered;
         state.recent.clear();
         drop(state);
         drop(walks);
@@ -155,6 +161,12 @@ impl Ahead {
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.looked_at.clone()
+    }
+
+    /// How many directories have been looked at, without waiting.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        hold(&self.shared.state).looked_at.len()
     }
 
     /// How many directories are gone through.
@@ -276,6 +288,9 @@ impl Shared {
     fn resume(&self, walk: Walk, inode: u64) -> Option<Arc<OwnedFd>> {
         let directory = walk.directory.clone();
         let mut state = hold(&self.state);
+        if walk.number <= state.cleared {
+            return None;
+        }
         let place = state.walks.partition_point(|other| other.number < walk.number);
         state.walks.insert(place, walk);
         let oldest = (state.walks.len() > self.bounds.walks).then(|| state.walks.remove(0));
@@ -290,22 +305,32 @@ impl Shared {
 
     /// Has the host's kernel know what is in a directory; false if it did already.
     fn look_at(&self, parent: BorrowedFd<'_>, name: &[u8]) -> bool {
-        let started = Instant::now();
         // It may be gone, another's, or something else by now: whoever comes there is told.
         let Ok(mut part) = Part::open(parent, name) else { return true };
         let (directory, mut seen) = (part.descriptor.clone(), 0);
+        let ask = |name: &[u8]| {
+            let started = Instant::now();
+            // Nothing is done with the answer.
+            let _ = stat(directory.as_fd(), name, self.stat_flags);
+            started.elapsed()
+        };
+        let (mut asked, mut took, mut last) = (0, Duration::ZERO, Vec::new());
         while seen < self.bounds.entries {
             let Ok(Some(entry)) = part.next() else { break };
             if !entry.is_dots() {
-                let _ = stat(directory.as_fd(), entry.name, self.stat_flags);
+                took += ask(entry.name);
+                asked += 1;
+                last.clear();
+                last.extend_from_slice(entry.name);
             }
             seen += 1;
         }
+        let again = (0..ASKED_AGAIN).map(|_| ask(&last)).min().unwrap_or_default();
         #[cfg(test)]
         hold(&self.state)
             .looked_at
             .push((stat(directory.as_fd(), b"", self.stat_flags).map_or(0, |stat| stat.stx_ino), seen));
-        started.elapsed() >= self.bounds.at_hand * (seen + 1)
+        took >= again * self.bounds.at_hand * asked
     }
 }
 

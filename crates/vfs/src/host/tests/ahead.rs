@@ -10,7 +10,7 @@ use super::*;
 
 /// Looks at what is at hand too, as all is in a test.
 const BOUNDS: Bounds =
-    Bounds { directories: 4, entries: 10, walks: 3, at_hand: Duration::ZERO, again: Duration::from_secs(24 * 60 * 60) };
+    Bounds { directories: 4, entries: 10, walks: 3, at_hand: 0, again: Duration::from_secs(24 * 60 * 60) };
 
 fn scene() -> Scene {
     let mut scene = Scene::new();
@@ -99,7 +99,8 @@ fn the_thread_ends_with_the_layer() {
 #[test]
 fn a_client_that_is_gone_leaves_no_descriptor() {
     let scene = scene();
-    for directory in 0..6 {
+    // More than are looked at ahead of two directories that are listed.
+    for directory in 0..20 {
         scene.directory(&format!("{directory}"), 0);
     }
     let node = scene.node("0");
@@ -110,6 +111,26 @@ fn a_client_that_is_gone_leaves_no_descriptor() {
     assert!(scene.layer.ahead.walks() > 0);
     scene.layer.disconnected();
     assert_eq!(scene.layer.ahead.walks(), 0);
+}
+
+#[test]
+fn nor_does_one_who_goes_while_directories_are_looked_at() {
+    let mut scene = scene();
+    scene.layer.ahead = Ahead::new(Bounds { again: Duration::ZERO, ..BOUNDS }, scene.layer.stat_flags);
+    for directory in 0..20 {
+        scene.directory(&format!("{directory}"), 10);
+    }
+    for round in 0..200 {
+        let before = scene.looked_at().len();
+        scene.walk(NodeId::ROOT);
+        // Some rounds wait until the thread has begun.
+        while round % 2 == 1 && scene.layer.ahead.count() == before {
+            thread::yield_now();
+        }
+        scene.layer.disconnected();
+        scene.looked_at();
+        assert_eq!(scene.layer.ahead.walks(), 0);
+    }
 }
 
 #[test]

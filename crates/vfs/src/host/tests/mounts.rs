@@ -121,7 +121,7 @@ fn what_is_mounted_is_shown_where_that_is_asked_for() {
 fn nobody_looks_ahead_into_a_mount() {
     for submounts in [Submounts::Empty, Submounts::Merged] {
         let Some((mut scene, other, bind)) = scene(Changes::Host, submounts) else { return };
-        let bounds = Bounds { at_hand: Duration::ZERO, ..Bounds::default() };
+        let bounds = Bounds { at_hand: 0, ..Bounds::default() };
         scene.layer.ahead = Ahead::new(bounds, scene.layer.stat_flags);
         scene.list(NodeId::ROOT, usize::MAX, true);
         // The directory that is mounted once more is the only one of its own.
