@@ -2,8 +2,8 @@
 """In one guest, side by side: a directory shared by `inarch serve virtiofs`, by QEMU's C virtiofsd and by the Rust one, by
 `inarch serve 9p` (through QEMU's user-mode network) and by QEMU's own 9p, and the same files on an ext4 disk (virtio-blk).
 
-Find, first read of every byte, second read, git status without and with what the guest's kernel remembers, making and
-removing many small files, and a C build and its repetition; every boot mounts each share anew with the guest's caches
+Find, first read of every byte, second and third read, git status without and with what the guest's kernel remembers, making and
+removing many small files, many small writes, and a C build and its repetition; every boot mounts each share anew with the guest's caches
 dropped, in another order. Servers of one caching mode are compared with each other: what may be a second old (ours:
 --changes host, theirs: cache=auto), what only the guest changes (--changes guest, cache=always), what leaves the directory as it is
 (the server keeps writes in its memory, or the guest in its own by overlayfs over the same share), and 9P. A server that is not
@@ -20,7 +20,7 @@ import time
 
 from measure import INARCH
 
-WORK = ("find", "first-read", "second-read", "status-cold", "status-warm", "make-remove", "build", "rebuild")
+WORK = ("find", "first-read", "second-read", "third-read", "status-cold", "status-warm", "make-remove", "small-writes", "build", "rebuild")
 
 arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 arguments.add_argument("tree", nargs="?", default="/usr/include", type=os.path.abspath)
@@ -64,12 +64,14 @@ for tag in @ORDER@; do
   forget
   timed $tag first-read 'tar cf - /tree/tree | cat'
   timed $tag second-read 'tar cf - /tree/tree | cat'
+  timed $tag third-read 'tar cf - /tree/tree | cat'
   # Brings the index up to date: on another file system the files have other inode numbers.
   case ,@WORK@, in *status*) git -C /tree/tree status -s >/dev/null ;; esac
   forget
   timed $tag status-cold 'git -C /tree/tree status -s'
   timed $tag status-warm 'git -C /tree/tree status -s'
   timed $tag make-remove 'churn /tree/churn'
+  timed $tag small-writes 'dd if=/dev/zero of=/tree/small bs=512 count=4000; rm /tree/small'
   forget
   timed $tag build 'make -s -j2 -C /tree/build'
   make -s -C /tree/build clean
@@ -91,6 +93,7 @@ def contestants(share):
     all_of_them = {
         "inarch-host": ("a second", ours("host")),
         "inarch-guest": ("alone", ours("guest")),
+        "inarch-writeback": ("alone", lambda socket: ours("guest")(socket) + ["--writeback"]),
         "c-auto": ("a second", c("auto")),
         "c-always": ("alone", c("always")),
         "rust-auto": ("a second", rust("auto")),

@@ -37,7 +37,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "host|SRC|none", default_value = "host")]
     pub root: OsString,
 
-    /// Another tree: SRC[:DST][,ro|overlay|rw][,via=WAY][,changes=WHO][,owner=MAP][,exclude=GLOB]; DST is the same path where
+    /// Another tree: SRC[:DST][,ro|overlay|rw][,via=WAY][,changes=WHO][,writeback][,owner=MAP][,exclude=GLOB]; DST is the same path where
     /// none is given; with rw the guest's writes reach the directory itself
     #[arg(long, value_name = "SRC[:DST][,OPT]")]
     pub tree: Vec<OsString>,
@@ -250,6 +250,15 @@ fn tree(text: &OsStr, source: &SourceArguments, via: Way) -> anyhow::Result<Tree
              (via=virtiofs)"
         );
     }
+    anyhow::ensure!(
+        !option.writeback || (option.write_through && option.changes == Some(Changes::Guest)),
+        "--tree {shown}: writeback has the guest keep back what it writes to a directory that it alone changes; say rw and \
+         changes=guest"
+    );
+    anyhow::ensure!(
+        !(option.writeback && via == Way::Ninep),
+        "--tree {shown}: over 9P every write is sent at once; writeback is for via=virtiofs"
+    );
     let mut selection = source.selection(&option.exclude)?;
     if let Some(owner) = option.owner {
         selection.owners = owner.into();
@@ -261,6 +270,7 @@ fn tree(text: &OsStr, source: &SourceArguments, via: Way) -> anyhow::Result<Tree
         read_only: option.read_only,
         via,
         changes: option.changes.unwrap_or_default(),
+        writeback: option.writeback,
         write_through: option.write_through,
         selection,
     })

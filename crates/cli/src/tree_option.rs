@@ -23,6 +23,8 @@ pub struct TreeOption {
     pub via: Option<Way>,
     /// `changes=`: who may change a directory that is shared live.
     pub changes: Option<Changes>,
+    /// The guest's kernel collects writes before it sends them (`writeback`).
+    pub writeback: bool,
     /// `owner=`, or `None` for the run's own.
     pub owner: Option<OwnerMap>,
     /// `exclude=GLOB`, any number.
@@ -54,6 +56,7 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
         write_through: false,
         via: None,
         changes: None,
+        writeback: false,
         owner: None,
         exclude: Vec::new(),
     };
@@ -63,13 +66,15 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
             None if part == "ro" => (option.read_only, option.write_through) = (true, false),
             None if part == "overlay" => (option.read_only, option.write_through) = (false, false),
             None if part == "rw" => (option.read_only, option.write_through) = (false, true),
+            None if part == "writeback" => option.writeback = true,
             Some(("via", way)) => option.via = Some(via(way)?),
             Some(("changes", by)) => option.changes = Some(changes(by)?),
             Some(("owner", map)) => option.owner = Some(map.parse().map_err(|error| format!("{error}"))?),
             Some(("exclude", glob)) => option.exclude.push(glob.to_owned()),
             _ => {
                 return Err(format!(
-                    "'{part}' in '{shown}' is no option of a tree: ro, overlay, rw, via=, changes=, owner=, exclude="
+                    "'{part}' in '{shown}' is no option of a tree: ro, overlay, rw, via=, changes=, writeback, owner=, \
+                     exclude="
                 ));
             }
         }
@@ -169,6 +174,7 @@ mod tests {
         assert_eq!((tree.via, tree.changes), (Some(Way::Virtiofs), Some(Changes::Guest)));
         assert!(!parse(OsStr::new("a,rw,overlay")).unwrap().write_through);
         assert!(parse(OsStr::new("a,rw,ro")).unwrap().read_only);
+        assert!(parse(OsStr::new("a,rw,changes=guest,writeback")).unwrap().writeback && !tree.writeback);
     }
 
     #[test]

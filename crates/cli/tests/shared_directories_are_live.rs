@@ -127,21 +127,26 @@ sync; echo done
 #[test]
 fn writes_reach_the_directory_only_if_they_are_to() {
     let dir = scratch();
-    for name in ["host", "guest", "over", "read"] {
+    for name in ["host", "guest", "back", "over", "read"] {
         fill(&dir.path().join(name));
     }
     manifest_program(dir.path());
     let before = ["over", "read"].map(|name| host("python3", &["manifest.py", name], dir.path()));
     let at = |name: &str, options: &str| format!("--tree={}:/{name},{options}", dir.path().join(name).display());
-    let options =
-        [at("host", "rw"), at("guest", "rw,changes=guest"), at("over", "via=virtiofs"), at("read", "ro,via=virtiofs")];
+    let options = [
+        at("host", "rw"),
+        at("guest", "rw,changes=guest"),
+        at("back", "rw,changes=guest,writeback"),
+        at("over", "via=virtiofs"),
+        at("read", "ro,via=virtiofs"),
+    ];
     let script = format!(
-        "work() {{ {WRITE} }}; for t in /host /guest /over; do (work $t) || exit; done; ! touch /read/new 2>/dev/null"
+        "work() {{ {WRITE} }}; for t in /host /guest /back /over; do (work $t) || exit; done; ! touch /read/new 2>/dev/null"
     );
     let output = run_script(dir.path(), &options.each_ref().map(String::as_str), &script, b"");
     assert_status(&output, 0);
-    assert_eq!(stdout(&output), "done\ndone\ndone\n");
-    for name in ["host", "guest"] {
+    assert_eq!(stdout(&output), "done\ndone\ndone\ndone\n");
+    for name in ["host", "guest", "back"] {
         let tree = dir.path().join(name);
         let new = fs::metadata(tree.join("new")).unwrap();
         assert_eq!((new.mode() & 0o7777, new.uid(), new.gid(), new.nlink()), (0o640, 12, 34, 2), "{name}");
@@ -275,6 +280,9 @@ fn ways_that_contradict_each_other_get_one_line() {
         (".:/t,ro,changes=guest", "via=virtiofs"),
         (".:/t,rw,exclude=*.o", "shared whole"),
         (".:/t,rw,changes=none", "nobody"),
+        (".:/t,rw,writeback", "changes=guest"),
+        (".:/t,rw,via=9p,changes=guest,writeback", "via=virtiofs"),
+        (".:/t,via=virtiofs,changes=guest,writeback", "say rw"),
         ("a.tar:/t,rw", "only a directory"),
     ] {
         let output = run_script(dir.path(), &["--tree", tree], "true", b"");

@@ -99,6 +99,8 @@ pub struct TreeMount {
     pub via: Way,
     /// Of a directory that is shared live: who may change it meanwhile.
     pub changes: Changes,
+    /// Of one that only the guest changes: its kernel collects writes before it sends them.
+    pub writeback: bool,
     /// Of a directory that is shared live: the guest's writes reach it, instead of being thrown away at the end.
     pub write_through: bool,
     /// What of it is taken.

@@ -35,6 +35,10 @@ pub struct Share {
     pub submounts: Submounts,
     /// Have the guest's kernel enforce access control lists, which costs a request for each file that it has not met.
     pub acl: bool,
+    /// Have the guest's kernel collect writes before it sends them, if the guest alone changes the directory.
+    ///
+    /// Linux then asks for the attributes of each file again that was closed since (`fuse_flush` of its fs/fuse/file.c).
+    pub writeback: bool,
     /// Whose files the guest sees, and whose on the host what it makes becomes.
     pub owners: Owners,
 }
@@ -101,7 +105,7 @@ impl Share {
 
     /// Whether the guest's kernel collects writes before it sends them: only if nobody else can want to see them.
     fn writeback(&self) -> bool {
-        self.changes == Changes::Guest && self.writes_through()
+        self.writeback && self.changes == Changes::Guest && self.writes_through()
     }
 
     /// Whether the guest's kernel uses files without asking to open them: only if nobody else can change them, and the server

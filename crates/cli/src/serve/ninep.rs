@@ -90,6 +90,7 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
         over: arguments.upper.place(),
         submounts: arguments.cross.into(),
         acl: false,
+        writeback: false,
         owners: arguments.owners.owners(),
     };
     ninep::serve(&NinepRequest {

@@ -56,6 +56,10 @@ pub struct VirtiofsArguments {
     #[arg(long)]
     pub acl: bool,
 
+    /// Have the guest collect its writes before it sends them: for many small writes; only with --changes guest
+    #[arg(long, conflicts_with_all = ["ro", "overlay", "ephemeral"])]
+    pub writeback: bool,
+
     /// Print the arguments that QEMU needs, and end
     #[arg(long)]
     pub print_qemu_args: bool,
@@ -82,7 +86,7 @@ pub struct VirtiofsArguments {
 /// Who may change a tree that is shared.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum ChangesBy {
-    /// Only the guest: it keeps what it knows for a day, and collects its writes
+    /// Only the guest: it keeps what it knows for a day
     Guest,
     /// The host, other guests and the guest: what it knows is a second old at most
     Host,
@@ -103,6 +107,10 @@ impl From<ChangesBy> for Changes {
 /// Serves until told to stop.
 pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
     let source = Source::parse(&arguments.source)?;
+    anyhow::ensure!(
+        !arguments.writeback || matches!(arguments.changes, ChangesBy::Guest),
+        "--writeback: others would not see what a guest has written; say --changes guest if nobody else changes SRC"
+    );
     let share = Share {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
@@ -110,6 +118,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         over: arguments.upper.place(),
         submounts: arguments.cross.into(),
         acl: arguments.acl,
+        writeback: arguments.writeback,
         owners: arguments.owners.owners(),
     };
     let request = VirtiofsRequest {

@@ -88,6 +88,7 @@ struct Wanted {
     read_only: bool,
     via: Way,
     changes: Changes,
+    writeback: bool,
     write_through: bool,
 }
 
@@ -163,6 +164,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
         read_only: false,
         via: request.root_via,
         changes: Changes::Host,
+        writeback: false,
         write_through: false,
     };
     let host = |path: &Path| Source::Directory(path.to_owned());
@@ -179,6 +181,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
             read_only: tree.read_only,
             via: tree.via,
             changes: tree.changes,
+            writeback: tree.writeback,
             write_through: tree.write_through,
         });
     }
@@ -232,6 +235,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
             true => Submounts::Separate,
         },
         acl: false,
+        writeback: wanted.writeback,
         owners: wanted.selection.owners.clone(),
     };
     let tag = format!("inarch-{ordinal}");
