@@ -40,6 +40,11 @@ fn main() -> ExitCode {
     {
         return inarch_jobs::serve::guard(rest).into();
     }
+    if let [_, word, rest @ ..] = &words[..]
+        && word == inarch_jobs::serve::LISTER_ARGUMENT
+    {
+        return inarch_jobs::serve::list(rest).into();
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

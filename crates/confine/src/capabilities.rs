@@ -31,6 +31,7 @@ impl Work {
             Work::Share => CHANGING,
             // FUSE_DEV_IOC_BACKING_OPEN, and `trusted.` attributes, which an upper layer has. What else it stands for takes
             // system calls that are refused.
+            Work::Listing => CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::SYS_ADMIN),
             Work::ReadOnlyMount => READING.union(CapabilitySet::SYS_ADMIN),
             Work::CoveredShare | Work::Mount => CHANGING.union(CapabilitySet::SYS_ADMIN),
         }

@@ -22,6 +22,7 @@ use crate::notes::{say, shown};
 use crate::record::{NewRecord, RecordFile};
 use crate::serve::guard::Guard;
 use crate::serve::introduce;
+use crate::serve::lister::ListerChild;
 use crate::serve::mounted::Mounted;
 use crate::serve::signals::Caught;
 use crate::share::{Submounts, note_on_mount_points, raise_descriptor_limit, with_owners};
@@ -114,7 +115,10 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let signals = Caught::from_now_on()?;
     let (mount, device) = Mount::new(&point, &source, request.writes == MountWrites::Refused)?;
     let mut guard = Guard::of_mount(&mount, false)?;
-    let session = Session::new(device, layer, session_options(request));
+    // What it lists would be written down as if programs had asked for it.
+    let lister = if request.record.is_none() { ListerChild::start(&mount, request.sandbox) } else { None };
+    let (_lister, lister) = lister.unzip();
+    let session = Session::with_lister(device, layer, session_options(request), lister);
     let confined = request.sandbox.confine_to(shown(&source), &confinement);
     let record = record.map(NewRecord::start).transpose()?;
     let stop = signals.heed();

@@ -69,6 +69,8 @@ fn portable(flags: u32) -> OFlags {
 pub struct Asked<'r, F: ?Sized> {
     pub dispatcher: &'r Dispatcher<F>,
     pub context: &'r Context<'r>,
+    /// Which thread answers.
+    pub thread: usize,
     /// The request's number.
     pub unique: u64,
     pub node: NodeId,
@@ -207,7 +209,12 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
                 let valid = self.fs().absence_valid(self.node);
                 if valid.is_zero() { Err(Errno::NOENT) } else { self.out.put(&reply::absence(valid)) }
             }
-            found => self.entry(found),
+            found => {
+                if let (Ok(_), Some(prefetch)) = (&found, &self.dispatcher.prefetch) {
+                    prefetch.found(self.thread, self.node, name);
+                }
+                self.entry(found)
+            }
         }
     }
 
@@ -330,7 +337,12 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
     fn read_directory(&self, read: &ReadIn, plus: bool, list: &mut Vec<u8>) -> Result<usize, Errno> {
         let limit = (read.size.min(MAX_DATA) as usize).min(self.out.room());
         let mut entries = DirectoryList::new(list, limit, plus);
-        self.fs().read_directory(self.context, self.node, HandleId(read.fh), read.offset, &mut entries)?;
+        if let Some(prefetch) = &self.dispatcher.prefetch {
+            entries = entries.without(prefetch.names_waiting(self.node));
+        }
+        let listed = self.fs().read_directory(self.context, self.node, HandleId(read.fh), read.offset, &mut entries);
+        entries.left_out().for_each(|node| self.fs().forget(node, 1));
+        listed?;
         self.out.put_bytes(list)
     }
 

@@ -33,6 +33,7 @@ use interrupts::Interrupts;
 use message::Reply;
 use parked::Parked;
 
+use crate::prefetch::Prefetch;
 use crate::wire::request::{Operation, Request, head_length};
 use crate::wire::structs::InHeader;
 use crate::wire::{MIN_READ_BUFFER, init_flag, opcode, reply};
@@ -59,6 +60,7 @@ pub struct Dispatcher<F: ?Sized> {
     backings: Option<Backings>,
     rings: AtomicBool,
     parked: Parked,
+    prefetch: Option<Arc<Prefetch>>,
     threads: usize,
 }
 
@@ -69,12 +71,18 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         // One more for who executes again what had to wait.
         let interrupts = Interrupts::new(threads + 1);
         let (agreement, rings, parked) = (Agreement::default(), AtomicBool::new(false), Parked::default());
-        Dispatcher { file_system, options, agreement, interrupts, backings: None, rings, parked, threads }
+        let (backings, prefetch) = (None, None);
+        Dispatcher { file_system, options, agreement, interrupts, backings, rings, parked, prefetch, threads }
     }
 
     /// The same; the kernel reads and writes the host's files itself where it can.
     pub(crate) fn with_backings(self, backings: Backings) -> Dispatcher<F> {
         Dispatcher { backings: Some(backings), ..self }
+    }
+
+    /// The same; directories are listed for the kernel in which names are looked for.
+    pub(crate) fn with_prefetch(self, prefetch: Arc<Prefetch>) -> Dispatcher<F> {
+        Dispatcher { prefetch: Some(prefetch), ..self }
     }
 
     /// Offers to take requests by io_uring, if the agreement is yet to be.
@@ -266,8 +274,8 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
             interrupted: &|| slot.is_interrupted(),
         };
         let node = NodeId(header.nodeid);
-        let asked =
-            answer::Asked { dispatcher: self, context: &context, unique: header.unique, node, data, out, parked };
+        let (dispatcher, unique) = (self, header.unique);
+        let asked = answer::Asked { dispatcher, context: &context, thread, unique, node, data, out, parked };
         asked.answer(&request.operation, list)
     }
 }

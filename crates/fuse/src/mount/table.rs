@@ -13,6 +13,13 @@ pub struct DeviceNumber {
     minor: u32,
 }
 
+impl From<u64> for DeviceNumber {
+    /// Of one as stat(2) gives it.
+    fn from(device: u64) -> DeviceNumber {
+        DeviceNumber { major: rustix::fs::major(device), minor: rustix::fs::minor(device) }
+    }
+}
+
 impl fmt::Display for DeviceNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.major, self.minor)

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use inarch_tree::Timestamp;
-use inarch_vfs::{Attributes, DirectoryEntry, DirectorySink, Entry, Lock, LockKind, Statistics};
+use inarch_vfs::{Attributes, DirectoryEntry, DirectorySink, Entry, Lock, LockKind, NodeId, Statistics};
 use rustix::fs::{major, makedev, minor};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use super::structs::{Attr, AttrOut, Dirent, EntryOut, FileLock, OutHeader, StatFsOut, Statx, StatxOut, SxTime};
@@ -171,13 +172,26 @@ pub struct DirectoryList<'b> {
     limit: usize,
     /// Whether entries have their attributes with them (`READDIRPLUS`).
     plus: bool,
+    /// Names that have none with them all the same.
+    without: SmallVec<[Box<[u8]>; 1]>,
+    left_out: SmallVec<[NodeId; 1]>,
 }
 
 impl<'b> DirectoryList<'b> {
     /// An empty list in `buffer`.
     pub fn new(buffer: &'b mut Vec<u8>, limit: usize, plus: bool) -> DirectoryList<'b> {
         buffer.clear();
-        DirectoryList { buffer, limit, plus }
+        DirectoryList { buffer, limit, plus, without: SmallVec::new(), left_out: SmallVec::new() }
+    }
+
+    /// The same; entries with these names have no attributes with them.
+    pub fn without(self, names: SmallVec<[Box<[u8]>; 1]>) -> DirectoryList<'b> {
+        DirectoryList { without: names, ..self }
+    }
+
+    /// The nodes of those that had some, which the kernel knows nothing of.
+    pub fn left_out(self) -> impl Iterator<Item = NodeId> {
+        self.left_out.into_iter()
     }
 
     /// Where the list ends with one more entry, if there is room for it.
@@ -191,6 +205,10 @@ impl<'b> DirectoryList<'b> {
 impl DirectorySink for DirectoryList<'_> {
     fn wants_entries(&self) -> bool {
         self.plus
+    }
+
+    fn is_ahead(&self) -> bool {
+        !self.without.is_empty()
     }
 
     fn has_room(&self, name: usize) -> bool {
@@ -209,7 +227,11 @@ impl DirectorySink for DirectoryList<'_> {
         };
         if self.plus {
             // A node number of 0 means that there is no lookup with it.
-            let out = directory_entry.entry.as_ref().map(entry).unwrap_or_default();
+            let mut told = directory_entry.entry.as_ref();
+            if self.without.iter().any(|without| **without == *name) {
+                self.left_out.extend(told.take().map(|entry| entry.node));
+            }
+            let out = told.map(entry).unwrap_or_default();
             self.buffer.extend_from_slice(out.as_bytes());
         }
         self.buffer.extend_from_slice(dirent.as_bytes());

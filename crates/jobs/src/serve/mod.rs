@@ -7,6 +7,7 @@
 pub mod blk;
 pub mod file;
 pub(crate) mod guard;
+pub(crate) mod lister;
 mod making;
 pub(crate) mod mounted;
 pub mod nbd;
@@ -27,6 +28,7 @@ use crate::device::Recipe;
 pub use crate::device::Writes;
 use crate::source::Source;
 pub use guard::{GUARD_ARGUMENT, guard};
+pub use lister::{LISTER_ARGUMENT, list};
 
 /// The disk's serial number, by which a guest finds it.
 const SERIAL: &str = "inarch-0";

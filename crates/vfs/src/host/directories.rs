@@ -173,7 +173,7 @@ impl HostDirectory {
             if !self.push(node, stream, &entry, sink) {
                 return Ok(());
             }
-            if sink.wants_entries() {
+            if sink.wants_entries() && !sink.is_ahead() {
                 self.tell_of_walk(stream, &mut state.leads_on, &entry);
             }
             state.from += entry.length;

@@ -1,0 +1,216 @@
+//! Promise: a program that looks at many files of a mount by their names costs few requests; and what the kernel is told of names
+//! ahead is right, delays nobody, and keeps no mount in use.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::mounted::{Server, is_mounted};
+use support::{host, scratch, within};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// 40 directories of 50 files, and one of 3,000.
+fn tree(dir: &Path) -> Vec<PathBuf> {
+    let few = (0..2000).map(|file| PathBuf::from(format!("d{}/s{}/f{file}", file / 1000, file / 50)));
+    let names: Vec<PathBuf> = few.chain((0..3000).map(|file| PathBuf::from(format!("large/f{file}")))).collect();
+    for (number, name) in names.iter().enumerate() {
+        let path = dir.join("tree").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, vec![b'x'; number % 77]).unwrap();
+    }
+    names
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+/// The child of a server that lists directories. It may be missed while others come and go.
+fn lister(server: &Server) -> Option<u32> {
+    let id = server.child.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    children.split_whitespace().filter_map(|child| child.parse().ok()).find(|child: &u32| {
+        fs::read(format!("/proc/{child}/cmdline"))
+            .is_ok_and(|line| line.windows(16).any(|part| part == b"list-directories"))
+    })
+}
+
+/// Mounts, and waits until the server can have directories listed.
+fn start(dir: &Path, source: &str, options: &[&str]) -> Server {
+    let server = Server::start(dir, source, options);
+    if is_root() {
+        let waits = || {
+            let place = lister(&server).map(|child| fs::read_to_string(format!("/proc/{child}/wchan")));
+            place.is_some_and(|place| place.is_ok_and(|place| place.contains("poll")))
+        };
+        // It waits for orders then.
+        assert!(within(LONG, waits), "no child waits for orders");
+    }
+    server
+}
+
+/// System calls that a process has read by: a request that comes by the device takes one.
+fn reads(process: u32) -> u64 {
+    let table = fs::read_to_string(format!("/proc/{process}/io")).unwrap();
+    table.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn many_names_take_few_requests() {
+    if !is_root() {
+        eprintln!("skipped: file handles take root");
+        return;
+    }
+    let dir = scratch();
+    let names = tree(dir.path());
+    let list: String = names.iter().map(|name| format!("{}\n", name.display())).collect();
+    fs::write(dir.path().join("names"), list).unwrap();
+    for (source, options) in [
+        ("tree", &["--changes", "guest"][..]),
+        ("tree", &["--changes", "none"]),
+        ("tree", &["--changes", "host"]),
+        ("tree", &["--ephemeral"]),
+    ] {
+        let options = [options, &["--io-uring", "off"]].concat();
+        let mut server = start(dir.path(), source, &options);
+        // stat(1) asks for what is written only; the times of birth that Rust's library asks for take a request each.
+        let look =
+            |at: &str| host("sh", &["-c", &format!("cd {at} && xargs stat -c '%n %s %i %Y' < ../names")], dir.path());
+        let expected = look("tree");
+        let before = reads(server.child.id());
+        assert_eq!(look("point"), expected, "{options:?}");
+        // Without, it is one for each name.
+        let requests = reads(server.child.id()) - before;
+        assert!(requests < names.len() as u64 / 3, "{options:?}: {requests} requests for {} names", names.len());
+        assert_eq!(server.end("-TERM"), Some(0));
+    }
+}
+
+#[test]
+fn nobody_finds_the_mount_in_use() {
+    let dir = scratch();
+    let names = tree(dir.path());
+    for round in 0..20 {
+        let mut server = start(dir.path(), "tree", &["--changes", "guest"]);
+        for name in names.iter().take(10 + 150 * round) {
+            fs::symlink_metadata(dir.path().join("point").join(name)).unwrap();
+        }
+        if round % 2 == 0 {
+            // Fails where anybody has anything open.
+            host("umount", &["point"], dir.path());
+            assert_eq!(server.child.wait().unwrap().code(), Some(0));
+        } else {
+            assert_eq!(server.end("-TERM"), Some(0));
+        }
+        assert!(!is_mounted(dir.path()));
+    }
+}
+
+#[test]
+fn it_ends_with_its_server() {
+    let dir = scratch();
+    tree(dir.path());
+    let mut server = start(dir.path(), "tree", &[]);
+    if !is_root() {
+        return;
+    }
+    let mut child = None;
+    assert!(within(LONG, || {
+        child = lister(&server);
+        child.is_some()
+    }));
+    let child = child.unwrap();
+    server.end("-KILL");
+    assert!(within(LONG, || !Path::new(&format!("/proc/{child}")).exists()), "{child} is still there");
+    assert!(within(LONG, || !is_mounted(dir.path())));
+}
+
+#[test]
+fn a_mount_does_without_it() {
+    let dir = scratch();
+    let names = tree(dir.path());
+    let mut server = start(dir.path(), "tree", &["--changes", "guest"]);
+    for (number, name) in names.iter().enumerate() {
+        if let (700, Some(child)) = (number, lister(&server)) {
+            host("kill", &["-KILL", &child.to_string()], dir.path());
+        }
+        assert_eq!(fs::metadata(dir.path().join("point").join(name)).unwrap().len(), number as u64 % 77);
+    }
+    assert_eq!(server.end("-TERM"), Some(0));
+}
+
+#[test]
+fn what_is_recorded_is_what_programs_did() {
+    let dir = scratch();
+    tree(dir.path());
+    let mut server = Server::start(dir.path(), "tree", &["--record", "record"]);
+    assert!(lister(&server).is_none());
+    assert_eq!(server.end("-TERM"), Some(0));
+}
+
+#[test]
+fn who_changes_a_directory_meanwhile_is_neither_held_up_nor_misled() {
+    let dir = scratch();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    let mut server = start(dir.path(), "tree", &["--changes", "guest"]);
+    let point = dir.path().join("point");
+    let started = Instant::now();
+    for round in 0..60 {
+        let directory = point.join(format!("{round}"));
+        // Made beside the mount's back, so that its kernel knows none of the names.
+        let source = dir.path().join(format!("tree/{round}"));
+        fs::create_dir(&source).unwrap();
+        (0..100).for_each(|name| fs::write(source.join(format!("old{name}")), "12345").unwrap());
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for name in 0..50 {
+                    fs::write(directory.join(format!("new{name}")), vec![b'n'; name]).unwrap();
+                    fs::rename(directory.join(format!("old{name}")), directory.join(format!("moved{name}"))).unwrap();
+                    fs::write(directory.join(format!("old{}", 50 + name)), "1").unwrap();
+                }
+                done.store(true, Ordering::Release);
+            });
+            scope.spawn(|| {
+                while !done.load(Ordering::Acquire) {
+                    (0..100).for_each(|name| drop(fs::metadata(directory.join(format!("old{name}")))));
+                }
+            });
+        });
+        for name in 0..50 {
+            assert_eq!(fs::metadata(directory.join(format!("new{name}"))).unwrap().len(), name);
+            assert!(!directory.join(format!("old{name}")).exists());
+            assert_eq!(fs::metadata(directory.join(format!("moved{name}"))).unwrap().len(), 5);
+            assert_eq!(fs::metadata(directory.join(format!("old{}", 50 + name))).unwrap().len(), 1);
+        }
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 150);
+    }
+    // Each directory is listed a few times at most, and nobody waits longer than a hundredth of a second for that.
+    assert!(started.elapsed() < 4 * LONG, "{:?}", started.elapsed());
+    assert_eq!(server.end("-TERM"), Some(0));
+}
+
+#[test]
+fn git_sees_what_is_there() {
+    let dir = scratch();
+    tree(dir.path());
+    let git = "export HOME=$PWD GIT_CONFIG_NOSYSTEM=1 && git -C tree init -q && git -C tree add . && \
+               git -C tree -c user.name=n -c user.email=n@example.org commit -qm all && echo more > tree/d1/s20/f1000 && \
+               touch tree/large/new && rm tree/d0/s1/f50";
+    host("sh", &["-c", git], dir.path());
+    let mut server = start(dir.path(), "tree", &["--changes", "host"]);
+    let status = Command::new("git")
+        .args(["-c", "safe.directory=*", "-C", "point", "status", "--short"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(status.stdout).unwrap(), " D d0/s1/f50\n M d1/s20/f1000\n?? large/new\n");
+    assert_eq!(server.end("-TERM"), Some(0));
+}

@@ -1,0 +1,119 @@
+//! The child that lists directories in a mount.
+//!
+//! It has the mount open only while there is something to list, and as a detached copy: who unmounts it finds nobody there.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::thread;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, Mode, OFlags, RawDir, SeekFrom, fstat, openat, seek};
+use rustix::io::{Errno, read};
+use rustix::mount::{OpenTreeFlags, open_tree};
+use zerocopy::IntoBytes;
+
+use super::node_handle::open_directory;
+use super::{END, Order};
+use crate::mount::DeviceNumber;
+
+/// So long after the last order the mount is let go of.
+const IDLE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// Bytes of entries at a time. A larger directory's listing goes on with the next order: the kernel asks for attributes with the
+/// names at the beginning, and again when somebody has used what it was told (`fuse_use_readdirplus` of Linux's fs/fuse/readdir.c).
+const BUFFER: usize = 128 << 10;
+
+/// Of a directory with fewer entries the end is looked for at once: then the kernel has all of it.
+const ENTRIES: usize = 512;
+
+/// The root's node number (`FUSE_ROOT_ID`).
+const ROOT: u64 = 1;
+
+/// Threads that list, each a directory at a time.
+const MOST_THREADS: usize = 4;
+
+/// Lists directories of the mount with this number at `point` as told on standard input, a pipe, and reports on standard output, until
+/// the input ends. The mount's server waits for this, a moment at most, so it is not waited for in turn.
+///
+/// # Errors
+/// The mount cannot be listed by file handles: it takes `CAP_SYS_ADMIN` and `CAP_DAC_READ_SEARCH`.
+pub fn list_directories(point: &Path, device: DeviceNumber) -> io::Result<()> {
+    let mount = enter(point, device)?;
+    open_directory(mount.as_fd(), ROOT)?;
+    drop(mount);
+    let input = io::stdin();
+    let input = input.as_fd();
+    // Whoever finds that another thread was quicker waits again.
+    rustix::io::ioctl_fionbio(input, true)?;
+    report(Order { node: 0, offset: 0 })?;
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| serve(input, point, device))).collect();
+        let first = serve(input, point, device);
+        others.into_iter().map(|thread| thread.join().unwrap_or(Ok(()))).fold(first, Result::and)
+    })
+}
+
+/// One thread's life.
+fn serve(input: BorrowedFd<'_>, point: &Path, device: DeviceNumber) -> io::Result<()> {
+    let mut mount = None;
+    let mut buffer = Vec::with_capacity(BUFFER);
+    loop {
+        let patience = mount.as_ref().map(|_| &IDLE);
+        let mut polled = [PollFd::new(&input, PollFlags::IN)];
+        if poll(&mut polled, patience)? == 0 {
+            mount = None;
+            continue;
+        }
+        let mut order = Order { node: 0, offset: 0 };
+        match read(input, order.as_mut_bytes()) {
+            Ok(0) => return Ok(()),
+            Ok(length) if length == size_of::<Order>() => {}
+            Ok(_) => return Err(io::ErrorKind::InvalidData.into()),
+            Err(Errno::AGAIN | Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        }
+        if mount.is_none() {
+            mount = enter(point, device).ok();
+        }
+        let offset = mount.as_ref().and_then(|mount| list(mount.as_fd(), order, &mut buffer).ok());
+        report(Order { offset: offset.unwrap_or(END), ..order })?;
+    }
+}
+
+fn report(order: Order) -> io::Result<()> {
+    // One write, which a pipe takes whole.
+    rustix::io::write(io::stdout().as_fd(), order.as_bytes())?;
+    Ok(())
+}
+
+/// The root of a detached copy of the mount.
+fn enter(point: &Path, device: DeviceNumber) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    let copy = open_tree(CWD, point, flags)?;
+    let root = openat(&copy, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    // Something else may be mounted there by now.
+    if DeviceNumber::from(fstat(&root)?.st_dev) != device {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok(root)
+}
+
+/// Lists a part of a directory; gives where it ended.
+fn list(mount: BorrowedFd<'_>, order: Order, buffer: &mut Vec<u8>) -> io::Result<u64> {
+    let directory = open_directory(mount, order.node)?;
+    if order.offset != 0 {
+        seek(&directory, SeekFrom::Start(order.offset))?;
+    }
+    let mut entries = RawDir::new(&directory, buffer.spare_capacity_mut());
+    let mut seen = 0;
+    while let Some(entry) = entries.next() {
+        let next = entry?.next_entry_cookie();
+        seen += 1;
+        if seen >= ENTRIES && entries.is_buffer_empty() {
+            return Ok(next);
+        }
+    }
+    Ok(END)
+}

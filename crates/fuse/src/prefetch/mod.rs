@@ -1,0 +1,231 @@
+//! Having the kernel know a directory's names before a program asks for each of them.
+//!
+//! A program that looks at many files by their names (git does) costs a request for each, and the protocol has no way to tell the
+//! kernel of names that it has not asked for. But a listing tells it of dozens at once, with their attributes. So a child of the
+//! server lists directories in the mount:
+//!
+//! 1. A program has looked for a second name in a directory and found it ([`Prefetch::found`]). The child is told to list that
+//!    directory, and the answer waits, for a moment at most: otherwise the program would ask for the next name meanwhile.
+//! 2. The child ([`lister`]) lists it as any program would. The server answers that as it answers everybody, and the kernel
+//!    keeps what it is told. A name whose answer waits is listed without its attributes: the kernel keeps the listing from
+//!    going on until it has that answer.
+//! 3. The child says how far it got, and the answer that waited is given. What the program looks for next is known.
+//!
+//! Of a large directory only a part is listed at a time, and the next one after as many more names were asked for in vain.
+//! So what nobody asks for costs at most as much as what somebody did.
+
+mod lister;
+mod node_handle;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use inarch_vfs::NodeId;
+use smallvec::SmallVec;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+pub use lister::list_directories;
+
+/// After so many names that were found in a directory it is listed.
+const FIRST: u32 = 2;
+
+/// After so many more names, which the listing should have told the kernel of, the next part is listed, or all once more.
+const AGAIN: u32 = 64;
+
+/// An answer waits no longer: a listing that takes longer than this is waited for by the disk, or by somebody who changes the
+/// directory.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Directories that are being listed at a time.
+const MOST_LISTED: usize = 64;
+
+/// Directories in which names were found lately.
+const REMEMBERED: usize = 4096;
+
+/// A directory that is to be listed from an offset on; back from the child, where the listing ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Order {
+    /// The directory's node number; from the child, 0 says that it can do its work.
+    node: u64,
+    offset: u64,
+}
+
+/// The offset behind the last entry.
+const END: u64 = u64::MAX;
+
+/// The way to the child that lists directories, which has the other ends of the pipes.
+#[derive(Debug)]
+pub struct Lister {
+    /// Its standard input.
+    pub orders: File,
+    /// Its standard output.
+    pub reports: File,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Prefetch {
+    orders: Mutex<Option<File>>,
+    state: Mutex<State>,
+    /// Threads that take requests from one queue, and so must not all wait.
+    groups: Vec<usize>,
+    /// So long an answer waits.
+    patience: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The child can do its work.
+    is_ready: bool,
+    directories: HashMap<NodeId, Directory>,
+    /// Those, the oldest first.
+    order: VecDeque<NodeId>,
+    listed: usize,
+    /// How many threads of each group wait.
+    waiting: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Directory {
+    /// Names found since it was listed last.
+    found: u32,
+    /// Of which so many are enough for the next time.
+    enough: u32,
+    offset: u64,
+    /// Being listed; who waits for that is told by the end of the channel.
+    listing: Option<Listing>,
+}
+
+#[derive(Debug)]
+struct Listing {
+    name: Box<[u8]>,
+    /// Dropped when it is done.
+    _done: Sender<()>,
+}
+
+impl Default for Directory {
+    fn default() -> Directory {
+        Directory { found: 0, enough: FIRST, offset: 0, listing: None }
+    }
+}
+
+impl Prefetch {
+    /// Nothing is listed before [`Prefetch::attend`] hears from the child. `groups` are the numbers of threads, in their order,
+    /// that take requests from one queue each.
+    pub fn new(orders: File, groups: Vec<usize>) -> Prefetch {
+        let state = State { waiting: vec![0; groups.len()], ..State::default() };
+        Prefetch { orders: Mutex::new(Some(orders)), state: Mutex::new(state), groups, patience: PATIENCE }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A `name` in a directory was found, by this thread, which may wait here before it says so.
+    pub fn found(&self, thread: usize, directory: NodeId, name: &[u8]) {
+        let Some(group) = self.group(thread) else { return };
+        let Some(done) = self.begin(group, directory, name) else { return };
+        // That it ends is all there is to hear.
+        let _ = done.recv_timeout(self.patience);
+        let mut state = self.state();
+        if let Some(waiting) = state.waiting.get_mut(group) {
+            *waiting = waiting.saturating_sub(1);
+        }
+    }
+
+    /// Has a directory listed, if it is time to; gives what ends with that.
+    fn begin(&self, group: usize, node: NodeId, name: &[u8]) -> Option<Receiver<()>> {
+        let mut state = self.state();
+        let state = &mut *state;
+        if !state.is_ready {
+            return None;
+        }
+        if !state.directories.contains_key(&node) {
+            state.forget_the_oldest();
+            state.order.push_back(node);
+        }
+        let directory = state.directories.entry(node).or_default();
+        directory.found = directory.found.saturating_add(1);
+        let waiting = state.waiting.get_mut(group)?;
+        let most = self.groups.get(group)?.saturating_sub(2);
+        let is_due = directory.found >= directory.enough && directory.listing.is_none();
+        if !is_due || *waiting >= most || state.listed >= MOST_LISTED {
+            return None;
+        }
+        self.send(Order { node: node.0, offset: directory.offset }).ok()?;
+        let (done, end) = channel();
+        directory.listing = Some(Listing { name: name.into(), _done: done });
+        state.listed += 1;
+        *waiting += 1;
+        Some(end)
+    }
+
+    fn send(&self, order: Order) -> io::Result<()> {
+        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        // The pipe has room for all that are under way at a time.
+        orders.as_ref().map_or(Err(io::ErrorKind::BrokenPipe.into()), |mut orders| orders.write_all(order.as_bytes()))
+    }
+
+    /// Which group a thread is in.
+    fn group(&self, thread: usize) -> Option<usize> {
+        let mut end = 0;
+        self.groups.iter().position(|threads| {
+            end += threads;
+            thread < end
+        })
+    }
+
+    /// Names in this directory, found, whose answers wait for its listing: that must not wait for them.
+    pub fn names_waiting(&self, directory: NodeId) -> SmallVec<[Box<[u8]>; 1]> {
+        let state = self.state();
+        let listing = state.directories.get(&directory).and_then(|directory| directory.listing.as_ref());
+        listing.map(|listing| listing.name.clone()).into_iter().collect()
+    }
+
+    /// Hears what the child says, until it ends.
+    pub fn attend(&self, mut reports: File) {
+        let mut report = Order { node: 0, offset: 0 };
+        while reports.read_exact(report.as_mut_bytes()).is_ok() {
+            self.take(report);
+        }
+        let mut state = self.state();
+        state.is_ready = false;
+        state.directories.clear();
+    }
+
+    /// The child has listed a directory, or says that it is ready to.
+    fn take(&self, report: Order) {
+        let mut state = self.state();
+        if report.node == 0 {
+            state.is_ready = true;
+            return;
+        }
+        state.listed = state.listed.saturating_sub(1);
+        if let Some(directory) = state.directories.get_mut(&NodeId(report.node)) {
+            let offset = if report.offset == END { 0 } else { report.offset };
+            *directory = Directory { found: 0, enough: AGAIN, offset, listing: None };
+        }
+    }
+
+    /// There is nothing more to list.
+    pub fn end(&self) {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+impl State {
+    fn forget_the_oldest(&mut self) {
+        while self.order.len() >= REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.directories.remove(&oldest);
+        }
+    }
+}
