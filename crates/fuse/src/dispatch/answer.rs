@@ -337,8 +337,8 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
     fn read_directory(&self, read: &ReadIn, plus: bool, list: &mut Vec<u8>) -> Result<usize, Errno> {
         let limit = (read.size.min(MAX_DATA) as usize).min(self.out.room());
         let mut entries = DirectoryList::new(list, limit, plus);
-        if let Some(prefetch) = &self.dispatcher.prefetch {
-            entries = entries.without(prefetch.names_waiting(self.node));
+        if let Some(name) = self.dispatcher.prefetch.as_ref().and_then(|prefetch| prefetch.arrived(self.node)) {
+            entries = entries.ahead(name);
         }
         let listed = self.fs().read_directory(self.context, self.node, HandleId(read.fh), read.offset, &mut entries);
         entries.left_out().for_each(|node| self.fs().forget(node, 1));

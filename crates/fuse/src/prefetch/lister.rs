@@ -46,8 +46,8 @@ pub fn list_directories(point: &Path, device: DeviceNumber) -> io::Result<()> {
     let input = input.as_fd();
     // Whoever finds that another thread was quicker waits again.
     rustix::io::ioctl_fionbio(input, true)?;
-    report(Order { node: 0, offset: 0 })?;
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    report(Order { node: 0, offset: threads as u64 })?;
     thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| serve(input, point, device))).collect();
         let first = serve(input, point, device);

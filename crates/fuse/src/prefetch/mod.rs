@@ -8,8 +8,13 @@
 //!    directory, and the answer waits, for a moment at most: otherwise the program would ask for the next name meanwhile.
 //! 2. The child ([`lister`]) lists it as any program would. The server answers that as it answers everybody, and the kernel
 //!    keeps what it is told. A name whose answer waits is listed without its attributes: the kernel keeps the listing from
-//!    going on until it has that answer.
+//!    going on until it has that answer. So are directories: while somebody makes or removes a file in one, the kernel would take
+//!    older attributes for new (it does not count that as a change of attributes, `fuse_dir_changed` of Linux's fs/fuse/dir.c).
 //! 3. The child says how far it got, and the answer that waited is given. What the program looks for next is known.
+//!
+//! A program that looks for a name to make or remove it holds the directory's lock meanwhile, and the child waits for that. Nobody
+//! can tell before; so an answer does not wait for a child that does not come to ask, and after one that has waited in vain the
+//! next ones do not wait at all.
 //!
 //! Of a large directory only a part is listed at a time, and the next one after as many more names were asked for in vain.
 //! So what nobody asks for costs at most as much as what somebody did.
@@ -22,12 +27,11 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use inarch_vfs::NodeId;
-use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub use lister::list_directories;
@@ -42,8 +46,14 @@ const AGAIN: u32 = 64;
 /// directory.
 const PATIENCE: Duration = Duration::from_millis(10);
 
+/// Within this the child asks for what it has begun to list, unless it is kept from it.
+const ARRIVAL: Duration = Duration::from_millis(1);
+
+/// Most listings that are left out after those that were waited for in vain.
+const MOST_PASSED: u32 = 255;
+
 /// Directories that are being listed at a time.
-const MOST_LISTED: usize = 64;
+const MOST_LISTED: u64 = 64;
 
 /// Directories in which names were found lately.
 const REMEMBERED: usize = 4096;
@@ -54,6 +64,7 @@ const REMEMBERED: usize = 4096;
 struct Order {
     /// The directory's node number; from the child, 0 says that it can do its work.
     node: u64,
+    /// With a node number of 0, in how many threads.
     offset: u64,
 }
 
@@ -78,16 +89,23 @@ pub(crate) struct Prefetch {
     groups: Vec<usize>,
     /// So long an answer waits.
     patience: Duration,
+    /// So long it waits for a child that has begun, and asks for nothing.
+    arrival: Duration,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The child can do its work.
-    is_ready: bool,
+    /// Directories that the child lists at a time; 0 until it can do its work.
+    threads: u64,
     directories: HashMap<NodeId, Directory>,
     /// Those, the oldest first.
     order: VecDeque<NodeId>,
-    listed: usize,
+    /// Orders so far, and how many of them were reported.
+    ordered: u64,
+    reported: u64,
+    /// How many listings are left out after one that was waited for in vain, and how many of them are left.
+    passes: u32,
+    left: u32,
     /// How many threads of each group wait.
     waiting: Vec<usize>,
 }
@@ -106,6 +124,8 @@ struct Directory {
 #[derive(Debug)]
 struct Listing {
     name: Box<[u8]>,
+    /// The child has asked for its entries.
+    has_arrived: bool,
     /// Dropped when it is done.
     _done: Sender<()>,
 }
@@ -121,7 +141,13 @@ impl Prefetch {
     /// that take requests from one queue each.
     pub fn new(orders: File, groups: Vec<usize>) -> Prefetch {
         let state = State { waiting: vec![0; groups.len()], ..State::default() };
-        Prefetch { orders: Mutex::new(Some(orders)), state: Mutex::new(state), groups, patience: PATIENCE }
+        Prefetch {
+            orders: Mutex::new(Some(orders)),
+            state: Mutex::new(state),
+            groups,
+            patience: PATIENCE,
+            arrival: ARRIVAL,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -131,20 +157,43 @@ impl Prefetch {
     /// A `name` in a directory was found, by this thread, which may wait here before it says so.
     pub fn found(&self, thread: usize, directory: NodeId, name: &[u8]) {
         let Some(group) = self.group(thread) else { return };
-        let Some(done) = self.begin(group, directory, name) else { return };
-        // That it ends is all there is to hear.
-        let _ = done.recv_timeout(self.patience);
+        let Some((number, done)) = self.begin(group, directory, name) else { return };
+        let is_done = self.wait(directory, number, &done);
         let mut state = self.state();
+        (state.passes, state.left) = if is_done {
+            (0, 0)
+        } else {
+            let passes = (2 * state.passes + 1).min(MOST_PASSED);
+            (passes, passes)
+        };
         if let Some(waiting) = state.waiting.get_mut(group) {
             *waiting = waiting.saturating_sub(1);
         }
     }
 
-    /// Has a directory listed, if it is time to; gives what ends with that.
-    fn begin(&self, group: usize, node: NodeId, name: &[u8]) -> Option<Receiver<()>> {
+    /// Waits until a listing ends, unless it does not even begin; whether it has ended.
+    fn wait(&self, directory: NodeId, number: u64, done: &Receiver<()>) -> bool {
+        let begun = Instant::now();
+        let mut was_due = false;
+        // That it ends is all there is to hear.
+        while let Err(RecvTimeoutError::Timeout) = done.recv_timeout(self.arrival.min(self.patience)) {
+            let state = self.state();
+            let listing = state.directories.get(&directory).and_then(|directory| directory.listing.as_ref());
+            let is_kept = was_due && listing.is_some_and(|listing| !listing.has_arrived);
+            // Those before it are under way or reported.
+            was_due = number < state.reported + state.threads;
+            if is_kept || begun.elapsed() >= self.patience {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Has a directory listed, if it is time to; gives the order's number, and what ends with the listing.
+    fn begin(&self, group: usize, node: NodeId, name: &[u8]) -> Option<(u64, Receiver<()>)> {
         let mut state = self.state();
         let state = &mut *state;
-        if !state.is_ready {
+        if state.threads == 0 {
             return None;
         }
         if !state.directories.contains_key(&node) {
@@ -156,15 +205,21 @@ impl Prefetch {
         let waiting = state.waiting.get_mut(group)?;
         let most = self.groups.get(group)?.saturating_sub(2);
         let is_due = directory.found >= directory.enough && directory.listing.is_none();
-        if !is_due || *waiting >= most || state.listed >= MOST_LISTED {
+        if !is_due || *waiting >= most || state.ordered - state.reported >= MOST_LISTED {
+            return None;
+        }
+        if state.left > 0 {
+            state.left -= 1;
+            (directory.found, directory.enough) = (0, AGAIN);
             return None;
         }
         self.send(Order { node: node.0, offset: directory.offset }).ok()?;
         let (done, end) = channel();
-        directory.listing = Some(Listing { name: name.into(), _done: done });
-        state.listed += 1;
+        directory.listing = Some(Listing { name: name.into(), has_arrived: false, _done: done });
+        let number = state.ordered;
+        state.ordered += 1;
         *waiting += 1;
-        Some(end)
+        Some((number, end))
     }
 
     fn send(&self, order: Order) -> io::Result<()> {
@@ -182,11 +237,12 @@ impl Prefetch {
         })
     }
 
-    /// Names in this directory, found, whose answers wait for its listing: that must not wait for them.
-    pub fn names_waiting(&self, directory: NodeId) -> SmallVec<[Box<[u8]>; 1]> {
-        let state = self.state();
-        let listing = state.directories.get(&directory).and_then(|directory| directory.listing.as_ref());
-        listing.map(|listing| listing.name.clone()).into_iter().collect()
+    /// A directory's entries are asked for: if it is being listed, the name whose answer may wait for that.
+    pub fn arrived(&self, directory: NodeId) -> Option<Box<[u8]>> {
+        let mut state = self.state();
+        let listing = state.directories.get_mut(&directory)?.listing.as_mut()?;
+        listing.has_arrived = true;
+        Some(listing.name.clone())
     }
 
     /// Hears what the child says, until it ends.
@@ -196,7 +252,7 @@ impl Prefetch {
             self.take(report);
         }
         let mut state = self.state();
-        state.is_ready = false;
+        state.threads = 0;
         state.directories.clear();
     }
 
@@ -204,10 +260,11 @@ impl Prefetch {
     fn take(&self, report: Order) {
         let mut state = self.state();
         if report.node == 0 {
-            state.is_ready = true;
+            state.threads = report.offset;
             return;
         }
-        state.listed = state.listed.saturating_sub(1);
+        // It reports what it was told, once.
+        state.reported = state.ordered.min(state.reported + 1);
         if let Some(directory) = state.directories.get_mut(&NodeId(report.node)) {
             let offset = if report.offset == END { 0 } else { report.offset };
             *directory = Directory { found: 0, enough: AGAIN, offset, listing: None };

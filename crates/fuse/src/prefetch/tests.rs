@@ -13,28 +13,30 @@ struct Scene {
     reports: Option<File>,
 }
 
+const LONG: Duration = Duration::from_secs(3600);
+
 const DIRECTORY: NodeId = NodeId(7 << 32 | 5);
 
 impl Scene {
     fn new() -> Scene {
-        Scene::with_patience(Duration::from_secs(3600))
+        Scene::with_patience(LONG, LONG)
     }
 
-    fn with_patience(patience: Duration) -> Scene {
-        let scene = Scene::before_the_child_is_ready(patience);
-        scene.say(0, 0);
-        while !scene.prefetch.state().is_ready {
+    fn with_patience(patience: Duration, arrival: Duration) -> Scene {
+        let scene = Scene::before_the_child_is_ready(patience, arrival);
+        scene.say(0, 2);
+        while scene.prefetch.state().threads == 0 {
             thread::yield_now();
         }
         scene
     }
 
-    fn before_the_child_is_ready(patience: Duration) -> Scene {
+    fn before_the_child_is_ready(patience: Duration, arrival: Duration) -> Scene {
         let pipe = || rustix::pipe::pipe().map(|(from, to)| (File::from(from), File::from(to))).unwrap();
         let ((orders, to_child), (from_child, reports)) = (pipe(), pipe());
         rustix::io::ioctl_fionbio(&orders, true).unwrap();
         let mut prefetch = Prefetch::new(to_child, vec![4, 4]);
-        prefetch.patience = patience;
+        (prefetch.patience, prefetch.arrival) = (patience, arrival);
         let prefetch = Arc::new(prefetch);
         let attendant = Arc::clone(&prefetch);
         thread::spawn(move || attendant.attend(from_child));
@@ -86,14 +88,14 @@ fn the_second_name_has_its_directory_listed_and_waits_for_that() {
     scene.found(0, "one");
     assert_eq!(scene.order(), None);
     let waits = scene.found_by_one_who_waits(0, DIRECTORY, 0);
-    assert_eq!(scene.prefetch.names_waiting(DIRECTORY).to_vec(), [Box::from(&b"two"[..])]);
-    assert!(scene.prefetch.names_waiting(NodeId(5)).is_empty());
+    assert_eq!(scene.prefetch.arrived(DIRECTORY), Some(Box::from(&b"two"[..])));
+    assert_eq!(scene.prefetch.arrived(NodeId(5)), None);
     // Who asks meanwhile does not wait, nor has it listed twice.
     scene.found(1, "three");
     assert_eq!(scene.order(), None);
     scene.say(DIRECTORY.0, END);
     waits.join().unwrap();
-    assert!(scene.prefetch.names_waiting(DIRECTORY).is_empty());
+    assert_eq!(scene.prefetch.arrived(DIRECTORY), None);
 }
 
 #[test]
@@ -137,7 +139,7 @@ fn threads_are_left_that_answer_the_child() {
 
 #[test]
 fn nobody_waits_for_a_child_that_is_not_ready_or_gone() {
-    let mut scene = Scene::before_the_child_is_ready(PATIENCE);
+    let mut scene = Scene::before_the_child_is_ready(PATIENCE, ARRIVAL);
     for _ in 0..1000 {
         scene.found(0, "name");
     }
@@ -147,7 +149,7 @@ fn nobody_waits_for_a_child_that_is_not_ready_or_gone() {
     let waits = scene.found_by_one_who_waits(0, DIRECTORY, 0);
     drop(scene.reports.take());
     waits.join().unwrap();
-    while scene.prefetch.state().is_ready {
+    while scene.prefetch.state().threads > 0 {
         thread::yield_now();
     }
     for _ in 0..1000 {
@@ -162,9 +164,8 @@ fn what_the_child_says_of_other_directories_changes_nothing() {
     for node in [u64::MAX, 1, DIRECTORY.0] {
         scene.say(node, 17);
     }
-    scene.say(0, u64::MAX);
     scene.found(0, "one");
-    assert_eq!(scene.prefetch.state().listed, 0);
+    assert_eq!(scene.prefetch.state().reported, 0);
     assert_eq!(scene.prefetch.state().directories.len(), 1);
 }
 
@@ -190,8 +191,46 @@ fn nothing_is_ordered_after_the_end() {
 
 #[test]
 fn an_answer_waits_for_a_moment_at_most() {
-    let mut scene = Scene::with_patience(PATIENCE);
+    let mut scene = Scene::with_patience(PATIENCE, LONG);
     scene.found(0, "one");
     scene.found(0, "two");
     assert!(scene.next_order().node == DIRECTORY.0);
+}
+
+#[test]
+fn nobody_waits_for_a_child_that_is_kept_from_listing() {
+    let mut scene = Scene::with_patience(LONG, Duration::from_micros(10));
+    let order = |scene: &mut Scene, number: u64| {
+        let directory = NodeId(1000 + number);
+        scene.prefetch.found(0, directory, b"one");
+        let (number, done) = scene.prefetch.begin(0, directory, b"two").unwrap();
+        scene.next_order();
+        let prefetch = Arc::clone(&scene.prefetch);
+        move || prefetch.wait(directory, number, &done)
+    };
+    // The child lists two at a time. One is asked for, two never are; of these the second does not begin before another one ends.
+    let arrives = order(&mut scene, 0);
+    scene.prefetch.arrived(NodeId(1000)).unwrap();
+    let arrives = thread::spawn(arrives);
+    assert!(!order(&mut scene, 1)());
+    scene.prefetch.state().waiting[0] = 0;
+    let behind = thread::spawn(order(&mut scene, 2));
+    thread::sleep(Duration::from_millis(20));
+    assert!(!arrives.is_finished() && !behind.is_finished());
+    scene.say(1000, END);
+    assert!(arrives.join().unwrap());
+    assert!(!behind.join().unwrap());
+}
+
+#[test]
+fn after_one_that_was_waited_for_in_vain_some_are_left_out() {
+    let mut scene = Scene::with_patience(LONG, Duration::from_micros(10));
+    let mut directory = 0;
+    let mut ordered = |scene: &mut Scene| {
+        directory += 1;
+        [b"one", b"two"].into_iter().for_each(|name| scene.prefetch.found(0, NodeId(1000 + directory), name));
+        scene.order().is_some()
+    };
+    // The child lists two at a time, and is kept from both.
+    assert_eq!([(); 6].map(|()| ordered(&mut scene)), [true, false, true, false, false, false]);
 }

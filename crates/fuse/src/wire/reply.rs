@@ -172,21 +172,22 @@ pub struct DirectoryList<'b> {
     limit: usize,
     /// Whether entries have their attributes with them (`READDIRPLUS`).
     plus: bool,
-    /// Names that have none with them all the same.
-    without: SmallVec<[Box<[u8]>; 1]>,
-    left_out: SmallVec<[NodeId; 1]>,
+    /// In a listing that is ahead, the name that has none with it all the same; nor do directories.
+    ahead: Option<Box<[u8]>>,
+    left_out: SmallVec<[NodeId; 8]>,
 }
 
 impl<'b> DirectoryList<'b> {
     /// An empty list in `buffer`.
     pub fn new(buffer: &'b mut Vec<u8>, limit: usize, plus: bool) -> DirectoryList<'b> {
         buffer.clear();
-        DirectoryList { buffer, limit, plus, without: SmallVec::new(), left_out: SmallVec::new() }
+        DirectoryList { buffer, limit, plus, ahead: None, left_out: SmallVec::new() }
     }
 
-    /// The same; entries with these names have no attributes with them.
-    pub fn without(self, names: SmallVec<[Box<[u8]>; 1]>) -> DirectoryList<'b> {
-        DirectoryList { without: names, ..self }
+    /// The same, for a listing that a program's search for this name gave occasion to: neither that entry nor directories have
+    /// attributes with them.
+    pub fn ahead(self, name: Box<[u8]>) -> DirectoryList<'b> {
+        DirectoryList { ahead: Some(name), ..self }
     }
 
     /// The nodes of those that had some, which the kernel knows nothing of.
@@ -208,7 +209,7 @@ impl DirectorySink for DirectoryList<'_> {
     }
 
     fn is_ahead(&self) -> bool {
-        !self.without.is_empty()
+        self.ahead.is_some()
     }
 
     fn has_room(&self, name: usize) -> bool {
@@ -228,7 +229,8 @@ impl DirectorySink for DirectoryList<'_> {
         if self.plus {
             // A node number of 0 means that there is no lookup with it.
             let mut told = directory_entry.entry.as_ref();
-            if self.without.iter().any(|without| **without == *name) {
+            let is_directory = directory_entry.mode & libc::S_IFMT == libc::S_IFDIR;
+            if self.ahead.as_ref().is_some_and(|ahead| is_directory || **ahead == *name) {
                 self.left_out.extend(told.take().map(|entry| entry.node));
             }
             let out = told.map(entry).unwrap_or_default();
