@@ -210,7 +210,9 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
                 if valid.is_zero() { Err(Errno::NOENT) } else { self.out.put(&reply::absence(valid)) }
             }
             found => {
-                if let (Ok(_), Some(prefetch)) = (&found, &self.dispatcher.prefetch) {
+                if let (Ok(entry), Some(prefetch)) = (&found, &self.dispatcher.prefetch)
+                    && entry.attributes.mode & libc::S_IFMT != libc::S_IFDIR
+                {
                     prefetch.found(self.thread, self.node, name);
                 }
                 self.entry(found)

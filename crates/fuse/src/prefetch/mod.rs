@@ -4,7 +4,7 @@
 //! kernel of names that it has not asked for. But a listing tells it of dozens at once, with their attributes. So a child of the
 //! server lists directories in the mount:
 //!
-//! 1. A program has looked for a second name in a directory and found it ([`Prefetch::found`]). The child is told to list that
+//! 1. A program has looked for the name of a second file in a directory and found it ([`Prefetch::found`]). The child is told to list that
 //!    directory, and the answer waits, for a moment at most: otherwise the program would ask for the next name meanwhile.
 //! 2. The child ([`lister`]) lists it as any program would. The server answers that as it answers everybody, and the kernel
 //!    keeps what it is told. A name whose answer waits is listed without its attributes: the kernel keeps the listing from
@@ -44,10 +44,10 @@ const AGAIN: u32 = 64;
 
 /// An answer waits no longer: a listing that takes longer than this is waited for by the disk, or by somebody who changes the
 /// directory.
-const PATIENCE: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Within this the child asks for what it has begun to list, unless it is kept from it.
-const ARRIVAL: Duration = Duration::from_millis(1);
+/// Within this the child asks for what it has begun to list, unless it is kept from it. On a busy machine it waits for a processor.
+const ARRIVAL: Duration = Duration::from_millis(5);
 
 /// Most listings that are left out after those that were waited for in vain.
 const MOST_PASSED: u32 = 255;
@@ -154,14 +154,14 @@ impl Prefetch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A `name` in a directory was found, by this thread, which may wait here before it says so.
+    /// The `name` of a file in a directory was found, by this thread, which may wait here before it says so.
     pub fn found(&self, thread: usize, directory: NodeId, name: &[u8]) {
         let Some(group) = self.group(thread) else { return };
         let Some((number, done)) = self.begin(group, directory, name) else { return };
         let is_done = self.wait(directory, number, &done);
         let mut state = self.state();
         (state.passes, state.left) = if is_done {
-            (0, 0)
+            (state.passes / 2, state.left)
         } else {
             let passes = (2 * state.passes + 1).min(MOST_PASSED);
             (passes, passes)
