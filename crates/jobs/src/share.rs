@@ -116,6 +116,13 @@ impl Share {
         changes && inarch_vfs::may_open_every_file()
     }
 
+    /// Whether the guest's kernel asks to open directories, so that it can be had to read one anew: where it alone changes
+    /// them it asks for the attributes of each file that it has read, unless it has mounted them read-only. Where it collects
+    /// writes it asks for those of each file that was closed.
+    fn opens_directories(&self) -> bool {
+        self.changes == Changes::Guest && self.writes_through() && !self.writeback()
+    }
+
     fn host_options(&self) -> HostOptions {
         HostOptions {
             changes: self.changes,
@@ -195,7 +202,8 @@ impl Share {
                 // The others go on when one goes.
                 return Ok(Arc::new(OneClient::of(Arc::clone(layer))) as Arc<dyn FileSystem>);
             }
-            let options = HostOptions { without_opening, ..share.host_options() };
+            let opens_directories = share.opens_directories();
+            let options = HostOptions { without_opening, opens_directories, ..share.host_options() };
             let opened = HostDirectory::new(&share.directory, options);
             opened.map(|directory| with_owners(Arc::new(directory), &share.owners))
         };

@@ -9,6 +9,7 @@
 
 #![deny(unsafe_code)]
 
+mod accessed;
 mod file_system;
 mod host;
 #[cfg(test)]

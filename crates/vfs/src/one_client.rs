@@ -164,7 +164,9 @@ impl FileSystem for OneClient {
 
     fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
         let opened = self.below.open_directory(context, node)?;
-        self.held().directories.insert((node, opened.handle));
+        if opened.handle != HandleId::default() {
+            self.held().directories.insert((node, opened.handle));
+        }
         Ok(opened)
     }
 

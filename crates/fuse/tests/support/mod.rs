@@ -84,7 +84,12 @@ pub fn exchange(
 impl Client {
     /// Connected, but nothing said yet.
     pub fn silent(directory: &Path, connection: ConnectionOptions) -> Client {
-        let file_system = HostDirectory::new(directory, HostOptions::default()).unwrap();
+        Client::of(directory, HostOptions::default(), connection)
+    }
+
+    /// The same with a directory that is offered in another way.
+    pub fn of(directory: &Path, options: HostOptions, connection: ConnectionOptions) -> Client {
+        let file_system = HostDirectory::new(directory, options).unwrap();
         Client { dispatcher: Dispatcher::new(Arc::new(file_system), connection, 1), scratch: Scratch::default() }
     }
 

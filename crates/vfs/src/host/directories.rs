@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::system_calls::read_entries;
 use super::{Changes, HostDirectory, hold, read};
-use crate::{DirectoryEntry, DirectorySink, Entry, HandleId, NodeId, Opened};
+use crate::{Caching, DirectoryEntry, DirectorySink, Entry, HandleId, NodeId, Opened};
 
 /// Bytes of entries that are read at once.
 pub(super) const BUFFER: usize = 32 << 10;
@@ -108,7 +108,16 @@ impl HostDirectory {
             if !is_closed {
                 self.directory(node)?;
             }
-            return Err(Errno::NOSYS);
+            if !self.tells_again() {
+                return Err(Errno::NOSYS);
+            }
+            let table = read(&self.table);
+            let caching = match table.opened(table.index(node)?) {
+                Some(true) => Caching::Fresh,
+                Some(false) => Caching::Keep,
+                None => return Err(Errno::NOSYS),
+            };
+            return Ok(Opened { handle: HandleId::default(), caching, parallel_direct_writes: false });
         }
         if is_closed {
             let caching = self.options.changes.caching();
@@ -142,6 +151,7 @@ impl HostDirectory {
             None => Arc::new(self.stream_of(node)?),
         };
         self.list_from(node, &stream, offset, sink)?;
+        self.accessed(node);
         // Also at the end, which a client asks for once more.
         let replaced = hold(&self.streams).put(node, stream);
         drop(replaced);
@@ -165,6 +175,7 @@ impl HostDirectory {
                 state.buffer.truncate(*count.as_ref().unwrap_or(&0));
                 state.from = 0;
                 if count? == 0 {
+                    self.listed(node);
                     return Ok(());
                 }
             }
@@ -216,12 +227,22 @@ impl HostDirectory {
         }
     }
 
+    fn listed(&self, node: NodeId) {
+        if self.tells_again() {
+            let table = read(&self.table);
+            let _ = table.index(node).map(|index| table.listed(index));
+        }
+    }
+
     fn entry_listed(&self, node: NodeId, stream: &Stream, name: &[u8]) -> Result<Option<Entry>, Errno> {
         let renames = {
             let table = read(&self.table);
-            // A client that alone changes names and attributes has kept what it was told of this one.
-            if self.options.changes != Changes::Host && table.is_looked_up(table.index(node)?, name) {
-                return Ok(None);
+            // A client that alone changes names and attributes has kept what it was told of this one, unless it has used it.
+            match table.is_known(table.index(node)?, name) {
+                Some(false) if self.options.changes != Changes::Host => return Ok(None),
+                // What it need not ask for is saved.
+                Some(true) => table.credit.add(),
+                _ => {}
             }
             table.renames
         };

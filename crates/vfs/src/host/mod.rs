@@ -100,6 +100,10 @@ pub struct HostOptions {
     /// one. Only for a server that [may open every file](crate::may_open_every_file) at any time, with
     /// [`Changes::Guest`]; with [`Changes::None`] it is always so.
     pub without_opening: bool,
+    /// Directories are opened by requests, with [`Changes::Guest`] too, so that a client can be had to read one anew in which
+    /// it has read files: with their names it gets their attributes, which Linux's client asks for of each one otherwise
+    /// that it has read. Worth it where a request is dear.
+    pub opens_directories: bool,
     /// Whether locks are taken on the host's files, where the host and other clients see them. Without, locking gives
     /// `ENOSYS`, and the client's kernel keeps its locks itself.
     pub locks: bool,
@@ -197,6 +201,27 @@ impl HostDirectory {
         !self.options.without_opening && self.options.changes != Changes::None
     }
 
+    /// Whether a client is told attributes again that it does not know any more.
+    fn tells_again(&self) -> bool {
+        self.options.opens_directories && self.options.changes == Changes::Guest
+    }
+
+    /// A client has read or written a node.
+    fn accessed(&self, node: NodeId) {
+        if self.tells_again() {
+            let table = read(&self.table);
+            let _ = table.index(node).map(|index| table.accessed(index));
+        }
+    }
+
+    /// A client is told the attributes of a node.
+    fn told(&self, node: NodeId) {
+        if self.tells_again() {
+            let table = read(&self.table);
+            let _ = table.index(node).map(|index| table.told(index));
+        }
+    }
+
     fn writable(&self) -> Result<(), Errno> {
         if self.options.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
@@ -249,7 +274,9 @@ impl FileSystem for HostDirectory {
     }
 
     fn attributes(&self, _: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
-        self.get_attributes(node, handle)
+        let attributes = self.get_attributes(node, handle)?;
+        self.told(node);
+        Ok(attributes)
     }
 
     fn set_attributes(
@@ -260,11 +287,15 @@ impl FileSystem for HostDirectory {
         set: &SetAttributes,
     ) -> Result<Attributes, Errno> {
         self.writable()?;
-        self.change_attributes(node, handle, set)
+        let attributes = self.change_attributes(node, handle, set)?;
+        self.told(node);
+        Ok(attributes)
     }
 
     fn read_link(&self, _: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
-        self.link_target(node)
+        let target = self.link_target(node)?;
+        self.accessed(node);
+        Ok(target)
     }
 
     fn make_node(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode) -> Result<Entry, Errno> {
@@ -351,7 +382,9 @@ impl FileSystem for HostDirectory {
         offset: u64,
         out: &[VolatileSlice<'_>],
     ) -> Result<usize, Errno> {
-        self.read_file(node, handle, offset, out)
+        let length = self.read_file(node, handle, offset, out)?;
+        self.accessed(node);
+        Ok(length)
     }
 
     fn write(
@@ -363,7 +396,9 @@ impl FileSystem for HostDirectory {
         data: &[VolatileSlice<'_>],
         kind: WriteKind,
     ) -> Result<usize, Errno> {
-        self.write_file(node, handle, offset, data, kind)
+        let length = self.write_file(node, handle, offset, data, kind)?;
+        self.accessed(node);
+        Ok(length)
     }
 
     fn copy_range(

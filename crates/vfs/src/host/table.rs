@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::handle::FileHandle;
 use super::kept::{Evicted, Kept};
 use crate::NodeId;
+use crate::accessed::{Accessed, Credit};
 use crate::slab::Slab;
 
 /// The root's place in the table.
@@ -50,6 +51,8 @@ pub struct Node {
     pub on_root_mount: bool,
     /// Whether it is shown as an empty directory, whatever is in it.
     pub is_closed: bool,
+    /// Whether the client knows its attributes, and of what is in it.
+    accessed: Accessed,
     /// A way to it that needs no name.
     pub handle: Option<Box<FileHandle>>,
     lookups: AtomicU64,
@@ -101,6 +104,8 @@ pub struct Table {
     files: Kept,
     /// How often something was renamed.
     pub renames: u64,
+    /// Whether it pays that clients open directories.
+    pub credit: Credit,
 }
 
 /// Descriptors that are closed when the table's lock was given back.
@@ -118,6 +123,7 @@ impl Table {
             directories: Kept::new(directories),
             files: Kept::new(files),
             renames: 0,
+            credit: Credit::default(),
         };
         // The root is never forgotten.
         table.insert(root, 1);
@@ -144,13 +150,53 @@ impl Table {
         let place = self.places.get(self.find_place(parent, name)?)?;
         let node = self.nodes.get(place.node).filter(|node| node.identity == found.identity)?;
         node.lookups.fetch_add(1, Ordering::Relaxed);
+        self.told(place.node);
         Some(self.number(place.node))
     }
 
     /// Counts a lookup of a node that is known already.
     pub fn count_lookup(&self, index: u32) -> Result<NodeId, Errno> {
         self.node(index)?.lookups.fetch_add(1, Ordering::Relaxed);
+        self.told(index);
         Ok(self.number(index))
+    }
+
+    /// A client has read or written a node.
+    pub fn accessed(&self, index: u32) {
+        if self.nodes.get(index).is_some_and(|node| node.accessed.set())
+            && let Some(directory) = self.directory_of(index)
+        {
+            directory.accessed.add();
+            self.credit.add();
+        }
+    }
+
+    /// A client is told the attributes of a node.
+    pub fn told(&self, index: u32) {
+        if self.nodes.get(index).is_some_and(|node| node.accessed.clear())
+            && let Some(directory) = self.directory_of(index)
+        {
+            directory.accessed.subtract();
+            self.credit.subtract();
+        }
+    }
+
+    /// A client has read a directory to its end.
+    pub fn listed(&self, index: u32) {
+        if self.nodes.get(index).is_some_and(|node| node.accessed.set_listed()) {
+            self.credit.add_listing();
+        }
+    }
+
+    /// Whether a client shall read a directory anew that it opens; `None` if it shall not ask to open any.
+    pub fn opened(&self, index: u32) -> Option<bool> {
+        let requests = self.nodes.get(index).and_then(|node| node.accessed.take_listing(node.children));
+        self.credit.spend(requests.unwrap_or(0)).then_some(requests.is_some())
+    }
+
+    /// The directory that a node was found in last.
+    fn directory_of(&self, index: u32) -> Option<&Node> {
+        self.nodes.get(self.places.get(self.nodes.get(index)?.first_place)?.parent)
     }
 
     /// Counts a lookup of what was found at a place, or, without one, has no name. `parent` must be there.
@@ -161,6 +207,7 @@ impl Table {
         let index = match self.find_identity(&found.identity) {
             Some(index) => {
                 self.node(index)?.lookups.fetch_add(1, Ordering::Relaxed);
+                self.told(index);
                 index
             }
             None => self.insert(*found, 1).ok_or(Errno::NFILE)?,
@@ -188,6 +235,10 @@ impl Table {
 
     /// Takes all lookups back.
     pub fn clear(&mut self) -> Dropped {
+        self.credit.renew();
+        if let Some(root) = self.nodes.get_mut(ROOT) {
+            root.accessed = Accessed::default();
+        }
         let mut dropped = Dropped::new();
         for index in self.nodes.occupied() {
             if index != ROOT
@@ -213,10 +264,10 @@ impl Table {
         Some(self.places.get(self.find_place(parent, name)?)?.node)
     }
 
-    /// Whether a client knows the node at a place.
-    pub fn is_looked_up(&self, parent: u32, name: &[u8]) -> bool {
-        let node = self.at(parent, name).and_then(|index| self.nodes.get(index));
-        node.is_some_and(|node| node.lookups.load(Ordering::Relaxed) > 0)
+    /// Whether a client knows the node at a place; and if so, whether it has read or written it since it was told of it.
+    pub fn is_known(&self, parent: u32, name: &[u8]) -> Option<bool> {
+        let node = self.at(parent, name).and_then(|index| self.nodes.get(index))?;
+        (node.lookups.load(Ordering::Relaxed) > 0).then_some(node.accessed.is_set())
     }
 
     /// Keeps a descriptor of a node until the client has forgotten it.
@@ -317,6 +368,7 @@ impl Table {
             identity,
             on_root_mount,
             is_closed,
+            accessed: Accessed::default(),
             handle: None,
             pinned: None,
             lookups: AtomicU64::new(lookups),
@@ -424,8 +476,16 @@ impl Table {
         }
     }
 
+    /// A place is about to go: no more is to be told of the node in its directory.
+    fn forget_access(&self, index: u32) {
+        if let Some(place) = self.places.get(index) {
+            self.told(place.node);
+        }
+    }
+
     /// Takes a place away, and the directory that it was in, if only that kept it.
     fn unlink_place(&mut self, index: u32, dropped: &mut Dropped) {
+        self.forget_access(index);
         self.take_out(index);
         let Some(place) = self.places.get(index) else { return };
         let (parent, hash) = (place.parent, self.hash.hash_one((place.parent, &*place.name)));
@@ -469,6 +529,7 @@ impl Table {
 
     /// Takes a place away, but not yet the directory that it was in.
     fn detach(&mut self, index: u32) {
+        self.forget_access(index);
         self.take_out(index);
         let Some(place) = self.places.remove(index) else { return };
         let hash = self.hash.hash_one((place.parent, &*place.name));

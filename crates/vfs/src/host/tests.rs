@@ -1,5 +1,6 @@
 //! The layer by itself, no kernel in between.
 
+mod accessed;
 mod ahead;
 mod hostile;
 mod mounts;

@@ -1,0 +1,188 @@
+//! What a client no longer knows the attributes of, because it has read or written it itself.
+//!
+//! Linux's client takes no time of last access for true after it has read a file or directory, nor times and space after it has
+//! written (`fuse_invalidate_atime` and `fuse_write_update_attr` of its fs/fuse), and asks for the attributes of each the
+//! next time that somebody wants them. Reading a directory with attributes tells it those of dozens of files at once: a client
+//! that opens a directory is had to read it anew where that saves requests ([`Accessed`]). But then it must ask to open and close
+//! each directory, also where it has read nothing, so that this ends when it has cost more than it saves ([`Credit`]).
+
+use std::sync::atomic::{AtomicI64, AtomicU16, Ordering};
+
+/// The node itself was read or written since its attributes were told.
+const ITSELF: u16 = 1 << 15;
+
+/// The client has read the directory to its end.
+const LISTED: u16 = 1 << 14;
+
+/// How many nodes in the directory were.
+const COUNT: u16 = LISTED - 1;
+
+/// Bytes of a directory that Linux reads at once, of an entry without attributes and of those: the former about.
+const REQUEST: usize = 4096;
+const ENTRY: usize = 40;
+const ATTRIBUTES: usize = 128;
+
+/// Two bytes of a node. What it says is a guess that costs a request if it is wrong, so that no order is kept between threads.
+#[derive(Debug, Default)]
+pub struct Accessed(AtomicU16);
+
+impl Accessed {
+    fn get(&self) -> u16 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The node was read or written; true if it had not been.
+    pub fn set(&self) -> bool {
+        self.get() & ITSELF == 0 && self.0.fetch_or(ITSELF, Ordering::Relaxed) & ITSELF == 0
+    }
+
+    /// The node's attributes are told; true if it had been read or written.
+    pub fn clear(&self) -> bool {
+        self.is_set() && self.0.fetch_and(!ITSELF, Ordering::Relaxed) & ITSELF != 0
+    }
+
+    /// Whether the node was read or written.
+    pub fn is_set(&self) -> bool {
+        self.get() & ITSELF != 0
+    }
+
+    /// A node in the directory was read or written.
+    pub fn add(&self) {
+        self.change(|value| if value & COUNT < COUNT { value + 1 } else { value });
+    }
+
+    /// Of a node in the directory that was the attributes are told, or it is gone.
+    pub fn subtract(&self) {
+        self.change(|value| if value & COUNT > 0 { value - 1 } else { value });
+    }
+
+    /// The client has read the directory to its end; true if it had not.
+    pub fn set_listed(&self) -> bool {
+        self.get() & LISTED == 0 && self.0.fetch_or(LISTED, Ordering::Relaxed) & LISTED == 0
+    }
+
+    /// How many requests it takes a client that opens the directory, in which so many names are known, to read it anew, if it
+    /// shall: if those are fewer than asking for the attributes takes. What it has read in part it goes on with: Linux never
+    /// keeps a list of which it has lost a part before the end.
+    pub fn take_listing(&self, names: u32) -> Option<u32> {
+        let value = self.get();
+        let count = usize::from(value & COUNT);
+        let bytes = (names as usize).saturating_mul(ENTRY).saturating_add(count * ATTRIBUTES);
+        // The last request finds that nothing follows.
+        let requests = bytes / REQUEST + 2;
+        if value & LISTED == 0 || count <= requests {
+            return None;
+        }
+        self.0.fetch_and(ITSELF, Ordering::Relaxed);
+        u32::try_from(requests).ok()
+    }
+
+    fn change(&self, change: impl Fn(u16) -> u16) {
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |value| Some(change(value)));
+    }
+}
+
+/// Requests with which a client opens and closes a directory.
+const OPENING: i64 = 2;
+
+/// How many requests the opening of directories may cost before one was read to its end.
+const START: i64 = 1024;
+
+/// How many it may for each one that was: that it was opened then, and twice more, by who looks only at names, before somebody
+/// reads the files there. A client that never does loses no more by it.
+const LISTING: i64 = 3 * OPENING;
+
+/// The requests that opening directories has saved and may yet save, less those that it took.
+#[derive(Debug)]
+pub struct Credit(AtomicI64);
+
+impl Default for Credit {
+    fn default() -> Credit {
+        Credit(AtomicI64::new(START))
+    }
+}
+
+impl Credit {
+    /// A client will have to ask for a node's attributes, or be told them.
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It has asked for them, or has no use for them any more.
+    pub fn subtract(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A directory was read to its end.
+    pub fn add_listing(&self) {
+        self.0.fetch_add(LISTING, Ordering::Relaxed);
+    }
+
+    /// A directory is opened, and read again by so many requests; false if directories are no longer to be.
+    pub fn spend(&self, requests: u32) -> bool {
+        let cost = OPENING + i64::from(requests);
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| (credit >= 0).then_some(credit - cost))
+            .is_ok()
+    }
+
+    /// Another client.
+    pub fn renew(&self) {
+        self.0.store(START, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opening_directories_ends_when_it_costs_more_than_it_saves() {
+        let credit = Credit::default();
+        let openings = || std::iter::repeat_with(|| credit.spend(0)).take_while(|may| *may).count() as i64;
+        assert_eq!(openings(), START / OPENING + 1);
+        // For ever, for this client: it does not ask again.
+        credit.add();
+        assert!(!credit.spend(0));
+        credit.renew();
+        (0..100).for_each(|_| credit.add());
+        (0..50).for_each(|_| credit.subtract());
+        credit.add_listing();
+        assert_eq!(openings(), START / OPENING + 29);
+    }
+
+    #[test]
+    fn a_directory_is_read_anew_where_that_saves_requests() {
+        let directory = |count, is_listed: bool| {
+            let directory = Accessed::default();
+            (0..count).for_each(|_| directory.add());
+            if is_listed {
+                directory.set_listed();
+            }
+            directory
+        };
+        for (count, names, again) in [(0, 10, false), (2, 2, false), (3, 3, true), (3, 300, false), (300, 300, true)] {
+            assert_eq!(directory(count, true).take_listing(names).is_some(), again, "{count} of {names}");
+            assert_eq!(directory(count, false).take_listing(names), None);
+        }
+        let directory = directory(9, true);
+        directory.set();
+        assert_eq!(directory.take_listing(9), Some(2));
+        // Until it has happened again.
+        directory.set_listed();
+        assert!(directory.take_listing(9).is_none() && directory.is_set());
+    }
+
+    #[test]
+    fn counts_stay_within_their_bits() {
+        let directory = Accessed::default();
+        directory.subtract();
+        (0..40_000).for_each(|_| directory.add());
+        assert!(!directory.is_set());
+        directory.set_listed();
+        assert!(directory.take_listing(50_000).is_some());
+        assert_eq!(directory.get(), 0);
+        assert!(directory.set() && !directory.set());
+        assert!(directory.clear() && !directory.clear());
+    }
+}
