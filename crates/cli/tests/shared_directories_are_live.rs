@@ -140,12 +140,17 @@ fn writes_reach_the_directory_only_if_they_are_to() {
         at("over", "via=virtiofs"),
         at("read", "ro,via=virtiofs"),
     ];
+    // What the guest's kernel alone changes it may remember, and is told again of what it has read and written.
     let script = format!(
-        "work() {{ {WRITE} }}; for t in /host /guest /back /over; do (work $t) || exit; done; ! touch /read/new 2>/dev/null"
+        "work() {{ {WRITE} }}; see() {{ for i in 1 2; do python3 manifest.py /guest > /tmp/seen; done; }}; see
+         for t in /host /guest /back /over; do (work $t) || exit; done; ! touch /read/new 2>/dev/null || exit
+         see; cat /tmp/seen"
     );
     let output = run_script(dir.path(), &options.each_ref().map(String::as_str), &script, b"");
     assert_status(&output, 0);
-    assert_eq!(stdout(&output), "done\ndone\ndone\ndone\n");
+    let shown = stdout(&output);
+    let seen = shown.strip_prefix("done\ndone\ndone\ndone\n").unwrap_or_else(|| panic!("{shown}"));
+    assert_eq!(seen, host("python3", &["manifest.py", "guest"], dir.path()));
     for name in ["host", "guest", "back"] {
         let tree = dir.path().join(name);
         let new = fs::metadata(tree.join("new")).unwrap();
