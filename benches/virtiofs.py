@@ -6,7 +6,8 @@ Find, first read of every byte, second and third read, git status without and wi
 removing many small files, many small writes, and a C build and its repetition; every boot mounts each share anew with the guest's caches
 dropped, in another order. Servers of one caching mode are compared with each other: what may be a second old (ours:
 --changes host, theirs: cache=auto), what only the guest changes (--changes guest, cache=always), what leaves the directory as it is
-(the server keeps writes in its memory, or the guest in its own by overlayfs over the same share), and 9P. A server that is not
+(the server keeps writes in its memory, or the guest in its own by overlayfs over the same share), what leaves it as it is and keeps
+the writes on the host (--overlay, or overlayfs in the guest with its upper directory on a second share), and 9P. A server that is not
 installed is left out; $VIRTIOFSD is the Rust one. git, make and gcc are this machine's, from a disk of /usr."""
 
 import argparse
@@ -20,7 +21,7 @@ import time
 
 from measure import INARCH
 
-WORK = ("find", "first-read", "second-read", "third-read", "status-cold", "status-warm", "make-remove", "small-writes", "build", "rebuild")
+WORK = ("find", "find-again", "first-read", "second-read", "third-read", "status-cold", "status-warm", "make-remove", "small-writes", "build", "rebuild")
 
 arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 arguments.add_argument("tree", nargs="?", default="/usr/include", type=os.path.abspath)
@@ -57,10 +58,15 @@ for tag in @ORDER@; do
     over-guest)
       mount -t virtiofs over-guest /lower && mount -t tmpfs upper /upper && mkdir /upper/upper /upper/work &&
       mount -t overlay -o lowerdir=/lower,upperdir=/upper/upper,workdir=/upper/work overlay /tree ;;
+    # A share has no trusted.* attributes.
+    kept-guest)
+      mount -t virtiofs kept-guest /lower && mount -t virtiofs kept-upper /upper && mkdir -p /upper/upper /upper/work &&
+      mount -t overlay -o userxattr,lowerdir=/lower,upperdir=/upper/upper,workdir=/upper/work overlay /tree ;;
     *) mount -t virtiofs $tag /tree ;;
   esac || { echo "FAILED $tag"; continue; }
   forget
   timed $tag find 'find /tree/tree | wc -l'
+  timed $tag find-again 'find /tree/tree | wc -l'
   forget
   timed $tag first-read 'tar cf - /tree/tree | cat'
   timed $tag second-read 'tar cf - /tree/tree | cat'
@@ -78,15 +84,17 @@ for tag in @ORDER@; do
   timed $tag rebuild 'make -s -j2 -C /tree/build'
   make -s -C /tree/build clean
   umount /tree
+  case $tag in over-guest|kept-guest) umount /lower /upper 2>/dev/null ;; esac
 done
 echo DONE
 poweroff -f
 """
 
 
-def contestants(share):
-    """Name -> (mode, the server's command line, given its socket)."""
-    ours = lambda mode: lambda socket: [INARCH, "serve", "virtiofs", share, "--socket", socket, "--changes", mode]
+def contestants(share, writes):
+    """Name -> (mode, the server's command line, given its socket). What is kept of writes goes beneath `writes`."""
+    ours_of = lambda what, mode: lambda socket: [INARCH, "serve", "virtiofs", what, "--socket", socket, "--changes", mode]
+    ours = lambda mode: ours_of(share, mode)
     over = ["--ephemeral", "--in-memory", "1G"]
     c = lambda mode: lambda socket: [C_SERVER, f"--socket-path={socket}", "-o", f"source={share},cache={mode}"]
     rust = lambda mode: lambda socket: [RUST_SERVER, "--shared-dir", share, "--socket-path", socket, "--cache", mode]
@@ -100,12 +108,16 @@ def contestants(share):
         "rust-always": ("alone", rust("always")),
         "over-server": ("written over", lambda socket: ours("guest")(socket) + over),
         "over-guest": ("written over", lambda socket: ours("guest")(socket) + ["--ro"]),
+        "kept-server": ("kept over", lambda socket: ours("guest")(socket) + ["--overlay", f"{writes}/server"]),
+        "kept-guest": ("kept over", lambda socket: ours("guest")(socket) + ["--ro"]),
+        "kept-upper": (None, ours_of(f"{writes}/guest", "guest")),
         "inarch-9p": ("9p", lambda socket: [INARCH, "serve", "9p", share, "--socket", socket]),
         "qemu-9p": ("9p", None),
         "ext4": ("disk", None),
     }
     missing = {"c": not os.path.exists(C_SERVER), "rust": not os.path.exists(RUST_SERVER)}
-    wanted = lambda name: not arguments.only or name.startswith(tuple(arguments.only.split(",")))
+    only = tuple(arguments.only.split(","))
+    wanted = lambda name: name.startswith(only) or name == "kept-upper" and "kept-guest".startswith(only)
     return {name: it for name, it in all_of_them.items() if wanted(name) and not missing.get(name.split("-")[0])}
 
 
@@ -165,12 +177,15 @@ def boot(kernel, initrd, work, servers, order):
     """One guest with a device of every server; gives what it printed."""
     running, devices = [], []
     tools = os.path.join(work, "tools.socket")
+    writes = os.path.join(work, "writes")
+    shutil.rmtree(writes, ignore_errors=True)
+    os.makedirs(f"{writes}/guest")
     commands = {"tools": [INARCH, "serve", "blk", "/usr", "--socket", tools]}
     devices.append(f"-chardev socket,id=tools,path={tools} -device vhost-user-blk-pci,chardev=tools")
     disk = os.path.join(work, "disk")
     if os.path.exists(disk):
         devices.append(f"-drive if=none,id=disk,format=raw,file={disk} -device virtio-blk-pci,drive=disk")
-    for name in order:
+    for name in servers:
         if servers[name][1]:
             socket = os.path.join(work, f"{name}.socket")
             commands[name] = servers[name][1](socket)
@@ -206,7 +221,7 @@ def boot(kernel, initrd, work, servers, order):
 
 def show(servers, times):
     """Tables, one a caching mode: medians, how many times ours that is, and how many times the disk's ours is."""
-    for mode in ("a second", "alone", "written over", "9p"):
+    for mode in ("a second", "alone", "written over", "kept over", "9p"):
         names = [name for name, (of_mode, _) in servers.items() if of_mode == mode]
         if not names:
             continue
@@ -228,13 +243,13 @@ def main():
         make_share(share)
         number = int(subprocess.check_output(f"find {share}/tree -path '*/.git' -prune -o -type f -print | wc -l", shell=True))
         size = int(subprocess.check_output(["du", "-sm", "--apparent-size", share]).split()[0])
-        servers = contestants(share)
+        servers = contestants(share, os.path.join(work, "writes"))
         if "ext4" in servers:
             subprocess.check_call(["mke2fs", "-q", "-t", "ext4", "-d", share, f"{work}/disk", f"{size * 2 + 256}M"])
         print(f"tree {arguments.tree}: {number} files, {size} MiB; {arguments.files} files made and removed; kernel {kernel}; "
               f"{arguments.rounds} boots, TCG", flush=True)
         for turn in range(arguments.rounds):
-            names = list(servers)
+            names = [name for name, (mode, _) in servers.items() if mode]
             order = names[turn % len(names):] + names[: turn % len(names)]
             order = order[:: 1 if turn % 2 else -1]
             shown = boot(kernel, initramfs(work, kernel, order), work, servers, order)
