@@ -96,7 +96,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let (layer, upper) = match &request.writes {
         MountWrites::Over(place) => {
             // What is below has an opinion of its own; what is above this kernel alone changes.
-            let clients = Clients { changes: Changes::Guest, without_opening: false };
+            let clients = Clients { changes: Changes::Guest, without_opening: false, opens_directories: false };
             Upper::over(layer, place, clients, identity.as_ref()).map(|(layer, upper)| (layer, Some(upper)))?
         }
         MountWrites::Through | MountWrites::Refused => (layer, None),

@@ -120,7 +120,7 @@ impl Share {
     /// them it asks for the attributes of each file that it has read, unless it has mounted them read-only. Where it collects
     /// writes it asks for those of each file that was closed.
     fn opens_directories(&self) -> bool {
-        self.changes == Changes::Guest && self.writes_through() && !self.writeback()
+        self.changes == Changes::Guest && !self.refuses_writes() && !self.writeback()
     }
 
     fn host_options(&self) -> HostOptions {
@@ -157,7 +157,8 @@ impl Share {
         let options = HostOptions { without_opening, ..self.host_options() };
         let opened = HostDirectory::new(&self.directory, options);
         let directory = opened.map_err(|error| fail(&error.path, error.error))?;
-        let clients = Clients { changes: self.changes, without_opening };
+        let opens_directories = self.opens_directories();
+        let clients = Clients { changes: self.changes, without_opening, opens_directories };
         let (layer, upper) = Upper::over(Arc::new(directory), place, clients, Some(&identity))?;
         Ok(Some(Cover { layer: with_owners(layer, &self.owners), upper, without_opening }))
     }

@@ -92,12 +92,15 @@ pub(crate) struct Clients {
     pub changes: Changes,
     /// They read and write files without opening them. The layer below must let them do so.
     pub without_opening: bool,
+    /// They open directories, and are told attributes again that they do not know any more.
+    pub opens_directories: bool,
 }
 
 impl Clients {
     fn served_by(self, overlay: Overlay) -> Arc<dyn FileSystem> {
         let overlay = overlay.changed_by(self.changes);
-        Arc::new(if self.without_opening { overlay.without_opening() } else { overlay })
+        let overlay = if self.without_opening { overlay.without_opening() } else { overlay };
+        Arc::new(if self.opens_directories { overlay.opening_directories() } else { overlay })
     }
 }
 

@@ -69,13 +69,14 @@ impl Overlay {
         sink: &mut dyn DirectorySink,
     ) -> Result<(), Errno> {
         let names = self.listing(node, offset == 0)?;
+        self.accessed(node);
         let from = names.partition_point(|name| name.offset < offset);
         for name in names.get(from..).unwrap_or_default() {
             if !sink.has_room(name.name.len()) {
-                break;
+                return Ok(());
             }
             let is_dots = name.offset < 2;
-            let entry = if is_dots || !sink.wants_entries() {
+            let entry = if is_dots || !sink.wants_entries() || self.is_known(node, &name.name) {
                 None
             } else {
                 match self.look_up(context, node, &name.name) {
@@ -91,10 +92,29 @@ impl Overlay {
                     let gone = hold(&self.table).forget(entry.node, 1);
                     self.give_back(gone);
                 }
-                break;
+                return Ok(());
             }
         }
+        // What a client takes for the end is that nothing follows.
+        if self.opens_directories && from == names.len() {
+            hold(&self.table).listed(node);
+        }
         Ok(())
+    }
+
+    /// Whether a client need not be told of a name: it alone changes what it sees, and has not used what is there since it
+    /// was told.
+    fn is_known(&self, node: NodeId, name: &[u8]) -> bool {
+        if !self.opens_directories {
+            return false;
+        }
+        let table = hold(&self.table);
+        let known = table.is_known(node, name);
+        if known == Some(true) {
+            // What it need not ask for is saved.
+            table.credit.add();
+        }
+        known == Some(false)
     }
 
     /// What was made of a directory's names is no longer true.

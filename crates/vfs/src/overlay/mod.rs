@@ -28,8 +28,8 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use crate::{
-    Attributes, Changes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened,
-    SetAttributes, Statistics, WriteKind,
+    Attributes, Caching, Changes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId,
+    Opened, SetAttributes, Statistics, WriteKind,
 };
 use table::{Layers, Table};
 
@@ -45,6 +45,8 @@ pub struct Overlay {
     changes: Changes,
     /// Whether files are opened before they are used.
     opens_files: bool,
+    /// Whether clients open directories, and are told attributes again that they do not know any more.
+    opens_directories: bool,
     /// The attribute that makes a directory hide the one below.
     opaque: &'static [u8],
     /// Never held while a layer is asked.
@@ -68,6 +70,7 @@ impl Overlay {
             upper,
             changes: Changes::None,
             opens_files: true,
+            opens_directories: false,
             opaque: if as_root { b"trusted.overlay.opaque" } else { b"user.overlay.opaque" },
             table: Mutex::new(Table::new(inode)),
             changing: Mutex::default(),
@@ -85,6 +88,25 @@ impl Overlay {
     /// The same for clients that read and write files without opening them, which both layers must let them do.
     pub fn without_opening(self) -> Overlay {
         Overlay { opens_files: false, ..self }
+    }
+
+    /// The same for a client that alone changes what it sees, and is to [open directories](crate::HostOptions::opens_directories).
+    pub fn opening_directories(self) -> Overlay {
+        Overlay { opens_directories: true, ..self }
+    }
+
+    /// A client has read or written a node.
+    fn accessed(&self, node: NodeId) {
+        if self.opens_directories {
+            hold(&self.table).accessed(node);
+        }
+    }
+
+    /// A client is told the attributes of a node.
+    fn told(&self, node: NodeId) {
+        if self.opens_directories {
+            hold(&self.table).told(node);
+        }
     }
 
     fn layers(&self, node: NodeId) -> Result<Layers, Errno> {
@@ -194,7 +216,9 @@ impl FileSystem for Overlay {
     }
 
     fn attributes(&self, context: &Context<'_>, node: NodeId, _: Option<HandleId>) -> Result<Attributes, Errno> {
-        self.get_attributes(context, node)
+        let attributes = self.get_attributes(context, node)?;
+        self.told(node);
+        Ok(attributes)
     }
 
     fn set_attributes(
@@ -207,11 +231,14 @@ impl FileSystem for Overlay {
         // What is cut off need not be copied.
         let upper = self.bring_up(node, set.size.unwrap_or(u64::MAX))?;
         let attributes = self.upper.set_attributes(context, upper, None, set)?;
+        self.told(node);
         Ok(self.shown(&self.layers(node)?, attributes))
     }
 
     fn read_link(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
-        self.read_from(node, |layer, node| layer.read_link(context, node))
+        let target = self.read_from(node, |layer, node| layer.read_link(context, node))?;
+        self.accessed(node);
+        Ok(target)
     }
 
     fn make_node(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode) -> Result<Entry, Errno> {
@@ -295,7 +322,9 @@ impl FileSystem for Overlay {
         out: &[VolatileSlice<'_>],
     ) -> Result<usize, Errno> {
         let (layer, file, handle) = self.readable(context, node, handle)?;
-        layer.read(context, file, handle, offset, out)
+        let length = layer.read(context, file, handle, offset, out)?;
+        self.accessed(node);
+        Ok(length)
     }
 
     fn write(
@@ -308,7 +337,9 @@ impl FileSystem for Overlay {
         kind: WriteKind,
     ) -> Result<usize, Errno> {
         let (file, handle) = self.writable(node, handle)?;
-        self.upper.write(context, file, handle, offset, data, kind)
+        let length = self.upper.write(context, file, handle, offset, data, kind)?;
+        self.accessed(node);
+        Ok(length)
     }
 
     fn copy_range(
@@ -376,7 +407,12 @@ impl FileSystem for Overlay {
     }
 
     fn open_directory(&self, _: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
-        if self.layers(node)?.is_directory { Err(Errno::NOSYS) } else { Err(Errno::NOTDIR) }
+        if !self.layers(node)?.is_directory {
+            return Err(Errno::NOTDIR);
+        }
+        let opened = if self.opens_directories { hold(&self.table).opened(node) } else { None };
+        let caching = if opened.ok_or(Errno::NOSYS)? { Caching::Fresh } else { Caching::Keep };
+        Ok(Opened { handle: HandleId::default(), caching, parallel_direct_writes: false })
     }
 
     fn read_directory(

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use rustix::io::Errno;
 
+use crate::accessed::{Accessed, Credit};
 use crate::slab::Slab;
 use crate::{HandleId, NodeId};
 
@@ -30,6 +31,8 @@ struct Node {
     children: u64,
     /// Its directory and its name there; without, its name is gone.
     place: Option<(u32, Box<[u8]>)>,
+    /// Whether clients know its attributes, and of what is in it.
+    accessed: Accessed,
 }
 
 /// All nodes that a client knows.
@@ -38,15 +41,18 @@ pub struct Table {
     nodes: Slab<Node>,
     by_upper: HashMap<NodeId, u32>,
     by_place: HashMap<(u32, Box<[u8]>), u32>,
+    /// Whether it pays that clients open directories.
+    pub credit: Credit,
 }
 
 impl Table {
     /// Of the root, which lies in both layers.
     pub fn new(inode: u64) -> Table {
-        let mut table = Table { nodes: Slab::new(), by_upper: HashMap::new(), by_place: HashMap::new() };
+        let (by_upper, by_place) = (HashMap::new(), HashMap::new());
+        let mut table = Table { nodes: Slab::new(), by_upper, by_place, credit: Credit::default() };
         let root = Some(NodeId::ROOT);
         let layers = Layers { lower: root, upper: root, is_directory: true, nameless: None, inode };
-        table.nodes.insert(Node { layers, lookups: 1, children: 0, place: None });
+        table.nodes.insert(Node { layers, lookups: 1, children: 0, place: None, accessed: Accessed::default() });
         table
     }
 
@@ -82,7 +88,58 @@ impl Table {
     pub fn count_lookup(&mut self, node: NodeId) -> Result<(), Errno> {
         let index = self.index(node)?;
         self.nodes.get_mut(index).ok_or(Errno::STALE)?.lookups += 1;
+        self.told_of(index);
         Ok(())
+    }
+
+    /// A client has read or written a node.
+    pub fn accessed(&self, node: NodeId) {
+        if let Ok(node) = self.get(node)
+            && node.accessed.set()
+            && let Some(directory) = self.directory_of(node)
+        {
+            directory.accessed.add();
+            self.credit.add();
+        }
+    }
+
+    /// A client is told the attributes of a node.
+    pub fn told(&self, node: NodeId) {
+        let _ = self.index(node).map(|index| self.told_of(index));
+    }
+
+    fn told_of(&self, index: u32) {
+        if let Some(node) = self.nodes.get(index)
+            && node.accessed.clear()
+            && let Some(directory) = self.directory_of(node)
+        {
+            directory.accessed.subtract();
+            self.credit.subtract();
+        }
+    }
+
+    fn directory_of(&self, node: &Node) -> Option<&Node> {
+        self.nodes.get(node.place.as_ref()?.0)
+    }
+
+    /// A client has read a directory to its end.
+    pub fn listed(&self, node: NodeId) {
+        if self.get(node).is_ok_and(|node| node.accessed.set_listed()) {
+            self.credit.add_listing();
+        }
+    }
+
+    /// Whether a client shall read a directory anew that it opens; `None` if it shall not ask to open any.
+    pub fn opened(&self, node: NodeId) -> Option<bool> {
+        let names = |node: &Node| u32::try_from(node.children).unwrap_or(u32::MAX);
+        let requests = self.get(node).ok().and_then(|node| node.accessed.take_listing(names(node)));
+        self.credit.spend(requests.unwrap_or(0)).then_some(requests.is_some())
+    }
+
+    /// Whether a client knows the node at a place; and if so, whether it has read or written it since it was told of it.
+    pub fn is_known(&self, parent: NodeId, name: &[u8]) -> Option<bool> {
+        let node = self.nodes.get(*self.by_place.get(&(self.index(parent).ok()?, name.into()))?)?;
+        (node.lookups > 0).then_some(node.accessed.is_set())
     }
 
     /// Counts a lookup of what was found in the layers at a place. Gives its node, what of the layers' lookups is to be
@@ -104,6 +161,7 @@ impl Table {
         };
         let (index, surplus) = match known {
             Some(index) => {
+                self.told_of(index);
                 let node = self.nodes.get_mut(index).ok_or(Errno::STALE)?;
                 node.lookups += 1;
                 // It has one lookup of each layer; of what it lacks it takes the new one.
@@ -119,7 +177,7 @@ impl Table {
                 if layers.lower.is_none() || !layers.is_directory && layers.upper.is_some() {
                     layers.inode |= MADE_ABOVE;
                 }
-                let node = Node { layers, lookups: 1, children: 0, place: None };
+                let node = Node { layers, lookups: 1, children: 0, place: None, accessed: Accessed::default() };
                 let index = self.nodes.insert(node).ok_or(Errno::NFILE)?;
                 if let Some(upper) = layers.upper {
                     self.by_upper.insert(upper, index);
@@ -154,7 +212,18 @@ impl Table {
             node.lookups = node.lookups.saturating_sub(lookups);
         }
         self.collect(index, &mut gone);
+        if self.nodes.len() == 1 {
+            self.begin_anew();
+        }
         gone
+    }
+
+    /// There is no client any more.
+    fn begin_anew(&mut self) {
+        self.credit.renew();
+        if let Some(root) = self.nodes.get_mut(0) {
+            root.accessed = Accessed::default();
+        }
     }
 
     /// Takes all of them back.
@@ -166,6 +235,7 @@ impl Table {
         }
         self.by_upper.clear();
         self.by_place.clear();
+        self.begin_anew();
         if let Some(node) = self.nodes.get_mut(0) {
             node.children = 0;
             node.layers.inode = root;
@@ -222,6 +292,8 @@ impl Table {
     }
 
     fn unset_place(&mut self, index: u32, gone: &mut Vec<Layers>) {
+        // No more is to be told of it there.
+        self.told_of(index);
         let Some(place) = self.nodes.get_mut(index).and_then(|node| node.place.take()) else { return };
         self.by_place.remove(&place);
         if let Some(above) = self.nodes.get_mut(place.0) {
@@ -234,6 +306,7 @@ impl Table {
         let mut at = index;
         while let Some(node) = self.nodes.get(at).filter(|node| node.lookups == 0 && node.children == 0) {
             let layers = node.layers;
+            self.told_of(at);
             let place = self.nodes.remove(at).and_then(|node| node.place);
             gone.push(layers);
             if let Some(upper) = layers.upper.filter(|upper| self.by_upper.get(upper) == Some(&at)) {

@@ -451,3 +451,45 @@ fn only_so_many_files_are_open() {
     overlay.release(a, first, None);
     assert!(overlay.open(&ME, a, READ).is_ok());
 }
+
+#[test]
+fn a_client_is_told_again_of_what_it_has_read_or_written_in_a_directory_that_it_opens() {
+    let scene = Scene::new();
+    for name in ["x", "y", "z"] {
+        scene.create("d", name, "above");
+    }
+    let scene = scene.again();
+    let scene = Scene { overlay: scene.overlay.opening_directories(), ..scene };
+    let d = scene.node("d");
+    let open = || scene.overlay.open_directory(&ME, d).map(|opened| opened.caching);
+    // Without opening it, as who has opened it before.
+    let told = || {
+        let (mut told, mut next) = (Vec::new(), 0);
+        loop {
+            let part = Listing::of(&scene.overlay, &ME, (d, HandleId::default()), next, (3, true)).unwrap();
+            if part.entries.is_empty() {
+                told.sort();
+                return told;
+            }
+            next = part.next;
+            told.extend(part.entries.into_iter().filter_map(|(name, entry)| Some((name, entry?.attributes.size))));
+        }
+    };
+    assert_eq!((told().len(), told().len(), open()), (5, 0, Ok(Caching::Keep)));
+    for name in ["d/b", "d/x", "d/y"] {
+        scene.read(name);
+    }
+    assert_eq!(open(), Ok(Caching::Fresh));
+    assert_eq!(told(), [("b".to_owned(), 7), ("x".to_owned(), 5), ("y".to_owned(), 5)]);
+    assert_eq!((open(), told().len()), (Ok(Caching::Keep), 0));
+    // What is brought up is told as it is there.
+    for name in ["b", "x", "y", "z"] {
+        let node = scene.node(&format!("d/{name}"));
+        let handle = scene.overlay.open(&ME, node, WRITE).unwrap().handle;
+        scene.write(node, handle, "much longer");
+    }
+    assert_eq!(open(), Ok(Caching::Fresh));
+    assert_eq!(told().iter().map(|(_, size)| *size).collect::<Vec<_>>(), [11; 4]);
+    // Each layer by itself has nobody who opens it.
+    assert!(matches!(scene.again().overlay.open_directory(&ME, NodeId::ROOT), Err(Errno::NOSYS)));
+}
