@@ -26,12 +26,13 @@ impl Work {
     pub(crate) fn capabilities(self) -> CapabilitySet {
         match self {
             Work::ReadOnlyShare | Work::Disk => READING,
+            // Copies of a mount, and its directories by file handles.
+            Work::Listing => CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::SYS_ADMIN),
             // An overlay may lie in another user's directory; `trusted.` attributes are a part of the tree.
             Work::Plan => READING.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::SYS_ADMIN),
             Work::Share => CHANGING,
             // FUSE_DEV_IOC_BACKING_OPEN, and `trusted.` attributes, which an upper layer has. What else it stands for takes
             // system calls that are refused.
-            Work::Listing => CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::SYS_ADMIN),
             Work::ReadOnlyMount => READING.union(CapabilitySet::SYS_ADMIN),
             Work::CoveredShare | Work::Mount => CHANGING.union(CapabilitySet::SYS_ADMIN),
         }

@@ -117,7 +117,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let mut guard = Guard::of_mount(&mount, false)?;
     // What it lists would be written down as if programs had asked for it.
     let lister = if request.record.is_none() { ListerChild::start(&mount, request.sandbox) } else { None };
-    let (_lister, lister) = lister.unzip();
+    let (lister_child, lister) = lister.unzip();
     let session = Session::with_lister(device, layer, session_options(request), lister);
     let confined = request.sandbox.confine_to(shown(&source), &confinement);
     let record = record.map(NewRecord::start).transpose()?;
@@ -126,6 +126,8 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     introduce(&(introduction(request, &point) + &confined));
     mount_points.iter().for_each(say);
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
+    // It may have the mount open.
+    drop(lister_child);
     if mounted.end(&mut guard, &point)? == Unmounted::InUse {
         say(format_args!("{} was in use: whoever has files of it open gets errors from now on", shown(&point)));
     }

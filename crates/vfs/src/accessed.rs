@@ -1,10 +1,13 @@
 //! What a client no longer knows the attributes of, because it has read or written it itself.
 //!
-//! Linux's client takes no time of last access for true after it has read a file or directory, nor times and space after it has
+//! Linux's client takes no time of last access for true after it has read a file, nor times and space after it has
 //! written (`fuse_invalidate_atime` and `fuse_write_update_attr` of its fs/fuse), and asks for the attributes of each the
 //! next time that somebody wants them. Reading a directory with attributes tells it those of dozens of files at once: a client
 //! that opens a directory is had to read it anew where that saves requests ([`Accessed`]). But then it must ask to open and close
 //! each directory, also where it has read nothing, so that this ends when it has cost more than it saves ([`Credit`]).
+//!
+//! Of subdirectories nothing is told again: while a file is made or removed in one, the client would take an answer that was on its
+//! way for new, and keep it (it does not count that as a change of attributes, `fuse_dir_changed` of fs/fuse/dir.c). It asks for each.
 
 use std::sync::atomic::{AtomicI64, AtomicU16, Ordering};
 

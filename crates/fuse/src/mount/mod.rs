@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -20,6 +22,10 @@ pub use table::{DeviceNumber, mount_points_beneath};
 /// What mount tables show as type, and the part of it that is ours.
 const TYPE: &str = "fuse.inarch";
 const SUBTYPE: &str = "inarch";
+
+/// How often to try to unmount what is in use, and when again: who only looks for something there has it in use meanwhile.
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Why nothing could be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
@@ -133,11 +139,15 @@ pub fn unmount_device(point: &Path, device: DeviceNumber) -> Result<Unmounted, M
     if table::mounted(point).is_none_or(|(there, _)| there != device) {
         return Ok(Unmounted::Clean);
     }
-    match unmount_either_way(point, false) {
-        Ok(()) => Ok(Unmounted::Clean),
-        // Whatever the reason is: detached, nobody new finds it.
-        Err(_) => unmount_either_way(point, true).map(|()| Unmounted::InUse),
+    for attempt in 0..ATTEMPTS {
+        match unmount_either_way(point, false) {
+            Ok(()) => return Ok(Unmounted::Clean),
+            Err(_) if attempt + 1 < ATTEMPTS => thread::sleep(PAUSE),
+            Err(_) => {}
+        }
     }
+    // Whatever the reason is: detached, nobody new finds it.
+    unmount_either_way(point, true).map(|()| Unmounted::InUse)
 }
 
 fn unmount_either_way(point: &Path, detach: bool) -> Result<(), MountError> {

@@ -9,7 +9,9 @@
 //! 2. The child ([`lister`]) lists it as any program would. The server answers that as it answers everybody, and the kernel
 //!    keeps what it is told. A name whose answer waits is listed without its attributes: the kernel keeps the listing from
 //!    going on until it has that answer. So are directories: while somebody makes or removes a file in one, the kernel would take
-//!    older attributes for new (it does not count that as a change of attributes, `fuse_dir_changed` of Linux's fs/fuse/dir.c).
+//!    older attributes for new (it does not count that as a change of attributes, `fuse_dir_changed` of Linux's fs/fuse/dir.c). That
+//!    the listed directory itself is looked for once more, as the kernel does after it was opened by a file handle, is as short as
+//!    any search for it.
 //! 3. The child says how far it got, and the answer that waited is given. What the program looks for next is known.
 //!
 //! A program that looks for a name to make or remove it holds the directory's lock meanwhile, and the child waits for that. Nobody
@@ -40,13 +42,14 @@ pub use lister::list_directories;
 const FIRST: u32 = 2;
 
 /// After so many more names, which the listing should have told the kernel of, the next part is listed, or all once more.
-const AGAIN: u32 = 64;
+const AGAIN: u32 = 32;
 
 /// An answer waits no longer: a listing that takes longer than this is waited for by the disk, or by somebody who changes the
 /// directory.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Within this the child asks for what it has begun to list, unless it is kept from it. On a busy machine it waits for a processor.
+/// Within twice this the child asks for what it has begun to list, unless it is kept from it. On a busy machine it waits for a
+/// processor.
 const ARRIVAL: Duration = Duration::from_millis(5);
 
 /// Most listings that are left out after those that were waited for in vain.
@@ -140,6 +143,8 @@ impl Prefetch {
     /// Nothing is listed before [`Prefetch::attend`] hears from the child. `groups` are the numbers of threads, in their order,
     /// that take requests from one queue each.
     pub fn new(orders: File, groups: Vec<usize>) -> Prefetch {
+        // Who finds the pipe full goes without. If it cannot be had so, the child's part of the promise holds: it reads.
+        let _ = rustix::io::ioctl_fionbio(&orders, true);
         let state = State { waiting: vec![0; groups.len()], ..State::default() };
         Prefetch {
             orders: Mutex::new(Some(orders)),
@@ -176,12 +181,14 @@ impl Prefetch {
         let begun = Instant::now();
         let mut was_due = false;
         // That it ends is all there is to hear.
-        while let Err(RecvTimeoutError::Timeout) = done.recv_timeout(self.arrival.min(self.patience)) {
+        while let Err(RecvTimeoutError::Timeout) =
+            done.recv_timeout(self.arrival.min(self.patience.saturating_sub(begun.elapsed())))
+        {
             let state = self.state();
             let listing = state.directories.get(&directory).and_then(|directory| directory.listing.as_ref());
             let is_kept = was_due && listing.is_some_and(|listing| !listing.has_arrived);
             // Those before it are under way or reported.
-            was_due = number < state.reported + state.threads;
+            was_due = number < state.reported.saturating_add(state.threads);
             if is_kept || begun.elapsed() >= self.patience {
                 return false;
             }
@@ -224,7 +231,7 @@ impl Prefetch {
 
     fn send(&self, order: Order) -> io::Result<()> {
         let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        // The pipe has room for all that are under way at a time.
+        // The pipe takes an order whole or not at all, and has room for all that are under way at a time.
         orders.as_ref().map_or(Err(io::ErrorKind::BrokenPipe.into()), |mut orders| orders.write_all(order.as_bytes()))
     }
 
@@ -260,7 +267,7 @@ impl Prefetch {
     fn take(&self, report: Order) {
         let mut state = self.state();
         if report.node == 0 {
-            state.threads = report.offset;
+            state.threads = report.offset.min(MOST_LISTED);
             return;
         }
         // It reports what it was told, once.

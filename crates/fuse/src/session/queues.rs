@@ -78,8 +78,8 @@ impl Queues {
             return None;
         }
         let count = count(&fs::read_to_string(POSSIBLE).ok()?)?;
-        let (threads, most) = if some_wait { (THREADS_WHERE_SOME_WAIT, 16) } else { (THREADS, 4) };
-        Some(Queues { count, threads_each: threads.div_ceil(count.into()).clamp(most / 4 + 1, most) })
+        let (threads, least, most) = if some_wait { (THREADS_WHERE_SOME_WAIT, 3, 16) } else { (THREADS, 2, 4) };
+        Some(Queues { count, threads_each: threads.div_ceil(count.into()).clamp(least, most) })
     }
 
     /// Threads that serve them.

@@ -151,7 +151,6 @@ impl HostDirectory {
             None => Arc::new(self.stream_of(node)?),
         };
         self.list_from(node, &stream, offset, sink)?;
-        self.accessed(node);
         // Also at the end, which a client asks for once more.
         let replaced = hold(&self.streams).put(node, stream);
         drop(replaced);

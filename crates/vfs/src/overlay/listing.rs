@@ -69,7 +69,6 @@ impl Overlay {
         sink: &mut dyn DirectorySink,
     ) -> Result<(), Errno> {
         let names = self.listing(node, offset == 0)?;
-        self.accessed(node);
         let from = names.partition_point(|name| name.offset < offset);
         for name in names.get(from..).unwrap_or_default() {
             if !sink.has_room(name.name.len()) {
