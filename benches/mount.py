@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A mounted directory against the directory itself. Usage: mount.py [ROUNDS] [--changes guest|host|none]
+"""A mounted directory against the directory itself. Usage: mount.py [ROUNDS] [--changes guest|host|none] [--only PARTS]
 
 Makes a git repository of 50,000 files, a file of 1 GiB and a small C program in $WORK (/var/tmp). "cold" is without the
 kernel's inodes and directory entries, which takes root; "warm" is the second time. Where the kernel has FUSE over io_uring, the
@@ -19,6 +19,7 @@ from measure import INARCH, once, rounds, table
 arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 arguments.add_argument("rounds", nargs="?", type=int, default=5)
 arguments.add_argument("--changes", default="guest")
+arguments.add_argument("--only", default="", help="of find, names, status, read, build, comma-separated; all")
 arguments = arguments.parse_args()
 work = tempfile.mkdtemp(dir=os.environ.get("WORK", "/var/tmp"), prefix="mount-bench-")
 source, point = os.path.join(work, "source"), os.path.join(work, "point")
@@ -192,6 +193,10 @@ def warm(of, rings):
     return run
 
 
+def wanted(part):
+    return not arguments.only or part in arguments.only.split(",")
+
+
 def compare(title, of):
     for state, native, mounted in (("cold", native_cold, cold), ("warm", native_warm, warm)):
         contestants = {"native": native(of), "mount": mounted(of, "off")}
@@ -212,12 +217,13 @@ before = switched("Y")
 try:
     make_source()
     print(f"\ninarch mount --changes {arguments.changes}")
-    compare("find -size, 50,000 files", find)
-    compare("find -name, 50,000 files", names)
-    compare("git status, 50,000 files", status)
-    compare_in_one_mount("read 1 GiB from front to end", lambda root: command(sequential, root))
-    compare_in_one_mount("read 100,000 pages at random", read_at_random)
-    for level in ("-O0", "-O2"):
+    for part, title, of in (("find", "find -size", find), ("names", "find -name", names), ("status", "git status", status)):
+        if wanted(part):
+            compare(f"{title}, 50,000 files", of)
+    if wanted("read"):
+        compare_in_one_mount("read 1 GiB from front to end", lambda root: command(sequential, root))
+        compare_in_one_mount("read 100,000 pages at random", read_at_random)
+    for level in ("-O0", "-O2") if wanted("build") else ():
         compare_in_one_mount(f"make -j2 of 201 C files, {level}", build(level))
 finally:
     switched(before)
