@@ -23,6 +23,7 @@ mod owners;
 mod passing;
 mod recorder;
 mod slab;
+mod slab_index;
 mod tree_files;
 
 pub use file_system::{DirectorySink, FileSystem};

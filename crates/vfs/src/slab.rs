@@ -2,11 +2,18 @@
 
 /// Values by number. A number names one value only, for the whole life of the table (until one place was used 2^32
 /// times), so that what a client says late about a number does not hit another value.
+///
+/// Places lie in chunks, so that one more moves none of the others: with a million of them that takes a noticeable time.
 #[derive(Debug)]
 pub struct Slab<T> {
-    places: Vec<Place<T>>,
+    /// All but the last are full.
+    chunks: Vec<Vec<Place<T>>>,
+    count: usize,
     free: Vec<u32>,
 }
+
+/// Places of a chunk.
+const CHUNK: usize = 1024;
 
 #[derive(Debug)]
 struct Place<T> {
@@ -26,48 +33,61 @@ const MAX: usize = u32::MAX as usize - 1;
 impl<T> Slab<T> {
     /// Without values.
     pub const fn new() -> Slab<T> {
-        Slab { places: Vec::new(), free: Vec::new() }
+        Slab { chunks: Vec::new(), count: 0, free: Vec::new() }
     }
 
     /// Adds a value; gives its place, or nothing if there are too many.
     pub fn insert(&mut self, value: T) -> Option<u32> {
         if let Some(place) = self.free.pop() {
-            self.places.get_mut(place as usize)?.value = Some(value);
+            self.at_mut(place)?.value = Some(value);
             return Some(place);
         }
-        if self.places.len() >= MAX {
+        if self.count >= MAX {
             return None;
         }
-        self.places.push(Place { generation: 0, value: Some(value) });
-        u32::try_from(self.places.len() - 1).ok()
+        if self.count.is_multiple_of(CHUNK) {
+            // The first one may stay small.
+            self.chunks.push(if self.count == 0 { Vec::new() } else { Vec::with_capacity(CHUNK) });
+        }
+        self.chunks.last_mut()?.push(Place { generation: 0, value: Some(value) });
+        self.count += 1;
+        u32::try_from(self.count - 1).ok()
+    }
+
+    fn at(&self, place: u32) -> Option<&Place<T>> {
+        self.chunks.get(place as usize / CHUNK)?.get(place as usize % CHUNK)
+    }
+
+    fn at_mut(&mut self, place: u32) -> Option<&mut Place<T>> {
+        self.chunks.get_mut(place as usize / CHUNK)?.get_mut(place as usize % CHUNK)
     }
 
     /// The number of what is at `place`: never 0.
     pub fn number(&self, place: u32) -> u64 {
-        let generation = self.places.get(place as usize).map_or(0, |place| place.generation);
+        let generation = self.at(place).map_or(0, |place| place.generation);
         u64::from(generation) << 32 | (u64::from(place) + 1)
     }
 
     /// The place of the value with this number.
     pub fn place(&self, number: u64) -> Option<u32> {
         let place = (number as u32).checked_sub(1)?;
-        let there = self.places.get(place as usize)?;
+        let there = self.at(place)?;
         (there.value.is_some() && u64::from(there.generation) == number >> 32).then_some(place)
     }
 
     /// What is at `place`.
     pub fn get(&self, place: u32) -> Option<&T> {
-        self.places.get(place as usize)?.value.as_ref()
+        self.at(place)?.value.as_ref()
     }
 
     /// What is at `place`.
     pub fn get_mut(&mut self, place: u32) -> Option<&mut T> {
-        self.places.get_mut(place as usize)?.value.as_mut()
+        self.at_mut(place)?.value.as_mut()
     }
 
     /// Takes away what is at `place`.
     pub fn remove(&mut self, place: u32) -> Option<T> {
-        let there = self.places.get_mut(place as usize)?;
+        let there = self.at_mut(place)?;
         let value = there.value.take()?;
         there.generation = there.generation.wrapping_add(1);
         self.free.push(place);
@@ -76,18 +96,31 @@ impl<T> Slab<T> {
 
     /// The places that have a value.
     pub fn occupied(&self) -> Vec<u32> {
-        self.places.iter().zip(0..).filter(|(place, _)| place.value.is_some()).map(|(_, at)| at).collect()
+        self.chunks.iter().flatten().zip(0..).filter(|(place, _)| place.value.is_some()).map(|(_, at)| at).collect()
     }
 
     /// How many values there are.
     pub fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.count - self.free.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_stay_where_they_are() {
+        let mut slab = Slab::new();
+        let places: Vec<u32> = (0..3 * CHUNK as u32).map(|value| slab.insert(value).unwrap()).collect();
+        assert_eq!(slab.occupied(), places);
+        places.iter().step_by(3).for_each(|place| drop(slab.remove(*place).unwrap()));
+        assert_eq!(slab.len(), 2 * CHUNK);
+        for (value, place) in (0..).zip(places) {
+            assert_eq!(slab.get(place).copied(), (value % 3 != 0).then_some(value));
+        }
+        assert_eq!(slab.get(3 * CHUNK as u32), None);
+    }
 
     #[test]
     fn a_number_never_names_another_value() {

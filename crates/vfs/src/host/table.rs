@@ -4,12 +4,10 @@
 //! ([`Identity`]), and has *places*: a directory's node and a name, one for each hard link that was looked up. A node
 //! stays while a client has looked it up, or while a place of another node lies in it.
 
-use std::hash::BuildHasher;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hashbrown::{DefaultHashBuilder, HashTable};
 use rustix::io::Errno;
 
 use super::handle::FileHandle;
@@ -17,6 +15,7 @@ use super::kept::{Evicted, Kept};
 use crate::NodeId;
 use crate::accessed::{Accessed, Credit};
 use crate::slab::Slab;
+use crate::slab_index::SlabIndex;
 
 /// The root's place in the table.
 const ROOT: u32 = 0;
@@ -96,9 +95,9 @@ pub struct Found {
 pub struct Table {
     nodes: Slab<Node>,
     places: Slab<Place>,
-    by_identity: HashTable<u32>,
-    by_place: HashTable<u32>,
-    hash: DefaultHashBuilder,
+    by_identity: SlabIndex,
+    /// By directory and name.
+    by_place: SlabIndex,
     /// Descriptors of directories, and of others.
     directories: Kept,
     files: Kept,
@@ -117,9 +116,8 @@ impl Table {
         let mut table = Table {
             nodes: Slab::new(),
             places: Slab::new(),
-            by_identity: HashTable::new(),
-            by_place: HashTable::new(),
-            hash: DefaultHashBuilder::default(),
+            by_identity: SlabIndex::default(),
+            by_place: SlabIndex::default(),
             directories: Kept::new(directories),
             files: Kept::new(files),
             renames: 0,
@@ -376,21 +374,17 @@ impl Table {
             first_place: NONE,
             kept: NONE,
         })?;
-        let Table { by_identity, nodes, hash, .. } = self;
-        let rehash = |index: &u32| nodes.get(*index).map_or(0, |node| hash.hash_one(node.identity));
-        by_identity.insert_unique(hash.hash_one(identity), index, rehash);
+        self.by_identity.insert(identity, index);
         Some(index)
     }
 
     fn find_identity(&self, identity: &Identity) -> Option<u32> {
-        let matches = |index: &u32| self.nodes.get(*index).is_some_and(|node| node.identity == *identity);
-        self.by_identity.find(self.hash.hash_one(identity), matches).copied()
+        self.by_identity.find(identity, |index| self.nodes.get(index).is_some_and(|node| node.identity == *identity))
     }
 
     fn find_place(&self, parent: u32, name: &[u8]) -> Option<u32> {
-        let matches =
-            |index: &u32| self.places.get(*index).is_some_and(|place| place.parent == parent && *place.name == *name);
-        self.by_place.find(self.hash.hash_one((parent, name)), matches).copied()
+        let matches = |place: &Place| place.parent == parent && *place.name == *name;
+        self.by_place.find((parent, name), |index| self.places.get(index).is_some_and(matches))
     }
 
     /// Says that node `index` has this place. One that a directory had before is gone: it has one only.
@@ -422,9 +416,7 @@ impl Table {
             return Err(Errno::NFILE);
         };
         self.link_in_front(place);
-        let Table { by_place, places, hash, .. } = self;
-        let rehash = |index: &u32| places.get(*index).map_or(0, |place| hash.hash_one((place.parent, &*place.name)));
-        by_place.insert_unique(hash.hash_one((parent, name)), place, rehash);
+        self.by_place.insert((parent, name), place);
         Ok(())
     }
 
@@ -488,10 +480,8 @@ impl Table {
         self.forget_access(index);
         self.take_out(index);
         let Some(place) = self.places.get(index) else { return };
-        let (parent, hash) = (place.parent, self.hash.hash_one((place.parent, &*place.name)));
-        if let Ok(entry) = self.by_place.find_entry(hash, |other| *other == index) {
-            entry.remove();
-        }
+        let parent = place.parent;
+        self.by_place.remove((parent, &*place.name), index);
         self.places.remove(index);
         if let Some(above) = self.nodes.get_mut(parent) {
             above.children = above.children.saturating_sub(1);
@@ -519,9 +509,7 @@ impl Table {
             }
             let cache = if is_directory(identity.kind) { &mut self.directories } else { &mut self.files };
             dropped.extend(cache.remove(kept));
-            if let Ok(entry) = self.by_identity.find_entry(self.hash.hash_one(identity), |other| *other == at) {
-                entry.remove();
-            }
+            self.by_identity.remove(identity, at);
             dropped.extend(self.nodes.remove(at).and_then(|node| node.pinned));
             at = above;
         }
@@ -532,10 +520,7 @@ impl Table {
         self.forget_access(index);
         self.take_out(index);
         let Some(place) = self.places.remove(index) else { return };
-        let hash = self.hash.hash_one((place.parent, &*place.name));
-        if let Ok(entry) = self.by_place.find_entry(hash, |other| *other == index) {
-            entry.remove();
-        }
+        self.by_place.remove((place.parent, &*place.name), index);
         if let Some(above) = self.nodes.get_mut(place.parent) {
             above.children = above.children.saturating_sub(1);
         }
