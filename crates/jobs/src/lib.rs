@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod confinement;
+mod descriptors;
 mod device;
 pub mod doctor;
 mod error;

@@ -17,6 +17,7 @@ use inarch_vfs::{FileSystem, HostDirectory, HostOptions, Recorder, TreeFiles};
 
 use crate::JobError;
 use crate::confinement::{Access, Confinement, Grants, Sandbox, Work};
+use crate::descriptors;
 use crate::identity::files_identity;
 use crate::notes::{say, shown};
 use crate::record::{NewRecord, RecordFile};
@@ -25,7 +26,7 @@ use crate::serve::introduce;
 use crate::serve::lister::ListerChild;
 use crate::serve::mounted::Mounted;
 use crate::serve::signals::Caught;
-use crate::share::{Submounts, note_on_mount_points, raise_descriptor_limit, with_owners};
+use crate::share::{Submounts, note_on_mount_points, with_owners};
 use crate::source::{self, Resources, Source};
 pub use crate::upper::UpperPlace;
 use crate::upper::{Clients, LowerIdentity, Upper};
@@ -88,7 +89,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     check_point(&request.source, &point)?;
     check_rings(request.rings)?;
     check_locks(request)?;
-    raise_descriptor_limit();
+    descriptors::raise_limit();
     let request = &request.effective();
     let Lower { layer, identity, notes } = Lower::open(request)?;
     notes.iter().for_each(say);

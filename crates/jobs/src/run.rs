@@ -33,6 +33,7 @@ use inarch_vm::qemu::Qemu;
 use inarch_vm::session::{Outcome, Report, Streams};
 
 use crate::JobError;
+use crate::descriptors;
 use crate::device::FileSystem;
 use crate::notes::say;
 use crate::share::Changes;
@@ -245,7 +246,7 @@ impl<'a> Job<'a> {
             refuse_what_is_not_kept(&trees)?;
             kept.take(&mut trees.disks, request.keep.as_ref().is_some_and(|keep| keep.stale))?;
         }
-        let open_files = command::take_open_files_limit();
+        let open_files = descriptors::take_limit();
         Ok(Job { request, directory, place, trees, kernel, modules, memory, open_files })
     }
 

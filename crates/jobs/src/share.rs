@@ -228,15 +228,6 @@ pub(crate) fn note_on_mount_points(directory: &Path, submounts: Submounts) -> Op
     Some(format!("{}: a mount point, shown as an empty directory{others}; --cross shows what is mounted", shown(first)))
 }
 
-/// Takes as many descriptors as this process may have: the more directories and open files can be kept, the less often
-/// one is looked for again.
-pub(crate) fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    // If that fails, fewer are kept.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-}
-
 /// Request queues where none are asked for: as many as there are processors, up to 8.
 pub fn default_queues() -> u16 {
     thread::available_parallelism().map_or(1, |processors| processors.get().min(8) as u16)

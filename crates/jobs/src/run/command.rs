@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use inarch_vm::protocol::{Mount, MountSource, Network, SessionRequest, User};
 use inarch_vm::session::Streams;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::shares::SharedTree;
 use super::trees::{Disk, Trees};
@@ -167,19 +166,6 @@ fn user(text: &str) -> Result<User, JobError> {
         (None, None) if !text.is_empty() => Ok(User::Name(text.to_owned())),
         _ => Err(JobError::Other(format!("-u {text}: write a name of the guest's, or UID[:GID]"))),
     }
-}
-
-/// This process's soft and hard limit of open files: the command's own. After this call our soft limit is higher,
-/// because the trees' files are opened by us.
-pub(super) fn take_open_files_limit() -> Option<(u64, u64)> {
-    const ENOUGH: u64 = 4096;
-    let limit = getrlimit(Resource::Nofile);
-    let raised = limit.maximum.map_or(ENOUGH, |maximum| maximum.min(ENOUGH));
-    if limit.current.is_some_and(|current| current < raised) {
-        // Refused, the caches of open files are smaller.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum });
-    }
-    limit.current.zip(limit.maximum)
 }
 
 /// This process's file mode creation mask. Reading it would mean to change it; the kernel shows it as well.

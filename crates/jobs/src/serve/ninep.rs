@@ -14,8 +14,9 @@ use super::signals::Caught;
 use super::{introduce, socket};
 use crate::JobError;
 use crate::confinement::{self, Sandbox};
+use crate::descriptors;
 use crate::notes::say;
-use crate::share::{Share, note_on_mount_points, raise_descriptor_limit};
+use crate::share::{Share, note_on_mount_points};
 
 /// The port that mount(8) takes when none is named (`P9_PORT` of Linux's net/9p/trans_fd.c).
 const USUAL_PORT: u16 = 564;
@@ -49,7 +50,7 @@ pub struct NinepRequest {
 /// Serves until SIGINT or SIGTERM, or with `once` until the first client has gone. Says on standard error how to mount
 /// what is shared.
 pub fn serve(request: &NinepRequest) -> Result<(), JobError> {
-    raise_descriptor_limit();
+    descriptors::raise_limit();
     let share = request.share.resolved()?;
     // Dropped when nobody writes any more.
     let cover = share.cover(false)?;

@@ -9,8 +9,9 @@ use super::signals::Caught;
 use super::{introduce, socket};
 use crate::JobError;
 use crate::confinement::{self, Sandbox};
+use crate::descriptors;
 use crate::notes::say;
-use crate::share::{Changes, QUEUE_SIZE, Share, default_queues, note_on_mount_points, raise_descriptor_limit};
+use crate::share::{Changes, QUEUE_SIZE, Share, default_queues, note_on_mount_points};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -58,7 +59,7 @@ pub fn qemu_arguments(request: &VirtiofsRequest) -> Result<String, JobError> {
 /// what is shared.
 pub fn serve(request: &VirtiofsRequest) -> Result<(), JobError> {
     let tag = request.parsed_tag()?;
-    raise_descriptor_limit();
+    descriptors::raise_limit();
     let share = request.share.resolved()?;
     // Dropped when nobody writes any more.
     let cover = share.cover(share.without_opening())?;
