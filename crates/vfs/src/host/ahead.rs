@@ -348,10 +348,8 @@ impl Part {
     fn next(&mut self) -> Result<Option<RawEntry<'_>>, Errno> {
         if self.is_used_up() {
             self.from = 0;
-            self.buffer.resize(BUFFER, 0);
-            let count = read_entries(self.descriptor.as_fd(), &mut self.buffer);
-            self.buffer.truncate(*count.as_ref().unwrap_or(&0));
-            if count? == 0 {
+            read_entries(self.descriptor.as_fd(), &mut self.buffer, BUFFER)?;
+            if self.buffer.is_empty() {
                 return Ok(None);
             }
         }

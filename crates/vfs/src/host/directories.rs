@@ -169,11 +169,9 @@ impl HostDirectory {
         }
         loop {
             if state.from >= state.buffer.len() {
-                state.buffer.resize(BUFFER, 0);
-                let count = read_entries(stream.descriptor.as_fd(), &mut state.buffer);
-                state.buffer.truncate(*count.as_ref().unwrap_or(&0));
                 state.from = 0;
-                if count? == 0 {
+                read_entries(stream.descriptor.as_fd(), &mut state.buffer, BUFFER)?;
+                if state.buffer.is_empty() {
                     self.listed(node);
                     return Ok(());
                 }

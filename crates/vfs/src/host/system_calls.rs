@@ -53,13 +53,17 @@ pub(super) fn open_by_handle(mount: BorrowedFd<'_>, handle: &FileHandle, flags: 
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) })
 }
 
-/// getdents64(2): the bytes of `buffer` that were filled.
-pub(super) fn read_entries(directory: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
-    // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`, which is borrowed mutably.
-    let count = check(unsafe {
-        libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
-    })?;
-    usize::try_from(count).map_err(|_| Errno::IO)
+/// getdents64(2): puts as many entries as have room in `most` bytes into `buffer`, in place of what is there; none at the end.
+pub(super) fn read_entries(directory: BorrowedFd<'_>, buffer: &mut Vec<u8>, most: usize) -> Result<(), Errno> {
+    buffer.clear();
+    buffer.reserve(most);
+    // SAFETY: the kernel writes at most `most` bytes, which were reserved.
+    let count =
+        check(unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), buffer.as_mut_ptr(), most) })?;
+    let count = usize::try_from(count).ok().filter(|count| *count <= most).ok_or(Errno::IO)?;
+    // SAFETY: so many bytes were just written, and there is room for them.
+    unsafe { buffer.set_len(count) };
+    Ok(())
 }
 
 /// Makes the calling thread's files those of this user and group; gives whether they are.
