@@ -24,6 +24,7 @@ use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
 use crate::JobError;
+use crate::descriptors;
 use crate::notes::shown;
 use crate::source::{Opened, Source, open};
 use output::Output;
@@ -94,6 +95,7 @@ pub struct ImageReport {
 
 /// Makes an image.
 pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageReport, JobError> {
+    descriptors::make_room();
     let started = Instant::now();
     let format = choose(request)?;
     refuse_output_in_source(request)?;

@@ -11,6 +11,7 @@ use super::making::Making;
 use super::signals::Caught;
 use super::{SERIAL, ServedTree, introduce, socket};
 use crate::JobError;
+use crate::descriptors;
 use crate::device::disk_options;
 use crate::notes::say;
 
@@ -43,6 +44,7 @@ pub fn qemu_arguments(request: &BlkRequest) -> Result<String, JobError> {
 /// Serves until SIGINT or SIGTERM, or with `once` until the first machine has gone. Says on standard error how to
 /// use the disk, and at the end which files changed meanwhile.
 pub fn serve(request: &BlkRequest) -> Result<(), JobError> {
+    descriptors::make_room();
     let usage = usage(request)?;
     let signals = Caught::from_now_on()?;
     let listener = socket::listen(&request.socket)?;

@@ -16,6 +16,7 @@ use super::mounted::Mounted;
 use super::signals::Caught;
 use super::{SERIAL, ServedTree, introduce};
 use crate::JobError;
+use crate::descriptors;
 use crate::notes::{say, shown};
 
 /// The image's name where a directory is the mount point.
@@ -40,6 +41,7 @@ pub fn qemu_arguments(request: &FileRequest) -> Result<String, JobError> {
 /// Serves until SIGINT or SIGTERM, or until somebody unmounts it. Says on standard error how to use the image, and at
 /// the end which files changed meanwhile.
 pub fn serve(request: &FileRequest) -> Result<(), JobError> {
+    descriptors::make_room();
     let path = resolve(&request.target)?;
     let is_source = request.tree.source.path().canonicalize().is_ok_and(|source| source == path);
     if is_source || request.tree.recipe().takes_in(&path) {

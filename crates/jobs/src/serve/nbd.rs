@@ -14,6 +14,7 @@ use super::making::Making;
 use super::signals::Caught;
 use super::{SERIAL, ServedTree, introduce, socket};
 use crate::JobError;
+use crate::descriptors;
 use crate::notes::say;
 
 /// What to serve, and where.
@@ -41,6 +42,7 @@ pub fn qemu_arguments(request: &NbdRequest) -> Result<String, JobError> {
 /// Serves until SIGINT or SIGTERM, or with `once` until the first client has gone. Says on standard error how to use the
 /// export, and at the end which files changed meanwhile.
 pub fn serve(request: &NbdRequest) -> Result<(), JobError> {
+    descriptors::make_room();
     let signals = Caught::from_now_on()?;
     let (listener, address, mut guard) = listen(&request.address)?;
     let usage = usage(&NbdRequest { address, ..request.clone() })?;
