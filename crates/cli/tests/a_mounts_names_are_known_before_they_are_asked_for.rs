@@ -95,6 +95,85 @@ fn many_names_take_few_requests() {
     }
 }
 
+/// 20 directories of 20 directories of 10 files, and a few of other kinds in between.
+fn wide_tree(dir: &Path) {
+    for (outer, inner) in (0..20).flat_map(|outer| (0..20).map(move |inner| (outer, inner))) {
+        let directory = dir.join(format!("tree/d{outer}/s{inner}"));
+        fs::create_dir_all(directory.join(format!("deeper/{}", "x/".repeat(inner % 4)))).unwrap();
+        for file in 0..10 {
+            fs::write(directory.join(format!("f{file}")), vec![b'x'; outer + inner + file]).unwrap();
+        }
+        std::os::unix::fs::symlink("f1", directory.join("link")).unwrap();
+    }
+}
+
+#[test]
+fn who_goes_through_a_tree_finds_it_as_it_is() {
+    let dir = scratch();
+    wide_tree(dir.path());
+    let find = |at: &str| {
+        host(
+            "sh",
+            &["-c", &format!("cd {at} && find . -mindepth 1 -printf '%p %y %s %n %m %T@ %l\n' | sort")],
+            dir.path(),
+        )
+    };
+    let expected = find("tree");
+    let mut lists = 0;
+    for (source, options) in [
+        ("tree", &["--changes", "guest"][..]),
+        ("tree", &["--changes", "none"]),
+        ("tree", &["--changes", "host"]),
+        ("tree", &["--ephemeral"]),
+        ("tree", &["--changes", "guest", "--io-uring", "off", "--owner", "squash"]),
+    ] {
+        let mut server = start(dir.path(), source, options);
+        let child = lister(&server);
+        for round in 0..3 {
+            assert!(find("point") == expected, "{options:?}, {round}");
+        }
+        lists = lists.max(child.map_or(0, reads));
+        assert_eq!(server.end("-TERM"), Some(0));
+    }
+    // The child reads what it is told to list. Those in the middle of others, and a few at the beginning, are left to find.
+    assert!(!is_root() || lists > 100, "{lists} directories");
+}
+
+#[test]
+fn who_goes_through_a_tree_that_somebody_changes_finds_what_stays() {
+    let dir = scratch();
+    wide_tree(dir.path());
+    for options in [&["--changes", "guest"][..], &["--ephemeral"]] {
+        let mut server = start(dir.path(), "tree", options);
+        let point = dir.path().join("point");
+        thread::scope(|scope| {
+            let changes = scope.spawn(|| {
+                for (outer, inner) in (0..20).rev().flat_map(|outer| (0..20).map(move |inner| (outer, inner))) {
+                    let directory = point.join(format!("d{outer}/s{inner}"));
+                    fs::write(directory.join("f2"), "other").unwrap();
+                    fs::remove_file(directory.join("f3")).unwrap();
+                    fs::rename(directory.join("f5"), directory.join("moved")).unwrap();
+                    fs::create_dir(directory.join("new")).unwrap();
+                }
+            });
+            while !changes.is_finished() {
+                let found = host("sh", &["-c", "find point -name 'f[14]' -size 1 | wc -l"], dir.path());
+                assert_eq!(found, "800\n");
+            }
+        });
+        let found = host(
+            "sh",
+            &["-c", "find point -name moved -o -name new -o -name f2 -size -6c -o -name f3 | wc -l"],
+            dir.path(),
+        );
+        assert_eq!(found, "1200\n", "{options:?}");
+        assert_eq!(server.end("-TERM"), Some(0));
+        // For the next ones, as it was.
+        fs::remove_dir_all(dir.path().join("tree")).unwrap();
+        wide_tree(dir.path());
+    }
+}
+
 #[test]
 fn nobody_finds_the_mount_in_use() {
     let dir = scratch();

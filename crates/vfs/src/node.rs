@@ -53,7 +53,7 @@ impl fmt::Debug for Context<'_> {
 }
 
 /// Attributes of a node: stat(2)'s, and for how long they hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// The number that stat(2) shows.
     pub inode: u64,

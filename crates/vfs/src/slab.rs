@@ -114,7 +114,8 @@ mod tests {
         let mut slab = Slab::new();
         let places: Vec<u32> = (0..3 * CHUNK as u32).map(|value| slab.insert(value).unwrap()).collect();
         assert_eq!(slab.occupied(), places);
-        places.iter().step_by(3).for_each(|place| drop(slab.remove(*place).unwrap()));
+        let sum: u32 = places.iter().step_by(3).map(|place| slab.remove(*place).unwrap()).sum();
+        assert_eq!(sum, places.iter().step_by(3).sum::<u32>());
         assert_eq!(slab.len(), 2 * CHUNK);
         for (value, place) in (0..).zip(places) {
             assert_eq!(slab.get(place).copied(), (value % 3 != 0).then_some(value));

@@ -13,8 +13,9 @@ use vm_memory::VolatileSlice;
 
 use super::message::{Reply, total, window};
 use super::{Dispatcher, MAX_DATA};
+use crate::wire::listing::{DirectoryList, Occasion};
 use crate::wire::open_flag;
-use crate::wire::reply::{self, DirectoryList};
+use crate::wire::reply;
 use crate::wire::request::Operation;
 use crate::wire::set_attribute;
 use crate::wire::structs::{
@@ -128,7 +129,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
                 out.put(&LseekOut { offset })
             }
             Operation::OpenDir(_) => {
-                let opened = fs.open_directory(context, node)?;
+                let opened = fs.open_directory(context, node).inspect_err(|errno| self.directories_are_kept(*errno))?;
                 out.put(&OpenOut { fh: opened.handle.0, open_flags: directory_flags(&opened), backing_id: 0 })
             }
             Operation::ReadDir(read) => self.read_directory(read, false, list),
@@ -338,14 +339,32 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
 
     fn read_directory(&self, read: &ReadIn, plus: bool, list: &mut Vec<u8>) -> Result<usize, Errno> {
         let limit = (read.size.min(MAX_DATA) as usize).min(self.out.room());
-        let mut entries = DirectoryList::new(list, limit, plus);
-        if let Some(name) = self.dispatcher.prefetch.as_ref().and_then(|prefetch| prefetch.arrived(self.node)) {
-            entries = entries.ahead(name);
-        }
+        let prefetch = self.dispatcher.prefetch.as_ref();
+        let occasion =
+            prefetch.map_or(Occasion::Program, |prefetch| prefetch.asked(self.node, self.context.pid, read.offset));
+        let follows = occasion == Occasion::Program && prefetch.is_some_and(|prefetch| prefetch.follows_walks());
+        let mut entries = DirectoryList::new(list, limit, plus, occasion);
         let listed = self.fs().read_directory(self.context, self.node, HandleId(read.fh), read.offset, &mut entries);
-        entries.left_out().for_each(|node| self.fs().forget(node, 1));
+        let is_refused = entries.is_refused();
+        let (subdirectories, untold) = entries.end();
+        untold.into_iter().for_each(|node| self.fs().forget(node, 1));
         listed?;
+        if is_refused {
+            return Err(Errno::NOTSUP);
+        }
+        if let Some(prefetch) = prefetch.filter(|_| follows)
+            && !subdirectories.is_empty()
+        {
+            prefetch.told(self.node, read.offset, subdirectories);
+        }
         self.out.put_bytes(list)
+    }
+
+    /// An `OPENDIR` was answered so. The kernel asks no more after an `ENOSYS`, and keeps what it knows of directories.
+    fn directories_are_kept(&self, errno: Errno) {
+        if let Some(prefetch) = self.dispatcher.prefetch.as_ref().filter(|_| errno == Errno::NOSYS) {
+            prefetch.directories_are_kept();
+        }
     }
 
     /// Answers with `bytes` to somebody who has room for `size` of them, or asks for their number by having none.

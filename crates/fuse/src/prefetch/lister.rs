@@ -11,10 +11,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, RawDir, SeekFrom, fstat, openat, seek};
 use rustix::io::{Errno, read};
 use rustix::mount::{OpenTreeFlags, open_tree};
+use rustix::thread::gettid;
 use zerocopy::IntoBytes;
 
 use super::node_handle::open_directory;
-use super::{END, Order};
+use super::order::{END, LISTED, Order, READY, Report, WALKED};
 use crate::mount::DeviceNumber;
 
 /// So long after the last order the mount is let go of.
@@ -47,7 +48,6 @@ pub fn list_directories(point: &Path, device: DeviceNumber) -> io::Result<()> {
     // Whoever finds that another thread was quicker waits again.
     rustix::io::ioctl_fionbio(input, true)?;
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
-    report(Order { node: 0, offset: threads as u64 })?;
     thread::scope(|scope| {
         let serve = || {
             if serve(input, point, device).is_err() {
@@ -63,8 +63,10 @@ pub fn list_directories(point: &Path, device: DeviceNumber) -> io::Result<()> {
 
 /// One thread's life.
 fn serve(input: BorrowedFd<'_>, point: &Path, device: DeviceNumber) -> io::Result<()> {
-    let mut mount = None;
+    let mut mount: Option<Inside> = None;
     let mut buffer = Vec::with_capacity(BUFFER);
+    let number = gettid().as_raw_nonzero().get().unsigned_abs();
+    report(Report { kind: READY, number: number.into(), offset: 0 })?;
     loop {
         let patience = mount.as_ref().map(|_| &IDLE);
         let mut polled = [PollFd::new(&input, PollFlags::IN)];
@@ -72,7 +74,7 @@ fn serve(input: BorrowedFd<'_>, point: &Path, device: DeviceNumber) -> io::Resul
             mount = None;
             continue;
         }
-        let mut order = Order { node: 0, offset: 0 };
+        let mut order = Order::of(0, 0);
         match read(input, order.as_mut_bytes()) {
             Ok(0) => return Ok(()),
             Ok(length) if length == size_of::<Order>() => {}
@@ -81,17 +83,41 @@ fn serve(input: BorrowedFd<'_>, point: &Path, device: DeviceNumber) -> io::Resul
             Err(errno) => return Err(errno.into()),
         }
         if mount.is_none() {
-            mount = enter(point, device).ok();
+            mount = enter(point, device).ok().map(|root| Inside { root, parent: None });
         }
-        let offset = mount.as_ref().and_then(|mount| list(mount.as_fd(), order, &mut buffer).ok());
-        report(Order { offset: offset.unwrap_or(END), ..order })?;
+        let directory = mount.as_mut().and_then(|mount| mount.open(&order).ok());
+        let offset = directory.and_then(|directory| list(directory, order.offset, &mut buffer).ok());
+        let kind = if order.name().is_some() { WALKED } else { LISTED };
+        report(Report { kind, number: order.node, offset: offset.unwrap_or(END) })?;
     }
 }
 
-fn report(order: Order) -> io::Result<()> {
+fn report(report: Report) -> io::Result<()> {
     // One write, which a pipe takes whole.
-    rustix::io::write(io::stdout().as_fd(), order.as_bytes())?;
+    rustix::io::write(io::stdout().as_fd(), report.as_bytes())?;
     Ok(())
+}
+
+/// The mount, while there is something to list.
+struct Inside {
+    root: OwnedFd,
+    /// The directory, with its number, that a subdirectory was listed in last.
+    parent: Option<(u64, OwnedFd)>,
+}
+
+impl Inside {
+    /// Opens what is to be listed.
+    fn open(&mut self, order: &Order) -> io::Result<OwnedFd> {
+        let Some(name) = order.name() else { return open_directory(self.root.as_fd(), order.node) };
+        let parent = match self.parent.take().filter(|(node, _)| *node == order.node) {
+            Some((_, parent)) => parent,
+            None => open_directory(self.root.as_fd(), order.node)?,
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = openat(&parent, name, flags, Mode::empty());
+        self.parent = Some((order.node, parent));
+        Ok(directory?)
+    }
 }
 
 /// The root of a detached copy of the mount.
@@ -107,10 +133,9 @@ fn enter(point: &Path, device: DeviceNumber) -> io::Result<OwnedFd> {
 }
 
 /// Lists a part of a directory; gives where it ended.
-fn list(mount: BorrowedFd<'_>, order: Order, buffer: &mut Vec<u8>) -> io::Result<u64> {
-    let directory = open_directory(mount, order.node)?;
-    if order.offset != 0 {
-        seek(&directory, SeekFrom::Start(order.offset))?;
+fn list(directory: OwnedFd, offset: u64, buffer: &mut Vec<u8>) -> io::Result<u64> {
+    if offset != 0 {
+        seek(&directory, SeekFrom::Start(offset))?;
     }
     let mut entries = RawDir::new(&directory, buffer.spare_capacity_mut());
     let mut seen = 0;

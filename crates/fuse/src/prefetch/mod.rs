@@ -20,23 +20,32 @@
 //!
 //! Of a large directory only a part is listed at a time, and the next one after as many more names were asked for in vain.
 //! So what nobody asks for costs at most as much as what somebody did.
+//!
+//! A program that lists one directory after the other (find does) has the child list the next ones meanwhile, on another processor:
+//! [`walk`]. Nobody waits for that. It is for mounts whose directories the kernel keeps when they are opened again.
 
 mod lister;
 mod node_handle;
+mod order;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use inarch_vfs::NodeId;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::IntoBytes;
 
+use crate::wire::listing::{Occasion, Subdirectory};
 pub use lister::list_directories;
+use order::{END, LISTED, Order, READY, Report, WALKED};
+use walk::{Ahead, Walks};
 
 /// After so many names that were found in a directory it is listed.
 const FIRST: u32 = 2;
@@ -58,21 +67,14 @@ const MOST_PASSED: u32 = 255;
 /// Directories that are being listed at a time.
 const MOST_LISTED: u64 = 64;
 
+/// Of which so many for walks, which nobody waits for.
+const MOST_WALKED: u64 = 48;
+
+/// Threads of the child that are known.
+const MOST_THREADS: usize = 64;
+
 /// Directories in which names were found lately.
 const REMEMBERED: usize = 4096;
-
-/// A directory that is to be listed from an offset on; back from the child, where the listing ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Order {
-    /// The directory's node number; from the child, 0 says that it can do its work.
-    node: u64,
-    /// With a node number of 0, in how many threads.
-    offset: u64,
-}
-
-/// The offset behind the last entry.
-const END: u64 = u64::MAX;
 
 /// The way to the child that lists directories, which has the other ends of the pipes.
 #[derive(Debug)]
@@ -88,6 +90,9 @@ pub struct Lister {
 pub(crate) struct Prefetch {
     orders: Mutex<Option<File>>,
     state: Mutex<State>,
+    walks: Mutex<Walks>,
+    /// The kernel keeps what it knows of directories when they are opened again.
+    keeps_directories: AtomicBool,
     /// Threads that take requests from one queue, and so must not all wait.
     groups: Vec<usize>,
     /// So long an answer waits.
@@ -98,8 +103,8 @@ pub(crate) struct Prefetch {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Directories that the child lists at a time; 0 until it can do its work.
-    threads: u64,
+    /// The child's threads that list, each a directory at a time; none until it can do its work.
+    threads: Vec<u32>,
     directories: HashMap<NodeId, Directory>,
     /// Those, the oldest first.
     order: VecDeque<NodeId>,
@@ -149,6 +154,8 @@ impl Prefetch {
         Prefetch {
             orders: Mutex::new(Some(orders)),
             state: Mutex::new(state),
+            walks: Mutex::default(),
+            keeps_directories: AtomicBool::new(false),
             groups,
             patience: PATIENCE,
             arrival: ARRIVAL,
@@ -188,7 +195,7 @@ impl Prefetch {
             let listing = state.directories.get(&directory).and_then(|directory| directory.listing.as_ref());
             let is_kept = was_due && listing.is_some_and(|listing| !listing.has_arrived);
             // Those before it are under way or reported.
-            was_due = number < state.reported.saturating_add(state.threads);
+            was_due = number < state.reported.saturating_add(state.threads.len() as u64);
             if is_kept || begun.elapsed() >= self.patience {
                 return false;
             }
@@ -200,7 +207,7 @@ impl Prefetch {
     fn begin(&self, group: usize, node: NodeId, name: &[u8]) -> Option<(u64, Receiver<()>)> {
         let mut state = self.state();
         let state = &mut *state;
-        if state.threads == 0 {
+        if state.threads.is_empty() {
             return None;
         }
         if !state.directories.contains_key(&node) {
@@ -220,7 +227,7 @@ impl Prefetch {
             (directory.found, directory.enough) = (0, AGAIN);
             return None;
         }
-        self.send(Order { node: node.0, offset: directory.offset }).ok()?;
+        self.send(&Order::of(node.0, directory.offset)).ok()?;
         let (done, end) = channel();
         directory.listing = Some(Listing { name: name.into(), has_arrived: false, _done: done });
         let number = state.ordered;
@@ -229,7 +236,7 @@ impl Prefetch {
         Some((number, end))
     }
 
-    fn send(&self, order: Order) -> io::Result<()> {
+    fn send(&self, order: &Order) -> io::Result<()> {
         let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         // The pipe takes an order whole or not at all, and has room for all that are under way at a time.
         orders.as_ref().map_or(Err(io::ErrorKind::BrokenPipe.into()), |mut orders| orders.write_all(order.as_bytes()))
@@ -244,35 +251,86 @@ impl Prefetch {
         })
     }
 
-    /// A directory's entries are asked for: if it is being listed, the name whose answer may wait for that.
-    pub fn arrived(&self, directory: NodeId) -> Option<Box<[u8]>> {
+    /// A directory's entries are asked for, by a thread with this number (gettid(2)), from an offset on.
+    pub fn asked(&self, directory: NodeId, thread: u32, offset: u64) -> Occasion {
         let mut state = self.state();
-        let listing = state.directories.get_mut(&directory)?.listing.as_mut()?;
-        listing.has_arrived = true;
-        Some(listing.name.clone())
+        if let Some(listing) = state.directories.get_mut(&directory).and_then(|found| found.listing.as_mut()) {
+            listing.has_arrived = true;
+            return Occasion::Search(listing.name.clone());
+        }
+        if state.threads.contains(&thread) {
+            return Occasion::Walk;
+        }
+        drop(state);
+        if offset == 0 && self.follows_walks() {
+            let ahead = self.walks().listed(directory);
+            self.order_walk(ahead);
+        }
+        Occasion::Program
+    }
+
+    /// What follows is told to a program that lists directories one after the other, so that it need not ask for them.
+    pub fn follows_walks(&self) -> bool {
+        self.keeps_directories.load(Ordering::Relaxed)
+    }
+
+    /// The kernel keeps what it knows of directories from now on.
+    pub fn directories_are_kept(&self) {
+        self.keeps_directories.store(true, Ordering::Relaxed);
+    }
+
+    /// A program is told of these subdirectories of a directory that it lists from `offset` on.
+    pub fn told(&self, directory: NodeId, offset: u64, subdirectories: Vec<Subdirectory>) {
+        let ahead = self.walks().told(directory, offset == 0, subdirectories);
+        self.order_walk(ahead);
+    }
+
+    fn walks(&self) -> MutexGuard<'_, Walks> {
+        self.walks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has subdirectories listed; where there is too much to do already, their program does so itself.
+    fn order_walk(&self, ahead: Option<Ahead>) {
+        let Some(Ahead { directory, names }) = ahead else { return };
+        let mut state = self.state();
+        for order in names.iter().filter_map(|name| Order::beneath(directory.0, name)) {
+            if state.threads.is_empty() || state.ordered - state.reported >= MOST_WALKED || self.send(&order).is_err() {
+                return;
+            }
+            state.ordered += 1;
+        }
     }
 
     /// Hears what the child says, until it ends.
     pub fn attend(&self, mut reports: File) {
-        let mut report = Order { node: 0, offset: 0 };
+        let mut report = Report { kind: 0, number: 0, offset: 0 };
         while reports.read_exact(report.as_mut_bytes()).is_ok() {
             self.take(report);
         }
         let mut state = self.state();
-        state.threads = 0;
+        state.threads.clear();
         state.directories.clear();
     }
 
     /// The child has listed a directory, or says that it is ready to.
-    fn take(&self, report: Order) {
+    fn take(&self, report: Report) {
         let mut state = self.state();
-        if report.node == 0 {
-            state.threads = report.offset.min(MOST_LISTED);
+        if report.kind == READY {
+            if state.threads.len() < MOST_THREADS {
+                // Numbers of threads have 22 bits.
+                state.threads.extend(u32::try_from(report.number));
+            }
+            return;
+        }
+        if report.kind != LISTED && report.kind != WALKED {
             return;
         }
         // It reports what it was told, once.
         state.reported = state.ordered.min(state.reported + 1);
-        if let Some(directory) = state.directories.get_mut(&NodeId(report.node)) {
+        if report.kind == WALKED {
+            return;
+        }
+        if let Some(directory) = state.directories.get_mut(&NodeId(report.number)) {
             let offset = if report.offset == END { 0 } else { report.offset };
             *directory = Directory { found: 0, enough: AGAIN, offset, listing: None };
         }

@@ -15,6 +15,10 @@ struct Scene {
 
 const LONG: Duration = Duration::from_secs(3600);
 
+/// The child's threads, and another one.
+const THREADS: [u32; 2] = [1001, 1002];
+const PROGRAM: u32 = 7;
+
 const DIRECTORY: NodeId = NodeId(7 << 32 | 5);
 
 impl Scene {
@@ -24,8 +28,8 @@ impl Scene {
 
     fn with_patience(patience: Duration, arrival: Duration) -> Scene {
         let scene = Scene::before_the_child_is_ready(patience, arrival);
-        scene.say(0, 2);
-        while scene.prefetch.state().threads == 0 {
+        THREADS.into_iter().for_each(|thread| scene.report(READY, thread.into(), 0));
+        while scene.prefetch.state().threads.len() < THREADS.len() {
             thread::yield_now();
         }
         scene
@@ -43,13 +47,30 @@ impl Scene {
         Scene { prefetch, orders, reports: Some(reports) }
     }
 
+    fn report(&self, kind: u64, number: u64, offset: u64) {
+        self.reports.as_ref().unwrap().write_all(Report { kind, number, offset }.as_bytes()).unwrap();
+    }
+
     fn say(&self, node: u64, offset: u64) {
-        self.reports.as_ref().unwrap().write_all(Order { node, offset }.as_bytes()).unwrap();
+        self.report(LISTED, node, offset);
+    }
+
+    /// A program lists a directory, and is told of these subdirectories.
+    fn lists(&self, directory: u64, subdirectories: &[(u64, &str)]) {
+        assert_eq!(self.prefetch.asked(NodeId(directory), PROGRAM, 0), Occasion::Program);
+        let told = subdirectories.iter().map(|(node, name)| (NodeId(*node), name.as_bytes().into())).collect();
+        self.prefetch.told(NodeId(directory), 0, told);
+    }
+
+    /// The names that the child is told to list, and in which directory.
+    fn ordered(&mut self) -> Vec<(u64, String)> {
+        let name = |order: Order| (order.node, String::from_utf8(order.name().unwrap().into()).unwrap());
+        std::iter::from_fn(|| self.order()).map(name).collect()
     }
 
     /// What the child is told next, if it is told something.
     fn order(&mut self) -> Option<Order> {
-        let mut order = Order { node: 0, offset: 0 };
+        let mut order = Order::of(0, 0);
         self.orders.read_exact(order.as_mut_bytes()).ok().map(|()| order)
     }
 
@@ -70,7 +91,7 @@ impl Scene {
     fn found_by_one_who_waits(&mut self, thread: usize, directory: NodeId, offset: u64) -> JoinHandle<()> {
         let prefetch = Arc::clone(&self.prefetch);
         let waits = thread::spawn(move || prefetch.found(thread, directory, b"two"));
-        assert_eq!(self.next_order(), Order { node: directory.0, offset });
+        assert_eq!(self.next_order(), Order::of(directory.0, offset));
         waits
     }
 
@@ -88,14 +109,17 @@ fn the_second_name_has_its_directory_listed_and_waits_for_that() {
     scene.found(0, "one");
     assert_eq!(scene.order(), None);
     let waits = scene.found_by_one_who_waits(0, DIRECTORY, 0);
-    assert_eq!(scene.prefetch.arrived(DIRECTORY), Some(Box::from(&b"two"[..])));
-    assert_eq!(scene.prefetch.arrived(NodeId(5)), None);
+    // So is everybody told who lists it meanwhile: the kernel would have them wait for that name.
+    for thread in [PROGRAM, THREADS[0]] {
+        assert_eq!(scene.prefetch.asked(DIRECTORY, thread, 0), Occasion::Search(b"two"[..].into()));
+    }
+    assert_eq!(scene.prefetch.asked(NodeId(5), PROGRAM, 0), Occasion::Program);
     // Who asks meanwhile does not wait, nor has it listed twice.
     scene.found(1, "three");
     assert_eq!(scene.order(), None);
     scene.say(DIRECTORY.0, END);
     waits.join().unwrap();
-    assert_eq!(scene.prefetch.arrived(DIRECTORY), None);
+    assert_eq!(scene.prefetch.asked(DIRECTORY, PROGRAM, 0), Occasion::Program);
 }
 
 #[test]
@@ -149,7 +173,7 @@ fn nobody_waits_for_a_child_that_is_not_ready_or_gone() {
     let waits = scene.found_by_one_who_waits(0, DIRECTORY, 0);
     drop(scene.reports.take());
     waits.join().unwrap();
-    while scene.prefetch.state().threads > 0 {
+    while !scene.prefetch.state().threads.is_empty() {
         thread::yield_now();
     }
     for _ in 0..1000 {
@@ -162,7 +186,11 @@ fn nobody_waits_for_a_child_that_is_not_ready_or_gone() {
 fn what_the_child_says_of_other_directories_changes_nothing() {
     let scene = Scene::new();
     for node in [u64::MAX, 1, DIRECTORY.0] {
-        scene.say(node, 17);
+        [0, LISTED, WALKED, READY, 4, u64::MAX].into_iter().for_each(|kind| scene.report(kind, node, 17));
+    }
+    scene.report(READY, 1003, 0);
+    while !scene.prefetch.state().threads.contains(&1003) {
+        thread::yield_now();
     }
     scene.found(0, "one");
     assert_eq!(scene.prefetch.state().reported, 0);
@@ -185,8 +213,60 @@ fn nothing_is_ordered_after_the_end() {
     scene.prefetch.end();
     scene.found(0, "one");
     scene.found(0, "two");
-    assert_eq!(scene.orders.read(&mut [0; 16]).unwrap(), 0);
+    scene.prefetch.directories_are_kept();
+    scene.lists(1, &[(2, "a"), (3, "b"), (4, "c")]);
+    scene.lists(2, &[]);
+    assert_eq!(scene.orders.read(&mut [0; 512]).unwrap(), 0);
     scene.all_answered();
+}
+
+#[test]
+fn who_lists_one_directory_after_the_other_is_gone_ahead_of() {
+    let mut scene = Scene::new();
+    scene.prefetch.directories_are_kept();
+    scene.lists(1, &[(11, "a"), (12, "b"), (13, "c"), (14, "d")]);
+    assert_eq!(scene.ordered(), []);
+    scene.lists(11, &[]);
+    assert_eq!(scene.ordered(), [(1, "b".into()), (1, "c".into())]);
+    // The child's own listings say nothing of where the program is.
+    for node in [12, 13] {
+        assert_eq!(scene.prefetch.asked(NodeId(node), THREADS[1], 0), Occasion::Walk);
+        scene.report(WALKED, 1, END);
+    }
+    while scene.prefetch.state().reported < 2 {
+        thread::yield_now();
+    }
+    assert_eq!(scene.ordered(), []);
+}
+
+#[test]
+fn nobody_is_gone_ahead_of_where_directories_are_not_kept() {
+    let mut scene = Scene::new();
+    scene.lists(1, &[(11, "a"), (12, "b"), (13, "c")]);
+    scene.lists(11, &[]);
+    assert_eq!(scene.ordered(), []);
+}
+
+#[test]
+fn a_child_that_is_slow_is_told_of_few_directories() {
+    let mut scene = Scene::new();
+    scene.prefetch.directories_are_kept();
+    for walk in 1..100 {
+        let names: Vec<_> = (0..9).map(|number| (1000 * walk + number, "name")).collect();
+        scene.lists(walk, &names);
+        names.iter().for_each(|(node, _)| scene.lists(*node, &[]));
+    }
+    assert_eq!(scene.ordered().len() as u64, MOST_WALKED);
+}
+
+#[test]
+fn an_order_has_a_name_as_long_as_names_are() {
+    for length in [1, 255] {
+        let name = vec![b'x'; length];
+        assert_eq!(Order::beneath(7, &name).unwrap().name(), Some(&name[..]));
+    }
+    assert_eq!(Order::beneath(7, &[b'x'; 256]), None);
+    assert_eq!(Order::of(7, 0).name(), None);
 }
 
 #[test]
@@ -210,7 +290,7 @@ fn nobody_waits_for_a_child_that_is_kept_from_listing() {
     };
     // The child lists two at a time. One is asked for, two never are; of these the second does not begin before another one ends.
     let arrives = order(&mut scene, 0);
-    scene.prefetch.arrived(NodeId(1000)).unwrap();
+    scene.prefetch.asked(NodeId(1000), THREADS[0], 0);
     let arrives = thread::spawn(arrives);
     assert!(!order(&mut scene, 1)());
     scene.prefetch.state().waiting[0] = 0;

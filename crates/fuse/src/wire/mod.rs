@@ -2,6 +2,7 @@
 //! they follow each other in a message. All numbers are in the host's own byte order.
 
 pub mod extension;
+pub mod listing;
 pub mod operation;
 pub mod reply;
 pub mod request;

@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use inarch_tree::Timestamp;
-use inarch_vfs::{Attributes, DirectoryEntry, DirectorySink, Entry, Lock, LockKind, NodeId, Statistics};
+use inarch_vfs::{Attributes, Entry, Lock, LockKind, Statistics};
 use rustix::fs::{major, makedev, minor};
 use rustix::io::Errno;
-use smallvec::SmallVec;
-use zerocopy::IntoBytes;
 
-use super::structs::{Attr, AttrOut, Dirent, EntryOut, FileLock, OutHeader, StatFsOut, Statx, StatxOut, SxTime};
+use super::structs::{Attr, AttrOut, EntryOut, FileLock, OutHeader, StatFsOut, Statx, StatxOut, SxTime};
 
 /// `STATX_BASIC_STATS` and `STATX_BTIME` of Linux's include/uapi/linux/stat.h.
 const STATX_BASIC_STATS: u32 = 0x7ff;
@@ -165,103 +163,9 @@ fn seconds(duration: Duration) -> (u64, u32) {
     (duration.as_secs(), duration.subsec_nanos())
 }
 
-/// The entries of a directory, until the kernel's buffer is full.
-pub struct DirectoryList<'b> {
-    buffer: &'b mut Vec<u8>,
-    /// Bytes that the kernel takes.
-    limit: usize,
-    /// Whether entries have their attributes with them (`READDIRPLUS`).
-    plus: bool,
-    /// In a listing that is ahead, the name that has none with it all the same; nor do directories.
-    ahead: Option<Box<[u8]>>,
-    left_out: SmallVec<[NodeId; 8]>,
-}
-
-impl<'b> DirectoryList<'b> {
-    /// An empty list in `buffer`.
-    pub fn new(buffer: &'b mut Vec<u8>, limit: usize, plus: bool) -> DirectoryList<'b> {
-        buffer.clear();
-        DirectoryList { buffer, limit, plus, ahead: None, left_out: SmallVec::new() }
-    }
-
-    /// The same, for a listing that a program's search for this name gave occasion to: neither that entry nor directories have
-    /// attributes with them.
-    pub fn ahead(self, name: Box<[u8]>) -> DirectoryList<'b> {
-        DirectoryList { ahead: Some(name), ..self }
-    }
-
-    /// The nodes of those that had some, which the kernel knows nothing of.
-    pub fn left_out(self) -> impl Iterator<Item = NodeId> {
-        self.left_out.into_iter()
-    }
-
-    /// Where the list ends with one more entry, if there is room for it.
-    fn end_with(&self, name: usize) -> Option<usize> {
-        let plus = if self.plus { size_of::<EntryOut>() } else { 0 };
-        let length = (plus + size_of::<Dirent>()).checked_add(name)?.checked_next_multiple_of(8)?;
-        self.buffer.len().checked_add(length).filter(|end| *end <= self.limit)
-    }
-}
-
-impl DirectorySink for DirectoryList<'_> {
-    fn wants_entries(&self) -> bool {
-        self.plus
-    }
-
-    fn is_ahead(&self) -> bool {
-        self.ahead.is_some()
-    }
-
-    fn has_room(&self, name: usize) -> bool {
-        self.end_with(name).is_some()
-    }
-
-    fn push(&mut self, directory_entry: &DirectoryEntry<'_>) -> bool {
-        let name = directory_entry.name;
-        let Some(end) = self.end_with(name.len()) else { return false };
-        let dirent = Dirent {
-            ino: directory_entry.inode,
-            off: directory_entry.next,
-            namelen: name.len() as u32,
-            // As in struct dirent: the file type bits of a mode, shifted.
-            kind: (directory_entry.mode >> 12) & 0xf,
-        };
-        if self.plus {
-            // A node number of 0 means that there is no lookup with it.
-            let mut told = directory_entry.entry.as_ref();
-            let is_directory = directory_entry.mode & libc::S_IFMT == libc::S_IFDIR;
-            if self.ahead.as_ref().is_some_and(|ahead| is_directory || **ahead == *name) {
-                self.left_out.extend(told.take().map(|entry| entry.node));
-            }
-            let out = told.map(entry).unwrap_or_default();
-            self.buffer.extend_from_slice(out.as_bytes());
-        }
-        self.buffer.extend_from_slice(dirent.as_bytes());
-        self.buffer.extend_from_slice(name);
-        self.buffer.resize(end, 0);
-        true
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn entries_are_padded_and_never_cut() {
-        let entry = DirectoryEntry { inode: 2, next: 1, mode: 0o100600, name: b"disk.raw2", entry: None };
-        let mut buffer = Vec::new();
-        let mut list = DirectoryList::new(&mut buffer, 100, false);
-        assert!(list.push(&entry) && list.push(&entry));
-        assert!(!list.has_room(entry.name.len()) && !list.push(&entry));
-        assert_eq!(buffer.len(), 2 * 40);
-        assert_eq!(buffer[16..24], [9, 0, 0, 0, 8, 0, 0, 0]);
-        assert_eq!(buffer[24..40], *b"disk.raw2\0\0\0\0\0\0\0");
-        let mut list = DirectoryList::new(&mut buffer, 168, true);
-        assert!(list.has_room(16) && !list.has_room(17));
-        assert!(list.push(&entry) && !list.push(&entry));
-        assert_eq!(buffer.len(), 168);
-    }
 
     #[test]
     fn device_numbers_survive_the_way_there_and_back() {
