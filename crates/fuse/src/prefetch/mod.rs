@@ -15,7 +15,7 @@
 //! 3. The child says how far it got, and the answer that waited is given. What the program looks for next is known.
 //!
 //! A program that looks for a name to make or remove it holds the directory's lock meanwhile, and the child waits for that. Nobody
-//! can tell before; so an answer does not wait for a child that does not come to ask, and after one that has waited in vain the
+//! can tell before; so an answer does not wait for a child that does not come to ask, and after two that have waited in vain the
 //! next ones do not wait at all.
 //!
 //! Of a large directory only a part is listed at a time, and the next one after as many more names were asked for in vain.
@@ -111,7 +111,9 @@ struct State {
     /// Orders so far, and how many of them were reported.
     ordered: u64,
     reported: u64,
-    /// How many listings are left out after one that was waited for in vain, and how many of them are left.
+    /// The last listing was waited for in vain. One may be: on a busy machine the child waits for a processor.
+    was_in_vain: bool,
+    /// How many listings are left out after another one that was, and how many of them are left.
     passes: u32,
     left: u32,
     /// How many threads of each group wait.
@@ -172,12 +174,12 @@ impl Prefetch {
         let Some((number, done)) = self.begin(group, directory, name) else { return };
         let is_done = self.wait(directory, number, &done);
         let mut state = self.state();
-        (state.passes, state.left) = if is_done {
-            (state.passes / 2, state.left)
-        } else {
-            let passes = (2 * state.passes + 1).min(MOST_PASSED);
-            (passes, passes)
-        };
+        if is_done {
+            (state.was_in_vain, state.passes) = (false, state.passes / 2);
+        } else if std::mem::replace(&mut state.was_in_vain, true) {
+            state.passes = (2 * state.passes + 1).min(MOST_PASSED);
+            state.left = state.passes;
+        }
         if let Some(waiting) = state.waiting.get_mut(group) {
             *waiting = waiting.saturating_sub(1);
         }

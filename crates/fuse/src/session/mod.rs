@@ -103,7 +103,7 @@ pub struct Session<F: ?Sized> {
 }
 
 /// Threads that take requests from one queue, where some of them may wait for a listing.
-const THREADS_WITH_LISTER: usize = 16;
+const THREADS_WITH_LISTER: usize = 24;
 
 /// What lists directories for the kernel, and where its reports come from.
 struct Prefetching {

@@ -73,12 +73,12 @@ impl Queues {
     pub fn detect(some_wait: bool) -> Option<Queues> {
         /// Threads in all, where there are few processors: requests that wait have one each.
         const THREADS: usize = 8;
-        const THREADS_WHERE_SOME_WAIT: usize = 32;
+        const THREADS_WHERE_SOME_WAIT: usize = 48;
         if RingSupport::detect() != RingSupport::On {
             return None;
         }
         let count = count(&fs::read_to_string(POSSIBLE).ok()?)?;
-        let (threads, least, most) = if some_wait { (THREADS_WHERE_SOME_WAIT, 3, 16) } else { (THREADS, 2, 4) };
+        let (threads, least, most) = if some_wait { (THREADS_WHERE_SOME_WAIT, 3, 24) } else { (THREADS, 2, 4) };
         Some(Queues { count, threads_each: threads.div_ceil(count.into()).clamp(least, most) })
     }
 
