@@ -342,6 +342,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
         let prefetch = self.dispatcher.prefetch.as_ref();
         let occasion =
             prefetch.map_or(Occasion::Program, |prefetch| prefetch.asked(self.node, self.context.pid, read.offset));
+        let is_search = matches!(occasion, Occasion::Search(_));
         let follows = occasion == Occasion::Program && prefetch.is_some_and(|prefetch| prefetch.follows_walks());
         let mut entries = DirectoryList::new(list, limit, plus, occasion);
         let listed = self.fs().read_directory(self.context, self.node, HandleId(read.fh), read.offset, &mut entries);
@@ -356,6 +357,9 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
             && !subdirectories.is_empty()
         {
             prefetch.told(self.node, read.offset, subdirectories);
+        }
+        if let Some(prefetch) = prefetch.filter(|_| is_search && list.is_empty()) {
+            prefetch.ended(self.node);
         }
         self.out.put_bytes(list)
     }

@@ -66,36 +66,57 @@ fn serve(input: BorrowedFd<'_>, point: &Path, device: DeviceNumber) -> io::Resul
     let mut mount: Option<Inside> = None;
     let mut buffer = Vec::with_capacity(BUFFER);
     let number = gettid().as_raw_nonzero().get().unsigned_abs();
-    report(Report { kind: READY, number: number.into(), offset: 0 })?;
+    let mut reports = Reports::default();
+    reports.add(Report { kind: READY, number: number.into(), offset: 0 }, true)?;
     loop {
-        let patience = mount.as_ref().map(|_| &IDLE);
-        let mut polled = [PollFd::new(&input, PollFlags::IN)];
-        if poll(&mut polled, patience)? == 0 {
-            mount = None;
-            continue;
-        }
         let mut order = Order::of(0, 0);
         match read(input, order.as_mut_bytes()) {
             Ok(0) => return Ok(()),
             Ok(length) if length == size_of::<Order>() => {}
             Ok(_) => return Err(io::ErrorKind::InvalidData.into()),
-            Err(Errno::AGAIN | Errno::INTR) => continue,
+            Err(Errno::AGAIN | Errno::INTR) => {
+                reports.send()?;
+                let patience = mount.as_ref().map(|_| &IDLE);
+                if poll(&mut [PollFd::new(&input, PollFlags::IN)], patience)? == 0 {
+                    mount = None;
+                }
+                continue;
+            }
             Err(errno) => return Err(errno.into()),
         }
         if mount.is_none() {
             mount = enter(point, device).ok().map(|root| Inside { root, parent: None });
         }
         let directory = mount.as_mut().and_then(|mount| mount.open(&order).ok());
-        let offset = directory.and_then(|directory| list(directory, order.offset, &mut buffer).ok());
+        let listed = directory.and_then(|directory| list(directory, order.offset, &mut buffer).ok());
         let kind = if order.name().is_some() { WALKED } else { LISTED };
-        report(Report { kind, number: order.node, offset: offset.unwrap_or(END) })?;
+        // Who was asked for the end of a directory knows that it was reached.
+        let is_urgent = kind == LISTED && listed != Some(END);
+        reports.add(Report { kind, number: order.node, offset: listed.unwrap_or(END) }, is_urgent)?;
     }
 }
 
-fn report(report: Report) -> io::Result<()> {
-    // One write, which a pipe takes whole.
-    rustix::io::write(io::stdout().as_fd(), report.as_bytes())?;
-    Ok(())
+/// What is to be reported: some at a time, for each time somebody is woken to hear it.
+#[derive(Default)]
+struct Reports(Vec<Report>);
+
+impl Reports {
+    /// Reports kept back at most: there are others to do meanwhile.
+    const MOST: usize = 8;
+
+    fn add(&mut self, report: Report, is_urgent: bool) -> io::Result<()> {
+        self.0.push(report);
+        if is_urgent || self.0.len() >= Self::MOST { self.send() } else { Ok(()) }
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        if !self.0.is_empty() {
+            // One write, which a pipe takes whole.
+            rustix::io::write(io::stdout().as_fd(), self.0.as_bytes())?;
+            self.0.clear();
+        }
+        Ok(())
+    }
 }
 
 /// The mount, while there is something to list.

@@ -12,7 +12,8 @@
 //!    older attributes for new (it does not count that as a change of attributes, `fuse_dir_changed` of Linux's fs/fuse/dir.c). That
 //!    the listed directory itself is looked for once more, as the kernel does after it was opened by a file handle, is as short as
 //!    any search for it.
-//! 3. The child says how far it got, and the answer that waited is given. What the program looks for next is known.
+//! 3. The child has got to the end, or says how far it got, and the answer that waited is given. What the program looks for next is
+//!    known.
 //!
 //! A program that looks for a name to make or remove it holds the directory's lock meanwhile, and the child waits for that. Nobody
 //! can tell before; so an answer does not wait for a child that does not come to ask, and after two that have waited in vain the
@@ -271,6 +272,12 @@ impl Prefetch {
         Occasion::Program
     }
 
+    /// The end of a directory was asked for by one who searches it: the kernel knows all that is before it. The child's report says the
+    /// same, later.
+    pub fn ended(&self, directory: NodeId) {
+        self.state().end(directory, 0);
+    }
+
     /// What follows is told to a program that lists directories one after the other, so that it need not ask for them.
     pub fn follows_walks(&self) -> bool {
         self.keeps_directories.load(Ordering::Relaxed)
@@ -332,10 +339,8 @@ impl Prefetch {
         if report.kind == WALKED {
             return;
         }
-        if let Some(directory) = state.directories.get_mut(&NodeId(report.number)) {
-            let offset = if report.offset == END { 0 } else { report.offset };
-            *directory = Directory { found: 0, enough: AGAIN, offset, listing: None };
-        }
+        let offset = if report.offset == END { 0 } else { report.offset };
+        state.end(NodeId(report.number), offset);
     }
 
     /// There is nothing more to list.
@@ -345,6 +350,13 @@ impl Prefetch {
 }
 
 impl State {
+    /// A directory has been listed up to this offset, or to its end: whoever waits for that is told.
+    fn end(&mut self, directory: NodeId, offset: u64) {
+        if let Some(directory) = self.directories.get_mut(&directory) {
+            *directory = Directory { found: 0, enough: AGAIN, offset, listing: None };
+        }
+    }
+
     fn forget_the_oldest(&mut self) {
         while self.order.len() >= REMEMBERED
             && let Some(oldest) = self.order.pop_front()
