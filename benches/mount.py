@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """A mounted directory against the directory itself. Usage: mount.py [ROUNDS] [--changes guest|host|none] [--only PARTS]
 
-Makes a git repository of 50,000 files, a file of 1 GiB and a small C program in $WORK (/var/tmp). "cold" is without the
-kernel's inodes and directory entries, which takes root; "warm" is the second time. Where the kernel has FUSE over io_uring, the
-mount is measured with it and without; as root it is switched on meanwhile."""
+Makes a git repository of 50,000 files, a file of 1 GiB and a small C program in $WORK (/var/tmp). "cold" is with nothing in
+memory, so that both read from the disk; "names forgotten" without the kernel's directory entries, but with the inodes of the
+directory, whose files' pages keep them, and none of the mount's; "warm" is the second time. All but that takes root. Where the
+kernel has FUSE over io_uring, the mount is measured with it and without; as root it is switched on meanwhile."""
 
 import argparse
 import os
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from functools import partial
 
 from measure import INARCH, once, rounds, table
 
@@ -153,15 +155,27 @@ def command(of, root):
     return lambda: once(of(root))
 
 
-def drop_inodes():
-    """Has the kernel forget inodes and directory entries, not the files' pages."""
+def forget_names():
+    """Has the kernel forget directory entries, and inodes of which no page is in memory."""
+    drop_caches("2")
+
+
+def forget_all():
+    """Has the kernel forget all that it can read again."""
+    os.sync()
+    # Inodes go when their pages have gone.
+    drop_caches("3")
+    drop_caches("3")
+
+
+def drop_caches(which):
     with open("/proc/sys/vm/drop_caches", "w") as file:
-        file.write("2")
+        file.write(which)
 
 
-def native_cold(of):
+def native_after(forget, of):
     def run():
-        drop_inodes()
+        forget()
         return once(of(source))
 
     return run
@@ -175,10 +189,10 @@ def native_warm(of):
     return run
 
 
-def cold(of, rings):
+def mounted_after(forget, of, rings):
     def run():
         with Mount(rings):
-            drop_inodes()
+            forget()
             return once(of(point))
 
     return run
@@ -198,7 +212,11 @@ def wanted(part):
 
 
 def compare(title, of):
-    for state, native, mounted in (("cold", native_cold, cold), ("warm", native_warm, warm)):
+    for state, native, mounted in (
+        ("cold", partial(native_after, forget_all), partial(mounted_after, forget_all)),
+        ("names forgotten", partial(native_after, forget_names), partial(mounted_after, forget_names)),
+        ("warm", native_warm, warm),
+    ):
         contestants = {"native": native(of), "mount": mounted(of, "off")}
         if has_rings():
             contestants["mount, io_uring"] = mounted(of, "on")
