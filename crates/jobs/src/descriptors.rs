@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// What the trees' files and a disk's caches may take.
 const ENOUGH: u64 = 4096;
 
-/// The kernel's table for so many has 128 KiB.
+/// The kernel's table for so many has 128 KiB. Only servers of the largest trees keep more.
 const AT_ONCE: u64 = 16_384;
 
 /// Takes as many descriptors as this process may have: the more directories and open files can be kept, the less often
@@ -34,7 +34,7 @@ pub(crate) fn take_limit() -> Option<(u64, u64)> {
     limit.current.zip(limit.maximum)
 }
 
-/// Has the kernel's table of this process's descriptors be as large as it may become. It doubles otherwise when it is full, and where
+/// Has the kernel's table of this process's descriptors be large from the beginning. It doubles otherwise when it is full, and where
 /// there are threads, each time all who open something wait 10 milliseconds and more for the other processors (`expand_fdtable` of
 /// Linux's fs/file.c).
 pub(crate) fn make_room() {

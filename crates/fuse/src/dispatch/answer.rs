@@ -340,26 +340,26 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
     fn read_directory(&self, read: &ReadIn, plus: bool, list: &mut Vec<u8>) -> Result<usize, Errno> {
         let limit = (read.size.min(MAX_DATA) as usize).min(self.out.room());
         let prefetch = self.dispatcher.prefetch.as_ref();
-        let occasion =
-            prefetch.map_or(Occasion::Program, |prefetch| prefetch.asked(self.node, self.context.pid, read.offset));
-        let is_search = matches!(occasion, Occasion::Search(_));
-        let follows = occasion == Occasion::Program && prefetch.is_some_and(|prefetch| prefetch.follows_walks());
+        let occasion = match prefetch {
+            Some(prefetch) => prefetch.asked(self.node, self.context.pid, read.offset),
+            None => Occasion::Program { is_followed: false },
+        };
         let mut entries = DirectoryList::new(list, limit, plus, occasion);
         let listed = self.fs().read_directory(self.context, self.node, HandleId(read.fh), read.offset, &mut entries);
         let is_refused = entries.is_refused();
         let (subdirectories, untold) = entries.end();
         untold.into_iter().for_each(|node| self.fs().forget(node, 1));
-        listed?;
         if is_refused {
             return Err(Errno::NOTSUP);
         }
-        if let Some(prefetch) = prefetch.filter(|_| follows)
+        // What was counted as told is told. The kernel asks for what is behind it, and gets the error then.
+        if list.is_empty() {
+            listed?;
+        }
+        if let Some(prefetch) = prefetch
             && !subdirectories.is_empty()
         {
             prefetch.told(self.node, read.offset, subdirectories);
-        }
-        if let Some(prefetch) = prefetch.filter(|_| is_search && list.is_empty()) {
-            prefetch.ended(self.node);
         }
         self.out.put_bytes(list)
     }

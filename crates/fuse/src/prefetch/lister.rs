@@ -90,9 +90,8 @@ fn serve(input: BorrowedFd<'_>, point: &Path, device: DeviceNumber) -> io::Resul
         let directory = mount.as_mut().and_then(|mount| mount.open(&order).ok());
         let listed = directory.and_then(|directory| list(directory, order.offset, &mut buffer).ok());
         let kind = if order.name().is_some() { WALKED } else { LISTED };
-        // Who was asked for the end of a directory knows that it was reached.
-        let is_urgent = kind == LISTED && listed != Some(END);
-        reports.add(Report { kind, number: order.node, offset: listed.unwrap_or(END) }, is_urgent)?;
+        // Somebody waits for what is searched.
+        reports.add(Report { kind, number: order.node, offset: listed.unwrap_or(END) }, kind == LISTED)?;
     }
 }
 

@@ -12,8 +12,7 @@
 //!    older attributes for new (it does not count that as a change of attributes, `fuse_dir_changed` of Linux's fs/fuse/dir.c). That
 //!    the listed directory itself is looked for once more, as the kernel does after it was opened by a file handle, is as short as
 //!    any search for it.
-//! 3. The child has got to the end, or says how far it got, and the answer that waited is given. What the program looks for next is
-//!    known.
+//! 3. The child says how far it got, and the answer that waited is given. What the program looks for next is known.
 //!
 //! A program that looks for a name to make or remove it holds the directory's lock meanwhile, and the child waits for that. Nobody
 //! can tell before; so an answer does not wait for a child that does not come to ask, and after two that have waited in vain the
@@ -23,7 +22,8 @@
 //! So what nobody asks for costs at most as much as what somebody did.
 //!
 //! A program that lists one directory after the other (find does) has the child list the next ones meanwhile, on another processor:
-//! [`walk`]. Nobody waits for that. It is for mounts whose directories the kernel keeps when they are opened again.
+//! [`walk`]. Nobody waits for that, and what somebody does wait for is behind a few of them at most. It is for mounts whose
+//! directories the kernel keeps when they are opened again.
 
 mod lister;
 mod node_handle;
@@ -68,8 +68,11 @@ const MOST_PASSED: u32 = 255;
 /// Directories that are being listed at a time.
 const MOST_LISTED: u64 = 64;
 
-/// Of which so many for walks, which nobody waits for.
-const MOST_WALKED: u64 = 48;
+/// Of those that nobody waits for, so many for each of the child's threads: more are kept back, so that others come before them.
+const WALKED_EACH: usize = 4;
+
+/// Directories that are kept back at most; more are left to their programs.
+const MOST_KEPT_BACK: usize = 48;
 
 /// Threads of the child that are known.
 const MOST_THREADS: usize = 64;
@@ -112,8 +115,13 @@ struct State {
     /// Orders so far, and how many of them were reported.
     ordered: u64,
     reported: u64,
+    /// Of these, those that nobody waits for; and what is kept back.
+    walked: usize,
+    kept_back: VecDeque<Order>,
     /// The last listing was waited for in vain. One may be: on a busy machine the child waits for a processor.
     was_in_vain: bool,
+    /// Those up to this one were waited for at the same time.
+    in_vain: u64,
     /// How many listings are left out after another one that was, and how many of them are left.
     passes: u32,
     left: u32,
@@ -139,6 +147,16 @@ struct Listing {
     has_arrived: bool,
     /// Dropped when it is done.
     _done: Sender<()>,
+}
+
+/// How the wait for a listing ends.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// It was to be listed by then.
+    InVain,
+    /// There were others before it.
+    Undecided,
 }
 
 impl Default for Directory {
@@ -173,21 +191,16 @@ impl Prefetch {
     pub fn found(&self, thread: usize, directory: NodeId, name: &[u8]) {
         let Some(group) = self.group(thread) else { return };
         let Some((number, done)) = self.begin(group, directory, name) else { return };
-        let is_done = self.wait(directory, number, &done);
+        let outcome = self.wait(directory, number, &done);
         let mut state = self.state();
-        if is_done {
-            (state.was_in_vain, state.passes) = (false, state.passes / 2);
-        } else if std::mem::replace(&mut state.was_in_vain, true) {
-            state.passes = (2 * state.passes + 1).min(MOST_PASSED);
-            state.left = state.passes;
-        }
+        state.judge(number, &outcome);
         if let Some(waiting) = state.waiting.get_mut(group) {
             *waiting = waiting.saturating_sub(1);
         }
     }
 
-    /// Waits until a listing ends, unless it does not even begin; whether it has ended.
-    fn wait(&self, directory: NodeId, number: u64, done: &Receiver<()>) -> bool {
+    /// Waits until a listing ends, unless it does not even begin.
+    fn wait(&self, directory: NodeId, number: u64, done: &Receiver<()>) -> Outcome {
         let begun = Instant::now();
         let mut was_due = false;
         // That it ends is all there is to hear.
@@ -197,13 +210,13 @@ impl Prefetch {
             let state = self.state();
             let listing = state.directories.get(&directory).and_then(|directory| directory.listing.as_ref());
             let is_kept = was_due && listing.is_some_and(|listing| !listing.has_arrived);
-            // Those before it are under way or reported.
+            // Those before it are under way or reported, but for the last ones that nobody waits for.
             was_due = number < state.reported.saturating_add(state.threads.len() as u64);
             if is_kept || begun.elapsed() >= self.patience {
-                return false;
+                return if was_due { Outcome::InVain } else { Outcome::Undecided };
             }
         }
-        true
+        Outcome::Done
     }
 
     /// Has a directory listed, if it is time to; gives the order's number, and what ends with the listing.
@@ -265,22 +278,12 @@ impl Prefetch {
             return Occasion::Walk;
         }
         drop(state);
-        if offset == 0 && self.follows_walks() {
+        let is_followed = self.keeps_directories.load(Ordering::Relaxed);
+        if is_followed && offset == 0 {
             let ahead = self.walks().listed(directory);
-            self.order_walk(ahead);
+            ahead.into_iter().for_each(|ahead| self.order_walk(ahead));
         }
-        Occasion::Program
-    }
-
-    /// The end of a directory was asked for by one who searches it: the kernel knows all that is before it. The child's report says the
-    /// same, later.
-    pub fn ended(&self, directory: NodeId) {
-        self.state().end(directory, 0);
-    }
-
-    /// What follows is told to a program that lists directories one after the other, so that it need not ask for them.
-    pub fn follows_walks(&self) -> bool {
-        self.keeps_directories.load(Ordering::Relaxed)
+        Occasion::Program { is_followed }
     }
 
     /// The kernel keeps what it knows of directories from now on.
@@ -290,8 +293,7 @@ impl Prefetch {
 
     /// A program is told of these subdirectories of a directory that it lists from `offset` on.
     pub fn told(&self, directory: NodeId, offset: u64, subdirectories: Vec<Subdirectory>) {
-        let ahead = self.walks().told(directory, offset == 0, subdirectories);
-        self.order_walk(ahead);
+        self.walks().told(directory, offset == 0, subdirectories);
     }
 
     fn walks(&self) -> MutexGuard<'_, Walks> {
@@ -299,14 +301,26 @@ impl Prefetch {
     }
 
     /// Has subdirectories listed; where there is too much to do already, their program does so itself.
-    fn order_walk(&self, ahead: Option<Ahead>) {
-        let Some(Ahead { directory, names }) = ahead else { return };
+    fn order_walk(&self, Ahead { directory, names }: Ahead) {
         let mut state = self.state();
-        for order in names.iter().filter_map(|name| Order::beneath(directory.0, name)) {
-            if state.threads.is_empty() || state.ordered - state.reported >= MOST_WALKED || self.send(&order).is_err() {
+        if state.threads.is_empty() {
+            return;
+        }
+        let room = MOST_KEPT_BACK.saturating_sub(state.kept_back.len());
+        state.kept_back.extend(names.iter().filter_map(|name| Order::beneath(directory.0, name)).take(room));
+        self.feed(&mut state);
+    }
+
+    /// Gives the child some of what was kept back, if it is about to have nothing to do.
+    fn feed(&self, state: &mut State) {
+        while state.walked < WALKED_EACH * state.threads.len()
+            && let Some(order) = state.kept_back.pop_front()
+        {
+            if self.send(&order).is_err() {
                 return;
             }
             state.ordered += 1;
+            state.walked += 1;
         }
     }
 
@@ -318,6 +332,7 @@ impl Prefetch {
         }
         let mut state = self.state();
         state.threads.clear();
+        state.kept_back.clear();
         state.directories.clear();
     }
 
@@ -337,10 +352,14 @@ impl Prefetch {
         // It reports what it was told, once.
         state.reported = state.ordered.min(state.reported + 1);
         if report.kind == WALKED {
+            state.walked = state.walked.saturating_sub(1);
+            self.feed(&mut state);
             return;
         }
-        let offset = if report.offset == END { 0 } else { report.offset };
-        state.end(NodeId(report.number), offset);
+        if let Some(directory) = state.directories.get_mut(&NodeId(report.number)) {
+            let offset = if report.offset == END { 0 } else { report.offset };
+            *directory = Directory { found: 0, enough: AGAIN, offset, listing: None };
+        }
     }
 
     /// There is nothing more to list.
@@ -350,10 +369,18 @@ impl Prefetch {
 }
 
 impl State {
-    /// A directory has been listed up to this offset, or to its end: whoever waits for that is told.
-    fn end(&mut self, directory: NodeId, offset: u64) {
-        if let Some(directory) = self.directories.get_mut(&directory) {
-            *directory = Directory { found: 0, enough: AGAIN, offset, listing: None };
+    /// Whether it pays to wait for listings, after the wait for the one with this number.
+    fn judge(&mut self, number: u64, outcome: &Outcome) {
+        match outcome {
+            Outcome::Done => (self.was_in_vain, self.passes) = (false, self.passes / 2),
+            Outcome::InVain if number >= self.in_vain => {
+                self.in_vain = self.ordered;
+                if std::mem::replace(&mut self.was_in_vain, true) {
+                    self.passes = (2 * self.passes + 1).min(MOST_PASSED);
+                    self.left = self.passes;
+                }
+            }
+            Outcome::InVain | Outcome::Undecided => {}
         }
     }
 

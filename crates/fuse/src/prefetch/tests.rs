@@ -57,7 +57,7 @@ impl Scene {
 
     /// A program lists a directory, and is told of these subdirectories.
     fn lists(&self, directory: u64, subdirectories: &[(u64, &str)]) {
-        assert_eq!(self.prefetch.asked(NodeId(directory), PROGRAM, 0), Occasion::Program);
+        assert!(matches!(self.prefetch.asked(NodeId(directory), PROGRAM, 0), Occasion::Program { .. }));
         let told = subdirectories.iter().map(|(node, name)| (NodeId(*node), name.as_bytes().into())).collect();
         self.prefetch.told(NodeId(directory), 0, told);
     }
@@ -113,13 +113,13 @@ fn the_second_name_has_its_directory_listed_and_waits_for_that() {
     for thread in [PROGRAM, THREADS[0]] {
         assert_eq!(scene.prefetch.asked(DIRECTORY, thread, 0), Occasion::Search(b"two"[..].into()));
     }
-    assert_eq!(scene.prefetch.asked(NodeId(5), PROGRAM, 0), Occasion::Program);
+    assert_eq!(scene.prefetch.asked(NodeId(5), PROGRAM, 0), Occasion::Program { is_followed: false });
     // Who asks meanwhile does not wait, nor has it listed twice.
     scene.found(1, "three");
     assert_eq!(scene.order(), None);
     scene.say(DIRECTORY.0, END);
     waits.join().unwrap();
-    assert_eq!(scene.prefetch.asked(DIRECTORY, PROGRAM, 0), Occasion::Program);
+    assert_eq!(scene.prefetch.asked(DIRECTORY, PROGRAM, 0), Occasion::Program { is_followed: false });
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn nobody_is_gone_ahead_of_where_directories_are_not_kept() {
 }
 
 #[test]
-fn a_child_that_is_slow_is_told_of_few_directories() {
+fn a_child_that_is_slow_is_told_of_few_directories_and_of_searches_before_the_others() {
     let mut scene = Scene::new();
     scene.prefetch.directories_are_kept();
     for walk in 1..100 {
@@ -256,7 +256,37 @@ fn a_child_that_is_slow_is_told_of_few_directories() {
         scene.lists(walk, &names);
         names.iter().for_each(|(node, _)| scene.lists(*node, &[]));
     }
-    assert_eq!(scene.ordered().len() as u64, MOST_WALKED);
+    let at_once = WALKED_EACH * THREADS.len();
+    assert_eq!(scene.ordered().len(), at_once);
+    scene.found(0, "one");
+    let waits = scene.found_by_one_who_waits(0, DIRECTORY, 0);
+    scene.say(DIRECTORY.0, END);
+    waits.join().unwrap();
+    // Each that is listed makes room for another one, until there is none left.
+    for listed in 0..at_once + MOST_KEPT_BACK {
+        scene.report(WALKED, 1, END);
+        while scene.prefetch.state().reported < listed as u64 + 2 {
+            thread::yield_now();
+        }
+        assert_eq!(scene.ordered().len(), usize::from(listed < MOST_KEPT_BACK));
+    }
+    assert_eq!(scene.prefetch.state().walked, 0);
+}
+
+#[test]
+fn those_that_wait_in_vain_at_the_same_time_are_as_good_as_one() {
+    let mut state = State { ordered: 20, ..State::default() };
+    (0..20).for_each(|number| state.judge(number, &Outcome::InVain));
+    assert_eq!((state.passes, state.left), (0, 0));
+    // The next one after them is the second.
+    state.ordered = 21;
+    state.judge(20, &Outcome::InVain);
+    assert_eq!((state.passes, state.left), (1, 1));
+    // One that never had its turn says nothing, one that was listed that it pays again.
+    state.judge(21, &Outcome::Undecided);
+    assert_eq!(state.passes, 1);
+    state.judge(22, &Outcome::Done);
+    assert_eq!((state.passes, state.was_in_vain), (0, false));
 }
 
 #[test]
@@ -292,14 +322,14 @@ fn nobody_waits_for_a_child_that_is_kept_from_listing() {
     let arrives = order(&mut scene, 0);
     scene.prefetch.asked(NodeId(1000), THREADS[0], 0);
     let arrives = thread::spawn(arrives);
-    assert!(!order(&mut scene, 1)());
+    assert_eq!(order(&mut scene, 1)(), Outcome::InVain);
     scene.prefetch.state().waiting[0] = 0;
     let behind = thread::spawn(order(&mut scene, 2));
     thread::sleep(Duration::from_millis(20));
     assert!(!arrives.is_finished() && !behind.is_finished());
     scene.say(1000, END);
-    assert!(arrives.join().unwrap());
-    assert!(!behind.join().unwrap());
+    assert_eq!(arrives.join().unwrap(), Outcome::Done);
+    assert_eq!(behind.join().unwrap(), Outcome::InVain);
 }
 
 #[test]

@@ -2,11 +2,13 @@
 //!
 //! 1. A program has listed a directory, and was told of subdirectories in it ([`Walks::told`]).
 //! 2. It lists one of them ([`Walks::listed`]): it seems to go through all, in that order. So a few of the next ones are listed
-//!    before it comes there; then it takes no request to go through them.
+//!    before it comes there; then it takes no request to go through them. There are some more from the beginning where somebody has
+//!    just been seen to go through all.
 //! 3. Without a request nobody hears how far it is. So one in the middle of them is left out: who lists that, or the one behind
 //!    the last, has come so far and is likely to go on, and twice as many are listed ahead of it from there.
 //!
-//! What nobody comes to see costs as much as what somebody has been seen to list, at most.
+//! What nobody comes to see is no more than two directories, eight where somebody has just gone through others, or as many again as
+//! somebody has gone through.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -18,7 +20,10 @@ use crate::wire::listing::Subdirectory;
 /// Directories that are listed ahead of a program of which nothing is known yet.
 const FEWEST: usize = 2;
 
-/// And of one that has gone through many.
+/// In a directory of which nothing is known yet, where somebody has just gone through another one.
+const FIRST: usize = 8;
+
+/// Ahead of one that has gone through many.
 const MOST: usize = 32;
 
 /// For so long a program that has gone through what was listed ahead is taken to be still at it.
@@ -41,8 +46,7 @@ pub(super) struct Walks {
     count: usize,
     /// The walk that a subdirectory belongs to, and its place there.
     places: HashMap<NodeId, (u64, usize)>,
-    /// Directories that are listed ahead, and when it was last seen that a program came as far.
-    ahead: usize,
+    /// When it was last seen that a program came as far as was listed ahead.
     seen: Option<Instant>,
 }
 
@@ -55,6 +59,8 @@ struct Walk {
     next: usize,
     /// The one among them that was left out.
     left_out: Option<usize>,
+    /// How many were listed ahead the last time.
+    ahead: usize,
 }
 
 /// Subdirectories, by name, that are to be listed.
@@ -66,68 +72,43 @@ pub(super) struct Ahead {
 
 impl Walks {
     /// A program has been told of these subdirectories, in this order, and of none before if it `begins`.
-    pub fn told(&mut self, directory: NodeId, begins: bool, subdirectories: Vec<Subdirectory>) -> Option<Ahead> {
+    pub fn told(&mut self, directory: NodeId, begins: bool, subdirectories: Vec<Subdirectory>) {
         let place = self.walks.iter().rposition(|walk| walk.directory == directory);
         let place = match place.filter(|_| !begins) {
             Some(place) => place,
+            // An only child is listed by the program itself.
+            None if subdirectories.len() < 2 => return,
             None => {
-                // An only child is listed by the program itself.
-                if subdirectories.len() < 2 {
-                    return None;
-                }
-                self.walks.push_back(Walk { directory, subdirectories: Vec::new(), next: 0, left_out: None });
+                let (subdirectories, next, left_out, ahead) = (Vec::new(), 0, None, 0);
+                self.walks.push_back(Walk { directory, subdirectories, next, left_out, ahead });
                 self.walks.len() - 1
             }
         };
         let number = self.first + place as u64;
-        let walk = self.walks.get_mut(place)?;
+        let Some(walk) = self.walks.get_mut(place) else { return };
         for subdirectory in subdirectories.into_iter().take(REMEMBERED.saturating_sub(walk.subdirectories.len())) {
             self.places.insert(subdirectory.0, (number, walk.subdirectories.len()));
             walk.subdirectories.push(subdirectory);
             self.count += 1;
         }
         self.forget_the_oldest();
-        // Who is known to go through what it lists begins with the first.
-        if begins && self.is_going() { self.next(number, 0) } else { None }
     }
 
     /// A program lists a directory from its beginning.
     pub fn listed(&mut self, directory: NodeId) -> Option<Ahead> {
         let (number, place) = *self.places.get(&directory)?;
-        let walk = self.walk(number)?;
+        let is_going = self.seen.is_some_and(|seen| seen.elapsed() < LASTS);
+        let walk = self.walks.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)?;
         if walk.next > 0 && (walk.left_out == Some(place) || walk.next == place) {
-            self.ahead = (2 * self.ahead).clamp(FEWEST, MOST);
+            walk.ahead = (2 * walk.ahead).clamp(FEWEST, MOST);
             self.seen = Some(Instant::now());
         } else if place < walk.next {
             // It is being listed just now, or the kernel has forgotten it.
             return None;
-        } else if !self.is_going() {
-            self.ahead = FEWEST;
+        } else {
+            walk.ahead = if walk.next == 0 && is_going { FIRST } else { FEWEST };
         }
-        self.next(number, place)
-    }
-
-    fn walk(&mut self, number: u64) -> Option<&mut Walk> {
-        self.walks.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
-    }
-
-    fn is_going(&self) -> bool {
-        self.seen.is_some_and(|seen| seen.elapsed() < LASTS)
-    }
-
-    /// Those that are to be listed ahead of a program that is at this place.
-    fn next(&mut self, number: u64, place: usize) -> Option<Ahead> {
-        let ahead = self.ahead;
-        let walk = self.walk(number)?;
-        let from = walk.next.max(place + 1);
-        let to = walk.subdirectories.len().min(place + 1 + ahead);
-        let some = walk.subdirectories.get(from..to).filter(|some| !some.is_empty())?;
-        // Behind the last subdirectory nobody comes.
-        let left_out = (to < walk.subdirectories.len() && some.len() > 2).then(|| from + some.len() / 2);
-        let names = (from..).zip(some).filter(|(place, _)| Some(*place) != left_out);
-        let names = names.map(|(_, (_, name))| name.clone()).collect();
-        (walk.next, walk.left_out) = (to, left_out);
-        Some(Ahead { directory: walk.directory, names })
+        walk.go_ahead(place)
     }
 
     fn forget_the_oldest(&mut self) {
@@ -142,6 +123,21 @@ impl Walks {
             self.count -= walk.subdirectories.len();
             self.first += 1;
         }
+    }
+}
+
+impl Walk {
+    /// Those that are to be listed ahead of a program that is at this place.
+    fn go_ahead(&mut self, place: usize) -> Option<Ahead> {
+        let from = self.next.max(place + 1);
+        let to = self.subdirectories.len().min(place + 1 + self.ahead);
+        let some = self.subdirectories.get(from..to).filter(|some| !some.is_empty())?;
+        // Behind the last subdirectory nobody comes.
+        let left_out = (to < self.subdirectories.len() && some.len() > 2).then(|| from + some.len() / 2);
+        let names = (from..).zip(some).filter(|(place, _)| Some(*place) != left_out);
+        let names = names.map(|(_, (_, name))| name.clone()).collect();
+        (self.next, self.left_out) = (to, left_out);
+        Some(Ahead { directory: self.directory, names })
     }
 }
 
@@ -165,7 +161,7 @@ mod tests {
     #[test]
     fn the_further_a_program_has_come_the_further_it_is_gone_ahead_of() {
         let mut walks = Walks::default();
-        assert_eq!(walks.told(DIRECTORY, true, subdirectories(100..200)), None);
+        walks.told(DIRECTORY, true, subdirectories(100..200));
         let (mut listed, mut by_program, mut most) = (vec![], vec![], 0);
         for number in 100..200 {
             if !listed.contains(&number) {
@@ -179,18 +175,18 @@ mod tests {
         assert_eq!(listed.len() + by_program.len(), 100);
         assert_eq!(by_program, [100, 103, 106, 111, 121, 141, 164, 185]);
         assert!(most < MOST);
-        // In the next directory it is not waited for the program.
-        let ahead = numbers(walks.told(NodeId(2), true, subdirectories(300..310)));
-        assert_eq!(ahead, Vec::from_iter(301..310));
-        assert_eq!(walks.listed(NodeId(300)), None);
+        // In the next directory there are some more from the beginning.
+        walks.told(NodeId(2), true, subdirectories(300..400));
+        assert_eq!(numbers(walks.listed(NodeId(300))), [301, 302, 303, 304, 306, 307, 308]);
+        assert_eq!(walks.listed(NodeId(302)), None);
     }
 
     #[test]
     fn who_looks_here_and_there_is_gone_ahead_of_by_little() {
         let mut walks = Walks::default();
         walks.told(DIRECTORY, true, subdirectories(100..200));
-        for number in [150, 120, 110, 190, 101] {
-            assert!(numbers(walks.listed(NodeId(number))).len() <= FEWEST);
+        for number in [101, 110, 120, 150, 190] {
+            assert_eq!(numbers(walks.listed(NodeId(number))), [number + 1, number + 2]);
         }
     }
 
@@ -198,7 +194,7 @@ mod tests {
     fn nobody_follows_who_has_only_one_way() {
         let mut walks = Walks::default();
         for number in 100..200 {
-            assert_eq!(walks.told(NodeId(number), true, subdirectories(number + 1..number + 2)), None);
+            walks.told(NodeId(number), true, subdirectories(number + 1..number + 2));
             assert_eq!(walks.listed(NodeId(number + 1)), None);
         }
         assert!(walks.places.is_empty() && walks.walks.is_empty());
@@ -208,7 +204,7 @@ mod tests {
     fn a_directory_that_is_told_of_in_parts_is_one() {
         let mut walks = Walks::default();
         for (part, from) in [10, 12, 14].into_iter().enumerate() {
-            assert_eq!(walks.told(DIRECTORY, part == 0, subdirectories(from..from + 2)), None);
+            walks.told(DIRECTORY, part == 0, subdirectories(from..from + 2));
         }
         assert_eq!(numbers(walks.listed(NodeId(11))), [12, 13]);
         assert_eq!(numbers(walks.listed(NodeId(14))), [15]);

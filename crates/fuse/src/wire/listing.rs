@@ -13,8 +13,11 @@ const FEW: usize = 2;
 /// Why a directory is listed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Occasion {
-    /// A program does so.
-    Program,
+    /// A program does so, and may be followed to what is in it.
+    Program {
+        /// Whether it is.
+        is_followed: bool,
+    },
     /// A program has looked for this name there, and its answer may wait for the listing.
     Search(Box<[u8]>),
     /// A program is likely to come there.
@@ -36,7 +39,7 @@ pub struct DirectoryList<'b> {
     occasion: Occasion,
     /// Subdirectories so far.
     directories: usize,
-    /// Those that a program may go on to.
+    /// Those that a program may be followed to.
     leading_on: Vec<Subdirectory>,
     /// Nodes that the file system has counted a lookup of, and the kernel knows nothing of.
     untold: Vec<NodeId>,
@@ -79,7 +82,7 @@ impl<'b> DirectoryList<'b> {
         let is_directory = listed.mode & libc::S_IFMT == libc::S_IFDIR && !matches!(listed.name, b"." | b"..");
         self.directories += usize::from(is_directory);
         let is_told = match &self.occasion {
-            Occasion::Program => true,
+            Occasion::Program { .. } => true,
             Occasion::Search(name) => !is_directory && **name != *listed.name,
             Occasion::Walk => !is_directory,
         };
@@ -89,11 +92,11 @@ impl<'b> DirectoryList<'b> {
             return None;
         }
         match self.occasion {
-            Occasion::Program if is_directory && leads_to_few(entry) => {
+            Occasion::Program { is_followed: true } if is_directory && leads_to_few(entry) => {
                 self.leading_on.push((entry.node, listed.name.into()));
             }
             Occasion::Walk => self.told.push(entry.node),
-            Occasion::Program | Occasion::Search(_) => {}
+            Occasion::Program { .. } | Occasion::Search(_) => {}
         }
         Some(entry)
     }
@@ -111,7 +114,7 @@ impl DirectorySink for DirectoryList<'_> {
     }
 
     fn is_ahead(&self) -> bool {
-        self.occasion != Occasion::Program
+        !matches!(self.occasion, Occasion::Program { .. })
     }
 
     fn has_room(&self, name: usize) -> bool {
@@ -143,17 +146,20 @@ impl DirectorySink for DirectoryList<'_> {
 mod tests {
     use super::*;
 
+    /// Nobody goes ahead.
+    const NOBODY: Occasion = Occasion::Program { is_followed: false };
+
     #[test]
     fn entries_are_padded_and_never_cut() {
         let entry = DirectoryEntry { inode: 2, next: 1, mode: 0o100600, name: b"disk.raw2", entry: None };
         let mut buffer = Vec::new();
-        let mut list = DirectoryList::new(&mut buffer, 100, false, Occasion::Program);
+        let mut list = DirectoryList::new(&mut buffer, 100, false, NOBODY);
         assert!(list.push(&entry) && list.push(&entry));
         assert!(!list.has_room(entry.name.len()) && !list.push(&entry));
         assert_eq!(buffer.len(), 2 * 40);
         assert_eq!(buffer[16..24], [9, 0, 0, 0, 8, 0, 0, 0]);
         assert_eq!(buffer[24..40], *b"disk.raw2\0\0\0\0\0\0\0");
-        let mut list = DirectoryList::new(&mut buffer, 168, true, Occasion::Program);
+        let mut list = DirectoryList::new(&mut buffer, 168, true, NOBODY);
         assert!(list.has_room(16) && !list.has_room(17));
         assert!(list.push(&entry) && !list.push(&entry));
         assert_eq!(buffer.len(), 168);
@@ -182,9 +188,10 @@ mod tests {
     #[test]
     fn a_program_is_told_of_all_and_may_go_on_to_what_has_few_directories() {
         let entries = [(2, "file", false, 1), (3, "few", true, 4), (4, "many", true, 5), (5, "one", true, 1)];
-        let (is_refused, leading_on, untold) = list(Occasion::Program, &entries);
+        let (is_refused, leading_on, untold) = list(Occasion::Program { is_followed: true }, &entries);
         assert!(!is_refused && untold.is_empty());
         assert_eq!(leading_on, [(NodeId(3), b"few"[..].into()), (NodeId(5), b"one"[..].into())]);
+        assert_eq!(list(NOBODY, &entries), (false, vec![], vec![]));
     }
 
     #[test]
