@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 /// The longest name in a directory, in bytes (`NAME_MAX` of Linux's include/uapi/linux/limits.h).
-const NAME_MAX: usize = 255;
+pub const NAME_MAX: usize = 255;
 
 /// Refuses what is not the name of one entry of a directory. Every layer that gives names to the host calls it, so that
 /// no wire can forget to.

@@ -67,7 +67,7 @@ fn serve(input: BorrowedFd<'_>, point: &Path, device: DeviceNumber) -> io::Resul
     let mut buffer = Vec::with_capacity(BUFFER);
     let number = gettid().as_raw_nonzero().get().unsigned_abs();
     let mut reports = Reports::default();
-    reports.add(Report { kind: READY, number: number.into(), offset: 0 }, true)?;
+    reports.add(Report { kind: READY, number: number.into(), offset: 0 })?;
     loop {
         let mut order = Order::of(0, 0);
         match read(input, order.as_mut_bytes()) {
@@ -90,12 +90,11 @@ fn serve(input: BorrowedFd<'_>, point: &Path, device: DeviceNumber) -> io::Resul
         let directory = mount.as_mut().and_then(|mount| mount.open(&order).ok());
         let listed = directory.and_then(|directory| list(directory, order.offset, &mut buffer).ok());
         let kind = if order.name().is_some() { WALKED } else { LISTED };
-        // Somebody waits for what is searched.
-        reports.add(Report { kind, number: order.node, offset: listed.unwrap_or(END) }, kind == LISTED)?;
+        reports.add(Report { kind, number: order.node, offset: listed.unwrap_or(END) })?;
     }
 }
 
-/// What is to be reported: some at a time, for each time somebody is woken to hear it.
+/// What is to be reported: of what nobody waits for some at a time, for each time somebody is woken to hear it.
 #[derive(Default)]
 struct Reports(Vec<Report>);
 
@@ -103,9 +102,9 @@ impl Reports {
     /// Reports kept back at most: there are others to do meanwhile.
     const MOST: usize = 8;
 
-    fn add(&mut self, report: Report, is_urgent: bool) -> io::Result<()> {
+    fn add(&mut self, report: Report) -> io::Result<()> {
         self.0.push(report);
-        if is_urgent || self.0.len() >= Self::MOST { self.send() } else { Ok(()) }
+        if report.kind != WALKED || self.0.len() >= Self::MOST { self.send() } else { Ok(()) }
     }
 
     fn send(&mut self) -> io::Result<()> {

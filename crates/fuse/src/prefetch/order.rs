@@ -2,10 +2,8 @@
 
 use std::fmt;
 
+use inarch_vfs::NAME_MAX;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// Most bytes of a name (`NAME_MAX` of Linux's include/uapi/linux/limits.h).
-const NAME_MAX: usize = 255;
 
 /// A directory that is to be listed.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
