@@ -88,50 +88,88 @@ impl Accessed {
 /// Requests with which a client opens and closes a directory.
 const OPENING: i64 = 2;
 
-/// How many requests the opening of directories may cost before one was read to its end.
+/// How many requests the opening of directories may cost before one was read to its end, and how many nodes must have been told
+/// again before it may end for having done its work.
 const START: i64 = 1024;
 
 /// How many it may for each one that was: that it was opened then, and twice more, by who looks only at names, before somebody
 /// reads the files there. A client that never does loses no more by it.
 const LISTING: i64 = 3 * OPENING;
 
+/// After how many openings one after another by which nothing is told again that work is taken for done.
+const IDLE: i64 = 64;
+
 /// The requests that opening directories has saved and may yet save, less those that it took.
+///
+/// It ends for a client when it has cost more than it saves; or earlier, when most of what the client had read was told
+/// again and nothing is any more. Linux asks for attributes after it has read a file from the server, not from its own memory: who
+/// goes through the same files for the third time has nothing to be told, and two requests a directory to lose.
 #[derive(Debug)]
-pub struct Credit(AtomicI64);
+pub struct Credit {
+    requests: AtomicI64,
+    /// Nodes that were read or written since their attributes were told.
+    outstanding: AtomicI64,
+    /// Nodes that were told again when a directory was read anew.
+    saved: AtomicI64,
+    /// Openings since one by which a directory is read anew.
+    idle: AtomicI64,
+}
 
 impl Default for Credit {
     fn default() -> Credit {
-        Credit(AtomicI64::new(START))
+        let zero = || AtomicI64::new(0);
+        Credit { requests: AtomicI64::new(START), outstanding: zero(), saved: zero(), idle: zero() }
     }
 }
 
 impl Credit {
-    /// A client will have to ask for a node's attributes, or be told them.
-    pub fn add(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    /// A client has read or written a node, and will have to ask for its attributes, or be told them.
+    pub fn accessed(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It has asked for them, or has no use for them any more.
-    pub fn subtract(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+    /// It has asked for them, was told them, or has no use for them any more.
+    pub fn told(&self) {
+        self.requests.fetch_sub(1, Ordering::Relaxed);
+        self.outstanding.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// It is told them as a directory is read anew, so that it will not ask.
+    pub fn saved(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.saved.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A directory was read to its end.
-    pub fn add_listing(&self) {
-        self.0.fetch_add(LISTING, Ordering::Relaxed);
+    pub fn listed(&self) {
+        self.requests.fetch_add(LISTING, Ordering::Relaxed);
     }
 
-    /// A directory is opened, and read again by so many requests; false if directories are no longer to be.
-    pub fn spend(&self, requests: u32) -> bool {
-        let cost = OPENING + i64::from(requests);
-        self.0
+    /// A directory is opened, and if it is read again, by so many requests; false if directories are no longer to be.
+    pub fn spend(&self, again: Option<u32>) -> bool {
+        if again.is_some() {
+            self.idle.store(0, Ordering::Relaxed);
+        } else if self.is_done(self.idle.fetch_add(1, Ordering::Relaxed)) {
+            return false;
+        }
+        let cost = OPENING + again.map_or(0, i64::from);
+        self.requests
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| (credit >= 0).then_some(credit - cost))
             .is_ok()
     }
 
+    /// Whether so many openings in vain mean that what there was to tell again has been told.
+    fn is_done(&self, idle: i64) -> bool {
+        idle >= IDLE && self.saved.load(Ordering::Relaxed) >= START && idle >= self.outstanding.load(Ordering::Relaxed)
+    }
+
     /// Another client.
     pub fn renew(&self) {
-        self.0.store(START, Ordering::Relaxed);
+        self.requests.store(START, Ordering::Relaxed);
+        for count in [&self.outstanding, &self.saved, &self.idle] {
+            count.store(0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -139,19 +177,41 @@ impl Credit {
 mod tests {
     use super::*;
 
+    fn openings(credit: &Credit) -> i64 {
+        std::iter::repeat_with(|| credit.spend(None)).take_while(|may| *may).count() as i64
+    }
+
     #[test]
     fn opening_directories_ends_when_it_costs_more_than_it_saves() {
         let credit = Credit::default();
-        let openings = || std::iter::repeat_with(|| credit.spend(0)).take_while(|may| *may).count() as i64;
-        assert_eq!(openings(), START / OPENING + 1);
+        assert_eq!(openings(&credit), START / OPENING + 1);
         // For ever, for this client: it does not ask again.
-        credit.add();
-        assert!(!credit.spend(0));
+        credit.accessed();
+        assert!(!credit.spend(None));
         credit.renew();
-        (0..100).for_each(|_| credit.add());
-        (0..50).for_each(|_| credit.subtract());
-        credit.add_listing();
-        assert_eq!(openings(), START / OPENING + 29);
+        (0..100).for_each(|_| credit.accessed());
+        (0..50).for_each(|_| credit.told());
+        credit.listed();
+        assert_eq!(openings(&credit), START / OPENING + 29);
+    }
+
+    #[test]
+    fn opening_directories_ends_when_all_that_was_read_is_told() {
+        let read_and_told = |read: i64, told: i64| {
+            let credit = Credit::default();
+            (0..read).for_each(|_| credit.accessed());
+            (0..told).for_each(|_| {
+                credit.told();
+                credit.saved();
+            });
+            assert!(credit.spend(Some(9)));
+            openings(&credit)
+        };
+        assert_eq!(read_and_told(START, START), IDLE);
+        // As long as something may yet be told, it is opened in vain as often as that.
+        assert_eq!(read_and_told(START + 200, START), 200);
+        // Little was told: the rest may be yet.
+        assert!(read_and_told(START, START - 1) > START / OPENING);
     }
 
     #[test]

@@ -238,7 +238,7 @@ impl HostDirectory {
             match table.is_known(table.index(node)?, name) {
                 Some(false) if self.options.changes != Changes::Host => return Ok(None),
                 // What it need not ask for is saved.
-                Some(true) => table.credit.add(),
+                Some(true) => table.credit.saved(),
                 _ => {}
             }
             table.renames

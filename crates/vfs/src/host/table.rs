@@ -165,7 +165,7 @@ impl Table {
             && let Some(directory) = self.directory_of(index)
         {
             directory.accessed.add();
-            self.credit.add();
+            self.credit.accessed();
         }
     }
 
@@ -175,21 +175,21 @@ impl Table {
             && let Some(directory) = self.directory_of(index)
         {
             directory.accessed.subtract();
-            self.credit.subtract();
+            self.credit.told();
         }
     }
 
     /// A client has read a directory to its end.
     pub fn listed(&self, index: u32) {
         if self.nodes.get(index).is_some_and(|node| node.accessed.set_listed()) {
-            self.credit.add_listing();
+            self.credit.listed();
         }
     }
 
     /// Whether a client shall read a directory anew that it opens; `None` if it shall not ask to open any.
     pub fn opened(&self, index: u32) -> Option<bool> {
         let requests = self.nodes.get(index).and_then(|node| node.accessed.take_listing(node.children));
-        self.credit.spend(requests.unwrap_or(0)).then_some(requests.is_some())
+        self.credit.spend(requests).then_some(requests.is_some())
     }
 
     /// The directory that a node was found in last.

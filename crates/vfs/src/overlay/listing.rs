@@ -111,7 +111,7 @@ impl Overlay {
         let known = table.is_known(node, name);
         if known == Some(true) {
             // What it need not ask for is saved.
-            table.credit.add();
+            table.credit.saved();
         }
         known == Some(false)
     }

@@ -99,7 +99,7 @@ impl Table {
             && let Some(directory) = self.directory_of(node)
         {
             directory.accessed.add();
-            self.credit.add();
+            self.credit.accessed();
         }
     }
 
@@ -114,7 +114,7 @@ impl Table {
             && let Some(directory) = self.directory_of(node)
         {
             directory.accessed.subtract();
-            self.credit.subtract();
+            self.credit.told();
         }
     }
 
@@ -125,7 +125,7 @@ impl Table {
     /// A client has read a directory to its end.
     pub fn listed(&self, node: NodeId) {
         if self.get(node).is_ok_and(|node| node.accessed.set_listed()) {
-            self.credit.add_listing();
+            self.credit.listed();
         }
     }
 
@@ -133,7 +133,7 @@ impl Table {
     pub fn opened(&self, node: NodeId) -> Option<bool> {
         let names = |node: &Node| u32::try_from(node.children).unwrap_or(u32::MAX);
         let requests = self.get(node).ok().and_then(|node| node.accessed.take_listing(names(node)));
-        self.credit.spend(requests.unwrap_or(0)).then_some(requests.is_some())
+        self.credit.spend(requests).then_some(requests.is_some())
     }
 
     /// Whether a client knows the node at a place; and if so, whether it has read or written it since it was told of it.
