@@ -31,14 +31,20 @@ pub trait VirtioDevice: Send + Sync + 'static {
     /// The driver writes `data` into the configuration space at `offset`. False if that field is not writable.
     fn write_config(&self, offset: u32, data: &[u8]) -> bool;
 
-    /// Waits until requests can be handled; false if `stop` was set first. Called before each batch of requests is
-    /// taken from a queue, from that queue's thread; once it was true, it stays true.
-    fn wait_until_ready(&self, stop: &Stop) -> bool;
+    /// Whether the next request of `queue` can be handled now. Asked before each is taken, from that queue's thread; what is
+    /// not ready stays in the queue.
+    fn is_ready(&self, _queue: u16) -> bool {
+        true
+    }
+
+    /// Waits until [`VirtioDevice::is_ready`] may have become true for `queue`, or `stop` is set. Called from that queue's
+    /// thread.
+    fn wait_until_ready(&self, _queue: u16, _stop: &Stop) {}
 
     /// Makes [`VirtioDevice::wait_until_ready`] look at its `stop` again.
     fn wake(&self);
 
     /// Executes the request in `chain`, whose buffers lie in `memory`, and gives the number of bytes written into the
-    /// chain's buffers. Called from several threads at once, one a queue, after [`VirtioDevice::wait_until_ready`].
+    /// chain's buffers. Called from several threads at once, one a queue, when [`VirtioDevice::is_ready`].
     fn handle<'a>(&self, queue: u16, chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> u32;
 }

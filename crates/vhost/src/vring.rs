@@ -45,7 +45,7 @@ impl Stop {
 }
 
 /// Adds 1 to an eventfd. A counter that is full needs no more: its reader has not come yet.
-fn notify(eventfd: BorrowedFd<'_>) {
+pub(crate) fn notify(eventfd: BorrowedFd<'_>) {
     let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }
 
@@ -210,7 +210,10 @@ impl<D: VirtioDevice> Runner<D> {
         let mut ready = Vec::with_capacity(2);
         // Requests may have come before the ring was started: look first, then sleep.
         while !self.stop.is_set() {
-            self.serve()?;
+            if self.serve()? == Served::UntilNotReady {
+                self.context.device.wait_until_ready(self.index, &self.stop);
+                continue;
+            }
             ready.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), None) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -220,8 +223,8 @@ impl<D: VirtioDevice> Runner<D> {
         Ok(())
     }
 
-    /// Handles everything that is available, until the driver is to notify again.
-    fn serve(&mut self) -> Result<(), VringError> {
+    /// Handles everything that is available, until the driver is to notify again, or the device is not ready.
+    fn serve(&mut self) -> Result<Served, VringError> {
         let memory = self.context.memory.memory();
         let call = &self.call;
         process_available(self.index, &mut self.queue, &memory, &*self.context.device, &self.stop, || {
@@ -236,11 +239,18 @@ impl<D: VirtioDevice> Runner<D> {
 /// takes that is answered from the page cache, well below what a disk or a network takes for one request.
 const LONGEST_DELAY: Duration = Duration::from_micros(100);
 
+/// Why no more requests are handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// There are none, and the driver has been asked to notify about the next one; or `stop` is set.
+    All,
+    /// The device is not ready for the next one.
+    UntilNotReady,
+}
+
 /// Handles the requests that are available in `queue`, until there are none and the driver has been asked to notify
-/// about the next one, or `stop` is set. Calls `interrupt` once for each batch if the driver wants to know, and more
-/// often if the batch takes long.
-///
-/// No request is taken before the device is ready for it; if `stop` is set first, it stays available.
+/// about the next one, the device is not ready for the next one, or `stop` is set. Calls `interrupt` once for each batch if the
+/// driver wants to know, and more often if the batch takes long.
 ///
 /// # Errors
 /// The ring is unreadable or breaks virtio's rules; it cannot be served until the driver resets it.
@@ -251,18 +261,19 @@ pub fn process_available<D: VirtioDevice>(
     device: &D,
     stop: &Stop,
     interrupt: impl Fn(),
-) -> Result<(), VringError> {
+) -> Result<Served, VringError> {
     loop {
         queue.disable_notification(memory)?;
         let mut told = Instant::now();
         let mut untold = false;
         // One batch is what is available now; the driver learns of its end before more is taken.
         let batch = queue.avail_idx(memory, Ordering::Acquire)?;
-        // Asked for each batch: the first request may come at any moment after the last look at the ring.
-        if queue.next_avail() != batch.0 && !device.wait_until_ready(stop) {
-            return Ok(());
-        }
+        let mut is_ready = true;
         while queue.next_avail() != batch.0 && !stop.is_set() {
+            is_ready = device.is_ready(index);
+            if !is_ready {
+                break;
+            }
             let chain = queue.iter(memory)?.next().ok_or(VringError::Unreadable)?;
             let head = chain.head_index();
             let written = device.handle(index, chain, memory);
@@ -278,8 +289,11 @@ pub fn process_available<D: VirtioDevice>(
         if untold && wants_interrupt(queue, memory)? {
             interrupt();
         }
+        if !is_ready {
+            return Ok(Served::UntilNotReady);
+        }
         if stop.is_set() || !queue.enable_notification(memory)? {
-            return Ok(());
+            return Ok(Served::All);
         }
     }
 }

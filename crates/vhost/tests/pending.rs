@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::disk::{MemoryDisk, sector};
 use common::*;
 use inarch_vhost::blk::VirtioBlk;
-use inarch_vhost::{GuestMemory, Pending, Stop, process_available};
+use inarch_vhost::{GuestMemory, Pending, Served, Stop, VirtioDevice, process_available};
 use virtio_queue::{Queue, QueueT};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -63,21 +63,28 @@ impl Rig {
     }
 }
 
+/// As a queue's thread does it.
+fn serve(queue: &mut Queue, memory: &GuestMemory, device: &VirtioBlk<MemoryDisk>, stop: &Stop) {
+    while process_available(0, queue, memory, device, stop, || {}).unwrap() == Served::UntilNotReady && !stop.is_set() {
+        device.wait_until_ready(0, stop);
+    }
+}
+
 #[test]
 fn a_request_that_nobody_waited_for_before_the_batch_waits_for_the_device() {
     let mut rig = rig();
     let stop = Stop::new().unwrap();
     // Nothing is there at the first look, so nothing is waited for.
-    process_available(0, &mut rig.queue, &rig.memory, &rig.device, &stop, || {}).unwrap();
+    serve(&mut rig.queue, &rig.memory, &rig.device, &stop);
     rig.put_read(0, 7);
     rig.driver.offer(0);
     let Rig { memory, driver, queue, disk, pending, device } = &mut rig;
     thread::scope(|scope| {
-        let served = scope.spawn(|| process_available(0, queue, memory, device, &stop, || {}));
+        let served = scope.spawn(|| serve(queue, memory, device, &stop));
         thread::sleep(MOMENT);
         assert_eq!(driver.used_index(), 0, "answered without a device");
         pending.set(Ok(Arc::clone(disk)));
-        served.join().unwrap().unwrap();
+        served.join().unwrap();
     });
     assert_eq!((rig.driver.take_used(), rig.status()), ((0, 513), 0));
     let mut data = [0; 512];
@@ -95,7 +102,7 @@ fn requests_that_come_at_any_moment_are_answered_by_the_device() {
         let answer = thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.is_set() {
-                    process_available(0, queue, memory, device, &stop, || {}).unwrap();
+                    serve(queue, memory, device, &stop);
                 }
             });
             thread::sleep(Duration::from_micros(20 * round));
@@ -117,9 +124,9 @@ fn a_request_stays_available_if_the_queue_is_stopped_before_the_device_is_there(
     rig.put_read(0, 7);
     rig.driver.offer(0);
     stop.set();
-    process_available(0, &mut rig.queue, &rig.memory, &rig.device, &stop, || {}).unwrap();
+    serve(&mut rig.queue, &rig.memory, &rig.device, &stop);
     assert_eq!((rig.queue.next_avail(), rig.driver.used_index(), rig.status()), (0, 0, UNTOUCHED));
     rig.pending.set(Ok(Arc::clone(&rig.disk)));
-    process_available(0, &mut rig.queue, &rig.memory, &rig.device, &Stop::new().unwrap(), || {}).unwrap();
+    serve(&mut rig.queue, &rig.memory, &rig.device, &Stop::new().unwrap());
     assert_eq!((rig.driver.take_used(), rig.status()), ((0, 513), 0));
 }

@@ -42,7 +42,7 @@ impl<D: BlockDevice> VirtioBlk<D> {
     fn execute(&self, operation: Operation<'_>) -> Result<u64, Failure> {
         let device = match self.device.get() {
             Some(Ok(device)) => device,
-            // There is an outcome: no request is taken before `wait_until_ready` has seen it.
+            // There is an outcome: no request is taken before `is_ready` has seen it.
             Some(Err(_)) | None => return Err(Failure::IoError),
         };
         match operation {
@@ -171,8 +171,12 @@ impl<D: BlockDevice> VirtioDevice for VirtioBlk<D> {
         }
     }
 
-    fn wait_until_ready(&self, stop: &Stop) -> bool {
-        self.device.wait_unless(|| stop.is_set())
+    fn is_ready(&self, _queue: u16) -> bool {
+        self.device.get().is_some()
+    }
+
+    fn wait_until_ready(&self, _queue: u16, stop: &Stop) {
+        self.device.wait_unless(|| stop.is_set());
     }
 
     fn wake(&self) {

@@ -10,13 +10,9 @@ use zerocopy::IntoBytes;
 
 use super::FsOptions;
 use super::config::FsConfig;
+use crate::buffers::Buffers;
 use crate::device::VirtioDevice;
-use crate::memory::{GuestMemory, Pieces, add_pieces};
-use crate::vring::Stop;
-
-/// Most pieces of memory in one direction of a chain: those of the largest message, each page for itself, several times
-/// over.
-const MAX_PIECES: usize = 1024;
+use crate::memory::GuestMemory;
 
 /// The device as one driver sees it.
 pub struct VirtioFs {
@@ -71,10 +67,6 @@ impl VirtioDevice for VirtioFs {
         false
     }
 
-    fn wait_until_ready(&self, _stop: &Stop) -> bool {
-        true
-    }
-
     fn wake(&self) {
         self.dispatcher.file_system().interrupted();
     }
@@ -91,33 +83,5 @@ impl VirtioDevice for VirtioFs {
         };
         // An answer is a header and at most the largest data.
         u32::try_from(length).unwrap_or(u32::MAX)
-    }
-}
-
-/// The memory that a chain names.
-struct Buffers<'a> {
-    readable: Pieces<'a>,
-    writable: Pieces<'a>,
-    well_formed: bool,
-}
-
-impl<'a> Buffers<'a> {
-    fn gather(chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> Buffers<'a> {
-        let mut buffers = Buffers { readable: Pieces::new(), writable: Pieces::new(), well_formed: true };
-        let mut unfinished = true;
-        for descriptor in chain {
-            unfinished = descriptor.has_next();
-            let pieces = if descriptor.is_write_only() {
-                &mut buffers.writable
-            } else {
-                // Everything readable comes before everything writable.
-                buffers.well_formed &= buffers.writable.is_empty();
-                &mut buffers.readable
-            };
-            buffers.well_formed &= add_pieces(pieces, &descriptor, memory, MAX_PIECES);
-        }
-        // The iterator ends at loops, at descriptors beyond the table, and at what cannot be read.
-        buffers.well_formed &= !unfinished;
-        buffers
     }
 }

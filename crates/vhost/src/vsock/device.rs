@@ -1,0 +1,204 @@
+//! The virtio socket device: packets in chains of descriptors.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use virtio_queue::DescriptorChain;
+use vm_memory::VolatileSlice;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+use super::packet::{HEADER, Header};
+use super::switchboard::{Open, Outgoing, Switchboard};
+use super::{GUEST_CID, hold};
+use crate::buffers::Buffers;
+use crate::device::VirtioDevice;
+use crate::memory::GuestMemory;
+use crate::vring::Stop;
+
+/// The queue by which the guest receives packets.
+pub const RECEIVE_QUEUE: u16 = 0;
+
+/// The queue by which it sends them.
+pub const SEND_QUEUE: u16 = 1;
+
+/// Descriptors in a queue; Linux asks for 128.
+const QUEUE_SIZE: u16 = 256;
+
+/// Most bytes of data in a packet from the guest: those of Linux (`VIRTIO_VSOCK_MAX_PKT_BUF_SIZE`).
+const LONGEST: usize = 64 << 10;
+
+/// The device as one driver sees it.
+pub struct VirtioVsock {
+    switchboard: Switchboard,
+    open: Arc<Open>,
+    /// The packet that the guest receives next; only that queue's thread uses it.
+    next: Mutex<Next>,
+    /// The data of the packet that it has sent; only that queue's thread uses it.
+    data: Mutex<Vec<u8>>,
+}
+
+/// A packet of which the guest may have received a part.
+#[derive(Default)]
+struct Next {
+    packet: Outgoing,
+    is_there: bool,
+    /// Bytes of its data that went in earlier packets.
+    gone: usize,
+}
+
+impl VirtioVsock {
+    /// A device whose driver has not said anything yet. `open` makes our end of a connection to a port, a stream socket; without
+    /// one the connection is refused. Called from the queue's thread.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub fn new(open: Arc<Open>) -> io::Result<VirtioVsock> {
+        Ok(VirtioVsock {
+            switchboard: Switchboard::new(GUEST_CID)?,
+            open,
+            next: Mutex::default(),
+            data: Mutex::default(),
+        })
+    }
+
+    /// Takes the packet in `readable`. One that is shorter than it says has no meaning.
+    fn send(&self, readable: &[VolatileSlice<'_>]) {
+        let mut bytes = [0; HEADER];
+        let mut data = hold(&self.data);
+        if copy_out(readable, 0, &mut bytes) != HEADER {
+            return;
+        }
+        let header: Header = zerocopy::transmute!(bytes);
+        let length = header.len.get() as usize;
+        if length > LONGEST {
+            return;
+        }
+        data.resize(length, 0);
+        if copy_out(readable, HEADER, &mut data) == length {
+            self.switchboard.take(&header, &data, &*self.open);
+        }
+    }
+
+    /// Puts the next packet into `writable`, or as much of it as there is room for; gives the number of bytes.
+    fn receive(&self, writable: &[VolatileSlice<'_>]) -> usize {
+        let mut next = hold(&self.next);
+        let Next { packet, is_there, gone } = &mut *next;
+        let room = writable.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len()));
+        let rest = packet.data.get(*gone..).unwrap_or_default();
+        // A buffer without room for a header, or for a byte of data, comes back as it is.
+        if !*is_there || room < HEADER || room == HEADER && !rest.is_empty() {
+            return 0;
+        }
+        let part = rest.get(..rest.len().min(room - HEADER)).unwrap_or(rest);
+        // At most the longest packet.
+        packet.header.len = U32::new(part.len() as u32);
+        let length = copy_in(writable, 0, packet.header.as_bytes()) + copy_in(writable, HEADER, part);
+        *gone += part.len();
+        if *gone == packet.data.len() {
+            (*is_there, *gone) = (false, 0);
+        }
+        length
+    }
+}
+
+impl VirtioDevice for VirtioVsock {
+    fn features(&self) -> u64 {
+        0
+    }
+
+    fn set_features(&self, _features: u64) {
+        // A machine that is stopped and goes on sets them again; its connections stay.
+    }
+
+    fn queues(&self) -> u16 {
+        // The third, for events, is the front end's own in QEMU; nothing of it is ever used.
+        3
+    }
+
+    fn queue_size(&self) -> u16 {
+        QUEUE_SIZE
+    }
+
+    fn config(&self) -> Vec<u8> {
+        U64::new(GUEST_CID).as_bytes().to_vec()
+    }
+
+    fn write_config(&self, _offset: u32, _data: &[u8]) -> bool {
+        false
+    }
+
+    fn is_ready(&self, queue: u16) -> bool {
+        match queue {
+            RECEIVE_QUEUE => {
+                let next = &mut *hold(&self.next);
+                next.is_there = next.is_there || self.switchboard.give(&mut next.packet);
+                next.is_there
+            }
+            SEND_QUEUE => self.switchboard.can_take(),
+            _ => false,
+        }
+    }
+
+    fn wait_until_ready(&self, queue: u16, stop: &Stop) {
+        match queue {
+            RECEIVE_QUEUE => self.switchboard.wait_until_it_can_give(stop),
+            SEND_QUEUE => self.switchboard.wait_until_it_can_take(stop),
+            _ => self.switchboard.wait_until_stopped(stop),
+        }
+    }
+
+    fn wake(&self) {
+        self.switchboard.wake();
+    }
+
+    fn handle<'a>(&self, queue: u16, chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> u32 {
+        let buffers = Buffers::gather(chain, memory);
+        if !buffers.well_formed {
+            return 0;
+        }
+        if queue == SEND_QUEUE {
+            self.send(&buffers.readable);
+            return 0;
+        }
+        // At most a header and the longest data.
+        self.receive(&buffers.writable) as u32
+    }
+}
+
+/// Goes through the pieces of memory behind their first `skip` bytes, until `each`, given a piece and how many bytes were done
+/// before it, has done `length`; gives how many there were.
+fn go_through(
+    pieces: &[VolatileSlice<'_>],
+    mut skip: usize,
+    length: usize,
+    mut each: impl FnMut(VolatileSlice<'_>, usize),
+) -> usize {
+    let mut done = 0;
+    for piece in pieces {
+        let Ok(rest) = piece.offset(skip.min(piece.len())) else { break };
+        skip -= piece.len() - rest.len();
+        let Ok(part) = rest.subslice(0, rest.len().min(length - done)) else { break };
+        each(part, done);
+        done += part.len();
+    }
+    done
+}
+
+/// Copies memory into `out`; gives how many bytes there were.
+fn copy_out(pieces: &[VolatileSlice<'_>], skip: usize, out: &mut [u8]) -> usize {
+    go_through(pieces, skip, out.len(), |piece, done| {
+        if let Some(place) = out.get_mut(done..) {
+            piece.copy_to(place);
+        }
+    })
+}
+
+/// Copies bytes into memory; gives for how many there was room.
+fn copy_in(pieces: &[VolatileSlice<'_>], skip: usize, bytes: &[u8]) -> usize {
+    go_through(pieces, skip, bytes.len(), |piece, done| {
+        if let Some(bytes) = bytes.get(done..) {
+            piece.copy_from(bytes);
+        }
+    })
+}
