@@ -2,9 +2,12 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <linux/vm_sockets.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -70,6 +73,37 @@ static unsigned long mount_flags(uint32_t flags)
 	       (flags & MOUNT_NO_DEV ? MS_NODEV : 0) | (flags & MOUNT_NO_ATIME ? MS_NOATIME : 0);
 }
 
+/* A connection to a port of the host's, or -1. */
+static int connect_to_host(const char *port)
+{
+	struct sockaddr_vm address = { .svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_HOST };
+	address.svm_port = (unsigned int)strtoul(port, NULL, 10);
+	int socket_fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (socket_fd >= 0 && connect(socket_fd, (struct sockaddr *)&address, sizeof address) != 0) {
+		int error = errno;
+		close(socket_fd);
+		errno = error;
+		return -1;
+	}
+	return socket_fd;
+}
+
+/* Mounts what is served by a connection: 9P, whose client keeps the descriptor. */
+static void mount_connected(struct channel *channel, const struct mount_request *request, const char *target)
+{
+	char options[512], source[64];
+	int socket_fd = connect_to_host(request->source);
+	if (socket_fd < 0)
+		fail(channel, STATUS_FAILED, "cannot reach the host's port %s for %s from the guest: %s", request->source,
+		     request->target, strerror(errno));
+	snprintf(source, sizeof source, "vsock:%s", request->source);
+	snprintf(options, sizeof options, "trans=fd,rfdno=%d,wfdno=%d,%s", socket_fd, socket_fd, request->options);
+	if (mount(source, target, request->type, mount_flags(request->flags), options) != 0)
+		fail(channel, STATUS_FAILED, "cannot mount %s (%s, options '%s') in the guest: %s", request->target,
+		     request->type, options, strerror(errno));
+	close(socket_fd);
+}
+
 static void mount_source(struct channel *channel, const struct mount_request *request, const char *target)
 {
 	char device[300];
@@ -83,7 +117,9 @@ static void mount_source(struct channel *channel, const struct mount_request *re
 	if (!make_directories(target))
 		fail(channel, STATUS_FAILED, "cannot create the mount point %s in the guest: %s", request->target,
 		     strerror(errno));
-	if (mount(source, target, request->type, mount_flags(request->flags), request->options) != 0)
+	if (request->flags & MOUNT_BY_SOCKET)
+		mount_connected(channel, request, target);
+	else if (mount(source, target, request->type, mount_flags(request->flags), request->options) != 0)
 		fail(channel, STATUS_FAILED, "cannot mount %s ('%s', %s, options '%s') in the guest: %s", request->target,
 		     request->source, request->type, request->options, strerror(errno));
 }

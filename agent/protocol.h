@@ -71,6 +71,7 @@ enum {
 	MOUNT_OVERLAID = 1 << 5, /* the lower layer of an overlayfs, whose upper one is on the scratch disk */
 	MOUNT_UNPACKED = 1 << 6, /* the source is a port by which an archive comes, to be unpacked into it */
 	MOUNT_ON_SCRATCH = 1 << 7, /* of an unpacked one: a directory of the scratch disk, not a tmpfs */
+	MOUNT_BY_SOCKET = 1 << 8, /* the source is the number of a port of the host's, to be reached by AF_VSOCK */
 };
 
 /* Exit statuses of the host's own, as in FRAME_ERROR. */

@@ -7,13 +7,24 @@ use std::fs;
 use support::{INARCH, assert_status, inarch, scratch, stdout};
 
 /// What a guest does with each directory; it prints what it found.
-const WORK: &str = "
+const WORK: &str = r#"
     cat /live/file /thrown/file
     echo guest > /live/made; echo more >> /live/file; mv /live/dir/old /live/dir/new; ln -s file /live/link
     echo guest > /thrown/made; rm /thrown/file; ls /thrown
     touch /kept/x 2>/dev/null || echo refused
     flock /live/file true && echo locked
-    grep -c ' 9p ' /proc/mounts";
+    grep -c '^vsock:.* 9p ' /proc/mounts
+    python3 -c "$0""#;
+
+/// What somebody in the guest gets who would reach the directories past their mounts.
+const PAST_THE_MOUNTS: &str = "
+import socket
+for port in 564, 565, 566, 1024:
+    stream = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+    try:
+        stream.connect((2, port))
+    except OSError as error:
+        print(error.strerror)";
 
 #[test]
 fn live_thrown_away_and_read_only() {
@@ -30,9 +41,12 @@ fn live_thrown_away_and_read_only() {
     let (live_tree, thrown_tree, kept_tree) =
         (tree(&live, "live,rw,via=9p"), tree(&thrown, "thrown,via=9p"), tree(&kept, "kept,ro,via=9p"));
     let arguments = ["run", "-q", "--tree", &live_tree, "--tree", &thrown_tree, "--tree", &kept_tree, "--"];
-    let run = inarch(arguments.into_iter().chain(["sh", "-c", WORK]));
+    let run = inarch(arguments.into_iter().chain(["sh", "-c", WORK, PAST_THE_MOUNTS]));
     assert_status(&run, 0);
-    assert_eq!(stdout(&run), "live\nthrown\ndir\nmade\nrefused\nlocked\n2\n");
+    assert_eq!(
+        stdout(&run),
+        "live\nthrown\ndir\nmade\nrefused\nlocked\n2\n".to_owned() + &"Connection reset by peer\n".repeat(4)
+    );
     assert_eq!(fs::read(live.join("made")).unwrap(), b"guest\n");
     assert_eq!(fs::read(live.join("file")).unwrap(), b"live\nmore\n");
     assert!(live.join("dir/new").exists() && !live.join("dir/old").exists());

@@ -76,6 +76,21 @@ fn modules_without(dir: &Path, missing: &[&str]) -> String {
 }
 
 #[test]
+fn ninep_goes_over_tcp_where_the_kernel_has_no_virtio_sockets() {
+    let dir = scratch();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "content\n").unwrap();
+    let option = format!("--tree={}:/t,rw,via=9p", tree.display());
+    let modules = modules_without(dir.path(), &["vmw_vsock_virtio_transport"]);
+    let script = "cat /t/file; echo from the guest > /t/made; grep -o '^.* /t 9p rw' /proc/mounts";
+    let output = inarch(["run", "-q", "--accel=tcg", "-w/", &option, &modules, "--", "sh", "-c", script]);
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "content\n10.0.2.100 /t 9p rw\n");
+    assert_eq!(fs::read_to_string(tree.join("made")).unwrap(), "from the guest\n");
+}
+
+#[test]
 fn auto_takes_what_the_kernel_has_and_says_why() {
     let dir = scratch();
     let tree = dir.path().join("tree");

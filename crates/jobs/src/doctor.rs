@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use inarch_fuse::RingSupport;
 use inarch_vm::accel::{self, AccelChoice, Decision, Subject};
+use inarch_vm::initramfs::{self, Features};
 use inarch_vm::kernel::Kernel;
 use inarch_vm::qemu::Qemu;
 use rustix::fs::{Access, MemfdFlags};
@@ -81,7 +82,8 @@ fn check_modules(kernel: Option<&Kernel>) -> Check {
     let Some(kernel) = kernel else {
         return check("modules", State::Missing, "unknown without a kernel");
     };
-    match guest::modules(kernel, None).and_then(|modules| guest::initramfs(&modules, &["ext4"], true, true)) {
+    let features = Features { file_systems: vec!["ext4".to_owned()], disks: true, network: true, sockets: false };
+    match guest::modules(kernel, None).and_then(|modules| initramfs::build(&modules, &features)) {
         Ok(bytes) => check(
             "modules",
             State::Good,

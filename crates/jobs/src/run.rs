@@ -26,6 +26,7 @@ use std::time::Duration;
 use inarch_tree::scan::Reason;
 use inarch_tree::select::Selection;
 use inarch_vm::accel::{self, Accel, AccelChoice, Decision, Subject, Verdict};
+use inarch_vm::initramfs::{self, Features};
 use inarch_vm::kernel::Kernel;
 use inarch_vm::modules::ModuleTree;
 use inarch_vm::process::GuestFailure;
@@ -41,6 +42,7 @@ use crate::source::Source;
 use attempt::{DiskFailure, Guest, LiveDisk};
 use keep::Kept;
 pub use keep::{Keep, kept_words};
+use shares::Wire;
 use trees::{Chosen, Disk, GuestAbilities, Trees};
 
 /// What the guest has as its root.
@@ -294,8 +296,13 @@ impl<'a> Job<'a> {
         let request = self.request;
         let qemu = Qemu::find()?;
         let (file_systems, disks) = (self.trees.file_systems(), !self.trees.disks.is_empty());
-        let network = request.net || self.trees.need_network();
-        let initramfs = guest::initramfs(&self.modules, &file_systems, disks, network)?;
+        let features = Features {
+            file_systems: file_systems.into_iter().map(str::to_owned).collect(),
+            disks,
+            network: request.net || self.trees.need(Wire::NinepOverTcp),
+            sockets: self.trees.need(Wire::Ninep),
+        };
+        let initramfs = initramfs::build(&self.modules, &features)?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get().min(255) as u32);
         Ok(Guest {
             qemu,

@@ -8,6 +8,9 @@ use crate::modules::{ModuleError, ModuleTree};
 /// Drivers without which the agent cannot speak; loaded first, on their own: the agent speaks before it loads others.
 const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
 
+/// The driver of a virtio socket device.
+pub const SOCKET_MODULE: &str = "vmw_vsock_virtio_transport";
+
 /// What a guest's initramfs must be able to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
@@ -17,6 +20,8 @@ pub struct Features {
     pub disks: bool,
     /// Whether there is a virtio-net interface.
     pub network: bool,
+    /// Whether there is a virtio socket device.
+    pub sockets: bool,
 }
 
 impl Features {
@@ -40,6 +45,7 @@ impl Features {
             }
         }
         modules.extend(self.network.then_some("virtio_net"));
+        modules.extend(self.sockets.then_some(SOCKET_MODULE));
         modules
     }
 }

@@ -92,6 +92,8 @@ pub struct Machine {
     pub disks: Vec<Disk>,
     /// Directories that it shares.
     pub shares: Vec<Share>,
+    /// Socket that serves its connections over vhost-user, for which it gets a virtio socket device.
+    pub sockets: Option<Source>,
     /// Sockets that it reaches over TCP, for which it gets a network that leads nowhere else unless it has one.
     pub forwards: Vec<Forward>,
     /// Sockets that it has as ports, at most 29; only with an agent.
@@ -127,6 +129,10 @@ impl Machine {
         }
         for share in self.shares {
             line.share(share);
+        }
+        if let Some(sockets) = self.sockets {
+            line.chardev("sockets", sockets);
+            line.option("-device", "vhost-user-vsock-pci,chardev=sockets");
         }
         if self.network || !self.forwards.is_empty() {
             let mut network = String::from(if self.network { "user,id=net" } else { "user,id=net,restrict=on" });
@@ -403,6 +409,7 @@ mod tests {
             console: Source::Path("/run/console".into()),
             disks: Vec::new(),
             shares: Vec::new(),
+            sockets: None,
             forwards: Vec::new(),
             streams: Vec::new(),
             network: false,

@@ -234,6 +234,10 @@ pub enum MountSource {
     DiskSerial(String),
     /// As given to mount(2): a tag, or a word for file systems without a source.
     Name(String),
+    /// What the host serves by 9P at this port, for whoever reaches it by `AF_VSOCK` ([`Machine::sockets`]).
+    ///
+    /// [`Machine::sockets`]: crate::machine::Machine::sockets
+    HostPort(u32),
     /// Nothing: an empty file system, into which the guest unpacks the tar archive that comes by a virtio-serial port.
     Archive {
         /// The port's name.
@@ -437,11 +441,17 @@ impl Mount {
     const OVERLAID: u32 = 32;
     const UNPACKED: u32 = 64;
     const ON_SCRATCH: u32 = 128;
+    const BY_SOCKET: u32 = 256;
 
     fn encode(&self, out: &mut Vec<u8>) -> Result<(), RequestError> {
+        let number;
         let (source, of_source) = match &self.source {
             MountSource::DiskSerial(serial) => (serial, Self::BY_SERIAL),
             MountSource::Name(name) => (name, 0),
+            MountSource::HostPort(port) => {
+                number = port.to_string();
+                (&number, Self::BY_SOCKET)
+            }
             MountSource::Archive { port, on_scratch: false } => (port, Self::UNPACKED),
             MountSource::Archive { port, on_scratch: true } => (port, Self::UNPACKED | Self::ON_SCRATCH),
         };

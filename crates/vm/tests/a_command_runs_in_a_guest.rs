@@ -73,8 +73,12 @@ impl Guest {
     fn start(&self) -> (Process, UnixStream) {
         let kernel = Kernel::find(&Cache::at(self.directory.path())).unwrap();
         let modules = kernel.modules.clone().unwrap_or_default();
-        let features =
-            Features { file_systems: vec!["ext4".to_owned()], disks: !self.disks.is_empty(), network: self.network };
+        let features = Features {
+            file_systems: vec!["ext4".to_owned()],
+            disks: !self.disks.is_empty(),
+            network: self.network,
+            sockets: false,
+        };
         let archive = initramfs::build(&ModuleTree::open(&kernel.release, &modules).unwrap(), &features).unwrap();
         let mut initramfs = tempfile::tempfile().unwrap();
         initramfs.write_all(&archive).unwrap();
@@ -92,6 +96,7 @@ impl Guest {
             console: Source::Descriptor(console.into()),
             disks: Vec::new(),
             shares: Vec::new(),
+            sockets: None,
             forwards: Vec::new(),
             streams: Vec::new(),
             network: self.network,

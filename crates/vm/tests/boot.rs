@@ -48,6 +48,7 @@ fn start(qemu: &Qemu, kernel: &Kernel, parameters: &[&str]) -> (Process, UnixStr
         console,
         disks: Vec::new(),
         shares: Vec::new(),
+        sockets: None,
         forwards: Vec::new(),
         streams: Vec::new(),
         network: false,

@@ -19,7 +19,7 @@ use inarch_vm::qemu::{Qemu, QemuCommand};
 use inarch_vm::session::{Outcome, Report, Session, SessionError, SessionOptions, Streams};
 use rustix::fs::MemfdFlags;
 
-use super::shares::{SharedTree, Wire};
+use super::shares::{SharedTree, Wire, connect_sockets};
 use super::trees::Disk;
 use super::unpacked::UnpackedTree;
 use crate::JobError;
@@ -251,10 +251,15 @@ impl Guest {
                 Ok(machine::Share { socket, tag: shared.tag.clone(), queues, queue_size: QUEUE_SIZE })
             })
             .collect::<Result<_, JobError>>()?;
+        let by_socket: Vec<_> = self.shares.iter().filter(|shared| shared.wire == Wire::Ninep).collect();
+        let sockets = match by_socket.is_empty() {
+            true => None,
+            false => Some(machine::Source::Descriptor(connect_sockets(&by_socket, failure)?)),
+        };
         let forwards = self
             .shares
             .iter()
-            .filter(|shared| shared.wire == Wire::Ninep)
+            .filter(|shared| shared.wire == Wire::NinepOverTcp)
             .map(|shared| {
                 let socket = machine::Source::Descriptor(shared.connect_ninep(failure)?);
                 Ok(machine::Forward { socket, id: shared.tag.clone(), port: shared.port() })
@@ -279,6 +284,7 @@ impl Guest {
             console: machine::Source::Descriptor(console_theirs),
             disks,
             shares,
+            sockets,
             forwards,
             streams,
             network: self.network,

@@ -1,5 +1,7 @@
 //! Which way a tree goes where the user leaves that open.
 
+use inarch_vm::initramfs::SOCKET_MODULE;
+
 use super::Way;
 use crate::device::FileSystem;
 
@@ -29,7 +31,7 @@ pub(super) fn choose(has: impl Fn(&str) -> bool, needs: Needs) -> Choice {
     let disk = |format: FileSystem| has("virtio_blk") && has(format.name());
     let writable = !needs.overlay || has("overlay");
     let virtiofs = has("virtiofs") && writable;
-    let ninep = has("9p") && has("9pnet_fd") && has("virtio_net") && writable;
+    let ninep = has("9p") && has("9pnet_fd") && (has(SOCKET_MODULE) || has("virtio_net")) && writable;
     let usual = |way, reason| Choice { way, reason, is_usual: true };
     let instead = |way, reason| Choice { way, reason, is_usual: false };
     if needs.write_through {

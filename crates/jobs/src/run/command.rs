@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use inarch_vm::protocol::{Mount, MountSource, Network, SessionRequest, User};
 use inarch_vm::session::Streams;
 
-use super::shares::SharedTree;
+use super::shares::{SharedTree, Wire};
 use super::trees::{Disk, Trees};
 use super::unpacked::UnpackedTree;
 use super::{Root, RunRequest};
@@ -89,7 +89,7 @@ pub(super) fn session(
         set_clock: true,
         network: match request.net {
             true => Some(Network::QEMU_USER),
-            false => trees.need_network().then_some(Network::QEMU_RESTRICTED),
+            false => trees.need(Wire::NinepOverTcp).then_some(Network::QEMU_RESTRICTED),
         },
         mounts,
         scratch,

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use inarch_vm::accel::Verdicts;
-use inarch_vm::initramfs::{self, Features};
 use inarch_vm::kernel::cache::Cache;
 use inarch_vm::kernel::{Kernel, KernelError};
 use inarch_vm::modules::{ModuleError, ModuleTree};
@@ -45,17 +44,6 @@ pub(crate) fn modules(kernel: &Kernel, directory: Option<&Path>) -> Result<Modul
     let usual = || Path::new("/lib/modules").join(&kernel.release);
     let directory = directory.map(Path::to_owned).or(kernel.modules.clone()).unwrap_or_else(usual);
     ModuleTree::open(&kernel.release, &directory)
-}
-
-/// The initramfs of a guest with these file systems.
-pub(crate) fn initramfs(
-    modules: &ModuleTree,
-    file_systems: &[&str],
-    disks: bool,
-    network: bool,
-) -> Result<Vec<u8>, ModuleError> {
-    let file_systems = file_systems.iter().map(|name| (*name).to_owned()).collect();
-    initramfs::build(modules, &Features { file_systems, disks, network })
 }
 
 /// Bytes of memory for the guest: what was asked for, or half of this machine's within bounds.

@@ -1,19 +1,22 @@
 //! Directories that a run's guest shares, live.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use inarch_ninep::{ConnectionError, NinepOptions, NinepServer};
 use inarch_server::Pending;
 use inarch_vhost::Event;
+use inarch_vhost::vsock::VsockServer;
 use inarch_vm::machine::FORWARD_ADDRESS;
 use inarch_vm::protocol::{Mount, MountSource};
 
 use super::attempt::{DiskFailure, pair};
 use crate::JobError;
-use crate::confinement::among_others;
+use crate::confinement::{Confinement, Work, among_others};
 use crate::notes::say;
 use crate::share::Share;
 
@@ -22,8 +25,10 @@ use crate::share::Share;
 pub(super) enum Wire {
     /// A virtqueue.
     Virtiofs,
-    /// A TCP connection to QEMU, which forwards it.
+    /// A connection of the guest's virtio socket device.
     Ninep,
+    /// A TCP connection to QEMU, which forwards it: where the guest's kernel has no driver for that device.
+    NinepOverTcp,
 }
 
 impl Wire {
@@ -31,7 +36,7 @@ impl Wire {
     pub fn file_system(self) -> &'static str {
         match self {
             Wire::Virtiofs => "virtiofs",
-            Wire::Ninep => "9p",
+            Wire::Ninep | Wire::NinepOverTcp => "9p",
         }
     }
 }
@@ -65,15 +70,17 @@ impl SharedTree {
 
     /// How the guest mounts it.
     pub fn mount(&self) -> Mount {
+        let ninep = || self.share.ninep_mount_options(NinepOptions::MAX_MSIZE);
         let (source, options) = match self.wire {
-            Wire::Virtiofs => (self.tag.clone(), String::new()),
-            Wire::Ninep => {
-                let options = self.share.ninep_mount_options(NinepOptions::MAX_MSIZE);
-                (FORWARD_ADDRESS.to_string(), format!("trans=tcp,port={},{options}", self.port()))
+            Wire::Virtiofs => (MountSource::Name(self.tag.clone()), String::new()),
+            Wire::Ninep => (MountSource::HostPort(self.port().into()), ninep()),
+            Wire::NinepOverTcp => {
+                let options = format!("trans=tcp,port={},{}", self.port(), ninep());
+                (MountSource::Name(FORWARD_ADDRESS.to_string()), options)
             }
         };
         Mount {
-            source: MountSource::Name(source),
+            source,
             fstype: self.wire.file_system().to_owned(),
             target: self.destination.clone(),
             options,
@@ -89,7 +96,9 @@ impl SharedTree {
         let (ours, theirs) = pair()?;
         let file_system = Arc::new(Pending::ready(Arc::new(self.share.for_many(None)?)));
         let (directory, failure) = (self.share.directory.clone(), Arc::clone(failure));
-        let server = NinepServer::new(file_system, NinepOptions::default());
+        // The client is the guest's kernel, which speaks when it has booted.
+        let options = NinepOptions { negotiation: Duration::from_secs(24 * 3600), ..NinepOptions::default() };
+        let server = NinepServer::new(file_system, options);
         let confinement = among_others(&self.share)?.ends_processes();
         // It ends when QEMU does.
         thread::spawn(move || {
@@ -130,4 +139,38 @@ impl SharedTree {
         });
         Ok(theirs)
     }
+}
+
+/// Serves a guest's virtio socket device on one end of a new connection, by which it reaches directories by 9P; gives the other.
+/// Each port is for one connection: the one by which the guest mounts, before anything else runs there.
+pub(super) fn connect_sockets(shares: &[&SharedTree], failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
+    let (ours, theirs) = pair()?;
+    let sockets = shares
+        .iter()
+        .map(|shared| Ok((u32::from(shared.port()), shared.connect_ninep(failure)?)))
+        .collect::<Result<HashMap<_, _>, JobError>>()?;
+    let sockets = Mutex::new(sockets);
+    let fail = {
+        let failure = Arc::clone(failure);
+        Arc::new(move |reason: &dyn std::fmt::Display| {
+            failure.set(JobError::Other(format!("the guest's connections to the host are lost: {reason}")));
+        })
+    };
+    let on_event = {
+        let fail = Arc::clone(&fail);
+        move |event: Event| match event {
+            Event::QueueStopped { .. } => fail(&event),
+            event => say(event),
+        }
+    };
+    let open = move |port| sockets.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
+    let server = VsockServer::new(open).on_event(on_event);
+    // It ends when QEMU does.
+    thread::spawn(move || {
+        Confinement::new(Work::Disk).ends_processes().enter();
+        if let Err(error) = server.serve_stream(ours) {
+            fail(&error);
+        }
+    });
+    Ok(theirs)
 }

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use inarch_tree::select::Selection;
+use inarch_vm::initramfs::SOCKET_MODULE;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 
 use super::choice::{self, Choice, Needs};
@@ -59,9 +60,9 @@ pub(super) struct GuestAbilities<'a> {
 }
 
 impl Trees {
-    /// Whether the guest reaches some of them over TCP.
-    pub fn need_network(&self) -> bool {
-        self.shares.iter().any(|shared| shared.wire == Wire::Ninep)
+    /// Whether the guest reaches some of them this way.
+    pub fn need(&self, wire: Wire) -> bool {
+        self.shares.iter().any(|shared| shared.wire == wire)
     }
 
     /// What the guest's kernel must be able to mount.
@@ -146,7 +147,10 @@ pub(super) fn trees(
                 trees.disks.push(disk(request, (ordinal, count), format, tree));
             }
             Way::Virtiofs => trees.shares.push(shared(trees.shares.len(), Wire::Virtiofs, tree)?),
-            Way::Ninep => trees.shares.push(shared(trees.shares.len(), Wire::Ninep, tree)?),
+            Way::Ninep => {
+                let wire = if (guest.has)(SOCKET_MODULE) { Wire::Ninep } else { Wire::NinepOverTcp };
+                trees.shares.push(shared(trees.shares.len(), wire, tree)?);
+            }
             Way::Tar | Way::Auto => {}
         }
     }

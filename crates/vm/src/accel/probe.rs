@@ -49,6 +49,7 @@ pub fn probe(qemu: &Qemu, kernel: &Kernel, accel: Accel, patience: Duration) -> 
         console: Source::Descriptor(theirs.into()),
         disks: Vec::new(),
         shares: Vec::new(),
+        sockets: None,
         forwards: Vec::new(),
         streams: Vec::new(),
         network: false,
