@@ -49,7 +49,8 @@ fn a_few_of_the_directories_that_come_next_are_looked_at() {
     assert!(scene.looked_at().is_empty());
     scene.walk(NodeId::ROOT);
     let first = scene.looked_at();
-    assert_eq!(first.len(), 4);
+    // The host may list `.` after the first of them, which is worth another one where that has been looked at by then.
+    assert!((4..=5).contains(&first.len()), "{first:?}");
     assert!(first.iter().all(|inode| all.contains(inode)), "{first:?} of {all:?}");
     // For each that is listed another one, until all have been listed or looked at, once.
     for number in 0..20 {
