@@ -9,6 +9,7 @@
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -73,12 +74,18 @@ static unsigned long mount_flags(uint32_t flags)
 	       (flags & MOUNT_NO_DEV ? MS_NODEV : 0) | (flags & MOUNT_NO_ATIME ? MS_NOATIME : 0);
 }
 
+/* How long the host's server may take to answer; the kernel's own two seconds are few for a machine that has other work. */
+#define CONNECT_SECONDS 120
+
 /* A connection to a port of the host's, or -1. */
 static int connect_to_host(const char *port)
 {
 	struct sockaddr_vm address = { .svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_HOST };
 	address.svm_port = (unsigned int)strtoul(port, NULL, 10);
+	struct timeval patience = { .tv_sec = CONNECT_SECONDS };
 	int socket_fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (socket_fd >= 0)
+		setsockopt(socket_fd, AF_VSOCK, SO_VM_SOCKETS_CONNECT_TIMEOUT, &patience, sizeof patience);
 	if (socket_fd >= 0 && connect(socket_fd, (struct sockaddr *)&address, sizeof address) != 0) {
 		int error = errno;
 		close(socket_fd);

@@ -96,13 +96,15 @@ const START: i64 = 1024;
 /// reads the files there. A client that never does loses no more by it.
 const LISTING: i64 = 3 * OPENING;
 
-/// After how many openings one after another by which nothing is told again that work is taken for done.
-const IDLE: i64 = 64;
+/// After how many openings one after another by which nothing is told again that work is taken for done; and after as many as have
+/// cost this part of what was saved.
+const IDLE: i64 = 256;
+const PART: i64 = 16;
 
 /// The requests that opening directories has saved and may yet save, less those that it took.
 ///
-/// It ends for a client when it has cost more than it saves; or earlier, when most of what the client had read was told
-/// again and nothing is any more. Linux asks for attributes after it has read a file from the server, not from its own memory: who
+/// It ends for a client when it has cost more than it saves; or earlier, when it has saved much and for a while nothing more, with
+/// next to nothing left to be told. Linux asks for attributes after it has read a file from the server, not from its own memory: who
 /// goes through the same files for the third time has nothing to be told, and two requests a directory to lose.
 #[derive(Debug)]
 pub struct Credit {
@@ -161,7 +163,11 @@ impl Credit {
 
     /// Whether so many openings in vain mean that what there was to tell again has been told.
     fn is_done(&self, idle: i64) -> bool {
-        idle >= IDLE && self.saved.load(Ordering::Relaxed) >= START && idle >= self.outstanding.load(Ordering::Relaxed)
+        let saved = self.saved.load(Ordering::Relaxed);
+        idle >= IDLE
+            && saved >= START
+            && idle * OPENING >= saved / PART
+            && idle >= self.outstanding.load(Ordering::Relaxed)
     }
 
     /// Another client.
@@ -209,7 +215,9 @@ mod tests {
         };
         assert_eq!(read_and_told(START, START), IDLE);
         // As long as something may yet be told, it is opened in vain as often as that.
-        assert_eq!(read_and_told(START + 200, START), 200);
+        assert_eq!(read_and_told(START + 300, START), 300);
+        // The more was saved, the longer it goes on.
+        assert_eq!(read_and_told(20_000, 20_000), 20_000 / PART / OPENING);
         // Little was told: the rest may be yet.
         assert!(read_and_told(START, START - 1) > START / OPENING);
     }

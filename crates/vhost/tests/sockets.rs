@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use common::*;
 use inarch_vhost::vsock::{RECEIVE_QUEUE, SEND_QUEUE, VsockServer};
+use vhost::VhostBackend;
 
 const REQUEST: u16 = 1;
 const RESPONSE: u16 = 2;
@@ -359,15 +360,29 @@ fn packets_of_no_connection_are_refused_but_for_refusals() {
 }
 
 #[test]
-fn packets_that_are_cut_short_or_too_long_are_passed_over() {
+fn packets_that_are_cut_short_or_too_long_end_their_connection() {
     let (mut guest, mut end) = Guest::connected();
-    let long = Packet { data: vec![0; 65_537], ..packet(RW, b"") };
-    guest.front_end.put(SENT, &long.header());
+    for (says, has) in [(65_537, 100), (1, 0), (300_000, 300_000)] {
+        let bytes = Packet { data: vec![0; says], ..packet(RW, b"") }.header();
+        guest.front_end.put(SENT, &bytes);
+        let mut chain = vec![readable(SENT, HEADER)];
+        chain.extend((has > 0).then(|| readable(SENT + 0x100, has)));
+        assert_eq!(guest.front_end.queues[usize::from(SEND_QUEUE)].run_chain(&chain), 0);
+        guest.is_refused();
+        assert_eq!(end.read(&mut [0; 9]).unwrap(), 0);
+        end = guest.connect();
+    }
+    guest.end();
+}
+
+#[test]
+fn what_is_no_packet_is_passed_over() {
+    let (mut guest, mut end) = Guest::connected();
+    let whole = Packet { data: vec![0; 100], ..packet(RW, b"") };
+    guest.front_end.put(SENT, &whole.header());
     let queue = &mut guest.front_end.queues[usize::from(SEND_QUEUE)];
     for chain in [
         vec![readable(SENT, HEADER - 1)],
-        vec![readable(SENT, HEADER), readable(SENT + 0x100, 100)],
-        vec![readable(SENT, HEADER), readable(SENT + 0x100, 65_537)],
         vec![readable(SENT, HEADER), readable(u64::MAX - 100, 50)],
         vec![writable(SENT, HEADER), readable(SENT + 0x100, 100)],
     ] {
@@ -443,6 +458,96 @@ fn the_guests_end_is_told_after_all_its_data() {
 }
 
 #[test]
+fn the_host_may_end_one_way_only() {
+    let (mut guest, mut end) = Guest::connected();
+    end.write_all(b"all of it").unwrap();
+    end.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(guest.receive().data, b"all of it");
+    let last = guest.receive();
+    assert_eq!((last.op, last.flags, last.room), (SHUTDOWN, 2, 256 << 10));
+    guest.send(&packet(RW, b"and back"));
+    let mut got = [0; 8];
+    end.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"and back");
+    guest.nothing_comes();
+    guest.send(&Packet { flags: 2, ..packet(SHUTDOWN, b"") });
+    guest.is_refused();
+    assert_eq!(end.read(&mut got).unwrap(), 0);
+    guest.end();
+}
+
+#[test]
+fn a_guest_that_receives_nothing_any_more_learns_that_the_host_is_gone() {
+    let (mut guest, end) = Guest::connected();
+    guest.send(&Packet { flags: 1, ..packet(SHUTDOWN, b"") });
+    guest.send(&packet(RW, b"some"));
+    guest.nothing_comes();
+    drop(end);
+    guest.is_refused();
+    guest.end();
+}
+
+#[test]
+fn the_last_bytes_arrive_though_the_guest_waits_no_longer() {
+    let (mut guest, mut end) = Guest::connected();
+    let mut sent = Vec::new();
+    for round in 0..4 {
+        guest.send(&packet(RW, &pattern(60_000, round)));
+        sent.extend(pattern(60_000, round));
+    }
+    guest.send(&Packet { flags: 3, ..packet(SHUTDOWN, b"") });
+    guest.send(&packet(RST, b""));
+    while let Some(answer) = guest.try_receive(MOMENT) {
+        assert_eq!(answer.op, CREDIT_UPDATE);
+    }
+    let mut got = Vec::new();
+    end.read_to_end(&mut got).unwrap();
+    assert!(got == sent);
+    // The ports are free again.
+    let _end = guest.connect();
+    guest.end();
+}
+
+#[test]
+fn who_has_much_to_say_does_not_keep_others_waiting() {
+    let (mut guest, mut endless) = Guest::connected();
+    let other = Packet { from: (GUEST, FROM + 1), ..packet(REQUEST, b"") };
+    guest.send(&other);
+    assert_eq!(guest.receive().op, RESPONSE);
+    let mut end = guest.ends.try_recv().unwrap();
+    guest.send(&Packet { room: u32::MAX, ..packet(CREDIT_UPDATE, b"") });
+    thread::spawn(move || while endless.write_all(&[0; 65_536]).is_ok() {});
+    (0..50).for_each(|_| drop(guest.receive()));
+    end.write_all(b"at last").unwrap();
+    let waited = (0..100).position(|_| guest.receive().data == b"at last");
+    assert!(waited.is_some());
+    guest.end();
+}
+
+#[test]
+fn queues_that_are_stopped_and_started_go_on() {
+    let (mut guest, mut end) = Guest::connected();
+    guest.buffer = 3;
+    end.write_all(b"abcdefgh").unwrap();
+    assert_eq!(guest.receive().data, b"abc");
+    for queue in [RECEIVE_QUEUE, SEND_QUEUE] {
+        guest.front_end.control.get_vring_base(queue.into()).unwrap();
+        guest.front_end.reset_queue(queue.into());
+    }
+    assert_eq!(guest.receive().data, b"def");
+    // While it waits for a packet, too.
+    guest.buffer = 4096;
+    assert_eq!(guest.receive().data, b"gh");
+    guest.nothing_comes();
+    guest.front_end.control.get_vring_base(RECEIVE_QUEUE.into()).unwrap();
+    guest.front_end.reset_queue(RECEIVE_QUEUE.into());
+    guest.is_offered = false;
+    end.write_all(b"more").unwrap();
+    assert_eq!(guest.receive().data, b"more");
+    guest.end();
+}
+
+#[test]
 fn a_guest_that_asks_is_told_of_room() {
     let (mut guest, mut end) = Guest::connected();
     guest.send(&packet(RW, b"seven b"));
@@ -450,6 +555,14 @@ fn a_guest_that_asks_is_told_of_room() {
     guest.send(&packet(CREDIT_REQUEST, b""));
     let answer = guest.receive();
     assert_eq!((answer.op, answer.room, answer.taken), (CREDIT_UPDATE, 256 << 10, 7));
+    // What it says of its own room with that is heard.
+    guest.send(&Packet { room: 0, ..packet(CREDIT_UPDATE, b"") });
+    end.write_all(b"x").unwrap();
+    guest.nothing_comes();
+    guest.send(&Packet { room: 1, ..packet(CREDIT_REQUEST, b"") });
+    let mut ops = [guest.receive().op, guest.receive().op];
+    ops.sort();
+    assert_eq!(ops, [RW, CREDIT_UPDATE]);
     guest.end();
 }
 

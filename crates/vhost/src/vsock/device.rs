@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use super::packet::{HEADER, Header};
+use super::stream::ROOM;
 use super::switchboard::{Open, Outgoing, Switchboard};
 use super::{GUEST_CID, hold};
 use crate::buffers::Buffers;
@@ -24,9 +25,6 @@ pub const SEND_QUEUE: u16 = 1;
 
 /// Descriptors in a queue; Linux asks for 128.
 const QUEUE_SIZE: u16 = 256;
-
-/// Most bytes of data in a packet from the guest: those of Linux (`VIRTIO_VSOCK_MAX_PKT_BUF_SIZE`).
-const LONGEST: usize = 64 << 10;
 
 /// The device as one driver sees it.
 pub struct VirtioVsock {
@@ -62,7 +60,7 @@ impl VirtioVsock {
         })
     }
 
-    /// Takes the packet in `readable`. One that is shorter than it says has no meaning.
+    /// Takes the packet in `readable`. One that is shorter than it says ends its connection.
     fn send(&self, readable: &[VolatileSlice<'_>]) {
         let mut bytes = [0; HEADER];
         let mut data = hold(&self.data);
@@ -71,12 +69,12 @@ impl VirtioVsock {
         }
         let header: Header = zerocopy::transmute!(bytes);
         let length = header.len.get() as usize;
-        if length > LONGEST {
-            return;
-        }
-        data.resize(length, 0);
+        // What is longer than there can be room for is not looked at.
+        data.resize(length.min(ROOM as usize), 0);
         if copy_out(readable, HEADER, &mut data) == length {
             self.switchboard.take(&header, &data, &*self.open);
+        } else {
+            self.switchboard.take_damaged(&header);
         }
     }
 
@@ -108,7 +106,8 @@ impl VirtioDevice for VirtioVsock {
     }
 
     fn set_features(&self, _features: u64) {
-        // A machine that is stopped and goes on sets them again; its connections stay.
+        // A machine that is stopped and goes on sets them again; its connections stay. So they do when a driver starts anew, which
+        // cannot be told from that: it refuses what comes for them.
     }
 
     fn queues(&self) -> u16 {
@@ -132,6 +131,9 @@ impl VirtioDevice for VirtioVsock {
         match queue {
             RECEIVE_QUEUE => {
                 let next = &mut *hold(&self.next);
+                if next.is_there && !self.switchboard.goes_on(&next.packet) {
+                    (next.is_there, next.gone) = (false, 0);
+                }
                 next.is_there = next.is_there || self.switchboard.give(&mut next.packet);
                 next.is_there
             }

@@ -7,6 +7,9 @@
 //!    at once a bounded part is kept, and the guest is told to wait.
 //! 4. `packet` is what the bytes mean.
 //!
+//! The thread of the queue by which the guest receives waits for sockets too, those that take what was kept included. It does so while
+//! the guest has buffers there, as drivers always have; without, kept bytes go on with what the guest sends next.
+//!
 //! Only the guest opens connections. Each is to a port, for which the server's user has a stream socket, or none.
 
 mod device;

@@ -27,8 +27,8 @@ pub enum Received {
     Nothing,
     /// The guest has no room for more.
     NoRoom,
-    /// Nothing will come any more.
-    End,
+    /// Nothing will come any more, and whoever it came from is still there, or is gone as well.
+    End { is_gone: bool },
 }
 
 /// One connection.
@@ -48,8 +48,14 @@ pub struct Stream {
     /// Whether the guest sends nothing any more, or receives nothing.
     is_sent: bool,
     is_deaf: bool,
-    /// Whether the socket's other end sends nothing any more: what was received last is not the end, then.
-    pub has_ended: bool,
+    /// Whether it knows nothing of the connection any more, which only remains for its last bytes.
+    pub is_left: bool,
+    /// Whether the socket's other end sends nothing any more, whether it is gone, and whether the guest was told that nothing comes.
+    has_ended: bool,
+    is_gone: bool,
+    pub is_finished: bool,
+    /// Another one for each connection.
+    pub id: u64,
     /// Whether it stands in the queue of those from whose sockets something may be received.
     pub is_queued: bool,
     /// Whether something may be there for which the guest had no room.
@@ -58,7 +64,7 @@ pub struct Stream {
 
 impl Stream {
     /// A connection that the guest has asked for by `request`.
-    pub fn new(socket: OwnedFd, request: &Header) -> Stream {
+    pub fn new(id: u64, socket: OwnedFd, request: &Header) -> Stream {
         Stream {
             socket,
             backlog: VecDeque::new(),
@@ -70,7 +76,11 @@ impl Stream {
             told: Wrapping(0),
             is_sent: false,
             is_deaf: false,
+            is_left: false,
             has_ended: false,
+            is_gone: false,
+            is_finished: false,
+            id,
             is_queued: false,
             waits_for_room: false,
         }
@@ -109,8 +119,13 @@ impl Stream {
         !self.backlog.is_empty()
     }
 
-    /// Gives data of the guest to the socket, or keeps it until that takes it. Whoever reads the socket being gone is no error:
-    /// it is seen when receiving.
+    /// The socket's other end sends nothing any more, or is gone.
+    pub fn hang_up(&mut self, is_gone: bool) {
+        self.has_ended = true;
+        self.is_gone |= is_gone;
+    }
+
+    /// Gives data of the guest to the socket, or keeps it until that takes it. What nobody reads any more is thrown away.
     ///
     /// # Errors
     /// The guest has sent more than it had room for, or after it had said that it would send nothing any more.
@@ -120,6 +135,7 @@ impl Stream {
         if self.is_sent || (self.came - self.forwarded).0 > ROOM {
             return Err(Errno::NOBUFS);
         }
+        self.flush();
         let at_once = if self.backlog.is_empty() { self.give(data) } else { 0 };
         self.backlog.extend(data.get(at_once..).unwrap_or_default());
         Ok(())
@@ -148,7 +164,10 @@ impl Stream {
                 Ok(length) => given += length,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                Err(_) => given = data.len(),
+                Err(_) => {
+                    self.hang_up(true);
+                    given = data.len();
+                }
             }
         }
         // At most as much as came.
@@ -160,17 +179,28 @@ impl Stream {
     pub fn end(&mut self, receives: bool, sends: bool) {
         self.is_deaf |= receives;
         self.is_sent |= sends;
+        if receives {
+            // Who writes there learns it.
+            let _ = shutdown(&self.socket, Shutdown::Read);
+        }
         self.flush();
     }
 
-    /// Whether the guest is through with it, and the socket has all that it sent.
+    /// Whether the guest sends nothing any more.
+    pub fn is_sent(&self) -> bool {
+        self.is_sent
+    }
+
+    /// Whether nothing is left to be carried either way.
     pub fn is_over(&self) -> bool {
-        self.is_deaf && self.is_sent && self.backlog.is_empty()
+        let nothing_to_guest = self.is_deaf || self.is_finished || self.is_left;
+        let nothing_to_host = self.is_gone || (self.is_sent && self.backlog.is_empty());
+        nothing_to_guest && nothing_to_host
     }
 
     /// Receives from the socket into `buffer` what the guest has room for.
     pub fn receive(&mut self, buffer: &mut Vec<u8>) -> Received {
-        if self.is_deaf {
+        if self.is_deaf || self.is_left {
             return Received::Nothing;
         }
         let most = LONGEST.min(self.free() as usize);
@@ -186,7 +216,7 @@ impl Stream {
             }
         };
         match received {
-            Ok((0, _)) => Received::End,
+            Ok((0, _)) => Received::End { is_gone: self.is_gone },
             Ok((length, _)) => {
                 buffer.truncate(length);
                 // At most LONGEST.
@@ -194,7 +224,7 @@ impl Stream {
                 if length < most && !self.has_ended { Received::Last(length) } else { Received::Some(length) }
             }
             Err(Errno::AGAIN) => Received::Nothing,
-            Err(_) => Received::End,
+            Err(_) => Received::End { is_gone: true },
         }
     }
 }

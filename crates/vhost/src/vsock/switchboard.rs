@@ -20,6 +20,9 @@ use crate::vring::{Stop, notify};
 /// Most connections at a time; further ones are refused.
 const MOST_STREAMS: usize = 64;
 
+/// After how many packets to the guest it is looked which sockets are ready, though there would be more.
+const PACKETS_A_LOOK: u32 = 4;
+
 /// Answers without data that may wait for the guest to receive them, before nothing more is taken from it.
 const MOST_ANSWERS: usize = 256;
 
@@ -33,6 +36,8 @@ pub struct Outgoing {
     pub header: Header,
     /// Its data.
     pub data: Vec<u8>,
+    /// The connection that it belongs to, if it is of no use without that.
+    stream: Option<(Ports, u64)>,
 }
 
 #[derive(Default)]
@@ -42,6 +47,10 @@ struct State {
     answers: VecDeque<Header>,
     /// Connections from whose sockets something may be received.
     readable: VecDeque<Ports>,
+    /// How many connections there have been.
+    count: u64,
+    /// Packets with data since it was looked which sockets are ready.
+    unlooked: u32,
     /// Whether somebody sleeps until there is something for the guest.
     sleeps: bool,
 }
@@ -93,7 +102,7 @@ impl Switchboard {
         let mut state = self.lock();
         let ports = header.ports();
         match header.op.get() {
-            op::RST => state.remove(ports),
+            op::RST => state.leave(ports),
             op::REQUEST if self.accept(&mut state, header, open) => state.answer(self.cid, ports, op::RESPONSE),
             op if op != op::REQUEST && self.serve(&mut state, header, data) => {}
             _ => state.refuse(self.cid, ports),
@@ -101,6 +110,13 @@ impl Switchboard {
         if state.sleeps && state.has_work() {
             state.sleeps = false;
             notify(self.wakeup.as_fd());
+        }
+    }
+
+    /// The guest has sent a packet that is not whole: its connection cannot go on.
+    pub fn take_damaged(&self, header: &Header) {
+        if header.src_cid.get() == self.cid && header.op.get() != op::RST {
+            self.take(&Header { op: 0.into(), ..*header }, &[], &|_| None);
         }
     }
 
@@ -119,43 +135,38 @@ impl Switchboard {
         if epoll::add(&self.epoll, &socket, EventData::new_u64(number(ports)), events).is_err() {
             return false;
         }
-        state.streams.insert(ports, Stream::new(socket, request));
+        state.count += 1;
+        let stream = Stream::new(state.count, socket, request);
+        state.streams.insert(ports, stream);
         true
     }
 
     /// Takes a packet of a connection; false if there is none, or it cannot go on.
     fn serve(&self, state: &mut State, header: &Header, data: &[u8]) -> bool {
         let ports = header.ports();
-        let Some(stream) = state.streams.get_mut(&ports) else { return false };
+        let Some(stream) = state.streams.get_mut(&ports).filter(|stream| !stream.is_left) else { return false };
         stream.learn(header);
         let flags = header.flags.get();
         let (receives, sends) = (flags & SHUTDOWN_RECEIVE != 0, flags & SHUTDOWN_SEND != 0);
-        let goes_on = match header.op.get() {
-            op::RW => {
-                let had_backlog = stream.has_backlog();
-                let is_forwarded = stream.forward(data).is_ok();
-                if stream.has_backlog() && !had_backlog {
-                    let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-                    // Without, the rest goes with what comes next.
-                    let _ = epoll::modify(&self.epoll, &stream.socket, EventData::new_u64(number(ports)), events);
-                }
-                is_forwarded
-            }
-            op::CREDIT_UPDATE => true,
-            op::CREDIT_REQUEST => {
-                state.answer(self.cid, ports, op::CREDIT_UPDATE);
-                return true;
-            }
+        let had_backlog = stream.has_backlog();
+        let is_known = match header.op.get() {
+            op::RW => stream.forward(data).is_ok(),
+            op::CREDIT_UPDATE | op::CREDIT_REQUEST => true,
             op::SHUTDOWN => {
                 stream.end(receives, sends);
-                !stream.is_over()
+                true
             }
             _ => false,
         };
-        if !goes_on {
+        if !is_known || stream.is_over() {
             return false;
         }
-        let must_tell = stream.must_tell();
+        if stream.has_backlog() && !had_backlog {
+            let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+            // Without, the rest goes with what comes next.
+            let _ = epoll::modify(&self.epoll, &stream.socket, EventData::new_u64(number(ports)), events);
+        }
+        let must_tell = stream.must_tell() || header.op.get() == op::CREDIT_REQUEST;
         if stream.waits_for_room && stream.has_room() {
             stream.waits_for_room = false;
             state.queue(ports);
@@ -182,12 +193,17 @@ impl Switchboard {
     /// Makes the next packet to the guest; false if there is none.
     pub fn give(&self, outgoing: &mut Outgoing) -> bool {
         let mut state = self.lock();
+        if state.unlooked >= PACKETS_A_LOOK {
+            drop(state);
+            // Who has much to send does not keep the others waiting.
+            self.look(Some(&Timespec::default()));
+            state = self.lock();
+        }
         outgoing.data.clear();
+        outgoing.stream = None;
         if let Some(answer) = state.answers.pop_front() {
             outgoing.header = answer;
-            if state.answers.len() < MOST_ANSWERS {
-                self.received.notify_all();
-            }
+            self.received.notify_all();
             return true;
         }
         while let Some(ports) = state.readable.pop_front() {
@@ -197,26 +213,40 @@ impl Switchboard {
                 Received::Some(length) => (length, true),
                 Received::Last(length) => (length, false),
                 Received::Nothing | Received::NoRoom => continue,
-                Received::End => {
+                Received::End { is_gone } if is_gone || !stream.is_finished => {
                     outgoing.data.clear();
                     outgoing.header = Header::to_guest(self.cid, ports, op::SHUTDOWN);
-                    outgoing.header.flags = U32::new(SHUTDOWN_RECEIVE | SHUTDOWN_SEND);
-                    state.streams.remove(&ports);
+                    stream.tell(&mut outgoing.header);
+                    stream.is_finished = true;
+                    let deaf = if is_gone { SHUTDOWN_RECEIVE } else { 0 };
+                    outgoing.header.flags = U32::new(SHUTDOWN_SEND | deaf);
+                    if is_gone || stream.is_over() {
+                        state.streams.remove(&ports);
+                    }
                     return true;
                 }
+                Received::End { .. } => continue,
             };
             outgoing.header = Header::to_guest(self.cid, ports, op::RW);
             // At most the longest packet.
             outgoing.header.len = U32::new(length as u32);
+            outgoing.stream = Some((ports, stream.id));
             stream.tell(&mut outgoing.header);
             if more {
                 // Behind the others.
                 state.queue(ports);
             }
+            state.unlooked += 1;
             return true;
         }
         outgoing.data.clear();
         false
+    }
+
+    /// Whether a packet of which the guest has a part may still go on: its connection is there.
+    pub fn goes_on(&self, outgoing: &Outgoing) -> bool {
+        let Some((ports, id)) = outgoing.stream else { return true };
+        self.lock().streams.get(&ports).is_some_and(|stream| stream.id == id && !stream.is_left)
     }
 
     /// Waits until `stop` is set.
@@ -229,7 +259,6 @@ impl Switchboard {
 
     /// Waits until there may be a packet to the guest; only looks if `stop` is set.
     pub fn wait_until_it_can_give(&self, stop: &Stop) {
-        let mut ready = Vec::with_capacity(16);
         loop {
             {
                 let mut state = self.lock();
@@ -238,23 +267,28 @@ impl Switchboard {
                 }
                 state.sleeps = true;
             }
-            ready.clear();
-            let timeout = stop.is_set().then(Timespec::default);
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), timeout.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                // Only for a wrong call, which would go wrong again at once.
-                Err(_) => return thread::sleep(Duration::from_millis(1)),
-            }
-            let mut state = self.lock();
-            state.sleeps = false;
-            for event in &ready {
-                match event.data.u64() {
-                    WAKEUP => drop(rustix::io::read(&self.wakeup, &mut [0; 8])),
-                    number => self.ready(&mut state, ports(number), event.flags),
-                }
-            }
-            if stop.is_set() {
+            let is_stopped = stop.is_set();
+            self.look(is_stopped.then_some(&Timespec::default()));
+            if is_stopped {
                 return;
+            }
+        }
+    }
+
+    /// Waits for so long at most until sockets are ready, or something else has come, and notes which.
+    fn look(&self, timeout: Option<&Timespec>) {
+        let mut ready = Vec::with_capacity(16);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), timeout) {
+            Ok(_) | Err(Errno::INTR) => {}
+            // Only for a wrong call, which would go wrong again at once.
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+        let mut state = self.lock();
+        (state.sleeps, state.unlooked) = (false, 0);
+        for event in &ready {
+            match event.data.u64() {
+                WAKEUP => drop(rustix::io::read(&self.wakeup, &mut [0; 8])),
+                number => self.ready(&mut state, ports(number), event.flags),
             }
         }
     }
@@ -263,20 +297,23 @@ impl Switchboard {
     fn ready(&self, state: &mut State, ports: Ports, events: EventFlags) {
         let Some(stream) = state.streams.get_mut(&ports) else { return };
         // That somebody has hung up is told once only, also while there is still something to receive.
-        let ended = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
-        stream.has_ended |= events.intersects(ended);
-        if events.contains(EventFlags::OUT) && stream.has_backlog() {
+        let gone = EventFlags::HUP | EventFlags::ERR;
+        let ended = EventFlags::RDHUP | gone;
+        if events.intersects(ended) {
+            stream.hang_up(events.intersects(gone));
+        }
+        let had_backlog = stream.has_backlog();
+        if events.contains(EventFlags::OUT) {
             stream.flush();
-            if stream.is_over() {
-                return state.refuse(self.cid, ports);
-            }
-            let must_tell = stream.must_tell();
-            if !stream.has_backlog() {
-                let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-                // It would only be woken in vain.
-                let _ = epoll::modify(&self.epoll, &stream.socket, EventData::new_u64(number(ports)), events);
-            }
-            if must_tell {
+        }
+        if stream.is_over() {
+            return if stream.is_left { state.remove(ports) } else { state.refuse(self.cid, ports) };
+        }
+        if had_backlog && !stream.has_backlog() {
+            let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+            // It would only be woken in vain. This tells anew what is there, so that nothing is missed.
+            let _ = epoll::modify(&self.epoll, &stream.socket, EventData::new_u64(number(ports)), events);
+            if stream.must_tell() {
                 state.answer(self.cid, ports, op::CREDIT_UPDATE);
             }
         }
@@ -317,6 +354,16 @@ impl State {
 
     fn remove(&mut self, ports: Ports) {
         self.streams.remove(&ports);
+    }
+
+    /// The guest knows nothing of a connection any more. If it had sent all before, what of that the socket has not taken yet
+    /// still goes there.
+    fn leave(&mut self, ports: Ports) {
+        let Some(stream) = self.streams.get_mut(&ports) else { return };
+        stream.is_left = stream.is_sent() && stream.has_backlog();
+        if !stream.is_left {
+            self.remove(ports);
+        }
     }
 
     fn refuse(&mut self, cid: u64, ports: Ports) {
