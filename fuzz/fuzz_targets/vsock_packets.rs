@@ -70,8 +70,15 @@ struct Known {
     /// Whether the guest knows that it is there: what it gets before that is the rest of an earlier one.
     granted: bool,
     /// Up to which byte the guest has ever had room.
-    most: u64,
+    most: i64,
     end: Option<UnixStream>,
+}
+
+/// Up to which byte a guest that says this has room, where so many were sent at most. To have taken more is a contradiction, which
+/// is no room at all; it counts modulo 2^32, so that it may also have taken less than nothing.
+fn limit(sent: usize, room: u16, taken: u32) -> i64 {
+    let taken = i64::from(taken as i32);
+    if taken <= sent as i64 { taken + i64::from(room) } else { 0 }
 }
 
 struct Rig {
@@ -187,14 +194,11 @@ fuzz_target!(|steps: Vec<Step>| {
                     continue;
                 }
                 if let Some(end) = rig.ends.lock().unwrap().pop() {
-                    let most = if taken == 0 { u64::from(room) } else { 0 };
+                    let most = limit(0, room, taken);
                     known.insert(ports, Known { end: Some(end), most, ..Known::default() });
                 } else if let Some(known) = known.get_mut(&ports) {
                     known.there[0] += data as usize;
-                    // More than was sent is a contradiction, which is no room at all.
-                    if taken as usize <= known.back[0] {
-                        known.most = known.most.max(u64::from(taken) + u64::from(room));
-                    }
+                    known.most = known.most.max(limit(known.back[0], room, taken));
                 }
             }
             Step::Take { from, room } if !sends_wait => {
@@ -202,7 +206,7 @@ fuzz_target!(|steps: Vec<Step>| {
                     continue;
                 };
                 let taken = known.back[1] as u32;
-                known.most = known.most.max(u64::from(taken) + u64::from(room));
+                known.most = known.most.max(limit(known.back[0], room, taken));
                 let mut header = Vec::new();
                 header.extend(3u64.to_le_bytes());
                 header.extend(2u64.to_le_bytes());
@@ -241,7 +245,7 @@ fuzz_target!(|steps: Vec<Step>| {
                         assert_eq!(*byte_of, byte(known.back[1]));
                         known.back[1] += 1;
                     }
-                    assert!(known.back[1] <= known.back[0] && known.back[1] as u64 <= known.most);
+                    assert!(known.back[1] <= known.back[0] && known.back[1] as i64 <= known.most);
                 }
                 // The queue of packets may have moved on.
                 if sends_wait {
