@@ -95,7 +95,7 @@ impl SharedTree {
     pub fn connect_ninep(&self, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;
         let file_system = Arc::new(Pending::ready(Arc::new(self.share.for_many(None)?)));
-        let (directory, failure) = (self.share.directory.clone(), Arc::clone(failure));
+        let loss = self.loss(failure);
         // The client is the guest's kernel, which speaks when it has booted.
         let options = NinepOptions { negotiation: Duration::from_secs(24 * 3600), ..NinepOptions::default() };
         let server = NinepServer::new(file_system, options);
@@ -104,40 +104,55 @@ impl SharedTree {
         thread::spawn(move || {
             confinement.enter();
             if let Err(error @ (ConnectionError::Panicked | ConnectionError::Protocol(_))) = server.serve_stream(ours) {
-                let directory = crate::notes::shown(&directory);
-                failure.set(JobError::Other(format!("{directory}: it can no longer be shared: {error}")));
+                loss.because(&error);
             }
         });
         Ok(theirs)
     }
 
+    fn loss(&self, failure: &Arc<DiskFailure>) -> Loss {
+        let directory = crate::notes::shown(&self.share.directory);
+        Loss { what: format!("{directory}: it can no longer be shared"), failure: Arc::clone(failure) }
+    }
+
     /// Serves the directory on one end of a new connection; gives the other. Fails early if there is no such directory.
     pub fn connect(&self, queues: u16, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;
-        let directory = self.share.directory.clone();
-        let failure = Arc::clone(failure);
-        let fail = Arc::new(move |reason: &dyn std::fmt::Display| {
-            let directory = crate::notes::shown(&directory);
-            failure.set(JobError::Other(format!("{directory}: it can no longer be shared: {reason}")));
-        });
-        let on_event = {
-            let fail = Arc::clone(&fail);
-            // A queue that stands still would let the guest wait for ever.
-            move |event: Event| match event {
-                Event::QueueStopped { .. } => fail(&event),
-                event => say(event),
-            }
-        };
-        let server = self.share.server(queues, None, None)?.on_event(on_event);
+        let loss = self.loss(failure);
+        let server = self.share.server(queues, None, None)?.on_event(loss.on_event());
         let confinement = among_others(&self.share)?.ends_processes();
         // It ends when QEMU does.
         thread::spawn(move || {
             confinement.enter();
             if let Err(error) = server.serve_stream(ours) {
-                fail(&error);
+                loss.because(&error);
             }
         });
         Ok(theirs)
+    }
+}
+
+/// Something that a guest cannot go on without.
+#[derive(Clone)]
+struct Loss {
+    /// That it is lost, as half a line.
+    what: String,
+    failure: Arc<DiskFailure>,
+}
+
+impl Loss {
+    /// Ends the run.
+    fn because(&self, reason: &dyn std::fmt::Display) {
+        self.failure.set(JobError::Other(format!("{}: {reason}", self.what)));
+    }
+
+    /// What a server does when something goes wrong: a queue that stands still would let the guest wait for ever.
+    fn on_event(&self) -> impl Fn(Event) + Send + Sync + 'static {
+        let loss = self.clone();
+        move |event: Event| match event {
+            Event::QueueStopped { .. } => loss.because(&event),
+            event => say(event),
+        }
     }
 }
 
@@ -150,26 +165,14 @@ pub(super) fn connect_sockets(shares: &[&SharedTree], failure: &Arc<DiskFailure>
         .map(|shared| Ok((u32::from(shared.port()), shared.connect_ninep(failure)?)))
         .collect::<Result<HashMap<_, _>, JobError>>()?;
     let sockets = Mutex::new(sockets);
-    let fail = {
-        let failure = Arc::clone(failure);
-        Arc::new(move |reason: &dyn std::fmt::Display| {
-            failure.set(JobError::Other(format!("the guest's connections to the host are lost: {reason}")));
-        })
-    };
-    let on_event = {
-        let fail = Arc::clone(&fail);
-        move |event: Event| match event {
-            Event::QueueStopped { .. } => fail(&event),
-            event => say(event),
-        }
-    };
+    let loss = Loss { what: "the guest's connections to the host are lost".to_owned(), failure: Arc::clone(failure) };
     let open = move |port| sockets.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
-    let server = VsockServer::new(open).on_event(on_event);
+    let server = VsockServer::new(open).on_event(loss.on_event());
     // It ends when QEMU does.
     thread::spawn(move || {
         Confinement::new(Work::Disk).ends_processes().enter();
         if let Err(error) = server.serve_stream(ours) {
-            fail(&error);
+            loss.because(&error);
         }
     });
     Ok(theirs)
