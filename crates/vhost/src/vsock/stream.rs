@@ -143,15 +143,15 @@ impl Stream {
 
     /// Gives the socket what it has not taken yet.
     pub fn flush(&mut self) {
-        while !self.backlog.is_empty() {
-            let (front, _) = self.backlog.as_slices();
-            let front = front.to_vec();
-            match self.give(&front) {
-                0 => return,
-                given => drop(self.backlog.drain(..given)),
+        let mut backlog = std::mem::take(&mut self.backlog);
+        while !backlog.is_empty() {
+            match self.give(backlog.as_slices().0) {
+                0 => break,
+                given => drop(backlog.drain(..given)),
             }
         }
-        if self.is_sent {
+        self.backlog = backlog;
+        if self.is_sent && self.backlog.is_empty() {
             let _ = shutdown(&self.socket, Shutdown::Write);
         }
     }

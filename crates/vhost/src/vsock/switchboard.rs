@@ -78,6 +78,12 @@ fn ports(number: u64) -> Ports {
     Ports { guest: (number >> 32) as u32, host: number as u32 }
 }
 
+/// What is waited for of a connection's socket, told once each time that it happens.
+fn awaited(has_backlog: bool) -> EventFlags {
+    let usual = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+    if has_backlog { usual | EventFlags::OUT } else { usual }
+}
+
 impl Switchboard {
     /// No connections, of the guest with this context identifier.
     ///
@@ -131,8 +137,7 @@ impl Switchboard {
             return false;
         }
         let Some(socket) = open(ports.host) else { return false };
-        let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        if epoll::add(&self.epoll, &socket, EventData::new_u64(number(ports)), events).is_err() {
+        if epoll::add(&self.epoll, &socket, EventData::new_u64(number(ports)), awaited(false)).is_err() {
             return false;
         }
         state.count += 1;
@@ -162,9 +167,8 @@ impl Switchboard {
             return false;
         }
         if stream.has_backlog() && !had_backlog {
-            let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
             // Without, the rest goes with what comes next.
-            let _ = epoll::modify(&self.epoll, &stream.socket, EventData::new_u64(number(ports)), events);
+            let _ = epoll::modify(&self.epoll, &stream.socket, EventData::new_u64(number(ports)), awaited(true));
         }
         let must_tell = stream.must_tell() || header.op.get() == op::CREDIT_REQUEST;
         if stream.waits_for_room && stream.has_room() {
@@ -310,9 +314,8 @@ impl Switchboard {
             return if stream.is_left { state.remove(ports) } else { state.refuse(self.cid, ports) };
         }
         if had_backlog && !stream.has_backlog() {
-            let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
             // It would only be woken in vain. This tells anew what is there, so that nothing is missed.
-            let _ = epoll::modify(&self.epoll, &stream.socket, EventData::new_u64(number(ports)), events);
+            let _ = epoll::modify(&self.epoll, &stream.socket, EventData::new_u64(number(ports)), awaited(false));
             if stream.must_tell() {
                 state.answer(self.cid, ports, op::CREDIT_UPDATE);
             }
