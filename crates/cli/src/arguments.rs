@@ -1,10 +1,22 @@
-//! The command line: the list of commands.
+//! The command line: the list of commands, and what its words have in common.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 
 /// Gives virtual machines file trees without copying them.
 #[derive(Parser, Debug)]
-#[command(name = "inarch", version, max_term_width = 110, disable_help_subcommand = true)]
+#[command(name = "inarch", version = env!("INARCH_VERSION"), max_term_width = 110)]
+#[command(after_help = "\
+Examples:
+  inarch run make check          run a command in a VM over this directory; all it writes is thrown away
+  inarch run -t                  a shell in a VM over your own files
+  inarch mount app.tar.zst /mnt  an archive, image or directory as a mount of this machine
+  inarch doctor                  what this machine can do
+
+'inarch help COMMAND' says more about a command.")]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -28,10 +40,74 @@ pub enum Command {
     Diff(crate::diff::DiffArguments),
     /// Bring what the guest of a kept run changed into this machine's trees
     Apply(crate::apply::ApplyArguments),
-    /// Take a kept run away, with all that its guest wrote
+    /// Take kept runs away, with all that their guests wrote
+    #[command(visible_alias = "rm")]
     Discard(crate::discard::DiscardArguments),
     /// List the kept runs
+    #[command(visible_alias = "ps")]
     Runs(crate::runs::RunsArguments),
     /// Say what this machine can do, and why not
     Doctor(crate::doctor::DoctorArguments),
+}
+
+/// Parses one of `words`, so that a misspelled one gets a suggestion, and a shell can complete it.
+pub fn one_of<T>(words: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: Display> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| word.parse::<T>().map_err(|error| error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// Every command that does something, `serve blk` and the like among them.
+    fn leaves(command: clap::Command) -> Vec<clap::Command> {
+        let below: Vec<_> = command.get_subcommands().cloned().collect();
+        if below.is_empty() { vec![command] } else { below.into_iter().flat_map(leaves).collect() }
+    }
+
+    #[test]
+    fn every_command_has_help_with_examples() {
+        let commands = leaves(Arguments::command());
+        assert!(commands.len() > 10);
+        for mut command in commands {
+            let name = command.get_name().to_owned();
+            let help = command.render_long_help().to_string();
+            assert!(["diff", "apply"].contains(&&*name) || help.contains("Example"), "{name} has no example");
+        }
+    }
+
+    #[test]
+    fn the_words_of_one_command_mean_the_same_in_others() {
+        Arguments::command().debug_assert();
+        for command in leaves(Arguments::command()) {
+            let find = |name: &str| command.get_arguments().find(|argument| argument.get_id() == name);
+            if let Some(ro) = find("ro") {
+                let aliases = ro.get_visible_aliases().unwrap_or_default();
+                assert!(aliases.contains(&"read-only"), "{}", command.get_name());
+                assert!(find("rw").is_some(), "{}", command.get_name());
+            }
+            if let Some(quiet) = find("quiet") {
+                assert_eq!(quiet.get_short(), Some('q'), "{}", command.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn the_version_names_the_commit() {
+        let version = env!("INARCH_VERSION");
+        let rest = version.strip_prefix(env!("CARGO_PKG_VERSION")).unwrap();
+        let top = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let git = |words: &[&str]| std::process::Command::new("git").args(["-C", top]).args(words).output();
+        let is_repository = std::path::Path::new(top).join(".git").exists()
+            && git(&["rev-parse", "HEAD"]).is_ok_and(|output| output.status.success());
+        assert_eq!(is_repository, !rest.is_empty(), "{version}");
+        if let Some(commit) = rest.strip_prefix(" (").and_then(|rest| rest.split(' ').next()) {
+            let kind = git(&["cat-file", "-t", commit]).unwrap();
+            assert_eq!(String::from_utf8_lossy(&kind.stdout).trim(), "commit", "{version}");
+        }
+    }
 }

@@ -5,19 +5,32 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::kept;
 
+use crate::output::complain;
+
 /// Options of `inarch discard`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch discard try         take away the kept run 'try'
+  inarch rm -f try another   two of them, even if an apply of theirs was interrupted")]
 pub struct DiscardArguments {
-    /// The kept run
-    pub name: String,
+    /// The kept runs
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<String>,
 
-    /// Discard it even if an apply has begun and not ended
-    #[arg(long)]
+    /// Discard them even if an apply has begun and not ended
+    #[arg(short = 'f', long)]
     pub force: bool,
 }
 
-/// Takes the run away.
+/// Takes the runs away; one that cannot be discarded does not keep the others.
 pub fn run(arguments: DiscardArguments) -> anyhow::Result<ExitCode> {
-    kept::discard(&arguments.name, arguments.force)?;
-    Ok(ExitCode::SUCCESS)
+    let mut failures = arguments.names.iter().filter_map(|name| kept::discard(name, arguments.force).err());
+    let Some(first) = failures.next() else { return Ok(ExitCode::SUCCESS) };
+    // All are tried; the last failure is main's to tell.
+    let last = failures.fold(first, |failure, next| {
+        complain(&failure);
+        next
+    });
+    Err(last.into())
 }

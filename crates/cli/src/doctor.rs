@@ -9,6 +9,12 @@ use inarch_jobs::doctor::{self, Check, State};
 
 /// Options of `inarch doctor`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch doctor
+  inarch doctor --json | jq '.[] | select(.state == \"missing\")'
+
+Exit status: 0 if 'inarch run' works here, else 1.")]
 pub struct DoctorArguments {
     /// Answer as JSON
     #[arg(long)]

@@ -2,11 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod apply;
 mod arguments;
 mod diff;
 mod discard;
 mod doctor;
+mod duration;
 mod image;
 mod mount;
 mod output;
@@ -23,7 +25,7 @@ mod upper;
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use arguments::{Arguments, Command};
 use inarch_jobs::JobError;
@@ -82,6 +84,23 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
     let words: Vec<&str> = first.trim_start_matches("error:").split_whitespace().collect();
-    complain(format_args!("{}; --help says more", words.join(" ")));
+    complain(format_args!("{}; {}--help says more", words.join(" "), suggestion(error).unwrap_or_default()));
     ExitCode::from(EXIT_FAILED)
+}
+
+/// What the user may have meant.
+fn suggestion(error: &clap::Error) -> Option<String> {
+    let text = |kind| match error.get(kind)? {
+        ContextValue::String(word) => Some(word.clone()),
+        ContextValue::Strings(words) => Some(words.join("' or '")),
+        _ => None,
+    };
+    let similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    let similar = similar.into_iter().find_map(text).map(|words| format!("did you mean '{words}'? "));
+    let command = text(ContextKind::InvalidSubcommand).filter(|word| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|directory| directory.join(word).is_file())
+    });
+    let command = command.map(|word| format!("'inarch run {word}' runs that in a guest; "));
+    (similar.is_some() || command.is_some()).then(|| similar.into_iter().chain(command).collect())
 }

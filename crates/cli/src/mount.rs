@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use inarch_jobs::mount::{Changes, MountRequest, MountWrites, Rings, mount};
 use inarch_jobs::source::Source;
 
+use crate::access::AccessArguments;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments, SRC_HELP};
 use crate::upper::UpperArguments;
@@ -30,9 +31,12 @@ pub struct MountArguments {
     #[arg(value_name = "DIR")]
     pub point: PathBuf,
 
-    /// Refuse every change
-    #[arg(long)]
-    pub ro: bool,
+    #[command(flatten)]
+    pub access: AccessArguments,
+
+    /// The same as mount(8) has it: ro or rw, and what holds anyway (nosuid, nodev, default_permissions, defaults)
+    #[arg(short = 'o', value_name = "OPT[,OPT]", value_delimiter = ',', value_parser = mount_option)]
+    pub options: Vec<MountOption>,
 
     #[command(flatten)]
     pub upper: UpperArguments,
@@ -66,6 +70,19 @@ pub struct MountArguments {
 
     #[command(flatten)]
     pub sandbox: SandboxArgument,
+}
+
+/// An option as mount(8) has it: whether it makes the mount read-only, if it says that.
+#[derive(Clone, Copy, Debug)]
+pub struct MountOption(Option<bool>);
+
+fn mount_option(text: &str) -> Result<MountOption, String> {
+    match text {
+        "ro" => Ok(MountOption(Some(true))),
+        "rw" => Ok(MountOption(Some(false))),
+        "nosuid" | "nodev" | "default_permissions" | "defaults" => Ok(MountOption(None)),
+        _ => Err(format!("'{text}' is no option of a mount: ro, rw, nosuid, nodev, default_permissions, defaults")),
+    }
 }
 
 /// See [`Rings`].
@@ -121,9 +138,26 @@ impl From<ChangesArgument> for Changes {
 
 /// Mounts, and serves until told to stop.
 pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
-    let MountArguments { source, point, ro, upper, record, locks, changes, cross, owners, io_uring, sandbox } =
-        arguments;
+    let MountArguments {
+        source,
+        point,
+        access,
+        options,
+        upper,
+        record,
+        locks,
+        changes,
+        cross,
+        owners,
+        io_uring,
+        sandbox,
+    } = arguments;
+    let last = options.iter().rev().find_map(|option| option.0);
+    let ro = last.unwrap_or(access.read_only());
     let writes = match upper.place() {
+        Some(_) if ro => {
+            anyhow::bail!("-o ro: what is written over SRC is for writing; leave out --overlay or --ephemeral")
+        }
         Some(place) => MountWrites::Over(place),
         None if ro => MountWrites::Refused,
         None => MountWrites::Through,

@@ -8,19 +8,26 @@ use inarch_jobs::FileSystem;
 use inarch_jobs::plan::{self, PlanReport};
 use inarch_jobs::source::Source;
 
+use crate::arguments::one_of;
 use crate::output::answer;
 use crate::size::show;
 use crate::source::{SRC_HELP, SourceArguments};
 
 /// Options of `inarch plan`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch plan /usr
+  inarch plan app.tar.zst --format erofs
+  inarch plan . --exclude target --json")]
 pub struct PlanArguments {
     /// What to plan: a directory, an archive or an image
     #[arg(value_name = "SRC", long_help = SRC_HELP)]
     pub source: OsString,
 
     /// The file system on the device
-    #[arg(long, value_name = "ext4|erofs|squashfs", default_value = "ext4")]
+    #[arg(long, value_name = "ext4|erofs|squashfs", default_value = "ext4", hide_possible_values = true,
+        value_parser = one_of::<FileSystem>(FileSystem::ALL.map(FileSystem::name)))]
     pub format: FileSystem,
 
     /// Answer as JSON

@@ -1,36 +1,43 @@
 //! `inarch run`: a command in a virtual machine.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, Parser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, ValueEnum};
 use inarch_jobs::run::{self, Keep, Root, RunRequest, TreeMount, Way};
 use inarch_jobs::share::Changes;
 use inarch_jobs::source::Source;
 use inarch_vm::accel::AccelChoice;
 
+use crate::arguments::one_of;
 use crate::output::answer;
 use crate::source::SourceArguments;
-use crate::{size, tree_option};
+use crate::tree_option::TreeOption;
+use crate::{duration, size, tree_option};
 
 /// Options of `inarch run`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  inarch run -- make check               test this directory in a VM; all it writes is thrown away
+  inarch run make check                  test this directory in a VM; all it writes is thrown away
   inarch run -t                          a shell in a VM over your own files
-  inarch run --tree ~/x:/x,ro -- ls /x   another directory, at another path, read-only
-  inarch run --root ./bookworm --net -- apt-get update
-  inarch run --keep try -- make          keep what it writes; then inarch diff try, inarch apply try
+  inarch run --tree ~/x:/x,ro ls -l /x   another directory, at another path, read-only
+  inarch run -v ~/out:/out make install  a directory live: what the guest writes there is written
+  inarch run --root ./bookworm --net apt-get update
+  inarch run --keep try make             keep what it writes; then inarch diff try, inarch apply try
+
+What follows CMD is the command's own; '--' before it is for a CMD that begins with '-'.
 
 Exit status: the command's own; 124 timed out; 125 inarch or the VM failed; 126 the command cannot be run; 127 not found.")]
 pub struct RunArguments {
     /// The command and its arguments; your shell where none is given
-    #[arg(last = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 
     /// What the guest has as its root: this machine's own ('host'), a directory, archive or image, or nothing but the trees ('none')
@@ -42,9 +49,25 @@ pub struct RunArguments {
     #[arg(long, value_name = "SRC[:DST][,OPT]")]
     pub tree: Vec<OsString>,
 
+    /// A directory live, as docker has it: what the guest writes there reaches SRC, unless :ro is given. The same as --tree SRC:DST,rw
+    #[arg(short = 'v', long, value_name = "SRC:DST[:ro]")]
+    pub volume: Vec<OsString>,
+
+    /// The current directory live: what the guest writes there is written. The same as --tree .,rw
+    #[arg(long, conflicts_with = "ro")]
+    pub rw: bool,
+
+    /// Refuse writes to the root, and to the current directory where that is brought along
+    #[arg(long, visible_alias = "read-only")]
+    pub ro: bool,
+
     /// Keep what the guest writes under NAME, and go on from there the next time (inarch diff, apply and discard NAME)
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", visible_alias = "name")]
     pub keep: Option<String>,
+
+    /// Leave nothing behind; always done unless --keep is given, accepted for habit's sake
+    #[arg(long, conflicts_with = "keep")]
+    pub rm: bool,
 
     /// Go on with a kept run although a tree has changed since: what changed reads as an I/O error
     #[arg(long, requires = "keep")]
@@ -53,7 +76,8 @@ pub struct RunArguments {
     /// How trees reach the guest: as a disk with ext4, or with erofs or squashfs and an overlayfs on top; live, by virtiofs or
     /// 9P, with an overlayfs on top; or as an archive that the guest unpacks into its memory, or onto a disk if that is too
     /// small. 'auto' takes the first that the guest's kernel can mount
-    #[arg(long, value_name = "auto|ext4|erofs|squashfs|virtiofs|9p|tar", default_value = "auto", value_parser = tree_option::via)]
+    #[arg(long, value_name = "auto|ext4|erofs|squashfs|virtiofs|9p|tar", default_value = "auto", hide_possible_values = true,
+        value_parser = one_of_ways())]
     pub via: Way,
 
     /// Set a variable in the command's environment, or pass on your own (repeatable)
@@ -76,17 +100,21 @@ pub struct RunArguments {
     #[arg(short = 'i', long)]
     pub interactive: bool,
 
-    /// End the command when it has run for so many seconds, with status 124
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// End the command when it has run for so long (30, 90s, 10m, 2h), with status 124
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub timeout: Option<Duration>,
 
     /// Do nothing; print the QEMU command line
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Print nothing of our own but errors
+    /// Print nothing of our own but errors, and why the command failed where that was not its own doing
     #[arg(short = 'q', long)]
     pub quiet: bool,
+
+    /// Say how each tree goes, and what runs the guest, even where that is as usual
+    #[arg(long, conflicts_with = "quiet")]
+    pub verbose: bool,
 
     /// The virtual machine.
     #[command(flatten)]
@@ -110,7 +138,8 @@ pub struct MachineArguments {
     pub modules: Option<PathBuf>,
 
     /// How the guest's instructions run
-    #[arg(long, value_name = "auto|kvm|tcg", default_value = "auto")]
+    #[arg(long, value_name = "auto|kvm|tcg", default_value = "auto", hide_possible_values = true,
+        value_parser = one_of::<AccelChoice>(["auto", "kvm", "tcg"]))]
     pub accel: AccelChoice,
 
     /// Virtual processors; as many as this machine has where not given
@@ -118,28 +147,34 @@ pub struct MachineArguments {
     pub cpus: Option<u32>,
 
     /// Memory of the guest; half of this machine's, 2 GiB at most, where not given
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub mem: Option<u64>,
+    #[arg(short = 'm', long, value_name = "SIZE", visible_alias = "mem", value_parser = size::parse)]
+    pub memory: Option<u64>,
 
-    /// Give the guest a network (user-mode: out, not in)
-    #[arg(long)]
-    pub net: bool,
+    /// Give the guest a network: user (it gets out, nobody gets in), which --net alone means, or none
+    #[arg(long, visible_alias = "network", value_enum, value_name = "user|none", hide_possible_values = true,
+        num_args = 0..=1, require_equals = true, default_value = "none", default_missing_value = "user")]
+    pub net: NetworkArgument,
 
     /// Where the guest's writes are kept while it runs; its free space is the guest's
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub overlay_dir: PathBuf,
 
-    /// Fail if the guest has not spoken after so many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    /// Fail if the guest has not spoken after so long
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration::parse)]
     pub boot_timeout: Duration,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no number of seconds from above 0 to 1e9");
-    let seconds: f64 = text.parse().map_err(|_| wrong())?;
-    /// Some thirty years: an instant that lies further off cannot be computed everywhere.
-    const LONGEST: Duration = Duration::from_secs(1_000_000_000);
-    Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero() && *d <= LONGEST).ok_or_else(wrong)
+/// What a guest reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NetworkArgument {
+    /// What this machine's user reaches
+    User,
+    /// Nothing
+    None,
+}
+
+fn one_of_ways() -> impl TypedValueParser<Value = Way> {
+    PossibleValuesParser::new(tree_option::WAYS).try_map(|word| tree_option::via(&word))
 }
 
 /// Runs the command; the status is the command's own.
@@ -165,14 +200,11 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         "--via virtiofs or 9p: a live directory is shared whole; what leaves something out or changes times takes a disk"
     );
     let terminal = arguments.tty || (arguments.command.is_empty() && std::io::stdin().is_terminal());
-    let trees = arguments
-        .tree
-        .iter()
-        .map(|text| tree(text, &arguments.source, arguments.via))
-        .collect::<anyhow::Result<_>>()?;
+    let trees = trees(&arguments)?;
     Ok(RunRequest {
         root,
         root_via: arguments.via,
+        root_read_only: arguments.ro,
         root_selection: arguments.source.selection(&[])?,
         trees,
         command: arguments.command,
@@ -182,31 +214,49 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         terminal,
         timeout: arguments.timeout,
         quiet: arguments.quiet,
+        verbose: arguments.verbose,
         kernel: arguments.machine.kernel,
         modules: arguments.machine.modules,
         accel: arguments.machine.accel,
         cpus: arguments.machine.cpus,
-        memory: arguments.machine.mem,
-        net: arguments.machine.net,
+        memory: arguments.machine.memory,
+        net: arguments.machine.net == NetworkArgument::User,
         overlay_dir: arguments.machine.overlay_dir,
         boot_timeout: arguments.machine.boot_timeout,
         keep: None,
     })
 }
 
+/// The trees besides the root.
+fn trees(arguments: &RunArguments) -> anyhow::Result<Vec<TreeMount>> {
+    let parsed = |name: &str, parse: fn(&OsStr) -> Result<TreeOption, String>, text: &OsStr| {
+        let option = parse(text).map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
+        tree(format_args!("{name} {}", text.display()), option, &arguments.source, arguments.via)
+    };
+    let trees = arguments.tree.iter().map(|text| parsed("--tree", tree_option::parse, text));
+    let volumes = arguments.volume.iter().map(|text| parsed("--volume", tree_option::volume, text));
+    let here = arguments.rw.then(|| parsed("--rw", tree_option::parse, OsStr::new(".,rw")));
+    trees.chain(volumes).chain(here).collect()
+}
+
 /// Under what name the run is kept. One that goes on and says nothing of its trees has those it began with; what its
 /// words name is found from where they were given.
 fn keep(name: String, arguments: &mut RunArguments) -> anyhow::Result<Keep> {
     let here = std::env::current_dir().context("there is no current directory; go to another")?;
-    let says_trees = arguments.root != "host" || !arguments.tree.is_empty() || !arguments.source.is_all();
+    let says_trees = arguments.root != "host"
+        || !(arguments.tree.is_empty() && arguments.volume.is_empty())
+        || arguments.rw
+        || arguments.ro
+        || !arguments.source.is_all();
     let first = if says_trees { None } else { run::kept_words(&name)? };
     let Some((words, directory)) = first else {
-        let words = std::env::args_os().skip(2).take_while(|word| word != "--").collect();
+        let words = words_before(std::env::args_os().skip(2).collect(), arguments.command.len());
         return Ok(Keep { name, stale: arguments.stale, words, directory: here });
     };
     let first = FirstWords::try_parse_from([OsString::from("run")].iter().chain(&words));
     let first = first.context("the kept run was made by another version of inarch")?.arguments;
-    (arguments.root, arguments.tree, arguments.source) = (first.root, first.tree, first.source);
+    (arguments.root, arguments.ro, arguments.rw) = (first.root, first.ro, first.rw);
+    (arguments.tree, arguments.volume, arguments.source) = (first.tree, first.volume, first.source);
     if arguments.root == "host" {
         arguments.workdir = Some(here.join(arguments.workdir.take().unwrap_or_default()));
     }
@@ -221,6 +271,13 @@ fn keep(name: String, arguments: &mut RunArguments) -> anyhow::Result<Keep> {
     Ok(Keep { name, stale: arguments.stale, words, directory })
 }
 
+/// The words of a command line that come before a command of so many.
+fn words_before(mut words: Vec<OsString>, command: usize) -> Vec<OsString> {
+    words.truncate(words.len().saturating_sub(command));
+    words.pop_if(|word| word == "--");
+    words
+}
+
 /// The words that a kept run began with.
 #[derive(Parser, Debug)]
 struct FirstWords {
@@ -228,36 +285,36 @@ struct FirstWords {
     arguments: RunArguments,
 }
 
-fn tree(text: &OsStr, source: &SourceArguments, via: Way) -> anyhow::Result<TreeMount> {
-    let option = tree_option::parse(text).map_err(|error| anyhow::anyhow!("--tree: {error}"))?;
-    let shown = text.to_string_lossy();
+/// `shown` is how it was asked for.
+fn tree(shown: impl Display, option: TreeOption, source: &SourceArguments, via: Way) -> anyhow::Result<TreeMount> {
+    let live = option.live || option.write_through;
     // What writes are to reach can only be the directory itself.
-    let via = option.via.unwrap_or(if option.write_through { Way::Auto } else { via });
-    if via.is_live() || (via == Way::Auto && option.write_through) {
+    let via = option.via.unwrap_or(if live { Way::Auto } else { via });
+    if via.is_live() || (via == Way::Auto && live) {
         anyhow::ensure!(
             source.is_whole() && option.exclude.is_empty(),
-            "--tree {shown}: a live directory is shared whole; what leaves something out or changes times takes a disk \
+            "{shown}: a live directory is shared whole; what leaves something out or changes times takes a disk \
              (via=ext4)"
         );
         anyhow::ensure!(
             !(option.write_through && option.changes == Some(Changes::None)),
-            "--tree {shown}: rw is for writing, and changes=none says that nobody does"
+            "{shown}: rw is for writing, and changes=none says that nobody does"
         );
     } else {
         anyhow::ensure!(
             !option.write_through && option.changes.is_none(),
-            "--tree {shown}: a disk is a snapshot, on which rw and changes= have no effect; share the directory live \
+            "{shown}: a disk is a snapshot, on which rw and changes= have no effect; share the directory live \
              (via=virtiofs)"
         );
     }
     anyhow::ensure!(
         !option.writeback || (option.write_through && option.changes == Some(Changes::Guest)),
-        "--tree {shown}: writeback has the guest keep back what it writes to a directory that it alone changes; say rw and \
+        "{shown}: writeback has the guest keep back what it writes to a directory that it alone changes; say rw and \
          changes=guest"
     );
     anyhow::ensure!(
         !(option.writeback && via == Way::Ninep),
-        "--tree {shown}: over 9P every write is sent at once; writeback is for via=virtiofs"
+        "{shown}: over 9P every write is sent at once; writeback is for via=virtiofs"
     );
     let mut selection = source.selection(&option.exclude)?;
     if let Some(owner) = option.owner {
@@ -272,6 +329,7 @@ fn tree(text: &OsStr, source: &SourceArguments, via: Way) -> anyhow::Result<Tree
         changes: option.changes.unwrap_or_default(),
         writeback: option.writeback,
         write_through: option.write_through,
+        live,
         selection,
     })
 }
@@ -289,4 +347,51 @@ fn variable(text: &OsStr) -> anyhow::Result<(OsString, OsString)> {
     };
     anyhow::ensure!(!key.is_empty(), "-e {}: write KEY=VALUE or KEY", text.display());
     Ok((key.to_owned(), value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> RunArguments {
+        FirstWords::try_parse_from([&["run"], words].concat()).unwrap().arguments
+    }
+
+    #[test]
+    fn what_follows_the_command_is_its_own() {
+        for words in [&["-q", "ls", "-l", "--quiet", "--", "-x"][..], &["-q", "--", "ls", "-l", "--quiet", "--", "-x"]]
+        {
+            let arguments = parse(words);
+            assert!(arguments.quiet && !arguments.verbose);
+            assert_eq!(arguments.command, ["ls", "-l", "--quiet", "--", "-x"]);
+            assert_eq!(words_before(words.iter().map(OsString::from).collect(), 5), ["-q"]);
+        }
+        assert_eq!(parse(&["--", "-x"]).command, ["-x"]);
+        assert!(parse(&["-t"]).command.is_empty());
+        assert!(FirstWords::try_parse_from(["run", "--qiet", "ls"]).is_err());
+    }
+
+    #[test]
+    fn habitual_words_are_understood() {
+        for words in [["-m", "1G"], ["--mem", "1G"], ["--memory", "1024M"]] {
+            assert_eq!(parse(&words).machine.memory, Some(1 << 30));
+        }
+        for words in [&["--net"][..], &["--network"], &["--network=user"], &["--net", "ls"]] {
+            assert_eq!(parse(words).machine.net, NetworkArgument::User);
+        }
+        assert_eq!(parse(&["--network=none"]).machine.net, NetworkArgument::None);
+        assert_eq!(parse(&["--timeout", "1m"]).timeout, Some(Duration::from_secs(60)));
+        assert_eq!(parse(&["--name", "try"]).keep.as_deref(), Some("try"));
+        assert!(parse(&["-it", "--rm", "ls"]).tty);
+        assert!(parse(&["--read-only"]).ro && parse(&["--rw"]).rw && parse(&["--verbose"]).verbose);
+        assert_eq!(parse(&["-v", "a:/b", "--volume", "c:/d:ro"]).volume, ["a:/b", "c:/d:ro"]);
+        assert!(FirstWords::try_parse_from(["run", "--rm", "--keep", "x"]).is_err());
+    }
+
+    #[test]
+    fn volumes_and_the_current_directory_are_live() {
+        let trees = trees(&parse(&["-v", "/usr:/b", "-v", "/usr:/c:ro", "--rw", "--tree", "/usr:/d"])).unwrap();
+        let told: Vec<_> = trees.iter().map(|tree| (tree.live, tree.write_through, tree.read_only)).collect();
+        assert_eq!(told, [(false, false, false), (true, true, false), (true, false, true), (true, true, false)]);
+    }
 }

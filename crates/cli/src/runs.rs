@@ -13,6 +13,10 @@ use inarch_jobs::shown;
 
 /// Options of `inarch runs`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch runs
+  inarch ps --json | jq '.[].name'")]
 pub struct RunsArguments {
     /// Answer as JSON
     #[arg(long)]

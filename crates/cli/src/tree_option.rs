@@ -19,6 +19,8 @@ pub struct TreeOption {
     pub read_only: bool,
     /// The guest's writes reach the directory itself (`rw`).
     pub write_through: bool,
+    /// It is shared live although nothing else says so (`-v`).
+    pub live: bool,
     /// `via=`, or `None` for the run's own.
     pub via: Option<Way>,
     /// `changes=`: who may change a directory that is shared live.
@@ -41,7 +43,9 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     let source = source(&mut paths).ok_or_else(|| format!("'{shown}' names no source; write SRC[:DST][,OPT]"))?;
     let mut paths = paths.into_iter().map(PathBuf::from);
     let destination = paths.next();
-    if paths.next().is_some() {
+    // As other programs have it: SRC:DST:ro.
+    let access = paths.next().map(|word| word.into_os_string());
+    if paths.next().is_some() || access.as_ref().is_some_and(|word| word != "ro" && word != "rw") {
         return Err(format!("'{shown}' has more than one ':'; write '\\:' for one that belongs to a path"));
     }
     if let Some(destination) = &destination
@@ -54,16 +58,17 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
         destination,
         read_only: false,
         write_through: false,
+        live: false,
         via: None,
         changes: None,
         writeback: false,
         owner: None,
         exclude: Vec::new(),
     };
-    for part in parts {
+    for part in access.map(OsString::into_vec).into_iter().chain(parts) {
         let part = String::from_utf8(unescape(part)).map_err(|_| format!("an option in '{shown}' is not UTF-8"))?;
         match part.split_once('=') {
-            None if part == "ro" => (option.read_only, option.write_through) = (true, false),
+            None if part == "ro" || part == "read-only" => (option.read_only, option.write_through) = (true, false),
             None if part == "overlay" => (option.read_only, option.write_through) = (false, false),
             None if part == "rw" => (option.read_only, option.write_through) = (false, true),
             None if part == "writeback" => option.writeback = true,
@@ -82,9 +87,25 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     Ok(option)
 }
 
+/// Parses `SRC:DST[:ro|:rw]` as docker's `-v` means it: the directory itself, live.
+pub fn volume(text: &OsStr) -> Result<TreeOption, String> {
+    let shown = text.to_string_lossy();
+    let option = parse(text)?;
+    if option.destination.is_none() {
+        return Err(format!("'{shown}' says not where the guest sees it; write SRC:DST[:ro]"));
+    }
+    if option.via.is_some_and(|via| !via.is_live()) {
+        return Err(format!("'{shown}': a volume is the directory itself, and no disk; use --tree for a snapshot"));
+    }
+    Ok(TreeOption { live: true, write_through: !option.read_only, ..option })
+}
+
+/// Every way that a tree can reach the guest, by name.
+pub const WAYS: [&str; 7] = ["auto", "ext4", "erofs", "squashfs", "virtiofs", "9p", "tar"];
+
 /// The way that a tree reaches the guest: a file system's name, or `auto`.
 pub fn via(text: &str) -> Result<Way, String> {
-    let known = "auto, ext4, erofs, squashfs, virtiofs, 9p, tar";
+    let known = WAYS.join(", ");
     match text {
         "auto" => Ok(Way::Auto),
         "virtiofs" => Ok(Way::Virtiofs),
@@ -175,6 +196,20 @@ mod tests {
         assert!(!parse(OsStr::new("a,rw,overlay")).unwrap().write_through);
         assert!(parse(OsStr::new("a,rw,ro")).unwrap().read_only);
         assert!(parse(OsStr::new("a,rw,changes=guest,writeback")).unwrap().writeback && !tree.writeback);
+    }
+
+    #[test]
+    fn docker_s_words_are_understood() {
+        let tree = parse(OsStr::new("a:/b:ro,exclude=x")).unwrap();
+        assert!(tree.read_only && !tree.write_through && tree.exclude == ["x"]);
+        assert!(parse(OsStr::new("a:/b:rw")).unwrap().write_through);
+        let write = volume(OsStr::new("a:/b")).unwrap();
+        assert!(write.live && write.write_through && !write.read_only);
+        let read = volume(OsStr::new("a:/b:ro")).unwrap();
+        assert!(read.live && !read.write_through && read.read_only);
+        for wrong in ["a", "a:b", "a:/b:rx", "a:/b:ro:rw", "a:/b,via=ext4"] {
+            assert!(volume(OsStr::new(wrong)).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -172,6 +172,31 @@ fn trees_appear_where_they_are_wanted() {
     assert_eq!(stdout(&output), format!("brought along{}\n", tmp.path().display()));
 }
 
+/// No `--`, and words that docker's users have in their fingers.
+#[test]
+fn habitual_words_do_what_they_do_elsewhere() {
+    let dir = scratch();
+    for name in ["written", "read"] {
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    std::fs::write(dir.path().join("read/file"), "from the host").unwrap();
+    let at = |name: &str, place: &str| format!("{}/{name}:{place}", dir.path().display());
+    let script = "cat /media/file; echo x >/mnt/new; (echo x >/media/new) 2>/dev/null || echo refused
+                  (echo x >/root-file) 2>/dev/null || echo read-only; echo $0 $*";
+    let output = Command::new(INARCH)
+        .args(["run", "-q", "--accel=tcg", "-m", "512M", "--rm", "--read-only", "--timeout", "2m"])
+        .args(["-v", &at("written", "/mnt"), "--volume", &at("read", "/media:ro")])
+        .args(["sh", "-c", script, "-q", "--", "--net"])
+        .current_dir(dir.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "from the hostrefused\nread-only\n-q -- --net\n");
+    assert_eq!(std::fs::read(dir.path().join("written/new")).unwrap(), b"x\n");
+    assert!(!dir.path().join("read/new").exists());
+}
+
 #[test]
 fn input_from_a_slow_writer_is_streamed() {
     let dir = scratch();

@@ -55,6 +55,41 @@ fn options_that_make_no_sense() {
 }
 
 #[test]
+fn misspelled_words_get_a_suggestion() {
+    for (words, suggestion) in [
+        (&["rum"][..], "did you mean 'run"),
+        (&["run", "--qiet", "true"], "'--quiet'"),
+        (&["run", "--via=ext5", "true"], "'ext4'"),
+        (&["run", "--net=usr", "true"], "'user'"),
+        (&["plan", "--format=erof", "/usr"], "'erofs'"),
+        (&["mount", "--changes=gest", "/usr", "/mnt"], "'guest'"),
+        (&["serve", "blk", "--read-olny", "/usr"], "'--read-only'"),
+        (&["make", "-j"], "inarch run make"),
+    ] {
+        assert_one_line(&inarch(words), &[suggestion]);
+    }
+}
+
+#[test]
+fn words_that_contradict_each_other() {
+    for (words, part) in [
+        (&["run", "--rm", "--keep=x", "true"][..], "--rm"),
+        (&["run", "--ro", "--rw", "true"], "--rw"),
+        (&["run", "-v", "/usr", "true"], "SRC:DST[:ro]"),
+        (&["run", "-v", "/usr:/a:rx", "true"], "more than one ':'"),
+        (&["run", "-v", "/usr:/a,via=ext4", "true"], "--tree"),
+        (&["run", "--timeout=1x", "true"], "'1x'"),
+        (&["mount", "-o", "ro,rx", "/usr", "/mnt"], "'rx'"),
+        (&["mount", "-o", "ro", "--ephemeral", "/usr", "/mnt"], "-o ro"),
+        (&["mount", "--ro", "--rw", "/usr", "/mnt"], "--rw"),
+        (&["run"], "inarch run CMD"),
+        (&["rm"], "NAME"),
+    ] {
+        assert_one_line(&inarch(words), &[part]);
+    }
+}
+
+#[test]
 fn kernels_that_are_none() {
     let dir = scratch();
     let file = dir.path().join("kernel");

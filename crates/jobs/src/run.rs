@@ -106,6 +106,8 @@ pub struct TreeMount {
     pub writeback: bool,
     /// Of a directory that is shared live: the guest's writes reach it, instead of being thrown away at the end.
     pub write_through: bool,
+    /// It is shared live, if `via` leaves that open.
+    pub live: bool,
     /// What of it is taken.
     pub selection: Selection,
 }
@@ -119,6 +121,8 @@ pub struct RunRequest {
     pub root_selection: Selection,
     /// How the root reaches the guest, and the working directory if it is brought along.
     pub root_via: Way,
+    /// Writes to the root fail, instead of being thrown away at the end.
+    pub root_read_only: bool,
     /// Other trees.
     pub trees: Vec<TreeMount>,
     /// The command and its arguments; the user's shell if empty.
@@ -136,6 +140,8 @@ pub struct RunRequest {
     pub timeout: Option<Duration>,
     /// Nothing of our own is printed but errors.
     pub quiet: bool,
+    /// Also what is as usual is said.
+    pub verbose: bool,
     /// The guest's kernel; the newest of /boot if there is none.
     pub kernel: Option<PathBuf>,
     /// Directory of the kernel's modules.
@@ -264,7 +270,7 @@ impl<'a> Job<'a> {
     /// Says how trees go of which nobody said it: where that is as usual only to somebody who looks on, as what a program
     /// writes is better alone in a log.
     fn say_choices(&self) {
-        let is_watched = std::io::stderr().is_terminal();
+        let is_watched = self.request.verbose || std::io::stderr().is_terminal();
         let chosen = self.trees.chosen.iter().filter(|chosen| is_watched || !chosen.choice.is_usual);
         for Chosen { destination, choice } in chosen {
             let destination = crate::notes::shown(destination);

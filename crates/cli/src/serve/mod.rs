@@ -15,6 +15,8 @@ use inarch_jobs::serve::ServedTree;
 use inarch_jobs::source::Source;
 use inarch_jobs::{FileSystem, Writes};
 
+use crate::access::AccessArguments;
+use crate::arguments::one_of;
 use crate::sandbox::SandboxArgument;
 use crate::source::{SRC_HELP, SourceArguments};
 
@@ -50,15 +52,15 @@ pub struct TreeArguments {
     pub source: OsString,
 
     /// The file system that it is offered as; only ext4 can be written to
-    #[arg(long, value_name = "ext4|erofs|squashfs", default_value = "ext4")]
+    #[arg(long, value_name = "ext4|erofs|squashfs", default_value = "ext4", hide_possible_values = true,
+        value_parser = one_of::<FileSystem>(FileSystem::ALL.map(FileSystem::name)))]
     pub format: FileSystem,
 
-    /// Refuse writes
-    #[arg(long, conflicts_with = "overlay")]
-    pub read_only: bool,
+    #[command(flatten)]
+    pub access: AccessArguments,
 
     /// Keep the guest's writes in this file, for the next time; thrown away where not given
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "ro")]
     pub overlay: Option<PathBuf>,
 
     /// Where thrown-away writes are kept meanwhile
@@ -75,7 +77,7 @@ pub struct TreeArguments {
 
 impl TreeArguments {
     fn served(self) -> anyhow::Result<ServedTree> {
-        let writes = match (self.read_only, self.overlay) {
+        let writes = match (self.access.read_only(), self.overlay) {
             (true, _) => Writes::Refused,
             (false, Some(file)) => Writes::Kept(file),
             (false, None) => Writes::ThrownAway(self.overlay_dir),

@@ -12,6 +12,7 @@ use inarch_jobs::source::Source;
 
 use super::nbd::parse_tcp;
 use super::virtiofs::ChangesBy;
+use crate::access::AccessArguments;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments};
 use crate::upper::UpperArguments;
@@ -48,9 +49,8 @@ pub struct NinepArguments {
     #[arg(long, value_name = "guest|host|none", default_value = "host", value_enum, hide_possible_values = true)]
     pub changes: ChangesBy,
 
-    /// Refuse writes
-    #[arg(long, visible_alias = "read-only")]
-    pub ro: bool,
+    #[command(flatten)]
+    pub access: AccessArguments,
 
     #[command(flatten)]
     pub upper: UpperArguments,
@@ -86,7 +86,7 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
     let share = Share {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
-        read_only: arguments.ro,
+        read_only: arguments.access.read_only(),
         over: arguments.upper.place(),
         submounts: arguments.cross.into(),
         acl: false,

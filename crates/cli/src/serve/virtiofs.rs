@@ -9,6 +9,7 @@ use inarch_jobs::serve::virtiofs::{self, VirtiofsRequest};
 use inarch_jobs::share::{Changes, Share, directory_of};
 use inarch_jobs::source::Source;
 
+use crate::access::AccessArguments;
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments};
@@ -45,9 +46,8 @@ pub struct VirtiofsArguments {
     #[arg(long, value_name = "guest|host|none", default_value = "host", value_enum, hide_possible_values = true)]
     pub changes: ChangesBy,
 
-    /// Refuse writes
-    #[arg(long, visible_alias = "read-only")]
-    pub ro: bool,
+    #[command(flatten)]
+    pub access: AccessArguments,
 
     #[command(flatten)]
     pub upper: UpperArguments,
@@ -114,7 +114,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
     let share = Share {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
-        read_only: arguments.ro,
+        read_only: arguments.access.read_only(),
         over: arguments.upper.place(),
         submounts: arguments.cross.into(),
         acl: arguments.acl,

@@ -10,6 +10,8 @@ use crate::device::FileSystem;
 pub(super) struct Needs {
     /// What the guest writes is to reach the tree.
     pub write_through: bool,
+    /// It is to be seen as it is, and no snapshot.
+    pub live: bool,
     /// The guest can write, without reaching the tree.
     pub overlay: bool,
     /// It is a directory of this host, which can be shared as it is.
@@ -34,10 +36,17 @@ pub(super) fn choose(has: impl Fn(&str) -> bool, needs: Needs) -> Choice {
     let ninep = has("9p") && has("9pnet_fd") && (has(SOCKET_MODULE) || has("virtio_net")) && writable;
     let usual = |way, reason| Choice { way, reason, is_usual: true };
     let instead = |way, reason| Choice { way, reason, is_usual: false };
-    if needs.write_through {
+    if needs.write_through || needs.live {
+        let (reason, without_virtiofs) = match needs.write_through {
+            true => (
+                "what is written there reaches it",
+                "what is written there reaches it, and the guest's kernel has no virtiofs",
+            ),
+            false => ("live, as asked for", "live, as asked for; the guest's kernel has no virtiofs"),
+        };
         return match has("virtiofs") || !ninep {
-            true => usual(Way::Virtiofs, "what is written there reaches it"),
-            false => instead(Way::Ninep, "what is written there reaches it, and the guest's kernel has no virtiofs"),
+            true => usual(Way::Virtiofs, reason),
+            false => instead(Way::Ninep, without_virtiofs),
         };
     }
     if disk(FileSystem::Ext4) {
@@ -67,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_best_that_the_kernel_can_take_is_chosen() {
-        let needs = Needs { write_through: false, overlay: true, directory: true };
+        let needs = Needs { write_through: false, live: false, overlay: true, directory: true };
         let mut missing = Vec::new();
         for (way, next) in [
             (Way::Disk(FileSystem::Ext4), "ext4"),
@@ -85,20 +94,20 @@ mod tests {
 
     #[test]
     fn what_can_be_written_needs_an_overlay() {
-        let needs = Needs { write_through: false, overlay: true, directory: true };
+        let needs = Needs { write_through: false, live: false, overlay: true, directory: true };
         assert_eq!(without(&["ext4", "overlay"], needs).way, Way::Tar);
         assert_eq!(without(&["ext4", "overlay"], Needs { overlay: false, ..needs }).way, Way::Disk(FileSystem::Erofs));
     }
 
     #[test]
     fn only_directories_are_shared_live() {
-        let needs = Needs { write_through: false, overlay: false, directory: false };
+        let needs = Needs { write_through: false, live: false, overlay: false, directory: false };
         assert_eq!(without(&["virtio_blk"], needs).way, Way::Tar);
     }
 
     #[test]
     fn what_is_written_reaches_the_tree_where_that_was_asked_for() {
-        let needs = Needs { write_through: true, overlay: false, directory: true };
+        let needs = Needs { write_through: true, live: true, overlay: false, directory: true };
         assert_eq!(without(&[], needs).way, Way::Virtiofs);
         assert_eq!(without(&["virtiofs"], needs).way, Way::Ninep);
         assert_eq!(without(&["virtiofs", "9p"], needs).way, Way::Virtiofs);

@@ -122,7 +122,7 @@ fn command(request: &RunRequest) -> Result<Vec<OsString>, JobError> {
     }
     if !request.terminal && !stdin().is_terminal() && !stdout().is_terminal() {
         return Err(JobError::Other(
-            "no command was given; write it after --, or run from a terminal for a shell".into(),
+            "no command was given: inarch run CMD..., or inarch run in a terminal for a shell".into(),
         ));
     }
     let shell = (request.root == Root::Host).then(|| std::env::var_os("SHELL")).flatten();

@@ -91,6 +91,7 @@ struct Wanted {
     changes: Changes,
     writeback: bool,
     write_through: bool,
+    live: bool,
 }
 
 impl Wanted {
@@ -111,6 +112,7 @@ impl Wanted {
         }
         let needs = Needs {
             write_through: self.write_through,
+            live: self.live,
             overlay: !self.read_only,
             directory: matches!(self.source, Source::Directory(_)) && self.selection.is_all(),
         };
@@ -165,11 +167,12 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
         source,
         destination: destination.to_owned(),
         selection: request.root_selection.clone(),
-        read_only: false,
+        read_only: request.root_read_only,
         via: request.root_via,
         changes: Changes::Host,
         writeback: false,
         write_through: false,
+        live: false,
     };
     let host = |path: &Path| Source::Directory(path.to_owned());
     match &request.root {
@@ -187,6 +190,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
             changes: tree.changes,
             writeback: tree.writeback,
             write_through: tree.write_through,
+            live: tree.live,
         });
     }
     if let (Root::Host, Some(directory)) = (&request.root, directory)

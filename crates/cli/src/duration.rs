@@ -1,0 +1,63 @@
+//! Spans of time as people write them: `30`, `1.5`, `30s`, `1m`, `2h`, `1h30m`.
+
+use std::time::Duration;
+
+/// Some thirty years: an instant that lies further off cannot be computed everywhere.
+const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+
+/// Parses a time above 0: seconds, or numbers with a unit each (`ms`, `s`, `m`, `h`, `d`).
+pub fn parse(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is no time from above 0 to 1e9 seconds; write it as 30, 1.5s, 10m or 1h30m");
+    let seconds = match text.parse::<f64>() {
+        Ok(seconds) => seconds,
+        Err(_) => sum_of_units(text).ok_or_else(wrong)?,
+    };
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero() && *time <= LONGEST).ok_or_else(wrong)
+}
+
+/// Seconds; none if a number has no unit, or there is no number.
+fn sum_of_units(mut text: &str) -> Option<f64> {
+    let mut sum = 0.0;
+    loop {
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, rest) = text.split_at(digits);
+        let (unit, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
+        let seconds = match unit {
+            "ms" => 0.001,
+            "s" => 1.0,
+            "m" | "min" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => return None,
+        };
+        sum += number.parse::<f64>().ok()? * seconds;
+        if rest.is_empty() {
+            return Some(sum);
+        }
+        text = rest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        for (text, milliseconds) in [
+            ("30", 30_000),
+            ("1.5", 1500),
+            ("30s", 30_000),
+            ("1m", 60_000),
+            ("2h", 7_200_000),
+            ("1h30m", 5_400_000),
+            ("250ms", 250),
+            ("1d", 86_400_000),
+        ] {
+            assert_eq!(parse(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for wrong in ["", "0", "-1", "m", "1x", "1m30", "1e10", "inf", "NaN", "1..5s", "1 m"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
