@@ -361,6 +361,52 @@ fn a_point_that_cannot_be_is_told_in_one_line() {
     assert_one_line(&inarch(["mount", &text("none"), &text("tree")]), &["none"]);
     let lost = inarch(["mount", &text("tree"), &text("tree"), "--overlay", &text("none/upper")]);
     assert_one_line(&lost, &["cannot keep writes there"]);
+    fs::write(dir.path().join("file"), "not hidden").unwrap();
+    for source in ["tree", "tree.tar"] {
+        host("tar", &["-cf", "tree.tar", "tree"], dir.path());
+        let hiding = inarch(["mount", &text(source), &text("file")]);
+        assert_one_line(&hiding, &["file", "cannot be a mount point", "no directory"]);
+    }
+    assert_eq!(fs::read_to_string(dir.path().join("file")).unwrap(), "not hidden");
+}
+
+#[test]
+fn writes_over_a_tree_are_not_kept_in_it_nor_where_there_is_no_room() {
+    let dir = scratch();
+    tree(dir.path());
+    fs::create_dir(dir.path().join("point")).unwrap();
+    let text = |path: &str| dir.path().join(path).display().to_string();
+    let (tree, point) = (text("tree"), text("point"));
+    for within in ["tree", "tree/new", "tree/sub", "tree/sub/../new"] {
+        let within = text(within);
+        let kept = inarch(["mount", &tree, &point, "--overlay", &within]);
+        assert_one_line(&kept, &["cannot keep writes there", "lies in", "outside"]);
+        let kept = inarch(["serve", "9p", &tree, "--socket", &text("socket"), "--overlay", &within]);
+        assert_one_line(&kept, &["cannot keep writes there", "lies in", "outside"]);
+    }
+    let thrown = inarch(["mount", &tree, &point, "--ephemeral", "--overlay-dir", &text("tree/sub")]);
+    assert_one_line(&thrown, &["cannot keep writes there", "lies in", "outside"]);
+    let nothing = inarch(["mount", &tree, &point, "--ephemeral", "--in-memory", "0"]);
+    assert_one_line(&nothing, &["--in-memory 0", "no room"]);
+    assert!(!dir.path().join("tree/new").exists() && !is_mounted(dir.path()));
+}
+
+#[test]
+fn kept_writes_are_there_as_soon_as_their_mount_was_taken_away() {
+    let dir = scratch();
+    tree(dir.path());
+    let mut servers = Vec::new();
+    for round in 0..5 {
+        servers.push(Server::start(dir.path(), "tree", &["--overlay", "upper"]));
+        let is_there = |earlier: u32| dir.path().join(format!("point/{earlier}")).exists();
+        assert!((0..round).all(is_there), "round {round}");
+        fs::write(dir.path().join(format!("point/{round}")), "kept").unwrap();
+        // Does not wait for the server.
+        host("umount", &["--lazy", "point"], dir.path());
+    }
+    for mut server in servers {
+        assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    }
 }
 
 #[test]

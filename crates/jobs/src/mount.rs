@@ -87,6 +87,9 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let point = request.point.canonicalize();
     let point = point.map_err(|error| JobError::path(&request.point, "cannot be a mount point", error))?;
     check_point(&request.source, &point)?;
+    if let (Source::Directory(tree), MountWrites::Over(place)) = (&request.source, &request.writes) {
+        place.check_apart_from(tree)?;
+    }
     check_rings(request.rings)?;
     check_locks(request)?;
     descriptors::raise_limit();
@@ -135,9 +138,13 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     record.map_or(Ok(()), RecordFile::finish)
 }
 
-/// Refuses a mount point that the server would meet in its own tree: it would wait for itself.
+/// Refuses a mount point that is no directory, which the mount would hide, and one that the server would meet in its own
+/// tree: it would wait for itself.
 fn check_point(source: &Source, point: &Path) -> Result<(), JobError> {
     let refuse = |reason: &str| Err(MountError::Point { path: point.to_owned(), reason: reason.to_owned() }.into());
+    if !point.is_dir() {
+        return refuse("it is no directory, and a tree is mounted on a directory; make one with mkdir");
+    }
     let Source::Directory(directory) = source else { return Ok(()) };
     let Ok(directory) = directory.canonicalize() else { return Ok(()) };
     if point != directory && point.starts_with(&directory) {

@@ -152,6 +152,7 @@ impl Share {
     /// The directory cannot be opened, or writes cannot be kept where they are to go.
     pub(crate) fn cover(&self, without_opening: bool) -> Result<Option<Cover>, JobError> {
         let Some(place) = &self.over else { return Ok(None) };
+        place.check_apart_from(&self.directory)?;
         let fail = |path: &Path, error| JobError::path(path, "cannot be shared", error);
         let identity = LowerIdentity::of_directory(&self.directory).map_err(|error| fail(&self.directory, error))?;
         let options = HostOptions { without_opening, ..self.host_options() };

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fmt, fs, io};
+use std::time::{Duration, Instant};
+use std::{fmt, fs, io, thread};
 
 use inarch_vfs::{
     Changes, Context, FileSystem, HostDirectory, HostOptions, MemoryFiles, NodeId, Overlay, SetAttributes, SetTime,
@@ -76,6 +77,27 @@ pub enum UpperPlace {
     InMemory(u64),
 }
 
+impl UpperPlace {
+    /// Refuses a place within the tree that it is to leave as it is: each write would change that tree, and show in it.
+    pub(crate) fn check_apart_from(&self, tree: &Path) -> Result<(), JobError> {
+        let (UpperPlace::Kept(place) | UpperPlace::ThrownAway(place)) = self else { return Ok(()) };
+        // What is not there yet lies where its directory does.
+        let above = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let (Ok(within), Ok(tree)) = (place.canonicalize().or_else(|_| above.canonicalize()), tree.canonicalize())
+        else {
+            return Ok(());
+        };
+        if !within.starts_with(&tree) {
+            return Ok(());
+        }
+        Err(JobError::Other(format!(
+            "{}: cannot keep writes there: it lies in {}, which is to stay as it is; name a directory outside",
+            shown(place),
+            shown(&tree),
+        )))
+    }
+}
+
 impl fmt::Display for UpperPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -132,6 +154,9 @@ impl Upper {
         let no_errno =
             |errno: Errno| JobError::Other(format!("cannot keep writes in memory: {}", io::Error::from(errno)));
         let (path, is_new, hold) = match place {
+            UpperPlace::InMemory(0) => {
+                return Err(JobError::Other("--in-memory 0 has no room for any write; name a size such as 1G".into()));
+            }
             UpperPlace::InMemory(bytes) => {
                 let layer = MemoryFiles::new(*bytes);
                 let layer = if clients.without_opening { layer.without_opening() } else { layer };
@@ -188,12 +213,7 @@ fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, JobError> {
     let attribute = if is_root() { "trusted.inarch.lower" } else { "user.inarch.lower" };
     let fail = |errno: Errno| cannot_keep(path, errno.into());
     let directory = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
-    match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::AGAIN) => {
-            return Err(JobError::Other(format!("{}: another inarch keeps writes there just now", shown(path))));
-        }
-        locked => locked.map_err(fail)?,
-    }
+    lock(path, &directory)?;
     /// A path, and less than as much besides.
     const LONGEST: usize = 8192;
     let mut record = vec![0; LONGEST];
@@ -209,6 +229,24 @@ fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, JobError> {
         Err(errno) => return Err(fail(errno)),
     }
     Ok(directory)
+}
+
+/// Takes the lock by which one server at a time keeps writes in a directory. One that was told to end a moment ago, as by
+/// umount(8), which does not wait for it, still has it for a little while.
+fn lock(path: &Path, directory: &OwnedFd) -> Result<(), JobError> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    const PAUSE: Duration = Duration::from_millis(10);
+    let begun = Instant::now();
+    loop {
+        match flock(directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN) if begun.elapsed() < PATIENCE => thread::sleep(PAUSE),
+            Err(Errno::AGAIN) => {
+                let reason = "another inarch keeps writes there just now; end it, or name another directory";
+                return Err(JobError::Other(format!("{}: {reason}", shown(path))));
+            }
+            locked => return locked.map_err(|errno| cannot_keep(path, errno.into())),
+        }
+    }
 }
 
 fn refuse_another(path: &Path, known: Option<&LowerIdentity>, lower: &LowerIdentity) -> Result<(), JobError> {
