@@ -7,7 +7,7 @@ use std::sync::Arc;
 use inarch_tree::InodeId;
 use vm_memory::VolatileSlice;
 
-use crate::{ChangedFiles, Cursor};
+use crate::{Allowance, ChangedFiles, Cursor, Hold};
 
 /// A part of a file that an open file of the host holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub trait Content: Send + Sync {
     /// Reads `count` bytes of `inode` from `offset` into `out` and goes behind them; zeros beyond the file's end and
     /// in its holes. On an error those bytes of `out` are zeros.
     ///
-    /// `EIO`: the bytes are no longer, or not certainly, those of the tree; [`Content::changed`] says why.
+    /// `EIO`: the bytes are no longer, or not certainly, those of the tree, and no copy is held; [`Content::changed`] says why.
     fn read(&self, inode: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()>;
 
     /// Lends the open files that hold `count` bytes of `inode` from `offset`, so that the kernel can share or copy
@@ -43,6 +43,20 @@ pub trait Content: Send + Sync {
 
     /// The files found changed so far.
     fn changed(&self) -> ChangedFiles {
+        ChangedFiles::default()
+    }
+
+    /// Makes copies of files while they are the tree's; returns when that is done, or there is no more room. Content that
+    /// nobody changes has nothing to do.
+    ///
+    /// Errors are those of the place where the copies go. What was copied until then is held.
+    fn hold(&self, hold: &Hold<'_>, allowance: &mut Allowance) -> io::Result<()> {
+        let _ = (hold, allowance);
+        Ok(())
+    }
+
+    /// The files found changed so far whose copies were read instead.
+    fn held(&self) -> ChangedFiles {
         ChangedFiles::default()
     }
 
@@ -93,6 +107,14 @@ impl Content for Renumbered {
 
     fn changed(&self) -> ChangedFiles {
         self.content.changed()
+    }
+
+    fn hold(&self, hold: &Hold<'_>, allowance: &mut Allowance) -> io::Result<()> {
+        self.content.hold(hold, allowance)
+    }
+
+    fn held(&self) -> ChangedFiles {
+        self.content.held()
     }
 
     fn out_of_descriptors(&self) -> u64 {

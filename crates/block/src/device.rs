@@ -10,7 +10,7 @@ use vm_memory::VolatileSlice;
 
 use crate::events::{Counters, add};
 use crate::overlay::State;
-use crate::{BLOCK_SIZE, BlockMap, Content, Cursor, Events, Overlay, Run};
+use crate::{Allowance, BLOCK_SIZE, BlockMap, Content, Cursor, Events, Hold, Overlay, Run};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -129,6 +129,11 @@ impl Device {
         self.count_error(self.overlay.as_ref().map_or(Ok(()), Overlay::flush))
     }
 
+    /// Makes copies of the tree's files, for when they change; see [`Content::hold`].
+    pub fn hold(&self, hold: &Hold<'_>, allowance: &mut Allowance) -> io::Result<()> {
+        self.files.hold(hold, allowance)
+    }
+
     /// What happened so far.
     pub fn events(&self) -> Events {
         Events {
@@ -136,6 +141,7 @@ impl Device {
             overlay_out_of_space: self.overlay.as_ref().is_some_and(Overlay::out_of_space),
             out_of_descriptors: self.files.out_of_descriptors(),
             changed: self.files.changed(),
+            held: self.files.held(),
             ..self.counters.snapshot()
         }
     }

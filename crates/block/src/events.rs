@@ -35,6 +35,8 @@ pub struct Events {
     pub out_of_descriptors: u64,
     /// Files of the tree found changed.
     pub changed: ChangedFiles,
+    /// Files of the tree found changed whose held copies were read instead.
+    pub held: ChangedFiles,
 }
 
 /// The counters that grow.

@@ -15,6 +15,7 @@ use crate::changed::{ChangeLog, ChangeReason, ChangedFiles};
 use crate::content::{Borrower, Content, Lent};
 use crate::events::add;
 use crate::files::OpenFiles;
+use crate::held::{Allowance, HeldFiles, Hold};
 use crate::open::Opener;
 use crate::scatter::Cursor;
 
@@ -44,7 +45,8 @@ impl From<ChangeReason> for ReadFailure {
 /// Reads the content of a tree's regular files beneath the directory that was scanned.
 ///
 /// A snapshot stays one: after every read the file's inode number, size and times are compared with the tree's, and a
-/// file that differs, is gone or cannot be read gives `EIO` and is remembered in [`Content::changed`]. The kernel
+/// file that differs, is gone or cannot be read gives `EIO` and is remembered in [`Content::changed`]; if a copy of it is
+/// held, that is read instead and it is remembered in [`Content::held`]. The kernel
 /// sets a file's times before it changes its pages, so data that a write touched is never given out as the scan's.
 /// Two changes escape the times: stores through a shared mapping whose page was already dirty at the scan, and, before
 /// Linux 6.13, a write within the same clock tick (1 to 10 ms) as the one before the scan.
@@ -54,6 +56,9 @@ pub struct HostFiles {
     opener: Opener,
     open: OpenFiles,
     changes: ChangeLog,
+    copies: HeldFiles,
+    /// Files that changed and whose copies were read.
+    held: ChangeLog,
     out_of_descriptors: AtomicU64,
 }
 
@@ -66,6 +71,8 @@ impl HostFiles {
             opener: Opener::new(root),
             open: OpenFiles::new(max_open),
             changes: ChangeLog::default(),
+            copies: HeldFiles::default(),
+            held: ChangeLog::default(),
             out_of_descriptors: AtomicU64::new(0),
         }
     }
@@ -118,6 +125,41 @@ impl HostFiles {
         Ok(())
     }
 
+    /// Reads as [`Content::read`] does from the copy of a file, if there is one; whether it did.
+    fn read_held(&self, id: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> bool {
+        if id.0 >= self.tree.inode_count() {
+            return false;
+        }
+        let content = self.tree.inode(id).size().saturating_sub(offset).min(count);
+        let got = self.copies.read(id, offset, content, out);
+        out.fill_zeros(count - content);
+        got
+    }
+
+    /// Lends a part of a file; gives what `take` said, if the file was all the time what the scan saw.
+    fn lend_unchanged(
+        &self,
+        id: InodeId,
+        offset: u64,
+        count: u64,
+        take: &mut Borrower<'_>,
+    ) -> Result<io::Result<()>, ReadFailure> {
+        if id.0 >= self.tree.inode_count() {
+            return Err(ChangeReason::Vanished.into());
+        }
+        let inode = self.tree.inode(id);
+        let length = inode.size().saturating_sub(offset).min(count);
+        if length == 0 {
+            return Ok(Ok(()));
+        }
+        let file = self.open_file(id)?;
+        let taken = take(file.as_fd(), Lent { offset, at: offset, length });
+        // As with a read: a change that came before or meanwhile shows in the attributes now.
+        let stat = fstat(&file).map_err(ChangeReason::Unreadable)?;
+        compare(inode, &stat)?;
+        Ok(taken)
+    }
+
     fn open_file(&self, id: InodeId) -> Result<OwnedFd, ReadFailure> {
         let path = self.tree.path(id);
         let mut waits = DESCRIPTOR_WAITS.iter();
@@ -142,27 +184,32 @@ impl HostFiles {
 impl Content for HostFiles {
     fn read(&self, id: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
         let start = out.clone();
-        self.read_unchanged(id, offset, count, out).map_err(|failure| {
-            start.clone().fill_zeros(count);
-            self.report(id, failure)
-        })
+        let Err(failure) = self.read_unchanged(id, offset, count, out) else { return Ok(()) };
+        *out = start.clone();
+        match failure {
+            ReadFailure::Changed(reason) if self.read_held(id, offset, count, out) => {
+                self.held.add(&self.tree, id, reason);
+                Ok(())
+            }
+            failure => {
+                start.clone().fill_zeros(count);
+                Err(self.report(id, failure))
+            }
+        }
     }
 
     fn lend(&self, id: InodeId, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<bool> {
-        if id.0 >= self.tree.inode_count() {
-            return Err(self.report(id, ChangeReason::Vanished.into()));
-        }
-        let inode = self.tree.inode(id);
-        let length = inode.size().saturating_sub(offset).min(count);
-        if length > 0 {
-            let file = self.open_file(id).map_err(|failure| self.report(id, failure))?;
-            let taken = take(file.as_fd(), Lent { offset, at: offset, length });
-            // As with a read: a change that came before or meanwhile shows in the attributes now.
-            let stat = fstat(&file).map_err(ChangeReason::Unreadable);
-            stat.and_then(|stat| compare(inode, &stat)).map_err(|reason| self.report(id, reason.into()))?;
-            taken?;
-        }
-        Ok(true)
+        self.lend_unchanged(id, offset, count, take).map_err(|failure| self.report(id, failure))?.map(|()| true)
+    }
+
+    fn hold(&self, hold: &Hold<'_>, allowance: &mut Allowance) -> io::Result<()> {
+        self.copies.fill(&self.tree, hold, allowance, &|id, take| {
+            matches!(self.lend_unchanged(id, 0, u64::MAX, take), Ok(Ok(())))
+        })
+    }
+
+    fn held(&self) -> ChangedFiles {
+        self.held.snapshot()
     }
 
     fn changed(&self) -> ChangedFiles {
@@ -174,7 +221,12 @@ impl Content for HostFiles {
     }
 }
 
-fn read_exact(file: BorrowedFd<'_>, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> Result<(), ChangeReason> {
+pub(crate) fn read_exact(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    count: u64,
+    out: &mut Cursor<'_, '_>,
+) -> Result<(), ChangeReason> {
     let mut done = 0;
     while done < count {
         let got = out

@@ -7,7 +7,8 @@
 //!
 //! 1. the overlay says which of the clusters were written or zeroed; those come from its file, or are zeros;
 //! 2. the map says what the others are: zeros, metadata to render, or blocks of a file;
-//! 3. a file's blocks are read straight into the reader's buffers, then its attributes are compared with the tree's.
+//! 3. a file's blocks are read straight into the reader's buffers, then its attributes are compared with the tree's; if it
+//!    changed, they are read from the copy that is held of it, if there is one.
 
 #![deny(unsafe_code)]
 
@@ -17,6 +18,7 @@ mod content;
 mod device;
 mod events;
 mod files;
+mod held;
 mod host;
 mod image;
 mod map;
@@ -31,6 +33,7 @@ pub use changed::{ChangeReason, ChangedFile, ChangedFiles};
 pub use content::{Borrower, Content, Lent, Renumbered, read_content};
 pub use device::{Allocation, Device, Origin};
 pub use events::Events;
+pub use held::{Allowance, Hold, take_least_priority};
 pub use host::HostFiles;
 pub use image::write_image;
 pub use map::{BLOCK_SIZE, BlockMap, FileExtent, Inlay, MapError, Metadata, Run};

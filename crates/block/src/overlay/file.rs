@@ -38,7 +38,7 @@ pub(super) fn nameless(dir: &Path) -> io::Result<Option<File>> {
 }
 
 /// A file in `dir` that is gone with its last descriptor.
-pub(super) fn ephemeral(dir: &Path) -> Result<File, OverlayError> {
+pub(crate) fn ephemeral(dir: &Path) -> Result<File, OverlayError> {
     if let Some(file) = nameless(dir).map_err(|error| failed("make", dir, error))? {
         return Ok(file);
     }

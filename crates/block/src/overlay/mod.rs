@@ -24,6 +24,7 @@ use crate::scatter::Cursor;
 use kept::Kept;
 use states::{CHUNK_CLUSTERS, ClusterStates};
 
+pub(crate) use file::ephemeral;
 pub(crate) use states::State;
 
 /// Bytes in a cluster.

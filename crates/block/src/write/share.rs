@@ -18,13 +18,13 @@ use crate::{BLOCK_SIZE, read_content};
 pub const SHARE_FROM: u64 = 64 << 10;
 
 /// After so many refusals, and no success, sharing is not tried any more: the source is on another file system.
-const REFUSALS: u32 = 16;
+pub(crate) const REFUSALS: u32 = 16;
 
 /// Whether ranges of `file` can be shared with other files of its file system.
 ///
 /// An empty range is no work, and is refused all the same where sharing is not known; see `do_clone_file_range` of the
 /// kernel's fs/remap_range.c.
-pub(super) fn can_share(file: BorrowedFd<'_>) -> bool {
+pub(crate) fn can_share(file: BorrowedFd<'_>) -> bool {
     match clone_range(file, 0, file, 0, 0) {
         Ok(()) | Err(Errno::INVAL) => true,
         Err(_) => false,
@@ -32,7 +32,13 @@ pub(super) fn can_share(file: BorrowedFd<'_>) -> bool {
 }
 
 /// Makes `length` bytes of `target` from `to` share the blocks of `source` from `from` (`FICLONERANGE`).
-fn clone_range(source: BorrowedFd<'_>, from: u64, target: BorrowedFd<'_>, to: u64, length: u64) -> Result<(), Errno> {
+pub(crate) fn clone_range(
+    source: BorrowedFd<'_>,
+    from: u64,
+    target: BorrowedFd<'_>,
+    to: u64,
+    length: u64,
+) -> Result<(), Errno> {
     let range = libc::file_clone_range {
         src_fd: source.as_raw_fd().into(),
         src_offset: from,

@@ -1,0 +1,162 @@
+//! The file that holds the copies, one behind the other.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::{Errno, pread};
+
+use crate::overlay;
+use crate::write::{REFUSALS, SHARE_FROM, can_share, clone_range};
+
+/// The part of the free space of the spool's disk that copies may take, as a fraction.
+const SPACE_FRACTION: u64 = 32;
+
+/// Bytes that are copied at once.
+const PIECE: usize = 128 << 10;
+
+/// Bytes that are shared at once: what the host wrote to them a moment ago is brought to its disk first, and a process does
+/// not end before that.
+const SHARED_PIECE: u64 = 16 << 20;
+
+/// Shared bytes begin at a multiple of this: no file system has larger blocks.
+const SHARED_ALIGNMENT: u64 = 64 << 10;
+
+/// Why a file was not added.
+pub(super) enum Failure {
+    /// It cannot be read, or no longer whole; or there is no room for it; or nobody wants it any more.
+    Source,
+    /// The spool cannot be written to.
+    Spool(io::Error),
+}
+
+/// A file without a name to which copies are added.
+#[derive(Debug)]
+pub(super) struct Spool {
+    file: Arc<File>,
+    /// Where the copies that were kept end.
+    end: u64,
+    /// Where the file that was added last begins and ends.
+    added: (u64, u64),
+    /// Bytes that this process may make a file long (`RLIMIT_FSIZE`): the kernel sends a signal to who goes beyond.
+    longest: u64,
+    /// Whether the spool's file system can share blocks at all.
+    shares: bool,
+    /// How often that was refused since it last succeeded.
+    refusals: u32,
+    buffer: Vec<u8>,
+}
+
+impl Spool {
+    /// An empty one on the file system of `directory`.
+    pub(super) fn new(directory: &Path) -> io::Result<Spool> {
+        let file = overlay::ephemeral(directory).map_err(io::Error::other)?;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        Ok(Spool {
+            shares: can_share(file.as_fd()),
+            file: Arc::new(file),
+            end: 0,
+            added: (0, 0),
+            longest: limit.unwrap_or(u64::MAX).min(i64::MAX as u64),
+            refusals: 0,
+            buffer: vec![0; PIECE],
+        })
+    }
+
+    /// The file itself.
+    pub(super) fn file(&self) -> Arc<File> {
+        Arc::clone(&self.file)
+    }
+
+    /// How many bytes copies may take of the disk now.
+    pub(super) fn free_bytes(&self) -> io::Result<u64> {
+        let stat = rustix::fs::fstatvfs(&self.file)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize) / SPACE_FRACTION)
+    }
+
+    /// Whether a file of so many bytes may share its blocks with the spool.
+    pub(super) fn tries_to_share(&self, size: u64) -> bool {
+        self.shares && self.refusals < REFUSALS && size >= SHARE_FROM
+    }
+
+    /// Adds the first `length` bytes of `source`; gives how many were copied: at most `room`, else none. They are there for
+    /// good only after [`Spool::keep`].
+    pub(super) fn add(
+        &mut self,
+        source: BorrowedFd<'_>,
+        length: u64,
+        room: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<u64, Failure> {
+        if self.tries_to_share(length) && self.share(source, length, stop)? {
+            return Ok(0);
+        }
+        if length > room {
+            return Err(Failure::Source);
+        }
+        self.copy(source, length, stop).map(|()| length)
+    }
+
+    /// Keeps what was added last; gives where it begins.
+    pub(super) fn keep(&mut self) -> u64 {
+        self.end = self.added.1;
+        self.added.0
+    }
+
+    /// Gives back the space of what was added, and not kept.
+    pub(super) fn forget(&mut self) -> io::Result<()> {
+        self.file.set_len(self.end)
+    }
+
+    /// Has a place for `length` bytes.
+    fn begin(&mut self, at: u64, length: u64) -> Result<u64, Failure> {
+        let end = at.checked_add(length).filter(|end| *end <= self.longest).ok_or(Failure::Source)?;
+        self.added = (at, end);
+        Ok(at)
+    }
+
+    /// Shares the source's blocks; whether that is done.
+    fn share(&mut self, source: BorrowedFd<'_>, length: u64, stop: &dyn Fn() -> bool) -> Result<bool, Failure> {
+        let start = self.end.checked_next_multiple_of(SHARED_ALIGNMENT).ok_or(Failure::Source)?;
+        let start = self.begin(start, length)?;
+        let mut done = 0;
+        while done < length {
+            if stop() {
+                return Err(Failure::Source);
+            }
+            let count = SHARED_PIECE.min(length - done);
+            if clone_range(source, done, self.file.as_fd(), start + done, count).is_err() {
+                // Whatever the reason, copying works or says why not. What is there already would be in the next one's way.
+                self.refusals += 1;
+                self.forget().map_err(Failure::Spool)?;
+                return Ok(false);
+            }
+            done += count;
+        }
+        self.refusals = 0;
+        Ok(true)
+    }
+
+    fn copy(&mut self, source: BorrowedFd<'_>, length: u64, stop: &dyn Fn() -> bool) -> Result<(), Failure> {
+        let start = self.begin(self.end, length)?;
+        let mut done = 0;
+        while done < length {
+            if stop() {
+                return Err(Failure::Source);
+            }
+            let count = (length - done).min(PIECE as u64) as usize;
+            let got = match pread(source, self.buffer.get_mut(..count).unwrap_or_default(), done) {
+                Ok(got) if got > 0 => got,
+                Err(Errno::INTR) => continue,
+                Ok(_) | Err(_) => return Err(Failure::Source),
+            };
+            let bytes = self.buffer.get(..got).unwrap_or_default();
+            self.file.write_all_at(bytes, start + done).map_err(Failure::Spool)?;
+            done += got as u64;
+        }
+        Ok(())
+    }
+}
