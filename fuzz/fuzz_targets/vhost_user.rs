@@ -1,4 +1,5 @@
-//! A front end sends whatever it likes over the control socket, with descriptors of every kind.
+//! A front end sends whatever it likes over the control socket, with descriptors of every kind, and cuts the memory that it shares
+//! whenever it likes.
 
 #![no_main]
 
@@ -17,12 +18,12 @@ use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use vm_memory::VolatileSlice;
+use vm_memory::{Bytes, VolatileSlice};
 
 const MEMORY: u64 = 1 << 16;
 const USER_BASE: u64 = 0x10_0000;
 
-#[derive(Arbitrary, Clone, Copy, Debug)]
+#[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
 enum Descriptor {
     Memory,
     Event,
@@ -32,7 +33,7 @@ enum Descriptor {
 /// Messages with a meaning, and such without.
 #[derive(Arbitrary, Debug)]
 enum Message {
-    Memory { regions: u8, overlap: bool },
+    Memory { regions: u8, overlap: bool, missing: u16 },
     Features(u64),
     ProtocolFeatures(u64),
     Number { ring: u8, size: u16 },
@@ -52,10 +53,23 @@ struct Input {
     /// What the guest's memory begins with: rings, if they are put there.
     memory: Vec<u8>,
     messages: Vec<Message>,
+    /// Cut what is shared to so many bytes when a request comes to the device.
+    cut: Option<u16>,
 }
 
-/// Nothing but zeros.
-struct Zeros;
+/// Nothing but zeros; its first request may find that memory goes away.
+struct Zeros {
+    shared: Vec<OwnedFd>,
+    cut: Option<u16>,
+}
+
+impl Zeros {
+    fn cut(&self) {
+        for file in self.cut.iter().flat_map(|_| &self.shared) {
+            ftruncate(file, self.cut.map_or(MEMORY, u64::from)).unwrap();
+        }
+    }
+}
 
 impl BlockDevice for Zeros {
     fn capacity(&self) -> u64 {
@@ -66,7 +80,11 @@ impl BlockDevice for Zeros {
         false
     }
 
-    fn read_at(&self, _offset: u64, _out: &[VolatileSlice<'_>]) -> io::Result<()> {
+    fn read_at(&self, _offset: u64, out: &[VolatileSlice<'_>]) -> io::Result<()> {
+        self.cut();
+        for slice in out {
+            slice.write_slice(&vec![0; slice.len()], 0).map_err(io::Error::other)?;
+        }
         Ok(())
     }
 
@@ -83,16 +101,17 @@ impl BlockDevice for Zeros {
     }
 
     fn flush(&self) -> io::Result<()> {
+        self.cut();
         Ok(())
     }
 }
 
-fn open(descriptor: Descriptor, memory: &[u8]) -> OwnedFd {
+fn open(descriptor: Descriptor, memory: &[u8], size: u64) -> OwnedFd {
     match descriptor {
         Descriptor::Memory => {
             let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
-            ftruncate(&file, MEMORY).unwrap();
-            rustix::io::pwrite(&file, &memory[..memory.len().min(MEMORY as usize)], 0).unwrap();
+            ftruncate(&file, size).unwrap();
+            rustix::io::pwrite(&file, &memory[..memory.len().min(size as usize)], 0).unwrap();
             file
         }
         Descriptor::Event => eventfd(1, EventfdFlags::NONBLOCK).unwrap(),
@@ -114,7 +133,7 @@ fn encode(message: &Message) -> (u32, Vec<u8>, Vec<Descriptor>) {
     match message {
         Message::Features(bits) => (2, words(&[*bits]), vec![]),
         Message::ProtocolFeatures(bits) => (16, words(&[*bits]), vec![]),
-        Message::Memory { regions, overlap } => {
+        Message::Memory { regions, overlap, .. } => {
             let regions = u64::from(*regions % 10);
             let mut payload = words(&[regions]);
             for i in 0..regions {
@@ -152,7 +171,8 @@ fn encode(message: &Message) -> (u32, Vec<u8>, Vec<Descriptor>) {
     }
 }
 
-fn send(stream: &UnixStream, message: &Message, memory: &[u8]) {
+/// Sends a message; gives its descriptors of memory.
+fn send(stream: &UnixStream, message: &Message, memory: &[u8]) -> Vec<OwnedFd> {
     let (request, payload, descriptors) = encode(message);
     let (flags, size) = match message {
         Message::Raw { flags, size, .. } => (u32::from(*flags), size.unwrap_or(payload.len() as u32)),
@@ -160,7 +180,12 @@ fn send(stream: &UnixStream, message: &Message, memory: &[u8]) {
     };
     let mut bytes: Vec<u8> = [request, flags, size].iter().flat_map(|word| word.to_le_bytes()).collect();
     bytes.extend(payload);
-    let open: Vec<OwnedFd> = descriptors.into_iter().map(|descriptor| open(descriptor, memory)).collect();
+    let size = match message {
+        Message::Memory { missing, .. } => MEMORY - u64::from(*missing),
+        _ => MEMORY,
+    };
+    let shares = descriptors.contains(&Descriptor::Memory);
+    let open: Vec<OwnedFd> = descriptors.into_iter().map(|descriptor| open(descriptor, memory, size)).collect();
     let borrowed: Vec<_> = open.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(33))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -169,15 +194,16 @@ fn send(stream: &UnixStream, message: &Message, memory: &[u8]) {
     }
     // A server that has had enough, or a full socket, ends the conversation.
     let _ = sendmsg(stream, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    if shares && matches!(message, Message::Memory { .. }) { open } else { Vec::new() }
 }
 
 fuzz_target!(|input: Input| {
     let (stream, ours) = UnixStream::pair().unwrap();
-    for message in input.messages.iter().take(48) {
-        send(&stream, message, &input.memory);
-    }
+    let messages = input.messages.iter().take(48);
+    let shared = messages.flat_map(|message| send(&stream, message, &input.memory)).collect();
     stream.shutdown(Shutdown::Write).unwrap();
     let options = BlkOptions { queues: 2, capacity: 1 << 20, ..BlkOptions::default() };
+    let device = Zeros { shared, cut: input.cut };
     // How the conversation ends is up to the front end; that it ends is not.
-    let _ = BlkServer::new(Arc::new(Pending::ready(Arc::new(Zeros))), options).serve_stream(ours);
+    let _ = BlkServer::new(Arc::new(Pending::ready(Arc::new(device))), options).serve_stream(ours);
 });

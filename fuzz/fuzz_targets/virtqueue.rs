@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use inarch_vhost::blk::{BlkOptions, BlockDevice, VirtioBlk};
-use inarch_vhost::{GuestMemory, Pending, Stop, process_available};
+use inarch_vhost::{GuestMemory, Pending, Region, Stop, process_available};
 use libfuzzer_sys::fuzz_target;
 use virtio_queue::{Queue, QueueT};
-use vm_memory::{Bytes, GuestAddress, VolatileSlice};
+use vm_memory::{Bytes, GuestAddress, GuestRegionMmap, VolatileSlice};
 
 const MEMORY: u64 = 1 << 16;
 const TABLE: u64 = 0;
@@ -120,7 +120,8 @@ thread_local! {
     /// Two regions with a hole between them.
     static GUEST: LazyCell<GuestMemory> = LazyCell::new(|| {
         let ranges = [(GuestAddress(0), MEMORY as usize), (GuestAddress(2 * MEMORY), MEMORY as usize)];
-        GuestMemory::from_ranges(&ranges).unwrap()
+        let region = |(start, length)| Region::from(GuestRegionMmap::from_range(start, length, None).unwrap());
+        GuestMemory::from_regions(ranges.into_iter().map(region).collect()).unwrap()
     });
     static STOP: LazyCell<Stop> = LazyCell::new(|| Stop::new().unwrap());
 }

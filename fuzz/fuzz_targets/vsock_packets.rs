@@ -16,7 +16,7 @@ use inarch_vhost::vsock::{RECEIVE_QUEUE, SEND_QUEUE, VirtioVsock};
 use inarch_vhost::{GuestMemory, Served, Stop, VirtioDevice, process_available};
 use libfuzzer_sys::fuzz_target;
 use virtio_queue::{Queue, QueueT};
-use vm_memory::{Bytes, GuestAddress};
+use vm_memory::{Bytes, GuestAddress, GuestRegionMmap};
 
 const MEMORY: u64 = 1 << 18;
 const QUEUES: [u64; 2] = [0, 0x4000];
@@ -94,7 +94,8 @@ fn byte(at: usize) -> u8 {
 }
 
 fn rig() -> Rig {
-    let memory = GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY as usize)]).unwrap();
+    let region = GuestRegionMmap::from_range(GuestAddress(0), MEMORY as usize, None).unwrap();
+    let memory = GuestMemory::from_regions(vec![region.into()]).unwrap();
     let queues = QUEUES.map(|base| {
         let mut queue = Queue::new(SIZE).unwrap();
         queue.try_set_desc_table_address(GuestAddress(base)).unwrap();

@@ -337,6 +337,38 @@ fn the_servers_of_a_run_are_confined_too() {
     assert!(dir.path().join("tree/moved").exists());
 }
 
+/// Front ends, one after the other, that cut the memory which they have shared before they say where a ring lies in it. Each is
+/// disconnected. The numbers are those of vhost-user's messages: the owner, the memory, the features, a ring's addresses.
+const FRONT_ENDS: &str = r#"
+import os, socket, struct, sys
+
+def send(end, request, payload=b"", files=()):
+    socket.send_fds(end, [struct.pack("<III", request, 1, len(payload)) + payload], files)
+
+for _ in range(3):
+    end = socket.socket(socket.AF_UNIX)
+    end.connect(sys.argv[1])
+    memory = os.memfd_create("guest")
+    os.ftruncate(memory, 1 << 20)
+    send(end, 3)
+    send(end, 5, struct.pack("<IIQQQQ", 1, 0, 0, 1 << 20, 1 << 30, 0), [memory])
+    send(end, 1)
+    assert len(end.recv(20, socket.MSG_WAITALL)) == 20
+    os.ftruncate(memory, 0)
+    send(end, 9, struct.pack("<IIQQQQ", 0, 0, 1 << 30, (1 << 30) + 8192, (1 << 30) + 4096, 0))
+    assert end.recv(1) == b""
+"#;
+
+#[test]
+fn front_ends_that_take_their_memory_away_harm_no_confined_server() {
+    for kind in ["blk", "virtiofs"] {
+        let dir = place();
+        let server = Server::start(dir.path(), &["serve", kind, "tree", "--socket", "socket"]);
+        host("python3", &["-c", FRONT_ENDS, "socket"], dir.path());
+        server.end();
+    }
+}
+
 /// Has no more than 1,024 descriptors, as `ulimit -n 1024` says.
 const FEW_DESCRIPTORS: [&str; 3] = ["prlimit", "--nofile=1024:1024", INARCH];
 

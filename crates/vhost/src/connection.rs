@@ -17,11 +17,12 @@ use vhost::vhost_user::{
 use virtio_bindings::bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use virtio_queue::{Queue, QueueT};
-use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemoryRegion, GuestRegionMmap};
+use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemoryBackend, GuestMemoryRegion};
 
 use crate::device::VirtioDevice;
 use crate::event::EventSink;
-use crate::memory::{GuestMemory, SharedMemory};
+use crate::faults::Control;
+use crate::memory::{GuestMemory, Region, SharedMemory};
 use crate::vring::{Context, Vring};
 
 /// Memory regions that a front end may add one by one.
@@ -50,17 +51,29 @@ struct Mapping {
 /// One front end's connection.
 pub(crate) struct Connection<D: VirtioDevice> {
     context: Context<D>,
+    control: Arc<Control>,
     mappings: Vec<Mapping>,
     vrings: Vec<Vring>,
     owned: bool,
 }
 
 impl<D: VirtioDevice> Connection<D> {
-    pub(crate) fn new(device: Arc<D>, events: EventSink) -> std::result::Result<Self, virtio_queue::Error> {
+    /// The connection of the front end at the other end of `control`.
+    pub(crate) fn new(
+        device: Arc<D>,
+        control: Control,
+        events: EventSink,
+    ) -> std::result::Result<Self, virtio_queue::Error> {
         let vrings =
             (0..device.queues()).map(|i| Vring::new(i, device.queue_size())).collect::<std::result::Result<_, _>>()?;
         let memory = SharedMemory::new(GuestMemory::default());
-        Ok(Connection { context: Context { device, memory, events }, mappings: Vec::new(), vrings, owned: false })
+        let context = Context { device, memory, events };
+        Ok(Connection { context, control: Arc::new(control), mappings: Vec::new(), vrings, owned: false })
+    }
+
+    /// Whether the front end has taken away memory that it shares.
+    pub(crate) fn has_lost_memory(&self) -> bool {
+        self.context.memory.memory().iter().any(Region::is_lost)
     }
 
     fn offered(&self) -> u64 {
@@ -120,9 +133,8 @@ fn from_queue(error: virtio_queue::Error) -> Error {
     Error::ReqHandlerError(io::Error::other(error))
 }
 
-fn map_region(region: &VhostUserMemoryRegion, file: File) -> Result<(GuestRegionMmap<()>, Mapping)> {
-    let mapped = GuestRegionMmap::new(region.mmap_region(file)?, GuestAddress(region.guest_phys_addr))
-        .ok_or(Error::InvalidParam)?;
+fn map_region(region: &VhostUserMemoryRegion, file: File, control: &Arc<Control>) -> Result<(Region, Mapping)> {
+    let mapped = Region::map(region, file, control).map_err(Error::ReqHandlerError)?;
     let mapping = Mapping { user_address: region.user_addr, guest_address: region.guest_phys_addr, size: mapped.len() };
     Ok((mapped, mapping))
 }
@@ -180,7 +192,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Connection<D> {
         let (mapped, mappings): (Vec<_>, Vec<_>) = regions
             .iter()
             .zip(files)
-            .map(|(region, file)| map_region(region, file))
+            .map(|(region, file)| map_region(region, file, &self.control))
             .collect::<Result<Vec<_>>>()?
             .into_iter()
             .unzip();
@@ -322,7 +334,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Connection<D> {
         if self.mappings.len() as u64 >= MAX_MEMORY_SLOTS {
             return Err(Error::InvalidOperation("no memory slot is left"));
         }
-        let (mapped, mapping) = map_region(region, file)?;
+        let (mapped, mapping) = map_region(region, file, &self.control)?;
         let memory = self.context.memory.memory().insert_region(Arc::new(mapped));
         self.replace_memory(memory.map_err(|error| Error::ReqHandlerError(io::Error::other(error)))?)?;
         self.mappings.push(mapping);

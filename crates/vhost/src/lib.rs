@@ -14,15 +14,17 @@
 //! The socket can be served before the device behind it exists: see [`Pending`].
 //!
 //! Nothing that a guest writes into its rings or buffers ends a thread or the process: a request that makes no sense
-//! is answered with an error status, a ring that makes no sense is stopped until the driver resets it.
+//! is answered with an error status, a ring that makes no sense is stopped until the driver resets it. Memory that a front end
+//! takes away ends its connection, and no other one.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod blk;
 mod buffers;
 mod connection;
 mod device;
 mod event;
+mod faults;
 pub mod fs;
 mod memory;
 mod serve;
@@ -32,6 +34,6 @@ pub mod vsock;
 pub use device::VirtioDevice;
 pub use event::Event;
 pub use inarch_server::{Pending, StopHandle};
-pub use memory::GuestMemory;
+pub use memory::{GuestMemory, Region};
 pub use serve::ServeError;
 pub use vring::{Served, Stop, VringError, process_available};

@@ -1,8 +1,9 @@
 //! Sockets: from a listening or a connected one to a served connection.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use inarch_server::StopHandle;
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
@@ -10,6 +11,7 @@ use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 use crate::connection::Connection;
 use crate::device::VirtioDevice;
 use crate::event::EventSink;
+use crate::faults::Control;
 
 /// Why a connection, or the listening for connections, ended early.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +22,9 @@ pub enum ServeError {
     /// The front end broke the vhost-user protocol, or asked for what was not offered.
     #[error("the front end's message cannot be served: {0}")]
     Protocol(VhostError),
+    /// The front end has cut the file that is the guest's memory, or the file cannot be read.
+    #[error("the front end has taken memory away that it shares with this server")]
+    MemoryLost,
     /// The options make no virtqueue.
     #[error("the queues cannot be made: {0}; a queue's size is a power of 2, at most 32768")]
     Queue(virtio_queue::Error),
@@ -31,17 +36,22 @@ pub(crate) fn serve_stream<D: VirtioDevice>(
     device: Arc<D>,
     events: EventSink,
 ) -> Result<(), ServeError> {
-    let connection = Arc::new(Mutex::new(Connection::new(device, events).map_err(ServeError::Queue)?));
-    let mut handler = BackendReqHandler::from_stream(stream, connection);
-    loop {
+    let control = Control::new(stream.as_fd())?;
+    let connection = Connection::new(device, control, events).map_err(ServeError::Queue)?;
+    let connection = Arc::new(Mutex::new(connection));
+    let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&connection));
+    let ended = loop {
         match handler.handle_request() {
             Ok(()) => {}
             // A message cut short is how the crate sees a front end that exits.
-            Err(VhostError::Disconnected | VhostError::PartialMessage | VhostError::SocketBroken(_)) => return Ok(()),
+            Err(VhostError::Disconnected | VhostError::PartialMessage | VhostError::SocketBroken(_)) => break Ok(()),
             Err(VhostError::SocketRetry(_)) => {}
-            Err(error) => return Err(ServeError::Protocol(error)),
+            Err(error) => break Err(ServeError::Protocol(error)),
         }
-    }
+    };
+    let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+    connection.stop();
+    if connection.has_lost_memory() { Err(ServeError::MemoryLost) } else { ended }
 }
 
 /// The next connection; none once `stop` was used.

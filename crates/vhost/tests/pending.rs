@@ -9,9 +9,9 @@ use std::time::Duration;
 use common::disk::{MemoryDisk, sector};
 use common::*;
 use inarch_vhost::blk::VirtioBlk;
-use inarch_vhost::{GuestMemory, Pending, Served, Stop, VirtioDevice, process_available};
+use inarch_vhost::{GuestMemory, Pending, Region, Served, Stop, VirtioDevice, process_available};
 use virtio_queue::{Queue, QueueT};
-use vm_memory::{Bytes, GuestAddress};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap};
 
 const IN: u32 = 0;
 const HEADER: u64 = BUFFERS;
@@ -34,8 +34,12 @@ struct Rig {
 
 /// A queue without requests, whose device is not there yet.
 fn rig() -> Rig {
-    let memory: GuestMemory = guest_memory();
-    let driver = DriverQueue::new(&memory, 0, SIZE);
+    let shared = guest_memory();
+    let region = |region: &GuestRegionMmap<()>| {
+        Region::from(GuestRegionMmap::with_arc(region.get_mmap(), region.start_addr()).unwrap())
+    };
+    let memory = GuestMemory::from_regions(shared.iter().map(region).collect()).unwrap();
+    let driver = DriverQueue::new(&shared, 0, SIZE);
     let mut queue = Queue::new(SIZE).unwrap();
     queue.try_set_desc_table_address(GuestAddress(driver.table())).unwrap();
     queue.try_set_avail_ring_address(GuestAddress(driver.avail())).unwrap();
