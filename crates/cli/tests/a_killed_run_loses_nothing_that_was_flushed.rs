@@ -74,3 +74,28 @@ fn what_was_synced_is_there() {
     assert!(count >= last, "{count} of {last}");
     assert_eq!(lines.next(), Some("0"), "errors of the file system");
 }
+
+/// A file whose content goes through the journal is new in the journal before it is new in its place.
+#[test]
+fn content_that_only_the_journal_has_is_there() {
+    let scene = Scene::new();
+    let script = "for tool in chattr; do path=$(command -v $tool); cp -L $path root/bin/$tool; \
+        for library in $(ldd $path | grep -o '/[^ ]*'); do mkdir -p root${library%/*}; cp -L $library root$library; done; done";
+    support::host("sh", &["-ec", script], scene.path());
+    let size = std::fs::metadata(scene.host("data/big")).unwrap().len();
+    let blocks = size / 4096;
+    let script = format!(
+        "set -e; cd /data; chattr +j big; \
+        dd if=/dev/zero of=big bs=4096 count={blocks} conv=notrunc,fsync 2>/dev/null; echo written; sleep 600"
+    );
+    let mut run = scene.run_command("run", &script).stdout(Stdio::piped()).spawn().unwrap();
+    let line = BufReader::new(run.stdout.take().unwrap()).lines().next().expect("the guest speaks").unwrap();
+    assert_eq!(line, "written");
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let diff = stdout(&scene.call(["diff", "run"]));
+    assert!(diff.contains("M  /data/big\n"), "{diff}");
+    assert_status(&scene.call(["apply", "run"]), 0);
+    let content = std::fs::read(scene.host("data/big")).unwrap();
+    assert!(content.len() as u64 == size && content[..(blocks * 4096) as usize].iter().all(|byte| *byte == 0));
+}

@@ -1,5 +1,6 @@
 //! A kept disk without a machine: what the guest's file system on it is now, and what it was.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,11 +75,21 @@ impl KeptDisk {
         }))
     }
 
+    /// Files of the guest whose bytes on the disk are those of another file too, or several times their own: the file
+    /// system is damaged, or made to fill whatever it is copied to.
+    pub fn overlapping(&self) -> HashSet<InodeId> {
+        self.image.files_with_shared_bytes()
+    }
+
     /// Whether every byte of the guest's file is still where the plan put the one of the base's file: then it is the
     /// same, and nothing needs to be read.
     fn is_untouched(&self, old: InodeId, new: InodeId) -> bool {
         let mut covered = 0;
         for extent in self.image.extents().of(new) {
+            // What the journal holds and a kill kept from its place is not what the device has there.
+            if !self.image.is_on_device(extent) {
+                return false;
+            }
             let mut done = 0;
             while done < extent.length {
                 let (origin, count) = self.device.origin(extent.at + done);
@@ -141,6 +152,26 @@ impl Lineage for KeptDisk {
     fn same_content(&self, old: InodeId, new: InodeId) -> bool {
         // What can no longer be read for comparison counts as changed.
         self.is_untouched(old, new) || self.compare(old, new).unwrap_or(false)
+    }
+
+    /// Every block tells of which file of the base it is, if it is still one: files can exchange blocks.
+    fn lenders(&self, new: InodeId) -> Vec<InodeId> {
+        let mut lenders: Vec<InodeId> = self.origin(new).into_iter().collect();
+        for extent in self.image.extents().of(new).iter().filter(|extent| self.image.is_on_device(extent)) {
+            let mut done = 0;
+            while done < extent.length {
+                let (origin, count) = self.device.origin(extent.at.saturating_add(done));
+                if let Origin::File { inode, .. } = origin
+                    && lenders.last() != Some(&inode)
+                {
+                    lenders.push(inode);
+                }
+                done += count.min(extent.length - done);
+            }
+        }
+        lenders.sort_unstable();
+        lenders.dedup();
+        lenders
     }
 
     fn as_stored(&self, time: Timestamp) -> Timestamp {

@@ -22,6 +22,11 @@ pub trait Lineage {
     /// Whether two regular files of the same size hold the same bytes. It may say no where it cannot know.
     fn same_content(&self, old: InodeId, new: InodeId) -> bool;
 
+    /// The files of the older tree in which bytes of the file `new` lie: without them it cannot be read.
+    fn lenders(&self, new: InodeId) -> Vec<InodeId> {
+        self.origin(new).into_iter().collect()
+    }
+
     /// A time of the older tree as the newer one would hold it, where that has a smaller range.
     fn as_stored(&self, time: Timestamp) -> Timestamp {
         time

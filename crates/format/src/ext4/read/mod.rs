@@ -24,11 +24,12 @@ mod volume;
 mod walk;
 mod xattrs;
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
 use inarch_block::{BackedFiles, Backing, Content, Cursor};
-use inarch_tree::{Extents, InodeId, Tree};
+use inarch_tree::{Extent, Extents, InodeId, Tree};
 
 use self::volume::Volume;
 use crate::{Opened, ReadError};
@@ -98,6 +99,32 @@ impl Ext4Image {
     /// Ascending, cut off at the file's size; no extent is a hole, or was allocated and never written.
     pub fn extents(&self) -> &Extents {
         self.files.extents()
+    }
+
+    /// Whether the bytes of one of [`Ext4Image::extents`] are those that the device holds: else they are in the journal,
+    /// which was not written back, or nobody knows where.
+    pub fn is_on_device(&self, extent: &Extent) -> bool {
+        extent.backing == backing::IMAGE
+    }
+
+    /// The files that have bytes of the device which another file has, or they themselves a second time: all but the
+    /// first one of each such group. A sound file system has none. They may be longer than the device together.
+    pub fn files_with_shared_bytes(&self) -> HashSet<InodeId> {
+        let of = |inode| {
+            let known = self.extents().of(inode).iter().filter(|extent| extent.backing != backing::UNKNOWN);
+            known.map(move |extent| (extent.at, extent.length, inode))
+        };
+        let mut extents: Vec<_> = (0..self.opened.tree.inode_count()).map(InodeId).flat_map(of).collect();
+        extents.sort_unstable();
+        let mut end = 0;
+        let mut shared = HashSet::new();
+        for (at, length, inode) in extents {
+            if at < end {
+                shared.insert(inode);
+            }
+            end = end.max(at.saturating_add(length));
+        }
+        shared
     }
 }
 

@@ -15,6 +15,9 @@ use crate::kept::diff::TreeDiff;
 /// The longest value of an extended attribute in bytes (include/uapi/linux/limits.h).
 const XATTR_SIZE_MAX: usize = 65536;
 
+/// Why a file is not copied whose bytes another file has too.
+const OVERLAPS: &str = "its blocks on the guest's disk are those of another file too: the file system is damaged";
+
 /// What is to be done about the differences of a tree.
 pub(super) struct Check<'a> {
     pub tree: &'a TreeDiff,
@@ -47,6 +50,7 @@ impl<'a> Check<'a> {
         report: &mut ApplyReport,
     ) -> Check<'a> {
         let chosen = chosen(tree, request);
+        let overlapping = tree.disk.overlapping();
         let mut check = Check { tree, verdicts: Vec::with_capacity(tree.differences.len()) };
         // The last directory that cannot be made, and the last that is to be made: what is in it comes next.
         let (mut blocked, mut absent): (Option<&[u8]>, Option<&[u8]>) = (None, None);
@@ -62,9 +66,11 @@ impl<'a> Check<'a> {
                 Verdict::Absent
             } else {
                 let begun = earlier.is_some_and(|earlier| earlier.had_begun(&tree.in_guest(path)));
-                match check.one(host, difference, begun) {
+                let overlaps = difference.new.is_some_and(|id| overlapping.contains(&id));
+                let found = if overlaps { Err(OVERLAPS.to_owned()) } else { check.one(host, difference, begun) };
+                match found {
                     Ok(verdict) => verdict,
-                    Err(_) if request.force => Verdict::Wanted,
+                    Err(_) if request.force && !overlaps => Verdict::Wanted,
                     Err(reason) => {
                         report.conflicts.push((host_path(tree, path), reason));
                         if is_directory(tree, difference) {
