@@ -44,7 +44,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "host|SRC|none", default_value = "host")]
     pub root: OsString,
 
-    /// Another tree: SRC[:DST][,ro|overlay|rw][,via=WAY][,changes=WHO][,writeback][,owner=MAP][,exclude=GLOB]; DST is the same path where
+    /// Another tree: SRC[:DST][,ro|overlay|rw][,via=WAY][,changes=WHO][,writeback][,hold][,owner=MAP][,exclude=GLOB]; DST is the same path where
     /// none is given; with rw the guest's writes reach the directory itself
     #[arg(long, value_name = "SRC[:DST][,OPT]")]
     pub tree: Vec<OsString>,
@@ -72,6 +72,10 @@ pub struct RunArguments {
     /// Go on with a kept run although a tree has changed since: what changed reads as an I/O error
     #[arg(long, requires = "keep")]
     pub stale: bool,
+
+    /// Do not hold the files of the current directory's project: one that is edited meanwhile reads as an I/O error
+    #[arg(long)]
+    pub no_hold: bool,
 
     /// How trees reach the guest: as a disk with ext4, or with erofs or squashfs and an overlayfs on top; live, by virtiofs or
     /// 9P, with an overlayfs on top; or as an archive that the guest unpacks into its memory, or onto a disk if that is too
@@ -206,6 +210,7 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         root_via: arguments.via,
         root_read_only: arguments.ro,
         root_selection: arguments.source.selection(&[])?,
+        hold: !arguments.no_hold,
         trees,
         command: arguments.command,
         environment: arguments.environment.iter().map(|e| variable(e)).collect::<anyhow::Result<_>>()?,
@@ -321,6 +326,10 @@ fn tree(shown: impl Display, option: TreeOption, source: &SourceArguments, via: 
         selection.owners = owner.into();
     }
     let source = Source::parse(&option.source)?;
+    anyhow::ensure!(
+        !option.hold || (!via.is_live() && !live && matches!(source, Source::Directory(_))),
+        "{shown}: hold is for a directory that goes as a snapshot (via=ext4): only its files are read as they were"
+    );
     Ok(TreeMount {
         destination: option.destination,
         source,
@@ -330,6 +339,7 @@ fn tree(shown: impl Display, option: TreeOption, source: &SourceArguments, via: 
         writeback: option.writeback,
         write_through: option.write_through,
         live,
+        hold: option.hold,
         selection,
     })
 }

@@ -27,6 +27,8 @@ pub struct TreeOption {
     pub changes: Option<Changes>,
     /// The guest's kernel collects writes before it sends them (`writeback`).
     pub writeback: bool,
+    /// Its files are held, for when the host changes them (`hold`).
+    pub hold: bool,
     /// `owner=`, or `None` for the run's own.
     pub owner: Option<OwnerMap>,
     /// `exclude=GLOB`, any number.
@@ -62,6 +64,7 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
         via: None,
         changes: None,
         writeback: false,
+        hold: false,
         owner: None,
         exclude: Vec::new(),
     };
@@ -72,14 +75,15 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
             None if part == "overlay" => (option.read_only, option.write_through) = (false, false),
             None if part == "rw" => (option.read_only, option.write_through) = (false, true),
             None if part == "writeback" => option.writeback = true,
+            None if part == "hold" => option.hold = true,
             Some(("via", way)) => option.via = Some(via(way)?),
             Some(("changes", by)) => option.changes = Some(changes(by)?),
             Some(("owner", map)) => option.owner = Some(map.parse().map_err(|error| format!("{error}"))?),
             Some(("exclude", glob)) => option.exclude.push(glob.to_owned()),
             _ => {
                 return Err(format!(
-                    "'{part}' in '{shown}' is no option of a tree: ro, overlay, rw, via=, changes=, writeback, owner=, \
-                     exclude="
+                    "'{part}' in '{shown}' is no option of a tree: ro, overlay, rw, via=, changes=, writeback, hold, \
+                     owner=, exclude="
                 ));
             }
         }
@@ -185,7 +189,8 @@ mod tests {
         assert_eq!(tree.destination, Some(PathBuf::from("/mnt/c")));
         assert!(tree.read_only && tree.owner.is_some());
         assert_eq!(tree.exclude, ["*.o", "target"]);
-        assert_eq!(parse(OsStr::new("src")).unwrap().destination, None);
+        let plain = parse(OsStr::new("src")).unwrap();
+        assert!(plain.destination.is_none() && !plain.hold && parse(OsStr::new("src,ro,hold")).unwrap().hold);
     }
 
     #[test]

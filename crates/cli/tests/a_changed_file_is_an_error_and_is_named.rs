@@ -1,12 +1,40 @@
-//! Promise: a host file that changes under a run reads as an I/O error in the guest and is named at the end; never a
-//! mixture.
+//! Promise: a host file that changes under a run reads in the guest as it was, if it is held, or else as an I/O error; it is
+//! named at the end; and there is never a mixture.
 
 mod support;
 
+use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::process::{Command, Stdio};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
+use rustix::fs::inotify;
 use support::{INARCH, scratch, stderr};
+
+/// Starts a script in a guest that says "ready", and waits for that.
+fn start(directory: &Path, options: &[&str], script: &str) -> Child {
+    let mut child = Command::new(INARCH)
+        .args(["run", "--accel=tcg"])
+        .args(options)
+        .args(["--", "sh", "-c", script])
+        .current_dir(directory)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    child
+}
+
+/// Lets it go on with its input.
+fn go_on(mut child: Child) -> Output {
+    child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    child.wait_with_output().unwrap()
+}
 
 #[test]
 fn changed_and_removed_files() {
@@ -17,20 +45,10 @@ fn changed_and_removed_files() {
     std::fs::write(file("untouched"), "old content\n").unwrap();
     let script =
         "echo ready; read go; cat untouched; cat rewritten >/dev/null; echo $?; cat removed >/dev/null; echo $?";
-    let mut child = Command::new(INARCH)
-        .args(["run", "--accel=tcg", "--", "sh", "-c", script])
-        .current_dir(dir.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut ready = [0; 6];
-    child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    let child = start(dir.path(), &["--no-hold"], script);
     std::fs::write(file("rewritten"), "new content\n".repeat(1000)).unwrap();
     std::fs::remove_file(file("removed")).unwrap();
-    child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = go_on(child);
     support::assert_status(&output, 0);
     assert_eq!(support::stdout(&output), "old content\n1\n1\n");
     let text = stderr(&output);
@@ -41,4 +59,64 @@ fn changed_and_removed_files() {
         assert!(named, "{name} is not named: {text}");
     }
     assert!(!text.lines().any(|line| line.starts_with("inarch: ") && line.contains("untouched")), "{text}");
+}
+
+/// Tells when somebody who read `file` closes it.
+fn watch(file: &Path) -> OwnedFd {
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watch, file, inotify::WatchFlags::CLOSE_NOWRITE).unwrap();
+    watch
+}
+
+fn is_told(watch: &OwnedFd) -> bool {
+    rustix::io::read(watch, &mut [0; 256]).is_ok()
+}
+
+#[test]
+fn changed_and_removed_files_of_a_project() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    ["project/.git", "project/src/deep", "asked", "other"]
+        .iter()
+        .for_each(|name| fs::create_dir_all(at(name)).unwrap());
+    let names = ["project/top.c", "project/src/rewritten.c", "project/src/removed.c", "project/src/deep/moved.c"];
+    for name in names.iter().copied().chain(["project/same.c", "asked/file", "other/file"]) {
+        fs::write(at(name), format!("old {name}\n").repeat(100)).unwrap();
+    }
+    // The largest are held last.
+    let watches = ["project/last", "asked/last"].map(|name| {
+        let mut file = File::create(at(name)).unwrap();
+        file.write_all(&[b'x'; 100_000]).unwrap();
+        // Its blocks are there, so that nobody looks for holes.
+        file.sync_all().unwrap();
+        drop(file);
+        watch(&at(name))
+    });
+    let script = "echo ready; read go; cd ..; for file in top.c src/*.c src/deep/*.c same.c /mnt/asked/file; do
+        tail -n1 $file && wc -l <$file; done; cat /mnt/other/file";
+    let asked = format!("--tree={}:/mnt/asked,hold", at("asked").display());
+    let other = format!("--tree={}:/mnt/other,ro", at("other").display());
+    let child = start(&at("project/src"), &[&asked, &other], script);
+    for watch in &watches {
+        assert!(support::within(Duration::from_secs(120), || is_told(watch)), "the files are not held");
+    }
+    for name in ["project/top.c", "project/src/rewritten.c", "asked/file", "other/file"] {
+        fs::write(at(name), "new\n".repeat(200)).unwrap();
+    }
+    fs::remove_file(at("project/src/removed.c")).unwrap();
+    fs::rename(at("project/src/deep"), at("project/src/else")).unwrap();
+    let output = go_on(child);
+    support::assert_status(&output, 1);
+    let expected = ["project/top.c", "project/src/removed.c", "project/src/rewritten.c", "project/src/deep/moved.c"];
+    let expected = expected.into_iter().chain(["project/same.c", "asked/file"]);
+    assert_eq!(support::stdout(&output), expected.map(|name| format!("old {name}\n100\n")).collect::<String>());
+    let text = stderr(&output);
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("inarch: ")).collect();
+    let named = |name: &str, what: &str| {
+        lines.iter().any(|line| line.contains(at(name).to_str().unwrap()) && line.contains(what))
+    };
+    assert!(named("project/top.c", "and 1 more changed on the host; the guest read them as they were"), "{text}");
+    assert!(named("asked/file", "changed on the host; the guest read it as it was"), "{text}");
+    assert!(named("other/file", "I/O error"), "{text}");
+    assert_eq!(lines.len(), 3, "{text}");
 }

@@ -78,6 +78,8 @@ fn words_that_contradict_each_other() {
         (&["run", "-v", "/usr", "true"], "SRC:DST[:ro]"),
         (&["run", "-v", "/usr:/a:rx", "true"], "more than one ':'"),
         (&["run", "-v", "/usr:/a,via=ext4", "true"], "--tree"),
+        (&["run", "-v", "/usr:/a,hold", "true"], "hold is for"),
+        (&["run", "--tree=/usr:/a,via=9p,hold", "true"], "hold is for"),
         (&["run", "--timeout=1x", "true"], "'1x'"),
         (&["mount", "-o", "ro,rx", "/usr", "/mnt"], "'rx'"),
         (&["mount", "-o", "ro", "--ephemeral", "/usr", "/mnt"], "-o ro"),

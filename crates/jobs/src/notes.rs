@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
 
-use inarch_block::Device;
+use inarch_block::{ChangedFiles, Device};
 
 use crate::source::Source;
 
@@ -29,6 +29,7 @@ pub(crate) fn notes(device: &Device, source: &Source, writable: Option<u64>) -> 
     if changed.count > lines.len() as u64 {
         lines.push(format!("so did {} more files that changed on the host", changed.count - lines.len() as u64));
     }
+    lines.extend(held(&events.held, source));
     if events.out_of_descriptors > 0 {
         let count = events.out_of_descriptors;
         lines.push(format!("{count} reads failed in the guest for want of file descriptors here; raise ulimit -n"));
@@ -45,6 +46,20 @@ pub(crate) fn notes(device: &Device, source: &Source, writable: Option<u64>) -> 
         ));
     }
     lines
+}
+
+/// The line for files that changed, and that the guest read as they were.
+fn held(held: &ChangedFiles, source: &Source) -> Option<String> {
+    /// How many are named.
+    const NAMED: usize = 3;
+    let names = held.named.iter().take(NAMED).map(|file| shown(&source.name_of(&file.path)));
+    let names = names.collect::<Vec<_>>().join(", ");
+    let who = match held.count.saturating_sub(NAMED as u64) {
+        0 => names,
+        more => format!("{names} and {more} more"),
+    };
+    let what = if held.count == 1 { "it as it was" } else { "them as they were" };
+    (held.count > 0).then(|| format!("{who} changed on the host; the guest read {what} when the run began"))
 }
 
 /// A path as it is safe to print: names in a tree may hold line breaks and a terminal's control sequences.

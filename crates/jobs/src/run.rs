@@ -12,7 +12,9 @@ mod attempt;
 mod choice;
 mod command;
 pub(crate) mod guest;
+mod holding;
 mod keep;
+mod project;
 mod shares;
 mod trees;
 mod unpacked;
@@ -40,6 +42,7 @@ use crate::notes::say;
 use crate::share::Changes;
 use crate::source::Source;
 use attempt::{DiskFailure, Guest, LiveDisk};
+use holding::Holding;
 use keep::Kept;
 pub use keep::{Keep, kept_words};
 use shares::Wire;
@@ -108,6 +111,8 @@ pub struct TreeMount {
     pub write_through: bool,
     /// It is shared live, if `via` leaves that open.
     pub live: bool,
+    /// Of a snapshot of a directory: its files are held, so that the guest can read them when the host has changed them.
+    pub hold: bool,
     /// What of it is taken.
     pub selection: Selection,
 }
@@ -123,6 +128,8 @@ pub struct RunRequest {
     pub root_via: Way,
     /// Writes to the root fail, instead of being thrown away at the end.
     pub root_read_only: bool,
+    /// Whether the files of the working directory's project are held, as [`TreeMount::hold`] says.
+    pub hold: bool,
     /// Other trees.
     pub trees: Vec<TreeMount>,
     /// The command and its arguments; the user's shell if empty.
@@ -250,6 +257,9 @@ impl<'a> Job<'a> {
         let modules = guest::modules(&kernel, request.modules.as_deref())?;
         let abilities = GuestAbilities { has: &|module| modules.has(module), memory };
         let mut trees = trees::trees(request, place.as_deref(), &abilities)?;
+        if let (true, Some(directory)) = (request.hold, &directory) {
+            trees.hold_project(directory);
+        }
         if let Some(kept) = kept {
             refuse_what_is_not_kept(&trees)?;
             kept.take(&mut trees.disks, request.keep.as_ref().is_some_and(|keep| keep.stale))?;
@@ -338,7 +348,10 @@ impl<'a> Job<'a> {
         let limits = attempt::Limits { start, command: request.timeout };
         let attempt = |accel, patience| {
             let streams = streams()?;
-            let hold = |live| attempt::hold(live, &session, streams, limits, request.quiet);
+            let hold = |live| {
+                let _holding = Holding::begin(disks, &request.overlay_dir);
+                attempt::hold(live, &session, streams, limits, request.quiet)
+            };
             Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, hold))
         };
         // A verdict that cannot be kept only costs the next run another look.

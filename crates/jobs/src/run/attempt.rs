@@ -19,6 +19,7 @@ use inarch_vm::qemu::{Qemu, QemuCommand};
 use inarch_vm::session::{Outcome, Report, Session, SessionError, SessionOptions, Streams};
 use rustix::fs::MemfdFlags;
 
+use super::holding::Part;
 use super::shares::{SharedTree, Wire, connect_sockets};
 use super::trees::Disk;
 use super::unpacked::UnpackedTree;
@@ -39,6 +40,8 @@ pub(super) struct LiveDisk {
     source: Source,
     serial: String,
     read_only: bool,
+    /// Of which of its directories the files are held.
+    hold: Option<Vec<u8>>,
     pending: Arc<Pending<Device>>,
     writable: Arc<OnceLock<u64>>,
 }
@@ -103,9 +106,15 @@ impl LiveDisk {
             source: disk.recipe.source.clone(),
             serial: disk.serial.clone(),
             read_only: disk.read_only,
+            hold: disk.hold.clone(),
             pending: Arc::new(Pending::new()),
             writable: Arc::default(),
         }
+    }
+
+    /// The part of it whose files are held.
+    pub fn held_part(&self) -> Option<Part> {
+        Some(Part { device: Arc::clone(&self.pending), below: self.hold.clone()? })
     }
 
     /// What the user should know of the disk at the end of its use.

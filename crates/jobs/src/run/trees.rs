@@ -29,6 +29,8 @@ pub(super) struct Disk {
     pub overlaid: bool,
     /// Serial number of the disk, by which the guest tells it from the others.
     pub serial: String,
+    /// The directory whose files are held, by its path from the tree's root; empty for all.
+    pub hold: Option<Vec<u8>>,
 }
 
 /// What a run shows its guest.
@@ -91,6 +93,7 @@ struct Wanted {
     changes: Changes,
     writeback: bool,
     write_through: bool,
+    hold: bool,
     live: bool,
 }
 
@@ -172,6 +175,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
         changes: Changes::Host,
         writeback: false,
         write_through: false,
+        hold: false,
         live: false,
     };
     let host = |path: &Path| Source::Directory(path.to_owned());
@@ -190,6 +194,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
             changes: tree.changes,
             writeback: tree.writeback,
             write_through: tree.write_through,
+            hold: tree.hold,
             live: tree.live,
         });
     }
@@ -252,11 +257,12 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
 
 fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: FileSystem, wanted: Wanted) -> Disk {
     let overlaid = wanted.is_overlaid();
-    let Wanted { source, destination, selection, read_only, .. } = wanted;
+    let Wanted { source, destination, selection, read_only, hold, .. } = wanted;
+    let hold = hold.then(Vec::new);
     let read_only = read_only || overlaid;
     let writes = if read_only { Writes::Refused } else { Writes::ThrownAway(request.overlay_dir.clone()) };
     let recipe = Recipe { source, selection, patience: Duration::ZERO, format, writes, ordinal, disks, base: None };
-    Disk { recipe, destination: Some(destination), read_only, overlaid, serial: format!("inarch-{ordinal}") }
+    Disk { recipe, destination: Some(destination), read_only, overlaid, serial: format!("inarch-{ordinal}"), hold }
 }
 
 /// The last disk: what is written to trees whose file systems cannot be written to.
@@ -271,7 +277,14 @@ fn scratch(request: &RunRequest, disks: u8) -> Disk {
         disks,
         base: None,
     };
-    Disk { recipe, destination: None, read_only: false, overlaid: false, serial: "inarch-scratch".to_owned() }
+    Disk {
+        recipe,
+        destination: None,
+        read_only: false,
+        overlaid: false,
+        serial: "inarch-scratch".to_owned(),
+        hold: None,
+    }
 }
 
 /// Whether the guest sees this machine's `directory` by the trees it has already. One that does not exist here may
