@@ -27,6 +27,7 @@ const LARGEST_FILE: u64 = 64 << 20;
 
 const EIO: i32 = 5;
 const EBADF: i32 = 9;
+const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
 const ENAMETOOLONG: i32 = 36;
 const ENOSYS: i32 = 38;
@@ -380,4 +381,35 @@ fn extensions_that_lie_about_their_size_are_refused() {
         assert_eq!(rig.client.send(&whole, 64, 4096).unwrap().errno, EINVAL);
     }
     assert_eq!(rig.paths(), before);
+}
+
+#[test]
+fn a_kernel_that_has_not_seen_a_change_is_had_to_look_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let mut client = Client::new(directory.path());
+    let create = |client: &mut Client, flags: i32| {
+        let asked = CreateIn { flags: flags as u32, mode: 0o100_644, ..CreateIn::default() };
+        client.call(opcode::CREATE, ROOT, &with(&asked, &strings(&[b"file"]))).errno
+    };
+    // It was absent, and has come.
+    fs::write(path("file"), "secret").unwrap();
+    assert_eq!(create(&mut client, libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC), ESTALE);
+    assert_eq!(create(&mut client, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL), EEXIST);
+    assert_eq!(fs::read(path("file")).unwrap(), b"secret");
+    // It was there, and is another one.
+    let old = client.lookup(ROOT, "file").unwrap();
+    fs::write(path("new"), "secret").unwrap();
+    fs::rename(path("new"), path("file")).unwrap();
+    let open = OpenIn { flags: libc::O_RDONLY as u32, ..OpenIn::default() };
+    let rename = with(&RenameIn { newdir: ROOT }, &strings(&[b"file", b"other"]));
+    for (opcode, node, body) in [
+        (opcode::UNLINK, ROOT, strings(&[b"file"])),
+        (opcode::RENAME, ROOT, rename),
+        (opcode::OPEN, old.nodeid, with(&open, b"")),
+    ] {
+        assert_eq!(client.call(opcode, node, &body).errno, ESTALE, "{opcode}");
+    }
+    client.lookup(ROOT, "file").unwrap();
+    assert_eq!(client.call(opcode::UNLINK, ROOT, &strings(&[b"file"])).errno, 0);
 }

@@ -149,7 +149,8 @@ pub trait FileSystem: Send + Sync + 'static {
         self.below().ok_or(Errno::NOSYS)?.open(context, node, flags)
     }
 
-    /// Makes a regular file, unless there is one and `flags` lack `O_EXCL`, and opens it.
+    /// Makes a regular file and opens it; `flags` are those of open(2). `EEXIST` if something has that name, with or
+    /// without `O_EXCL`: whether the caller may open that is checked by who checks callers, after looking it up.
     fn create(
         &self,
         context: &Context<'_>,

@@ -24,6 +24,8 @@ mod passing;
 mod recorder;
 mod slab;
 mod slab_index;
+#[cfg(test)]
+mod tests;
 mod tree_files;
 
 pub use file_system::{DirectorySink, FileSystem};

@@ -253,13 +253,19 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
 
     fn create(&self, create: &CreateIn, name: Option<&&[u8]>) -> Result<usize, Errno> {
         let new = NewNode { mode: create.mode, umask: create.umask, device: 0 };
-        let flags = portable(create.flags).bits();
+        let flags = portable(create.flags);
         let (entry, opened) = match name {
             Some(name) => {
                 check_name(name)?;
-                self.fs().create(self.context, self.node, name, &new, flags)?
+                match self.fs().create(self.context, self.node, name, &new, flags.bits()) {
+                    // The kernel believed the name absent, and checks nothing of what is there after this answer. With
+                    // `ESTALE` it looks the name up anew, checks what it finds, and opens that (do_filp_open of Linux's
+                    // fs/namei.c).
+                    Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => return Err(Errno::STALE),
+                    created => created?,
+                }
             }
-            None => self.fs().create_unnamed(self.context, self.node, &new, flags)?,
+            None => self.fs().create_unnamed(self.context, self.node, &new, flags.bits())?,
         };
         let mut answer = [0; size_of::<EntryOut>() + size_of::<OpenOut>()];
         let (first, second) = answer.split_at_mut(size_of::<EntryOut>());

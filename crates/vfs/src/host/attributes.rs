@@ -11,9 +11,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::reach::{DescriptorName, Whereabouts};
-use super::table::Identity;
+use super::table::{Identity, Permissions};
 use super::{HostDirectory, Submounts, read, write};
-use crate::{Attributes, HandleId, NodeId, SetAttributes, SetTime, Statistics};
+use crate::{Attributes, Changes, Context, HandleId, NodeId, SetAttributes, SetTime, Statistics};
 
 /// Where in the numbers that stat(2) shows a second file system's are told from the first one's.
 const DEVICE_SHIFT: u32 = 48;
@@ -33,6 +33,12 @@ pub(super) fn identity(stat: &Statx) -> Identity {
     let kind = u32::from(stat.stx_mode) & libc::S_IFMT;
     let mount = if kind == libc::S_IFDIR { stat.stx_mnt_id } else { 0 };
     Identity { device, inode: stat.stx_ino, birth, kind, mount }
+}
+
+/// Whose it is and what others may do with it.
+pub(super) fn permissions(stat: &Statx) -> Permissions {
+    const GRANTING: u32 = 0o777 | libc::S_ISVTX;
+    Permissions { uid: stat.stx_uid, gid: stat.stx_gid, mode: u32::from(stat.stx_mode) & GRANTING }
 }
 
 fn nanoseconds(time: &StatxTimestamp) -> i64 {
@@ -91,7 +97,36 @@ impl HostDirectory {
     }
 
     pub(super) fn get_attributes(&self, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
-        Ok(self.attributes_from(&self.stat_node(node, handle)?))
+        let stat = self.stat_node(node, handle)?;
+        self.tell_permissions(node, &stat);
+        Ok(self.attributes_from(&stat))
+    }
+
+    fn tell_permissions(&self, node: NodeId, stat: &Statx) {
+        let table = read(&self.table);
+        if let Ok(node) = table.index(node).and_then(|index| table.node(index)) {
+            node.tell_permissions(permissions(stat));
+        }
+    }
+
+    /// Whether what the caller may do with a node was decided by permissions that may have been others since. Root may do
+    /// everything, and of what nobody else changes a client knows all.
+    pub(super) fn may_be_misled(&self, context: &Context<'_>) -> bool {
+        context.uid != 0 && self.options.changes == Changes::Host
+    }
+
+    /// `ESTALE` if a node has other permissions than those that the caller's kernel has decided by, which is then had to
+    /// look again. This also tells a file from one that took its inode number in the same tick of the clock.
+    ///
+    /// What is left: permissions that change between this and what follows, as between the check and the use of any open(2).
+    pub(super) fn require_told(&self, context: &Context<'_>, node: NodeId, now: BorrowedFd<'_>) -> Result<(), Errno> {
+        if !self.may_be_misled(context) {
+            return Ok(());
+        }
+        let stat = self.stat(now, b"")?;
+        let table = read(&self.table);
+        let told = table.node(table.index(node)?)?.told_permissions();
+        if told == permissions(&stat) { Ok(()) } else { Err(Errno::STALE) }
     }
 
     pub(super) fn stat_node(&self, node: NodeId, handle: Option<HandleId>) -> Result<Statx, Errno> {
@@ -122,6 +157,7 @@ impl HostDirectory {
 
     pub(super) fn change_attributes(
         &self,
+        context: &Context<'_>,
         node: NodeId,
         handle: Option<HandleId>,
         set: &SetAttributes,
@@ -133,6 +169,10 @@ impl HostDirectory {
             None => self.descriptor(node)?,
         };
         let target = descriptor.as_fd();
+        // Times are also set in the name of somebody who closes a file that others have written.
+        if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || set.size.is_some() && file.is_none() {
+            self.require_told(context, node, target)?;
+        }
         if set.uid.is_some() || set.gid.is_some() {
             change_owner(target, set)?;
         }
@@ -149,7 +189,9 @@ impl HostDirectory {
         if set.atime.is_some() || set.mtime.is_some() {
             change_times(target, set)?;
         }
-        Ok(self.attributes_from(&self.stat(target, b"")?))
+        let stat = self.stat(target, b"")?;
+        self.tell_permissions(node, &stat);
+        Ok(self.attributes_from(&stat))
     }
 
     fn change_mode(&self, target: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::system_calls::read_entries;
 use super::{Changes, HostDirectory, hold, read};
-use crate::{Caching, DirectoryEntry, DirectorySink, Entry, HandleId, NodeId, Opened};
+use crate::{Caching, Context, DirectoryEntry, DirectorySink, Entry, HandleId, NodeId, Opened};
 
 /// Bytes of entries that are read at once.
 pub(super) const BUFFER: usize = 32 << 10;
@@ -101,7 +101,7 @@ impl HostDirectory {
         Ok(Stream { descriptor, state: Mutex::default() })
     }
 
-    pub(super) fn open_stream(&self, node: NodeId) -> Result<Opened, Errno> {
+    pub(super) fn open_stream(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
         // A kernel that knows all changes keeps what it has read, and needs no round trip to read it again.
         let is_closed = self.is_closed(node)?;
         if self.options.changes != Changes::Host {
@@ -124,6 +124,7 @@ impl HostDirectory {
             return Ok(Opened { handle: HandleId::default(), caching, parallel_direct_writes: false });
         }
         let stream = self.stream_of(node)?;
+        self.require_told(context, node, stream.descriptor.as_fd())?;
         let handle = self.insert_stream(node, stream.descriptor.clone(), stream)?;
         Ok(Opened { handle, caching: self.options.changes.caching(), parallel_direct_writes: false })
     }

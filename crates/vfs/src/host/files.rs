@@ -196,15 +196,7 @@ impl HostDirectory {
         Opened { handle: HandleId::default(), caching, parallel_direct_writes: true }
     }
 
-    /// The same for one that is there already when it is to be made: it may have to be truncated.
-    fn use_unopened(&self, node: NodeId, asked: u32) -> Result<Opened, Errno> {
-        if asked & libc::O_TRUNC as u32 != 0 {
-            rustix::fs::ftruncate(self.for_writing(node, HandleId::default())?, 0)?;
-        }
-        Ok(self.unopened())
-    }
-
-    pub(super) fn open_file(&self, node: NodeId, asked: u32) -> Result<Opened, Errno> {
+    pub(super) fn open_file(&self, context: &Context<'_>, node: NodeId, asked: u32) -> Result<Opened, Errno> {
         self.require_regular(node)?;
         if !self.opens_files() {
             self.flags(asked)?;
@@ -212,6 +204,7 @@ impl HostDirectory {
         }
         let flags = self.flags(asked)?;
         let descriptor = self.descriptor(node)?;
+        self.require_told(context, node, descriptor.as_fd())?;
         // The name in /proc is a symbolic link of its own kind.
         let file = self.open_again(descriptor.as_fd(), flags.difference(OFlags::NOFOLLOW) | OFlags::NONBLOCK)?;
         self.opened(node, file, asked, flags)
@@ -230,26 +223,9 @@ impl HostDirectory {
         let directory = self.directory(parent)?;
         let mode = self.mode_for(context, directory.as_fd(), new)?;
         make_as(context, new.umask, self.for_others)?;
-        // Only what is new is opened at once: what is there may be anything.
-        let created = self.with_room(|| openat(&directory, name, flags | OFlags::CREATE | OFlags::EXCL, mode));
-        match created {
-            Err(Errno::EXIST) if asked & libc::O_EXCL as u32 == 0 => {
-                let mut entry = self.entry_there(parent, directory.as_fd(), name)?;
-                let opened = match self.open_file(entry.node, asked) {
-                    Err(Errno::NOSYS) => self.use_unopened(entry.node, asked),
-                    opened => opened,
-                };
-                if opened.is_err() {
-                    drop(write(&self.table).forget(entry.node, 1));
-                }
-                let opened = opened?;
-                if asked & libc::O_TRUNC as u32 != 0 {
-                    entry.attributes = self.get_attributes(entry.node, None)?;
-                }
-                Ok((entry, opened))
-            }
-            created => self.register(Some((parent, name)), created?, asked, flags),
-        }
+        // Only what is new is opened: what is there may be anything, and anybody's.
+        let created = self.with_room(|| openat(&directory, name, flags | OFlags::CREATE | OFlags::EXCL, mode))?;
+        self.register(Some((parent, name)), created, asked, flags)
     }
 
     pub(super) fn create_nameless_file(

@@ -165,7 +165,8 @@ impl HostDirectory {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptors = openat(rustix::fs::CWD, "/proc/self/fd", flags, Mode::empty())?;
         let stat = attributes::stat(root.as_fd(), b"", AtFlags::empty())?;
-        let found = Found { identity: attributes::identity(&stat), on_root_mount: true, is_closed: false };
+        let (identity, permissions) = (attributes::identity(&stat), attributes::permissions(&stat));
+        let found = Found { identity, on_root_mount: true, is_closed: false, permissions };
         let limit = options.descriptors.unwrap_or_else(descriptor_limit);
         let kept = (limit / 4).clamp(16, 1 << 16);
         let handles_work = FileHandle::of(root.as_fd())
@@ -281,13 +282,13 @@ impl FileSystem for HostDirectory {
 
     fn set_attributes(
         &self,
-        _: &Context<'_>,
+        context: &Context<'_>,
         node: NodeId,
         handle: Option<HandleId>,
         set: &SetAttributes,
     ) -> Result<Attributes, Errno> {
         self.writable()?;
-        let attributes = self.change_attributes(node, handle, set)?;
+        let attributes = self.change_attributes(context, node, handle, set)?;
         self.told(node);
         Ok(attributes)
     }
@@ -324,19 +325,19 @@ impl FileSystem for HostDirectory {
         self.add_name(node, parent, name)
     }
 
-    fn unlink(&self, _: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+    fn unlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
         self.writable()?;
-        self.remove_name(parent, name, false)
+        self.remove_name(context, parent, name, false)
     }
 
-    fn remove_directory(&self, _: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+    fn remove_directory(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
         self.writable()?;
-        self.remove_name(parent, name, true)
+        self.remove_name(context, parent, name, true)
     }
 
     fn rename(
         &self,
-        _: &Context<'_>,
+        context: &Context<'_>,
         parent: NodeId,
         name: &[u8],
         new_parent: NodeId,
@@ -344,11 +345,11 @@ impl FileSystem for HostDirectory {
         flags: u32,
     ) -> Result<(), Errno> {
         self.writable()?;
-        self.move_name((parent, name), (new_parent, new_name), flags)
+        self.move_name(context, (parent, name), (new_parent, new_name), flags)
     }
 
-    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
-        self.open_file(node, flags)
+    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+        self.open_file(context, node, flags)
     }
 
     fn create(
@@ -449,8 +450,8 @@ impl FileSystem for HostDirectory {
         self.close_file(node, handle);
     }
 
-    fn open_directory(&self, _: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
-        self.open_stream(node)
+    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
+        self.open_stream(context, node)
     }
 
     fn read_directory(
@@ -478,7 +479,7 @@ impl FileSystem for HostDirectory {
 
     fn set_xattr(
         &self,
-        _: &Context<'_>,
+        context: &Context<'_>,
         node: NodeId,
         name: &[u8],
         value: &[u8],
@@ -486,12 +487,12 @@ impl FileSystem for HostDirectory {
         kill_set_group_id: bool,
     ) -> Result<(), Errno> {
         self.writable()?;
-        self.change_xattr(node, name, value, flags, kill_set_group_id)
+        self.change_xattr(context, node, name, value, flags, kill_set_group_id)
     }
 
-    fn remove_xattr(&self, _: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
+    fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         self.writable()?;
-        self.delete_xattr(node, name)
+        self.delete_xattr(context, node, name)
     }
 
     fn test_lock(

@@ -11,7 +11,7 @@ use inarch_tree::scan::is_on_own_disk;
 use rustix::fs::{AtFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 
-use super::attributes::identity;
+use super::attributes::{identity, permissions};
 use super::table::{Found, is_directory};
 use super::{HostDirectory, read};
 use crate::{DirectoryEntry, DirectorySink, NodeId};
@@ -45,6 +45,7 @@ impl HostDirectory {
             identity,
             on_root_mount: stat.stx_mnt_id == self.root_mount,
             is_closed: is_directory(identity.kind) && (is_mounted || is_automount),
+            permissions: permissions(stat),
         }
     }
 

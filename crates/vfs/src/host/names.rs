@@ -9,6 +9,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::attributes::{identity, permissions};
 use super::caller::make_as;
 use super::reach::DescriptorName;
 use super::table::Table;
@@ -247,9 +248,36 @@ impl HostDirectory {
         }
     }
 
-    pub(super) fn remove_name(&self, parent: NodeId, name: &[u8], is_directory: bool) -> Result<(), Errno> {
+    /// `ESTALE` unless a name leads to what the client knows by it, which its kernel has checked and is then had to check
+    /// anew: in a directory where names can only be removed by their owners, and where a directory moves to another one,
+    /// which takes a permission of its own. Who knows nothing by that name has decided by nothing that is old.
+    fn require_known(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        let known = {
+            let table = read(&self.table);
+            table.known_at(table.index(parent)?, name).map(|node| (node.identity, node.told_permissions()))
+        };
+        let Some((known, told)) = known else { return Ok(()) };
+        let stat = self.stat(directory, name)?;
+        let is_told = !self.may_be_misled(context) || told == permissions(&stat);
+        if known == identity(&stat) && is_told { Ok(()) } else { Err(Errno::STALE) }
+    }
+
+    pub(super) fn remove_name(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        is_directory: bool,
+    ) -> Result<(), Errno> {
         check_name(name)?;
         let directory = self.directory(parent)?;
+        self.require_known(context, parent, directory.as_fd(), name)?;
         let last = self.before_removal(parent, name)?;
         unlinkat(&directory, name, if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() })?;
         let mut table = write(&self.table);
@@ -261,13 +289,25 @@ impl HostDirectory {
         Ok(())
     }
 
-    pub(super) fn move_name(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), flags: u32) -> Result<(), Errno> {
+    pub(super) fn move_name(
+        &self,
+        context: &Context<'_>,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        flags: u32,
+    ) -> Result<(), Errno> {
         check_name(from.1)?;
         check_name(to.1)?;
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let (source, target) = (self.directory(from.0)?, self.directory(to.0)?);
         let last = if flags.contains(RenameFlags::EXCHANGE) { None } else { self.before_removal(to.0, to.1)? };
         let _renaming = write(&self.renaming);
+        self.require_known(context, from.0, source.as_fd(), from.1)?;
+        match self.require_known(context, to.0, target.as_fd(), to.1) {
+            // What would be replaced is gone.
+            Err(Errno::NOENT) if !flags.contains(RenameFlags::EXCHANGE) => {}
+            known => known?,
+        }
         renameat_with(&source, from.1, &target, to.1, flags)?;
         let mut table = write(&self.table);
         let dropped = match (table.index(from.0), table.index(to.0)) {

@@ -6,7 +6,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
@@ -42,6 +42,40 @@ pub struct Identity {
     pub mount: u64,
 }
 
+/// Whose a file is and what others may do with it, less what gives privileges: that grants nobody access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions {
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u32,
+}
+
+/// Permissions as a client was told of them last.
+#[derive(Debug)]
+struct Told {
+    /// User and group.
+    owner: AtomicU64,
+    mode: AtomicU32,
+}
+
+impl Told {
+    fn new(permissions: Permissions) -> Told {
+        let told = Told { owner: AtomicU64::default(), mode: AtomicU32::default() };
+        told.set(permissions);
+        told
+    }
+
+    fn set(&self, Permissions { uid, gid, mode }: Permissions) {
+        self.owner.store(u64::from(uid) << 32 | u64::from(gid), Ordering::Relaxed);
+        self.mode.store(mode, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Permissions {
+        let owner = self.owner.load(Ordering::Relaxed);
+        Permissions { uid: (owner >> 32) as u32, gid: owner as u32, mode: self.mode.load(Ordering::Relaxed) }
+    }
+}
+
 /// What is known of a node of the host.
 #[derive(Debug)]
 pub struct Node {
@@ -52,6 +86,7 @@ pub struct Node {
     pub is_closed: bool,
     /// Whether the client knows its attributes, and of what is in it.
     accessed: Accessed,
+    told: Told,
     /// A way to it that needs no name.
     pub handle: Option<Box<FileHandle>>,
     lookups: AtomicU64,
@@ -67,6 +102,16 @@ impl Node {
     /// Whether it has a name that is known.
     pub fn has_place(&self) -> bool {
         self.first_place != NONE
+    }
+
+    /// Its permissions, as a client was told of them last.
+    pub fn told_permissions(&self) -> Permissions {
+        self.told.get()
+    }
+
+    /// A client is told of these permissions.
+    pub fn tell_permissions(&self, permissions: Permissions) {
+        self.told.set(permissions);
     }
 }
 
@@ -88,6 +133,8 @@ pub struct Found {
     pub on_root_mount: bool,
     /// Whether it is to be shown as an empty directory.
     pub is_closed: bool,
+    /// What the client is told of with it.
+    pub permissions: Permissions,
 }
 
 /// All nodes.
@@ -148,6 +195,7 @@ impl Table {
         let place = self.places.get(self.find_place(parent, name)?)?;
         let node = self.nodes.get(place.node).filter(|node| node.identity == found.identity)?;
         node.lookups.fetch_add(1, Ordering::Relaxed);
+        node.told.set(found.permissions);
         self.told(place.node);
         Some(self.number(place.node))
     }
@@ -204,7 +252,9 @@ impl Table {
         }
         let index = match self.find_identity(&found.identity) {
             Some(index) => {
-                self.node(index)?.lookups.fetch_add(1, Ordering::Relaxed);
+                let node = self.node(index)?;
+                node.lookups.fetch_add(1, Ordering::Relaxed);
+                node.told.set(found.permissions);
                 self.told(index);
                 index
             }
@@ -264,8 +314,13 @@ impl Table {
 
     /// Whether a client knows the node at a place; and if so, whether it has read or written it since it was told of it.
     pub fn is_known(&self, parent: u32, name: &[u8]) -> Option<bool> {
+        self.known_at(parent, name).map(|node| node.accessed.is_set())
+    }
+
+    /// The node that a client knows at a place.
+    pub fn known_at(&self, parent: u32, name: &[u8]) -> Option<&Node> {
         let node = self.at(parent, name).and_then(|index| self.nodes.get(index))?;
-        (node.lookups.load(Ordering::Relaxed) > 0).then_some(node.accessed.is_set())
+        (node.lookups.load(Ordering::Relaxed) > 0).then_some(node)
     }
 
     /// Keeps a descriptor of a node until the client has forgotten it.
@@ -361,12 +416,13 @@ impl Table {
     }
 
     fn insert(&mut self, found: Found, lookups: u64) -> Option<u32> {
-        let Found { identity, on_root_mount, is_closed } = found;
+        let Found { identity, on_root_mount, is_closed, permissions } = found;
         let index = self.nodes.insert(Node {
             identity,
             on_root_mount,
             is_closed,
             accessed: Accessed::default(),
+            told: Told::new(permissions),
             handle: None,
             pinned: None,
             lookups: AtomicU64::new(lookups),

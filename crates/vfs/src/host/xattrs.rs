@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::HostDirectory;
 use super::reach::DescriptorName;
-use crate::NodeId;
+use crate::{Context, NodeId};
 
 /// Most bytes of a name, of a value and of all names: `XATTR_*_MAX` of Linux's include/uapi/linux/limits.h.
 const NAME_MAX: usize = 255;
@@ -51,6 +51,7 @@ impl HostDirectory {
 
     pub(super) fn change_xattr(
         &self,
+        context: &Context<'_>,
         node: NodeId,
         name: &[u8],
         value: &[u8],
@@ -64,6 +65,7 @@ impl HostDirectory {
         self.require_open(node)?;
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let descriptor = self.descriptor(node)?;
+        self.require_told(context, node, descriptor.as_fd())?;
         rustix::fs::setxattr(DescriptorName::new(descriptor.as_fd()).path(), &text, value, flags)?;
         if kill_set_group_id && name == ACCESS_ACL {
             self.drop_set_group_id(descriptor.as_fd())?;
@@ -71,10 +73,12 @@ impl HostDirectory {
         Ok(())
     }
 
-    pub(super) fn delete_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
+    pub(super) fn delete_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         let name = checked(name)?;
         self.require_open(node)?;
-        self.with_path(node, |path| rustix::fs::removexattr(path, &name))
+        let descriptor = self.descriptor(node)?;
+        self.require_told(context, node, descriptor.as_fd())?;
+        rustix::fs::removexattr(DescriptorName::new(descriptor.as_fd()).path(), &name)
     }
 }
 

@@ -363,17 +363,9 @@ impl FileSystem for MemoryFiles {
         flags: u32,
     ) -> Result<(Entry, Opened), Errno> {
         let new = NewNode { mode: libc::S_IFREG | new.mode & 0o7777, device: 0, ..*new };
-        let (entry, flags) = match self.make(context, (parent, Some(name)), &new, names::empty_file, 0) {
-            Err(Errno::EXIST) if flags & libc::O_EXCL as u32 == 0 => (self.lookup(context, parent, name)?, flags),
-            made => (made?, flags & !libc::O_TRUNC as u32),
-        };
-        match self.open(context, entry.node, flags) {
-            Ok(opened) => Ok((entry, opened)),
-            Err(errno) => {
-                self.forget(entry.node, 1);
-                Err(errno)
-            }
-        }
+        let entry = self.make(context, (parent, Some(name)), &new, names::empty_file, 0)?;
+        let opened = self.opened(entry.node, flags).inspect_err(|_| self.forget(entry.node, 1))?;
+        Ok((entry, opened))
     }
 
     fn create_unnamed(

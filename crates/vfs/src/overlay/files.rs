@@ -5,10 +5,7 @@ use rustix::io::Errno;
 use super::table::Layers;
 use super::{Overlay, hold};
 use crate::slab::Slab;
-use crate::{
-    Caching, Changes, Context, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, SetAttributes,
-    check_name,
-};
+use crate::{Caching, Changes, Context, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, check_name};
 
 /// Files that may be open at a time.
 const MOST_OPEN: usize = 1 << 20;
@@ -68,9 +65,6 @@ impl Overlay {
             }
             self.bring_up(node, if truncates { 0 } else { u64::MAX })?;
         }
-        if !self.opens_files {
-            return self.use_unopened(context, node, truncates);
-        }
         let layers = self.layers(node)?;
         let (behind, opened) = match (layers.upper, layers.lower) {
             (Some(upper), _) => {
@@ -89,15 +83,6 @@ impl Overlay {
         self.insert(node, behind, opened)
     }
 
-    /// What a client is told of a file that need not be opened, and was there already when it was to be made.
-    fn use_unopened(&self, context: &Context<'_>, node: NodeId, truncates: bool) -> Result<Opened, Errno> {
-        if truncates {
-            let empty = SetAttributes { size: Some(0), ..SetAttributes::default() };
-            self.set_attributes(context, node, None, &empty)?;
-        }
-        Ok(Opened { caching: Caching::Keep, ..Opened::default() })
-    }
-
     pub(super) fn create_file(
         &self,
         context: &Context<'_>,
@@ -107,17 +92,8 @@ impl Overlay {
         flags: u32,
     ) -> Result<(Entry, Opened), Errno> {
         check_name(name)?;
-        let changing = hold(&self.changing);
-        let upper = match self.room_for(context, parent, name) {
-            Err(Errno::EXIST) if flags & libc::O_EXCL as u32 == 0 => {
-                drop(changing);
-                let entry = self.look_up(context, parent, name)?;
-                let opened = self.open_file(context, entry.node, flags);
-                let opened = opened.inspect_err(|_| self.forget(entry.node, 1))?;
-                return Ok((entry, opened));
-            }
-            upper => upper?,
-        };
+        let _changing = hold(&self.changing);
+        let upper = self.room_for(context, parent, name)?;
         let (made, opened) = self.upper.create(context, upper, name, new, flags)?;
         self.changed(parent);
         let entry = self.enter_made(Some((parent, name)), made)?;

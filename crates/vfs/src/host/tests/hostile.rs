@@ -41,7 +41,7 @@ fn a_symbolic_link_is_never_followed() {
     let (out, file) = (scene.node("out"), scene.node("file"));
     assert_eq!(scene.lookup(out, "secret").unwrap_err(), Errno::NOTDIR);
     assert_eq!(scene.layer.open(&ME, file, READ).unwrap_err(), Errno::LOOP);
-    assert_eq!(scene.layer.create(&ME, NodeId::ROOT, b"file", &NEW_FILE, WRITE).unwrap_err(), Errno::LOOP);
+    assert_eq!(scene.layer.create(&ME, NodeId::ROOT, b"file", &NEW_FILE, WRITE).unwrap_err(), Errno::EXIST);
     assert!(scene.set(file, SetAttributes { size: Some(0), ..SetAttributes::default() }).is_err());
     // A directory that becomes a link while it is known.
     fs::create_dir(scene.path().join("d")).unwrap();

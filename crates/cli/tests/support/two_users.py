@@ -1,0 +1,248 @@
+"""Two users of a mount, and a host that changes beneath it: what somebody may do is never decided by what was there before.
+
+two_users.py SOURCE POINT [absences] [names] [nodes] [permissions]: runs as root; SOURCE is an empty directory that is
+mounted on POINT. Each part is a list of checks. Prints what went wrong, a line each.
+
+Of what the mount's kernel has seen, SOURCE is changed directly; then another user acts, who has the rights of what was seen
+and not of what is there. A check that comes too late, when the kernel has looked again, is weaker, and not wrong.
+"""
+
+import errno
+import os
+import stat
+import sys
+
+SOURCE, POINT = map(os.path.abspath, sys.argv[1:3])
+USER = 65534
+wrong = []
+
+
+def source(name):
+    return os.path.join(SOURCE, name)
+
+
+def point(name):
+    return os.path.join(POINT, name)
+
+
+def as_user(act):
+    """The name of the error with which `act` fails for the user; what it returns, if it does not."""
+    back, front = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(USER, USER, USER)
+            os.setresuid(USER, USER, USER)
+            said = str(act())
+        except OSError as error:
+            said = errno.errorcode[error.errno]
+        except BaseException as error:
+            said = repr(error)
+        os.write(front, said.encode())
+        os._exit(0)
+    os.close(front)
+    with os.fdopen(back) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def check(what, said, *expected):
+    if said not in expected:
+        wrong.append(f"{what}: {said}, not {' or '.join(expected)}")
+
+
+def make(name, owner=0, mode=0o600, content="secret"):
+    """Makes a file in the source, in place of what is there."""
+    path = source(name)
+    fresh = path + ".new"
+    with open(fresh, "w") as file:
+        file.write(content)
+    os.chown(fresh, owner, owner)
+    os.chmod(fresh, mode)
+    os.rename(fresh, path)
+
+
+def make_directory(name, owner=0, mode=0o755):
+    os.mkdir(source(name))
+    os.chown(source(name), owner, owner)
+    os.chmod(source(name), mode)
+
+
+def seen(name):
+    """Has the mount's kernel see what is there, or is not."""
+    try:
+        return os.lstat(point(name))
+    except FileNotFoundError:
+        return None
+
+
+def opened(name, flags):
+    descriptor = os.open(point(name), flags, 0o644)
+    with os.fdopen(descriptor, "r") as file:
+        return file.read()
+
+
+def unharmed(what, name, owner=0, mode=0o600, content="secret"):
+    there = os.lstat(source(name))
+    found = (there.st_uid, stat.S_IMODE(there.st_mode), open(source(name)).read())
+    if found != (owner, mode, content):
+        wrong.append(f"{what}: {name} is {found} now")
+
+
+def absences():
+    """A name that was absent is somebody's file by now."""
+    create = os.O_RDWR | os.O_CREAT
+    for flags in [create, create | os.O_TRUNC, create | os.O_APPEND, os.O_RDONLY | os.O_CREAT]:
+        name = f"absent-{flags}"
+        seen(name)
+        make(name)
+        check(f"open with {flags:o}", as_user(lambda: opened(name, flags)), "EACCES")
+        unharmed(f"open with {flags:o}", name)
+    seen("exclusive")
+    make("exclusive")
+    check("open with O_EXCL", as_user(lambda: opened("exclusive", create | os.O_EXCL)), "EEXIST")
+    for owner, mode in [(USER, 0o600), (0, 0o666)]:
+        name = f"allowed-{owner}"
+        seen(name)
+        make(name, owner, mode, "mine")
+        check("open of what is allowed", as_user(lambda: opened(name, create)), "mine")
+    seen("emptied")
+    make("emptied", USER, 0o600, "mine")
+    check("truncation of what is allowed", as_user(lambda: opened("emptied", create | os.O_TRUNC)), "")
+    check("what was truncated", as_user(lambda: opened("emptied", os.O_RDONLY)), "")
+    make("aim")
+    seen("link")
+    os.symlink(point("aim"), source("link"))
+    check("open of a new link", as_user(lambda: opened("link", create)), "EACCES")
+    seen("fifo")
+    os.mkfifo(source("fifo"), 0o600)
+    check("open of a new fifo", as_user(lambda: opened("fifo", create | os.O_NONBLOCK)), "EACCES")
+    make("taken", USER, 0o644)
+    for name, act in [
+        ("mkdir", lambda path: os.mkdir(path)),
+        ("mknod", lambda path: os.mknod(path)),
+        ("symlink", lambda path: os.symlink("x", path)),
+        ("link", lambda path: os.link(point("taken"), path)),
+    ]:
+        seen(name)
+        make(name)
+        check(name, as_user(lambda: act(point(name))), "EEXIST")
+        unharmed(name, name)
+    seen("new")
+    check("open of what stays absent", as_user(lambda: opened("new", create)), "")
+
+
+def names():
+    """A name that was the user's own file is somebody else's by now, in a directory where that matters."""
+    make_directory("sticky", 0, 0o1777)
+    make_directory("open", 0, 0o777)
+
+    def replaced(name):
+        make(name, USER, 0o644, "mine")
+        seen(name)
+        make(name)
+
+    replaced("sticky/unlink")
+    check("unlink", as_user(lambda: os.unlink(point("sticky/unlink"))), "EPERM")
+    unharmed("unlink", "sticky/unlink")
+    replaced("sticky/from")
+    check("rename of it", as_user(lambda: os.rename(point("sticky/from"), point("open/stolen"))), "EPERM")
+    unharmed("rename of it", "sticky/from")
+    replaced("sticky/to")
+    make("sticky/mine", USER, 0o644, "mine")
+    check("rename onto it", as_user(lambda: os.rename(point("sticky/mine"), point("sticky/to"))), "EPERM")
+    unharmed("rename onto it", "sticky/to")
+    seen("sticky/made")
+    make("sticky/made")
+    check("rename onto a new one", as_user(lambda: os.rename(point("sticky/mine"), point("sticky/made"))), "EPERM")
+    unharmed("rename onto a new one", "sticky/made")
+    replaced("sticky/link")
+    check("link of it", as_user(lambda: os.link(point("sticky/link"), point("open/link"))), "EPERM", "EACCES")
+    for old, new in [("sticky/directory", "sticky/elsewhere"), ("open/directory", "sticky/directory-2")]:
+        # To lie in another directory, a directory itself must be written to.
+        make_directory(old, USER)
+        seen(old)
+        os.rmdir(source(old))
+        make_directory(old)
+        if old.startswith("sticky"):
+            check("rmdir", as_user(lambda: os.rmdir(point(old))), "EPERM")
+        check(f"rename of {old}", as_user(lambda: os.rename(point(old), point(new))), "EPERM", "EACCES")
+        if not os.path.isdir(source(old)):
+            wrong.append(f"{old} is gone")
+    # Where all may remove all, what is there goes, as on a disk.
+    replaced("open/unlink")
+    check("unlink where all may", as_user(lambda: os.unlink(point("open/unlink"))), "None")
+    replaced("open/from")
+    check("rename where all may", as_user(lambda: os.rename(point("open/from"), point("open/to"))), "None")
+    unharmed("rename where all may", "open/to")
+    make("sticky/own", USER, 0o644, "mine")
+    check("unlink of one's own", as_user(lambda: os.unlink(point("sticky/own"))), "None")
+    make("sticky/anybody's", 1, 0o644)
+    seen("sticky/anybody's")
+    os.unlink(point("sticky/anybody's"))
+
+
+def nodes():
+    """A file that was the user's own is somebody else's by now, under the same name."""
+
+    def attempts(name):
+        path = point(name)
+        yield "open to read", lambda: opened(name, os.O_RDONLY)
+        yield "open to write", lambda: opened(name, os.O_RDWR)
+        yield "open to truncate", lambda: opened(name, os.O_RDWR | os.O_TRUNC)
+        yield "truncate", lambda: os.truncate(path, 0)
+        yield "chmod", lambda: os.chmod(path, 0o4777)
+        yield "chown", lambda: os.chown(path, USER, USER)
+        yield "utime", lambda: os.utime(path, (1, 1))
+        yield "setxattr", lambda: os.setxattr(path, "user.x", b"x")
+
+    for number, (what, _) in enumerate(attempts("")):
+        name = f"node-{number}"
+        make(name, USER, 0o644, "mine")
+        seen(name)
+        make(name)
+        act = list(attempts(name))[number][1]
+        check(what, as_user(act), "EPERM", "EACCES")
+        unharmed(what, name)
+
+
+def permissions():
+    """A file that was the user's own was given to somebody else."""
+    make_directory("given", 0, 0o1777)
+
+    def given(name):
+        make(name, USER, 0o644, "mine")
+        seen(name)
+        os.chown(source(name), 0, 0)
+        os.chmod(source(name), 0o600)
+
+    given("given/unlink")
+    check("unlink", as_user(lambda: os.unlink(point("given/unlink"))), "EPERM")
+    given("given/chmod")
+    check("chmod", as_user(lambda: os.chmod(point("given/chmod"), 0o4755)), "EPERM")
+    unharmed("chmod", "given/chmod", 0, 0o600, "mine")
+    given("given/open")
+    check("open", as_user(lambda: opened("given/open", os.O_RDONLY)), "EACCES")
+    given("given/truncate")
+    check("truncate", as_user(lambda: os.truncate(point("given/truncate"), 0)), "EACCES")
+    given("given/setxattr")
+    check("setxattr", as_user(lambda: os.setxattr(point("given/setxattr"), "user.x", b"")), "EACCES", "EPERM")
+    make_directory("closed", 0, 0o755)
+    os.listdir(point("closed"))
+    os.chmod(source("closed"), 0o700)
+    check("listdir", as_user(lambda: os.listdir(point("closed"))), "EACCES")
+    # And the other way round: what has become the user's is at once.
+    make("received")
+    seen("received")
+    os.chown(source("received"), USER, USER)
+    check("open of what was given", as_user(lambda: opened("received", os.O_RDONLY)), "secret", "EACCES")
+
+
+for part in sys.argv[3:]:
+    try:
+        {"absences": absences, "names": names, "nodes": nodes, "permissions": permissions}[part]()
+    except OSError as error:
+        wrong.append(f"{part}: {error!r}")
+print("\n".join(wrong))
