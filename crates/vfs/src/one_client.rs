@@ -2,7 +2,8 @@
 //!
 //! A layer knows of lookups and of what is open, not whose they are. This one counts what goes to its client, so that the
 //! client's end takes back just that, and what it gives back is no more than it has: nodes and open files of others stay
-//! theirs, whatever it says.
+//! theirs, whatever it says. Nor does it reach them by their numbers: a node that was never given to it is `ESTALE`, a handle
+//! `EBADF`. What this layer does not implement is refused, not passed on unchecked.
 //!
 //! It takes memory for each node that the client knows and for each file that it has open, of which there are as many below.
 
@@ -11,17 +12,23 @@ mod tests;
 
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use rustix::io::Errno;
+use vm_memory::VolatileSlice;
 
 use crate::passing::PassingOn;
-use crate::{Context, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId, Opened};
+use crate::{
+    Attributes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, SetAttributes,
+    Statistics, WriteKind,
+};
 
 /// See the module's text.
 pub struct OneClient {
     below: Arc<dyn FileSystem>,
-    held: Mutex<Held>,
+    held: RwLock<Held>,
 }
 
 /// What a client has.
@@ -35,12 +42,49 @@ struct Held {
 impl OneClient {
     /// The part of a client that has nothing yet.
     pub fn of(below: Arc<dyn FileSystem>) -> OneClient {
-        OneClient { below, held: Mutex::default() }
+        OneClient { below, held: RwLock::default() }
     }
 
     /// Held for bookkeeping only, never while the file system is asked.
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> RwLockWriteGuard<'_, Held> {
+        self.held.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has(&self) -> RwLockReadGuard<'_, Held> {
+        self.held.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is below, for a request about a node, if the client knows that.
+    fn of_node(&self, node: NodeId) -> Result<&dyn FileSystem, Errno> {
+        self.of_nodes([node])
+    }
+
+    fn of_nodes<const N: usize>(&self, nodes: [NodeId; N]) -> Result<&dyn FileSystem, Errno> {
+        let held = self.has();
+        let knows = |node: &NodeId| *node == NodeId::ROOT || held.lookups.contains_key(node);
+        if nodes.iter().all(knows) { Ok(&*self.below) } else { Err(Errno::STALE) }
+    }
+
+    /// The same for a request about what the client has open, or uses without opening it.
+    fn of_open(&self, node: NodeId, handle: HandleId) -> Result<&dyn FileSystem, Errno> {
+        if handle == HandleId::default() {
+            return self.of_node(node);
+        }
+        let held = self.has();
+        let has = held.files.contains(&(node, handle)) || held.directories.contains(&(node, handle));
+        if has { Ok(&*self.below) } else { Err(Errno::BADF) }
+    }
+
+    /// The same where a handle is a help, and no more.
+    fn with_handle(
+        &self,
+        node: NodeId,
+        handle: Option<HandleId>,
+    ) -> Result<(&dyn FileSystem, Option<HandleId>), Errno> {
+        match handle.map(|handle| self.of_open(node, handle)) {
+            Some(Ok(below)) => Ok((below, handle)),
+            Some(Err(_)) | None => Ok((self.of_node(node)?, None)),
+        }
     }
 
     /// Counts a lookup that goes to the client.
@@ -69,16 +113,16 @@ impl Drop for OneClient {
 }
 
 impl FileSystem for OneClient {
-    fn below(&self) -> Option<&dyn FileSystem> {
-        Some(&*self.below)
+    fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        self.of_node(parent)?.lookup(context, parent, name).map(|entry| self.learned(entry))
     }
 
-    fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        self.below.lookup(context, parent, name).map(|entry| self.learned(entry))
+    fn absence_valid(&self, parent: NodeId) -> Duration {
+        self.of_node(parent).map_or(Duration::ZERO, |below| below.absence_valid(parent))
     }
 
     fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
-        self.below.parent(context, node).map(|entry| self.learned(entry))
+        self.of_node(node)?.parent(context, node).map(|entry| self.learned(entry))
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {
@@ -108,8 +152,28 @@ impl FileSystem for OneClient {
         }
     }
 
+    fn attributes(&self, context: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
+        let (below, handle) = self.with_handle(node, handle)?;
+        below.attributes(context, node, handle)
+    }
+
+    fn set_attributes(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: Option<HandleId>,
+        set: &SetAttributes,
+    ) -> Result<Attributes, Errno> {
+        let (below, handle) = self.with_handle(node, handle)?;
+        below.set_attributes(context, node, handle, set)
+    }
+
+    fn read_link(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
+        self.of_node(node)?.read_link(context, node)
+    }
+
     fn make_node(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode) -> Result<Entry, Errno> {
-        self.below.make_node(context, parent, name, new).map(|entry| self.learned(entry))
+        self.of_node(parent)?.make_node(context, parent, name, new).map(|entry| self.learned(entry))
     }
 
     fn make_directory(
@@ -119,19 +183,39 @@ impl FileSystem for OneClient {
         name: &[u8],
         new: &NewNode,
     ) -> Result<Entry, Errno> {
-        self.below.make_directory(context, parent, name, new).map(|entry| self.learned(entry))
+        self.of_node(parent)?.make_directory(context, parent, name, new).map(|entry| self.learned(entry))
     }
 
     fn make_symlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
-        self.below.make_symlink(context, parent, name, target).map(|entry| self.learned(entry))
+        self.of_node(parent)?.make_symlink(context, parent, name, target).map(|entry| self.learned(entry))
     }
 
     fn link(&self, context: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        self.below.link(context, node, parent, name).map(|entry| self.learned(entry))
+        self.of_nodes([node, parent])?.link(context, node, parent, name).map(|entry| self.learned(entry))
+    }
+
+    fn unlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.of_node(parent)?.unlink(context, parent, name)
+    }
+
+    fn remove_directory(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.of_node(parent)?.remove_directory(context, parent, name)
+    }
+
+    fn rename(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
+        self.of_nodes([parent, new_parent])?.rename(context, parent, name, new_parent, new_name, flags)
     }
 
     fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
-        self.below.open(context, node, flags).map(|opened| self.opened(node, opened))
+        self.of_node(node)?.open(context, node, flags).map(|opened| self.opened(node, opened))
     }
 
     fn create(
@@ -142,7 +226,7 @@ impl FileSystem for OneClient {
         new: &NewNode,
         flags: u32,
     ) -> Result<(Entry, Opened), Errno> {
-        self.below.create(context, parent, name, new, flags).map(|created| self.created(created))
+        self.of_node(parent)?.create(context, parent, name, new, flags).map(|created| self.created(created))
     }
 
     fn create_unnamed(
@@ -152,7 +236,72 @@ impl FileSystem for OneClient {
         new: &NewNode,
         flags: u32,
     ) -> Result<(Entry, Opened), Errno> {
-        self.below.create_unnamed(context, parent, new, flags).map(|created| self.created(created))
+        self.of_node(parent)?.create_unnamed(context, parent, new, flags).map(|created| self.created(created))
+    }
+
+    fn read(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        out: &[VolatileSlice<'_>],
+    ) -> Result<usize, Errno> {
+        self.of_open(node, handle)?.read(context, node, handle, offset, out)
+    }
+
+    fn write(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        data: &[VolatileSlice<'_>],
+        kind: WriteKind,
+    ) -> Result<usize, Errno> {
+        self.of_open(node, handle)?.write(context, node, handle, offset, data, kind)
+    }
+
+    fn copy_range(
+        &self,
+        context: &Context<'_>,
+        from: (NodeId, HandleId, u64),
+        to: (NodeId, HandleId, u64),
+        length: u64,
+    ) -> Result<u64, Errno> {
+        self.of_open(from.0, from.1)?;
+        self.of_open(to.0, to.1)?.copy_range(context, from, to, length)
+    }
+
+    fn fsync(&self, context: &Context<'_>, node: NodeId, handle: HandleId, data_only: bool) -> Result<(), Errno> {
+        self.of_open(node, handle)?.fsync(context, node, handle, data_only)
+    }
+
+    fn sync(&self, context: &Context<'_>) -> Result<(), Errno> {
+        self.below.sync(context)
+    }
+
+    fn fallocate(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        mode: u32,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), Errno> {
+        self.of_open(node, handle)?.fallocate(context, node, handle, mode, offset, length)
+    }
+
+    fn seek(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        offset: u64,
+        whence: u32,
+    ) -> Result<u64, Errno> {
+        self.of_open(node, handle)?.seek(context, node, handle, offset, whence)
     }
 
     fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>) {
@@ -163,7 +312,7 @@ impl FileSystem for OneClient {
     }
 
     fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
-        let opened = self.below.open_directory(context, node)?;
+        let opened = self.of_node(node)?.open_directory(context, node)?;
         if opened.handle != HandleId::default() {
             self.held().directories.insert((node, opened.handle));
         }
@@ -185,7 +334,7 @@ impl FileSystem for OneClient {
             }
             taken
         });
-        self.below.read_directory(context, node, handle, offset, &mut learning)
+        self.of_open(node, handle)?.read_directory(context, node, handle, offset, &mut learning)
     }
 
     fn release_directory(&self, node: NodeId, handle: HandleId) {
@@ -195,25 +344,42 @@ impl FileSystem for OneClient {
         }
     }
 
-    // Owners of two clients may have equal numbers, and a client's end would have to end its locks: clients keep them
-    // themselves.
-
-    fn flush(&self, _: &Context<'_>, _: NodeId, _: HandleId, _: Option<LockOwner>) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+    fn get_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.of_node(node)?.get_xattr(context, node, name)
     }
 
-    fn test_lock(
+    fn list_xattrs(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
+        self.of_node(node)?.list_xattrs(context, node)
+    }
+
+    fn set_xattr(
         &self,
-        _: &Context<'_>,
-        _: NodeId,
-        _: HandleId,
-        _: LockOwner,
-        _: &Lock,
-    ) -> Result<Option<Lock>, Errno> {
-        Err(Errno::NOSYS)
+        context: &Context<'_>,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        kill_set_group_id: bool,
+    ) -> Result<(), Errno> {
+        self.of_node(node)?.set_xattr(context, node, name, value, flags, kill_set_group_id)
     }
 
-    fn set_lock(&self, _: &Context<'_>, _: NodeId, _: HandleId, _: LockOwner, _: &Lock, _: bool) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
+    fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.of_node(node)?.remove_xattr(context, node, name)
     }
+
+    fn statistics(&self, context: &Context<'_>, node: NodeId) -> Result<Statistics, Errno> {
+        self.of_node(node)?.statistics(context, node)
+    }
+
+    fn host_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<OwnedFd>> {
+        self.of_open(node, handle).ok()?.host_file(node, handle)
+    }
+
+    fn interrupted(&self) {
+        self.below.interrupted();
+    }
+
+    // Not locks, nor flush, with which they end: owners of two clients may have equal numbers, and a client's end would have
+    // to end its locks. With `ENOSYS` clients keep them themselves.
 }

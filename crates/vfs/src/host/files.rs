@@ -143,8 +143,18 @@ impl HostDirectory {
                 let descriptor = self.descriptor(node)?;
                 self.open_again(descriptor.as_fd(), OFlags::RDWR | OFlags::NONBLOCK).map(Arc::new)
             }
+            Ok(file) if !file.writable => Err(Errno::BADF),
             file => Ok(file?.descriptor),
         }
+    }
+
+    /// The same for a change of content of which a client does not say what it clears: what a write by the caller does.
+    fn for_changing(&self, context: &Context<'_>, node: NodeId, handle: HandleId) -> Result<Arc<OwnedFd>, Errno> {
+        let file = self.for_writing(node, handle)?;
+        if context.uid != 0 {
+            self.drop_privileges(file.as_fd())?;
+        }
+        Ok(file)
     }
 
     /// Refuses what must not be opened.
@@ -331,11 +341,12 @@ impl HostDirectory {
 
     pub(super) fn copy_between_files(
         &self,
+        context: &Context<'_>,
         from: (NodeId, HandleId, u64),
         to: (NodeId, HandleId, u64),
         length: u64,
     ) -> Result<u64, Errno> {
-        let (source, target) = (self.readable(from.0, from.1)?, self.for_writing(to.0, to.1)?);
+        let (source, target) = (self.readable(from.0, from.1)?, self.for_changing(context, to.0, to.1)?);
         let (mut read_at, mut write_at) = (from.2, to.2);
         // So that no one request takes for ever; a client asks again.
         let length = usize::try_from(length.min(1 << 30)).unwrap_or(0);
@@ -378,32 +389,16 @@ impl HostDirectory {
         }
     }
 
-    /// Clears what a write by the caller clears: clients do not say it of other changes of a file's content.
-    pub(super) fn drop_privileges_for(
-        &self,
-        context: &Context<'_>,
-        node: NodeId,
-        handle: HandleId,
-    ) -> Result<(), Errno> {
-        if context.uid == 0 {
-            return Ok(());
-        }
-        match self.file(node, handle) {
-            // A descriptor for attributes will do.
-            Err(_) if !self.opens_files() => self.drop_privileges(self.descriptor(node)?.as_fd()),
-            file => self.drop_privileges(file?.descriptor.as_fd()),
-        }
-    }
-
     pub(super) fn allocate(
         &self,
+        context: &Context<'_>,
         node: NodeId,
         handle: HandleId,
         mode: u32,
         offset: u64,
         length: u64,
     ) -> Result<(), Errno> {
-        let file = self.for_writing(node, handle)?;
+        let file = self.for_changing(context, node, handle)?;
         let mode = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
         rustix::fs::fallocate(&file, mode, offset, length)
     }

@@ -409,8 +409,7 @@ impl FileSystem for HostDirectory {
         to: (NodeId, HandleId, u64),
         length: u64,
     ) -> Result<u64, Errno> {
-        self.drop_privileges_for(context, to.0, to.1)?;
-        self.copy_between_files(from, to, length)
+        self.copy_between_files(context, from, to, length)
     }
 
     fn flush(&self, _: &Context<'_>, node: NodeId, handle: HandleId, owner: Option<LockOwner>) -> Result<(), Errno> {
@@ -435,8 +434,7 @@ impl FileSystem for HostDirectory {
         length: u64,
     ) -> Result<(), Errno> {
         self.writable()?;
-        self.drop_privileges_for(context, node, handle)?;
-        self.allocate(node, handle, mode, offset, length)
+        self.allocate(context, node, handle, mode, offset, length)
     }
 
     fn seek(&self, _: &Context<'_>, node: NodeId, handle: HandleId, offset: u64, whence: u32) -> Result<u64, Errno> {

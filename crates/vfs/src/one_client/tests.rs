@@ -8,7 +8,7 @@ use vm_memory::VolatileSlice;
 
 use super::*;
 use crate::listing::Listing;
-use crate::{HostDirectory, HostOptions, MemoryFiles, Overlay};
+use crate::{HostDirectory, HostOptions, Lock, MemoryFiles, Overlay};
 
 const ME: Context<'static> = Context::SERVER;
 const FILE: NewNode = NewNode { mode: libc::S_IFREG | 0o644, umask: 0, device: 0 };
@@ -96,6 +96,68 @@ fn a_client_gives_back_no_more_than_it_has() {
     assert!(shared.attributes(&ME, a, None).is_ok());
     other.forget(a, 1);
     assert_eq!(shared.attributes(&ME, a, None), Err(Errno::STALE));
+}
+
+#[test]
+fn a_client_reaches_nothing_by_the_numbers_of_others() {
+    let (_directory, shared, one, other) = scene();
+    let (a, d) = (look_up(&other, "a"), look_up(&other, "d"));
+    let handle = other.open(&ME, a, libc::O_RDWR as u32).unwrap().handle;
+    let (root, set, none) = (NodeId::ROOT, SetAttributes::default(), HandleId::default());
+    let data = &mut [0; 9][..];
+    let slices = [VolatileSlice::from(data)];
+    let by_node: Vec<Result<(), Errno>> = vec![
+        one.lookup(&ME, d, b"x").map(|_| ()),
+        one.parent(&ME, d).map(|_| ()),
+        one.attributes(&ME, a, None).map(|_| ()),
+        one.attributes(&ME, a, Some(handle)).map(|_| ()),
+        one.set_attributes(&ME, a, Some(handle), &set).map(|_| ()),
+        one.read_link(&ME, a).map(|_| ()),
+        one.make_node(&ME, d, b"x", &FILE).map(|_| ()),
+        one.make_directory(&ME, d, b"x", &FILE).map(|_| ()),
+        one.make_symlink(&ME, d, b"x", b"target").map(|_| ()),
+        one.link(&ME, a, root, b"x").map(|_| ()),
+        one.unlink(&ME, d, b"x"),
+        one.remove_directory(&ME, d, b"x"),
+        one.rename(&ME, root, b"b", d, b"b", 0),
+        one.rename(&ME, d, b"x", root, b"x", 0),
+        one.open(&ME, a, READ).map(|_| ()),
+        one.create(&ME, d, b"x", &FILE, READ).map(|_| ()),
+        one.create_unnamed(&ME, d, &FILE, READ).map(|_| ()),
+        one.open_directory(&ME, d).map(|_| ()),
+        one.get_xattr(&ME, a, b"user.x").map(|_| ()),
+        one.list_xattrs(&ME, a).map(|_| ()),
+        one.set_xattr(&ME, a, b"user.x", b"", 0, false),
+        one.remove_xattr(&ME, a, b"user.x"),
+        one.statistics(&ME, a).map(|_| ()),
+        one.read(&ME, a, none, 0, &slices).map(|_| ()),
+        Listing::of(&one, &ME, (d, none), 0, (9, true)).map(|_| ()),
+    ];
+    for (number, refused) in by_node.into_iter().enumerate() {
+        assert_eq!(refused, Err(Errno::STALE), "number {number}");
+    }
+    let b = look_up(&one, "b");
+    let own = one.open(&ME, b, READ).unwrap().handle;
+    for node in [a, b] {
+        let by_handle: Vec<Result<(), Errno>> = vec![
+            one.read(&ME, node, handle, 0, &slices).map(|_| ()),
+            one.write(&ME, node, handle, 0, &slices, WriteKind::default()).map(|_| ()),
+            one.copy_range(&ME, (b, own, 0), (node, handle, 0), 1).map(|_| ()),
+            one.copy_range(&ME, (node, handle, 0), (b, own, 0), 1).map(|_| ()),
+            one.fsync(&ME, node, handle, false),
+            one.fallocate(&ME, node, handle, 0, 0, 1),
+            one.seek(&ME, node, handle, 0, 3).map(|_| ()),
+        ];
+        for (number, refused) in by_handle.into_iter().enumerate() {
+            assert_eq!(refused, Err(Errno::BADF), "number {number}");
+        }
+    }
+    assert!(one.host_file(a, handle).is_none());
+    assert_eq!(
+        (read(&other, a, handle).as_deref(), read(&one, b, own).as_deref()),
+        (Ok("content of a"), Ok("content of b"))
+    );
+    assert!(shared.attributes(&ME, d, None).is_ok());
 }
 
 #[test]

@@ -310,9 +310,30 @@ fn a_read_only_directory_is_not_changed() {
     for (number, result) in refused.into_iter().enumerate() {
         assert_eq!(result, Err(Errno::ROFS), "number {number}");
     }
+    // Nor by what a refused change of content clears.
+    fs::set_permissions(scene.path().join("a"), fs::Permissions::from_mode(0o6755)).unwrap();
     let handle = scene.open(a, READ);
-    assert_eq!(scene.write(a, handle, 0, "x").unwrap_err(), Errno::BADF);
+    let kill = WriteKind { cached: false, kill_privileges: true };
+    let somebody = user(1, 1);
+    let refused = [
+        scene.write(a, handle, 0, "x").map(|_| ()),
+        scene.write_as(a, handle, 0, "x", kill).map(|_| ()),
+        scene.layer.copy_range(&somebody, (a, handle, 0), (a, handle, 0), 3).map(|_| ()),
+    ];
+    assert_eq!(refused, [Err(Errno::BADF); 3]);
+    assert_eq!(scene.layer.fallocate(&somebody, a, handle, 0, 0, 20), Err(Errno::ROFS));
     assert_eq!(scene.read(a, handle, 0, 9).unwrap(), b"content");
+    let unopened = Scene::with(HostOptions { changes: Changes::None, ..HostOptions::default() });
+    unopened.file("a", "content");
+    fs::set_permissions(unopened.path().join("a"), fs::Permissions::from_mode(0o6755)).unwrap();
+    let (a, none) = (unopened.node("a"), HandleId::default());
+    assert_eq!(unopened.write_as(a, none, 0, "x", kill), Err(Errno::ROFS));
+    assert_eq!(unopened.layer.copy_range(&somebody, (a, none, 0), (a, none, 0), 3), Err(Errno::ROFS));
+    assert_eq!(unopened.layer.fallocate(&somebody, a, none, 0, 0, 20), Err(Errno::ROFS));
+    for scene in [scene, unopened] {
+        let there = fs::metadata(scene.path().join("a")).unwrap();
+        assert_eq!((there.mode() & 0o7777, there.len()), (0o6755, 7));
+    }
 }
 
 #[test]
