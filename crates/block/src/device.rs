@@ -184,6 +184,11 @@ impl Device {
         })
     }
 
+    /// Where in the overlay's file the device's first byte is; `None` without an overlay.
+    pub fn overlay_data_start(&self) -> Option<u64> {
+        self.overlay_file().map(|(_, data_start)| data_start)
+    }
+
     /// The overlay's file, and where in it the device's first byte is.
     pub(crate) fn overlay_file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         self.overlay.as_ref().map(Overlay::file)

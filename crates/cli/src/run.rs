@@ -69,10 +69,6 @@ pub struct RunArguments {
     #[arg(long, conflicts_with = "keep")]
     pub rm: bool,
 
-    /// Go on with a kept run although a tree has changed since: what changed reads as an I/O error
-    #[arg(long, requires = "keep")]
-    pub stale: bool,
-
     /// Do not hold the files of the current directory's project: one that is edited meanwhile reads as an I/O error
     #[arg(long)]
     pub no_hold: bool,
@@ -256,7 +252,7 @@ fn keep(name: String, arguments: &mut RunArguments) -> anyhow::Result<Keep> {
     let first = if says_trees { None } else { run::kept_words(&name)? };
     let Some((words, directory)) = first else {
         let words = words_before(std::env::args_os().skip(2).collect(), arguments.command.len());
-        return Ok(Keep { name, stale: arguments.stale, words, directory: here });
+        return Ok(Keep { name, words, directory: here });
     };
     let first = FirstWords::try_parse_from([OsString::from("run")].iter().chain(&words));
     let first = first.context("the kept run was made by another version of inarch")?.arguments;
@@ -273,7 +269,7 @@ fn keep(name: String, arguments: &mut RunArguments) -> anyhow::Result<Keep> {
     }
     let gone = || format!("{}: the kept run began there, and it is gone", directory.display());
     std::env::set_current_dir(&directory).with_context(gone)?;
-    Ok(Keep { name, stale: arguments.stale, words, directory })
+    Ok(Keep { name, words, directory })
 }
 
 /// The words of a command line that come before a command of so many.

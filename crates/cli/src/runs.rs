@@ -31,23 +31,22 @@ pub fn run(arguments: RunsArguments) -> anyhow::Result<ExitCode> {
 }
 
 fn table(runs: &[RunReport]) -> String {
-    let mut rows = vec![["NAME", "STATE", "USED", "WRITTEN", "STATUS", "COMMAND", "TREES"].map(str::to_owned)];
+    let mut rows = vec![["NAME", "STATE", "USED", "HOLDS", "SIZE", "STATUS", "COMMAND", "TREES"].map(str::to_owned)];
     rows.extend(runs.iter().map(row));
     let widths: Vec<usize> =
-        (0..6).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
-    let line = |row: &[String; 7]| {
+        (0..7).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+    let line = |row: &[String; 8]| {
         let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  ")).chain([row[6].clone()]).collect();
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  ")).chain([row[7].clone()]).collect();
         cells.concat().trim_end().to_owned() + "\n"
     };
     if runs.is_empty() { String::new() } else { rows.iter().map(line).collect() }
 }
 
-fn row(run: &RunReport) -> [String; 7] {
+fn row(run: &RunReport) -> [String; 8] {
     let state = match run.state {
         RunState::Clean => "clean",
         RunState::InUse => "in use",
-        RunState::HostTreeChanged => "host tree changed",
         RunState::ApplyUnfinished => "apply unfinished",
     };
     let status = match (run.status, run.state) {
@@ -68,6 +67,11 @@ fn row(run: &RunReport) -> [String; 7] {
         run.name.clone(),
         state.to_owned(),
         ago(run.used),
+        match (run.changed, run.deleted) {
+            (changed, 0) => format!("{changed} changed"),
+            (0, deleted) => format!("{deleted} deleted"),
+            (changed, deleted) => format!("{changed} changed, {deleted} deleted"),
+        },
         show(run.overlay_bytes),
         status,
         shortened(&text(&run.command.join(" "))),

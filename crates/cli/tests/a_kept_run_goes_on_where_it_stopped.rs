@@ -38,29 +38,73 @@ fn what_was_written_is_there_the_next_time() {
     let other = scene.call(["run", "-q", "--accel=tcg", "--keep", "one", "--root", "/usr/share/doc", "--", "true"]);
     assert_one_line(&other, &["other trees", "--root"]);
 
-    // A tree that changed is refused, and its differences are named.
-    fs::write(scene.host("data/f3"), "changed").unwrap();
-    fs::write(scene.host("data/added"), "").unwrap();
-    fs::remove_file(scene.host("data/f1")).unwrap();
-    let refused = scene.run("one", "true");
-    assert_one_line(
-        &refused,
-        &["1 added, 1 removed, 1 changed", "added data/added", "removed data/f1", "changed data/f3", "--stale"],
-    );
-    assert!(stdout(&scene.call(["runs"])).contains("host tree changed"));
-    // What the last command was is what really ran.
-    assert!(stdout(&scene.call(["runs"])).contains("  3  "));
+    // What the host changes meanwhile is there the next time, beside what the run changed.
+    fs::write(scene.host("data/f3"), "host").unwrap();
+    fs::write(scene.host("data/added"), "added").unwrap();
+    fs::remove_file(scene.host("data/f4")).unwrap();
+    let output = scene.run("one", "cat /data/f1 /data/f3 /data/added /new/dir/x; ls /data; echo again > /data/f3");
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "file 1\nmore\nhostaddedx\nadded\nbig\nf1\nf3\nf5\nf5too\nsub\n");
+    assert_eq!(stderr(&output), "", "nothing is in conflict");
 
-    // Over what it was: what changed reads as an error, what the guest wrote is its own.
-    let mut stale = scene.inarch(["run", "-q", "--accel=tcg", "--keep", "one", "--stale", "--", "/bin/sh", "-c"]);
-    let output = stale.arg("cat /new/dir/x; cat /data/f3").output().unwrap();
+    // What both changed is named, and the guest has its own.
+    fs::write(scene.host("data/f1"), "the host's").unwrap();
+    fs::write(scene.host("data/f2"), "the host's").unwrap();
+    let conflict =
+        scene.inarch(["run", "--accel=tcg", "--keep", "one", "--", "/bin/sh", "-c", "cat /data/f1; ls /data/f2"]);
+    let output = { conflict }.output().unwrap();
     assert_status(&output, 1);
-    assert_eq!(stdout(&output), "x\n");
+    assert_eq!(stdout(&output), "file 1\nmore\n", "the host's part of a changed file is kept in the run");
+    let said = stderr(&output);
+    assert!(said.contains("changed 2 of the paths") && said.contains("/data/f1 (changed)"), "{said}");
+    assert!(said.contains("/data/f2 (changed)") && said.contains("inarch diff one"), "{said}");
+    let said = stderr(&scene.call(["diff", "one"]));
+    assert!(said.contains("/data/f1: this machine changed it, too") && said.contains("/data/f2: "), "{said}");
+    let refused = scene.call(["apply", "one", "/data/f1"]);
+    assert_status(&refused, 1);
+    assert!(stderr(&refused).contains("data/f1: left alone: it changed on the host, too"), "{}", stderr(&refused));
+    assert_eq!(fs::read(scene.host("data/f1")).unwrap(), b"the host's");
 
     assert_status(&scene.call(["discard", "one"]), 0);
     assert_eq!(stdout(&scene.call(["runs"])), "");
     assert_one_line(&scene.call(["diff", "one"]), &["no kept run 'one'"]);
     assert_one_line(&scene.call(["discard", "one"]), &["no kept run 'one'"]);
+}
+
+/// Parts of files stay in the host's files or in what one of several commands wrote; none of it is copied.
+#[test]
+fn bytes_stay_where_they_are() {
+    let scene = Scene::new();
+    let first = "set -e; cd /data; dd if=/dev/urandom of=big bs=4096 count=1 seek=10 conv=notrunc 2>/dev/null; mv f1 moved; ln f2 f2too; \
+        cp big copy; sync; rm copy; chmod 600 f3; mv sub renamed; echo more >> f5; mkfifo fifo; ln -s f2 link; \
+        /bin/busybox md5sum big; ls -l f2 | /bin/busybox cut -c1-20";
+    let output = scene.run("three", first);
+    assert_status(&output, 0);
+    let first = stdout(&output);
+    let bytes = |name: &str| {
+        let json: serde_json::Value = serde_json::from_str(&stdout(&scene.call(["runs", "--json"]))).unwrap();
+        json[0][name].as_u64().unwrap()
+    };
+    // The journal, and the blocks of what is gone, were given back.
+    assert!(bytes("overlay_bytes") < 1_000_000, "{} bytes are kept", bytes("overlay_bytes"));
+    assert_eq!((bytes("changed"), bytes("deleted")), (10, 3), "{}", stdout(&scene.call(["diff", "three"])));
+    let second = "set -e; cd /data; /bin/busybox md5sum big; ls -l f2 | /bin/busybox cut -c1-20; cat moved renamed/below link f5too; \
+        ls -l f3 | /bin/busybox cut -c1-10; test -p fifo; \
+        dd if=/dev/zero of=big bs=4096 count=1 seek=20 conv=notrunc 2>/dev/null; echo most >> f5; /bin/busybox md5sum big";
+    let output = scene.run("three", second);
+    assert_status(&output, 0);
+    let said = stdout(&output);
+    let (same, rest) = said.split_at(first.len());
+    assert_eq!(same, first);
+    let (rest, sum) = rest.trim_end().rsplit_once('\n').unwrap();
+    assert_eq!(rest, "file 1\nbelow\nfile 2\nfile 5\nmore\n-rw-------");
+    // A third command has parts of the host's file and of what both wrote; of what only attributes changed the host's new bytes.
+    fs::write(scene.host("data/f3"), "the host's\n").unwrap();
+    let output = scene.run("three", "cd /data; /bin/busybox md5sum big; cat f5 f3; ls -l f3 | /bin/busybox cut -c1-10");
+    assert_eq!(stdout(&output), format!("{sum}\nfile 5\nmore\nmost\nthe host's\n-rw-------\n"));
+    assert_status(&scene.call(["apply", "three", "/data/big", "/data/moved"]), 0);
+    let on_host = host("md5sum", &["big"], &scene.host("data"));
+    assert_eq!(on_host.split(' ').next(), sum.split(' ').next());
 }
 
 #[test]
@@ -92,8 +136,6 @@ fn what_cannot_be_kept_is_refused() {
     for name in ["", "..", "a/b", ".x", "a b"] {
         assert_one_line(&scene.run(name, "true"), &["name"]);
     }
-    let output = scene.call(["run", "--stale", "--", "true"]);
-    assert_one_line(&output, &["--keep"]);
     // Archives, missing trees and options that do not fit are refused, and leave nothing.
     host("tar", &["-cf", "a.tar", "-C", "root", "etc"], scene.path());
     for refused in [

@@ -15,7 +15,7 @@ use support::{assert_status, stdout};
 /// The kept disk is one to `e2fsck`: it replays the journal, in a copy of what the guest wrote, and finds nothing to repair
 /// but the superblock's sums, which a kernel writes only when it unmounts.
 fn check_file_system(scene: &Scene) {
-    let script = "cp --sparse=always state/inarch/runs/run/0.overlay copy; : > disk; \
+    let script = "cp --sparse=always state/inarch/runs/run/0.1.overlay copy; : > disk; \
         $INARCH serve file root disk --overlay copy 2> log & server=$!; \
         for i in $(seq 200); do [ -s disk ] && break; sleep 0.05; done; \
         e2fsck -fp disk; [ $? -le 1 ] && e2fsck -fn disk; status=$?; kill $server; wait $server; rm copy; exit $status";
@@ -57,7 +57,10 @@ fn what_was_synced_is_there() {
         run.kill().unwrap();
         run.wait().unwrap();
         // Read without a machine, the journal replayed: no line of complaint, and nothing torn.
-        check_file_system(&scene);
+        if round == 0 {
+            // Later disks are of the tree with what the run changed: no command but the run's own makes those.
+            check_file_system(&scene);
+        }
         let diff = scene.call(["diff", "run"]);
         assert_status(&diff, 0);
         assert_eq!(support::stderr(&diff), "");

@@ -42,7 +42,7 @@ fn passes_and_fails(project: &Path, test: &str, passed: &str, mistake: &str) {
     // Elsewhere on this machine files change all the time.
     let run = |script: &str| {
         let mut command = Command::new(INARCH);
-        command.args(["run", "--quiet", "--accel", "tcg", "--keep", "project", "--stale", "--", "sh", "-c", script]);
+        command.args(["run", "--quiet", "--accel", "tcg", "--keep", "project", "--", "sh", "-c", script]);
         command.current_dir(project).env("XDG_STATE_HOME", state.path());
         command.output().expect("inarch starts")
     };

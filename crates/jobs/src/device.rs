@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inarch_block::{BLOCK_SIZE, BlockMap, Device, Overlay, OverlayError};
+use inarch_block::{BLOCK_SIZE, BlockMap, Content, Device, Overlay};
 use inarch_format::{ImageOptions, Layout, Planned, ext4, format_by_name};
 use inarch_tree::Tree;
 use inarch_tree::scan::Report;
@@ -14,7 +14,7 @@ use inarch_vhost::blk::BlkOptions;
 
 use crate::JobError;
 use crate::identity::identity;
-use crate::kept::{Base, Reopened};
+use crate::kept::{KeptBase, Layered};
 use crate::notes::shown;
 use crate::source::{Opened, Resources, Source, open_with};
 
@@ -128,8 +128,8 @@ pub(crate) struct Recipe {
     pub ordinal: u8,
     /// How many disks the guest has: they share the overlay's space and this process's descriptors.
     pub disks: u8,
-    /// Where the tree of a kept run is kept as it was, beside its overlay.
-    pub base: Option<Base>,
+    /// What a kept run has changed of the tree so far.
+    pub kept: Option<KeptBase>,
 }
 
 impl Recipe {
@@ -137,10 +137,13 @@ impl Recipe {
     pub fn prepare(&self) -> Result<Prepared, JobError> {
         self.check()?;
         let started = Instant::now();
-        let opened = match (&self.writes, &self.base) {
-            (Writes::Kept(file), Some(base)) if base.is_taken(file) => Opened::at(self.source.path(), base.load()?)?,
-            _ => open_with(&self.source, &self.selection, &self.resources())?,
-        };
+        let mut opened = open_with(&self.source, &self.selection, &self.resources())?;
+        if let Some(kept) = &self.kept {
+            kept.files.keep_base(&opened.tree)?;
+            let laid = kept.lay_over(opened)?;
+            opened = laid.opened;
+            opened.notes.extend(laid.layered.notes(&kept.run, &kept.destination));
+        }
         let scan_time = started.elapsed();
 
         let (map, summary, overlay, notes) = match self.format {
@@ -187,7 +190,7 @@ impl Recipe {
         let Writes::Kept(file) = &self.writes else { return Ok(()) };
         let reason = if !self.format.is_writable() {
             format!("nothing can be written to {}, so there is nothing to keep", self.format.name())
-        } else if self.base.is_none() && self.takes_in(file) {
+        } else if self.kept.is_none() && self.takes_in(file) {
             "the overlay lies in the tree that it is for, and would change it; put it somewhere else".to_owned()
         } else {
             return Ok(());
@@ -209,30 +212,7 @@ impl Recipe {
         Ok(match &self.writes {
             Writes::Refused => None,
             Writes::ThrownAway(dir) => Some(Overlay::ephemeral(dir, blocks)?),
-            Writes::Kept(file) => Some(self.kept_overlay(file, blocks, opened, options)?),
-        })
-    }
-
-    /// Opens the overlay at `file`. Of a kept run the tree is kept before there is an overlay, and where the overlay
-    /// belongs to another state of the tree, the refusal says what changed.
-    fn kept_overlay(
-        &self,
-        file: &Path,
-        blocks: u64,
-        opened: &Opened,
-        options: &ext4::Options,
-    ) -> Result<Overlay, JobError> {
-        if let Some(base) = &self.base {
-            if base.is_taken(file) {
-                return Ok(Overlay::open(file, blocks)?);
-            }
-            if !file.exists() {
-                base.keep(&opened.tree)?;
-            }
-        }
-        Overlay::open_or_create(file, blocks, identity(opened, options)).map_err(|error| match (&self.base, error) {
-            (Some(base), OverlayError::Identity(_)) => base.refusal(self.source.path(), &opened.tree),
-            (_, error) => error.into(),
+            Writes::Kept(file) => Some(Overlay::open_or_create(file, blocks, identity(opened, options))?),
         })
     }
 
@@ -285,16 +265,25 @@ fn kept_options(ordinal: u8) -> ext4::Options {
     }
 }
 
-/// Makes the disk of a kept run again, of the tree as it was and the overlay at `file`: without a look at what the tree
-/// is now.
-pub(crate) fn reopen_kept(source: &Path, tree: Tree, file: &Path, ordinal: u8) -> Result<Reopened, JobError> {
-    let opened = Opened::at(source, tree)?;
-    let plan = ext4::plan(Arc::clone(&opened.tree), &kept_options(ordinal))
+/// The disk of a kept run as one of its commands had it.
+pub(crate) struct Remade {
+    pub layered: Arc<Layered>,
+    /// The bytes of the host's files.
+    pub host: Arc<dyn Content>,
+    pub device: Arc<Device>,
+    pub numbering: ext4::Numbering,
+}
+
+/// Makes the disk of a kept run again: of the host's tree as it was, what the run had changed before, and the overlay at
+/// `file`; without a look at what the tree is now.
+pub(crate) fn remake(source: &Path, kept: &KeptBase, file: &Path, ordinal: u8) -> Result<Remade, JobError> {
+    let laid = kept.lay_over(Opened::at(source, kept.files.load_base()?)?)?;
+    let options = kept_options(ordinal);
+    let plan = ext4::plan(Arc::clone(&laid.opened.tree), &options)
         .map_err(|error| JobError::Plan { source_path: source.to_owned(), error })?;
-    let overlay = Overlay::open(file, plan.map.blocks())?;
-    let content = Arc::clone(&opened.content);
-    let device = Device::new(plan.map, opened.content, Some(overlay), ANNOUNCED_BYTES / BLOCK_SIZE as u64);
-    Ok(Reopened { tree: opened.tree, content, device: Arc::new(device), numbering: plan.numbering })
+    let overlay = Overlay::open(file, plan.map.blocks(), identity(&laid.opened, &options))?;
+    let device = Device::new(plan.map, laid.opened.content, Some(overlay), ANNOUNCED_BYTES / BLOCK_SIZE as u64);
+    Ok(Remade { layered: laid.layered, host: laid.host, device: Arc::new(device), numbering: plan.numbering })
 }
 
 /// Free space of a device whose writes are kept.

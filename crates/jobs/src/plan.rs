@@ -57,7 +57,7 @@ pub struct PlanReport {
 pub fn plan(source: &Source, selection: &Selection, format: FileSystem) -> Result<PlanReport, JobError> {
     let started = Instant::now();
     let recipe = Recipe {
-        base: None,
+        kept: None,
         source: source.clone(),
         selection: selection.clone(),
         patience: Duration::ZERO,

@@ -207,7 +207,7 @@ pub fn run(request: &RunRequest) -> Result<u8, JobError> {
         Ok(status) | Err(JobError::Command { status, .. }) => Some(*status),
         Err(_) => None,
     };
-    let ended = kept.map_or(Ok(()), |kept| kept.end(&disks, known));
+    let ended = kept.map_or(Ok(()), |kept| kept.end(disks, known));
     result.and_then(|status| ended.map(|()| status))
 }
 
@@ -262,7 +262,7 @@ impl<'a> Job<'a> {
         }
         if let Some(kept) = kept {
             refuse_what_is_not_kept(&trees)?;
-            kept.take(&mut trees.disks, request.keep.as_ref().is_some_and(|keep| keep.stale))?;
+            kept.take(&mut trees.disks)?;
         }
         let open_files = descriptors::take_limit();
         Ok(Job { request, directory, place, trees, kernel, modules, memory, open_files })

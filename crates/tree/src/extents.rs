@@ -1,5 +1,7 @@
 //! Where the bytes of files lie, for sources that keep many files in one: archives and disk images.
 
+use std::collections::HashSet;
+
 use crate::InodeId;
 
 /// `length` bytes of a file, from its byte `offset`, that lie in a backing file from its byte `at`. What no extent
@@ -54,6 +56,25 @@ impl Extents {
         }
         extents.starts.resize(inodes as usize + 1, extents.extents.len());
         Ok(extents)
+    }
+
+    /// The files that have bytes of a backing which another file has, or they themselves a second time: all but the
+    /// first one of each such group. They may be longer than the backing together.
+    pub fn overlapping(&self) -> HashSet<InodeId> {
+        let inodes = (0..self.starts.len().saturating_sub(1) as u32).map(InodeId);
+        let of = |inode| self.of(inode).iter().map(move |extent| (extent.backing, extent.at, extent.length, inode));
+        let mut extents: Vec<_> = inodes.flat_map(of).collect();
+        extents.sort_unstable();
+        let mut end = (0, 0);
+        let mut found = HashSet::new();
+        for (backing, at, length, inode) in extents {
+            if end.0 == backing && at < end.1 {
+                found.insert(inode);
+            }
+            let last = if end.0 == backing { end.1 } else { 0 };
+            end = (backing, last.max(at.saturating_add(length)));
+        }
+        found
     }
 
     /// A file's extents, ascending; none for an inode that has no content.

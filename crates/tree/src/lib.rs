@@ -11,6 +11,7 @@ mod builder;
 pub mod compare;
 mod extents;
 mod inode;
+pub mod layer;
 pub mod scan;
 pub mod select;
 mod stored;

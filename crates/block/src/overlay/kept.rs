@@ -124,21 +124,17 @@ pub(super) fn open_or_create(
     clusters: u64,
     identity: [u8; 32],
 ) -> Result<(File, ClusterStates), OverlayError> {
-    match open(path, clusters, Some(identity)) {
+    match open(path, clusters, identity) {
         Err(OverlayError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             create(path, clusters, identity)?;
-            open(path, clusters, Some(identity))
+            open(path, clusters, identity)
         }
         opened => opened,
     }
 }
 
-/// Opens an overlay that is there; one of any identity if there is none to compare with.
-pub(super) fn open(
-    path: &Path,
-    clusters: u64,
-    identity: Option<[u8; 32]>,
-) -> Result<(File, ClusterStates), OverlayError> {
+/// Opens an overlay that is there.
+pub(super) fn open(path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(File, ClusterStates), OverlayError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = options.open(path).map_err(|error| failed("open", path, error))?;
@@ -232,7 +228,7 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn check_header(path: &Path, file: &File, clusters: u64, identity: Option<[u8; 32]>) -> Result<(), OverlayError> {
+fn check_header(path: &Path, file: &File, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayError> {
     let damaged = |what| OverlayError::Damaged { path: path.into(), what };
     let metadata = file.metadata().map_err(|error| failed("examine", path, error))?;
     if !metadata.is_file() {
@@ -253,7 +249,7 @@ fn check_header(path: &Path, file: &File, clusters: u64, identity: Option<[u8; 3
     if header.checksum.get() != header.compute_checksum() {
         return Err(damaged("the checksum of its header is wrong"));
     }
-    if identity.is_some_and(|identity| header.identity != identity) {
+    if header.identity != identity {
         return Err(OverlayError::Identity(path.into()));
     }
     let found = header.clusters.get();

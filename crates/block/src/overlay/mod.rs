@@ -138,10 +138,9 @@ impl Overlay {
         Ok(Overlay::assemble(file, data_start, capacity_blocks, states, Some(Kept::default())))
     }
 
-    /// The overlay kept at `path` of a device with this capacity, whatever the identity of what is below: for whoever
-    /// knows by other means that it is the same.
-    pub fn open(path: &Path, capacity_blocks: u64) -> Result<Overlay, OverlayError> {
-        let (file, states) = kept::open(path, capacity_blocks, None)?;
+    /// The overlay kept at `path` of a device with this capacity, over what has this identity. It must be there.
+    pub fn open(path: &Path, capacity_blocks: u64, identity: [u8; 32]) -> Result<Overlay, OverlayError> {
+        let (file, states) = kept::open(path, capacity_blocks, identity)?;
         let data_start = kept::data_start(capacity_blocks);
         Ok(Overlay::assemble(file, data_start, capacity_blocks, states, Some(Kept::default())))
     }

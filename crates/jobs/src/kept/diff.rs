@@ -1,16 +1,15 @@
 //! `diff`: what the guest of a kept run made of its trees.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use inarch_block::read_content;
 use inarch_tree::compare::{Change, ChangeKind, Difference, changes, differences};
+use inarch_tree::layer::Conflict;
 use inarch_tree::{FileType, InodeId, Tree};
-use inarch_vm::protocol::Network;
 use serde::Serialize;
 
+use super::fold::fold;
 use super::guest::KeptDisk;
 use super::{KeptRun, KeptTree, Record, Store};
 use crate::JobError;
@@ -19,6 +18,8 @@ use crate::notes::shown;
 /// What the guest of a kept run made of its trees.
 pub struct RunDiff {
     trees: Vec<TreeDiff>,
+    /// What there was to say of a file system that was folded just now.
+    folded: Vec<String>,
 }
 
 /// What it made of one of them.
@@ -75,17 +76,22 @@ pub fn diff(name: &str) -> Result<RunDiff, JobError> {
     let run = Store::of_user()?.open(name)?;
     let record = run.record.as_ref().ok_or_else(|| JobError::Other(format!("the kept run '{name}' has no record")))?;
     // What was applied is what the host has.
-    if record.applied.is_some() { Ok(RunDiff { trees: Vec::new() }) } else { RunDiff::of(&run, record) }
+    if record.applied.is_some() {
+        Ok(RunDiff { trees: Vec::new(), folded: Vec::new() })
+    } else {
+        RunDiff::of(&run, record)
+    }
 }
 
 impl RunDiff {
     pub(super) fn of(run: &KeptRun, record: &Record) -> Result<RunDiff, JobError> {
+        let folded = fold(run)?;
         let mut trees = Vec::new();
         for tree in &record.trees {
             let Some(disk) = KeptDisk::open(run, tree)? else { continue };
-            trees.push(TreeDiff::new(tree.clone(), disk, &mount_points(tree, &record.trees)));
+            trees.push(TreeDiff::new(tree.clone(), disk));
         }
-        Ok(RunDiff { trees })
+        Ok(RunDiff { trees, folded })
     }
 
     pub(super) fn trees(&self) -> &[TreeDiff] {
@@ -101,16 +107,23 @@ impl RunDiff {
     pub fn notes(&self) -> Vec<String> {
         let notes = |tree: &TreeDiff| {
             let destination = shown(&tree.tree.destination());
-            tree.disk.notes.iter().map(move |note| format!("{destination}: {note}")).collect::<Vec<_>>()
+            let notes = tree.disk.notes.iter().map(move |note| format!("{destination}: {note}"));
+            let both = |conflict: &Conflict| {
+                format!(
+                    "{}: this machine changed it, too; apply leaves it alone",
+                    shown(&tree.in_guest(&conflict.path))
+                )
+            };
+            notes.chain(tree.disk.conflicts().iter().map(both)).collect::<Vec<_>>()
         };
-        self.trees.iter().flat_map(notes).collect()
+        self.folded.iter().cloned().chain(self.trees.iter().flat_map(notes)).collect()
     }
 }
 
 impl TreeDiff {
-    fn new(tree: KeptTree, disk: KeptDisk, mount_points: &HashSet<Vec<u8>>) -> TreeDiff {
+    fn new(tree: KeptTree, disk: KeptDisk) -> TreeDiff {
         let mut found = differences(&disk.base, &disk.guest, &disk);
-        leave_out_own(&mut found, &disk, mount_points);
+        found.retain(|difference| !disk.is_of_host(difference));
         let changes = changes(&disk.base, &disk.guest, &found, &disk);
         TreeDiff { tree, disk, differences: found, changes }
     }
@@ -174,51 +187,4 @@ fn type_name(file_type: FileType) -> &'static str {
         FileType::Fifo => "fifo",
         FileType::Socket => "socket",
     }
-}
-
-/// The directories of a tree that the run itself makes where they are missing: places to mount at, and what they are
-/// in.
-fn mount_points(tree: &KeptTree, all: &[KeptTree]) -> HashSet<Vec<u8>> {
-    /// What the agent mounts in every guest: `agent/mounts.c`, and `/tmp` by the session.
-    const OF_EVERY_GUEST: [&str; 5] = ["/dev", "/proc", "/sys", "/run", "/tmp"];
-    let here = tree.destination();
-    let others = all.iter().map(KeptTree::destination).chain(OF_EVERY_GUEST.map(PathBuf::from));
-    let mut points = HashSet::new();
-    for other in others {
-        let Ok(below) = other.strip_prefix(&here) else { continue };
-        points.extend(
-            below.ancestors().filter(|path| *path != Path::new("")).map(|path| path.as_os_str().as_bytes().to_owned()),
-        );
-    }
-    points
-}
-
-/// Takes out what the run had to make for itself: empty directories to mount at, and the name server's file.
-fn leave_out_own(found: &mut Vec<Difference>, disk: &KeptDisk, mount_points: &HashSet<Vec<u8>>) {
-    // A directory comes before what is in it, so from behind it is known whether anything else is.
-    let mut kept_parents: HashSet<Vec<u8>> = HashSet::new();
-    let mut keep = vec![true; found.len()];
-    for (difference, keep) in found.iter().zip(&mut keep).rev() {
-        let added = difference.old.is_none().then_some(difference.new).flatten();
-        let own = added.is_some_and(|id| match disk.guest.inode(id).file_type() {
-            FileType::Directory => mount_points.contains(&difference.path) && !kept_parents.contains(&difference.path),
-            FileType::Regular => difference.path == b"etc/resolv.conf" && is_resolver_file(disk, id),
-            _ => false,
-        });
-        *keep = !own;
-        if !own && let Some(slash) = difference.path.iter().rposition(|byte| *byte == b'/') {
-            kept_parents.insert(difference.path[..slash].to_owned());
-        }
-    }
-    let mut keep = keep.into_iter();
-    found.retain(|_| keep.next().unwrap_or(true));
-}
-
-/// Whether a file is what the agent writes where a guest with a network has no `/etc/resolv.conf`.
-fn is_resolver_file(disk: &KeptDisk, id: InodeId) -> bool {
-    let expected = format!("nameserver {}\n", Network::QEMU_USER.name_server);
-    let mut content = vec![0; expected.len()];
-    disk.guest.inode(id).size() == expected.len() as u64
-        && read_content(&*disk.content, id, 0, &mut content).is_ok()
-        && content == expected.as_bytes()
 }

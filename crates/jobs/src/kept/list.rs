@@ -1,14 +1,9 @@
 //! `runs` and `discard`: which runs are kept, and in what state.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-
-use inarch_tree::{FileType, InodeId, Tree};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
 use serde::Serialize;
 
 use super::record::Record;
-use super::{Base, Bytes, KeptTree, Store};
+use super::{Bytes, KeptTree, Store};
 use crate::JobError;
 
 /// A kept run.
@@ -26,7 +21,11 @@ pub struct RunReport {
     pub command: Vec<String>,
     /// How that ended; nothing while it runs and where it was killed.
     pub status: Option<u8>,
-    /// Bytes on the host's disk that the guest's writes take.
+    /// How many names it has new or otherwise than the host.
+    pub changed: u64,
+    /// How many names of the host it has no more.
+    pub deleted: u64,
+    /// Bytes on the host's disk that it takes.
     pub overlay_bytes: u64,
     /// Its trees, the root's first.
     pub trees: Vec<TreeReport>,
@@ -41,8 +40,6 @@ pub struct TreeReport {
     pub destination: String,
     /// Whether the guest cannot write to it.
     pub read_only: bool,
-    /// Whether the host's directory is no longer what the guest was given.
-    pub changed: bool,
 }
 
 /// Whether a kept run can be gone on with.
@@ -53,8 +50,6 @@ pub enum RunState {
     Clean,
     /// Another process uses it.
     InUse,
-    /// What it stands on is another one now.
-    HostTreeChanged,
     /// An apply has begun and not ended.
     ApplyUnfinished,
 }
@@ -94,58 +89,28 @@ fn report(store: &Store, name: String, record: &Record, used: bool) -> RunReport
             source: tree.source().to_string_lossy().into_owned(),
             destination: tree.destination().to_string_lossy().into_owned(),
             read_only: tree.read_only,
-            changed: !used && record.applied.is_none() && is_changed(&store.base(&name, tree.ordinal), tree),
         })
         .collect();
+    // A run that is in use changes meanwhile; what cannot be read is told by whoever needs it.
+    let held = |tree: &KeptTree| store.files(&name, tree.ordinal).load_layer().ok().flatten();
+    let counts = record.trees.iter().filter(|tree| !tree.read_only).filter_map(held).map(|layer| layer.counts());
+    let (changed, deleted) = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     let state = match record {
         _ if used => RunState::InUse,
         Record { applying: Some(_), .. } => RunState::ApplyUnfinished,
-        _ if trees.iter().any(|tree| tree.changed) => RunState::HostTreeChanged,
         _ => RunState::Clean,
     };
-    let size = |tree: &KeptTree| store.overlay(&name, tree.ordinal).metadata().map_or(0, |file| file.blocks() * 512);
+    let size = |tree: &KeptTree| store.files(&name, tree.ordinal).bytes();
     RunReport {
         state,
         created: record.created,
         used: record.used,
         command: record.command.iter().map(lossy).collect(),
         status: record.status,
+        changed,
+        deleted,
         overlay_bytes: record.trees.iter().map(size).sum(),
         trees,
         name,
     }
-}
-
-/// Whether the host's tree is another one than the one kept; a run that has none yet begins with whatever there is.
-fn is_changed(base: &Base, tree: &KeptTree) -> bool {
-    !tree.read_only && base.file.exists() && base.load().map_or(true, |base| !is_on_host(&base, &tree.source()))
-}
-
-/// Whether a directory of the host is still as `tree` says: names that were added show in the times of the directory
-/// that they are in.
-fn is_on_host(tree: &Tree, source: &Path) -> bool {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(root) = openat(CWD, source, flags, Mode::empty()) else { return false };
-    let directories = tree.inodes().filter(|(_, inode)| inode.file_type() == FileType::Directory);
-    for (id, _) in directories {
-        let opened = match tree.path(id) {
-            path if path.is_empty() => openat(&root, c".", flags, Mode::empty()),
-            path => openat(&root, &path[..], flags | OFlags::NOFOLLOW, Mode::empty()),
-        };
-        let Ok(directory) = opened else { return false };
-        let is_as_kept = |name: &[u8], inode: InodeId| {
-            let inode = tree.inode(inode);
-            statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|now| {
-                let ctime = inode.ctime();
-                (now.st_ino, now.st_ctime, now.st_ctime_nsec as u32)
-                    == (inode.source_ino(), ctime.seconds, ctime.nanoseconds)
-            })
-        };
-        if (id == InodeId::ROOT && !is_as_kept(b".", id))
-            || !tree.entries(id).all(|entry| is_as_kept(entry.name, entry.inode))
-        {
-            return false;
-        }
-    }
-    true
 }

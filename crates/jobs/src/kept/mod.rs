@@ -1,20 +1,22 @@
 //! Runs whose writes are kept under a name.
 //!
 //! 1. `run --keep NAME` makes a folder in the store ([`store`]) and locks it. For each tree that the guest can write to
-//!    it keeps the overlay and the tree as it was ([`base`]), so that the disk can be made again when the host's tree
-//!    is another one; and what was run, when and how it ended ([`record`]).
-//! 2. A later run over the same trees goes on with the overlay. If a tree is no longer what it was the run is refused,
-//!    and says what changed.
-//! 3. `diff` makes the disks again without a machine, reads the guest's file system from them ([`guest`]), and compares it
-//!    with the tree as it was ([`diff`], [`patch`]).
-//! 4. `apply` brings the differences into the host's tree ([`apply`]).
+//!    it keeps the host's tree as it is and an overlay ([`files`]); and what was run, when and how it ended ([`record`]).
+//! 2. When the command has ended, or before the next use of a run that was killed, the disk is made again without a machine,
+//!    and what the guest's file system has is folded into a layer over the host's tree ([`fold`]).
+//! 3. A later run scans the host's trees as they are then, and lays the layer over them ([`layered`]).
+//! 4. `diff` compares host and layer ([`guest`], [`diff`], [`patch`]).
+//! 5. `apply` brings the differences into the host's tree ([`apply`]).
 
 mod apply;
-mod base;
 mod bytes;
 mod diff;
+mod files;
+mod fold;
 mod guest;
+mod layered;
 mod list;
+mod own;
 mod owners;
 mod patch;
 mod record;
@@ -22,10 +24,10 @@ mod spent;
 mod store;
 
 pub use apply::{ApplyReport, ApplyRequest, apply};
-pub(crate) use base::Base;
 pub(crate) use bytes::Bytes;
 pub use diff::{ChangeReport, RunDiff, diff};
-pub(crate) use guest::Reopened;
+pub(crate) use fold::fold;
+pub(crate) use layered::{KeptBase, Layered};
 pub use list::{RunReport, RunState, TreeReport, discard, runs};
 pub(crate) use owners::OwnersBack;
 pub use patch::FileStat;

@@ -4,8 +4,7 @@
 //! |---|---|
 //! | `lock` | locked by whoever uses the run, whose process number it holds |
 //! | `run.json` | the [`Record`] |
-//! | `N.base` | the tree of disk N as it was, see [`Base`] |
-//! | `N.overlay` | what was written to disk N |
+//! | `N.*` | what is kept of disk N, see [`DiskFiles`] |
 //!
 //! A folder is made under its name, and is a run once it has a record. A run is discarded by renaming its folder to a
 //! name that no run can have; so there is never half a run.
@@ -17,10 +16,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use inarch_tree::layer::Layer;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::base::Base;
+use super::files::DiskFiles;
 use super::record::{Record, VERSION};
 use crate::JobError;
 use crate::notes::shown;
@@ -124,14 +124,9 @@ impl Store {
         Ok(Some((record, used)))
     }
 
-    /// Where the writes to disk `ordinal` of the run with this name are.
-    pub fn overlay(&self, name: &str, ordinal: u8) -> PathBuf {
-        overlay(&self.home.join("runs").join(name), ordinal)
-    }
-
-    /// The tree of disk `ordinal` of the run with this name as it was.
-    pub fn base(&self, name: &str, ordinal: u8) -> Base {
-        base(&self.home.join("runs").join(name), name, ordinal)
+    /// What is kept of disk `ordinal` of the run with this name.
+    pub fn files(&self, name: &str, ordinal: u8) -> DiskFiles {
+        DiskFiles::new(&self.home.join("runs").join(name), ordinal)
     }
 
     /// Locks a folder; `None` if it was discarded meanwhile.
@@ -189,14 +184,9 @@ impl KeptRun {
         &self.name
     }
 
-    /// Where the writes to disk `ordinal` are.
-    pub fn overlay(&self, ordinal: u8) -> PathBuf {
-        overlay(&self.folder, ordinal)
-    }
-
-    /// The tree of disk `ordinal` as it was.
-    pub fn base(&self, ordinal: u8) -> Base {
-        base(&self.folder, &self.name, ordinal)
+    /// What is kept of disk `ordinal`.
+    pub fn files(&self, ordinal: u8) -> DiskFiles {
+        DiskFiles::new(&self.folder, ordinal)
     }
 
     /// Makes `record` what is known of the run, whole or not at all.
@@ -210,28 +200,15 @@ impl KeptRun {
 
     /// Takes away what the guest wrote: the next run begins with the trees as they are then.
     pub fn start_anew(&self) -> Result<(), JobError> {
-        let record = self.record.iter().flat_map(|record| &record.trees);
-        for tree in record.filter(|tree| !tree.read_only) {
-            // The overlay first: a base without one is nothing.
-            for path in [self.overlay(tree.ordinal), self.base(tree.ordinal).file] {
-                match fs::remove_file(&path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(JobError::path(&path, "cannot remove it", error));
-                    }
-                    _ => {}
-                }
+        let trees = self.record.iter().flat_map(|record| &record.trees);
+        for tree in trees.filter(|tree| !tree.read_only) {
+            let files = self.files(tree.ordinal);
+            if files.is_kept()? {
+                files.save_layer(&Layer::empty())?;
             }
         }
         Ok(())
     }
-}
-
-fn overlay(folder: &Path, ordinal: u8) -> PathBuf {
-    folder.join(format!("{ordinal}.overlay"))
-}
-
-fn base(folder: &Path, name: &str, ordinal: u8) -> Base {
-    Base { file: folder.join(format!("{ordinal}.base")), run: name.to_owned(), stale: false }
 }
 
 /// Seconds since 1970.
@@ -239,13 +216,19 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Replaces a file by one with other content, or leaves it as it is.
+/// Replaces a file by one with other content, or leaves it as it is. What it gives back is durable.
 pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(content)?;
-    file.sync_data()?;
-    fs::rename(&new, path)
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    path.parent().map_or(Ok(()), sync_directory)
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
 }
 
 fn load_record(folder: &Path) -> Result<Option<Record>, JobError> {

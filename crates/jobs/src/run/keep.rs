@@ -4,13 +4,15 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use inarch_block::OverlayError;
+
 use super::RunRequest;
 use super::attempt::LiveDisk;
 use super::trees::Disk;
 use crate::JobError;
 use crate::device::Writes;
-use crate::kept::{Base, Bytes, KeptRun, KeptTree, OwnersBack, Record, Store, now, settle};
-use crate::notes::shown;
+use crate::kept::{Bytes, KeptBase, KeptRun, KeptTree, OwnersBack, Record, Store, fold, now, settle};
+use crate::notes::{say, shown};
 use crate::source::Source;
 
 /// Under what name a run is kept, and how it was asked for.
@@ -18,8 +20,6 @@ use crate::source::Source;
 pub struct Keep {
     /// The name.
     pub name: String,
-    /// Whether it goes on over its trees as they were, where the host's are others now.
-    pub stale: bool,
     /// The words of the command line that say which trees there are: a later run without them has the same.
     pub words: Vec<OsString>,
     /// The directory that they were given in.
@@ -53,6 +53,8 @@ impl Kept {
             )));
         }
         settle(&mut run)?;
+        // Of a command that was killed.
+        fold(&run)?.into_iter().for_each(say);
         let before = run.record.clone();
         Ok(Kept { store, run, before })
     }
@@ -63,7 +65,7 @@ impl Kept {
     }
 
     /// Lets the disks keep what is written to them. Refuses trees that are not those of the run.
-    pub fn take(&self, disks: &mut [Disk], stale: bool) -> Result<(), JobError> {
+    pub fn take(&self, disks: &mut [Disk]) -> Result<(), JobError> {
         let trees = disks.iter().map(tree).collect::<Result<Vec<_>, _>>()?;
         if let Some(record) = &self.run.record
             && record.trees != trees
@@ -78,8 +80,10 @@ impl Kept {
         }
         for disk in disks {
             if !disk.read_only {
-                disk.recipe.writes = Writes::Kept(self.run.overlay(disk.recipe.ordinal));
-                disk.recipe.base = Some(Base { stale, ..self.run.base(disk.recipe.ordinal) });
+                let files = self.run.files(disk.recipe.ordinal);
+                disk.recipe.writes = Writes::Kept(files.next_overlay()?);
+                let destination = disk.destination.clone().unwrap_or_default();
+                disk.recipe.kept = Some(KeptBase { run: self.run.name().to_owned(), destination, files });
             }
             leave_out(self.store.home(), disk);
         }
@@ -117,20 +121,32 @@ impl Kept {
         }
     }
 
-    /// Makes durable what the guest wrote, and notes how the command ended. Where no guest came up it is as if there had
-    /// been no command.
-    pub fn end(mut self, disks: &[LiveDisk], status: Option<u8>) -> Result<(), JobError> {
+    /// Makes durable what the guest wrote, notes how the command ended, and folds what the guest changed. Where no guest
+    /// came up it is as if there had been no command.
+    pub fn end(mut self, disks: Vec<LiveDisk>, status: Option<u8>) -> Result<(), JobError> {
         if status.is_none() && disks.iter().all(LiveDisk::is_untouched) {
+            let trees = self.run.record.iter().flat_map(|record| &record.trees);
+            for tree in trees.filter(|tree| !tree.read_only) {
+                self.run.files(tree.ordinal).drop_unfolded()?;
+            }
             return match self.before {
                 Some(before) => self.run.save(before),
                 None => self.store.discard(self.run),
             };
         }
-        for disk in disks {
+        for disk in &disks {
             disk.flush()?;
         }
         if let Some(record) = self.run.record.clone() {
             self.run.save(Record { status, used: now(), ..record })?;
+        }
+        // The servers' threads end with the machine, and then let go of the overlays.
+        drop(disks);
+        match fold(&self.run) {
+            Ok(notes) => notes.into_iter().for_each(say),
+            // The next use of the run folds it.
+            Err(JobError::Overlay(OverlayError::InUse(_))) => {}
+            Err(error) => return Err(error),
         }
         Ok(())
     }

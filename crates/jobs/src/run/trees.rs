@@ -261,7 +261,7 @@ fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: FileSystem, wa
     let hold = hold.then(Vec::new);
     let read_only = read_only || overlaid;
     let writes = if read_only { Writes::Refused } else { Writes::ThrownAway(request.overlay_dir.clone()) };
-    let recipe = Recipe { source, selection, patience: Duration::ZERO, format, writes, ordinal, disks, base: None };
+    let recipe = Recipe { source, selection, patience: Duration::ZERO, format, writes, ordinal, disks, kept: None };
     Disk { recipe, destination: Some(destination), read_only, overlaid, serial: format!("inarch-{ordinal}"), hold }
 }
 
@@ -275,7 +275,7 @@ fn scratch(request: &RunRequest, disks: u8) -> Disk {
         writes: Writes::ThrownAway(request.overlay_dir.clone()),
         ordinal: disks - 1,
         disks,
-        base: None,
+        kept: None,
     };
     Disk {
         recipe,

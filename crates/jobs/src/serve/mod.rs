@@ -51,7 +51,7 @@ pub struct ServedTree {
 impl ServedTree {
     fn recipe(&self) -> Recipe {
         Recipe {
-            base: None,
+            kept: None,
             source: self.source.clone(),
             selection: self.selection.clone(),
             patience: Duration::ZERO,

@@ -18,6 +18,9 @@ const XATTR_SIZE_MAX: usize = 65536;
 /// Why a file is not copied whose bytes another file has too.
 const OVERLAPS: &str = "its blocks on the guest's disk are those of another file too: the file system is damaged";
 
+/// Why a path is left alone that the host had changed before the last command of the run began.
+const BOTH: &str = "it changed on the host, too";
+
 /// What is to be done about the differences of a tree.
 pub(super) struct Check<'a> {
     pub tree: &'a TreeDiff,
@@ -50,7 +53,7 @@ impl<'a> Check<'a> {
         report: &mut ApplyReport,
     ) -> Check<'a> {
         let chosen = chosen(tree, request);
-        let overlapping = tree.disk.overlapping();
+        let (overlapping, conflicting) = (tree.disk.overlapping(), tree.disk.conflicting());
         let mut check = Check { tree, verdicts: Vec::with_capacity(tree.differences.len()) };
         // The last directory that cannot be made, and the last that is to be made: what is in it comes next.
         let (mut blocked, mut absent): (Option<&[u8]>, Option<&[u8]>) = (None, None);
@@ -67,7 +70,11 @@ impl<'a> Check<'a> {
             } else {
                 let begun = earlier.is_some_and(|earlier| earlier.had_begun(&tree.in_guest(path)));
                 let overlaps = difference.new.is_some_and(|id| overlapping.contains(&id));
-                let found = if overlaps { Err(OVERLAPS.to_owned()) } else { check.one(host, difference, begun) };
+                let found = match overlaps {
+                    true => Err(OVERLAPS.to_owned()),
+                    false if !begun && conflicting.contains(path) => Err(BOTH.to_owned()),
+                    false => check.one(host, difference, begun),
+                };
                 match found {
                     Ok(verdict) => verdict,
                     Err(_) if request.force && !overlaps => Verdict::Wanted,

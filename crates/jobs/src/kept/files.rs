@@ -1,0 +1,256 @@
+//! The files that a kept run has of one disk.
+//!
+//! | file | what |
+//! |---|---|
+//! | `N.base` | the host's tree as the last command of the run found it |
+//! | `N.G.overlay` | what the command number G wrote to disk N |
+//! | `N.G.layer` | what all commands up to number G changed of the host's tree; the greatest G counts |
+//! | `N.G.bytes` | bytes of such a layer that lie in no overlay as they are |
+//!
+//! An overlay above the greatest layer is one whose command was killed, or has just ended: it is folded before anything
+//! else ([`super::fold`]). A layer is put in place whole, by one rename; only then is what it no longer needs removed. So
+//! there is always either the old state or the new one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use inarch_block::{Backing, BackingFile};
+use inarch_tree::layer::{Layer, Place};
+use inarch_tree::{InodeId, Tree};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+use super::store::{replace, sync_directory};
+use crate::JobError;
+use crate::notes::shown;
+
+/// Bytes between two used parts of a file that are not worth a call to give them back.
+const SMALL_GAP: u64 = 256 << 10;
+
+/// The files of one disk of a kept run.
+#[derive(Clone, Debug)]
+pub(crate) struct DiskFiles {
+    folder: PathBuf,
+    ordinal: u8,
+}
+
+/// What a file of a disk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Overlay,
+    Layer,
+    Bytes,
+}
+
+impl Kind {
+    fn extension(self) -> &'static str {
+        match self {
+            Kind::Overlay => "overlay",
+            Kind::Layer => "layer",
+            Kind::Bytes => "bytes",
+        }
+    }
+}
+
+impl DiskFiles {
+    pub fn new(folder: &Path, ordinal: u8) -> DiskFiles {
+        DiskFiles { folder: folder.to_owned(), ordinal }
+    }
+
+    fn name(&self, kind: Kind, generation: u64) -> String {
+        format!("{}.{generation}.{}", self.ordinal, kind.extension())
+    }
+
+    /// The files of this disk that have a generation.
+    fn list(&self) -> Result<Vec<(Kind, u64, PathBuf)>, JobError> {
+        let fail = |error| JobError::path(&self.folder, "cannot list what is kept", error);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let mut words = name.split('.');
+            let (ordinal, generation, extension) = (words.next(), words.next(), words.next());
+            let kind = [Kind::Overlay, Kind::Layer, Kind::Bytes].into_iter();
+            let kind = kind.into_iter().find(|kind| Some(kind.extension()) == extension && words.next().is_none());
+            let generation = generation.and_then(|text| text.parse().ok());
+            if let (true, Some(kind), Some(generation)) = (ordinal == Some(&self.ordinal.to_string()), kind, generation)
+            {
+                found.push((kind, generation, entry.path()));
+            }
+        }
+        Ok(found)
+    }
+
+    fn newest(&self, kind: Kind) -> Result<u64, JobError> {
+        Ok(self.list()?.into_iter().filter(|file| file.0 == kind).map(|file| file.1).max().unwrap_or(0))
+    }
+
+    /// The number of the overlay that is not folded yet.
+    pub fn unfolded(&self) -> Result<Option<u64>, JobError> {
+        let (overlay, layer) = (self.newest(Kind::Overlay)?, self.newest(Kind::Layer)?);
+        Ok((overlay > layer).then_some(overlay))
+    }
+
+    /// Whether anything is kept of the disk.
+    pub fn is_kept(&self) -> Result<bool, JobError> {
+        Ok(self.newest(Kind::Overlay)? > 0 || self.newest(Kind::Layer)? > 0)
+    }
+
+    /// Where the next command's writes go.
+    pub fn next_overlay(&self) -> Result<PathBuf, JobError> {
+        let newest = self.newest(Kind::Overlay)?.max(self.newest(Kind::Layer)?);
+        Ok(self.overlay(newest + 1))
+    }
+
+    /// Where the writes of command number `generation` are.
+    pub fn overlay(&self, generation: u64) -> PathBuf {
+        self.folder.join(self.name(Kind::Overlay, generation))
+    }
+
+    /// The name of that file, as a layer knows it.
+    pub fn overlay_name(&self, generation: u64) -> String {
+        self.name(Kind::Overlay, generation)
+    }
+
+    /// The file, and its name, for bytes of a layer that lie in no overlay.
+    pub fn spilled(&self, generation: u64) -> (PathBuf, String) {
+        let name = self.name(Kind::Bytes, generation);
+        (self.folder.join(&name), name)
+    }
+
+    fn base(&self) -> PathBuf {
+        self.folder.join(format!("{}.base", self.ordinal))
+    }
+
+    /// Keeps the host's tree, in the place of whatever was kept.
+    pub fn keep_base(&self, tree: &Tree) -> Result<(), JobError> {
+        let path = self.base();
+        replace(&path, &tree.store()).map_err(|error| JobError::path(&path, "cannot keep the tree of the run", error))
+    }
+
+    /// The host's tree as the last command found it.
+    pub fn load_base(&self) -> Result<Tree, JobError> {
+        let path = self.base();
+        let bytes =
+            fs::read(&path).map_err(|error| JobError::path(&path, "cannot read the tree of the kept run", error))?;
+        Tree::load(&bytes).map_err(|error| JobError::Other(format!("{}: {error}", shown(&path))))
+    }
+
+    /// What the run has changed so far; `None` where that is nothing.
+    pub fn load_layer(&self) -> Result<Option<Layer>, JobError> {
+        let generation = self.newest(Kind::Layer)?;
+        if generation == 0 {
+            return Ok(None);
+        }
+        let path = self.folder.join(self.name(Kind::Layer, generation));
+        let bytes =
+            fs::read(&path).map_err(|error| JobError::path(&path, "cannot read what the run has changed", error))?;
+        Layer::load(&bytes).map(Some).map_err(|error| JobError::Other(format!("{}: {error}", shown(&path))))
+    }
+
+    /// Makes `layer` what the run has changed, up to the newest overlay; then gives back what it does not need. What it points
+    /// into must be durable.
+    pub fn save_layer(&self, layer: &Layer) -> Result<(), JobError> {
+        let generation = self.newest(Kind::Overlay)?.max(self.newest(Kind::Layer)?);
+        let path = self.folder.join(self.name(Kind::Layer, generation));
+        replace(&path, &layer.store())
+            .map_err(|error| JobError::path(&path, "cannot keep what the run changed", error))?;
+        self.sweep(layer, generation)
+    }
+
+    /// Removes the newest overlay, to which nothing was written.
+    pub fn drop_unfolded(&self) -> Result<(), JobError> {
+        match self.unfolded()? {
+            Some(generation) => remove(&self.overlay(generation)),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes what `layer` does not point into, and gives back the parts of the rest that it does not need.
+    fn sweep(&self, layer: &Layer, generation: u64) -> Result<(), JobError> {
+        for (kind, number, path) in self.list()? {
+            let name = self.name(kind, number);
+            match (kind, layer.files().iter().position(|file| *file == name)) {
+                (Kind::Layer, _) if number < generation => remove(&path)?,
+                (Kind::Overlay | Kind::Bytes, None) if number <= generation => remove(&path)?,
+                (Kind::Overlay, Some(at)) => {
+                    punch(&path, &used(layer, at))
+                        .map_err(|error| JobError::path(&path, "cannot give space back", error))?;
+                }
+                _ => {}
+            }
+        }
+        if layer.is_empty() {
+            remove(&self.base())?;
+        }
+        sync_directory(&self.folder).map_err(|error| JobError::path(&self.folder, "cannot be made durable", error))
+    }
+
+    /// The files that a layer needs beside those of the host, for reading.
+    pub fn open_files(&self, layer: &Layer) -> Result<Vec<Arc<dyn Backing>>, JobError> {
+        let open = |name: &String| {
+            // A name of ours; one that a damaged layer made up leads nowhere else.
+            let path = self.folder.join(Path::new(name).file_name().unwrap_or_default());
+            let backing = File::open(&path).and_then(|file| BackingFile::new(file, path.clone()));
+            match backing {
+                Ok(backing) => Ok(Arc::new(backing) as Arc<dyn Backing>),
+                Err(error) => Err(JobError::path(&path, "cannot read what the run wrote", error)),
+            }
+        };
+        layer.files().iter().map(open).collect()
+    }
+
+    /// Bytes on the host's disk that all of it takes.
+    pub fn bytes(&self) -> u64 {
+        let files = self.list().unwrap_or_default();
+        files.iter().filter_map(|(_, _, path)| fs::metadata(path).ok()).map(|metadata| metadata.blocks() * 512).sum()
+    }
+}
+
+fn remove(path: &Path) -> Result<(), JobError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(JobError::path(path, "cannot remove it", error)),
+        _ => Ok(()),
+    }
+}
+
+/// The parts of the file number `at` that a layer points into, ascending, those that are near each other as one.
+fn used(layer: &Layer, at: usize) -> Vec<Range<u64>> {
+    let inodes = (0..layer.tree().inode_count()).map(InodeId);
+    let extents = inodes.flat_map(|id| layer.extents().of(id).iter());
+    let is_here = |backing| matches!(layer.place(backing), Some(Place::File(file, _)) if file == at);
+    let parts = extents.filter(|extent| is_here(extent.backing)).map(|extent| extent.at..extent.at + extent.length);
+    let mut parts: Vec<Range<u64>> = parts.collect();
+    parts.sort_by_key(|part| part.start);
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for part in parts {
+        match joined.last_mut().filter(|last| part.start <= last.end.saturating_add(SMALL_GAP)) {
+            Some(last) => last.end = last.end.max(part.end),
+            None => joined.push(part),
+        }
+    }
+    joined
+}
+
+/// Gives back the space of all of a file but the parts `used`.
+fn punch(path: &Path, used: &[Range<u64>]) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    let mut start = 0;
+    let end = file.metadata()?.len();
+    for part in used.iter().cloned().chain(std::iter::once(end..end)) {
+        if part.start > start {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            match fallocate(&file, flags, start, part.start - start) {
+                // A file system that cannot: the space stays in use.
+                Err(Errno::OPNOTSUPP) => return Ok(()),
+                result => result?,
+            }
+        }
+        start = start.max(part.end);
+    }
+    Ok(())
+}

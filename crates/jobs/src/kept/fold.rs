@@ -1,0 +1,344 @@
+//! Folding: what a command of a kept run wrote to a disk becomes a layer over the host's tree.
+//!
+//! 1. The disk is made again, of the host's tree as it was, what the run had changed before, and the command's overlay
+//!    ([`GuestDisk`]).
+//! 2. The guest's file system is read from it and compared with the host's tree ([`inarch_tree::compare`]).
+//! 3. What differs becomes the new layer. Its files' bytes stay where they are: in overlays, and in files of the host. Only
+//!    what a journal still holds is written out ([`Spill`]).
+//! 4. The layer is put in its place, and what it does not need is given back ([`DiskFiles::save_layer`]).
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use inarch_block::{Content, Device, Origin as Held, read_content};
+use inarch_format::ext4::{self, Ext4Image, LostAndFound, Numbering, ReadOptions, open_image};
+use inarch_tree::compare::{Lineage, differences};
+use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Origin, Part, Place};
+use inarch_tree::{DataRange, Extent, InodeId, Timestamp, Tree};
+
+use super::files::DiskFiles;
+use super::layered::{KeptBase, Layered, have_same_bytes};
+use super::own::{leave_out_own, mount_points};
+use super::{KeptRun, KeptTree};
+use crate::JobError;
+use crate::device::{Remade, remake};
+use crate::notes::shown;
+
+/// Folds what every disk of a run holds that is not folded yet. Gives what the user should know, a line each.
+pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, JobError> {
+    let Some(record) = &run.record else { return Ok(Vec::new()) };
+    let mut notes = Vec::new();
+    for tree in record.trees.iter().filter(|tree| !tree.read_only) {
+        let files = run.files(tree.ordinal);
+        let Some(generation) = files.unfolded()? else { continue };
+        let disk = GuestDisk::open(run.name(), &files, tree, generation)?;
+        let layer = disk.layer(&files, generation, &mount_points(tree, &record.trees));
+        let layer = layer.map_err(|error| disk_error(tree, &error))?;
+        files.save_layer(&layer)?;
+        let destination = shown(&tree.destination());
+        notes.extend(disk.image.opened.notes.iter().map(|note| format!("{destination}: {note}")));
+    }
+    Ok(notes)
+}
+
+fn disk_error(tree: &KeptTree, error: &dyn std::fmt::Display) -> JobError {
+    JobError::Other(format!("the kept disk of {}: {error}", shown(&tree.source())))
+}
+
+/// A disk with what its guest wrote, and the file system that the guest left on it.
+struct GuestDisk {
+    host: Arc<dyn Content>,
+    layered: Arc<Layered>,
+    image: Ext4Image,
+    numbering: Numbering,
+    device: Arc<Device>,
+    overlay_name: String,
+    /// Where in the overlay's file the device's first byte is.
+    data_start: u64,
+}
+
+impl GuestDisk {
+    fn open(run: &str, files: &DiskFiles, tree: &KeptTree, generation: u64) -> Result<GuestDisk, JobError> {
+        let kept = KeptBase { run: run.to_owned(), destination: tree.destination(), files: files.clone() };
+        let Remade { layered, host, device, numbering } =
+            remake(&tree.source(), &kept, &files.overlay(generation), tree.ordinal)?;
+        // A crash of the machine may still lose what is only in its memory.
+        device.flush().map_err(|error| disk_error(tree, &error))?;
+        // The host's own lost+found is one of its directories; that of the guest's file system is nobody's change.
+        let lost_and_found = match layered.lower.lookup(b"lost+found") {
+            Some(_) => LostAndFound::Keep,
+            None => LostAndFound::KeepIfUsed,
+        };
+        let options = ReadOptions { lost_and_found, ..ReadOptions::default() };
+        let image = open_image(Arc::clone(&device) as _, &options).map_err(|error| disk_error(tree, &error))?;
+        let data_start = device.overlay_data_start().unwrap_or(0);
+        let overlay_name = files.overlay_name(generation);
+        Ok(GuestDisk { host, layered, image, numbering, device, overlay_name, data_start })
+    }
+
+    fn guest(&self) -> &Arc<Tree> {
+        &self.image.opened.tree
+    }
+
+    fn layer(&self, files: &DiskFiles, generation: u64, own: &HashSet<Vec<u8>>) -> Result<Layer, JobError> {
+        let mut found = differences(&self.layered.lower, self.guest(), self);
+        leave_out_own(&mut found, (self.guest(), &*self.image.opened.content), own);
+        let mut facts = GuestFacts { disk: self, spill: Spill::new(files, generation) };
+        let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts)
+            .map_err(|error| JobError::Other(error.to_string()))?;
+        facts.spill.finish()?;
+        Ok(layer)
+    }
+
+    /// What of the planned tree an inode of the guest has been since then. An inode number is used again for other
+    /// files, with a generation that the kernel takes at random; a planned inode's is 0.
+    fn planned(&self, new: InodeId) -> Option<InodeId> {
+        let planned = self.numbering.inode(self.image.ino(new)).filter(|_| self.image.generation(new) == 0)?;
+        let kind = |tree: &Tree, id| tree.inode(id).file_type();
+        (kind(&self.layered.tree, planned) == kind(self.guest(), new)).then_some(planned)
+    }
+
+    /// Whether every byte of the guest's file is still where the plan put the one of the planned file: then it is the
+    /// same, and nothing needs to be read.
+    fn is_untouched(&self, planned: InodeId, new: InodeId) -> bool {
+        if self.layered.tree.inode(planned).size() != self.guest().inode(new).size() {
+            return false;
+        }
+        let mut covered = 0;
+        for extent in self.image.extents().of(new) {
+            let mut done = 0;
+            while done < extent.length {
+                let (held, count) = self.device.origin(extent.at + done);
+                let there = Held::File { inode: planned, offset: extent.offset + done };
+                // What the journal has of it is not on the disk yet.
+                if held != there || !self.image.is_on_device(extent) {
+                    return false;
+                }
+                done += count.min(extent.length - done);
+            }
+            covered += extent.length;
+        }
+        covered == self.data_bytes(planned)
+    }
+
+    /// Bytes of a planned file that lie in blocks on the disk.
+    fn data_bytes(&self, planned: InodeId) -> u64 {
+        const BLOCK: u64 = inarch_block::BLOCK_SIZE as u64;
+        let size = self.layered.tree.inode(planned).size();
+        let Some(ranges) = self.layered.tree.sparse_ranges(planned) else { return size };
+        let mut bytes = 0;
+        let mut end = 0;
+        for DataRange { offset, length } in ranges {
+            let start = (offset / BLOCK * BLOCK).max(end);
+            end = (offset + length).next_multiple_of(BLOCK).min(size).max(start);
+            bytes += end - start;
+        }
+        bytes
+    }
+}
+
+impl Lineage for GuestDisk {
+    fn origin(&self, new: InodeId) -> Option<InodeId> {
+        self.layered.origin(self.planned(new)?)
+    }
+
+    fn same_content(&self, old: InodeId, new: InodeId) -> bool {
+        let untouched = self.planned(new).filter(|planned| self.is_untouched(*planned, new));
+        if untouched.and_then(|planned| self.layered.whole(planned)) == Some(old) {
+            return true;
+        }
+        let size = self.guest().inode(new).size();
+        // What can no longer be read for comparison counts as changed.
+        have_same_bytes((&*self.image.opened.content, new), (&*self.host, old), size).unwrap_or(false)
+    }
+
+    fn as_stored(&self, time: Timestamp) -> Timestamp {
+        ext4::stored_time(time)
+    }
+}
+
+/// Where the bytes of a layered tree's files are.
+struct LayeredFacts<'a> {
+    layered: &'a Layered,
+}
+
+impl LayeredFacts<'_> {
+    /// Adds where the bytes of a part of a file of the layered tree are, as a part of another file from `offset` on.
+    fn add(&self, planned: InodeId, from: u64, length: u64, offset: u64, parts: &mut Vec<Part>) {
+        if let Some(lower) = self.layered.whole(planned) {
+            let holder = Holder::Lender(Lender::of(&self.layered.lower, lower));
+            return parts.push(Part { offset, length, at: from, holder });
+        }
+        let Some(Origin::Upper(upper)) = self.layered.owner(planned) else { return };
+        let layer = &self.layered.layer;
+        if let (true, Some(lender)) = (layer.is_whole(upper), layer.origin(upper)) {
+            // It is gone on the host; whoever reads it is told.
+            let holder = layer.lenders().get(lender).cloned().map(Holder::Lender);
+            return parts.extend(holder.map(|holder| Part { offset, length, at: from, holder }));
+        }
+        for extent in layer.extents().of(upper) {
+            let start = extent.offset.max(from);
+            let end = (extent.offset + extent.length).min(from.saturating_add(length));
+            let holder = match layer.place(extent.backing) {
+                Some(Place::Lender(at)) => layer.lenders().get(at).cloned().map(Holder::Lender),
+                Some(Place::File(_, name)) => Some(Holder::File(name.to_owned())),
+                None => None,
+            };
+            if let (true, Some(holder)) = (start < end, holder) {
+                let at = extent.at + (start - extent.offset);
+                parts.push(Part { offset: offset + (start - from), length: end - start, at, holder });
+            }
+        }
+    }
+
+    fn origin(&self, planned: InodeId) -> Option<Lender> {
+        if let Some(lower) = self.layered.whole(planned).or_else(|| self.layered.origin(planned)) {
+            return Some(Lender::of(&self.layered.lower, lower));
+        }
+        match self.layered.owner(planned)? {
+            Origin::Upper(upper) => {
+                let layer = &self.layered.layer;
+                layer.lenders().get(layer.origin(upper)?).cloned()
+            }
+            Origin::Lower(lower) => Some(Lender::of(&self.layered.lower, lower)),
+        }
+    }
+
+    fn bytes(&self, planned: InodeId) -> Bytes {
+        let whole = match self.layered.owner(planned) {
+            Some(Origin::Lower(_)) => true,
+            Some(Origin::Upper(upper)) => self.layered.layer.is_whole(upper),
+            None => false,
+        };
+        if whole {
+            return Bytes::Whole;
+        }
+        let mut parts = Vec::new();
+        self.add(planned, 0, self.layered.tree.inode(planned).size(), 0, &mut parts);
+        Bytes::Parts(parts)
+    }
+}
+
+impl Facts for LayeredFacts<'_> {
+    fn origin(&self, new: InodeId) -> Option<Lender> {
+        LayeredFacts::origin(self, new)
+    }
+
+    fn bytes(&mut self, new: InodeId) -> io::Result<Bytes> {
+        Ok(LayeredFacts::bytes(self, new))
+    }
+
+    fn was(&self, path: &[u8]) -> Option<Option<Identity>> {
+        self.layered.layer.was(path)
+    }
+}
+
+/// Where the bytes of a guest's files are.
+struct GuestFacts<'a> {
+    disk: &'a GuestDisk,
+    spill: Spill,
+}
+
+impl GuestFacts<'_> {
+    fn layered(&self) -> LayeredFacts<'_> {
+        LayeredFacts { layered: &self.disk.layered }
+    }
+
+    /// Adds where the bytes of an extent of the guest's file are.
+    fn add(&mut self, new: InodeId, extent: &Extent, parts: &mut Vec<Part>) -> io::Result<()> {
+        if !self.disk.image.is_on_device(extent) {
+            return self.spill.add(&*self.disk.image.opened.content, new, (extent.offset, extent.length), parts);
+        }
+        let mut done = 0;
+        while done < extent.length {
+            let (held, count) = self.disk.device.origin(extent.at + done);
+            let (offset, length) = (extent.offset + done, count.min(extent.length - done));
+            match held {
+                Held::Overlay => {
+                    let at = self.disk.data_start + extent.at + done;
+                    parts.push(Part { offset, length, at, holder: Holder::File(self.disk.overlay_name.clone()) });
+                }
+                Held::File { inode, offset: from } => self.layered().add(inode, from, length, offset, parts),
+                Held::Zeros => {}
+                Held::Metadata => self.spill.add(&*self.disk.image.opened.content, new, (offset, length), parts)?,
+            }
+            done += length;
+        }
+        Ok(())
+    }
+}
+
+impl Facts for GuestFacts<'_> {
+    fn origin(&self, new: InodeId) -> Option<Lender> {
+        self.layered().origin(self.disk.planned(new)?)
+    }
+
+    fn bytes(&mut self, new: InodeId) -> io::Result<Bytes> {
+        if let Some(planned) = self.disk.planned(new).filter(|planned| self.disk.is_untouched(*planned, new)) {
+            return Ok(self.layered().bytes(planned));
+        }
+        let mut parts = Vec::new();
+        for extent in self.disk.image.extents().of(new) {
+            self.add(new, extent, &mut parts)?;
+        }
+        Ok(Bytes::Parts(parts))
+    }
+
+    fn was(&self, path: &[u8]) -> Option<Option<Identity>> {
+        self.disk.layered.layer.was(path)
+    }
+}
+
+/// Bytes that are written out because they lie in no file as they are.
+struct Spill {
+    path: PathBuf,
+    name: String,
+    file: Option<File>,
+    length: u64,
+}
+
+impl Spill {
+    fn new(files: &DiskFiles, generation: u64) -> Spill {
+        let (path, name) = files.spilled(generation);
+        Spill { path, name, file: None, length: 0 }
+    }
+
+    /// Writes `length` bytes of a file from `offset` on.
+    fn add(
+        &mut self,
+        content: &dyn Content,
+        inode: InodeId,
+        (offset, length): (u64, u64),
+        parts: &mut Vec<Part>,
+    ) -> io::Result<()> {
+        const PIECE: u64 = 1 << 20;
+        if self.file.is_none() {
+            let mut options = OpenOptions::new();
+            // One of an earlier attempt may be there.
+            self.file = Some(options.write(true).create(true).truncate(true).mode(0o600).open(&self.path)?);
+        }
+        let Some(file) = &self.file else { return Ok(()) };
+        let mut buffer = vec![0; length.min(PIECE) as usize];
+        let mut done = 0;
+        while done < length {
+            let count = (length - done).min(PIECE);
+            let buffer = &mut buffer[..count as usize];
+            read_content(content, inode, offset + done, buffer)?;
+            file.write_all_at(buffer, self.length + done)?;
+            done += count;
+        }
+        parts.push(Part { offset, length, at: self.length, holder: Holder::File(self.name.clone()) });
+        self.length += length;
+        Ok(())
+    }
+
+    /// Makes it durable.
+    fn finish(self) -> Result<(), JobError> {
+        let synced = self.file.map_or(Ok(()), |file| file.sync_all());
+        synced.map_err(|error| JobError::path(&self.path, "cannot make it durable", error))
+    }
+}

@@ -1,0 +1,63 @@
+//! What a run makes in its guest's trees for itself, and what is therefore none of the guest's changes.
+
+use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use inarch_block::{Content, read_content};
+use inarch_tree::compare::Difference;
+use inarch_tree::{FileType, InodeId, Tree};
+use inarch_vm::protocol::Network;
+
+use super::KeptTree;
+
+/// The directories of a tree that the run itself makes where they are missing: places to mount at, and what they are
+/// in.
+pub(super) fn mount_points(tree: &KeptTree, all: &[KeptTree]) -> HashSet<Vec<u8>> {
+    /// What the agent mounts in every guest: `agent/mounts.c`, and `/tmp` by the session.
+    const OF_EVERY_GUEST: [&str; 5] = ["/dev", "/proc", "/sys", "/run", "/tmp"];
+    let here = tree.destination();
+    let others = all.iter().map(KeptTree::destination).chain(OF_EVERY_GUEST.map(PathBuf::from));
+    let mut points = HashSet::new();
+    for other in others {
+        let Ok(below) = other.strip_prefix(&here) else { continue };
+        points.extend(
+            below.ancestors().filter(|path| *path != Path::new("")).map(|path| path.as_os_str().as_bytes().to_owned()),
+        );
+    }
+    points
+}
+
+/// Takes out what the run had to make for itself: empty directories to mount at, and the name server's file.
+pub(super) fn leave_out_own(
+    found: &mut Vec<Difference>,
+    (guest, content): (&Tree, &dyn Content),
+    mount_points: &HashSet<Vec<u8>>,
+) {
+    // A directory comes before what is in it, so from behind it is known whether anything else is.
+    let mut kept_parents: HashSet<Vec<u8>> = HashSet::new();
+    let mut keep = vec![true; found.len()];
+    for (difference, keep) in found.iter().zip(&mut keep).rev() {
+        let added = difference.old.is_none().then_some(difference.new).flatten();
+        let own = added.is_some_and(|id| match guest.inode(id).file_type() {
+            FileType::Directory => mount_points.contains(&difference.path) && !kept_parents.contains(&difference.path),
+            FileType::Regular => difference.path == b"etc/resolv.conf" && is_resolver_file(guest, content, id),
+            _ => false,
+        });
+        *keep = !own;
+        if !own && let Some(slash) = difference.path.iter().rposition(|byte| *byte == b'/') {
+            kept_parents.insert(difference.path[..slash].to_owned());
+        }
+    }
+    let mut keep = keep.into_iter();
+    found.retain(|_| keep.next().unwrap_or(true));
+}
+
+/// Whether a file is what the agent writes where a guest with a network has no `/etc/resolv.conf`.
+fn is_resolver_file(guest: &Tree, guest_content: &dyn Content, id: InodeId) -> bool {
+    let expected = format!("nameserver {}\n", Network::QEMU_USER.name_server);
+    let mut content = vec![0; expected.len()];
+    guest.inode(id).size() == expected.len() as u64
+        && read_content(guest_content, id, 0, &mut content).is_ok()
+        && content == expected.as_bytes()
+}

@@ -1,0 +1,57 @@
+//! What tells one state of a host file from another.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{FileType, Inode, Tree};
+
+/// What a tree had at a path. Two states of a file are the same if nothing of it changed, its attributes included. A
+/// directory's times change with the names in it; so of a directory its inode, permissions and owner count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Identity {
+    mode: u32,
+    owner: (u32, u32),
+    ino: u64,
+    size: u64,
+    mtime: (i64, u32),
+    ctime: (i64, u32),
+}
+
+impl Identity {
+    /// That of an inode of a scan.
+    pub fn of(inode: &Inode) -> Identity {
+        let time = |time: crate::Timestamp| (time.seconds, time.nanoseconds);
+        Identity {
+            mode: inode.mode(),
+            owner: (inode.uid(), inode.gid()),
+            ino: inode.source_ino(),
+            size: inode.size(),
+            mtime: time(inode.mtime()),
+            ctime: time(inode.ctime()),
+        }
+    }
+
+    /// Whether `inode` is the same in the same state.
+    pub fn is(&self, inode: &Inode) -> bool {
+        let now = Identity::of(inode);
+        if FileType::from_mode(self.mode) == Some(FileType::Directory) {
+            return (self.mode, self.owner, self.ino) == (now.mode, now.owner, now.ino);
+        }
+        *self == now
+    }
+}
+
+/// A file of the tree below that lends its bytes, or its place among the names of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Lender {
+    /// Its path, without a leading slash.
+    pub path: Vec<u8>,
+    /// What it was: only then its bytes are those that are lent.
+    pub identity: Identity,
+}
+
+impl Lender {
+    /// What `tree` has at `path`.
+    pub fn of(tree: &Tree, id: crate::InodeId) -> Lender {
+        Lender { path: tree.path(id), identity: Identity::of(tree.inode(id)) }
+    }
+}
