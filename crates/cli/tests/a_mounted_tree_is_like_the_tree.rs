@@ -184,7 +184,7 @@ fn what_the_host_changes_is_seen_within_a_second() {
 #[test]
 fn a_write_without_privilege_ends_set_user_id_bits() {
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: only root can be several users");
+        return println!("skipped: a_write_without_privilege_ends_set_user_id_bits: only root can be several users");
     }
     let dir = scratch();
     tree(dir.path());
@@ -201,6 +201,10 @@ fn a_write_without_privilege_ends_set_user_id_bits() {
         let allocate = "chmod 6777 point/small; setpriv --reuid nobody --regid nogroup --clear-groups \
             fallocate -l 64K point/small; stat -c %a tree/small";
         assert_eq!(host("sh", &["-c", allocate], dir.path()), "777\n", "{options:?}");
+        // Set when the kernel has the file already.
+        let late = "set -e; exec 3< point/large; chmod 6755 point/large; test $(stat -c %a tree/large) = 6755; printf x |
+            setpriv --reuid nobody --regid nogroup --clear-groups dd of=point/large conv=notrunc status=none; stat -c %a tree/large";
+        assert_eq!(host("sh", &["-c", late], dir.path()), "755\n", "{options:?}");
         server.end("-TERM");
     }
 }

@@ -181,6 +181,9 @@ const CHANGING: &[i64] = &[
     libc::SYS_setfsgid,
     libc::SYS_umask,
 ];
+/// Doing without a capability for a while, for what the kernel is then to do without it too. It gives nobody one that was
+/// given up.
+const EFFECTIVE: &[i64] = &[libc::SYS_capset];
 #[cfg(target_arch = "x86_64")]
 const OLDER_CHANGING: &[i64] =
     &[libc::SYS_symlink, libc::SYS_mknod, libc::SYS_chmod, libc::SYS_lchown, libc::SYS_chown];
@@ -236,9 +239,10 @@ fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendEr
         Work::Listing => &[ALWAYS, OLDER, OPENING, COPIES_OF_MOUNTS],
         Work::Plan => &[ALWAYS, OLDER, OPENING, LOOKING, SCANNING, NAMING, OLDER_NAMING],
         Work::ReadOnlyShare | Work::ReadOnlyMount => &[ALWAYS, OLDER, OPENING, LOOKING],
-        Work::Share | Work::CoveredShare | Work::Mount => {
+        Work::Share | Work::CoveredShare => {
             &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING]
         }
+        Work::Mount => &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING, EFFECTIVE],
     };
     let mut calls: Calls = whatever.iter().copied().flatten().map(|call| (*call, Vec::new())).collect();
     // Memory that is run is never written, and the other way round.

@@ -278,7 +278,6 @@ fn no_server_starts_programs_opens_sockets_or_reaches_into_the_kernel() {
         ("setuid", libc::SYS_setuid),
         ("setresuid", libc::SYS_setresuid),
         ("setgroups", libc::SYS_setgroups),
-        ("capset", libc::SYS_capset),
         ("seccomp", libc::SYS_seccomp),
         ("personality", libc::SYS_personality),
         ("syslog", libc::SYS_syslog),
@@ -313,6 +312,21 @@ fn no_server_starts_programs_opens_sockets_or_reaches_into_the_kernel() {
             // What it takes to serve.
             assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
             assert!(std::os::unix::net::UnixStream::pair().is_ok());
+        });
+    }
+}
+
+#[test]
+fn capabilities_that_were_given_up_do_not_come_back() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+    for work in ALL {
+        Ground::new().confined(work, |_| {
+            let now = capabilities(None).unwrap();
+            // Of a mount, which does without one for a moment, the call is allowed.
+            let refused = if matches!(work, Work::Mount) { Errno::PERM } else { Errno::NOSYS };
+            let all = CapabilitySets { effective: CapabilitySet::all(), permitted: CapabilitySet::all(), ..now };
+            assert_eq!(set_capabilities(None, all), Err(refused), "{work:?}");
+            assert_eq!(capabilities(None).unwrap(), now, "{work:?}");
         });
     }
 }

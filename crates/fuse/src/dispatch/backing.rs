@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use inarch_vfs::{FileSystem, HandleId, NodeId};
 use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use super::Dispatcher;
 use crate::wire::init_flag;
@@ -76,7 +77,7 @@ impl Backings {
     }
 
     fn register(&self, file: &OwnedFd) -> Option<i32> {
-        match ioctl::open_backing(&self.device, file.as_fd().as_raw_fd()) {
+        match without_set_id(|| ioctl::open_backing(&self.device, file.as_fd().as_raw_fd())) {
             Ok(backing) => Some(backing),
             Err(Errno::PERM) => {
                 // It takes CAP_SYS_ADMIN, which does not come by waiting.
@@ -96,6 +97,23 @@ impl Backings {
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Does something without the thread's privilege to leave set-user-ID and set-group-ID bits where they are (`CAP_FSETID`).
+///
+/// The kernel writes to a file in the name of who handed it over, with the capabilities of that moment (`fuse_backing_open`
+/// of Linux's fs/fuse/passthrough.c), and believes that the server clears these bits. So the host's file system has
+/// to clear them at each write, also those that were set when the file was open already.
+fn without_set_id<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let sets = capabilities(None)?;
+    if !sets.effective.contains(CapabilitySet::FSETID) {
+        return act();
+    }
+    set_capabilities(None, CapabilitySets { effective: sets.effective.difference(CapabilitySet::FSETID), ..sets })?;
+    let done = act();
+    // What is permitted can always be taken up again.
+    let _ = set_capabilities(None, sets);
+    done
 }
 
 impl<F: FileSystem + ?Sized> Dispatcher<F> {
