@@ -10,6 +10,7 @@ use std::time::Duration;
 use inarch_tree::{Inode, InodeId, Timestamp, Tree};
 use rustix::fs::{FileType, Stat, fstat};
 use rustix::io::Errno;
+use vm_memory::VolatileSlice;
 
 use crate::changed::{ChangeLog, ChangeReason, ChangedFiles};
 use crate::content::{Borrower, Content, Lent};
@@ -203,9 +204,14 @@ impl Content for HostFiles {
     }
 
     fn hold(&self, hold: &Hold<'_>, allowance: &mut Allowance) -> io::Result<()> {
-        self.copies.fill(&self.tree, hold, allowance, &|id, take| {
-            matches!(self.lend_unchanged(id, 0, u64::MAX, take), Ok(Ok(())))
-        })
+        let lend = |id, take: &mut Borrower<'_>| matches!(self.lend_unchanged(id, 0, u64::MAX, take), Ok(Ok(())));
+        let read = |id: InodeId, most: u64| {
+            let length = self.tree.inode(id).size().min(most);
+            let mut text = vec![0; length as usize];
+            let slices = [VolatileSlice::from(text.as_mut_slice())];
+            self.read_unchanged(id, 0, length, &mut Cursor::new(&slices)).ok().map(|()| text)
+        };
+        self.copies.fill(&self.tree, hold, allowance, (&lend, &read))
     }
 
     fn held(&self) -> ChangedFiles {

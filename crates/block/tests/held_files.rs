@@ -13,6 +13,7 @@ use std::time::Duration;
 use common::*;
 use inarch_block::{Allowance, Device, Hold};
 use inarch_tree::Tree;
+use inarch_tree::select::Filter;
 use proptest::prelude::*;
 
 /// Longer than a tick of the kernel's clock for file times: before Linux 6.13 a change within one does not show.
@@ -46,7 +47,7 @@ fn write_files(dir: &Path, sizes: &[usize]) {
 }
 
 fn hold(device: &Device, directory: &Path, allowance: &mut Allowance, stop: &dyn Fn() -> bool) -> std::io::Result<()> {
-    device.hold(&Hold { below: b"", directory, stop }, allowance)
+    device.hold(&Hold { below: b"", filter: &Filter::default(), directory, stop }, allowance)
 }
 
 /// What the device has of each file: whether it is what it was, or an error. Anything else fails.
@@ -269,13 +270,29 @@ fn only_what_is_below_a_directory_is_held_by_one_descriptor() {
     fs::create_dir(dir.path().join("spool")).unwrap();
     for below in [&b"d2"[..], b"d3", b"none", b"d0/f"] {
         let spool = dir.path().join("spool");
-        device.hold(&Hold { below, directory: &spool, stop: &|| false }, &mut ENOUGH.clone()).unwrap();
+        let filter = Filter::default();
+        device.hold(&Hold { below, filter: &filter, directory: &spool, stop: &|| false }, &mut ENOUGH.clone()).unwrap();
     }
     let links = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     let root = dir.path().canonicalize().unwrap();
     assert_eq!(links.filter(|link| link.starts_with(&root) && *link != root).count(), 1);
     (0..SIZES.len()).for_each(|i| edit(&dir.path().join(name(i)), Edit::Remove));
     assert_eq!(reads(&device, &tree, &SIZES), [false, false, true, true, false]);
+}
+
+#[test]
+fn what_git_ignores_is_not_held_where_that_is_said() {
+    let (dir, _, _) = files(&SIZES);
+    fs::write(dir.path().join("d1/.gitignore"), "f\n").unwrap();
+    fs::write(dir.path().join("d3/.gitignore"), "/d0/\n!f\n").unwrap();
+    fs::write(dir.path().join(".gitignore"), "/d2/\nd3/f\n").unwrap();
+    let (tree, device) = device(dir.path());
+    std::thread::sleep(TICK);
+    let filter = Filter::builder().ignore_file(".gitignore".as_ref()).build().unwrap();
+    let hold = Hold { below: b"", filter: &filter, directory: dir.path(), stop: &|| false };
+    device.hold(&hold, &mut ENOUGH.clone()).unwrap();
+    (0..SIZES.len()).for_each(|i| edit(&dir.path().join(name(i)), Edit::Rewrite));
+    assert_eq!(reads(&device, &tree, &SIZES), [true, false, false, true, true]);
 }
 
 /// A file system that is unmounted when dropped.

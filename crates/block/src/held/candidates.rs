@@ -1,6 +1,7 @@
 //! Which files are held, and in which order.
 
-use inarch_tree::{FileType, InodeId, Tree};
+use inarch_tree::select::{Filter, ReadFile, files_below};
+use inarch_tree::{InodeId, Tree};
 
 /// A file that may be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -9,24 +10,14 @@ pub(super) struct Candidate {
     pub(super) inode: InodeId,
 }
 
-/// The regular files that have content beneath the directory `below`, the smallest first, each once.
-pub(super) fn candidates(tree: &Tree, below: &[u8]) -> Vec<Candidate> {
-    let mut files = Vec::new();
-    let mut directories: Vec<_> = tree.lookup(below).into_iter().collect();
-    while let Some(directory) = directories.pop() {
-        for entry in tree.entries(directory) {
-            let inode = tree.inode(entry.inode);
-            match inode.file_type() {
-                FileType::Directory => directories.push(entry.inode),
-                FileType::Regular if inode.size() > 0 => {
-                    files.push(Candidate { size: inode.size(), inode: entry.inode });
-                }
-                _ => {}
-            }
-        }
-    }
-    files.sort_unstable();
+/// The regular files that have content beneath the directory `below` and that `filter` takes, the smallest first, each once.
+pub(super) fn candidates(tree: &Tree, below: &[u8], filter: &Filter, read: &ReadFile<'_>) -> Vec<Candidate> {
+    let Some(top) = tree.lookup(below) else { return Vec::new() };
+    let files = files_below(tree, top, filter, read).into_iter();
+    let candidates = files.map(|inode| Candidate { size: tree.inode(inode).size(), inode });
+    let mut candidates: Vec<_> = candidates.filter(|candidate| candidate.size > 0).collect();
+    candidates.sort_unstable();
     // A file of several names.
-    files.dedup();
-    files
+    candidates.dedup();
+    candidates
 }

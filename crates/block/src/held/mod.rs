@@ -1,7 +1,6 @@
 //! Copies of a tree's files, made while they are what the scan saw, for when they no longer are.
 //!
-//! 1. A background thread goes through the files, the smallest first ([`candidates`]): so most of them are held, and sources
-//!    before what is built from them.
+//! 1. A background thread goes through the files, the smallest first ([`candidates`]): so most of them are held.
 //! 2. Each is shared with the spool where the file system can do that, else copied into it ([`spool`]). The spool is one
 //!    file without a name for all of them, so one descriptor.
 //! 3. After its last byte the host file's attributes are compared with the scan's, as with any read. Only then does the copy
@@ -20,6 +19,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+use inarch_tree::select::{Filter, ReadFile};
 use inarch_tree::{InodeId, Tree};
 
 use crate::content::Borrower;
@@ -42,6 +42,8 @@ pub struct Allowance {
 pub struct Hold<'a> {
     /// The directory of the tree whose files are held: its path from the root, without a leading slash; empty for all.
     pub below: &'a [u8],
+    /// What of them is held; paths count from that directory.
+    pub filter: &'a Filter,
     /// Where the spool is made, a file without a name. No more is copied than a thirty-second of the space that is free
     /// there: the rest is for others.
     pub directory: &'a Path,
@@ -72,10 +74,10 @@ impl HeldFiles {
         tree: &Tree,
         hold: &Hold<'_>,
         allowance: &mut Allowance,
-        lend: &Lender<'_>,
+        (lend, read): (&Lender<'_>, &ReadFile<'_>),
     ) -> io::Result<()> {
         let mut spool = self.spool.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut files = candidates::candidates(tree, hold.below);
+        let mut files = candidates::candidates(tree, hold.below, hold.filter, read);
         files.retain(|file| self.place(file.inode).is_none());
         if files.is_empty() || (hold.stop)() {
             return Ok(());

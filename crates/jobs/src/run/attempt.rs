@@ -19,7 +19,7 @@ use inarch_vm::qemu::{Qemu, QemuCommand};
 use inarch_vm::session::{Outcome, Report, Session, SessionError, SessionOptions, Streams};
 use rustix::fs::MemfdFlags;
 
-use super::holding::Part;
+use super::holding::{Held, Part};
 use super::shares::{SharedTree, Wire, connect_sockets};
 use super::trees::Disk;
 use super::unpacked::UnpackedTree;
@@ -40,8 +40,7 @@ pub(super) struct LiveDisk {
     source: Source,
     serial: String,
     read_only: bool,
-    /// Of which of its directories the files are held.
-    hold: Option<Vec<u8>>,
+    hold: Option<Held>,
     pending: Arc<Pending<Device>>,
     writable: Arc<OnceLock<u64>>,
 }
@@ -114,7 +113,7 @@ impl LiveDisk {
 
     /// The part of it whose files are held.
     pub fn held_part(&self) -> Option<Part> {
-        Some(Part { device: Arc::clone(&self.pending), below: self.hold.clone()? })
+        Some(Part { device: Arc::clone(&self.pending), held: self.hold.clone()? })
     }
 
     /// What the user should know of the disk at the end of its use.

@@ -7,6 +7,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use inarch_block::{Allowance, Device, Hold, take_least_priority};
+use inarch_tree::select::Filter;
 use inarch_vhost::Pending;
 
 use super::attempt::LiveDisk;
@@ -24,11 +25,20 @@ const LOW_PRIORITY: i32 = 10;
 /// The most that a run holds.
 const MOST: Allowance = Allowance { bytes: 512 << 20, files: 1 << 17 };
 
-/// A part of a tree whose files are held: its path from the tree's root, empty for all.
+/// Which files of a tree are held.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Held {
+    /// Those beneath this directory: its path from the tree's root, empty for all.
+    pub below: Vec<u8>,
+    /// Those that this filter takes.
+    pub filter: Filter,
+}
+
+/// A disk, and which files of its tree are held.
 #[derive(Clone)]
 pub(super) struct Part {
     pub device: Arc<Pending<Device>>,
-    pub below: Vec<u8>,
+    pub held: Held,
 }
 
 /// Files are being held until this is dropped. Nobody waits for the thread then: it leaves off at the next piece of its work.
@@ -93,13 +103,13 @@ impl Work {
     }
 
     fn hold(&self, left: &mut Allowance, stop: &dyn Fn() -> bool) {
-        for Part { device, below } in &self.parts {
+        for Part { device, held: Held { below, filter } } in &self.parts {
             if stop() {
                 return;
             }
             // Why a disk cannot be made is said by who makes it; without room for a copy there is none.
             if let Ok(device) = device.wait() {
-                let _ = device.hold(&Hold { below, directory: &self.directory, stop }, left);
+                let _ = device.hold(&Hold { below, filter, directory: &self.directory, stop }, left);
             }
         }
     }

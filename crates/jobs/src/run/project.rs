@@ -3,6 +3,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use inarch_tree::select::Filter;
+
+use super::holding::Held;
 use super::trees::Trees;
 use crate::source::Source;
 
@@ -23,7 +26,10 @@ impl Trees {
         };
         let home = std::env::home_dir().and_then(|home| home.canonicalize().ok());
         let (Ok(source), Ok(within)) = (source.canonicalize(), directory.strip_prefix(destination)) else { return };
-        disk.hold = source.join(within).canonicalize().ok().and_then(|here| part(&source, &here, home.as_deref()));
+        let below = source.join(within).canonicalize().ok().and_then(|here| part(&source, &here, home.as_deref()));
+        // What is built is large, and edited by nobody.
+        let filter = Filter::builder().ignore_file(".gitignore".as_ref()).build();
+        disk.hold = below.zip(filter.ok()).map(|(below, filter)| Held { below, filter });
     }
 }
 

@@ -10,6 +10,7 @@ use inarch_vm::initramfs::SOCKET_MODULE;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 
 use super::choice::{self, Choice, Needs};
+use super::holding::Held;
 use super::shares::{SharedTree, Wire};
 use super::unpacked::UnpackedTree;
 use super::{Root, RunRequest, TreeMount, Way};
@@ -29,8 +30,8 @@ pub(super) struct Disk {
     pub overlaid: bool,
     /// Serial number of the disk, by which the guest tells it from the others.
     pub serial: String,
-    /// The directory whose files are held, by its path from the tree's root; empty for all.
-    pub hold: Option<Vec<u8>>,
+    /// Which of its files are held.
+    pub hold: Option<Held>,
 }
 
 /// What a run shows its guest.
@@ -258,7 +259,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
 fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: FileSystem, wanted: Wanted) -> Disk {
     let overlaid = wanted.is_overlaid();
     let Wanted { source, destination, selection, read_only, hold, .. } = wanted;
-    let hold = hold.then(Vec::new);
+    let hold = hold.then(Held::default);
     let read_only = read_only || overlaid;
     let writes = if read_only { Writes::Refused } else { Writes::ThrownAway(request.overlay_dir.clone()) };
     let recipe = Recipe { source, selection, patience: Duration::ZERO, format, writes, ordinal, disks, kept: None };

@@ -5,12 +5,14 @@
 //! archives and images all of it, is done by [`select`] on the tree that the source gave.
 
 mod contexts;
+mod files;
 mod filter;
 mod only;
 mod owner;
 mod transform;
 
 pub use contexts::{ContextsError, FileContexts};
+pub use files::files_below;
 pub use filter::{Filter, FilterBuilder, FilterError};
 pub(crate) use filter::{IGNORE_FILE_MAX, IgnoreLevel};
 pub use only::PathList;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::contexts::LABEL;
+use super::files::ignore_level;
 use super::filter::IgnoreLevel;
 use super::only::Marks;
 use super::{Filter, Selection};
@@ -115,7 +116,7 @@ impl<'a> Walk<'a> {
     fn directory(&mut self, task: Task, tasks: &mut Vec<Task>) -> Result<(), BuildError> {
         let tree = self.tree;
         let filter = &self.selection.filter;
-        let ignore = self.ignore_level(&task);
+        let ignore = ignore_level(tree, filter, (task.old, &task.path), task.ignore, self.read);
         self.builder.list(task.new)?;
         let mut path = task.path;
         if !path.is_empty() {
@@ -190,23 +191,6 @@ impl<'a> Walk<'a> {
         let id = self.builder.intern_xattrs(set);
         self.sets.insert(key, id);
         id
-    }
-
-    /// The ignore files that apply in a directory: those above it, and its own.
-    fn ignore_level(&self, task: &Task) -> Option<Arc<IgnoreLevel>> {
-        let mut level = task.ignore.clone();
-        // The last level is asked first.
-        for name in self.selection.filter.ignore_files().iter().rev() {
-            let Some((_, inode)) = self.tree.find_entry(task.old, name) else { continue };
-            if self.tree.inode(inode).file_type() != FileType::Regular {
-                continue;
-            }
-            let prefix = if task.path.is_empty() { 0 } else { task.path.len() + 1 };
-            if let Some(text) = (self.read)(inode, super::IGNORE_FILE_MAX) {
-                level = IgnoreLevel::new(&text, prefix, level);
-            }
-        }
-        level
     }
 }
 
