@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use inarch_server::{Clients, ConnectionError, Listener, Pending, Receiver, Sender, StopHandle, prepare};
 use inarch_vfs::FileSystem;
+use rustix::process::{Resource, getrlimit};
 
 use crate::event::Event;
-use crate::session::{Export, LockChanges, Session};
+use crate::session::{Export, Session, Shared};
 use crate::wire::IO_HEADER;
 
 /// Where events go.
@@ -25,6 +26,10 @@ pub struct NinepOptions {
     pub msize: u32,
     /// Most fids of a connection.
     pub fids: usize,
+    /// Most bytes of what a connection's fids refer to: names, the directories that led to them, open files.
+    pub fid_bytes: usize,
+    /// Most files that all connections have open at once; a few of them are divided among as many connections as there may be.
+    pub open_files: usize,
     /// Most requests of a connection that are executed at once.
     pub threads: usize,
     /// Most requests of a connection that wait for a lock; further ones are told that it is taken.
@@ -49,6 +54,8 @@ impl Default for NinepOptions {
             connections: 64,
             msize: NinepOptions::MAX_MSIZE,
             fids: 1 << 22,
+            fid_bytes: 512 << 20,
+            open_files: open_files(),
             threads: 8,
             waiting_locks: 1024,
             xattr_bytes: 16 << 20,
@@ -57,10 +64,16 @@ impl Default for NinepOptions {
     }
 }
 
+/// Files that may be open at once: a third of the descriptors that this process may have, as a directory of the host has it.
+fn open_files() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+    usize::try_from(limit.saturating_sub(64) / 3).unwrap_or(1 << 18)
+}
+
 /// Serves a file system to 9P clients.
 pub struct NinepServer {
     file_system: Arc<Pending<Arc<dyn FileSystem>>>,
-    locks: Arc<LockChanges>,
+    shared: Arc<Shared>,
     options: NinepOptions,
     events: EventSink,
 }
@@ -71,7 +84,12 @@ impl NinepServer {
     pub fn new(file_system: Arc<Pending<Arc<dyn FileSystem>>>, options: NinepOptions) -> NinepServer {
         let msize = options.msize.clamp(NinepOptions::MIN_MSIZE.max(IO_HEADER), NinepOptions::MAX_MSIZE);
         let options = NinepOptions { msize, ..options };
-        NinepServer { file_system, locks: Arc::default(), options, events: Arc::new(|_| {}) }
+        NinepServer {
+            file_system,
+            shared: Arc::new(Shared::new(options.open_files, options.connections)),
+            options,
+            events: Arc::new(|_| {}),
+        }
     }
 
     /// Has `sink` called for what goes wrong without ending the server. Called from any thread.
@@ -122,7 +140,7 @@ impl Clients for NinepServer {
         }
         // Whoever makes the file system says why there is none; a client sees the end of its connection.
         let Ok(file_system) = self.file_system.wait() else { return Ok(()) };
-        let export = Export::new(Arc::clone(&file_system), Arc::clone(&self.locks));
+        let export = Export::new(Arc::clone(&file_system), Arc::clone(&self.shared), self.options.fid_bytes);
         let sender = Sender::new(socket);
         let receiver = Receiver::new(socket, self.options.negotiation);
         Session::new(Arc::new(export), &self.options, receiver, &sender, stopped, served).run();

@@ -145,6 +145,55 @@ fn only_so_many_fids_are_kept() {
 }
 
 #[test]
+fn only_so_many_bytes_of_names_are_kept() {
+    const BYTES: usize = 1 << 20;
+    let served = Served::with(NinepOptions { fid_bytes: BYTES, ..NinepOptions::default() });
+    let name = "n".repeat(250);
+    served.make_directory(&vec![&name[..]; 15].join("/"));
+    let mut client = served.client();
+    let names = vec![name.as_bytes(); 15];
+    let mut fids = 0;
+    let errno = loop {
+        match client.ask(&walk(0, fids + 1, &names)).errno() {
+            None => fids += 1,
+            Some(errno) => break errno,
+        }
+    };
+    assert_eq!(errno, Errno::NFILE.raw_os_error());
+    let bytes = fids as usize * 15 * 250;
+    assert!(bytes <= BYTES + 15 * 250, "{fids} fids name {bytes} bytes");
+    assert!(bytes > BYTES / 2, "{fids} fids");
+    // Nor is anything else made that takes room; what is there can be used, and given back.
+    assert_eq!(client.fails(&Request::Lopen { fid: 1, flags: 0 }), errno);
+    client.getattr(1);
+    for fid in 1..=fids {
+        client.clunk(fid);
+    }
+    client.walk(0, 1, "");
+    client.open(1, 0);
+    // Another client has its own.
+    let mut other = served.client();
+    other.ok(&walk(0, 1, &names));
+}
+
+#[test]
+fn one_who_opens_many_files_leaves_others_some() {
+    let served = Served::with(NinepOptions { open_files: 64, connections: 2, ..NinepOptions::default() });
+    served.write("file", b"content");
+    let (mut greedy, mut other) = (served.client(), served.client());
+    let opens = |client: &mut Client| {
+        (1..).find(|fid| {
+            client.walk(0, *fid, "file");
+            client.ask(&Request::Lopen { fid: *fid, flags: 0 }).errno() == Some(Errno::NFILE.raw_os_error())
+        })
+    };
+    assert_eq!(opens(&mut greedy), Some(63));
+    assert_eq!(opens(&mut other), Some(3));
+    greedy.clunk(1);
+    other.open(3, 0);
+}
+
+#[test]
 fn one_who_takes_no_answers_harms_only_itself() {
     let served = Served::new();
     served.write("file", &vec![1; 1 << 20]);

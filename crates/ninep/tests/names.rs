@@ -161,7 +161,7 @@ fn removing_says_what_is_removed() {
 #[test]
 fn a_directory_that_gives_its_group_gives_it() {
     if !support::is_root() {
-        return println!("skipped: only root can be several users");
+        return println!("skipped: a_directory_that_gives_its_group_gives_it: only root can be several users");
     }
     let served = Served::new();
     served.make_directory("shared");
@@ -186,7 +186,7 @@ fn a_directory_that_gives_its_group_gives_it() {
 #[test]
 fn names_in_a_sticky_directory_are_their_owners() {
     if !support::is_root() {
-        return println!("skipped: only root can be several users");
+        return println!("skipped: names_in_a_sticky_directory_are_their_owners: only root can be several users");
     }
     let served = Served::new();
     served.make_directory("tmp");
@@ -219,7 +219,7 @@ fn names_in_a_sticky_directory_are_their_owners() {
 #[test]
 fn every_user_has_its_own_rights_on_one_connection() {
     if !support::is_root() {
-        return println!("skipped: only root can be several users");
+        return println!("skipped: every_user_has_its_own_rights_on_one_connection: only root can be several users");
     }
     let served = Served::new();
     served.make_directory("private");

@@ -255,7 +255,7 @@ fn a_walk_over_an_open_file_closes_it() {
 #[test]
 fn who_opened_a_file_goes_on_whatever_its_mode_becomes() {
     if !support::is_root() {
-        println!("skipped: only root can be several users");
+        println!("skipped: who_opened_a_file_goes_on_whatever_its_mode_becomes: only root can be several users");
         return;
     }
     let served = Served::new();

@@ -58,7 +58,7 @@ fn a_walk_that_ends_early_makes_no_fid() {
     served.write("a/file", b"");
     std::os::unix::fs::symlink("/", served.path("a/link")).unwrap();
     let mut client = served.client();
-    for names in [[&b"a"[..], b"b", b"absent"], [b"a", b"file", b"x"], [b"a", b"link", b"etc"], [b"a", b"b", b"."]] {
+    for names in [[&b"a"[..], b"b", b"absent"], [b"a", b"file", b"x"], [b"a", b"link", b"etc"], [b"a", b"b", b"x/.."]] {
         let message = client.ok(&walk(0, 1, &names));
         assert!(matches!(message.reply(), Reply::Walk { count: 2, .. }), "{message:?}");
         assert_eq!(client.fails(&Request::Clunk { fid: 1 }), BADF);
@@ -76,10 +76,46 @@ fn names_that_are_paths_are_refused() {
     let served = Served::new();
     served.make_directory("a/b");
     let mut client = served.client();
-    for name in [&b""[..], b".", b"/", b"a/b", b"/etc", b"a/", b"../..", b"..\0", b"a\0"] {
+    for name in [&b""[..], b"/", b"a/b", b"/etc", b"a/", b"../..", b"..\0", b"a\0"] {
         assert_eq!(client.fails(&walk(0, 1, &[name])), INVAL, "{name:?}");
     }
     assert_eq!(client.fails(&walk(0, 1, &[&[b'x'; 256]])), Errno::NAMETOOLONG.raw_os_error());
+}
+
+#[test]
+fn a_directory_is_its_own_dot() {
+    let served = Served::new();
+    served.make_directory("a/b");
+    served.write("a/file", b"");
+    let mut client = served.client();
+    // As a listing tells of it: diod's client walks to what it has listed.
+    client.walk(0, 1, "a");
+    client.walk(1, 2, "");
+    client.open(2, 0);
+    for listed in client.list(2, 0, 4096) {
+        let qid = match client.ok(&walk(1, 9, &[&listed.name])).reply() {
+            Reply::Walk { qids, count: 1 } => qids[0],
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(qid.path, client.getattr(9).qid.path, "{listed:?}");
+        client.clunk(9);
+    }
+    let qids = client.walk(0, 3, "./a/./b/.");
+    let paths: Vec<u64> = qids.iter().map(|qid| qid.path.get()).collect();
+    assert_eq!(paths[0], client.getattr(0).qid.path.get());
+    assert_eq!(paths[1], paths[2]);
+    assert_eq!(paths[3], paths[4]);
+    assert_eq!(client.getattr(3).qid.path.get(), paths[4]);
+    // It is still known under its name.
+    client.ok(&Request::Remove { fid: 3 });
+    assert!(!served.path("a/b").exists());
+    client.walk(0, 4, "a/file");
+    assert_eq!(client.fails(&walk(4, 5, &[b"."])), NOTDIR);
+    // Nothing is made or removed by that name.
+    for name in [&b"."[..], b".."] {
+        assert_eq!(client.fails(&Request::Mkdir { directory: 1, name, mode: 0o755, gid: 0 }), INVAL);
+        assert_eq!(client.fails(&Request::Unlinkat { directory: 1, name, flags: 0x200 }), INVAL);
+    }
 }
 
 #[test]

@@ -9,8 +9,9 @@ use vm_memory::VolatileSlice;
 use super::access::{self, EXECUTE, READ, WRITE};
 use super::fids::Fid;
 use super::locks::open_file;
-use super::opened::{OpenDirectory, OpenFile, Use};
+use super::opened::{Handle, OpenDirectory, OpenFile, Use};
 use super::place::{DIRECTORY, Place, REGULAR, SYMLINK, TYPE_MASK};
+use super::slots::Slot;
 use super::walk::group_of;
 use super::{Answer, Call, Session, attributes};
 use crate::wire::{Reply, ReplyBuffer, kind, open};
@@ -48,6 +49,7 @@ impl Session<'_> {
         if fid.usage.is_some() {
             return Err(Errno::BUSY);
         }
+        self.export.check_room()?;
         let (usage, attributes) = call.context(fid.uid, group_of(fid.uid), |context| {
             let attributes = self.file_system().attributes(context, fid.place.node, None)?;
             let usage = self.open_place(context, &fid.place, &attributes, flags)?;
@@ -72,8 +74,9 @@ impl Session<'_> {
             DIRECTORY if changes => Err(Errno::ISDIR),
             DIRECTORY => {
                 access::check(context.uid, attributes, READ)?;
+                let slot = self.export.slot()?;
                 let opened = self.file_system().open_directory(context, place.node);
-                Ok(Use::Directory(OpenDirectory::new(&self.export, place, handle(opened)?.map(|o| o.handle))))
+                Ok(Use::Directory(OpenDirectory::new(&self.export, place, handle(opened, slot)?)))
             }
             REGULAR if flags & open::DIRECTORY != 0 => Err(Errno::NOTDIR),
             REGULAR => {
@@ -84,8 +87,8 @@ impl Session<'_> {
                     // A client's kernel reads a program to execute it, and says no more than that it reads.
                     access::check_any(context.uid, attributes, READ | EXECUTE)?;
                 }
-                let opened = self.file_system().open(context, place.node, host_flags(flags));
-                let handle = handle(opened)?.map(|opened| opened.handle);
+                let slot = self.export.slot()?;
+                let handle = handle(self.file_system().open(context, place.node, host_flags(flags)), slot)?;
                 Ok(Use::File(OpenFile::new(&self.export, place, handle, readable, writable)))
             }
             SYMLINK => Err(Errno::LOOP),
@@ -107,6 +110,7 @@ impl Session<'_> {
         if fid.usage.is_some() {
             return Err(Errno::BUSY);
         }
+        self.export.check_room()?;
         let (place, usage, attributes) =
             call.context(fid.uid, gid, |context| self.create(context, &fid.place, name, flags, mode))?;
         self.fids.replace(number, &fid, Fid { place, usage: Some(Arc::new(usage)), uid: fid.uid })?;
@@ -125,13 +129,14 @@ impl Session<'_> {
         let (readable, writable) = ways(flags)?;
         let exclusive = rustix::fs::OFlags::EXCL.bits();
         let new = NewNode { mode: mode & 0o7777 | REGULAR, umask: 0, device: 0 };
+        let slot = self.export.slot()?;
         let made = self.check_makes(context, directory).and_then(|()| {
             self.file_system().create(context, directory.node, name, &new, host_flags(flags) | exclusive)
         });
         let there = match made {
             Ok((entry, opened)) => {
                 let place = Place::new(&self.export, entry.node, entry.attributes.mode, Some(directory), name);
-                let usage = OpenFile::new(&self.export, &place, Some(opened.handle), readable, writable);
+                let usage = OpenFile::new(&self.export, &place, Some((opened.handle, slot)), readable, writable);
                 return Ok((place, Use::File(usage), entry.attributes));
             }
             // It may be there although nothing could be made here.
@@ -140,6 +145,8 @@ impl Session<'_> {
             }
             Err(errno) => return Err(errno),
         };
+        // One that is there takes its room when it is opened.
+        drop(slot);
         let place = Place::new(&self.export, there.node, there.attributes.mode, Some(directory), name);
         let usage = self.open_place(context, &place, &there.attributes, flags)?;
         Ok((place, usage, there.attributes))
@@ -234,11 +241,11 @@ impl Session<'_> {
     }
 }
 
-/// What was opened; nothing, if there is no need to open anything.
-fn handle(opened: Result<Opened, Errno>) -> Result<Option<Opened>, Errno> {
+/// What was opened, with its room; nothing, if there is no need to open anything.
+fn handle(opened: Result<Opened, Errno>, slot: Slot) -> Result<Option<Handle>, Errno> {
     match opened {
         Err(Errno::NOSYS) => Ok(None),
-        opened => opened.map(Some),
+        opened => opened.map(|opened| Some((opened.handle, slot))),
     }
 }
 

@@ -38,7 +38,7 @@ impl Session<'_> {
         match self.try_lock(&waiting) {
             Some(outcome) => {
                 if wanted.kind != LockKind::Exclusive {
-                    self.export.locks.changed();
+                    self.export.changes().changed();
                 }
                 return outcome.map(Answer::Of);
             }
@@ -58,7 +58,7 @@ impl Session<'_> {
                 Ok(Answer::Later)
             }
             Parked::Attended => {
-                self.export.locks.changed();
+                self.export.changes().changed();
                 Ok(Answer::Later)
             }
             Parked::Flushed => Ok(Answer::Nothing),
@@ -73,7 +73,7 @@ impl Session<'_> {
         let context = Context { uid, gid: group_of(uid), pid: 0, supplementary_group: None, interrupted: &interrupted };
         let set = waiting.file().and_then(|file| {
             let (node, handle) = (file.place.node, file.handle());
-            self.file_system().set_lock(&context, node, handle, waiting.owner, &waiting.lock, false)
+            self.export.set_lock(&context, node, handle, waiting.owner, &waiting.lock)
         });
         match set {
             // It became free because the connection of who had it was ended with the server, as this one will be.
@@ -86,7 +86,7 @@ impl Session<'_> {
 
     /// The life of the thread that looks after those who wait for locks.
     fn attend_locks(&self) {
-        let changes = &self.export.locks;
+        let changes = self.export.changes();
         let mut seen = 0;
         let mut pause = Pause::new();
         loop {
@@ -121,7 +121,7 @@ impl Session<'_> {
         let wanted = Lock { kind, ..asked };
         let owner = self.owners.owner(range);
         let found = call.context(fid.uid, group_of(fid.uid), |context| {
-            self.file_system().test_lock(context, file.place.node, file.handle(), owner, &wanted)
+            self.export.test_lock(context, file.place.node, file.handle(), owner, &wanted)
         })?;
         let answer = match &found {
             Some(found) => range_of(found, range.client),

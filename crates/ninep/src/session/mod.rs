@@ -10,12 +10,14 @@ mod attributes;
 mod directories;
 mod fids;
 mod files;
+mod held;
 mod locking;
 mod locks;
 mod names;
 mod opened;
 mod outbox;
 mod place;
+mod slots;
 mod tags;
 mod walk;
 mod xattrs;
@@ -34,11 +36,10 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::server::NinepOptions;
 use crate::wire::{DecodeError, Header, IO_HEADER, Reply, ReplyBuffer, Request, VERSION, VERSION_UNKNOWN, kind};
 use fids::Fids;
-pub use locks::LockChanges;
 use locks::{Owners, WaitingLocks};
 use opened::XattrMemory;
 use outbox::Outbox;
-pub use place::Export;
+pub use place::{Export, Shared};
 use tags::{Cancelled, Flushed, Tags};
 
 /// Most bytes of a message before the client has said its version.
@@ -255,7 +256,7 @@ impl<'s> Session<'s> {
         for waiting in self.waiting.end() {
             self.tags.end(waiting.tag);
         }
-        self.export.locks.changed();
+        self.export.changes().changed();
         self.file_system().interrupted();
     }
 

@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use inarch_vfs::{Context, HandleId, LockOwner};
+use inarch_vfs::{HandleId, LockOwner};
 use rustix::io::Errno;
 
 use super::place::{Export, Place};
+use super::slots::Slot;
 
 /// A fid's use.
 pub enum Use {
@@ -19,6 +20,12 @@ pub enum Use {
     /// `Txattrcreate`: a value on its way.
     NewValue(NewXattr),
 }
+
+/// Bytes that an open file takes, what the file system keeps of it included.
+const OPEN_BYTES: usize = size_of::<Use>() + 256;
+
+/// Bytes that an owner of locks takes, twice what it is: lists grow that way.
+const OWNER_BYTES: usize = 2 * size_of::<LockOwner>();
 
 /// Most processes that may have locks by one open file.
 const MOST_OWNERS: usize = 1024;
@@ -35,19 +42,26 @@ pub struct OpenFile {
     /// Whether it may be written.
     pub writable: bool,
     owners: Mutex<Vec<LockOwner>>,
+    /// For the handle.
+    _slot: Option<Slot>,
 }
+
+/// What the file system has opened, and the room that it takes.
+pub type Handle = (HandleId, Slot);
 
 impl OpenFile {
     /// Takes over a handle.
     pub fn new(
         export: &Arc<Export>,
         place: &Arc<Place>,
-        handle: Option<HandleId>,
+        handle: Option<Handle>,
         readable: bool,
         writable: bool,
     ) -> OpenFile {
+        export.take(OPEN_BYTES);
         let (export, place) = (Arc::clone(export), Arc::clone(place));
-        OpenFile { export, place, handle, readable, writable, owners: Mutex::default() }
+        let (handle, _slot) = handle.unzip();
+        OpenFile { export, place, handle, readable, writable, owners: Mutex::default(), _slot }
     }
 
     /// What requests name it by.
@@ -62,6 +76,8 @@ impl OpenFile {
             if owners.len() >= MOST_OWNERS {
                 return Err(Errno::NOLCK);
             }
+            self.export.check_room().map_err(|_| Errno::NOLCK)?;
+            self.export.take(OWNER_BYTES);
             owners.push(owner);
         }
         Ok(())
@@ -75,11 +91,11 @@ impl OpenFile {
     pub fn unlock_all(&self) {
         let owners = std::mem::take(&mut *self.owners());
         for owner in &owners {
-            // The host ends them with the handle in any case.
-            let _ = self.export.file_system().flush(&Context::SERVER, self.place.node, self.handle(), Some(*owner));
+            self.export.end_locks(self.place.node, self.handle(), *owner);
         }
+        self.export.give_back(owners.len() * OWNER_BYTES);
         if !owners.is_empty() {
-            self.export.locks.changed();
+            self.export.changes().changed();
         }
     }
 }
@@ -87,6 +103,7 @@ impl OpenFile {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         self.unlock_all();
+        self.export.give_back(OPEN_BYTES);
         if let Some(handle) = self.handle {
             self.export.file_system().release(self.place.node, handle, None);
         }
@@ -99,12 +116,15 @@ pub struct OpenDirectory {
     /// What is open.
     pub place: Arc<Place>,
     handle: Option<HandleId>,
+    /// For the handle.
+    _slot: Option<Slot>,
 }
 
 impl OpenDirectory {
     /// Takes over a handle.
-    pub fn new(export: &Arc<Export>, place: &Arc<Place>, handle: Option<HandleId>) -> OpenDirectory {
-        OpenDirectory { export: Arc::clone(export), place: Arc::clone(place), handle }
+    pub fn new(export: &Arc<Export>, place: &Arc<Place>, handle: Option<Handle>) -> OpenDirectory {
+        let (handle, _slot) = handle.unzip();
+        OpenDirectory { export: Arc::clone(export), place: Arc::clone(place), handle, _slot }
     }
 
     /// What requests name it by.

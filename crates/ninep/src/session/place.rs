@@ -1,27 +1,125 @@
 //! What fids refer to.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use inarch_vfs::{FileSystem, NodeId};
+use inarch_vfs::{Context, FileSystem, HandleId, Lock, LockKind, LockOwner, NodeId};
+use rustix::io::Errno;
 
+use super::held::{HeldLocks, RangeCount};
 use super::locks::LockChanges;
+use super::slots::{ClientSlots, Slot, Slots};
 
-/// The file system of a server's clients.
+/// What a server's clients have in common.
+pub struct Shared {
+    /// When a lock may have become free, whoever's it was.
+    pub changes: LockChanges,
+    /// The locks themselves.
+    pub held: HeldLocks,
+    slots: Arc<Slots>,
+}
+
+impl Shared {
+    /// For so many clients, who may have so many files open.
+    pub fn new(files: usize, clients: usize) -> Shared {
+        let slots = Arc::new(Slots::new(files, clients));
+        Shared { changes: LockChanges::default(), held: HeldLocks::default(), slots }
+    }
+}
+
+/// The file system of a server's clients, as one of them has it.
 pub struct Export {
     file_system: Arc<Arc<dyn FileSystem>>,
-    /// When a lock may have become free, whoever's it was.
-    pub locks: Arc<LockChanges>,
+    shared: Arc<Shared>,
+    ranges: RangeCount,
+    slots: Arc<ClientSlots>,
+    /// Bytes of what the client's fids refer to, and how many there may be.
+    used: AtomicUsize,
+    most: usize,
 }
 
 impl Export {
-    /// An export of `file_system`.
-    pub fn new(file_system: Arc<Arc<dyn FileSystem>>, locks: Arc<LockChanges>) -> Export {
-        Export { file_system, locks }
+    /// An export of `file_system` to a client whose fids may refer to places of so many bytes.
+    pub fn new(file_system: Arc<Arc<dyn FileSystem>>, shared: Arc<Shared>, most: usize) -> Export {
+        let slots = ClientSlots::new(&shared.slots);
+        Export { file_system, shared, ranges: RangeCount::default(), slots, used: AtomicUsize::new(0), most }
     }
 
     /// The file system.
     pub fn file_system(&self) -> &dyn FileSystem {
         &**self.file_system
+    }
+
+    /// When a lock may have become free.
+    pub fn changes(&self) -> &LockChanges {
+        &self.shared.changes
+    }
+
+    /// `ENFILE` if the client has no bytes left. Asked before a request that needs some; one may need more than are left.
+    pub fn check_room(&self) -> Result<(), Errno> {
+        if self.used.load(Ordering::Relaxed) >= self.most { Err(Errno::NFILE) } else { Ok(()) }
+    }
+
+    /// Room for a file that is about to be opened; `ENFILE` if the client has too many.
+    pub fn slot(&self) -> Result<Slot, Errno> {
+        self.slots.take()
+    }
+
+    /// So many more bytes are used.
+    pub fn take(&self, bytes: usize) {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// So many fewer bytes are used.
+    pub fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes or gives back a lock; `EAGAIN` if another one stands against it.
+    pub fn set_lock(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        owner: LockOwner,
+        lock: &Lock,
+    ) -> Result<(), Errno> {
+        let on_host = |lock: &Lock| match self.file_system().set_lock(context, node, handle, owner, lock, false) {
+            // Its files are locked by nobody but the clients.
+            Err(Errno::NOSYS) => Ok(()),
+            set => set,
+        };
+        self.shared.held.set(node, owner, lock, &self.ranges, || match on_host(lock) {
+            // By whoever only reads; flock(2) allows it, and Linux's client sends that as any other lock. The host's programs at
+            // least do not write meanwhile.
+            Err(Errno::BADF) if lock.kind == LockKind::Exclusive => on_host(&Lock { kind: LockKind::Shared, ..*lock }),
+            set => set,
+        })
+    }
+
+    /// A lock that stands against `lock`, or none.
+    pub fn test_lock(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        owner: LockOwner,
+        lock: &Lock,
+    ) -> Result<Option<Lock>, Errno> {
+        if let Some(found) = self.shared.held.test(node, owner, lock) {
+            return Ok(Some(found));
+        }
+        match self.file_system().test_lock(context, node, handle, owner, lock) {
+            Err(Errno::NOSYS) => Ok(None),
+            found => found,
+        }
+    }
+
+    /// Ends all of somebody's locks on a file.
+    pub fn end_locks(&self, node: NodeId, handle: HandleId, owner: LockOwner) {
+        // What fails here ends with the handle.
+        let _ = self.file_system().flush(&Context::SERVER, node, handle, Some(owner));
+        self.shared.held.end(node, owner, &self.ranges);
     }
 }
 
@@ -51,13 +149,20 @@ pub const SYMLINK: u32 = 0o120_000;
 impl Place {
     /// Takes over a lookup of `node`, whose mode is `mode`.
     pub fn new(export: &Arc<Export>, node: NodeId, mode: u32, parent: Option<&Arc<Place>>, name: &[u8]) -> Arc<Place> {
-        Arc::new(Place {
+        let place = Place {
             export: Arc::clone(export),
             node,
             parent: parent.map(Arc::clone),
             name: name.into(),
             file_type: mode & TYPE_MASK,
-        })
+        };
+        export.take(place.bytes());
+        Arc::new(place)
+    }
+
+    /// Bytes that it takes, the counters before it and what the allocator adds included.
+    fn bytes(&self) -> usize {
+        size_of::<Place>() + self.name.len() + 48
     }
 
     /// Whether it is a directory.
@@ -68,6 +173,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.export.give_back(self.bytes());
         if self.node != NodeId::ROOT {
             self.export.file_system().forget(self.node, 1);
         }
@@ -81,10 +187,9 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
 
-    use inarch_vfs::{Attributes, Context, HandleId};
-    use rustix::io::Errno;
+    use inarch_vfs::Attributes;
 
     use super::*;
 
@@ -106,12 +211,14 @@ mod tests {
         const DEPTH: u64 = 1_000_000;
         let count = Arc::new(AtomicU64::new(0));
         let file_system: Arc<dyn FileSystem> = Arc::new(Counter(Arc::clone(&count)));
-        let export = Arc::new(Export::new(Arc::new(file_system), Arc::default()));
+        let export = Arc::new(Export::new(Arc::new(file_system), Arc::new(Shared::new(1, 1)), 0));
         let mut place = Place::new(&export, NodeId::ROOT, DIRECTORY, None, b"");
         for depth in 0..DEPTH {
             place = Place::new(&export, NodeId(depth + 2), DIRECTORY, Some(&place), b"d");
         }
+        assert_eq!(export.check_room(), Err(Errno::NFILE));
         drop(place);
         assert_eq!(count.load(Ordering::Relaxed), DEPTH);
+        assert_eq!(export.used.load(Ordering::Relaxed), 0);
     }
 }

@@ -26,6 +26,7 @@ impl Session<'_> {
         if !matches!(aname, b"" | b"/") {
             return Err(Errno::NOENT);
         }
+        self.export.check_room()?;
         let uid = if uid == NO_UID { NOBODY } else { uid };
         let root =
             call.context(uid, group_of(uid), |context| self.file_system().attributes(context, NodeId::ROOT, None))?;
@@ -46,6 +47,7 @@ impl Session<'_> {
         if is_xattr(&from) || (new_fid != fid && self.fids.contains(new_fid)) {
             return Err(Errno::BADF);
         }
+        self.export.check_room()?;
         let mut qids = [Qid::default(); MAX_NAMES];
         let mut place = Arc::clone(&from.place);
         let mut known = None;
@@ -81,7 +83,8 @@ impl Session<'_> {
         known: Option<&Attributes>,
         name: &[u8],
     ) -> Result<(Arc<Place>, Attributes), Errno> {
-        if name != b".." {
+        // Listings tell of both, so clients may ask for both; neither is a name that a file system knows.
+        if !matches!(name, b"." | b"..") {
             check_name(name)?;
         }
         if !from.is_directory() {
@@ -96,6 +99,13 @@ impl Session<'_> {
         }
         if name == b".." {
             return self.step_up(context, from);
+        }
+        if name == b"." {
+            let attributes = match known {
+                Some(attributes) => *attributes,
+                None => self.file_system().attributes(context, from.node, None)?,
+            };
+            return Ok((Arc::clone(from), attributes));
         }
         let entry = self.file_system().lookup(context, from.node, name)?;
         let place = Place::new(&self.export, entry.node, entry.attributes.mode, Some(from), name);

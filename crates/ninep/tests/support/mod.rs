@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server of a new, empty directory of this host.
 pub struct Served {

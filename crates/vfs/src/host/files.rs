@@ -112,7 +112,7 @@ impl HostDirectory {
     }
 
     /// A descriptor to read from, of a file that need not be opened.
-    fn readable_unopened(&self, node: NodeId) -> Result<Arc<OwnedFd>, Errno> {
+    pub(super) fn readable_unopened(&self, node: NodeId) -> Result<Arc<OwnedFd>, Errno> {
         let kept = {
             let table = read(&self.table);
             let index = table.index(node)?;
@@ -363,7 +363,9 @@ impl HostDirectory {
         if !self.options.locks {
             return Err(Errno::NOSYS);
         }
-        self.file(node, handle)?;
+        if self.opens_files() {
+            self.file(node, handle)?;
+        }
         if let Some(owner) = owner {
             self.locks.end(node, Holder::Owner(owner));
         }

@@ -4,16 +4,28 @@
 //! is that file's. So each owner that locks a node has an open file of it for its locks alone. A lock of flock(2) is the
 //! opened file's, here as there; but it too is taken on a file of its own, for the kernel that reads and writes an opened
 //! file by itself keeps it open longer than its client does.
+//!
+//! A lock of an owner ends when the owner closes any descriptor of the file, which the client tells ([`Locks::end`]). One of a
+//! client's open file (`F_OFD_SETLK`) comes with an owner as well, but nobody tells of its end: it goes when the opened file
+//! that it was taken by is released ([`Locks::release`]). No lock of a process is left then: it has closed that file, and its
+//! locks ended with that.
+//!
+//! The file that carries locks is opened for writing only where the client writes, or for an exclusive lock: a program that
+//! somebody has open for writing cannot be run.
 
-use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+mod carrier;
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use self::carrier::Carrier;
 use super::{HostDirectory, hold, system_calls};
 use crate::{Context, HandleId, Lock, LockKind, LockOwner, NodeId};
 
@@ -23,7 +35,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Whose locks an open file carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Holder {
-    /// A process's, of fcntl(2).
+    /// A process's, or an open file's, of fcntl(2).
     Owner(LockOwner),
     /// An opened file's, of flock(2).
     Handle(HandleId),
@@ -32,56 +44,145 @@ pub(super) enum Holder {
 /// The open files of those who have locks.
 #[derive(Debug)]
 pub(super) struct Locks {
-    files: Mutex<HashMap<(NodeId, Holder), Arc<OwnedFd>>>,
+    held: Mutex<Held>,
     limit: usize,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    files: HashMap<(NodeId, Holder), Locked>,
+    /// The owners that have taken locks by an opened file.
+    by_handle: HashMap<(NodeId, HandleId), HashSet<LockOwner>>,
+    /// How many owners are named in `by_handle`.
+    pairs: usize,
+}
+
+#[derive(Debug)]
+struct Locked {
+    carrier: Arc<Carrier>,
+    /// The opened files that its owner has taken locks by.
+    handles: HashSet<HandleId>,
+}
+
+/// Opened files that an owner may lock one node by, on average.
+const HANDLES: usize = 16;
+
+impl Held {
+    fn end(&mut self, node: NodeId, holder: Holder) -> Option<Arc<Carrier>> {
+        let locked = self.files.remove(&(node, holder))?;
+        if let Holder::Owner(owner) = holder {
+            for handle in locked.handles {
+                let key = (node, handle);
+                let Some(owners) = self.by_handle.get_mut(&key) else { continue };
+                self.pairs -= usize::from(owners.remove(&owner));
+                if owners.is_empty() {
+                    self.by_handle.remove(&key);
+                }
+            }
+        }
+        Some(locked.carrier)
+    }
 }
 
 impl Locks {
     /// Of at most so many of them.
     pub fn new(limit: usize) -> Locks {
-        Locks { files: Mutex::default(), limit: limit.max(1) }
+        Locks { held: Mutex::default(), limit: limit.max(1) }
     }
 
     /// Ends all of somebody's locks on a node.
     pub fn end(&self, node: NodeId, holder: Holder) {
-        let file = hold(&self.files).remove(&(node, holder));
-        drop(file);
+        let ended = hold(&self.held).end(node, holder);
+        drop(ended);
+    }
+
+    /// Ends all locks that were taken by an opened file, which is released.
+    pub fn release(&self, node: NodeId, handle: HandleId) {
+        let mut held = hold(&self.held);
+        let owners = held.by_handle.get(&(node, handle)).cloned().unwrap_or_default();
+        let holders = owners.into_iter().map(Holder::Owner).chain([Holder::Handle(handle)]);
+        let ended: Vec<_> = holders.map(|holder| held.end(node, holder)).collect();
+        drop(held);
+        drop(ended);
     }
 
     /// Ends the locks of all owners.
     pub fn end_all(&self) {
-        let files = std::mem::take(&mut *hold(&self.files));
-        drop(files);
+        let held = std::mem::take(&mut *hold(&self.held));
+        drop(held);
     }
 
-    fn get(&self, node: NodeId, holder: Holder) -> Option<Arc<OwnedFd>> {
-        hold(&self.files).get(&(node, holder)).cloned()
+    fn get(&self, node: NodeId, holder: Holder) -> Option<Arc<Carrier>> {
+        hold(&self.held).files.get(&(node, holder)).map(|locked| Arc::clone(&locked.carrier))
     }
 
-    fn insert(&self, node: NodeId, holder: Holder, file: OwnedFd) -> Result<Arc<OwnedFd>, Errno> {
-        let mut files = hold(&self.files);
-        if files.len() >= self.limit {
+    /// What carries somebody's locks, `new` if nothing does yet, now that `handle` is locked by.
+    fn insert(
+        &self,
+        node: NodeId,
+        handle: HandleId,
+        holder: Holder,
+        new: Option<Carrier>,
+    ) -> Result<Arc<Carrier>, Errno> {
+        let held = &mut *hold(&self.held);
+        if held.files.len() >= self.limit && !held.files.contains_key(&(node, holder)) {
             return Err(Errno::NOLCK);
         }
-        Ok(files.entry((node, holder)).or_insert_with(|| Arc::new(file)).clone())
+        if let Holder::Owner(owner) = holder {
+            let is_known = held.by_handle.get(&(node, handle)).is_some_and(|owners| owners.contains(&owner));
+            if !is_known && held.pairs >= self.limit.saturating_mul(HANDLES) {
+                return Err(Errno::NOLCK);
+            }
+            held.pairs += usize::from(held.by_handle.entry((node, handle)).or_default().insert(owner));
+        }
+        let locked = match held.files.entry((node, holder)) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => {
+                let carrier = Arc::new(new.ok_or(Errno::NOLCK)?);
+                place.insert(Locked { carrier, handles: HashSet::new() })
+            }
+        };
+        locked.handles.insert(handle);
+        Ok(Arc::clone(&locked.carrier))
     }
 }
 
 impl HostDirectory {
-    /// The open file that carries somebody's locks on what `handle` is of.
-    fn lock_file(&self, node: NodeId, handle: HandleId, holder: Holder) -> Result<Arc<OwnedFd>, Errno> {
-        if !self.options.locks {
-            return Err(Errno::NOSYS);
-        }
-        let file = self.file(node, handle)?;
+    /// What carries somebody's locks on what `handle` is of; open for writing if they are to `exclude` readers.
+    fn carrier(&self, node: NodeId, handle: HandleId, holder: Holder, exclude: bool) -> Result<Arc<Carrier>, Errno> {
         self.require_regular(node)?;
-        if let Some(file) = self.locks.get(node, holder) {
-            return Ok(file);
+        let there = self.locks.get(node, holder);
+        let new = match &there {
+            Some(_) => None,
+            None => Some(self.open_carrier(node, handle, exclude)?),
+        };
+        let carrier = self.locks.insert(node, handle, holder, new)?;
+        if exclude && !carrier.is_writable() {
+            carrier.reopen(self.open_carrier(node, handle, true)?)?;
         }
-        // Both ways, if that is possible, for another handle of the owner may be for another way.
-        let open = |flags| self.open_again(file.descriptor.as_fd(), flags | OFlags::NONBLOCK);
-        let own = open(OFlags::RDWR).or_else(|_| open(if file.writable { OFlags::WRONLY } else { OFlags::RDONLY }))?;
-        self.locks.insert(node, holder, own)
+        Ok(carrier)
+    }
+
+    fn open_carrier(&self, node: NodeId, handle: HandleId, exclude: bool) -> Result<Carrier, Errno> {
+        let open = |from: BorrowedFd<'_>, writes: bool| {
+            let way = |flags| self.open_again(from, flags | OFlags::NONBLOCK);
+            match writes {
+                // Both ways, if that is possible, for a shared lock wants to be read and an exclusive one to be written.
+                true => way(OFlags::RDWR).or_else(|_| way(OFlags::WRONLY)).map(|file| Carrier::new(file, true)),
+                false => way(OFlags::RDONLY).map(|file| Carrier::new(file, false)),
+            }
+        };
+        let (file, writes) = match self.file(node, handle) {
+            Ok(file) => (file.descriptor, file.writable),
+            Err(_) if !self.opens_files() => (self.readable_unopened(node)?, false),
+            Err(errno) => return Err(errno),
+        };
+        if exclude && !writes {
+            // As fcntl(2) has it for what is not open for writing. flock(2) reaches 9P servers as an exclusive lock all the same.
+            self.writable().map_err(|_| Errno::BADF)?;
+            return open(file.as_fd(), true).map_err(|_| Errno::BADF);
+        }
+        open(file.as_fd(), writes)
     }
 
     pub(super) fn conflicting_lock(
@@ -91,10 +192,24 @@ impl HostDirectory {
         owner: LockOwner,
         lock: &Lock,
     ) -> Result<Option<Lock>, Errno> {
-        let file = self.lock_file(node, handle, Holder::Owner(owner))?;
+        if !self.options.locks {
+            return Err(Errno::NOSYS);
+        }
+        self.require_regular(node)?;
         let mut raw = to_raw(lock)?;
-        system_calls::lock(file.as_fd(), libc::F_OFD_GETLK, &mut raw)?;
+        match self.locks.get(node, Holder::Owner(owner)) {
+            Some(carrier) => carrier.test(&mut raw)?,
+            // Nothing is locked by what only reads and writes.
+            None => system_calls::lock(self.readable_or_open(node, handle)?.as_fd(), libc::F_OFD_GETLK, &mut raw)?,
+        }
         Ok(from_raw(&raw))
+    }
+
+    fn readable_or_open(&self, node: NodeId, handle: HandleId) -> Result<Arc<OwnedFd>, Errno> {
+        match self.file(node, handle) {
+            Err(_) if !self.opens_files() => self.readable_unopened(node),
+            file => Ok(file?.descriptor),
+        }
     }
 
     pub(super) fn take_lock(
@@ -106,21 +221,20 @@ impl HostDirectory {
         lock: &Lock,
         wait: bool,
     ) -> Result<(), Errno> {
+        if !self.options.locks {
+            return Err(Errno::NOSYS);
+        }
         let holder = if lock.whole_file { Holder::Handle(handle) } else { Holder::Owner(owner) };
         if lock.kind == LockKind::None && self.locks.get(node, holder).is_none() {
-            return if self.options.locks { Ok(()) } else { Err(Errno::NOSYS) };
+            return Ok(());
         }
-        let file = self.lock_file(node, handle, holder)?;
         if lock.whole_file {
-            let operation = match lock.kind {
-                LockKind::Shared => FlockOperation::NonBlockingLockShared,
-                LockKind::Exclusive => FlockOperation::NonBlockingLockExclusive,
-                LockKind::None => FlockOperation::NonBlockingUnlock,
-            };
-            return attempt(context, wait, || flock(&file, operation));
+            let carrier = self.carrier(node, handle, holder, false)?;
+            return attempt(context, wait, || carrier.lock_whole(lock.kind));
         }
         let raw = to_raw(lock)?;
-        attempt(context, wait, || system_calls::lock(file.as_fd(), libc::F_OFD_SETLK, &mut raw.clone()))
+        let carrier = self.carrier(node, handle, holder, lock.kind == LockKind::Exclusive)?;
+        attempt(context, wait, || carrier.lock(lock, &raw))
     }
 }
 

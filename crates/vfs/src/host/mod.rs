@@ -443,7 +443,7 @@ impl FileSystem for HostDirectory {
 
     fn release(&self, node: NodeId, handle: HandleId, _: Option<LockOwner>) {
         if self.options.locks {
-            self.locks.end(node, locks::Holder::Handle(handle));
+            self.locks.release(node, handle);
         }
         self.close_file(node, handle);
     }

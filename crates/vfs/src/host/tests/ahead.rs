@@ -169,6 +169,7 @@ fn nothing_outside_is_looked_at_while_names_change() {
     for number in 0..8 {
         scene.directory(&format!("{number}"), 3);
     }
+    scene.walk(NodeId::ROOT);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -1,0 +1,199 @@
+//! The locks that a server's clients have, by which they exclude each other.
+//!
+//! Where the file system takes locks as well, on the host's files, each lock is taken there too, so that it excludes the host's
+//! programs and other servers. Where it takes none, because what is locked may be copied or is nobody else's, these are all.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use inarch_vfs::{Lock, LockKind, LockOwner, NodeId};
+use rustix::io::Errno;
+
+/// Most ranges that one client's processes may have locked.
+const MOST_RANGES: usize = 8192;
+
+/// How many ranges a client's processes have locked.
+#[derive(Debug, Default)]
+pub struct RangeCount(AtomicUsize);
+
+/// A range that is locked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    owner: LockOwner,
+    /// Shared or exclusive.
+    lock: Lock,
+}
+
+impl Held {
+    fn stands_against(&self, owner: LockOwner, lock: &Lock) -> bool {
+        let overlaps = self.lock.start <= lock.end && lock.start <= self.lock.end;
+        let excludes = self.lock.kind == LockKind::Exclusive || lock.kind == LockKind::Exclusive;
+        self.owner != owner && lock.kind != LockKind::None && overlaps && excludes
+    }
+}
+
+type FileLocks = Arc<Mutex<Vec<Held>>>;
+
+/// The locks of a server's clients. A node is held by who has a lock on it, so that its number stays its own.
+#[derive(Debug, Default)]
+pub struct HeldLocks(Mutex<HashMap<NodeId, FileLocks>>);
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl HeldLocks {
+    /// Takes or gives back a lock, if `elsewhere` does as well; `EAGAIN` if another one stands against it, `ENOLCK` if the client
+    /// of `count` has too many. A failure leaves the owner's locks as they were.
+    pub fn set(
+        &self,
+        node: NodeId,
+        owner: LockOwner,
+        lock: &Lock,
+        count: &RangeCount,
+        elsewhere: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.with(node, |held| {
+            if held.iter().any(|held| held.stands_against(owner, lock)) {
+                return Err(Errno::AGAIN);
+            }
+            let after = changed(held, owner, lock);
+            let (before, more) = (held.len(), after.len().saturating_sub(held.len()));
+            if count.0.fetch_add(more, Ordering::AcqRel) + more > MOST_RANGES && more > 0 {
+                count.0.fetch_sub(more, Ordering::AcqRel);
+                return Err(Errno::NOLCK);
+            }
+            elsewhere().inspect_err(|_| {
+                count.0.fetch_sub(more, Ordering::AcqRel);
+            })?;
+            count.0.fetch_sub(before.saturating_sub(after.len()), Ordering::AcqRel);
+            *held = after;
+            Ok(())
+        })
+    }
+
+    /// A lock that stands against `lock`.
+    pub fn test(&self, node: NodeId, owner: LockOwner, lock: &Lock) -> Option<Lock> {
+        self.with(node, |held| held.iter().find(|held| held.stands_against(owner, lock)).map(|held| held.lock))
+    }
+
+    /// Ends all of somebody's locks on a node.
+    pub fn end(&self, node: NodeId, owner: LockOwner, count: &RangeCount) {
+        self.with(node, |held| {
+            let before = held.len();
+            held.retain(|held| held.owner != owner);
+            count.0.fetch_sub(before - held.len(), Ordering::AcqRel);
+        });
+    }
+
+    /// Works on the locks of one node, which waits for nobody who works on another one's.
+    fn with<T>(&self, node: NodeId, work: impl FnOnce(&mut Vec<Held>) -> T) -> T {
+        let file = Arc::clone(hold(&self.0).entry(node).or_default());
+        let done = work(&mut hold(&file));
+        let mut files = hold(&self.0);
+        // Ours, and that of the table: nobody else can get it meanwhile.
+        if Arc::strong_count(&file) == 2 && hold(&file).is_empty() {
+            files.remove(&node);
+        }
+        done
+    }
+}
+
+/// What is locked of a file once `owner` has `lock`: of its own ranges those that this one covers are cut, and equal ones
+/// that touch become one.
+fn changed(held: &[Held], owner: LockOwner, lock: &Lock) -> Vec<Held> {
+    let mut after = Vec::with_capacity(held.len() + 2);
+    let mut new = *lock;
+    for one in held {
+        let Lock { start, end, kind, .. } = one.lock;
+        let touches = start <= new.end.saturating_add(1) && new.start <= end.saturating_add(1);
+        let overlaps = start <= new.end && new.start <= end;
+        if one.owner == owner && kind == new.kind && touches {
+            (new.start, new.end) = (new.start.min(start), new.end.max(end));
+        } else if one.owner == owner && overlaps {
+            let part = |start, end| Held { owner, lock: Lock { start, end, ..one.lock } };
+            after.extend((start < lock.start).then(|| part(start, lock.start - 1)));
+            after.extend((end > lock.end).then(|| part(lock.end + 1, end)));
+        } else {
+            after.push(one.clone());
+        }
+    }
+    if lock.kind != LockKind::None {
+        after.push(Held { owner, lock: new });
+    }
+    after
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: NodeId = NodeId(7);
+
+    fn lock(kind: LockKind, start: u64, end: u64) -> Lock {
+        Lock { kind, start, end, pid: 1, whole_file: false }
+    }
+
+    #[test]
+    fn locks_are_as_if_each_byte_had_its_own() {
+        const KINDS: [LockKind; 3] = [LockKind::None, LockKind::Shared, LockKind::Exclusive];
+        let (held, count) = (HeldLocks::default(), RangeCount::default());
+        // What each of two owners has of each byte.
+        let mut bytes = [[LockKind::None; 12]; 2];
+        let mut number = 1u64;
+        for _ in 0..5000 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (owner, kind) = ((number >> 62 & 1) as usize, KINDS[(number >> 50) as usize % 3]);
+            let start = (number >> 33) % 12;
+            let end = (start + (number >> 43) % 5).min(11);
+            let range = start as usize..=end as usize;
+            let against = bytes[1 - owner][range.clone()].iter().any(|other| {
+                *other != LockKind::None
+                    && kind != LockKind::None
+                    && (*other == LockKind::Exclusive || kind == LockKind::Exclusive)
+            });
+            let set = held.set(NODE, LockOwner(owner as u64), &lock(kind, start, end), &count, || Ok(()));
+            assert_eq!(set, if against { Err(Errno::AGAIN) } else { Ok(()) });
+            if !against {
+                bytes[owner][range].fill(kind);
+            }
+            let runs: usize =
+                bytes.iter().flat_map(|own| own.chunk_by(|a, b| a == b)).filter(|run| run[0] != LockKind::None).count();
+            assert_eq!(count.0.load(Ordering::Relaxed), runs);
+            for (at, other) in bytes[1 - owner].iter().enumerate() {
+                let found = held.test(NODE, LockOwner(owner as u64), &lock(LockKind::Exclusive, at as u64, at as u64));
+                assert_eq!(found.map_or(LockKind::None, |found| found.kind), *other);
+            }
+        }
+        for owner in 0..2 {
+            held.end(NODE, LockOwner(owner), &count);
+        }
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        assert!(hold(&held.0).is_empty());
+    }
+
+    #[test]
+    fn what_fails_elsewhere_changes_nothing() {
+        let (held, count) = (HeldLocks::default(), RangeCount::default());
+        held.set(NODE, LockOwner(1), &lock(LockKind::Shared, 0, 9), &count, || Ok(())).unwrap();
+        let exclusive = lock(LockKind::Exclusive, 3, 4);
+        assert_eq!(held.set(NODE, LockOwner(1), &exclusive, &count, || Err(Errno::AGAIN)), Err(Errno::AGAIN));
+        held.set(NODE, LockOwner(2), &lock(LockKind::Shared, 0, 9), &count, || Ok(())).unwrap();
+        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn one_clients_locks_are_bounded() {
+        let (held, count) = (HeldLocks::default(), RangeCount::default());
+        let set = |at| held.set(NODE, LockOwner(1), &lock(LockKind::Shared, at, at), &count, || Ok(()));
+        for at in 0..MOST_RANGES as u64 {
+            set(2 * at).unwrap();
+        }
+        assert_eq!(set(1 << 40), Err(Errno::NOLCK));
+        // Another client's are its own, and giving some back makes room.
+        held.set(NODE, LockOwner(2), &lock(LockKind::Shared, 0, 0), &RangeCount::default(), || Ok(())).unwrap();
+        held.set(NODE, LockOwner(1), &lock(LockKind::None, 0, 0), &count, || Ok(())).unwrap();
+        set(1 << 40).unwrap();
+    }
+}
