@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 
 use common::{BLOCK, Numbered, Random, scan};
 use inarch_block::{
-    BLOCK_SIZE, BlockMap, Content, Device, FileExtent, FileSink, HostFiles, Inlay, MapParts, Metadata, Part, Placed,
-    Progress, Sink, Source, Verifier, WriteError, stream_parts, write_parts,
+    BLOCK_SIZE, BlockMap, Content, Cursor, Device, FileExtent, FileSink, HostFiles, Inlay, MapParts, Metadata, Part,
+    Placed, Progress, Sink, Source, Verifier, WriteError, stream_parts, write_parts,
 };
 use inarch_tree::{FileType, InodeId, Tree};
 use vm_memory::VolatileSlice;
@@ -319,4 +319,40 @@ fn a_changed_file_and_a_full_sink_end_it() {
     let changed = write_parts(MapParts::new(&map), length, source, &FileSink::new(&image), &(), 2);
     assert!(matches!(changed, Err(WriteError::Content { inode: Some(InodeId(2)), .. })), "{changed:?}");
     assert_eq!(content.changed().named[0].path, Path::new("001"));
+}
+
+/// A content that panics when one file is read, and parts that panic after some.
+#[test]
+fn a_thread_that_panics_ends_it() {
+    struct Panicking(InodeId);
+    impl Content for Panicking {
+        fn read(&self, inode: InodeId, _: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+            assert_ne!(inode, self.0, "on purpose");
+            out.fill_zeros(count);
+            Ok(())
+        }
+    }
+    const FILES: u32 = 60;
+    const LENGTH: u64 = 300_000;
+    let parts = || {
+        (0..FILES).map(|number| Placed {
+            at: u64::from(number) * LENGTH,
+            part: Part::File { inode: InodeId(number), offset: 0, length: LENGTH },
+        })
+    };
+    let image = tempfile::tempfile().unwrap();
+    let write = |parts: &mut (dyn Iterator<Item = Placed> + Send), bad, threads| {
+        let source = Source { map: None, content: &Panicking(InodeId(bad)) };
+        write_parts(parts, u64::from(FILES) * LENGTH, source, &FileSink::new(&image), &(), threads)
+    };
+    for threads in [1, 4] {
+        for bad in [0, 30, FILES - 1] {
+            let written = write(&mut parts(), bad, threads);
+            assert!(matches!(written, Err(WriteError::Panicked)), "{bad} {threads}: {written:?}");
+        }
+        let mut broken = parts().inspect(|placed| assert!(placed.at < 20 * LENGTH, "on purpose"));
+        let written = write(&mut broken, FILES, threads);
+        assert!(matches!(written, Err(WriteError::Panicked)), "{threads}: {written:?}");
+        assert!(write(&mut parts(), FILES, threads).is_ok());
+    }
 }

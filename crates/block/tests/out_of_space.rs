@@ -15,14 +15,14 @@ struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
     /// `None`, with the reason printed, where mounting is not allowed.
-    fn mount(size: &str) -> Option<SmallDisk> {
+    fn mount(test: &str, size: &str) -> Option<SmallDisk> {
         let dir = tempfile::tempdir().unwrap();
         let options = format!("size={size}");
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(dir.path()).output();
         match mounted {
             Ok(output) if output.status.success() => Some(SmallDisk(dir)),
             result => {
-                eprintln!("skipped: a tmpfs cannot be mounted here: {result:?}");
+                eprintln!("skipped: {test}: a tmpfs cannot be mounted here: {result:?}");
                 None
             }
         }
@@ -74,12 +74,12 @@ fn check_full(overlay: Overlay) {
 
 #[test]
 fn a_full_host_fails_writes_and_damages_nothing() {
-    let Some(disk) = SmallDisk::mount("2m") else { return };
+    let Some(disk) = SmallDisk::mount("a_full_host_fails_writes_and_damages_nothing", "2m") else { return };
     check_full(Overlay::ephemeral(disk.path(), BLOCKS).unwrap());
 }
 
 #[test]
 fn a_full_host_does_not_damage_a_kept_overlay() {
-    let Some(disk) = SmallDisk::mount("2m") else { return };
+    let Some(disk) = SmallDisk::mount("a_full_host_does_not_damage_a_kept_overlay", "2m") else { return };
     check_full(Overlay::open_or_create(&disk.path().join("kept"), BLOCKS, [1; 32]).unwrap());
 }

@@ -121,3 +121,25 @@ fn a_block_device_is_written_whole() {
     assert_status(&made, 0);
     assert!(std::fs::read(&disk).unwrap()[..60 << 20] == std::fs::read(&file).unwrap());
 }
+
+#[test]
+fn a_block_device_of_large_sectors_holds_an_archive() {
+    let dir = scratch();
+    let (source, disk) = (dir.path().join("source"), dir.path().join("disk"));
+    std::fs::create_dir(&source).unwrap();
+    tree(&source);
+    // Archives end, and have gaps, anywhere; the device zeroes whole sectors.
+    std::fs::File::create(source.join("sparse")).unwrap().set_len(3 << 20).unwrap();
+    for format in ["tar", "cpio"] {
+        std::fs::write(&disk, vec![0xAA; 64 << 20]).unwrap();
+        let attach = ["-b", "4096", "-f", "--show", disk.to_str().unwrap()];
+        let device = host("losetup", &attach, Path::new("/")).trim().to_owned();
+        let made = inarch(["image", source.to_str().unwrap(), "-o", &device, "--format", format]);
+        host("losetup", &["-d", &device], Path::new("/"));
+        assert_status(&made, 0);
+        let file = dir.path().join(format!("image.{format}"));
+        assert_status(&inarch(["image", source.to_str().unwrap(), "-o", file.to_str().unwrap()]), 0);
+        let (archive, disk) = (std::fs::read(&file).unwrap(), std::fs::read(&disk).unwrap());
+        assert!(disk[..archive.len()] == archive, "{format}");
+    }
+}

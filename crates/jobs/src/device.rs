@@ -1,5 +1,6 @@
 //! From a source to a device: tree, plan, overlay.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -132,9 +133,22 @@ pub(crate) struct Recipe {
     pub kept: Option<KeptBase>,
 }
 
+/// Does what is to be done with `source`; a panic, of which standard error tells, becomes an error.
+fn contained<T>(source: &Path, work: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
+    // What is half-done goes with the work: nothing of it is seen from outside.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let source = shown(source);
+        Err(JobError::Other(format!("{source}: planning its disk failed: this is a mistake in the program")))
+    })
+}
+
 impl Recipe {
-    /// Opens the source, plans, and opens the overlay.
+    /// Opens the source, plans, and opens the overlay. A panic is an error like others: somebody waits for the outcome.
     pub fn prepare(&self) -> Result<Prepared, JobError> {
+        contained(self.source.path(), || self.try_prepare())
+    }
+
+    fn try_prepare(&self) -> Result<Prepared, JobError> {
         self.check()?;
         let started = Instant::now();
         let mut opened = open_with(&self.source, &self.selection, &self.resources())?;
@@ -300,4 +314,17 @@ fn uuid(ordinal: u8) -> [u8; 16] {
     uuid[8] = 0x80;
     uuid[15] = ordinal;
     uuid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_of_one_line_that_names_the_source() {
+        let outcome: Result<(), JobError> = contained(Path::new("/some/tree"), || panic!("on purpose"));
+        let line = outcome.unwrap_err().to_string();
+        assert!(line.starts_with("/some/tree: ") && line.lines().count() == 1, "{line}");
+        assert!(contained(Path::new(""), || Ok(())).is_ok());
+    }
 }

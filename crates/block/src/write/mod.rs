@@ -78,6 +78,9 @@ pub enum WriteError {
         /// Why.
         error: io::Error,
     },
+    /// A thread panicked, as standard error says: what it was about to write is missing.
+    #[error("a thread that wrote it failed: this is a mistake in the program")]
+    Panicked,
     /// [`Progress::cancelled`] said so.
     #[error("interrupted")]
     Cancelled,

@@ -1,5 +1,6 @@
 //! Writing by several threads, each part at its place.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
@@ -40,12 +41,15 @@ pub fn write_parts(
         threads => threads,
     };
     let written = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.min(MOST_THREADS)).map(|_| scope.spawn(|| work.run())).collect();
-        let mut written = work.run();
+        let others: Vec<_> = (1..threads.min(MOST_THREADS)).map(|_| scope.spawn(|| work.run_contained())).collect();
+        let mut written = work.run_contained();
         for other in others {
-            if let Ok(theirs) = other.join() {
-                written.copied += theirs.copied;
-                written.shared += theirs.shared;
+            match other.join() {
+                Ok(theirs) => {
+                    written.copied += theirs.copied;
+                    written.shared += theirs.shared;
+                }
+                Err(_) => work.fail(WriteError::Panicked),
             }
         }
         written
@@ -71,6 +75,15 @@ struct Work<'a, I: Iterator<Item = Placed>> {
 }
 
 impl<I: Iterator<Item = Placed>> Work<'_, I> {
+    /// One thread's share; its panic is a failure like others, which ends the work of all.
+    fn run_contained(&self) -> Written {
+        // What it leaves half-done is of no use to anybody: nothing more is given out.
+        catch_unwind(AssertUnwindSafe(|| self.run())).unwrap_or_else(|_| {
+            self.fail(WriteError::Panicked);
+            Written::default()
+        })
+    }
+
     /// One thread's share.
     fn run(&self) -> Written {
         let mut lane = Lane::new(self.sink);

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ioctl_blksszget, open};
 
 use super::share::can_share;
 
@@ -168,7 +169,51 @@ impl Sink for DeviceSink<'_> {
     }
 
     fn zero(&self, offset: u64, length: u64) -> io::Result<()> {
+        let end = offset.saturating_add(length);
+        let whole = whole_blocks(offset, end, u64::from(ioctl_blksszget(self.0)?));
+        // A device zeroes whole blocks; the rest of those at either end goes through the page cache.
+        for part in [offset..whole.start, whole.end..end] {
+            let mut at = part.start;
+            while at < part.end {
+                let count = (part.end - at).min(ZEROS.len() as u64);
+                self.0.write_all_at(ZEROS.get(..count as usize).unwrap_or_default(), at)?;
+                at += count;
+            }
+        }
+        if whole.is_empty() {
+            return Ok(());
+        }
         let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-        Ok(fallocate(self.0, flags, offset, length)?)
+        Ok(fallocate(self.0, flags, whole.start, whole.end - whole.start)?)
+    }
+}
+
+/// What is written where a device cannot zero.
+static ZEROS: [u8; 4096] = [0; 4096];
+
+/// The part of the bytes from `start` to `end` that is whole blocks of `block` bytes; an empty one at `end` if there is none.
+fn whole_blocks(start: u64, end: u64, block: u64) -> Range<u64> {
+    let block = block.max(1);
+    let (first, last) = (start.checked_next_multiple_of(block).unwrap_or(u64::MAX), end / block * block);
+    if first < last { first..last } else { end..end }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_zeroes_whole_blocks() {
+        for (range, expected) in [
+            (0..8192, 0..8192),
+            (10_240..20_480, 12_288..20_480),
+            (10_240..18_432, 12_288..16_384),
+            (512..4096, 4096..4096),
+            (512..8000, 8000..8000),
+            (4096..8191, 8191..8191),
+            (u64::MAX - 5..u64::MAX, u64::MAX..u64::MAX),
+        ] {
+            assert_eq!(whole_blocks(range.start, range.end, 4096), expected, "{range:?}");
+        }
     }
 }

@@ -106,6 +106,9 @@ impl UnpackedTree {
                 // QEMU is gone, and why is said elsewhere.
                 Err(WriteError::Output { .. } | WriteError::Cancelled) => {}
                 Err(WriteError::Content { error, .. }) => failure.set(tree.explain(&error)),
+                Err(error @ WriteError::Panicked) => {
+                    failure.set(JobError::Other(format!("{}: {error}", shown(tree.source.path()))));
+                }
             }
         });
         Ok(theirs)
