@@ -93,7 +93,6 @@ const ALWAYS: &[i64] = &[
     libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
     libc::SYS_restart_syscall,
-    libc::SYS_tgkill,
     libc::SYS_wait4,
     libc::SYS_waitid,
     libc::SYS_exit,
@@ -264,6 +263,9 @@ fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendEr
     calls.insert(libc::SYS_ioctl, one_of(1, IOCTLS)?);
     // By which the handler of a signal wakes a thread.
     calls.insert(libc::SYS_socketpair, one_of(0, &[libc::AF_UNIX as u64])?);
+    // What a handler of signals raises, in this process alone.
+    let own = u64::from(std::process::id());
+    calls.insert(libc::SYS_tgkill, vec![equal(0, SeccompCmpArgLen::Dword, own)?]);
     // Limits are looked up, not set.
     calls.insert(libc::SYS_prlimit64, vec![equal(2, SeccompCmpArgLen::Qword, 0)?]);
     if besides.signals {

@@ -7,8 +7,8 @@
 use std::os::fd::AsFd;
 
 use landlock::{
-    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, RestrictionStatus, Ruleset,
-    RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, RestrictionStatus,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use rustix::fs::{FileType, fstat};
 
@@ -26,13 +26,27 @@ pub struct Besides {
     pub programs: bool,
 }
 
-/// Restricts the calling thread to what was granted.
-pub fn restrict(grants: &[Grant], besides: Besides) -> Result<(), String> {
-    match try_restrict(grants, besides) {
-        Ok(RestrictionStatus { ruleset: RulesetStatus::NotEnforced, .. }) => Err("not in this kernel".to_owned()),
-        Ok(_) => Ok(()),
-        Err(error) => Err(error.to_string()),
+/// Restricts the calling thread to what was granted; says what holds of it, and what this kernel's Landlock does not know.
+pub fn restrict(grants: &[Grant], besides: Besides) -> Result<String, String> {
+    let status = try_restrict(grants, besides).map_err(|error| format!("Landlock ({error})"))?;
+    let version = match status {
+        RestrictionStatus { ruleset: RulesetStatus::NotEnforced, .. } => ABI::Unsupported,
+        RestrictionStatus { landlock: LandlockStatus::Available { effective_abi, .. }, .. } => effective_abi,
+        _ => ABI::Unsupported,
+    };
+    describe(version)
+}
+
+/// What a version of Landlock holds.
+fn describe(version: ABI) -> Result<String, String> {
+    /// From which version on it knows of what. Network ports, of version 4, are left to the filter of system calls.
+    const LATER: [(ABI, &str); 3] =
+        [(ABI::V3, "truncation"), (ABI::V5, "ioctl of devices"), (ABI::V6, "signals and abstract sockets")];
+    if version == ABI::Unsupported {
+        return Err("Landlock (not in this kernel)".to_owned());
     }
+    let lacks: Vec<&str> = LATER.iter().filter(|(from, _)| version < *from).map(|(_, what)| *what).collect();
+    if lacks.is_empty() { Ok("Landlock".to_owned()) } else { Ok(format!("Landlock except for {}", lacks.join(", "))) }
 }
 
 fn try_restrict(grants: &[Grant], besides: Besides) -> Result<RestrictionStatus, RulesetError> {
@@ -66,5 +80,26 @@ fn rights(access: Access) -> BitFlags<AccessFs> {
         Access::Read => AccessFs::ReadFile | AccessFs::ReadDir,
         Access::Change => AccessFs::from_all(VERSION) & !(AccessFs::Execute | AccessFs::IoctlDev),
         Access::Device => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_version_is_told_with_what_it_lacks() {
+        let all = [
+            (ABI::V1, "Landlock except for truncation, ioctl of devices, signals and abstract sockets"),
+            (ABI::V2, "Landlock except for truncation, ioctl of devices, signals and abstract sockets"),
+            (ABI::V3, "Landlock except for ioctl of devices, signals and abstract sockets"),
+            (ABI::V4, "Landlock except for ioctl of devices, signals and abstract sockets"),
+            (ABI::V5, "Landlock except for signals and abstract sockets"),
+            (ABI::V6, "Landlock"),
+        ];
+        for (version, words) in all {
+            assert_eq!(describe(version).unwrap(), words, "{version:?}");
+        }
+        assert_eq!(describe(ABI::Unsupported).unwrap_err(), "Landlock (not in this kernel)");
     }
 }

@@ -139,7 +139,7 @@ impl Confinement {
         confined.add_described(capabilities::keep(self.work.capabilities()));
         let programs = matches!(self.work, Work::Mount | Work::ReadOnlyMount);
         let allowed = files::Besides { signals: self.ends_processes, programs };
-        confined.add("Landlock", files::restrict(&self.grants, allowed));
+        confined.add_described(files::restrict(&self.grants, allowed));
         let besides = calls::Besides { signals: self.ends_processes, rings: self.uses_rings, handles };
         confined.add("a system call filter", calls::filter(self.work, besides));
         confined

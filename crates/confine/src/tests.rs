@@ -103,7 +103,7 @@ fn no_server_reaches_beyond_its_tree() {
 #[test]
 fn no_server_of_root_changes_attributes_beyond_its_tree() {
     if !geteuid().is_root() {
-        println!("skipped: only root gets a mount namespace");
+        println!("skipped: no_server_of_root_changes_attributes_beyond_its_tree: only root gets a mount namespace");
         return;
     }
     for work in ALL {
@@ -192,11 +192,13 @@ fn a_file_handle_opens_nothing_beyond_the_tree() {
     };
     let ground = Ground::new();
     let (Some(within), Some(beside)) = (handle_of(&ground.tree.join("file")), handle_of(&ground.beside)) else {
-        println!("skipped: the file system of temporary files has no file handles");
+        println!(
+            "skipped: a_file_handle_opens_nothing_beyond_the_tree: the file system of temporary files has no file handles"
+        );
         return;
     };
     if !geteuid().is_root() {
-        println!("skipped: only root opens by file handles");
+        println!("skipped: a_file_handle_opens_nothing_beyond_the_tree: only root opens by file handles");
         return;
     }
     let read = |mut handle: Handle, tree: &File| {
@@ -375,7 +377,14 @@ fn only_who_ends_processes_can() {
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         let confinement = Confinement::new(Work::Disk).grant(&ground.tree, Access::Read).unwrap();
         let confinement = if ends { confinement.ends_processes() } else { confinement };
-        ground.within(&confinement, |_| assert_eq!(pidfd_send_signal(&pidfd, Signal::KILL).is_ok(), ends));
+        let other = child.id();
+        ground.within(&confinement, |_| {
+            // SAFETY: signal 0 only asks whether a signal could be sent.
+            let may_signal = |process: u32| unsafe { libc::syscall(libc::SYS_tgkill, process, process, 0) } == 0;
+            assert!(may_signal(std::process::id()));
+            assert!(!may_signal(other), "a process by its number");
+            assert_eq!(pidfd_send_signal(&pidfd, Signal::KILL).is_ok(), ends);
+        });
         if !ends {
             child.kill().unwrap();
         }

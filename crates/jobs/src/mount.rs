@@ -156,7 +156,8 @@ fn check_point(source: &Source, point: &Path) -> Result<(), JobError> {
 /// What a mount takes: its source, what is written over it, and the device that requests come from.
 fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinement, JobError> {
     let work = if request.writes == MountWrites::Refused { Work::ReadOnlyMount } else { Work::Mount };
-    let mut confinement = Confinement::new(work).granted(Path::new("/dev/fuse"), Access::Device)?;
+    // The child that lists directories, by its pidfd.
+    let mut confinement = Confinement::new(work).granted(Path::new("/dev/fuse"), Access::Device)?.ends_processes();
     if let Source::Directory(path) = &request.source {
         let access = if request.writes == MountWrites::Through { Access::Change } else { Access::Read };
         confinement = confinement.granted(path, access)?;

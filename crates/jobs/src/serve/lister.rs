@@ -1,12 +1,15 @@
 //! The child of a mount that lists directories in it, so that the kernel knows their names before programs ask for each.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use inarch_fuse::mount::Mount;
 use inarch_fuse::{Lister, list_directories};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::confinement::{Access, Confinement, Grants, Sandbox, Work};
 
@@ -17,8 +20,15 @@ pub const LISTER_ARGUMENT: &str = "list-directories-as-told";
 const CONFINED: &str = "confined";
 const FREE: &str = "free";
 
+/// How long the server waits for the end of the child, which has the mount open until then.
+const LAST_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
 /// The child, seen from the server; it ends when the server closes its pipe.
-pub(crate) struct ListerChild(Child);
+pub(crate) struct ListerChild {
+    child: Child,
+    /// By which a server ends it that may signal nobody else.
+    process: OwnedFd,
+}
 
 impl ListerChild {
     /// Starts it; nothing where that cannot be, for a mount does without.
@@ -40,15 +50,21 @@ impl ListerChild {
             .spawn()
             .ok()?;
         let (orders, reports) = (child.stdin.take()?, child.stdout.take()?);
-        let [orders, reports] = [orders.into(), std::os::fd::OwnedFd::from(reports)].map(std::fs::File::from);
-        Some((ListerChild(child), Lister { orders, reports }))
+        let [orders, reports] = [orders.into(), OwnedFd::from(reports)].map(std::fs::File::from);
+        // Without one it ends with its pipe, which is closed here.
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok()?;
+        Some((ListerChild { child, process }, Lister { orders, reports }))
     }
 }
 
 impl Drop for ListerChild {
     fn drop(&mut self) {
-        // It may be gone already. If what is mounted hangs, so does the child, until this process has ended: it is not waited for.
-        let _ = self.0.kill();
+        // It may be gone already. If what is mounted hangs, so does the child, until this process has ended: then it is not
+        // waited for any longer.
+        if pidfd_send_signal(&self.process, Signal::KILL).is_ok() {
+            let _ = poll(&mut [PollFd::new(&self.process, PollFlags::IN)], Some(&LAST_WAIT));
+        }
+        let _ = self.child.try_wait();
     }
 }
 
