@@ -78,11 +78,11 @@ def main():
             order = ["raw", "inarch-0"][:: 1 if boot % 2 else -1]
             initrd = initramfs(work, kernel, order)
             socket = os.path.join(work, "socket")
-            server = subprocess.Popen([INARCH, "serve", "blk", tree, "--socket", socket], stderr=subprocess.DEVNULL)
+            server = subprocess.Popen([INARCH, "serve", "blk", tree, "--socket", socket, "--serial", "inarch-0"], stderr=subprocess.DEVNULL)
             while not os.path.exists(socket):
                 time.sleep(0.01)
             arguments = subprocess.check_output(
-                f"{INARCH} serve blk {tree} --socket {socket} --print-qemu-args", shell=True, text=True
+                f"{INARCH} serve blk {tree} --socket {socket} --serial inarch-0 --print-qemu-args --qemu-memory none", shell=True, text=True
             )
             command = (
                 "qemu-system-x86_64 -accel tcg,thread=multi -cpu max,-erms,-fsrm -smp 2 -m 4G -machine q35,memory-backend=mem "

@@ -60,9 +60,15 @@ fn by_the_arguments_that_are_printed_for_qemu() {
     let modules = "virtio_pci virtio_blk ext4";
     let reports = guest.run(dir.path(), modules, SCRIPT, &format!("{nbd_arguments} {file_arguments}"));
     let sum = host("sh", &["-c", SUM], dir.path());
+    let serial = |arguments: &str| arguments.rsplit("serial=").next().unwrap().to_owned();
+    let serials = [&nbd_arguments, &file_arguments].map(|arguments| serial(arguments));
+    assert_ne!(serials[0], serials[1], "two disks have one serial number");
     let expected: Vec<String> = ["vda", "vdb"]
         .iter()
-        .flat_map(|disk| [format!("{disk} inarch-0"), format!("{disk} {}", sum.trim_end()), format!("{disk} done")])
+        .zip(serials)
+        .flat_map(|(disk, serial)| {
+            [format!("{disk} {serial}"), format!("{disk} {}", sum.trim_end()), format!("{disk} done")]
+        })
         .chain(["the end".to_owned()])
         .collect();
     assert_eq!(reports, expected);
@@ -73,6 +79,42 @@ fn by_the_arguments_that_are_printed_for_qemu() {
     assert!(written.ends_with("from vda\nfrom vdb\n"), "{written}");
     servers.into_iter().for_each(end);
     assert!(!dir.path().join("tree/written").exists());
+}
+
+#[test]
+fn the_arguments_of_all_servers_go_into_one_machine() {
+    let dir = scratch();
+    tree(dir.path());
+    // The first is pasted as it is printed, the others' memory is left out.
+    let servers: [&[&str]; 7] = [
+        &["blk", "--socket", "blk-1", "--queues", "1"],
+        &["blk", "--socket", "blk-2", "--queues", "1"],
+        &["blk", "--socket", "blk-3", "--queues", "1", "--serial", "mine"],
+        &["virtiofs", "--socket", "fs"],
+        &["nbd", "--socket", "nbd"],
+        &["file", "disk.raw"],
+        &["9p", "--socket", "9p"],
+    ];
+    let running: Vec<Child> = servers.iter().map(|arguments| serve(dir.path(), arguments)).collect();
+    let is_there = |arguments: &&[&str]| {
+        let place = dir.path().join(if arguments[0] == "file" { arguments[1] } else { arguments[2] });
+        fs::metadata(place).is_ok_and(|metadata| arguments[0] != "file" || metadata.len() > 0)
+    };
+    assert!(within(LONG, || servers.iter().all(|arguments| is_there(arguments))));
+    let mut line = "qemu-system-x86_64 -S -M q35 -nodefaults -display none -monitor stdio".to_owned();
+    for (number, arguments) in servers.iter().enumerate() {
+        let shares_memory = matches!(arguments[0], "blk" | "virtiofs");
+        let memory = if shares_memory && number > 0 { &["--qemu-memory", "none"][..] } else { &[] };
+        let command = [&["serve", arguments[0], "tree"], &arguments[1..], &["--print-qemu-args"], memory].concat();
+        line += &format!(" {}", host(INARCH, &command, dir.path()).trim());
+    }
+    assert!(line.contains("size=4294967296B,share=on") && line.contains("id=mine"), "{line}");
+    // A machine that does not start ends with a reason.
+    let devices = host("sh", &["-c", &format!("(echo info qtree; echo quit) | {line} 2>&1")], dir.path());
+    for (device, count) in [("dev: vhost-user-blk-pci", 3), ("dev: vhost-user-fs-pci", 1), ("dev: virtio-blk-pci", 2)] {
+        assert_eq!(devices.matches(device).count(), count, "{device}: {devices}");
+    }
+    running.into_iter().for_each(end);
 }
 
 #[test]

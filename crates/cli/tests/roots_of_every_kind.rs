@@ -64,11 +64,21 @@ fn owners_are_mapped_as_asked() {
 
 #[test]
 fn a_dry_run_prints_the_machine_and_starts_nothing() {
-    let output = inarch(["run", "--dry-run", "--accel=tcg", "--net", "--mem=1G", "--cpus=3", "--", "true"]);
+    let live = scratch();
+    let share = format!("{}:/mnt/live,rw", live.path().display());
+    let line = ["run", "--dry-run", "--accel=tcg", "--net", "--mem=1G", "--cpus=3", "--tree", &share, "--", "true"];
+    let output = inarch(line);
     assert_status(&output, 0);
     let line = stdout(&output);
     assert_eq!(line.lines().count(), 1);
     for part in ["qemu-system-x86_64", "-smp 3", "share=on", "vhost-user-blk-pci", "virtio-net-pci", "-accel tcg"] {
         assert!(line.contains(part), "'{part}' is not in {line}");
+    }
+    // It can be read: no number stands for something that is gone with the process that printed it.
+    for part in ["path=tree0.sock", "path=agent.sock", "-initrd initramfs.cpio"] {
+        assert!(line.contains(part), "'{part}' is not in {line}");
+    }
+    for part in ["fd=", "/proc/self/fd"] {
+        assert!(!line.contains(part), "'{part}' is in {line}");
     }
 }

@@ -406,7 +406,9 @@ fn a_guest_has_a_confined_disk_and_a_confined_share_in_few_descriptors() {
         &["serve", "blk", "tree", "--socket", "blk", "--overlay", "overlay"][..],
         &["serve", "virtiofs", "tree", "--socket", "fs", "--tag", "src"],
     ];
-    let printed = servers.map(|arguments| host(INARCH, &[arguments, &["--print-qemu-args"]].concat(), dir.path()));
+    let printed = servers.map(|arguments| {
+        host(INARCH, &[arguments, &["--print-qemu-args", "--qemu-memory", "none"]].concat(), dir.path())
+    });
     let running = servers.map(|arguments| Server::start_by(dir.path(), &FEW_DESCRIPTORS, arguments));
     let arguments = printed.each_ref().map(|line| line.trim()).join(" ");
     let reports = guest.run(dir.path(), "virtio_pci virtio_blk ext4 virtiofs", GUEST, &arguments);

@@ -85,7 +85,9 @@ fn by_virtiofs() {
     let second = ["virtiofs", "tree", "--socket", "kept", "--tag", "second", "--overlay", "upper"];
     let mut devices = String::new();
     for share in shares.iter().map(|share| &share[..]).chain([&second[..]]) {
-        devices += &host(INARCH, &[&["serve"], share, &["--print-qemu-args"]].concat(), dir.path()).replace('\n', " ");
+        devices +=
+            &host(INARCH, &[&["serve"], share, &["--print-qemu-args", "--qemu-memory", "none"]].concat(), dir.path())
+                .replace('\n', " ");
     }
     let each = "for tag in kept alone ephemeral memory; do mount -t virtiofs $tag /mnt; /work $tag; umount /mnt; done\n\
                 mount -t virtiofs kept /mnt; echo \"report again $(cat /mnt/new/linked) $(ls /mnt | xargs)\"";

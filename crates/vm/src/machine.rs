@@ -303,13 +303,18 @@ fn vhost_user_blk(chardev: &str, queues: u16) -> String {
 }
 
 /// What another machine needs on its QEMU command line to have the disk served at `socket`, on one line, quoted for a
-/// shell. Its memory must be shared besides: a memory back end with `share=on`.
-pub fn vhost_user_blk_arguments(socket: &Path, queues: u16) -> String {
-    const ID: &str = "inarch";
-    let socket = chardev(ID, &Source::Path(socket.to_owned()));
-    let device = vhost_user_blk(ID, queues);
+/// shell. `id` tells it from the machine's other devices: letters, digits and `-`. Its memory must be shared besides, as
+/// [`shared_memory_arguments`] has it.
+pub fn vhost_user_blk_arguments(socket: &Path, queues: u16, id: &str) -> String {
+    let socket = chardev(id, &Source::Path(socket.to_owned()));
+    let device = vhost_user_blk(id, queues);
     let words: [&OsStr; 4] = ["-chardev".as_ref(), &socket, "-device".as_ref(), device.as_ref()];
     words.map(shell_word).join(" ")
+}
+
+/// What gives a machine so many bytes of memory that devices outside of QEMU can map. Once a machine.
+pub fn shared_memory_arguments(bytes: u64) -> String {
+    format!("-object memory-backend-memfd,id=inarch-mem,size={bytes}B,share=on -machine memory-backend=inarch-mem")
 }
 
 fn vhost_user_fs(chardev: &str, tag: &str, queues: u16, queue_size: u16) -> OsString {
@@ -340,9 +345,10 @@ pub enum NbdAddress {
     Tcp(SocketAddr),
 }
 
-/// As [`vhost_user_blk_arguments`] for an export of an NBD server; the disk gets this serial number. Any memory will do.
+/// As [`vhost_user_blk_arguments`] for an export of an NBD server; the disk gets this serial number, by which
+/// its parts are told from other disks' as well: letters, digits and `-`, at most 20. Any memory will do.
 pub fn nbd_arguments(address: &NbdAddress, export: &str, read_only: bool, serial: &str) -> String {
-    let mut node = OsString::from("driver=nbd,node-name=inarch-nbd,");
+    let mut node = OsString::from(format!("driver=nbd,node-name={serial},"));
     match address {
         NbdAddress::Socket(path) => {
             node.push("server.type=unix,server.path=");
@@ -357,30 +363,30 @@ pub fn nbd_arguments(address: &NbdAddress, export: &str, read_only: bool, serial
         node.push(option_value(export.as_ref()));
     }
     node.push(if read_only { ",read-only=on" } else { ",discard=unmap" });
-    raw_disk_arguments("inarch-nbd", &node, serial)
+    raw_disk_arguments(&node, serial)
 }
 
 /// Arguments that give a machine a network of its own, on which [`FORWARD_ADDRESS`] and `port` lead to the socket at `path`.
-pub fn guest_forward_arguments(path: &Path, port: u16) -> String {
-    let mut socket = OsString::from("socket,id=inarch-9p,path=");
-    socket.push(option_value(path.as_os_str()));
+/// `id` tells its parts from others: letters, digits and `-`.
+pub fn guest_forward_arguments(path: &Path, port: u16, id: &str) -> String {
+    let socket = chardev(id, &Source::Path(path.to_owned()));
     format!(
-        "-chardev {} -netdev user,id=inarch-9p,guestfwd=tcp:{FORWARD_ADDRESS}:{port}-chardev:inarch-9p \
-         -device virtio-net-pci,netdev=inarch-9p",
+        "-chardev {} -netdev user,id=net-{id},guestfwd=tcp:{FORWARD_ADDRESS}:{port}-chardev:{id} \
+         -device virtio-net-pci,netdev=net-{id}",
         shell_word(&socket)
     )
 }
 
-/// As [`vhost_user_blk_arguments`] for a file that holds a raw image; the disk gets this serial number.
+/// As [`nbd_arguments`] for a file that holds a raw image.
 pub fn raw_file_arguments(file: &Path, read_only: bool, serial: &str) -> String {
-    let mut node = OsString::from("driver=file,node-name=inarch-file,filename=");
+    let mut node = OsString::from(format!("driver=file,node-name={serial},filename="));
     node.push(option_value(file.as_os_str()));
     node.push(if read_only { ",read-only=on" } else { ",discard=unmap" });
-    raw_disk_arguments("inarch-file", &node, serial)
+    raw_disk_arguments(&node, serial)
 }
 
-fn raw_disk_arguments(name: &str, node: &OsStr, serial: &str) -> String {
-    let device = format!("virtio-blk-pci,drive={name},serial={serial}");
+fn raw_disk_arguments(node: &OsStr, serial: &str) -> String {
+    let device = format!("virtio-blk-pci,drive={serial},serial={serial}");
     let words: [&OsStr; 4] = ["-blockdev".as_ref(), node, "-device".as_ref(), device.as_ref()];
     words.map(shell_word).join(" ")
 }
@@ -423,12 +429,12 @@ mod tests {
     #[test]
     fn disks_of_other_machines_are_named_as_qemu_wants_it() {
         let socket = NbdAddress::Socket("/tmp/a,b c".into());
-        let words = "-blockdev 'driver=nbd,node-name=inarch-nbd,server.type=unix,server.path=/tmp/a,,b c,export=x,\
-                     discard=unmap' -device virtio-blk-pci,drive=inarch-nbd,serial=s";
+        let words = "-blockdev 'driver=nbd,node-name=s,server.type=unix,server.path=/tmp/a,,b c,export=x,\
+                     discard=unmap' -device virtio-blk-pci,drive=s,serial=s";
         assert_eq!(nbd_arguments(&socket, "x", false, "s"), words);
         let tcp = NbdAddress::Tcp("[::1]:10809".parse().unwrap());
-        let words = "-blockdev driver=nbd,node-name=inarch-nbd,server.type=inet,server.host=::1,server.port=10809,\
-                     read-only=on -device virtio-blk-pci,drive=inarch-nbd,serial=s";
+        let words = "-blockdev driver=nbd,node-name=s,server.type=inet,server.host=::1,server.port=10809,\
+                     read-only=on -device virtio-blk-pci,drive=s,serial=s";
         assert_eq!(nbd_arguments(&tcp, "", true, "s"), words);
     }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::serve::blk::{self, BlkRequest};
 
-use super::TreeArguments;
+use super::{QemuMemory, TreeArguments};
 use crate::output::answer;
 
 /// Options of `inarch serve blk`.
@@ -22,9 +22,8 @@ pub struct BlkArguments {
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
 
-    /// Print the arguments that QEMU needs, and end
-    #[arg(long)]
-    pub print_qemu_args: bool,
+    #[command(flatten)]
+    pub qemu: QemuMemory,
 
     /// Number of request queues
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -47,8 +46,8 @@ pub fn run(arguments: BlkArguments) -> anyhow::Result<ExitCode> {
         queues: arguments.queues,
         once: arguments.once,
     };
-    if arguments.print_qemu_args {
-        answer(blk::qemu_arguments(&request)? + "\n")?;
+    if arguments.qemu.print_qemu_args {
+        answer(arguments.qemu.arguments(blk::qemu_arguments(&request)?))?;
     } else {
         blk::serve(&request)?;
     }

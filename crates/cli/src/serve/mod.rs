@@ -67,6 +67,10 @@ pub struct TreeArguments {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub overlay_dir: PathBuf,
 
+    /// The disk's serial number, by which the guest finds it; made of the place where it is served where not given
+    #[arg(long, value_name = "SERIAL", value_parser = parse_serial)]
+    pub serial: Option<String>,
+
     /// What is taken.
     #[command(flatten)]
     pub filters: SourceArguments,
@@ -84,8 +88,52 @@ impl TreeArguments {
         };
         let source = Source::parse(&self.source)?;
         let (selection, sandbox) = (self.filters.selection(&[])?, self.sandbox.into());
-        Ok(ServedTree { source, selection, format: self.format, writes, sandbox })
+        Ok(ServedTree { source, selection, format: self.format, writes, serial: self.serial, sandbox })
     }
+}
+
+fn parse_serial(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let is_good = text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(is_plain) && text.len() <= 20;
+    if is_good {
+        Ok(text.to_owned())
+    } else {
+        Err("a serial number is a letter and at most 19 letters, digits and '-'".to_owned())
+    }
+}
+
+/// What QEMU's arguments say of the machine's memory.
+#[derive(Args, Debug)]
+pub struct QemuMemory {
+    /// Print the arguments that QEMU needs, and end
+    #[arg(long)]
+    pub print_qemu_args: bool,
+
+    /// How much memory they give the machine, as -m does; none leaves that out, where another server's arguments say it
+    #[arg(long, value_name = "SIZE|none", default_value = "4G", value_parser = parse_memory, requires = "print_qemu_args")]
+    pub qemu_memory: Memory,
+}
+
+/// The machine's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory(Option<u64>);
+
+impl QemuMemory {
+    /// The arguments of a device, and of the memory that it takes.
+    fn arguments(&self, device: String) -> String {
+        match self.qemu_memory {
+            Memory(Some(bytes)) => format!("{} {device}\n", inarch_vm::machine::shared_memory_arguments(bytes)),
+            Memory(None) => device + "\n",
+        }
+    }
+}
+
+fn parse_memory(text: &str) -> Result<Memory, String> {
+    let bytes = (text != "none").then(|| crate::size::parse(text)).transpose()?;
+    if bytes.is_some_and(|bytes| bytes == 0 || bytes % 4096 != 0) {
+        return Err(format!("'{text}' is not a number of pages of 4 KiB"));
+    }
+    Ok(Memory(bytes))
 }
 
 /// Serves until told to stop.

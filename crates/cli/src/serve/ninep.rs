@@ -13,6 +13,7 @@ use inarch_jobs::source::Source;
 use super::nbd::parse_tcp;
 use super::virtiofs::ChangesBy;
 use crate::access::AccessArguments;
+use crate::output::answer;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments};
 use crate::upper::UpperArguments;
@@ -22,7 +23,7 @@ use crate::upper::UpperArguments;
 #[command(after_help = "\
 Example:
   inarch serve 9p ~/src --socket /tmp/src.sock &
-  qemu-system-x86_64 ... (the arguments that it prints)
+  qemu-system-x86_64 ... $(inarch serve 9p ~/src --socket /tmp/src.sock --print-qemu-args)
   guest# mount -t 9p -o trans=tcp,version=9p2000.L,msize=1048576,cache=mmap 10.0.2.100 /mnt
 
 Clients' writes reach the directory unless --ro, --overlay or --ephemeral is given. The server goes on until SIGTERM or \
@@ -44,6 +45,10 @@ pub struct NinepArguments {
     /// The vsock port to listen on, for the virtual machines of this host
     #[arg(long, value_name = "PORT", group = "address")]
     pub vsock: Option<u32>,
+
+    /// Print the arguments that QEMU needs, and end
+    #[arg(long)]
+    pub print_qemu_args: bool,
 
     /// Who may change the tree meanwhile, which decides what the client is told to keep
     #[arg(long, value_name = "guest|host|none", default_value = "host", value_enum, hide_possible_values = true)]
@@ -93,12 +98,17 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
         writeback: false,
         owners: arguments.owners.owners(),
     };
-    ninep::serve(&NinepRequest {
+    let request = NinepRequest {
         share,
         address,
         msize: arguments.msize,
         once: arguments.once,
         sandbox: arguments.sandbox.into(),
-    })?;
+    };
+    if arguments.print_qemu_args {
+        answer(ninep::qemu_arguments(&request)? + "\n")?;
+    } else {
+        ninep::serve(&request)?;
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,7 @@ use inarch_jobs::serve::virtiofs::{self, VirtiofsRequest};
 use inarch_jobs::share::{Changes, Share, directory_of};
 use inarch_jobs::source::Source;
 
+use super::QemuMemory;
 use crate::access::AccessArguments;
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
@@ -60,9 +61,8 @@ pub struct VirtiofsArguments {
     #[arg(long, conflicts_with_all = ["ro", "overlay", "ephemeral"])]
     pub writeback: bool,
 
-    /// Print the arguments that QEMU needs, and end
-    #[arg(long)]
-    pub print_qemu_args: bool,
+    #[command(flatten)]
+    pub qemu: QemuMemory,
 
     /// Number of request queues
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -130,8 +130,8 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         once: arguments.once,
         sandbox: arguments.sandbox.into(),
     };
-    if arguments.print_qemu_args {
-        answer(virtiofs::qemu_arguments(&request)? + "\n")?;
+    if arguments.qemu.print_qemu_args {
+        answer(arguments.qemu.arguments(virtiofs::qemu_arguments(&request)?))?;
     } else {
         virtiofs::serve(&request)?;
     }

@@ -188,6 +188,29 @@ pub(super) struct Attempt {
     pub result: Result<Report, JobError>,
 }
 
+/// Where the sockets in a machine's command line come from.
+#[derive(Clone, Copy)]
+enum Sockets<'a> {
+    /// Servers of this process, which tell of their failure there.
+    Served(&'a Arc<DiskFailure>),
+    /// Nowhere: they are names for people to read.
+    Named,
+}
+
+impl Sockets<'_> {
+    /// What `serve` gives, or the name alone.
+    fn get(
+        self,
+        name: &str,
+        serve: impl FnOnce(&Arc<DiskFailure>) -> Result<OwnedFd, JobError>,
+    ) -> Result<machine::Source, JobError> {
+        match self {
+            Sockets::Served(failure) => serve(failure).map(machine::Source::Descriptor),
+            Sockets::Named => Ok(machine::Source::Path(format!("{name}.sock").into())),
+        }
+    }
+}
+
 /// The sockets on our side of a machine.
 struct Ends {
     agent: UnixStream,
@@ -204,7 +227,11 @@ impl Guest {
         patience: Duration,
         session: impl FnOnce(Session) -> Result<Report, SessionError>,
     ) -> Attempt {
-        let started = self.machine(accel, disks, failure).and_then(|(command, ends)| {
+        let started = connected(|agent, console| {
+            let initramfs = machine::Source::Descriptor(in_memory(&self.initramfs)?);
+            self.machine(accel, disks, Sockets::Served(failure), [agent, console, initramfs])
+        })
+        .and_then(|(command, ends)| {
             let process = Arc::new(Process::spawn(command, ends.console)?);
             Ok((process, ends.agent))
         });
@@ -228,26 +255,29 @@ impl Guest {
         Attempt { greeted, result }
     }
 
-    /// The command line, for people to read: its descriptors are not connected to anything.
+    /// The command line, for people to read: names stand for what a run makes for itself, and nothing is started.
     pub fn command_line(&self, accel: Accel, disks: &[LiveDisk]) -> Result<String, JobError> {
-        Ok(self.machine(accel, disks, &Arc::default())?.0.shell_line())
+        let ours = ["agent.sock", "console.sock", "initramfs.cpio"].map(|name| machine::Source::Path(name.into()));
+        Ok(self.machine(accel, disks, Sockets::Named, ours)?.shell_line())
     }
 
+    /// The machine of these disks, whose agent, console and initramfs are `ours`.
     fn machine(
         &self,
         accel: Accel,
         disks: &[LiveDisk],
-        failure: &Arc<DiskFailure>,
-    ) -> Result<(QemuCommand, Ends), JobError> {
-        let (agent, agent_theirs) = pair()?;
-        let (console, console_theirs) = pair()?;
+        sockets: Sockets<'_>,
+        ours: [machine::Source; 3],
+    ) -> Result<QemuCommand, JobError> {
+        let [agent, console, initramfs] = ours;
         let queues = self.cpus.clamp(1, 8) as u16;
         let disks = disks
             .iter()
             .enumerate()
             .map(|(i, disk)| {
-                let socket = machine::Source::Descriptor(disk.connect(queues, failure)?);
-                Ok(machine::Disk { socket, id: format!("tree{i}"), queues })
+                let id = format!("tree{i}");
+                let socket = sockets.get(&id, |failure| disk.connect(queues, failure))?;
+                Ok(machine::Disk { socket, id, queues })
             })
             .collect::<Result<_, JobError>>()?;
         let shares = self
@@ -255,21 +285,21 @@ impl Guest {
             .iter()
             .filter(|shared| shared.wire == Wire::Virtiofs)
             .map(|shared| {
-                let socket = machine::Source::Descriptor(shared.connect(queues, failure)?);
+                let socket = sockets.get(&shared.tag, |failure| shared.connect(queues, failure))?;
                 Ok(machine::Share { socket, tag: shared.tag.clone(), queues, queue_size: QUEUE_SIZE })
             })
             .collect::<Result<_, JobError>>()?;
         let by_socket: Vec<_> = self.shares.iter().filter(|shared| shared.wire == Wire::Ninep).collect();
-        let sockets = match by_socket.is_empty() {
+        let vsock = match by_socket.is_empty() {
             true => None,
-            false => Some(machine::Source::Descriptor(connect_sockets(&by_socket, failure)?)),
+            false => Some(sockets.get("sockets", |failure| connect_sockets(&by_socket, failure))?),
         };
         let forwards = self
             .shares
             .iter()
             .filter(|shared| shared.wire == Wire::NinepOverTcp)
             .map(|shared| {
-                let socket = machine::Source::Descriptor(shared.connect_ninep(failure)?);
+                let socket = sockets.get(&shared.tag, |failure| shared.connect_ninep(failure))?;
                 Ok(machine::Forward { socket, id: shared.tag.clone(), port: shared.port() })
             })
             .collect::<Result<_, JobError>>()?;
@@ -277,28 +307,37 @@ impl Guest {
             .unpacked
             .iter()
             .map(|tree| {
-                let socket = machine::Source::Descriptor(tree.connect(failure)?);
+                let socket = sockets.get(&tree.port(), |failure| tree.connect(failure))?;
                 Ok(machine::Stream { socket, port: tree.port() })
             })
             .collect::<Result<_, JobError>>()?;
         let machine = Machine {
             kernel: self.kernel.clone(),
-            initramfs: Some(machine::Source::Descriptor(in_memory(&self.initramfs)?)),
+            initramfs: Some(initramfs),
             parameters: Vec::new(),
             accel,
             cpus: self.cpus,
             memory: self.memory,
-            agent: Some(machine::Source::Descriptor(agent_theirs)),
-            console: machine::Source::Descriptor(console_theirs),
+            agent: Some(agent),
+            console,
             disks,
             shares,
-            sockets,
+            sockets: vsock,
             forwards,
             streams,
             network: self.network,
         };
-        Ok((machine.command(&self.qemu), Ends { agent, console: console.into() }))
+        Ok(machine.command(&self.qemu))
     }
+}
+
+/// What `make` makes of the machine's ends of two connections, the agent's and the console's; ours besides.
+fn connected<T>(
+    make: impl FnOnce(machine::Source, machine::Source) -> Result<T, JobError>,
+) -> Result<(T, Ends), JobError> {
+    let ((agent, agent_theirs), (console, console_theirs)) = (pair()?, pair()?);
+    let made = make(machine::Source::Descriptor(agent_theirs), machine::Source::Descriptor(console_theirs))?;
+    Ok((made, Ends { agent, console: console.into() }))
 }
 
 /// How long a session may take.

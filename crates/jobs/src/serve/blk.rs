@@ -1,5 +1,6 @@
 //! `serve blk`: the device as a vhost-user disk.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::thread;
 
@@ -9,7 +10,7 @@ use inarch_vhost::blk::BlkServer;
 use super::guard::Guard;
 use super::making::Making;
 use super::signals::Caught;
-use super::{SERIAL, ServedTree, introduce, socket};
+use super::{ServedTree, introduce, socket};
 use crate::JobError;
 use crate::descriptors;
 use crate::device::disk_options;
@@ -33,12 +34,16 @@ impl BlkRequest {
         let processors = thread::available_parallelism().map_or(1, |n| n.get().min(8) as u16);
         self.queues.unwrap_or(processors)
     }
+
+    fn serial(&self) -> Result<String, JobError> {
+        Ok(self.tree.serial(socket::absolute(&self.socket)?.as_os_str().as_bytes()))
+    }
 }
 
-/// The arguments that QEMU needs to have the disk, on one line, quoted for a shell.
+/// The arguments that QEMU needs to have the disk, on one line, quoted for a shell; those for its memory left out.
 pub fn qemu_arguments(request: &BlkRequest) -> Result<String, JobError> {
     let socket = socket::absolute(&request.socket)?;
-    Ok(inarch_vm::machine::vhost_user_blk_arguments(&socket, request.queues()))
+    Ok(inarch_vm::machine::vhost_user_blk_arguments(&socket, request.queues(), &request.serial()?))
 }
 
 /// Serves until SIGINT or SIGTERM, or with `once` until the first machine has gone. Says on standard error how to
@@ -54,7 +59,7 @@ pub fn serve(request: &BlkRequest) -> Result<(), JobError> {
     let confined = request.tree.confine(None)?;
     signals.heed();
     introduce(&(usage + &confined));
-    let options = disk_options(request.queues(), request.tree.read_only(), SERIAL);
+    let options = disk_options(request.queues(), request.tree.read_only(), &request.serial()?);
     let server = BlkServer::new(making.pending(), options).on_event(|event| match event {
         // The guest has an error status for it, and the device remembers the files that changed.
         Event::RequestFailed { .. } => {}
@@ -70,9 +75,10 @@ pub fn serve(request: &BlkRequest) -> Result<(), JobError> {
 fn usage(request: &BlkRequest) -> Result<String, JobError> {
     Ok(format!(
         "QEMU:   {}\n\
-         memory: must be shared: -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem\n\
+         memory: must be shared: {}\n\
          guest:  {}\n",
         qemu_arguments(request)?,
-        request.tree.mount_command()
+        inarch_vm::machine::shared_memory_arguments(4 << 30),
+        request.tree.mount_command(&request.serial()?)
     ))
 }

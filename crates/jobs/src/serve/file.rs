@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::guard::{Guard, remove_empty_file};
 use super::making::Making;
 use super::mounted::Mounted;
 use super::signals::Caught;
-use super::{SERIAL, ServedTree, introduce};
+use super::{ServedTree, introduce};
 use crate::JobError;
 use crate::descriptors;
 use crate::notes::{say, shown};
@@ -35,7 +36,11 @@ pub struct FileRequest {
 pub fn qemu_arguments(request: &FileRequest) -> Result<String, JobError> {
     let path = resolve(&request.target)?;
     let image = if path.is_dir() { path.join(NAME_IN_DIRECTORY) } else { path };
-    Ok(raw_file_arguments(&image, request.tree.read_only(), SERIAL))
+    Ok(raw_file_arguments(&image, request.tree.read_only(), &serial(request, &image)))
+}
+
+fn serial(request: &FileRequest, image: &Path) -> String {
+    request.tree.serial(image.as_os_str().as_bytes())
 }
 
 /// Serves until SIGINT or SIGTERM, or until somebody unmounts it. Says on standard error how to use the image, and at
@@ -150,6 +155,6 @@ fn usage(request: &FileRequest, image: &Path) -> Result<String, JobError> {
          guest:  {}\n\
          host:   mount -o loop{option} {quoted} /mnt\n",
         qemu_arguments(request)?,
-        request.tree.mount_command(),
+        request.tree.mount_command(&serial(request, image)),
     ))
 }

@@ -30,8 +30,11 @@ use crate::source::Source;
 pub use guard::{GUARD_ARGUMENT, guard};
 pub use lister::{LISTER_ARGUMENT, list};
 
-/// The disk's serial number, by which a guest finds it.
-const SERIAL: &str = "inarch-0";
+/// What tells something served from all else: in a machine's command line and, for a disk, in the guest, which finds it by
+/// this serial number. The same for the server and for who prints the command line.
+fn name_of_place(place: impl AsRef<[u8]>) -> String {
+    format!("inarch-{:08x}", crc32c::crc32c(place.as_ref()))
+}
 
 /// The tree that is offered.
 #[derive(Clone, Debug)]
@@ -44,6 +47,8 @@ pub struct ServedTree {
     pub format: FileSystem,
     /// What becomes of the guest's writes.
     pub writes: Writes,
+    /// The disk's serial number, at most 20 letters, digits and `-`; made of the place where it is served where not given.
+    pub serial: Option<String>,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,
 }
@@ -72,11 +77,16 @@ impl ServedTree {
         matches!(self.writes, Writes::Refused) || !self.format.is_writable()
     }
 
+    /// The disk's serial number when it is served at `place`.
+    fn serial(&self, place: impl AsRef<[u8]>) -> String {
+        self.serial.clone().unwrap_or_else(|| name_of_place(place))
+    }
+
     /// What a guest types to use the disk.
-    fn mount_command(&self) -> String {
+    fn mount_command(&self, serial: &str) -> String {
         let option = if self.read_only() { "-o ro " } else { "" };
         let format = self.format.name();
-        format!("mount -t {format} {option}/dev/disk/by-id/virtio-{SERIAL} /mnt")
+        format!("mount -t {format} {option}/dev/disk/by-id/virtio-{serial} /mnt")
     }
 }
 

@@ -1,7 +1,7 @@
 //! `serve nbd`: the device as an export of an NBD server.
 
 use std::net::TcpListener;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use inarch_nbd::{Event, Listener, NbdOptions, NbdServer};
@@ -12,7 +12,7 @@ use inarch_vm::qemu::shell_word;
 use super::guard::Guard;
 use super::making::Making;
 use super::signals::Caught;
-use super::{SERIAL, ServedTree, introduce, socket};
+use super::{ServedTree, introduce, socket};
 use crate::JobError;
 use crate::descriptors;
 use crate::notes::say;
@@ -36,7 +36,17 @@ pub fn qemu_arguments(request: &NbdRequest) -> Result<String, JobError> {
         NbdAddress::Socket(path) => NbdAddress::Socket(socket::absolute(path)?),
         tcp => tcp.clone(),
     };
-    Ok(nbd_arguments(&address, &request.name, request.tree.read_only(), SERIAL))
+    Ok(nbd_arguments(&address, &request.name, request.tree.read_only(), &serial(request)?))
+}
+
+fn serial(request: &NbdRequest) -> Result<String, JobError> {
+    let mut place = match &request.address {
+        NbdAddress::Socket(path) => socket::absolute(path)?.into_os_string().into_vec(),
+        NbdAddress::Tcp(address) => address.to_string().into_bytes(),
+    };
+    place.push(0);
+    place.extend(request.name.bytes());
+    Ok(request.tree.serial(place))
 }
 
 /// Serves until SIGINT or SIGTERM, or with `once` until the first client has gone. Says on standard error how to use the
@@ -114,7 +124,7 @@ fn usage(request: &NbdRequest) -> Result<String, JobError> {
          Linux:  nbd-client {client} /dev/nbd0{name_option}\n\
          {warning}",
         qemu_arguments(request)?,
-        request.tree.mount_command(),
+        request.tree.mount_command(&serial(request)?),
         uri = shell_word(uri.as_ref()),
     ))
 }

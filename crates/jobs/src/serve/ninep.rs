@@ -1,6 +1,7 @@
 //! `serve 9p`: a directory, live, for whatever mounts 9P2000.L.
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use inarch_vm::qemu::shell_word;
 
 use super::guard::Guard;
 use super::signals::Caught;
-use super::{introduce, socket};
+use super::{introduce, name_of_place, socket};
 use crate::JobError;
 use crate::confinement::{self, Sandbox};
 use crate::descriptors;
@@ -45,6 +46,19 @@ pub struct NinepRequest {
     pub once: bool,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,
+}
+
+/// The arguments that QEMU needs for a guest to reach the server, on one line, quoted for a shell.
+pub fn qemu_arguments(request: &NinepRequest) -> Result<String, JobError> {
+    Ok(match &request.address {
+        NinepAddress::Socket(path) => {
+            let path = socket::absolute(path)?;
+            guest_forward_arguments(&path, USUAL_PORT, &name_of_place(path.as_os_str().as_bytes()))
+        }
+        // The guest's own network leads to this machine.
+        NinepAddress::Tcp(_) => "-nic user,model=virtio-net-pci".to_owned(),
+        NinepAddress::Vsock(_) => "-device vhost-vsock-pci,guest-cid=3".to_owned(),
+    })
 }
 
 /// Serves until SIGINT or SIGTERM, or with `once` until the first client has gone. Says on standard error how to mount
@@ -116,7 +130,7 @@ fn usage(request: &NinepRequest) -> Result<String, JobError> {
                 "QEMU:   {}\n\
                  guest:  mount -t 9p -o trans=tcp,{options} {FORWARD_ADDRESS} /mnt\n\
                  Linux:  mount -t 9p -o trans=unix,{options} {} /mnt\n",
-                guest_forward_arguments(&path, USUAL_PORT),
+                qemu_arguments(request)?,
                 shell_word(path.as_os_str()),
             )
         }
@@ -127,16 +141,19 @@ fn usage(request: &NinepRequest) -> Result<String, JobError> {
             };
             let can = if request.share.refuses_writes() { "reads" } else { "reads and writes" };
             format!(
-                "guest:  mount -t 9p -o trans=tcp,port={},{options} {guest} /mnt\n\
+                "QEMU:   {}\n\
+                 guest:  mount -t 9p -o trans=tcp,port={},{options} {guest} /mnt\n\
                  beware: no encryption and no password: everybody {who} {can} the directory as any user\n",
+                qemu_arguments(request)?,
                 address.port(),
             )
         }
         NinepAddress::Vsock(port) => format!(
-            "QEMU:   -device vhost-vsock-pci,guest-cid=3\n\
+            "QEMU:   {}\n\
              guest:  mount -t 9p -o trans=fd,rfdno=3,wfdno=3,{options} none /mnt, with descriptor 3 connected to port {port} \
              of CID 2\n\
-             beware: no password: every virtual machine of this host can reach the directory\n"
+             beware: no password: every virtual machine of this host can reach the directory\n",
+            qemu_arguments(request)?
         ),
     };
     Ok(how + &writes)

@@ -48,7 +48,7 @@ impl VirtiofsRequest {
     }
 }
 
-/// The arguments that QEMU needs to have the device, on one line, quoted for a shell.
+/// The arguments that QEMU needs to have the device, on one line, quoted for a shell; those for its memory left out.
 pub fn qemu_arguments(request: &VirtiofsRequest) -> Result<String, JobError> {
     request.parsed_tag()?;
     let socket = socket::absolute(&request.socket)?;
@@ -89,10 +89,11 @@ fn usage(request: &VirtiofsRequest) -> Result<String, JobError> {
     let writes = request.share.fate_of_writes().map(|fate| format!("; {fate}")).unwrap_or_default();
     Ok(format!(
         "QEMU:   {}\n\
-         memory: must be shared: -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem\n\
+         memory: must be shared: {}\n\
          guest:  {}\n\
          tree:   {kept}{writes}\n",
         qemu_arguments(request)?,
+        inarch_vm::machine::shared_memory_arguments(4 << 30),
         request.mount_command(),
     ))
 }
