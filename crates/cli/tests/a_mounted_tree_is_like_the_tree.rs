@@ -161,7 +161,7 @@ fn an_overlay_goes_on_where_it_stopped_and_the_kernel_reads_it_too() {
 }
 
 #[test]
-fn what_the_host_changes_is_seen_within_a_second() {
+fn what_the_host_changes_is_seen() {
     let dir = scratch();
     tree(dir.path());
     let mut server = Server::start(dir.path(), "tree", &["--changes", "host"]);
@@ -170,13 +170,12 @@ fn what_the_host_changes_is_seen_within_a_second() {
     assert!(!dir.path().join("point/late").exists());
     fs::write(dir.path().join("tree/sub/9"), "changed").unwrap();
     fs::write(dir.path().join("tree/late"), "late").unwrap();
-    std::thread::sleep(Duration::from_millis(1100));
-    assert_eq!(fs::metadata(&file).unwrap().size(), 7);
+    let size = || fs::metadata(&file).unwrap().size();
+    assert!(within(LONG, || size() == 7 && dir.path().join("point/late").exists()));
     assert_eq!(fs::read(&file).unwrap(), b"changed");
     assert_eq!(fs::read(dir.path().join("point/late")).unwrap(), b"late");
     fs::rename(dir.path().join("tree/sub"), dir.path().join("tree/moved")).unwrap();
-    std::thread::sleep(Duration::from_millis(1100));
-    assert!(!file.exists());
+    assert!(within(LONG, || !file.exists()));
     assert_eq!(fs::read(dir.path().join("point/moved/9")).unwrap(), b"changed");
     server.end("-TERM");
 }

@@ -119,15 +119,29 @@ fn stat(image: &Path) -> Child {
     Command::new("stat").args(["-c", "%s"]).arg(image).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
+/// Waits until `child` is in the call by which it looks at the image: it looks at nothing else that makes it wait.
+fn waits(child: &Child) {
+    let deadline = Instant::now() + LONG;
+    let calls = [libc::SYS_statx, libc::SYS_newfstatat].map(|call| call.to_string());
+    loop {
+        let call = fs::read_to_string(format!("/proc/{}/syscall", child.id())).unwrap_or_default();
+        if call.split_whitespace().next().is_some_and(|number| calls.iter().any(|call| call == number)) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "it does not wait: {call}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn whoever_waits_can_be_interrupted_or_sees_the_device() {
     for on_file in [true, false] {
         let Some(rig) = rig(on_file) else { return };
         // Of two lookups of one name the kernel sends the first, and lets nothing interrupt the second meanwhile.
         let mut impatient = stat(&rig.image);
-        thread::sleep(Duration::from_millis(300));
+        waits(&impatient);
         let patient = stat(&rig.image);
-        thread::sleep(Duration::from_millis(100));
+        waits(&patient);
         assert!(impatient.try_wait().unwrap().is_none(), "answered without a device");
         // SIGINT is ignored by what a shell starts in the background.
         Command::new("kill").args(["-TERM", &impatient.id().to_string()]).status().unwrap();
@@ -160,7 +174,7 @@ fn whoever_waits_can_be_interrupted_or_sees_the_device() {
 fn an_end_before_there_is_a_device_is_an_end() {
     let Some(rig) = rig(true) else { return };
     let mut waiting = stat(&rig.image);
-    thread::sleep(Duration::from_millis(100));
+    waits(&waiting);
     rig.stop.stop();
     rig.pending.wake();
     assert!(!ended(&mut waiting).expect("nobody waits any more").success());

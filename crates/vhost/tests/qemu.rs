@@ -159,12 +159,14 @@ fn boot(kernel: &Path, initramfs: &Path, stream: UnixStream) -> Vec<String> {
 #[test]
 fn a_linux_guest_reads_mounts_writes_discards_and_restarts() {
     let Some((kernel, version)) = kernel() else {
-        println!("skipped: no readable kernel with modules in /boot (install linux-image-amd64)");
+        println!(
+            "skipped: a_linux_guest_reads_mounts_writes_discards_and_restarts: no readable kernel with modules in /boot (install linux-image-amd64)"
+        );
         return;
     };
     for program in ["qemu-system-x86_64", "mke2fs", "cpio", "modprobe", "busybox", "e2fsck", "debugfs"] {
         if !Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap().status.success() {
-            println!("skipped: {program} is not installed");
+            println!("skipped: a_linux_guest_reads_mounts_writes_discards_and_restarts: {program} is not installed");
             return;
         }
     }

@@ -15,13 +15,13 @@ use inarch_vm::qemu::Qemu;
 use inarch_vm::{Accel, Machine, Source};
 
 /// What a test needs, or `None` with a printed reason.
-fn machine() -> Option<(Qemu, Kernel, tempfile::TempDir)> {
+fn machine(test: &str) -> Option<(Qemu, Kernel, tempfile::TempDir)> {
     let Ok(qemu) = Qemu::find() else {
-        println!("skipped: no QEMU");
+        println!("skipped: {test}: no QEMU");
         return None;
     };
     if Boot::of_this_machine().best().is_err() {
-        println!("skipped: no kernel that can be read");
+        println!("skipped: {test}: no kernel that can be read");
         return None;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -58,7 +58,10 @@ fn start(qemu: &Qemu, kernel: &Kernel, parameters: &[&str]) -> (Process, UnixStr
 
 #[test]
 fn kernel_boots_until_it_misses_its_root_and_the_panic_is_reported() {
-    let Some((qemu, kernel, _directory)) = machine() else { return };
+    let Some((qemu, kernel, _directory)) = machine("kernel_boots_until_it_misses_its_root_and_the_panic_is_reported")
+    else {
+        return;
+    };
     assert_eq!(kernel.entry, Entry::Pvh, "{kernel:?}");
     let (process, mut agent) = start(&qemu, &kernel, &[]);
     agent.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
@@ -69,7 +72,9 @@ fn kernel_boots_until_it_misses_its_root_and_the_panic_is_reported() {
 
 #[test]
 fn probe_tells_a_kernel_that_comes_up_from_one_that_does_not() {
-    let Some((qemu, kernel, _directory)) = machine() else { return };
+    let Some((qemu, kernel, _directory)) = machine("probe_tells_a_kernel_that_comes_up_from_one_that_does_not") else {
+        return;
+    };
     probe(&qemu, &kernel, Accel::Tcg, Duration::from_secs(120)).unwrap();
     let error = probe(&qemu, &kernel, Accel::Tcg, Duration::from_millis(50)).unwrap_err().to_string();
     assert!(error.starts_with("the guest did not answer within 0 s"), "{error}");
@@ -77,7 +82,7 @@ fn probe_tells_a_kernel_that_comes_up_from_one_that_does_not() {
 
 #[test]
 fn kernel_is_unpacked_once_even_by_concurrent_runs() {
-    let Some((_, first, directory)) = machine() else { return };
+    let Some((_, first, directory)) = machine("kernel_is_unpacked_once_even_by_concurrent_runs") else { return };
     let path = directory.path();
     let found: Vec<Kernel> = std::thread::scope(|scope| {
         let finders: Vec<_> = (0..4).map(|_| scope.spawn(|| Kernel::find(&Cache::at(path)).unwrap())).collect();
@@ -92,7 +97,9 @@ fn kernel_is_unpacked_once_even_by_concurrent_runs() {
 
 #[test]
 fn refused_option_is_reported_in_the_words_of_qemu() {
-    let Some((qemu, mut kernel, _directory)) = machine() else { return };
+    let Some((qemu, mut kernel, _directory)) = machine("refused_option_is_reported_in_the_words_of_qemu") else {
+        return;
+    };
     kernel.image = "/nonexistent/vmlinux".into();
     let (process, mut agent) = start(&qemu, &kernel, &[]);
     agent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -106,13 +113,13 @@ fn refused_option_is_reported_in_the_words_of_qemu() {
 fn killing_the_starter_leaves_no_machine() {
     const CHILD: &str = "INARCH_TEST_START_AND_WAIT";
     if std::env::var_os(CHILD).is_some() {
-        let Some((qemu, kernel, _directory)) = machine() else { return };
+        let Some((qemu, kernel, _directory)) = machine("killing_the_starter_leaves_no_machine") else { return };
         let (process, _agent) = start(&qemu, &kernel, &["panic=0"]);
         println!("spawned");
         process.wait(Duration::from_secs(120));
         return;
     }
-    if machine().is_none() {
+    if machine("killing_the_starter_leaves_no_machine").is_none() {
         return;
     }
     let mut starter = std::process::Command::new(std::env::current_exe().unwrap())
@@ -132,7 +139,7 @@ fn killing_the_starter_leaves_no_machine() {
     assert_eq!(machines.len(), 1);
     starter.kill().unwrap();
     starter.wait().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(1);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while machines.iter().any(|&pid| runs(pid)) {
         assert!(Instant::now() < deadline, "QEMU outlived its starter");
         std::thread::sleep(Duration::from_millis(10));

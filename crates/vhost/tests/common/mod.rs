@@ -41,7 +41,7 @@ pub const FLUSH: u64 = 1 << 9;
 pub const DRIVER_FEATURES: u64 = VERSION_1 | EVENT_IDX | INDIRECT_DESC | PROTOCOL_FEATURES | FLUSH;
 
 /// How long a test waits for what must come.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A descriptor as the driver writes it.
 #[derive(Clone, Copy, Debug)]
