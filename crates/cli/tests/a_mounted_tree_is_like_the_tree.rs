@@ -128,7 +128,7 @@ fn programs_work_in_it() {
         assert!(!is_mounted(dir.path()));
         let is_kept_apart = options[0] != "--changes";
         assert_eq!(dir.path().join("tree/work").exists(), !is_kept_apart);
-        assert_eq!(dir.path().join("upper/work").exists(), options[0] == "--overlay");
+        assert_eq!(dir.path().join("upper/upper/work").exists(), options[0] == "--overlay");
         if is_kept_apart {
             assert_eq!(manifest(dir.path(), "tree"), before);
         }
@@ -151,13 +151,21 @@ fn an_overlay_goes_on_where_it_stopped_and_the_kernel_reads_it_too() {
     similar_asserts(&changed, &manifest(dir.path(), "point"), "the second time");
     server.end("-TERM");
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: only root mounts an overlayfs");
+        return println!(
+            "skipped: an_overlay_goes_on_where_it_stopped_and_the_kernel_reads_it_too: only root mounts an overlayfs"
+        );
     }
-    let overlay = "mkdir merged work && mount -t overlay none merged -o lowerdir=tree,upperdir=upper,workdir=work";
+    let overlay =
+        "mkdir merged && mount -t overlay none merged -o lowerdir=tree,upperdir=upper/upper,workdir=upper/work";
     host("sh", &["-c", overlay], dir.path());
     let merged = manifest(dir.path(), "merged");
     host("umount", &["merged"], dir.path());
     similar_asserts(&changed, &merged, "overlayfs");
+    // Whatever overlayfs has left in the work directory.
+    let mut server = Server::start(dir.path(), "tree", &["--overlay", "upper"]);
+    similar_asserts(&changed, &manifest(dir.path(), "point"), "after overlayfs");
+    assert_eq!(fs::read_dir(dir.path().join("upper/work")).unwrap().count(), 0);
+    server.end("-TERM");
 }
 
 #[test]

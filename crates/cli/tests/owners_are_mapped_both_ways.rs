@@ -47,7 +47,7 @@ fn a_mount_shows_containers_files_as_their_users() {
             if chown 100001 a 2> refused; then exit 1; fi; grep -q 'too large' refused; rm refused";
         host("sh", &["-c", script], dir.path());
         server.end("-TERM");
-        let kept = if overlay.is_empty() { tree.clone() } else { dir.path().join("upper") };
+        let kept = if overlay.is_empty() { tree.clone() } else { dir.path().join("upper/upper") };
         assert_eq!((owner(&kept.join("a")), owner(&kept.join("d/b"))), ((100_033, 100_044), (100_005, 100_006)));
         let list = host("getfacl", &["-n", &kept.join("a").display().to_string()], dir.path());
         assert!(list.contains("user:100055:r--") && list.contains("group:100066:rw-"), "{list}");

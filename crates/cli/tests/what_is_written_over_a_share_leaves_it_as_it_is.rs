@@ -54,7 +54,7 @@ fn end(mut server: Child) {
 fn upper(dir: &Path, name: &str) -> String {
     host(
         "sh",
-        &["-c", &format!("cd {name} && find . -type c -printf '%p gone\\n' -o -type f -printf '%p\\n' | sort")],
+        &["-c", &format!("cd {name}/upper && find . -type c -printf '%p gone\\n' -o -type f -printf '%p\\n' | sort")],
         dir,
     )
 }

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, fs, io, thread};
 
-use inarch_vfs::{
-    Changes, Context, FileSystem, HostDirectory, HostOptions, MemoryFiles, NodeId, Overlay, SetAttributes, SetTime,
-};
+use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, MemoryFiles, Overlay};
 use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, StatxFlags, XattrFlags, fgetxattr, flock, fsetxattr, fstatvfs, open, statx,
+    AtFlags, FlockOperation, Mode, OFlags, StatxFlags, XattrFlags, fchmod, fgetxattr, flock, fsetxattr, fstat,
+    fstatvfs, open, statx,
 };
 use rustix::io::Errno;
 
@@ -55,12 +54,12 @@ impl LowerIdentity {
 
     /// As it is written down.
     fn record(&self) -> String {
-        format!("1 {} {}", self.identity, self.name)
+        format!("2 {} {}", self.identity, self.name)
     }
 
     /// What was written down; nothing if this version does not know what it says.
     fn parse(record: &[u8]) -> Option<LowerIdentity> {
-        let record = str::from_utf8(record).ok()?.strip_prefix("1 ")?;
+        let record = str::from_utf8(record).ok()?.strip_prefix("2 ")?;
         let (identity, name) = record.split_once(' ')?;
         Some(LowerIdentity { identity: identity.to_owned(), name: name.to_owned() })
     }
@@ -69,7 +68,7 @@ impl LowerIdentity {
 /// What becomes of writes over a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpperPlace {
-    /// They are kept in this directory, as overlayfs's upper layer, for the next time.
+    /// They are kept in this directory, with overlayfs's upper layer and work directory in it, for the next time.
     Kept(PathBuf),
     /// They are gone at the end; meanwhile they are in a directory of their own in this one.
     ThrownAway(PathBuf),
@@ -153,35 +152,32 @@ impl Upper {
     ) -> Result<(Arc<dyn FileSystem>, Upper), JobError> {
         let no_errno =
             |errno: Errno| JobError::Other(format!("cannot keep writes in memory: {}", io::Error::from(errno)));
-        let (path, is_new, hold) = match place {
+        let (path, hold) = match place {
             UpperPlace::InMemory(0) => {
                 return Err(JobError::Other("--in-memory 0 has no room for any write; name a size such as 1G".into()));
             }
             UpperPlace::InMemory(bytes) => {
                 let layer = MemoryFiles::new(*bytes);
                 let layer = if clients.without_opening { layer.without_opening() } else { layer };
-                copy_root(&*lower, &layer).map_err(no_errno)?;
-                let overlay = Overlay::new(lower, Arc::new(layer), true).map_err(no_errno)?;
+                let overlay = Overlay::new(lower, Arc::new(layer), true).map_err(no_errno)?.thrown_away();
                 return Ok((clients.served_by(overlay), Upper { path: None, hold: Hold::InMemory }));
             }
             UpperPlace::Kept(path) => {
-                let is_new = make_directory(path)?;
+                make_directory(path)?;
                 let identity = identity.ok_or_else(|| cannot_keep(path, Errno::INVAL.into()))?;
-                (path.clone(), is_new, Hold::Kept(claim(path, identity)?))
+                (path.clone(), Hold::Kept(claim(path, identity)?))
             }
             UpperPlace::ThrownAway(within) => {
                 let (directory, guard) = thrown_away_directory(within)?;
-                (directory, true, Hold::ThrownAway(guard))
+                (directory, Hold::ThrownAway(guard))
             }
         };
         let fail = |errno: Errno| cannot_keep(&path, errno.into());
         let without_opening = clients.without_opening;
         let options = HostOptions { changes: Changes::Guest, without_opening, ..HostOptions::default() };
         let layer = HostDirectory::new(&path, options).map_err(|error| cannot_keep(&path, error.error))?;
-        if is_new {
-            copy_root(&*lower, &layer).map_err(fail)?;
-        }
         let overlay = Overlay::new(lower, Arc::new(layer), is_root()).map_err(fail)?;
+        let overlay = if let Hold::ThrownAway(_) = hold { overlay.thrown_away() } else { overlay };
         Ok((clients.served_by(overlay), Upper { path: Some(path), hold }))
     }
 
@@ -199,11 +195,11 @@ fn cannot_keep(path: &Path, error: io::Error) -> JobError {
     JobError::path(path, "cannot keep writes there", error)
 }
 
-/// Makes the directory; false if it is there already.
-fn make_directory(path: &Path) -> Result<bool, JobError> {
-    match fs::create_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        made => made.map(|()| true).map_err(|error| cannot_keep(path, error)),
+/// Makes the directory, unless it is there already.
+fn make_directory(path: &Path) -> Result<(), JobError> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(|error| cannot_keep(path, error)),
     }
 }
 
@@ -214,6 +210,7 @@ fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, JobError> {
     let fail = |errno: Errno| cannot_keep(path, errno.into());
     let directory = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
     lock(path, &directory)?;
+    make_private(path, &directory)?;
     /// A path, and less than as much besides.
     const LONGEST: usize = 8192;
     let mut record = vec![0; LONGEST];
@@ -223,12 +220,42 @@ fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, JobError> {
             refuse_another(path, LowerIdentity::parse(&record).as_ref(), lower)?;
         }
         Err(Errno::NODATA) => {
+            refuse_other_things(path)?;
             let record = lower.record();
             fsetxattr(directory.as_fd(), attribute, record.as_bytes(), XattrFlags::empty()).map_err(fail)?;
         }
         Err(errno) => return Err(fail(errno)),
     }
     Ok(directory)
+}
+
+/// Keeps everybody else out of what is written: files that are not for them have the owners and permissions there that they
+/// have in the tree, but not its directories above them, and what was made there may be a device or a set-user-ID program.
+fn make_private(path: &Path, directory: &OwnedFd) -> Result<(), JobError> {
+    let fail = |errno: Errno| cannot_keep(path, errno.into());
+    let stat = fstat(directory).map_err(fail)?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        let reason = "it is another user's, who could change what is there; name a directory of your own";
+        return Err(JobError::Other(format!("{}: cannot keep writes there: {reason}", shown(path))));
+    }
+    fchmod(directory, Mode::RWXU).map_err(fail)
+}
+
+/// Refuses a directory that was not made for writes over a tree.
+fn refuse_other_things(path: &Path) -> Result<(), JobError> {
+    let fail = |error| cannot_keep(path, error);
+    for entry in fs::read_dir(path).map_err(fail)? {
+        let name = entry.map_err(fail)?.file_name();
+        if name != "upper" && name != "work" {
+            return Err(JobError::Other(format!(
+                "{}: cannot keep writes there: it has other things in it ({}); name an empty directory, or one with the \
+                 directories upper and work of an overlayfs",
+                shown(path),
+                shown(Path::new(&name)),
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Takes the lock by which one server at a time keeps writes in a directory. One that was told to end a moment ago, as by
@@ -280,24 +307,10 @@ fn thrown_away_directory(within: &Path) -> Result<(PathBuf, Guard), JobError> {
     }
 }
 
-/// Gives a new upper layer's root the attributes of the one that it covers.
-fn copy_root(lower: &dyn FileSystem, upper: &dyn FileSystem) -> Result<(), Errno> {
-    let context = Context::SERVER;
-    let root = lower.attributes(&context, NodeId::ROOT, None)?;
-    let owner = SetAttributes { uid: Some(root.uid), gid: Some(root.gid), ..SetAttributes::default() };
-    // A user's own layer is the user's.
-    let _ = upper.set_attributes(&context, NodeId::ROOT, None, &owner);
-    let others = SetAttributes {
-        mode: Some(root.mode & 0o7777),
-        atime: Some(SetTime::To(root.atime)),
-        mtime: Some(SetTime::To(root.mtime)),
-        ..SetAttributes::default()
-    };
-    upper.set_attributes(&context, NodeId::ROOT, None, &others).map(drop)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
     use super::*;
 
     #[test]
@@ -308,8 +321,46 @@ mod tests {
         assert_eq!(LowerIdentity::parse(directory.record().as_bytes()), Some(directory.clone()));
         assert_eq!(LowerIdentity::of_directory(Path::new("/usr/.")).unwrap(), directory);
         assert_ne!(LowerIdentity::of_directory(Path::new("/etc")).unwrap().identity, directory.identity);
-        for other in [&b""[..], b"2 a b", b"1 a", b"1 \xff b"] {
+        for other in [&b""[..], b"1 a b", b"2 a", b"2 \xff b"] {
             assert_eq!(LowerIdentity::parse(other), None);
+        }
+    }
+
+    #[test]
+    fn nobody_else_reaches_what_is_written_over_a_tree() {
+        let parent = tempfile::tempdir_in("/var/tmp").unwrap();
+        let (tree, over) = (parent.path().join("tree"), parent.path().join("over"));
+        for path in [&tree, &over] {
+            fs::create_dir(path).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        let clients = Clients { changes: Changes::Guest, without_opening: false, opens_directories: false };
+        let lower = || Arc::new(HostDirectory::new(&tree, HostOptions::default()).unwrap());
+        let identity = LowerIdentity::of_directory(&tree).unwrap();
+        for place in [UpperPlace::Kept(over.clone()), UpperPlace::ThrownAway(parent.path().to_owned())] {
+            let (_, upper) = Upper::over(lower(), &place, clients, Some(&identity)).unwrap();
+            let path = upper.path().unwrap().to_owned();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700, "{place:?}");
+            assert_eq!(fs::metadata(path.join("upper")).unwrap().mode() & 0o7777, 0o777, "{place:?}");
+        }
+        // What is there for something else stays as it is.
+        let message = |path: &Path| {
+            let made = Upper::over(lower(), &UpperPlace::Kept(path.to_owned()), clients, Some(&identity));
+            made.map(drop).map_err(|error| error.to_string())
+        };
+        let other = parent.path().join("other");
+        fs::create_dir_all(other.join("upper")).unwrap();
+        fs::create_dir(other.join("work")).unwrap();
+        message(&other).unwrap();
+        let other = parent.path().join("documents");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("letter"), "dear").unwrap();
+        assert!(message(&other).unwrap_err().contains("other things in it (letter)"));
+        if is_root() {
+            let theirs = parent.path().join("theirs");
+            fs::create_dir(&theirs).unwrap();
+            std::os::unix::fs::chown(&theirs, Some(65534), None).unwrap();
+            assert!(message(&theirs).unwrap_err().contains("another user's"));
         }
     }
 

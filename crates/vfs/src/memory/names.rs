@@ -111,9 +111,12 @@ impl MemoryFiles {
     pub(super) fn move_name(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), flags: u32) -> Result<(), Errno> {
         check_name(from.1)?;
         check_name(to.1)?;
-        let flags = RenameFlags::from_bits(flags).filter(|flags| !flags.contains(RenameFlags::WHITEOUT));
-        let flags = flags.ok_or(Errno::INVAL)?;
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let whiteout = flags.contains(RenameFlags::WHITEOUT);
+        if exchange && whiteout {
+            return Err(Errno::INVAL);
+        }
         let mut inodes = write(&self.inodes);
         let (source, target) = (inodes.index(from.0)?, inodes.index(to.0)?);
         let moved = inodes.at(source)?.directory()?.get(from.1).ok_or(Errno::NOENT)?;
@@ -132,16 +135,22 @@ impl MemoryFiles {
         if let Some(other) = other.filter(|_| exchange) {
             forbid_loop(&inodes, other, source)?;
         }
-        if other.is_none() {
-            self.space.take(NAME_SPACE + to.1.len() as u64)?;
-        }
+        let new_name = if other.is_none() { NAME_SPACE + to.1.len() as u64 } else { 0 };
+        let space = new_name + if whiteout { INODE_SPACE } else { 0 };
+        self.space.take(space)?;
+        let whiteout = match whiteout {
+            true => Some(inodes.insert(new_whiteout()).inspect_err(|_| self.space.give_back(space))?),
+            false => None,
+        };
         inodes.at_mut(target)?.directory_mut()?.insert(to.1, moved);
-        match other.filter(|_| exchange) {
-            Some(other) => {
+        match (other.filter(|_| exchange), whiteout) {
+            (Some(other), _) => {
                 inodes.at_mut(source)?.directory_mut()?.insert(from.1, other);
                 settle(&mut inodes, other, target, source)?;
             }
-            None => {
+            // It has the name that is given up.
+            (None, Some(whiteout)) => inodes.at_mut(source)?.directory_mut()?.insert(from.1, whiteout),
+            (None, None) => {
                 inodes.at_mut(source)?.directory_mut()?.remove(from.1);
                 self.space.give_back(NAME_SPACE + from.1.len() as u64);
             }
@@ -223,6 +232,11 @@ fn new_inode(context: &Context<'_>, directory: &Inode, new: &NewNode, kind: Kind
         inode.xattrs.insert(DEFAULT_ACL.into(), default);
     }
     Ok(inode)
+}
+
+/// What renameat2(2) with `RENAME_WHITEOUT` leaves: a name that is gone, as an overlayfs has it.
+fn new_whiteout() -> Inode {
+    Inode { links: 1, ..Inode::new(libc::S_IFCHR, (0, 0), Kind::Special) }
 }
 
 /// What an inode's extended attributes take.

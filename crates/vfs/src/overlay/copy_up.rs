@@ -1,219 +1,255 @@
 //! Bringing up what is to be changed: first the directories above it, then itself, whole and in one step.
+//!
+//! A regular file is copied into one without a name, changed as was asked for where that can be done already, and then
+//! given its name: so a change of what is below is one step, and nothing is held meanwhile but that file's turn
+//! ([`copying`](super::copying)). All else takes a few calls in the work directory.
+//!
+//! A file that has content is made durable before it gets its name. It hides the one below from then on, which is durable
+//! since long ago: if the power fails before the host's kernel has written the copy, its name would lead to an
+//! empty file. To do so when the program asks for it (fsync) would be too late, for it need not: it may never ask, or append a
+//! line and lose all that was there before. What is thrown away at the end needs none of it.
 
-use rustix::fs::copy_file_range;
+use rustix::fs::RenameFlags;
 use rustix::io::Errno;
-use vm_memory::VolatileSlice;
 
-use super::{Overlay, hold, is_own};
-use crate::{Attributes, Context, HandleId, NewNode, NodeId, SetAttributes, SetTime, WriteKind};
+use super::attributes::copy_attributes;
+use super::content::{Copied, Open};
+use super::copying::{Halfway, Turn};
+use super::work::is_directory;
+use super::{ME, Overlay, hold};
+use crate::{Attributes, Context, Entry, HandleId, NewNode, NodeId};
 
-/// Bytes of content that are copied at once.
-const PIECE: usize = 1 << 20;
+/// Does with the node of a file above, before it has a name, what is to be changed.
+pub(super) type Change<'a> = &'a mut dyn FnMut(NodeId) -> Result<(), Errno>;
 
-const ME: Context<'static> = Context::SERVER;
+/// A whole copy without a name.
+struct Copy {
+    entry: Entry,
+    handle: HandleId,
+}
 
 impl Overlay {
-    /// The node of the upper layer behind `node`, brought up if it is not there yet; of a file's content the first
-    /// `length` bytes.
-    pub(super) fn bring_up(&self, node: NodeId, length: u64) -> Result<NodeId, Errno> {
-        if let Some(upper) = self.layers(node)?.upper {
-            return Ok(upper);
-        }
-        let _changing = hold(&self.changing);
-        self.bring_up_held(node, length)
+    /// The node of the upper layer behind `node`, brought up if it is not there yet.
+    pub(super) fn bring_up(&self, context: &Context<'_>, node: NodeId) -> Result<NodeId, Errno> {
+        self.bring_up_changed(context, node, u64::MAX, &mut |_| Ok(())).map(|(upper, _)| upper)
     }
 
-    /// The same for who makes changes already.
-    pub(super) fn bring_up_held(&self, node: NodeId, length: u64) -> Result<NodeId, Errno> {
+    /// The same with the first `length` bytes of a file's content, and changed by `change` in the same step. Whether that was
+    /// done: what was there already is as it was.
+    pub(super) fn bring_up_changed(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        length: u64,
+        change: Change<'_>,
+    ) -> Result<(NodeId, bool), Errno> {
         let layers = self.layers(node)?;
-        if layers.upper.is_none() && !layers.is_directory && hold(&self.table).place(node).is_err() {
-            return self.bring_nameless_up(node, length);
+        if let Some(upper) = layers.upper {
+            return Ok((upper, false));
         }
+        let lower = layers.lower.ok_or(Errno::STALE)?;
+        let source = if layers.is_directory { None } else { self.open_source(context, lower)? };
+        let Some(source) = source else {
+            let _changing = hold(&self.changing);
+            return self.bring_up_held(node).map(|upper| (upper, false));
+        };
+        let brought_up = self.bring_file_up(context, node, (source, length), change);
+        if source.1 != HandleId::default() {
+            self.lower.release(source.0, source.1, None);
+        }
+        brought_up
+    }
+
+    /// Opens a file below, in the name of who has it brought up: so that layer sees first whether what it has told of the file
+    /// still holds. None if it is no regular file.
+    fn open_source(&self, context: &Context<'_>, lower: NodeId) -> Result<Option<Open>, Errno> {
+        match self.lower.open(context, lower, libc::O_RDONLY as u32) {
+            Ok(opened) => Ok(Some((lower, opened.handle))),
+            Err(Errno::NOSYS) => {
+                let attributes = self.lower.attributes(&ME, lower, None)?;
+                Ok(is_regular(&attributes).then_some((lower, HandleId::default())))
+            }
+            Err(Errno::LOOP | Errno::NXIO) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Brings up what is no regular file, for who makes changes already.
+    ///
+    /// # Errors
+    /// `EAGAIN` for a regular file: it takes time.
+    pub(super) fn bring_up_held(&self, node: NodeId) -> Result<NodeId, Errno> {
         // From the first directory that is above down to the node.
         let mut chain = vec![node];
-        while let Some(last) = chain.last().copied()
-            && self.layers(last)?.upper.is_none()
-        {
+        let mut upper = loop {
+            let last = chain.last().copied().ok_or(Errno::IO)?;
+            if let Some(upper) = self.layers(last)?.upper {
+                chain.pop();
+                break upper;
+            }
             chain.push(hold(&self.table).place(last)?.0);
-        }
-        let mut upper = chain.pop().map(|top| self.layers(top)).transpose()?.and_then(|layers| layers.upper);
+        };
         while let Some(next) = chain.pop() {
-            upper = Some(self.bring_one_up(next, upper.ok_or(Errno::IO)?, length)?);
+            upper = self.bring_one_up(next, upper)?;
         }
-        upper.ok_or(Errno::IO)
+        Ok(upper)
     }
 
     /// Brings up a node into its directory above.
-    fn bring_one_up(&self, node: NodeId, parent: NodeId, length: u64) -> Result<NodeId, Errno> {
+    fn bring_one_up(&self, node: NodeId, parent: NodeId) -> Result<NodeId, Errno> {
         let lower = self.layers(node)?.lower.ok_or(Errno::STALE)?;
         let name = hold(&self.table).place(node)?.1;
         let attributes = self.lower.attributes(&ME, lower, None)?;
-        // Of whom it was it is from the start.
-        let owner = Context { uid: attributes.uid, gid: attributes.gid, ..ME };
-        let new = NewNode { mode: attributes.mode, umask: 0, device: attributes.device };
-        let upper = match attributes.mode & libc::S_IFMT {
-            libc::S_IFREG => return self.bring_file_up(node, lower, &attributes, (parent, Some(&name)), length),
-            libc::S_IFDIR => self.upper.make_directory(&owner, parent, &name, &new)?.node,
-            libc::S_IFLNK => {
-                let target = self.lower.read_link(&ME, lower)?;
-                self.upper.make_symlink(&owner, parent, &name, &target)?.node
-            }
-            _ => self.upper.make_node(&owner, parent, &name, &new)?.node,
-        };
-        self.copy_attributes(lower, upper, &attributes)?;
-        self.settle(node, upper, None)
-    }
-
-    /// Brings up a file that is used after its name is gone; it goes when nobody knows it any more.
-    fn bring_nameless_up(&self, node: NodeId, length: u64) -> Result<NodeId, Errno> {
-        let lower = self.layers(node)?.lower.ok_or(Errno::STALE)?;
-        let attributes = self.lower.attributes(&ME, lower, None)?;
-        if attributes.mode & libc::S_IFMT != libc::S_IFREG {
-            return Err(Errno::STALE);
+        if is_regular(&attributes) {
+            return Err(Errno::AGAIN);
         }
-        // Its directory may be gone as well.
-        self.bring_file_up(node, lower, &attributes, (NodeId::ROOT, None), length)
+        let (work, temporary) = (self.work(), self.temporary());
+        let made = self.make_like(lower, &attributes, (work, &temporary));
+        let put = made.and_then(|made| {
+            let put = copy_attributes((&*self.lower, lower), (&*self.upper, &made), &attributes)
+                .and_then(|()| self.note_origin(made.node, &attributes))
+                .and_then(|()| {
+                    let flags = RenameFlags::NOREPLACE.bits();
+                    self.upper.rename(&ME, work, &temporary, parent, &name, flags)
+                });
+            put.inspect_err(|_| self.upper.forget(made.node, 1)).map(|()| made.node)
+        });
+        let upper = put.inspect_err(|_| self.discard(work, &temporary))?;
+        self.settle(node, upper, None)?;
+        Ok(upper)
     }
 
-    /// The node lies above from now on.
-    fn settle(&self, node: NodeId, upper: NodeId, nameless: Option<HandleId>) -> Result<NodeId, Errno> {
-        let settled = hold(&self.table).set_upper(node, upper, nameless);
-        settled.inspect_err(|_| self.give_back_above(upper, nameless))?;
-        Ok(upper)
+    /// Makes what is of the same kind and owner as something below, for nobody else to use yet.
+    fn make_like(&self, lower: NodeId, attributes: &Attributes, at: (NodeId, &[u8])) -> Result<Entry, Errno> {
+        let owner = Context { uid: attributes.uid, gid: attributes.gid, ..ME };
+        let kind = attributes.mode & libc::S_IFMT;
+        let new = NewNode { mode: kind | 0o600, umask: 0, device: attributes.device };
+        match kind {
+            libc::S_IFDIR => self.upper.make_directory(&owner, at.0, at.1, &new),
+            libc::S_IFLNK => self.upper.make_symlink(&owner, at.0, at.1, &self.lower.read_link(&ME, lower)?),
+            _ => self.upper.make_node(&owner, at.0, at.1, &new),
+        }
     }
 
     fn bring_file_up(
         &self,
+        context: &Context<'_>,
         node: NodeId,
-        lower: NodeId,
-        attributes: &Attributes,
-        (directory, name): (NodeId, Option<&[u8]>),
-        length: u64,
-    ) -> Result<NodeId, Errno> {
-        let owner = Context { uid: attributes.uid, gid: attributes.gid, ..ME };
-        let new = NewNode { mode: libc::S_IFREG | 0o600, umask: 0, device: 0 };
-        let (entry, opened) = self.upper.create_unnamed(&owner, directory, &new, libc::O_RDWR as u32)?;
-        let upper = entry.node;
-        let length = length.min(attributes.size);
-        let copied = self
-            .copy_content(lower, (upper, opened.handle), length)
-            .and_then(|()| self.copy_attributes(lower, upper, attributes))
-            .and_then(|()| name.map(|name| self.upper.link(&ME, upper, directory, name)).transpose());
-        match copied {
-            Ok(Some(named)) => {
-                // The table has one lookup of it.
-                self.upper.forget(named.node, 1);
-                self.upper.release(upper, opened.handle, None);
-                self.settle(node, upper, None)
-            }
-            Ok(None) => self.settle(node, upper, Some(opened.handle)),
+        (lower, length): (Open, u64),
+        change: Change<'_>,
+    ) -> Result<(NodeId, bool), Errno> {
+        let turn = self.copying.begin(context, node)?;
+        // Whom we waited for may have done it.
+        if let Some(upper) = self.layers(node)?.upper {
+            return Ok((upper, false));
+        }
+        let copy = self.copy_file(context, &turn, lower, length)?;
+        let upper = copy.entry.node;
+        let put = change(upper).and_then(|()| self.make_copy_durable(&copy)).and_then(|()| self.put_file(node, &copy));
+        match put {
+            Ok(()) => Ok((upper, true)),
             Err(errno) => {
-                self.give_back_above(upper, Some(opened.handle));
+                self.give_back_above(upper, Some(copy.handle));
                 Err(errno)
             }
         }
     }
 
-    fn copy_content(&self, lower: NodeId, target: (NodeId, HandleId), length: u64) -> Result<(), Errno> {
-        let source = match self.lower.open(&ME, lower, libc::O_RDONLY as u32) {
-            Ok(opened) => opened.handle,
-            Err(Errno::NOSYS) => HandleId::default(),
-            Err(errno) => return Err(errno),
+    /// Copies a file, or the rest of one that somebody began to copy, into one without a name.
+    fn copy_file(&self, context: &Context<'_>, turn: &Turn<'_>, lower: Open, length: u64) -> Result<Copy, Errno> {
+        let source = self.lower.attributes(&ME, lower.0, Some(lower.1))?;
+        let length = length.min(source.size);
+        let is_same = |begun: &Halfway| {
+            let of = |attributes: &Attributes| (attributes.size, attributes.mtime, attributes.ctime);
+            of(&begun.source) == of(&source) && begun.at <= length
         };
-        let copied = self.copy_pieces((lower, source), target, length);
-        if source != HandleId::default() {
-            self.lower.release(lower, source, None);
+        let begun = match turn.halfway() {
+            Some(begun) if is_same(&begun) => begun,
+            other => {
+                self.give_back_halfway(other);
+                let owner = Context { uid: source.uid, gid: source.gid, ..ME };
+                let new = NewNode { mode: libc::S_IFREG | 0o600, umask: 0, device: 0 };
+                let (entry, opened) = self.upper.create_unnamed(&owner, self.work(), &new, libc::O_RDWR as u32)?;
+                Halfway { entry, handle: opened.handle, at: 0, source }
+            }
+        };
+        let Halfway { entry, handle, at, .. } = begun;
+        let copied = self.copy_content(context, lower, (entry.node, handle), (at, length)).and_then(|copied| {
+            if copied == Copied::Whole {
+                copy_attributes((&*self.lower, lower.0), (&*self.upper, &entry), &source)?;
+                self.note_origin(entry.node, &source)?;
+            }
+            Ok(copied)
+        });
+        match copied {
+            Ok(Copied::Whole) => Ok(Copy { entry, handle }),
+            Ok(Copied::UpTo(at)) => {
+                self.give_back_halfway(turn.leave(Halfway { at, ..begun }));
+                Err(Errno::INTR)
+            }
+            Err(errno) => {
+                self.give_back_above(entry.node, Some(handle));
+                Err(errno)
+            }
         }
-        copied
     }
 
-    fn copy_pieces(&self, source: (NodeId, HandleId), target: (NodeId, HandleId), length: u64) -> Result<(), Errno> {
-        if length == 0 {
+    pub(super) fn give_back_halfway(&self, halfway: impl IntoIterator<Item = Halfway>) {
+        for Halfway { entry, handle, .. } in halfway {
+            self.give_back_above(entry.node, Some(handle));
+        }
+    }
+
+    /// See the module's text.
+    fn make_copy_durable(&self, copy: &Copy) -> Result<(), Errno> {
+        let node = copy.entry.node;
+        if self.is_thrown_away || self.upper.attributes(&ME, node, Some(copy.handle))?.size == 0 {
             return Ok(());
         }
-        if self.copy_by_host(source, target, length)? {
+        match self.upper.fsync(&ME, node, copy.handle, false) {
+            Err(Errno::NOSYS) => Ok(()),
+            synced => synced,
+        }
+    }
+
+    /// Gives a copy the name of what it is of. If that is gone by now, so is the copy when nobody knows it any more.
+    fn put_file(&self, node: NodeId, copy: &Copy) -> Result<(), Errno> {
+        let upper = copy.entry.node;
+        let _changing = hold(&self.changing);
+        let place = hold(&self.table).place(node);
+        let Ok((parent, name)) = place else {
+            return hold(&self.table).set_upper(node, upper, Some(copy.handle));
+        };
+        let directory = self.bring_up_held(parent)?;
+        let named = self.upper.link(&ME, upper, directory, &name)?;
+        // The table has one lookup of it.
+        self.upper.forget(named.node, 1);
+        hold(&self.table).set_upper(node, upper, None)?;
+        self.upper.release(upper, copy.handle, None);
+        Ok(())
+    }
+
+    /// The node lies above from now on.
+    fn settle(&self, node: NodeId, upper: NodeId, nameless: Option<HandleId>) -> Result<(), Errno> {
+        let settled = hold(&self.table).set_upper(node, upper, nameless);
+        settled.inspect_err(|_| self.give_back_above(upper, nameless))
+    }
+
+    /// Writes down the inode number of what was brought up, so that it is the same when it is looked up anew. A file
+    /// that had several names parts from the others, which keep the number.
+    fn note_origin(&self, upper: NodeId, attributes: &Attributes) -> Result<(), Errno> {
+        if is_directory(attributes) || attributes.links != 1 {
             return Ok(());
         }
-        let mut buffer = vec![0; PIECE.min(usize::try_from(length).unwrap_or(PIECE))];
-        let mut at = 0;
-        while at < length {
-            // Holes stay holes.
-            at = match self.lower.seek(&ME, source.0, source.1, at, libc::SEEK_DATA as u32) {
-                Ok(data) => data,
-                Err(Errno::NXIO) => break,
-                Err(_) => at,
-            };
-            let count = usize::try_from(length.saturating_sub(at)).unwrap_or(PIECE).min(buffer.len());
-            let piece = buffer.get_mut(..count).unwrap_or_default();
-            let count = self.lower.read(&ME, source.0, source.1, at, &[VolatileSlice::from(&mut *piece)])?;
-            if count == 0 {
-                break;
-            }
-            let piece = piece.get_mut(..count).unwrap_or_default();
-            let slices = [VolatileSlice::from(piece)];
-            if self.upper.write(&ME, target.0, target.1, at, &slices, WriteKind::default())? < count {
-                return Err(Errno::NOSPC);
-            }
-            at += count as u64;
+        let number = attributes.inode.to_string();
+        match self.upper.set_xattr(&ME, upper, self.origin, number.as_bytes(), 0, false) {
+            // A symbolic link or a device of a user's has no attributes.
+            Err(Errno::OPNOTSUPP | Errno::PERM | Errno::NOSYS) => Ok(()),
+            set => set,
         }
-        // A hole at the end.
-        let set = SetAttributes { size: Some(length), ..SetAttributes::default() };
-        self.upper.set_attributes(&ME, target.0, Some(target.1), &set).map(drop)
     }
+}
 
-    /// Has the host's kernel copy, or share, the content, if it has the files of both layers; false if it cannot. Holes stay
-    /// holes.
-    fn copy_by_host(&self, source: (NodeId, HandleId), target: (NodeId, HandleId), length: u64) -> Result<bool, Errno> {
-        let (Some(from), Some(to)) =
-            (self.lower.host_file(source.0, source.1), self.upper.host_file(target.0, target.1))
-        else {
-            return Ok(false);
-        };
-        let mut at = 0;
-        while at < length {
-            let data = match self.lower.seek(&ME, source.0, source.1, at, libc::SEEK_DATA as u32) {
-                Ok(data) => data,
-                Err(Errno::NXIO) => break,
-                Err(_) => at,
-            };
-            let hole = self.lower.seek(&ME, source.0, source.1, data, libc::SEEK_HOLE as u32).unwrap_or(length);
-            let (mut read_at, mut write_at) = (data, data);
-            let count = usize::try_from(hole.min(length).saturating_sub(data)).unwrap_or(PIECE);
-            match copy_file_range(&*from, Some(&mut read_at), &*to, Some(&mut write_at), count) {
-                // It became shorter meanwhile.
-                Ok(0) => break,
-                Ok(copied) => at = data + copied as u64,
-                Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::BADF) => return Ok(false),
-                Err(errno) => return Err(errno),
-            }
-        }
-        // A hole at the end.
-        let set = SetAttributes { size: Some(length), ..SetAttributes::default() };
-        self.upper.set_attributes(&ME, target.0, Some(target.1), &set).map(|_| true)
-    }
-
-    /// Gives what was made above the other attributes of what is below; its times last.
-    fn copy_attributes(&self, lower: NodeId, upper: NodeId, attributes: &Attributes) -> Result<(), Errno> {
-        let names = match self.lower.list_xattrs(&ME, lower) {
-            Ok(names) => names,
-            Err(Errno::NOSYS | Errno::OPNOTSUPP) => Vec::new(),
-            Err(errno) => return Err(errno),
-        };
-        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && !is_own(name)) {
-            let value = self.lower.get_xattr(&ME, lower, name)?;
-            match self.upper.set_xattr(&ME, upper, name, &value, 0, false) {
-                // What may not be kept there, a user's overlay does without.
-                Err(Errno::OPNOTSUPP | Errno::PERM) => {}
-                result => result?,
-            }
-        }
-        let is_link = attributes.mode & libc::S_IFMT == libc::S_IFLNK;
-        let set = SetAttributes {
-            mode: (!is_link).then_some(attributes.mode & 0o7777),
-            atime: Some(SetTime::To(attributes.atime)),
-            mtime: Some(SetTime::To(attributes.mtime)),
-            ..SetAttributes::default()
-        };
-        self.upper.set_attributes(&ME, upper, None, &set).map(drop)
-    }
+fn is_regular(attributes: &Attributes) -> bool {
+    attributes.mode & libc::S_IFMT == libc::S_IFREG
 }

@@ -1,11 +1,17 @@
 //! Files that are open, each in the layer that it was opened in.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use rustix::io::Errno;
 
 use super::table::Layers;
+use super::work::Made;
 use super::{Overlay, hold};
 use crate::slab::Slab;
-use crate::{Caching, Changes, Context, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, check_name};
+use crate::{
+    self as vfs, Caching, Changes, Context, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, check_name,
+};
 
 /// Files that may be open at a time.
 const MOST_OPEN: usize = 1 << 20;
@@ -22,6 +28,8 @@ enum Behind {
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles {
     files: Slab<(NodeId, Behind)>,
+    /// How many of them are below, of each node.
+    below: HashMap<NodeId, usize>,
 }
 
 impl OpenFiles {
@@ -32,6 +40,55 @@ impl OpenFiles {
 
     fn get(&self, node: NodeId, handle: HandleId) -> Result<Behind, Errno> {
         self.files.get(self.place(node, handle)?).map(|file| file.1).ok_or(Errno::BADF)
+    }
+
+    fn insert(&mut self, node: NodeId, behind: Behind) -> Option<HandleId> {
+        let place = if self.files.len() < MOST_OPEN { self.files.insert((node, behind)) } else { None }?;
+        if let Behind::Lower(..) = behind {
+            *self.below.entry(node).or_default() += 1;
+        }
+        Some(HandleId(self.files.number(place)))
+    }
+
+    fn remove(&mut self, node: NodeId, handle: HandleId) -> Option<Behind> {
+        let place = self.place(node, handle).ok()?;
+        let behind = self.files.remove(place)?.1;
+        if let Behind::Lower(..) = behind {
+            self.one_less_below(node);
+        }
+        Some(behind)
+    }
+
+    /// What is open below is open above from now on; gives what is to be closed for it.
+    fn lift(&mut self, node: NodeId, handle: HandleId, above: Behind) -> Result<Behind, Errno> {
+        let place = self.place(node, handle)?;
+        let file = self.files.get_mut(place).ok_or(Errno::BADF)?;
+        if let Behind::Upper(..) = file.1 {
+            // Another thread was as fast.
+            return Ok(above);
+        }
+        let old = std::mem::replace(&mut file.1, above);
+        self.one_less_below(node);
+        Ok(old)
+    }
+
+    fn one_less_below(&mut self, node: NodeId) {
+        if let Entry::Occupied(mut count) = self.below.entry(node) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    /// What is open of a node below.
+    fn open_below(&self, node: NodeId) -> Vec<HandleId> {
+        if !self.below.contains_key(&node) {
+            return Vec::new();
+        }
+        let is_below = |place: &u32| matches!(self.files.get(*place), Some((of, Behind::Lower(..))) if *of == node);
+        let places = self.files.occupied().into_iter().filter(is_below);
+        places.map(|place| HandleId(self.files.number(place))).collect()
     }
 }
 
@@ -44,43 +101,84 @@ impl Overlay {
         if !self.opens_files {
             return Ok(Opened { handle: HandleId::default(), caching, ..opened });
         }
-        let mut open = hold(&self.open);
-        let place = if open.files.len() < MOST_OPEN { open.files.insert((node, behind)) } else { None };
-        let Some(place) = place else {
-            drop(open);
+        let handle = hold(&self.open).insert(node, behind);
+        let Some(handle) = handle else {
             self.release_behind(Some(behind), None);
             return Err(Errno::NFILE);
         };
-        Ok(Opened { handle: HandleId(open.files.number(place)), caching, ..opened })
+        Ok(Opened { handle, caching, ..opened })
     }
 
     pub(super) fn open_file(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
         let writes = flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
         let truncates = flags & libc::O_TRUNC as u32 != 0;
-        if writes || truncates {
-            // What is no file is refused before anything is copied.
-            let kind = self.attributes(context, node, None)?.mode & libc::S_IFMT;
-            if kind != libc::S_IFREG {
-                return Err(if kind == libc::S_IFDIR { Errno::ISDIR } else { Errno::NXIO });
-            }
-            self.bring_up(node, if truncates { 0 } else { u64::MAX })?;
+        if self.layers(node)?.is_directory {
+            return Err(Errno::ISDIR);
         }
+        let (behind, opened) = if writes || truncates {
+            self.open_above(context, node, flags, truncates)?
+        } else {
+            self.open_where_it_is(context, node, flags)?
+        };
+        let opened = self.insert(node, behind, opened)?;
+        if let Behind::Lower(..) = behind
+            && self.layers(node)?.upper.is_some()
+        {
+            // Brought up meanwhile: who removes it knows nothing of this reader, maybe.
+            let lifted = self.lift_reader(context, node, opened.handle);
+            lifted.inspect_err(|_| self.close_file(node, opened.handle, None))?;
+        }
+        Ok(opened)
+    }
+
+    /// Opens a file above, brought up for it.
+    fn open_above(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        flags: u32,
+        truncates: bool,
+    ) -> Result<(Behind, Opened), Errno> {
+        // What is cut off need not be copied; it is cut off in the step in which the file appears.
+        let mut early = None;
+        let mut open = |upper| {
+            early = Some((upper, self.upper.open(context, upper, flags)?));
+            Ok(())
+        };
+        let mut keep = |_| Ok(());
+        let brought_up = match truncates {
+            true => self.bring_up_changed(context, node, 0, &mut open),
+            false => self.bring_up_changed(context, node, u64::MAX, &mut keep),
+        };
+        let upper = match (brought_up, early) {
+            (Ok(_), Some((upper, opened))) => return Ok((Behind::Upper(upper, opened.handle), opened)),
+            (Err(errno), Some((upper, opened))) => {
+                self.upper.release(upper, opened.handle, None);
+                return Err(errno);
+            }
+            (brought_up, None) => brought_up?.0,
+        };
+        let opened = self.upper.open(context, upper, flags)?;
+        Ok((Behind::Upper(upper, opened.handle), opened))
+    }
+
+    /// Opens a file for reading.
+    fn open_where_it_is(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<(Behind, Opened), Errno> {
         let layers = self.layers(node)?;
-        let (behind, opened) = match (layers.upper, layers.lower) {
+        match (layers.upper, layers.lower) {
             (Some(upper), _) => {
                 let opened = self.upper.open(context, upper, flags)?;
-                (Behind::Upper(upper, opened.handle), opened)
+                Ok((Behind::Upper(upper, opened.handle), opened))
             }
             (None, Some(lower)) => match self.lower.open(context, lower, flags) {
-                Ok(opened) => (Behind::Lower(lower, Some(opened.handle)), opened),
+                Ok(opened) => Ok((Behind::Lower(lower, Some(opened.handle)), opened)),
                 Err(Errno::NOSYS) => {
-                    (Behind::Lower(lower, None), Opened { caching: Caching::Keep, ..Opened::default() })
+                    Ok((Behind::Lower(lower, None), Opened { caching: Caching::Keep, ..Opened::default() }))
                 }
-                Err(errno) => return Err(errno),
+                Err(errno) => Err(errno),
             },
-            (None, None) => return Err(Errno::STALE),
-        };
-        self.insert(node, behind, opened)
+            (None, None) => Err(Errno::STALE),
+        }
     }
 
     pub(super) fn create_file(
@@ -90,14 +188,23 @@ impl Overlay {
         name: &[u8],
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(vfs::Entry, Opened), Errno> {
         check_name(name)?;
-        let _changing = hold(&self.changing);
-        let upper = self.room_for(context, parent, name)?;
-        let (made, opened) = self.upper.create(context, upper, name, new, flags)?;
-        self.changed(parent);
-        let entry = self.enter_made(Some((parent, name)), made)?;
-        Ok((entry, self.insert(entry.node, Behind::Upper(made.node, opened.handle), opened)?))
+        let made = self.make(context, parent, name, |directory, name| {
+            let (entry, opened) = self.upper.create(context, directory, name, new, flags)?;
+            Ok(Made { entry, opened: Some(opened) })
+        });
+        self.insert_made(made?)
+    }
+
+    /// What was just made and opened above, as something open.
+    fn insert_made(&self, Made { entry, opened }: Made) -> Result<(vfs::Entry, Opened), Errno> {
+        let inserted = self.layers(entry.node).and_then(|layers| {
+            let (upper, opened) = layers.upper.zip(opened).ok_or(Errno::IO)?;
+            self.insert(entry.node, Behind::Upper(upper, opened.handle), opened)
+        });
+        let opened = inserted.inspect_err(|_| self.forget(entry.node, 1))?;
+        Ok((entry, opened))
     }
 
     pub(super) fn create_nameless_file(
@@ -106,11 +213,11 @@ impl Overlay {
         parent: NodeId,
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
-        let upper = self.bring_up(parent, 0)?;
+    ) -> Result<(vfs::Entry, Opened), Errno> {
+        let upper = self.bring_up(context, parent)?;
         let (made, opened) = self.upper.create_unnamed(context, upper, new, flags)?;
         let entry = self.enter_made(None, made)?;
-        Ok((entry, self.insert(entry.node, Behind::Upper(made.node, opened.handle), opened)?))
+        self.insert_made(Made { entry, opened: Some(opened) })
     }
 
     /// Layer, node and handle to read from. A file that was brought up since it was opened is read above.
@@ -130,22 +237,37 @@ impl Overlay {
         if !self.opens_files {
             return Ok((&*self.upper, upper, HandleId::default()));
         }
+        self.lift_reader(context, node, handle)?;
+        match self.behind(node, handle)? {
+            Behind::Upper(upper, handle) => Ok((&*self.upper, upper, handle)),
+            Behind::Lower(..) => Err(Errno::BADF),
+        }
+    }
+
+    /// Opens above what is open below, of a file that was brought up since.
+    fn lift_reader(&self, context: &Context<'_>, node: NodeId, handle: HandleId) -> Result<(), Errno> {
+        let upper = self.layers(node)?.upper.ok_or(Errno::BADF)?;
         let new = self.upper.open(context, upper, libc::O_RDONLY as u32)?.handle;
-        // Another thread may have been as fast; its handle is the one that counts.
-        let (mine, unused) = {
-            let mut open = hold(&self.open);
-            let place = open.place(node, handle)?;
-            let file = open.files.get_mut(place).ok_or(Errno::BADF)?;
-            match file.1 {
-                Behind::Upper(_, theirs) => (theirs, Some(Behind::Upper(upper, new))),
-                old => {
-                    file.1 = Behind::Upper(upper, new);
-                    (new, Some(old))
-                }
+        let above = Behind::Upper(upper, new);
+        let lifted = hold(&self.open).lift(node, handle, above);
+        let unused = lifted.inspect_err(|_| self.release_behind(Some(above), None))?;
+        self.release_behind(Some(unused), None);
+        Ok(())
+    }
+
+    /// Opens above all that is open below of a file of the upper layer that is about to lose a name, by which it could be
+    /// opened later.
+    pub(super) fn lift_readers(&self, upper: NodeId) -> Result<(), Errno> {
+        let Some(node) = hold(&self.table).of_upper(upper) else { return Ok(()) };
+        let readers = hold(&self.open).open_below(node);
+        for handle in readers {
+            match self.lift_reader(&Context::SERVER, node, handle) {
+                // Closed meanwhile.
+                Ok(()) | Err(Errno::BADF) => {}
+                Err(errno) => return Err(errno),
             }
-        };
-        self.release_behind(unused, None);
-        Ok((&*self.upper, upper, mine))
+        }
+        Ok(())
     }
 
     /// What is open, or, where files need not be opened, what lies behind the node now.
@@ -163,9 +285,14 @@ impl Overlay {
     }
 
     /// Node and handle above, to be written to. What need not be opened is brought up for that.
-    pub(super) fn writable(&self, node: NodeId, handle: HandleId) -> Result<(NodeId, HandleId), Errno> {
+    pub(super) fn writable(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+    ) -> Result<(NodeId, HandleId), Errno> {
         match self.behind(node, handle)? {
-            Behind::Lower(..) if !self.opens_files => Ok((self.bring_up(node, u64::MAX)?, HandleId::default())),
+            Behind::Lower(..) if !self.opens_files => Ok((self.bring_up(context, node)?, HandleId::default())),
             Behind::Upper(upper, handle) => Ok((upper, handle)),
             Behind::Lower(..) => Err(Errno::BADF),
         }
@@ -180,11 +307,8 @@ impl Overlay {
     }
 
     pub(super) fn close_file(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>) {
-        let mut open = hold(&self.open);
-        let Ok(place) = open.place(node, handle) else { return };
-        let file = open.files.remove(place);
-        drop(open);
-        self.release_behind(file.map(|(_, behind)| behind), owner);
+        let behind = hold(&self.open).remove(node, handle);
+        self.release_behind(behind, owner);
     }
 
     fn release_behind(&self, behind: Option<Behind>, owner: Option<LockOwner>) {

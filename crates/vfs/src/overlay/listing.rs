@@ -8,13 +8,11 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Overlay, hold, is_whiteout};
+use super::{ME, Overlay, hold};
 use crate::{Context, DirectoryEntry, DirectorySink, NodeId};
 
 /// Lists that are kept for their readers' next request, at most.
 const MAX_LISTINGS: usize = 32;
-
-const ME: Context<'static> = Context::SERVER;
 
 /// A name in a directory.
 #[derive(Debug)]
@@ -135,6 +133,9 @@ impl Overlay {
         if !layers.is_directory {
             return Err(Errno::NOTDIR);
         }
+        if hold(&self.table).is_removed(node) {
+            return Ok(Arc::default());
+        }
         let names = Arc::new(self.names_in(layers.upper, layers.lower)?);
         let mut listings = hold(&self.listings);
         listings.now += 1;
@@ -152,7 +153,7 @@ impl Overlay {
         let mut names: HashMap<Box<[u8]>, Option<(u64, u32)>> = HashMap::new();
         if let Some(upper) = upper {
             for (name, inode, mode) in read_all(&*self.upper, upper)? {
-                let covered = mode == libc::S_IFCHR && self.is_whiteout_at(upper, &name);
+                let covered = mode == libc::S_IFCHR && self.is_whiteout_at(upper, &name)?;
                 names.insert(name, (!covered).then_some((inode, mode)));
             }
         }
@@ -172,20 +173,18 @@ impl Overlay {
 
     /// The names that a directory of the upper layer covers.
     pub(super) fn whiteouts_in(&self, upper: NodeId) -> Result<Vec<Box<[u8]>>, Errno> {
-        let all = read_all(&*self.upper, upper)?;
-        let devices = all.into_iter().filter(|(_, _, mode)| *mode == libc::S_IFCHR).map(|(name, ..)| name);
-        Ok(devices.filter(|name| self.is_whiteout_at(upper, name)).collect())
-    }
-
-    fn is_whiteout_at(&self, upper: NodeId, name: &[u8]) -> bool {
-        let Ok(entry) = self.upper.lookup(&ME, upper, name) else { return false };
-        self.upper.forget(entry.node, 1);
-        is_whiteout(&entry.attributes)
+        let mut whiteouts = Vec::new();
+        for (name, _, mode) in read_all(&*self.upper, upper)? {
+            if mode == libc::S_IFCHR && self.is_whiteout_at(upper, &name)? {
+                whiteouts.push(name);
+            }
+        }
+        Ok(whiteouts)
     }
 }
 
 /// All entries of a layer's directory.
-fn read_all(layer: &dyn crate::FileSystem, node: NodeId) -> Result<Vec<Listed>, Errno> {
+pub(super) fn read_all(layer: &dyn crate::FileSystem, node: NodeId) -> Result<Vec<Listed>, Errno> {
     let handle = match layer.open_directory(&ME, node) {
         Ok(opened) => Some(opened.handle),
         Err(Errno::NOSYS) => None,

@@ -1,25 +1,33 @@
 //! A file system over another one: what is below stays as it is, what is changed is kept above.
 //!
-//! The upper layer is a directory as the kernel's own overlayfs has it (Linux's Documentation/filesystems/overlayfs.rst), so
-//! that either can go on where the other stopped: a name that is gone is a character device 0:0 (a *whiteout*), and a
-//! directory that hides the one below has the extended attribute `trusted.overlay.opaque` (`user.overlay.opaque`
-//! where the server is not root).
+//! The upper layer is a directory `upper`, with a directory `work` beside it, as the kernel's own overlayfs has them (Linux's
+//! Documentation/filesystems/overlayfs.rst), so that either can go on where the other stopped: a name that is gone is a
+//! character device 0:0 (a *whiteout*), and a directory that hides the one below has the extended attribute
+//! `trusted.overlay.opaque` (`user.overlay.opaque` where the server is not root).
 //!
 //! 1. A name is looked up above, then below. Directories of one name are merged ([`listing`]).
 //! 2. What is to be changed is brought up first, whole, in one step ([`copy_up`]); then the upper layer changes it.
 //!    A file that is changed after its name is gone is brought up without one.
-//! 3. What is removed or renamed and also lies below is covered by a whiteout ([`names`]).
+//! 3. What is removed or renamed and also lies below is covered by a whiteout ([`names`], [`renames`]).
+//!
+//! Each change of what is seen is one step of the upper layer's file system, by rename(2) where it takes more to prepare it
+//! ([`work`]). So what a server leaves that is killed at any moment is as before the change or as after it.
 //!
 //! As in overlayfs, a directory that lies below cannot be renamed (`EXDEV`, on which programs copy it), and a file that is
 //! brought up parts from its other hard links.
 
+mod attributes;
+mod content;
 mod copy_up;
+mod copying;
 mod files;
 mod listing;
 mod names;
+mod renames;
 mod table;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -32,6 +40,9 @@ use crate::{
     Opened, SetAttributes, Statistics, WriteKind,
 };
 use table::{Layers, Table};
+use work::Place;
+
+const ME: Context<'static> = Context::SERVER;
 
 /// The names of extended attributes that are overlayfs's own, as root and as a user keep them, and of those by which an
 /// upper layer's owner knows it again.
@@ -47,33 +58,46 @@ pub struct Overlay {
     opens_files: bool,
     /// Whether clients open directories, and are told attributes again that they do not know any more.
     opens_directories: bool,
+    /// Whether what is above is gone at the end, whatever happens.
+    is_thrown_away: bool,
     /// The attribute that makes a directory hide the one below.
     opaque: &'static [u8],
+    /// The attribute that tells the inode number of what was brought up.
+    origin: &'static [u8],
+    place: Mutex<Place>,
+    temporaries: work::Names,
     /// Never held while a layer is asked.
     table: Mutex<Table>,
-    /// Held while something is brought up, made, removed or renamed.
+    /// Held while names change, never while content is copied.
     changing: Mutex<()>,
+    copying: copying::Copying,
     open: Mutex<files::OpenFiles>,
     listings: Mutex<listing::Listings>,
 }
 
 impl Overlay {
-    /// `upper` over `lower`. With `as_root` whiteouts are marked as root's overlayfs does.
+    /// The layer that lies in `upper`, as a directory of that name beside its work directory, over `lower`; both are made where
+    /// they are missing. With `as_root` whiteouts are marked as root's overlayfs does.
     ///
     /// # Errors
-    /// Those of reading the roots' attributes.
+    /// Those of the layers.
     pub fn new(lower: Arc<dyn FileSystem>, upper: Arc<dyn FileSystem>, as_root: bool) -> Result<Overlay, Errno> {
-        let inode = lower.attributes(&Context::SERVER, NodeId::ROOT, None)?.inode;
-        upper.attributes(&Context::SERVER, NodeId::ROOT, None)?;
+        let inode = lower.attributes(&ME, NodeId::ROOT, None)?.inode;
+        let place = Place::open(&*upper, &*lower)?;
         Ok(Overlay {
             lower,
             upper,
             changes: Changes::None,
             opens_files: true,
             opens_directories: false,
+            is_thrown_away: false,
             opaque: if as_root { b"trusted.overlay.opaque" } else { b"user.overlay.opaque" },
-            table: Mutex::new(Table::new(inode)),
+            origin: if as_root { b"trusted.inarch.origin" } else { b"user.inarch.origin" },
+            place: Mutex::new(place),
+            temporaries: work::Names::default(),
+            table: Mutex::new(Table::new(inode, place.upper)),
             changing: Mutex::default(),
+            copying: copying::Copying::default(),
             open: Mutex::default(),
             listings: Mutex::default(),
         })
@@ -83,6 +107,11 @@ impl Overlay {
     /// also what the others write, which is above, where the layer itself knows of nobody else.
     pub fn changed_by(self, changes: Changes) -> Overlay {
         Overlay { changes, ..self }
+    }
+
+    /// The same if nobody needs what is above when the server has ended, or the power has failed.
+    pub fn thrown_away(self) -> Overlay {
+        Overlay { is_thrown_away: true, ..self }
     }
 
     /// The same for clients that read and write files without opening them, which both layers must let them do.
@@ -121,10 +150,16 @@ impl Overlay {
         Attributes { inode: layers.inode, links, valid: attributes.valid.min(self.changes.valid()), ..attributes }
     }
 
-    fn get_attributes(&self, context: &Context<'_>, node: NodeId) -> Result<Attributes, Errno> {
+    fn get_attributes(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: Option<HandleId>,
+    ) -> Result<Attributes, Errno> {
         let layers = self.layers(node)?;
+        let above = handle.and_then(|handle| self.above(node, handle).ok());
         let attributes = match (layers.upper, layers.lower) {
-            (Some(upper), _) => self.upper.attributes(context, upper, None)?,
+            (Some(upper), _) => self.upper.attributes(context, upper, above.map(|(_, handle)| handle))?,
             (None, Some(lower)) => {
                 let attributes = self.lower.attributes(context, lower, None)?;
                 // Below, a name that is gone is still there.
@@ -197,13 +232,16 @@ impl FileSystem for Overlay {
 
     fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
         let parent = hold(&self.table).parent(node)?;
-        let attributes = self.get_attributes(context, parent)?;
+        let attributes = self.get_attributes(context, parent, None)?;
         hold(&self.table).count_lookup(parent)?;
         Ok(Entry { node: parent, generation: 0, attributes, valid: attributes.valid })
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {
         let gone = hold(&self.table).forget(node, lookups);
+        if !gone.is_empty() {
+            self.give_back_halfway(self.copying.take(|node| self.layers(node).is_err()));
+        }
         self.give_back(gone);
     }
 
@@ -211,12 +249,18 @@ impl FileSystem for Overlay {
         *hold(&self.open) = files::OpenFiles::default();
         *hold(&self.listings) = listing::Listings::default();
         hold(&self.table).clear();
+        self.copying.take(|_| true);
         self.lower.disconnected();
         self.upper.disconnected();
+        // Without its place the next client's requests fail, with what does.
+        if let Ok(place) = Place::found_again(&*self.upper) {
+            *hold(&self.place) = place;
+            hold(&self.table).set_root(place.upper);
+        }
     }
 
-    fn attributes(&self, context: &Context<'_>, node: NodeId, _: Option<HandleId>) -> Result<Attributes, Errno> {
-        let attributes = self.get_attributes(context, node)?;
+    fn attributes(&self, context: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
+        let attributes = self.get_attributes(context, node, handle)?;
         self.told(node);
         Ok(attributes)
     }
@@ -225,12 +269,20 @@ impl FileSystem for Overlay {
         &self,
         context: &Context<'_>,
         node: NodeId,
-        _: Option<HandleId>,
+        handle: Option<HandleId>,
         set: &SetAttributes,
     ) -> Result<Attributes, Errno> {
+        let mut change = |upper| self.upper.set_attributes(context, upper, None, set).map(drop);
         // What is cut off need not be copied.
-        let upper = self.bring_up(node, set.size.unwrap_or(u64::MAX))?;
-        let attributes = self.upper.set_attributes(context, upper, None, set)?;
+        let length = set.size.unwrap_or(u64::MAX);
+        let (upper, is_changed) = self.bring_up_changed(context, node, length, &mut change)?;
+        let attributes = if is_changed {
+            // When it was changed it had no name yet.
+            self.upper.attributes(context, upper, None)?
+        } else {
+            let handle = handle.and_then(|handle| self.above(node, handle).ok()).map(|(_, handle)| handle);
+            self.upper.set_attributes(context, upper, handle, set)?
+        };
         self.told(node);
         Ok(self.shown(&self.layers(node)?, attributes))
     }
@@ -246,7 +298,7 @@ impl FileSystem for Overlay {
         if new.mode & libc::S_IFMT == libc::S_IFCHR && new.device == 0 {
             return Err(Errno::PERM);
         }
-        self.make(context, parent, name, |upper| self.upper.make_node(context, upper, name, new))
+        self.make_unopened(context, parent, name, |upper, name| self.upper.make_node(context, upper, name, new))
     }
 
     fn make_directory(
@@ -256,16 +308,16 @@ impl FileSystem for Overlay {
         name: &[u8],
         new: &NewNode,
     ) -> Result<Entry, Errno> {
-        self.make(context, parent, name, |upper| self.upper.make_directory(context, upper, name, new))
+        self.make_unopened(context, parent, name, |upper, name| self.upper.make_directory(context, upper, name, new))
     }
 
     fn make_symlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
-        self.make(context, parent, name, |upper| self.upper.make_symlink(context, upper, name, target))
+        self.make_unopened(context, parent, name, |upper, name| self.upper.make_symlink(context, upper, name, target))
     }
 
     fn link(&self, context: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        let source = self.bring_up(node, u64::MAX)?;
-        self.make(context, parent, name, |upper| self.upper.link(context, source, upper, name))
+        let source = self.bring_up(context, node)?;
+        self.make_unopened(context, parent, name, |upper, name| self.upper.link(context, source, upper, name))
     }
 
     fn unlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
@@ -336,7 +388,7 @@ impl FileSystem for Overlay {
         data: &[VolatileSlice<'_>],
         kind: WriteKind,
     ) -> Result<usize, Errno> {
-        let (file, handle) = self.writable(node, handle)?;
+        let (file, handle) = self.writable(context, node, handle)?;
         let length = self.upper.write(context, file, handle, offset, data, kind)?;
         self.accessed(node);
         Ok(length)
@@ -351,7 +403,7 @@ impl FileSystem for Overlay {
     ) -> Result<u64, Errno> {
         // Between the layers the client copies.
         let source = self.above(from.0, from.1).map_err(|_| Errno::XDEV)?;
-        let target = self.writable(to.0, to.1)?;
+        let target = self.writable(context, to.0, to.1)?;
         self.upper.copy_range(context, (source.0, source.1, from.2), (target.0, target.1, to.2), length)
     }
 
@@ -361,15 +413,16 @@ impl FileSystem for Overlay {
     }
 
     fn fsync(&self, context: &Context<'_>, node: NodeId, handle: HandleId, data_only: bool) -> Result<(), Errno> {
-        match self.above(node, handle) {
-            Ok((file, handle)) => self.upper.fsync(context, file, handle, data_only),
-            Err(_) => match self.layers(node)? {
-                Layers { is_directory: true, upper: Some(upper), .. } => {
-                    self.upper.fsync(context, upper, HandleId::default(), data_only)
-                }
-                // Nothing was written.
-                _ => Ok(()),
-            },
+        let layers = self.layers(node)?;
+        match layers.upper {
+            // Nothing was written.
+            None => Ok(()),
+            Some(upper) if layers.is_directory => self.upper.fsync(context, upper, HandleId::default(), data_only),
+            // Also by who has it open since it was below.
+            Some(_) => {
+                let (layer, file, handle) = self.readable(context, node, handle)?;
+                layer.fsync(context, file, handle, data_only)
+            }
         }
     }
 
@@ -386,7 +439,7 @@ impl FileSystem for Overlay {
         offset: u64,
         length: u64,
     ) -> Result<(), Errno> {
-        let (file, handle) = self.writable(node, handle)?;
+        let (file, handle) = self.writable(context, node, handle)?;
         self.upper.fallocate(context, file, handle, mode, offset, length)
     }
 
@@ -451,14 +504,14 @@ impl FileSystem for Overlay {
         if is_own(name) {
             return Err(Errno::PERM);
         }
-        let upper = self.bring_up(node, u64::MAX)?;
+        let upper = self.bring_up(context, node)?;
         self.upper.set_xattr(context, upper, name, value, flags, kill_set_group_id)
     }
 
     fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         // Not for the want of it should a file be brought up.
         self.get_xattr(context, node, name)?;
-        let upper = self.bring_up(node, u64::MAX)?;
+        let upper = self.bring_up(context, node)?;
         self.upper.remove_xattr(context, upper, name)
     }
 
@@ -473,6 +526,7 @@ impl FileSystem for Overlay {
     }
 
     fn interrupted(&self) {
+        self.copying.interrupted();
         self.lower.interrupted();
         self.upper.interrupted();
     }

@@ -9,7 +9,7 @@ use crate::slab::Slab;
 use crate::{HandleId, NodeId};
 
 /// Set in the inode numbers of what was made above, so that they differ from those below.
-const MADE_ABOVE: u64 = 1 << 62;
+pub const MADE_ABOVE: u64 = 1 << 62;
 
 /// What is behind a node. The overlay has one lookup of each.
 #[derive(Clone, Copy, Debug)]
@@ -46,12 +46,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// Of the root, which lies in both layers.
-    pub fn new(inode: u64) -> Table {
+    /// Of the root, which lies in both layers; what is above is `upper`.
+    pub fn new(inode: u64, upper: NodeId) -> Table {
         let (by_upper, by_place) = (HashMap::new(), HashMap::new());
         let mut table = Table { nodes: Slab::new(), by_upper, by_place, credit: Credit::default() };
-        let root = Some(NodeId::ROOT);
-        let layers = Layers { lower: root, upper: root, is_directory: true, nameless: None, inode };
+        let (lower, upper) = (Some(NodeId::ROOT), Some(upper));
+        let layers = Layers { lower, upper, is_directory: true, nameless: None, inode };
         table.nodes.insert(Node { layers, lookups: 1, children: 0, place: None, accessed: Accessed::default() });
         table
     }
@@ -76,6 +76,29 @@ impl Table {
         }
         let place = self.get(node)?.place.as_ref().ok_or(Errno::NOENT)?;
         Ok(NodeId(self.nodes.number(place.0)))
+    }
+
+    /// Whether a directory has no name any more, so that nothing is in it, and nothing can be made in it.
+    pub fn is_removed(&self, node: NodeId) -> bool {
+        node != NodeId::ROOT && self.get(node).is_ok_and(|node| node.layers.is_directory && node.place.is_none())
+    }
+
+    /// The node behind which a node of the upper layer is.
+    pub fn of_upper(&self, upper: NodeId) -> Option<NodeId> {
+        self.by_upper.get(&upper).map(|index| NodeId(self.nodes.number(*index)))
+    }
+
+    /// A directory hides what is below from now on; gives what that was.
+    pub fn part_from_lower(&mut self, node: NodeId) -> Option<NodeId> {
+        let index = self.index(node).ok()?;
+        self.nodes.get_mut(index)?.layers.lower.take()
+    }
+
+    /// The upper layer's root is another node.
+    pub fn set_root(&mut self, upper: NodeId) {
+        if let Some(root) = self.nodes.get_mut(0) {
+            root.layers.upper = Some(upper);
+        }
     }
 
     /// Where a node is: its directory, and its name.
@@ -173,10 +196,7 @@ impl Table {
                 (index, surplus)
             }
             None => {
-                let mut layers = found;
-                if layers.lower.is_none() || !layers.is_directory && layers.upper.is_some() {
-                    layers.inode |= MADE_ABOVE;
-                }
+                let layers = found;
                 let node = Node { layers, lookups: 1, children: 0, place: None, accessed: Accessed::default() };
                 let index = self.nodes.insert(node).ok_or(Errno::NFILE)?;
                 if let Some(upper) = layers.upper {

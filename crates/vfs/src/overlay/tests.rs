@@ -1,5 +1,9 @@
 //! The overlay by itself, over a directory of the host.
 
+mod copies;
+mod faults;
+mod watched;
+
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -24,7 +28,7 @@ struct Scene {
 impl Scene {
     fn new() -> Scene {
         let directory = tempfile::tempdir().unwrap();
-        for name in ["lower", "upper"] {
+        for name in ["lower", "over"] {
             fs::create_dir(directory.path().join(name)).unwrap();
         }
         fs::create_dir_all(directory.path().join("lower/d/e")).unwrap();
@@ -42,7 +46,7 @@ impl Scene {
     }
 
     fn upper(&self, path: &str) -> PathBuf {
-        self.directory.path().join("upper").join(path)
+        self.directory.path().join("over/upper").join(path)
     }
 
     fn try_node(&self, path: &str) -> Result<NodeId, Errno> {
@@ -109,7 +113,7 @@ fn overlay(directory: &Path) -> Overlay {
         let options = HostOptions { changes: crate::Changes::Guest, read_only, ..HostOptions::default() };
         Arc::new(HostDirectory::new(&directory.join(name), options).unwrap())
     };
-    Overlay::new(layer("lower", true), layer("upper", false), rustix::process::geteuid().is_root()).unwrap()
+    Overlay::new(layer("lower", true), layer("over", false), rustix::process::geteuid().is_root()).unwrap()
 }
 
 #[test]
@@ -276,7 +280,7 @@ fn a_directory_that_cannot_hide_what_was_there_is_not_made() {
     let Scene { directory, .. } = Scene::new();
     let layer =
         |name: &str| Arc::new(HostDirectory::new(&directory.path().join(name), HostOptions::default()).unwrap());
-    let overlay = Overlay::new(layer("lower"), layer("upper"), true).unwrap();
+    let overlay = Overlay::new(layer("lower"), layer("over"), true).unwrap();
     let scene = Scene { directory, overlay };
     scene.unlink("d/e", "c").unwrap();
     scene.overlay.remove_directory(&ME, scene.node("d"), b"e").unwrap();
@@ -338,7 +342,7 @@ fn unopened() -> [Scene; 2] {
         };
         let upper: Arc<dyn FileSystem> = match in_memory {
             true => Arc::new(crate::MemoryFiles::new(1 << 24).without_opening()),
-            false => layer("upper", false),
+            false => layer("over", false),
         };
         let overlay = Overlay::new(layer("lower", true), upper, rustix::process::geteuid().is_root()).unwrap();
         Scene { directory, overlay: overlay.without_opening() }
@@ -489,4 +493,17 @@ fn a_client_is_told_again_of_what_it_has_read_or_written_in_a_directory_that_it_
     assert_eq!(told().iter().map(|(_, size)| *size).collect::<Vec<_>>(), [11; 4]);
     // Each layer by itself has nobody who opens it.
     assert!(matches!(scene.again().overlay.open_directory(&ME, NodeId::ROOT), Err(Errno::NOSYS)));
+}
+
+#[test]
+fn a_file_that_was_brought_up_gets_further_names() {
+    let scene = Scene::new();
+    let made = scene.overlay.make_directory(&ME, NodeId::ROOT, b"made", &DIRECTORY).unwrap().node;
+    let b = scene.node("d/b");
+    let set = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
+    // A kernel gives no further name to what it was told has none.
+    assert_eq!(scene.overlay.set_attributes(&ME, b, None, &set).unwrap().links, 1);
+    let linked = scene.overlay.link(&ME, b, made, b"hard").unwrap();
+    assert_eq!((linked.node, linked.attributes.links), (b, 2));
+    assert_eq!(scene.read("made/hard"), "lower b");
 }

@@ -1,0 +1,199 @@
+//! Renaming: one step of the upper layer, which leaves whiteouts where they are needed.
+
+use rustix::fs::RenameFlags;
+use rustix::io::Errno;
+
+use super::work::is_directory;
+use super::{ME, Overlay, hold};
+use crate::{Context, Entry, FileSystem, NodeId, check_name};
+
+/// A directory and a name in it.
+type Place<'a> = (NodeId, &'a [u8]);
+
+/// What is renamed, and what is there already.
+struct Move<'a> {
+    from: Place<'a>,
+    to: Place<'a>,
+    source: Entry,
+    target: Option<Entry>,
+    exchange: bool,
+    no_replace: bool,
+}
+
+/// How an attempt ended that did not fail.
+enum Moved {
+    Done,
+    /// Two names of one file both stay.
+    Nothing,
+    /// These files must be brought up first.
+    Needs(Vec<NodeId>),
+}
+
+impl Overlay {
+    pub(super) fn move_name(
+        &self,
+        context: &Context<'_>,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        flags: u32,
+    ) -> Result<(), Errno> {
+        check_name(from.1)?;
+        check_name(to.1)?;
+        let flags = RenameFlags::from_bits(flags).filter(|flags| !flags.contains(RenameFlags::WHITEOUT));
+        let flags = flags.ok_or(Errno::INVAL)?;
+        loop {
+            let files = {
+                let _changing = hold(&self.changing);
+                match self.try_move(context, from, to, flags)? {
+                    Moved::Done | Moved::Nothing => return Ok(()),
+                    Moved::Needs(files) => files,
+                }
+            };
+            // Nothing is held while content is copied, so that all may be different then.
+            let brought_up = files.iter().try_for_each(|file| self.bring_up(context, *file).map(drop));
+            files.iter().for_each(|file| self.forget(*file, 1));
+            brought_up?;
+        }
+    }
+
+    fn try_move(
+        &self,
+        context: &Context<'_>,
+        from: Place<'_>,
+        to: Place<'_>,
+        flags: RenameFlags,
+    ) -> Result<Moved, Errno> {
+        let source = self.look_up(context, from.0, from.1)?;
+        let target = match self.look_up(context, to.0, to.1) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(Errno::NOENT) if !hold(&self.table).is_removed(to.0) => Ok(None),
+            Err(errno) => Err(errno),
+        };
+        let target = target.inspect_err(|_| self.forget(source.node, 1))?;
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let no_replace = flags.contains(RenameFlags::NOREPLACE);
+        let moved = self.move_there(context, &Move { from, to, source, target, exchange, no_replace });
+        if !matches!(moved, Ok(Moved::Needs(_))) {
+            self.forget(source.node, 1);
+        }
+        if let Some(target) = target {
+            self.forget(target.node, 1);
+        }
+        if let Ok(Moved::Done) = moved {
+            let gone = hold(&self.table).rename(from, to, exchange);
+            self.give_back(gone);
+            self.changed(from.0);
+            self.changed(to.0);
+        }
+        moved
+    }
+
+    fn move_there(&self, context: &Context<'_>, asked: &Move<'_>) -> Result<Moved, Errno> {
+        let Move { from, to, source, target, exchange, no_replace } = asked;
+        match target {
+            Some(_) if *no_replace => return Err(Errno::EXIST),
+            None if *exchange => return Err(Errno::NOENT),
+            Some(target) if target.node == source.node => return Ok(Moved::Nothing),
+            Some(target) if !exchange => self.require_replaceable(source, target)?,
+            _ => {}
+        }
+        // Checked before anything is changed, so that nothing is half done when a rename is refused.
+        let mut files = Vec::new();
+        let both = [Some(source), target.as_ref().filter(|_| *exchange)];
+        for entry in both.into_iter().flatten() {
+            let layers = self.layers(entry.node)?;
+            if layers.is_directory && layers.lower.is_some() {
+                return Err(Errno::XDEV);
+            }
+            if layers.upper.is_none() && entry.attributes.mode & libc::S_IFMT == libc::S_IFREG {
+                files.push(entry.node);
+            }
+        }
+        if !files.is_empty() {
+            return Ok(self.needs(files));
+        }
+        let above_from = self.bring_up_held(from.0)?;
+        let above_to = self.bring_up_held(to.0)?;
+        for entry in both.into_iter().flatten() {
+            let upper = self.bring_up_held(entry.node)?;
+            // Wherever a directory comes to lie, it must not be merged with what is below there.
+            if is_directory(&entry.attributes) {
+                self.upper.set_xattr(&ME, upper, self.opaque, b"y", 0, false)?;
+            }
+        }
+        if *exchange {
+            self.upper.rename(context, above_from, from.1, above_to, to.1, RenameFlags::EXCHANGE.bits())?;
+            return Ok(Moved::Done);
+        }
+        if let Some(target) = target {
+            self.make_way(target)?;
+        }
+        self.move_above(context, asked, above_from, above_to)
+    }
+
+    /// Has files brought up: they are known until that is done.
+    fn needs(&self, mut files: Vec<NodeId>) -> Moved {
+        files.retain(|file| hold(&self.table).count_lookup(*file).is_ok());
+        Moved::Needs(files)
+    }
+
+    /// One step: a name of the upper layer becomes another one, and where it was comes a whiteout, if something is below.
+    fn move_above(
+        &self,
+        context: &Context<'_>,
+        asked: &Move<'_>,
+        above_from: NodeId,
+        above_to: NodeId,
+    ) -> Result<Moved, Errno> {
+        let Move { from, to, source, .. } = asked;
+        let covers = self.is_below(context, from.0, from.1)?;
+        let to_whiteout = self.is_whiteout_at(above_to, to.1)?;
+        let flags = match (covers, to_whiteout) {
+            // The whiteout is needed in the other place.
+            (true, true) => RenameFlags::EXCHANGE,
+            (true, false) => RenameFlags::WHITEOUT,
+            // A directory takes the place of a directory only.
+            (false, true) if is_directory(&source.attributes) => RenameFlags::EXCHANGE,
+            (false, _) => RenameFlags::empty(),
+        };
+        self.upper.rename(context, above_from, from.1, above_to, to.1, flags.bits())?;
+        if !covers && flags == RenameFlags::EXCHANGE {
+            // It covers nothing there; one that stays does no harm.
+            let _ = self.upper.unlink(&ME, above_from, from.1);
+        }
+        Ok(Moved::Done)
+    }
+
+    /// What is replaced is prepared for it, which changes nothing of what is seen.
+    fn make_way(&self, target: &Entry) -> Result<(), Errno> {
+        let layers = self.layers(target.node)?;
+        let Some(upper) = layers.upper else { return Ok(()) };
+        if !layers.is_directory {
+            return self.lift_readers(upper);
+        }
+        if self.whiteouts_in(upper)?.is_empty() {
+            return Ok(());
+        }
+        if layers.lower.is_some() {
+            // Its whiteouts are all that it has. Before they go it hides what is below as a whole.
+            self.upper.set_xattr(&ME, upper, self.opaque, b"y", 0, false)?;
+            if let Some(lower) = hold(&self.table).part_from_lower(target.node) {
+                self.lower.forget(lower, 1);
+            }
+        }
+        self.remove_whiteouts(upper)
+    }
+
+    /// Whether rename(2) lets `source` take the place of `target`.
+    fn require_replaceable(&self, source: &Entry, target: &Entry) -> Result<(), Errno> {
+        match (is_directory(&source.attributes), is_directory(&target.attributes)) {
+            (true, false) => Err(Errno::NOTDIR),
+            (false, true) => Err(Errno::ISDIR),
+            (false, false) => Ok(()),
+            (true, true) => {
+                let layers = self.layers(target.node)?;
+                self.require_empty(layers.upper, layers.lower)
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Copies of what is below: whose they are, when they are durable, and who waits for them.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, mpsc};
+
+use super::watched::Watched;
+use super::*;
+use crate::SetTime;
+
+const ACCESS_ACL: &str = "system.posix_acl_access";
+const DEFAULT_ACL: &str = "system.posix_acl_default";
+
+fn layer(scene: &TempDir, name: &str) -> Arc<dyn FileSystem> {
+    let options = HostOptions { changes: crate::Changes::Guest, ..HostOptions::default() };
+    Arc::new(HostDirectory::new(&scene.path().join(name), options).unwrap())
+}
+
+fn scene_over(directory: TempDir, lower: Arc<dyn FileSystem>, upper: Arc<dyn FileSystem>) -> Scene {
+    let overlay = Overlay::new(lower, upper, rustix::process::geteuid().is_root()).unwrap();
+    Scene { directory, overlay }
+}
+
+/// A list that lets user 5 do what `permissions` say.
+fn list(permissions: u16) -> Vec<u8> {
+    let entries =
+        [(1u16, 7u16, u32::MAX), (2, permissions, 5), (4, 0, u32::MAX), (16, permissions, u32::MAX), (32, 0, u32::MAX)];
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        list.extend(tag.to_le_bytes().into_iter().chain(permissions.to_le_bytes()).chain(id.to_le_bytes()));
+    }
+    list
+}
+
+fn set(path: &Path, name: &str, value: &[u8]) {
+    rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
+}
+
+fn get(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 1000];
+    let length = rustix::fs::getxattr(path, name, &mut value[..]).ok()?;
+    Some(value[..length].to_vec())
+}
+
+fn chmod(scene: &Scene, path: &str, mode: u32) -> Result<Attributes, Errno> {
+    let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+    scene.overlay.set_attributes(&ME, scene.node(path), None, &set)
+}
+
+#[test]
+fn a_copy_gives_nobody_more_rights_than_its_original() {
+    let Scene { directory, .. } = Scene::new();
+    let lower = directory.path().join("lower");
+    // Where writes are kept, whatever is made belongs to user 5 too.
+    set(&directory.path().join("over"), DEFAULT_ACL, &list(7));
+    fs::remove_dir_all(directory.path().join("over/upper")).unwrap();
+    fs::remove_dir_all(directory.path().join("over/work")).unwrap();
+    for (path, mode) in [("a", 0o600), ("d", 0o700), ("d/b", 0o640)] {
+        fs::set_permissions(lower.join(path), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    set(&lower.join("d/b"), ACCESS_ACL, &list(4));
+    set(&lower.join("d/e"), DEFAULT_ACL, &list(5));
+    let scene = {
+        let layers = (layer(&directory, "lower"), layer(&directory, "over"));
+        scene_over(directory, layers.0, layers.1)
+    };
+    let touch = SetAttributes { mtime: Some(SetTime::Now), ..SetAttributes::default() };
+    for path in ["a", "d", "d/b", "d/e", "d/e/c"] {
+        scene.overlay.set_attributes(&ME, scene.node(path), None, &touch).unwrap();
+        let (original, copy) = (lower.join(path), scene.upper(path));
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode();
+        assert_eq!(mode(&copy), mode(&original), "{path}");
+        for name in [ACCESS_ACL, DEFAULT_ACL] {
+            assert_eq!(get(&copy, name), get(&original, name), "{path}: {name}");
+        }
+    }
+    assert_eq!(get(&scene.upper(""), DEFAULT_ACL), None);
+}
+
+#[test]
+fn a_list_that_cannot_be_kept_is_not_dropped() {
+    let Scene { directory, .. } = Scene::new();
+    set(&directory.path().join("lower/a"), ACCESS_ACL, &list(4));
+    let upper = Watched::over(layer(&directory, "over"), |call, name| match call {
+        "set attribute" if name == ACCESS_ACL.as_bytes() => Err(Errno::OPNOTSUPP),
+        _ => Ok(()),
+    });
+    let lower = layer(&directory, "lower");
+    let scene = scene_over(directory, lower, upper);
+    assert_eq!(chmod(&scene, "a", 0o644), Err(Errno::OPNOTSUPP));
+    assert!(!scene.upper("a").exists());
+    assert!(chmod(&scene, "d/b", 0o600).is_ok());
+}
+
+#[test]
+fn a_copy_is_durable_before_it_hides_its_original() {
+    let Scene { directory, .. } = Scene::new();
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&calls);
+    let upper = Watched::over(layer(&directory, "over"), move |call, _| {
+        hold(&seen).push(call);
+        Ok(())
+    });
+    let lower = layer(&directory, "lower");
+    let scene = scene_over(directory, lower, upper);
+    let a = scene.node("a");
+    let reading = scene.overlay.open(&ME, a, READ).unwrap().handle;
+    assert_eq!(scene.overlay.fsync(&ME, a, reading, false), Ok(()));
+    chmod(&scene, "a", 0o640).unwrap();
+    let order = |calls: &[&str]| {
+        let at = |wanted: &str| calls.iter().position(|call| *call == wanted);
+        (at("fsync"), at("link"))
+    };
+    let (synced, linked) = order(&hold(&calls));
+    assert!(synced.is_some() && synced < linked, "{:?}", hold(&calls));
+    // Also by who has had it open since before.
+    hold(&calls).clear();
+    assert_eq!(scene.overlay.fsync(&ME, a, reading, false), Ok(()));
+    assert!(hold(&calls).contains(&"fsync"), "{:?}", hold(&calls));
+    // What is cut off is not waited for, nor is anything that is thrown away.
+    hold(&calls).clear();
+    let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
+    scene.overlay.set_attributes(&ME, scene.node("d/b"), None, &cut).unwrap();
+    let scene = Scene { overlay: scene.overlay.thrown_away(), ..scene };
+    chmod(&scene, "d/e/c", 0o640).unwrap();
+    assert!(!hold(&calls).contains(&"fsync"), "{:?}", hold(&calls));
+}
+
+/// Holds up the reading of content until it is let go on.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+    waiting: AtomicUsize,
+}
+
+impl Gate {
+    fn pass(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut is_open = hold(&self.is_open);
+        while !*is_open {
+            is_open = self.opened.wait(is_open).unwrap();
+        }
+    }
+
+    fn open(&self) {
+        *hold(&self.is_open) = true;
+        self.opened.notify_all();
+    }
+
+    fn wait_for_somebody(&self) {
+        while self.waiting.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// An overlay of which each first piece of `a` waits, and the offsets that are read.
+fn gated(size: usize) -> (Scene, Arc<Gate>, Arc<Mutex<Vec<u64>>>) {
+    let Scene { directory, .. } = Scene::new();
+    fs::write(directory.path().join("lower/a"), vec![b'a'; size]).unwrap();
+    let (gate, read) = (Arc::new(Gate::default()), Arc::new(Mutex::new(Vec::new())));
+    let (watched, offsets) = (Arc::clone(&gate), Arc::clone(&read));
+    let lower = Watched {
+        below: layer(&directory, "lower"),
+        watch: Box::new(move |call, offset| {
+            if call == "read" {
+                hold(&offsets).push(str::from_utf8(offset).unwrap().parse().unwrap());
+                watched.pass();
+            }
+            Ok(())
+        }),
+        hides_files: true,
+    };
+    let upper = layer(&directory, "over");
+    (scene_over(directory, Arc::new(lower), upper), gate, read)
+}
+
+#[test]
+fn all_else_goes_on_while_a_file_is_copied() {
+    let (scene, gate, _) = gated(3 << 20);
+    let (a, root) = (scene.node("a"), NodeId::ROOT);
+    let is_interrupted = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (scene, flag) = (&scene, &is_interrupted);
+        let copying = scope.spawn(move || scene.overlay.open(&ME, a, WRITE).map(drop));
+        gate.wait_for_somebody();
+        // Each of these would wait for ever.
+        scene.overlay.make_directory(&ME, root, b"made", &DIRECTORY).unwrap();
+        scene.create("made", "file", "x");
+        scene.rename(("made", "file"), ("d", "file"), 0).unwrap();
+        scene.unlink("d", "b").unwrap();
+        assert_eq!(scene.names("d"), ["e", "file"]);
+        assert_eq!(scene.overlay.attributes(&ME, a, None).unwrap().size, 3 << 20);
+        // Who wants the same file waits, until nobody wants the answer any more.
+        let (started, has_started) = mpsc::channel();
+        let waiting = scope.spawn(move || {
+            let interrupted = || {
+                let _ = started.send(());
+                flag.load(Ordering::SeqCst)
+            };
+            let context = Context { interrupted: &interrupted, ..ME };
+            scene.overlay.open(&context, a, WRITE).map(drop)
+        });
+        has_started.recv().unwrap();
+        is_interrupted.store(true, Ordering::SeqCst);
+        scene.overlay.interrupted();
+        assert_eq!(waiting.join().unwrap(), Err(Errno::INTR));
+        gate.open();
+        copying.join().unwrap().unwrap();
+    });
+    assert_eq!(fs::metadata(scene.upper("a")).unwrap().len(), 3 << 20);
+}
+
+#[test]
+fn who_is_interrupted_again_and_again_gets_his_copy() {
+    let (scene, gate, read) = gated(3 << 20);
+    gate.open();
+    let context = Context { interrupted: &|| true, ..ME };
+    let a = scene.node("a");
+    let attempts = (0..).find(|_| scene.overlay.open(&context, a, WRITE) != Err(Errno::INTR)).unwrap();
+    assert_eq!((attempts, &**hold(&read)), (2, &[0, 1 << 20, 2 << 20][..]));
+    assert_eq!(fs::read(scene.upper("a")).unwrap(), vec![b'a'; 3 << 20]);
+    // What nobody goes on with is given back.
+    let (scene, gate, _) = gated(3 << 20);
+    gate.open();
+    let a = scene.node("a");
+    assert_eq!(scene.overlay.open(&context, a, WRITE), Err(Errno::INTR));
+    scene.overlay.forget(a, u64::MAX);
+    assert_eq!(scene.overlay.copying.take(|_| true).len(), 0);
+}
+
+#[test]
+fn what_is_open_stays_usable_when_its_copy_is_removed() {
+    for replaced in [false, true] {
+        let scene = Scene::new();
+        let a = scene.node("a");
+        let reading = scene.overlay.open(&ME, a, READ).unwrap().handle;
+        let writing = scene.overlay.open(&ME, a, WRITE).unwrap().handle;
+        scene.write(a, writing, "UPPER");
+        scene.overlay.release(a, writing, None);
+        if replaced {
+            scene.rename(("d", "b"), ("", "a"), 0).unwrap();
+        } else {
+            scene.unlink("", "a").unwrap();
+        }
+        assert_eq!(scene.read_handle(a, reading), "UPPER a");
+        assert_eq!(scene.overlay.attributes(&ME, a, Some(reading)).unwrap().links, 0);
+        assert_eq!(scene.overlay.seek(&ME, a, reading, 0, libc::SEEK_HOLE as u32), Ok(7));
+        assert_eq!(scene.overlay.fsync(&ME, a, reading, false), Ok(()));
+    }
+}
+
+#[test]
+fn a_copy_keeps_its_inode_number_when_it_is_forgotten() {
+    let scene = Scene::new();
+    symlink("a", scene.directory.path().join("lower/link")).unwrap();
+    let names = if rustix::process::geteuid().is_root() { &["a", "d/b", "link"][..] } else { &["a", "d/b"] };
+    let number = |scene: &Scene, path: &str| {
+        let node = scene.node(path);
+        scene.overlay.attributes(&ME, node, None).unwrap().inode
+    };
+    let before: Vec<u64> = names.iter().map(|path| number(&scene, path)).collect();
+    let touch = SetAttributes { mtime: Some(SetTime::Now), ..SetAttributes::default() };
+    for path in names {
+        scene.overlay.set_attributes(&ME, scene.node(path), None, &touch).unwrap();
+    }
+    let scene = scene.again();
+    assert_eq!(names.iter().map(|path| number(&scene, path)).collect::<Vec<_>>(), before);
+    // Under another name too; what takes its place is another file.
+    scene.rename(("", "a"), ("d", "moved"), 0).unwrap();
+    scene.create("", "a", "new");
+    let scene = scene.again();
+    assert_eq!(number(&scene, "d/moved"), before[0]);
+    assert_ne!(number(&scene, "a"), before[0]);
+    let listed = scene.overlay.list_xattrs(&ME, scene.node("d/moved")).unwrap();
+    assert!(!String::from_utf8(listed).unwrap().contains("inarch"));
+}
+
+#[test]
+fn attributes_are_set_by_what_is_open() {
+    let Scene { directory, .. } = Scene::new();
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&calls);
+    let upper = Watched::over(layer(&directory, "over"), move |call, _| {
+        hold(&seen).push(call);
+        Ok(())
+    });
+    let lower = layer(&directory, "lower");
+    let scene = scene_over(directory, lower, upper);
+    let a = scene.node("a");
+    let writing = scene.overlay.open(&ME, a, WRITE).unwrap().handle;
+    hold(&calls).clear();
+    let cut = SetAttributes { size: Some(1), ..SetAttributes::default() };
+    assert_eq!(scene.overlay.set_attributes(&ME, a, Some(writing), &cut).unwrap().size, 1);
+    assert_eq!(scene.overlay.attributes(&ME, a, Some(writing)).unwrap().size, 1);
+    assert_eq!(*hold(&calls), ["set attributes by handle", "attributes by handle"]);
+}
+
+#[test]
+fn an_emptied_directory_stays_so_when_it_is_not_replaced() {
+    let scene = Scene::new();
+    scene.unlink("d/e", "c").unwrap();
+    fs::create_dir(scene.directory.path().join("lower/other")).unwrap();
+    let scene = scene.again();
+    assert_eq!(scene.rename(("", "other"), ("d", "e"), 0), Err(Errno::XDEV));
+    assert!(scene.names("d/e").is_empty());
+    let scene = scene.again();
+    assert!(scene.names("d/e").is_empty());
+}
+
+#[test]
+fn in_a_removed_directory_there_is_nothing_any_more() {
+    let scene = Scene::new();
+    let e = scene.node("d/e");
+    scene.unlink("d/e", "c").unwrap();
+    scene.overlay.remove_directory(&ME, scene.node("d"), b"e").unwrap();
+    assert_eq!(scene.overlay.lookup(&ME, e, b"c").unwrap_err(), Errno::NOENT);
+    assert_eq!(scene.overlay.make_directory(&ME, e, b"new", &DIRECTORY).unwrap_err(), Errno::NOENT);
+    assert!(Listing::whole(&scene.overlay, e, (2, true)).is_empty());
+    scene.create("", "x", "x");
+    let root = NodeId::ROOT;
+    assert_eq!(scene.overlay.rename(&ME, root, b"x", e, b"x", 0), Err(Errno::NOENT));
+    assert_eq!(fs::read_dir(scene.directory.path().join("over/work")).unwrap().count(), 0);
+}

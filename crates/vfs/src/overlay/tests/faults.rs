@@ -1,0 +1,337 @@
+//! Whatever fails in the upper layer, and whenever the server is killed: what is seen is as before a change or as after it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::watched::Watched;
+use super::*;
+
+/// What happens at a call of the upper layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Fails(Errno),
+    /// Neither this call nor any later one is made.
+    Killed,
+}
+
+/// Counts the calls of an upper layer, and has one of them fail.
+#[derive(Default)]
+struct Calls {
+    is_armed: AtomicBool,
+    made: AtomicUsize,
+    fault: Mutex<Option<(usize, Fault)>>,
+}
+
+impl Calls {
+    fn call(&self) -> Result<(), Errno> {
+        if !self.is_armed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let number = self.made.fetch_add(1, Ordering::SeqCst);
+        match *hold(&self.fault) {
+            Some((at, Fault::Fails(errno))) if at == number => Err(errno),
+            Some((at, Fault::Killed)) if at <= number => Err(Errno::IO),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A list by which a directory's new files are read by group 7.
+fn default_list() -> Vec<u8> {
+    let entries = [(1u16, 7u16, u32::MAX), (4, 0, u32::MAX), (8, 5, 7), (16, 5, u32::MAX), (32, 0, u32::MAX)];
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        list.extend(tag.to_le_bytes().into_iter().chain(permissions.to_le_bytes()).chain(id.to_le_bytes()));
+    }
+    list
+}
+
+/// In memory, where that will do: nothing here is about the disk, and there are thousands of them.
+fn fast_directory() -> TempDir {
+    let in_memory = tempfile::tempdir_in("/dev/shm").ok().filter(|directory| {
+        rustix::fs::setxattr(directory.path(), "user.x", b"x", rustix::fs::XattrFlags::empty()).is_ok()
+    });
+    in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
+}
+
+/// Every state that a name can be in, in both layers.
+fn starting_state(calls: &Arc<Calls>) -> Scene {
+    let directory = fast_directory();
+    let path = directory.path();
+    // A thread of the server has one of its own by then.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    for name in
+        ["over", "lower/dir", "lower/merged", "lower/emptied", "lower/gone-dir/deep", "lower/opaque", "lower/shared"]
+    {
+        fs::create_dir_all(path.join(name)).unwrap();
+    }
+    for name in [
+        "low",
+        "gone",
+        "changed",
+        "dir/inner",
+        "merged/a",
+        "merged/b",
+        "emptied/x",
+        "emptied/y",
+        "gone-dir/deep/secret",
+        "opaque/old",
+        "shared/gone",
+    ] {
+        fs::write(path.join("lower").join(name), format!("lower {name}")).unwrap();
+    }
+    symlink("dir/inner", path.join("lower/link")).unwrap();
+    // Nobody waits for the disk.
+    let Scene { directory, overlay } = open(directory, calls);
+    let scene = Scene { directory, overlay: overlay.thrown_away() };
+    let overlay = &scene.overlay;
+    for (parent, name) in [
+        ("", "gone"),
+        ("emptied", "x"),
+        ("emptied", "y"),
+        ("opaque", "old"),
+        ("shared", "gone"),
+        ("gone-dir/deep", "secret"),
+    ] {
+        scene.unlink(parent, name).unwrap();
+    }
+    overlay.remove_directory(&ME, scene.node("gone-dir"), b"deep").unwrap();
+    for name in ["gone-dir", "opaque"] {
+        overlay.remove_directory(&ME, NodeId::ROOT, name.as_bytes()).unwrap();
+    }
+    for name in ["opaque", "up-dir", "up-empty"] {
+        overlay.make_directory(&ME, NodeId::ROOT, name.as_bytes(), &DIRECTORY).unwrap();
+    }
+    for (parent, name) in [("opaque", "new"), ("up-dir", "f"), ("", "up")] {
+        scene.create(parent, name, "upper");
+    }
+    for name in ["changed", "merged/a"] {
+        let node = scene.node(name);
+        let handle = overlay.open(&ME, node, WRITE).unwrap().handle;
+        scene.write(node, handle, "UPPER");
+        overlay.release(node, handle, None);
+    }
+    let shared = scene.node("shared");
+    let set = SetAttributes { mode: Some(0o2775), ..SetAttributes::default() };
+    overlay.set_attributes(&ME, shared, None, &set).unwrap();
+    overlay.set_xattr(&ME, shared, b"system.posix_acl_default", &default_list(), 0, false).unwrap();
+    open(scene.directory, calls)
+}
+
+fn open(directory: TempDir, calls: &Arc<Calls>) -> Scene {
+    let layer = |name: &str, read_only| -> Arc<dyn FileSystem> {
+        let options = HostOptions { changes: crate::Changes::Guest, read_only, ..HostOptions::default() };
+        Arc::new(HostDirectory::new(&directory.path().join(name), options).unwrap())
+    };
+    let calls = Arc::clone(calls);
+    let upper = Watched::over(layer("over", false), move |_, _| calls.call());
+    let overlay = Overlay::new(layer("lower", true), upper, rustix::process::geteuid().is_root()).unwrap();
+    Scene { directory, overlay }
+}
+
+type View = BTreeMap<String, (u32, String, Vec<String>)>;
+
+/// All that is seen: of each path its mode, its content or target, and its attributes.
+fn view(scene: &Scene) -> View {
+    let mut seen = BTreeMap::new();
+    let mut left = vec![String::new()];
+    while let Some(path) = left.pop() {
+        let node = scene.node(&path);
+        let mode = scene.overlay.attributes(&ME, node, None).unwrap().mode;
+        let content = match mode & libc::S_IFMT {
+            libc::S_IFREG => scene.read(&path),
+            libc::S_IFLNK => String::from_utf8(scene.overlay.read_link(&ME, node).unwrap()).unwrap(),
+            libc::S_IFDIR => {
+                let prefix = if path.is_empty() { path.clone() } else { format!("{path}/") };
+                left.extend(scene.names(&path).into_iter().map(|name| format!("{prefix}{name}")));
+                String::new()
+            }
+            _ => String::new(),
+        };
+        let names = String::from_utf8(scene.overlay.list_xattrs(&ME, node).unwrap()).unwrap();
+        let value = |name: &str| scene.overlay.get_xattr(&ME, node, name.as_bytes()).unwrap();
+        let attributes = names.split_terminator('\0').map(|name| format!("{name} {:?}", value(name))).collect();
+        seen.insert(path, (mode, content, attributes));
+    }
+    seen
+}
+
+type Operation = Box<dyn Fn(&Scene) -> Result<(), Errno>>;
+
+/// All that changes something, on every state.
+fn operations() -> Vec<(String, Operation)> {
+    let mut all: Vec<(String, Operation)> = Vec::new();
+    let mut add = |name: String, operation: Operation| all.push((name, operation));
+    fn at(scene: &Scene, path: &'static str) -> Result<(NodeId, &'static [u8]), Errno> {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        Ok((scene.try_node(parent)?, name.as_bytes()))
+    }
+    const EVERYTHING: [&str; 16] = [
+        "low",
+        "gone",
+        "changed",
+        "dir",
+        "merged",
+        "emptied",
+        "gone-dir",
+        "opaque",
+        "link",
+        "up",
+        "up-dir",
+        "up-empty",
+        "new",
+        "merged/b",
+        "shared/gone",
+        "emptied/x",
+    ];
+    for path in EVERYTHING {
+        add(
+            format!("unlink {path}"),
+            Box::new(move |scene| {
+                let (parent, name) = at(scene, path)?;
+                scene.overlay.unlink(&ME, parent, name)
+            }),
+        );
+        add(
+            format!("rmdir {path}"),
+            Box::new(move |scene| {
+                let (parent, name) = at(scene, path)?;
+                scene.overlay.remove_directory(&ME, parent, name)
+            }),
+        );
+        for flags in [libc::O_EXCL as u32, libc::O_TRUNC as u32] {
+            add(
+                format!("create {path} {flags:x}"),
+                Box::new(move |scene| {
+                    let (parent, name) = at(scene, path)?;
+                    scene.overlay.create(&ME, parent, name, &FILE, WRITE | flags).map(drop)
+                }),
+            );
+        }
+        add(
+            format!("mkdir {path}"),
+            Box::new(move |scene| {
+                let (parent, name) = at(scene, path)?;
+                scene.overlay.make_directory(&ME, parent, name, &DIRECTORY).map(drop)
+            }),
+        );
+        add(
+            format!("symlink {path}"),
+            Box::new(move |scene| {
+                let (parent, name) = at(scene, path)?;
+                scene.overlay.make_symlink(&ME, parent, name, b"target").map(drop)
+            }),
+        );
+        add(
+            format!("mkfifo {path}"),
+            Box::new(move |scene| {
+                let (parent, name) = at(scene, path)?;
+                let new = NewNode { mode: libc::S_IFIFO | 0o640, umask: 0, device: 0 };
+                scene.overlay.make_node(&ME, parent, name, &new).map(drop)
+            }),
+        );
+        add(
+            format!("link low {path}"),
+            Box::new(move |scene| {
+                let (parent, name) = at(scene, path)?;
+                scene.overlay.link(&ME, scene.try_node("low")?, parent, name).map(drop)
+            }),
+        );
+        add(
+            format!("chmod {path}"),
+            Box::new(move |scene| {
+                let set = SetAttributes { mode: Some(0o710), ..SetAttributes::default() };
+                let node = scene.try_node(path)?;
+                if scene.overlay.attributes(&ME, node, None)?.mode & libc::S_IFMT == libc::S_IFLNK {
+                    return Ok(());
+                }
+                scene.overlay.set_attributes(&ME, node, None, &set).map(drop)
+            }),
+        );
+        add(
+            format!("truncate {path}"),
+            Box::new(move |scene| {
+                let set = SetAttributes { size: Some(3), ..SetAttributes::default() };
+                scene.overlay.set_attributes(&ME, scene.try_node(path)?, None, &set).map(drop)
+            }),
+        );
+        add(
+            format!("setxattr {path}"),
+            Box::new(move |scene| scene.overlay.set_xattr(&ME, scene.try_node(path)?, b"user.x", b"x", 0, false)),
+        );
+        add(
+            format!("open truncated {path}"),
+            Box::new(move |scene| {
+                scene.overlay.open(&ME, scene.try_node(path)?, WRITE | libc::O_TRUNC as u32).map(drop)
+            }),
+        );
+        for other in EVERYTHING {
+            for flags in [0, libc::RENAME_EXCHANGE] {
+                add(
+                    format!("rename {path} {other} {flags}"),
+                    Box::new(move |scene| {
+                        let (from, to) = (at(scene, path)?, at(scene, other)?);
+                        scene.overlay.rename(&ME, from.0, from.1, to.0, to.1, flags)
+                    }),
+                );
+            }
+        }
+    }
+    all
+}
+
+/// What lies in the work directory.
+fn left_behind(scene: &Scene) -> usize {
+    fs::read_dir(scene.directory.path().join("over/work")).unwrap().count()
+}
+
+#[test]
+fn a_change_is_seen_whole_or_not_at_all_whatever_fails() {
+    let calls = Arc::new(Calls::default());
+    let before = view(&starting_state(&calls));
+    let mut faults = 0;
+    for (what, operation) in operations() {
+        let scene = starting_state(&calls);
+        calls.made.store(0, Ordering::SeqCst);
+        calls.is_armed.store(true, Ordering::SeqCst);
+        let done = operation(&scene);
+        calls.is_armed.store(false, Ordering::SeqCst);
+        let after = view(&scene);
+        let all = calls.made.load(Ordering::SeqCst);
+        if done.is_err() {
+            assert_eq!(after, before, "{what}: refused with {done:?}");
+            // It stays refused; what matters is that a refusal changes nothing.
+            assert_eq!(view(&open(scene.directory, &calls)), before, "{what}: refused, and opened again");
+            continue;
+        }
+        for (number, fault) in (0..all).flat_map(|number| {
+            let other = if number % 2 == 0 { Errno::IO } else { Errno::NOSPC };
+            [(number, Fault::Fails(other)), (number, Fault::Killed)]
+        }) {
+            faults += 1;
+            let scene = starting_state(&calls);
+            *hold(&calls.fault) = Some((number, fault));
+            calls.made.store(0, Ordering::SeqCst);
+            calls.is_armed.store(true, Ordering::SeqCst);
+            let result = operation(&scene);
+            calls.is_armed.store(false, Ordering::SeqCst);
+            *hold(&calls.fault) = None;
+            let seen = (fault != Fault::Killed).then(|| view(&scene));
+            let scene = open(scene.directory, &calls);
+            let kept = view(&scene);
+            let told = format!("{what}: {fault:?} at call {number} of {all}, {result:?}");
+            let other =
+                |than: &View| kept.iter().filter(|(path, seen)| than.get(*path) != Some(seen)).collect::<Vec<_>>();
+            assert!(
+                kept == before || kept == after,
+                "{told}: other than before {:#?}, than after {:#?}",
+                other(&before),
+                other(&after)
+            );
+            assert!(seen.is_none_or(|seen| seen == kept), "{told}: seen otherwise before it was opened again");
+            assert!(result.is_err() || kept == after, "{told}: done, and not there");
+            assert_eq!(left_behind(&scene), 0, "{told}");
+        }
+    }
+    println!("{faults} faults");
+}
