@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""A mounted directory against the directory itself. Usage: mount.py [ROUNDS] [--changes guest|host|none] [--only PARTS]
+"""A mounted directory against the directory itself.
+Usage: mount.py [ROUNDS] [--changes guest|host|none] [--io-uring] [--only PARTS]
 
-Makes a git repository of 50,000 files, a file of 1 GiB and a small C program in $WORK (/var/tmp). "cold" is with nothing in
-memory, so that both read from the disk; "names forgotten" without the kernel's directory entries, but with the inodes of the
-directory, whose files' pages keep them, and none of the mount's; "warm" is the second time. All but that takes root. Where the
-kernel has FUSE over io_uring, the mount is measured with it and without; as root it is switched on meanwhile."""
+Makes a git repository of 50,000 files, a file of 1 GiB and a small C program in $WORK (/var/tmp). The mount has its default
+options; --changes gives it another. "fresh" is the first use of a mount of a directory that the host has in memory; "again" the
+second one. "cold" is with nothing in memory, so that both read from the disk; "names forgotten" without the kernel's directory
+entries, but with the inodes of the directory, whose files' pages keep them, and none of the mount's. Those two take root. With
+--io-uring the kernel's switch for FUSE over io_uring is set meanwhile, and the mount is measured with it and without."""
 
 import argparse
 import os
@@ -20,8 +22,9 @@ from measure import INARCH, once, rounds, table
 
 arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 arguments.add_argument("rounds", nargs="?", type=int, default=5)
-arguments.add_argument("--changes", default="guest")
-arguments.add_argument("--only", default="", help="of find, names, status, read, build, comma-separated; all")
+arguments.add_argument("--changes", help="as of inarch mount; its default")
+arguments.add_argument("--io-uring", action="store_true", help="switch FUSE over io_uring on, and compare")
+arguments.add_argument("--only", default="", help="of find, names, status, grep, tar, read, build, comma-separated; all")
 arguments = arguments.parse_args()
 work = tempfile.mkdtemp(dir=os.environ.get("WORK", "/var/tmp"), prefix="mount-bench-")
 source, point = os.path.join(work, "source"), os.path.join(work, "point")
@@ -57,7 +60,8 @@ class Mount:
         self.rings = rings
 
     def __enter__(self):
-        command = [INARCH, "mount", source, point, "--changes", arguments.changes, "--io-uring", self.rings]
+        command = [INARCH, "mount", source, point, "--io-uring", self.rings]
+        command += ["--changes", arguments.changes] if arguments.changes else []
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
         line = self.process.stderr.readline()
         assert line.startswith(b"mounted"), line
@@ -118,6 +122,16 @@ def names(root):
 
 def status(root):
     return ["git", "-C", f"{root}/tree", "status", "--short"]
+
+
+def grep(root):
+    # 1 is that there is no such text.
+    return ["sh", "-c", f"grep -r --include='*.c' 'no such text' {root}/tree || test $? = 1"]
+
+
+def tar(root):
+    # Not to /dev/null itself: tar knows it and reads nothing.
+    return ["sh", "-c", f"tar -cf - -C {root}/tree . | cat > /dev/null"]
 
 
 def sequential(root):
@@ -198,6 +212,15 @@ def mounted_after(forget, of, rings):
     return run
 
 
+def fresh(of, rings):
+    def run():
+        once(of(source))
+        with Mount(rings):
+            return once(of(point))
+
+    return run
+
+
 def warm(of, rings):
     def run():
         with Mount(rings):
@@ -213,12 +236,13 @@ def wanted(part):
 
 def compare(title, of):
     for state, native, mounted in (
+        ("fresh", native_warm, fresh),
+        ("again", native_warm, warm),
         ("cold", partial(native_after, forget_all), partial(mounted_after, forget_all)),
         ("names forgotten", partial(native_after, forget_names), partial(mounted_after, forget_names)),
-        ("warm", native_warm, warm),
     ):
-        contestants = {"native": native(of), "mount": mounted(of, "off")}
-        if has_rings():
+        contestants = {"native": native(of), "mount": mounted(of, "off" if arguments.io_uring else "auto")}
+        if arguments.io_uring and has_rings():
             contestants["mount, io_uring"] = mounted(of, "on")
         table(f"{title}, {state}", rounds(contestants, arguments.rounds), "native")
 
@@ -231,11 +255,17 @@ def compare_in_one_mount(title, of):
         table(title, rounds(contestants, arguments.rounds), "native")
 
 
-before = switched("Y")
+before = switched("Y") if arguments.io_uring else None
 try:
     make_source()
-    print(f"\ninarch mount --changes {arguments.changes}")
-    for part, title, of in (("find", "find -size", find), ("names", "find -name", names), ("status", "git status", status)):
+    print("\ninarch mount" + (f" --changes {arguments.changes}" if arguments.changes else ""))
+    for part, title, of in (
+        ("find", "find -size", find),
+        ("names", "find -name", names),
+        ("status", "git status", status),
+        ("grep", "grep -r", grep),
+        ("tar", "tar", tar),
+    ):
         if wanted(part):
             compare(f"{title}, 50,000 files", of)
     if wanted("read"):
@@ -244,5 +274,6 @@ try:
     for level in ("-O0", "-O2") if wanted("build") else ():
         compare_in_one_mount(f"make -j2 of 201 C files, {level}", build(level))
 finally:
-    switched(before)
+    if before:
+        switched(before)
     shutil.rmtree(work)

@@ -2,10 +2,10 @@
 """In one guest, side by side: a directory shared by `inarch serve virtiofs`, by QEMU's C virtiofsd and by the Rust one, by
 `inarch serve 9p` (through QEMU's user-mode network) and by QEMU's own 9p, and the same files on an ext4 disk (virtio-blk).
 
-Find, first read of every byte, second and third read, git status without and with what the guest's kernel remembers, making and
+Find, first read of every byte, second and third read, grep -r, git status without and with what the guest's kernel remembers, making and
 removing many small files, many small writes, and a C build and its repetition; every boot mounts each share anew with the guest's caches
-dropped, in another order. Servers of one caching mode are compared with each other: what may be a second old (ours:
---changes host, theirs: cache=auto), what only the guest changes (--changes guest, cache=always), what leaves the directory as it is
+dropped, in another order. Servers of one caching mode are compared with each other: what may be a second old (ours
+by default, theirs: cache=auto), what only the guest changes (--changes guest, cache=always), what leaves the directory as it is
 (the server keeps writes in its memory, or the guest in its own by overlayfs over the same share), what leaves it as it is and keeps
 the writes on the host (--overlay, or overlayfs in the guest with its upper directory on a second share), and 9P. A server that is not
 installed is left out; $VIRTIOFSD is the Rust one. git, make and gcc are this machine's, from a disk of /usr."""
@@ -21,7 +21,7 @@ import time
 
 from measure import INARCH
 
-WORK = ("find", "find-again", "first-read", "second-read", "third-read", "status-cold", "status-warm", "make-remove", "small-writes", "build", "rebuild")
+WORK = ("find", "find-again", "first-read", "second-read", "third-read", "grep", "status-cold", "status-warm", "make-remove", "small-writes", "build", "rebuild")
 
 arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 arguments.add_argument("tree", nargs="?", default="/usr/include", type=os.path.abspath)
@@ -73,6 +73,7 @@ for tag in @ORDER@; do
   timed $tag first-read 'tar cf - /tree/tree | cat'
   timed $tag second-read 'tar cf - /tree/tree | cat'
   timed $tag third-read 'tar cf - /tree/tree | cat'
+  timed $tag grep 'grep -r "no such text" /tree/tree || test $? = 1'
   # Brings the index up to date: on another file system the files have other inode numbers.
   case ,@WORK@, in *status*) git -C /tree/tree status -s >/dev/null ;; esac
   forget
@@ -97,11 +98,12 @@ def contestants(share, writes):
     """Name -> (mode, the server's command line, given its socket). What is kept of writes goes beneath `writes`."""
     ours_of = lambda what, mode: lambda socket: [INARCH, "serve", "virtiofs", what, "--socket", socket, "--changes", mode]
     ours = lambda mode: ours_of(share, mode)
+    by_default = lambda socket: [INARCH, "serve", "virtiofs", share, "--socket", socket]
     over = ["--ephemeral", "--in-memory", "1G"]
     c = lambda mode: lambda socket: [C_SERVER, f"--socket-path={socket}", "-o", f"source={share},cache={mode}"]
     rust = lambda mode: lambda socket: [RUST_SERVER, "--shared-dir", share, "--socket-path", socket, "--cache", mode]
     all_of_them = {
-        "inarch-host": ("a second", ours("host")),
+        "inarch": ("a second", by_default),
         "inarch-guest": ("alone", ours("guest")),
         "inarch-writeback": ("alone", lambda socket: ours("guest")(socket) + ["--writeback"]),
         "c-auto": ("a second", c("auto")),
