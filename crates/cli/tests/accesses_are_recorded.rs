@@ -17,9 +17,13 @@ fn what_is_done_in_a_mount_is_written_down() {
     let mut server = Server::start(dir.path(), "tree", &["--record", "record"]);
     let script = "cd point; cat sub/large small > /dev/null; for i in 1 2; do test ! -e missing; done; \
                   echo new > sub/new; mv sub/new moved; rm moved; ls sub > /dev/null; \
-                  echo 'import os; print(os.getpid()); os.stat(\"missing.py\")' > ../stat.py; cd ..; \
-                  (cd point; exec python3 ../stat.py) 2> /dev/null || true";
-    let pid: u64 = host("sh", &["-c", script], dir.path()).trim().parse().unwrap();
+                  echo 'import os; print(os.getpid()); os.stat(\"missing.py\")' > ../stat.py; \
+                  echo 'import os, threading; os.setxattr(\"small\", \"user.x\", b\"x\"); ' > ../thread.py; \
+                  echo 'threading.Thread(target=lambda: os.access(\"by-a-thread\", os.F_OK)).start()' >> ../thread.py; \
+                  fallocate -l 99 small; \
+                  cd ..; (cd point; python3 ../thread.py & echo $!; wait; exec python3 ../stat.py) 2> /dev/null || true";
+    let said = host("sh", &["-c", script], dir.path());
+    let pids: Vec<u64> = said.lines().map(|pid| pid.parse().unwrap()).collect();
     assert_eq!(server.end("-TERM"), Some(0));
     let text = fs::read_to_string(dir.path().join("record")).unwrap();
     let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -35,12 +39,15 @@ fn what_is_done_in_a_mount_is_written_down() {
         ("rename", "sub/new"),
         ("remove", "moved"),
         ("list", "sub"),
+        ("write", "small"),
+        ("set-attributes", "small"),
     ] {
         assert!(count(access, path) > 0, "{access} {path} is not in:\n{text}");
     }
     // Every time, and large files are read no more secretly than small ones.
     assert_eq!((count("absent", "missing"), count("read", "sub/large")), (2, 1), "{text}");
-    let by_python = lines.iter().find(|line| line["access"] == "absent" && line["path"] == "missing.py");
-    assert_eq!(by_python.and_then(|line| line["pid"].as_u64()), Some(pid), "{text}");
+    // The process, whichever of its threads it was.
+    let by = |path: &str| lines.iter().find(|line| line["access"] == "absent" && line["path"] == path)?["pid"].as_u64();
+    assert_eq!([by("by-a-thread"), by("missing.py")].map(Option::unwrap).as_slice(), pids, "{text}");
     assert_eq!(lines.last().unwrap()["lost"], 0);
 }

@@ -165,6 +165,10 @@ fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinem
     if let Some(path) = upper.and_then(Upper::path) {
         confinement = confinement.granted(path, Access::Change)?;
     }
+    if request.record.is_some() {
+        // There it says which process a thread is of.
+        confinement = confinement.granted_if_there(Path::new("/proc"), Access::Read)?;
+    }
     if request.rings != Rings::Never && RingSupport::detect() == RingSupport::On {
         confinement = confinement.uses_rings();
     }

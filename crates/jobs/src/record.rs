@@ -122,10 +122,18 @@ fn line(content: &impl Serialize) -> Vec<u8> {
     line
 }
 
+/// The process that a thread of this machine is of. The thread waits for its answer meanwhile, unless it was killed; where
+/// nobody says, it is the thread itself.
+fn process_of(thread: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    process.and_then(|process| process.trim().parse().ok()).unwrap_or(thread)
+}
+
 impl AccessSink for RecordSink {
     fn record(&self, access: &Access<'_>) {
         let (path, to) = (Bytes::new(access.path), access.to.map(Bytes::new));
-        let line = line(&Said { access: access.kind.name(), path, to, pid: access.pid });
+        let line = line(&Said { access: access.kind.name(), path, to, pid: process_of(access.pid) });
         if self.lines.try_send(Some(line)).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }

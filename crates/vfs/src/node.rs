@@ -25,7 +25,8 @@ pub struct Context<'a> {
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// The process, as it is known where the wire ends; 0 if it is not.
+    /// The thread, as it is known where the wire ends; 0 if it is not. Linux's clients say no process: only its own machine
+    /// knows which one a thread is of.
     pub pid: u32,
     /// One further group, where the wire says that a new node shall have it.
     pub supplementary_group: Option<u32>,

@@ -33,7 +33,7 @@ pub enum AccessKind {
     Absent,
     /// Asked for attributes.
     Attributes,
-    /// Changed attributes.
+    /// Changed attributes, extended ones too.
     SetAttributes,
     /// Read a symbolic link.
     ReadLink,
@@ -43,7 +43,7 @@ pub enum AccessKind {
     OpenWrite,
     /// Read from an opened file for the first time.
     Read,
-    /// Wrote to an opened file for the first time.
+    /// Wrote to an opened file, or took space for it, for the first time.
     Write,
     /// Read a directory from its start.
     List,
@@ -89,7 +89,7 @@ pub struct Access<'a> {
     pub path: &'a [u8],
     /// The other path of a `Link` or a `Rename`: the new one.
     pub to: Option<&'a [u8]>,
-    /// The process, as it is known where the wire ends; 0 if it is not.
+    /// See [`Context::pid`].
     pub pid: u32,
 }
 
@@ -376,6 +376,40 @@ impl<S: AccessSink> FileSystem for Recorder<S> {
         self.tell_data(context, from.0, from.1, AccessKind::Read);
         self.tell_data(context, to.0, to.1, AccessKind::Write);
         Ok(count)
+    }
+
+    fn fallocate(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: HandleId,
+        mode: u32,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), Errno> {
+        self.below.fallocate(context, node, handle, mode, offset, length)?;
+        self.tell_data(context, node, handle, AccessKind::Write);
+        Ok(())
+    }
+
+    fn set_xattr(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        kill_set_group_id: bool,
+    ) -> Result<(), Errno> {
+        self.below.set_xattr(context, node, name, value, flags, kill_set_group_id)?;
+        self.tell_node(context, AccessKind::SetAttributes, node);
+        Ok(())
+    }
+
+    fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.below.remove_xattr(context, node, name)?;
+        self.tell_node(context, AccessKind::SetAttributes, node);
+        Ok(())
     }
 
     fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>) {

@@ -79,6 +79,14 @@ fn each_access_is_told_by_its_path() {
     layer.attributes(&ME, s.node, None).unwrap();
     assert_eq!(lines.take(), ["rename f/e/s -> link", "attributes f/e/s", "attributes link"]);
     assert!(layer.host_file(a.node, again.handle).is_none());
+    let writable = layer.open(&ME, a.node, flags).unwrap();
+    layer.fallocate(&ME, a.node, writable.handle, 0, 0, 99).unwrap();
+    layer.set_xattr(&ME, a.node, b"user.x", b"value", 0, false).unwrap();
+    layer.remove_xattr(&ME, a.node, b"user.x").unwrap();
+    assert!(layer.remove_xattr(&ME, a.node, b"user.x").is_err());
+    let path = "f/e/s";
+    let told = ["open-write", "write", "set-attributes", "set-attributes"].map(|access| format!("{access} {path}"));
+    assert_eq!(lines.take(), told);
 }
 
 #[test]
