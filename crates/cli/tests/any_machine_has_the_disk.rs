@@ -100,7 +100,7 @@ fn the_arguments_of_all_servers_go_into_one_machine() {
         let place = dir.path().join(if arguments[0] == "file" { arguments[1] } else { arguments[2] });
         fs::metadata(place).is_ok_and(|metadata| arguments[0] != "file" || metadata.len() > 0)
     };
-    assert!(within(LONG, || servers.iter().all(|arguments| is_there(arguments))));
+    assert!(within(LONG, || servers.iter().all(is_there)));
     let mut line = "qemu-system-x86_64 -S -M q35 -nodefaults -display none -monitor stdio".to_owned();
     for (number, arguments) in servers.iter().enumerate() {
         let shares_memory = matches!(arguments[0], "blk" | "virtiofs");
