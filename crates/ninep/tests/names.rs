@@ -267,3 +267,56 @@ fn every_user_has_its_own_rights_on_one_connection() {
         }
     });
 }
+
+#[test]
+fn what_has_come_to_a_name_is_checked_anew() {
+    const USER: u32 = 1000;
+    if !support::is_root() {
+        return println!("skipped: what_has_come_to_a_name_is_checked_anew: only root can be several users");
+    }
+    let served = Served::new();
+    // The host makes a file, in place of what is there.
+    let make = |name: &str, owner: u32, content: &[u8]| {
+        served.write("new", content);
+        chown(served.path("new"), Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(served.path("new"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(served.path("new"), served.path(name)).unwrap();
+    };
+    for (name, mode) in [("", 0o777), ("sticky", 0o1777)] {
+        served.make_directory(name);
+        fs::set_permissions(served.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut client = served.client();
+    client.attach(10, USER);
+    client.walk(10, 11, "sticky");
+
+    // It was absent.
+    for (name, flags) in [("read", 0), ("write", 2), ("empty", 0o1002)] {
+        assert_eq!(client.fails(&walk(10, 12, &[name.as_bytes()])), NOENT);
+        make(name, 0, b"secret");
+        client.walk(10, 12, "");
+        let create = Request::Lcreate { fid: 12, name: name.as_bytes(), flags: flags | 0o100, mode: 0o644, gid: USER };
+        assert_eq!(client.fails(&create), ACCES, "{name}");
+        assert_eq!(fs::read(served.path(name)).unwrap(), b"secret");
+        client.clunk(12);
+    }
+    // It was the user's own, and is somebody else's.
+    fn unlinkat(directory: u32, name: &[u8]) -> Request<'_> {
+        Request::Unlinkat { directory, name, flags: 0 }
+    }
+    make("sticky/file", USER, b"mine");
+    make("sticky/other", USER, b"mine");
+    client.walk(11, 12, "file");
+    make("sticky/file", 0, b"secret");
+    assert_eq!(client.fails(&unlinkat(11, b"file")), PERM);
+    assert_eq!(client.fails(&renameat(11, b"file", 10, b"moved")), PERM);
+    assert_eq!(client.fails(&renameat(11, b"other", 11, b"file")), PERM);
+    assert_eq!(client.fails(&Request::Lopen { fid: 12, flags: 0 }), Errno::STALE.raw_os_error());
+    assert_eq!(fs::read(served.path("sticky/file")).unwrap(), b"secret");
+    // Where all may remove all, what is there goes.
+    make("file", USER, b"mine");
+    client.walk(10, 13, "file");
+    make("file", 0, b"secret");
+    client.ok(&renameat(10, b"file", 10, b"moved"));
+    client.ok(&unlinkat(10, b"moved"));
+}

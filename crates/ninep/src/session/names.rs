@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inarch_vfs::{Context, Entry, NewNode, check_name};
+use inarch_vfs::{Context, Entry, NewNode, NodeId, check_name};
 use rustix::io::Errno;
 
 use super::access::{self, EXECUTE, WRITE};
@@ -34,19 +34,31 @@ impl Session<'_> {
         access::check(context.uid, &attributes, WRITE | EXECUTE)
     }
 
-    /// Fails unless the caller may remove the name.
-    fn check_removes(&self, context: &Context<'_>, directory: &Arc<Place>, name: &[u8]) -> Result<(), Errno> {
+    /// Fails unless the caller may remove the name. Gives what was checked, which is to be forgotten: until then the file
+    /// system knows what the name led to, and removes nothing else by it.
+    fn check_removes(
+        &self,
+        context: &Context<'_>,
+        directory: &Arc<Place>,
+        name: &[u8],
+    ) -> Result<Option<NodeId>, Errno> {
         if context.uid == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let attributes = self.file_system().attributes(context, directory.node, None)?;
         access::check(context.uid, &attributes, WRITE | EXECUTE)?;
-        if access::may_remove_any(context.uid, &attributes) {
-            return Ok(());
-        }
         let entry = self.file_system().lookup(context, directory.node, name)?;
-        self.file_system().forget(entry.node, 1);
-        access::check_owner(context.uid, &entry.attributes)
+        if !access::may_remove_any(context.uid, &attributes) {
+            let checked = access::check_owner(context.uid, &entry.attributes);
+            checked.inspect_err(|_| self.forget_checked(Some(entry.node)))?;
+        }
+        Ok(Some(entry.node))
+    }
+
+    fn forget_checked(&self, node: Option<NodeId>) {
+        if let Some(node) = node {
+            self.file_system().forget(node, 1);
+        }
     }
 
     /// What was made; the client walks to it if it wants to keep it.
@@ -171,11 +183,13 @@ impl Session<'_> {
     ) -> Result<(), Errno> {
         check_name(name)?;
         call.context(uid, group_of(uid), |context| {
-            self.check_removes(context, directory, name)?;
-            match is_directory {
+            let checked = self.check_removes(context, directory, name)?;
+            let removed = match is_directory {
                 true => self.file_system().remove_directory(context, directory.node, name),
                 false => self.file_system().unlink(context, directory.node, name),
-            }
+            };
+            self.forget_checked(checked);
+            removed
         })
     }
 
@@ -251,14 +265,20 @@ impl Session<'_> {
         check_name(old_name)?;
         check_name(new_name)?;
         call.context(uid, group_of(uid), |context| {
-            self.check_removes(context, from, old_name)?;
-            self.check_makes(context, to)?;
-            match self.check_removes(context, to, new_name) {
-                // Nothing is there to be replaced.
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno),
-            }
-            self.file_system().rename(context, from.node, old_name, to.node, new_name, 0)
+            let moved = self.check_removes(context, from, old_name)?;
+            let replaced =
+                self.check_makes(context, to).and_then(|()| match self.check_removes(context, to, new_name) {
+                    // Nothing is there to be replaced.
+                    Err(Errno::NOENT) => Ok(None),
+                    checked => checked,
+                });
+            let renamed = replaced.and_then(|replaced| {
+                let renamed = self.file_system().rename(context, from.node, old_name, to.node, new_name, 0);
+                self.forget_checked(replaced);
+                renamed
+            });
+            self.forget_checked(moved);
+            renamed
         })
     }
 }
