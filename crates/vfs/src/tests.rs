@@ -146,7 +146,7 @@ fn what_is_there_is_never_opened_as_new() {
 
 #[test]
 fn a_name_that_leads_elsewhere_by_now_is_neither_removed_nor_moved() {
-    for scene in scenes().into_iter().filter(|scene| !scene.name.starts_with("overlay")) {
+    for scene in scenes() {
         let (layer, name, root) = (&scene.layer, scene.name, NodeId::ROOT);
         let exchange = RenameFlags::EXCHANGE.bits();
         let attempts: [AttemptByName; 5] = [
@@ -202,8 +202,8 @@ fn another_file_is_never_used_in_the_place_of_a_node() {
 
 #[test]
 fn permissions_that_were_taken_away_are_not_used() {
-    // Where nobody else is to change anything, and in an overlay, where it is a copy that is changed, they are.
-    let is_checked = |scene: &Scene| scene.name != "host of one guest" && !scene.name.starts_with("overlay");
+    // Where nobody else is to change anything they are.
+    let is_checked = |scene: &Scene| scene.name != "host of one guest";
     for scene in scenes().into_iter().filter(is_checked) {
         let (layer, name, root) = (&scene.layer, scene.name, NodeId::ROOT);
         let mode = SetAttributes { mode: Some(0o4755), ..SetAttributes::default() };
@@ -217,7 +217,9 @@ fn permissions_that_were_taken_away_are_not_used() {
             ("unlink", &|_| layer.unlink(&USER, root, b"x")),
             ("rename", &|_| layer.rename(&USER, root, b"x", root, b"y", 0)),
         ];
-        for (what, attempt) in attempts {
+        // In an overlay a name covers the host's file, and no right to that is needed.
+        let checked = if name.starts_with("overlay") { 5 } else { attempts.len() };
+        for (what, attempt) in attempts.into_iter().take(checked) {
             scene.file("x", SECRET);
             let node = scene.look_up("x").unwrap().node;
             fs::set_permissions(scene.host("x"), fs::Permissions::from_mode(0o600)).unwrap();

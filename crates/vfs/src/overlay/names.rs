@@ -181,14 +181,33 @@ impl Overlay {
     ) -> Result<(), Errno> {
         check_name(name)?;
         let _changing = hold(&self.changing);
+        let known = self.decided_by(context, parent, name);
         let there = self.find(context, parent, name)?;
-        let removed = self.remove_there(context, parent, name, directory, &there);
+        let removed =
+            self.require_same(known, &there).and_then(|()| self.remove_there(context, parent, name, directory, &there));
         self.forget_there(&there);
         removed?;
         let gone = hold(&self.table).remove_place(parent, name);
         self.give_back(gone);
         self.changed(parent);
         Ok(())
+    }
+
+    /// The node that a name leads to as far as the caller's kernel knows, which has checked whether the caller may remove or
+    /// move it. Root may do everything.
+    pub(super) fn decided_by(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Option<NodeId> {
+        if context.uid == 0 { None } else { hold(&self.table).known_at(parent, name) }
+    }
+
+    /// `ESTALE` if something else is there by now, which is then looked up and checked anew.
+    fn require_same(&self, known: Option<NodeId>, there: &There) -> Result<(), Errno> {
+        let Some(known) = known else { return Ok(()) };
+        let known = self.layers(known)?;
+        let is_same = match there {
+            There { upper: Some(upper), .. } => known.upper == Some(upper.node),
+            There { upper: None, lower } => known.upper.is_none() && known.lower == lower.map(|lower| lower.node),
+        };
+        if is_same { Ok(()) } else { Err(Errno::STALE) }
     }
 
     fn remove_there(

@@ -63,6 +63,7 @@ impl Overlay {
         to: Place<'_>,
         flags: RenameFlags,
     ) -> Result<Moved, Errno> {
+        let known = [from, to].map(|(parent, name)| self.decided_by(context, parent, name));
         let source = self.look_up(context, from.0, from.1)?;
         let target = match self.look_up(context, to.0, to.1) {
             Ok(entry) => Ok(Some(entry)),
@@ -72,7 +73,16 @@ impl Overlay {
         let target = target.inspect_err(|_| self.forget(source.node, 1))?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         let no_replace = flags.contains(RenameFlags::NOREPLACE);
-        let moved = self.move_there(context, &Move { from, to, source, target, exchange, no_replace });
+        let is_same = |known: Option<NodeId>, found: Option<&Entry>| match (known, found) {
+            (Some(known), Some(found)) => known == found.node,
+            _ => true,
+        };
+        let moved = if is_same(known[0], Some(&source)) && is_same(known[1], target.as_ref()) {
+            self.move_there(context, &Move { from, to, source, target, exchange, no_replace })
+        } else {
+            // The caller's kernel has decided by something else.
+            Err(Errno::STALE)
+        };
         if !matches!(moved, Ok(Moved::Needs(_))) {
             self.forget(source.node, 1);
         }

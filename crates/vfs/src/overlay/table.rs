@@ -83,6 +83,12 @@ impl Table {
         node != NodeId::ROOT && self.get(node).is_ok_and(|node| node.layers.is_directory && node.place.is_none())
     }
 
+    /// The node that clients know at a place.
+    pub fn known_at(&self, parent: NodeId, name: &[u8]) -> Option<NodeId> {
+        let index = *self.by_place.get(&(self.index(parent).ok()?, name.into()))?;
+        self.nodes.get(index).filter(|node| node.lookups > 0).map(|_| NodeId(self.nodes.number(index)))
+    }
+
     /// The node behind which a node of the upper layer is.
     pub fn of_upper(&self, upper: NodeId) -> Option<NodeId> {
         self.by_upper.get(&upper).map(|index| NodeId(self.nodes.number(*index)))
