@@ -126,6 +126,20 @@ impl DiskFiles {
         self.folder.join(format!("{}.base", self.ordinal))
     }
 
+    /// What tells what is kept now from what it is after another command: a text without meaning.
+    pub fn stamp(&self) -> String {
+        use std::os::unix::fs::MetadataExt;
+        let stamp = |path: PathBuf| {
+            let metadata = fs::metadata(path);
+            metadata.map_or_else(
+                |_| String::new(),
+                |file| format!("{}-{}.{:09}", file.ino(), file.mtime(), file.mtime_nsec()),
+            )
+        };
+        let layer = self.newest(Kind::Layer).unwrap_or(0);
+        format!("{}/{}", stamp(self.base()), stamp(self.folder.join(self.name(Kind::Layer, layer))))
+    }
+
     /// Keeps the host's tree, in the place of whatever was kept.
     pub fn keep_base(&self, tree: &Tree) -> Result<(), JobError> {
         let path = self.base();

@@ -271,7 +271,8 @@ impl Lineage for LayeredLineage {
 
     fn lenders(&self, new: InodeId) -> Vec<InodeId> {
         let layered = &self.layered;
-        let mut lenders: Vec<InodeId> = layered.origin(new).into_iter().chain(layered.whole(new)).collect();
+        // A file that the guest wrote anew has nothing of the one that it was.
+        let mut lenders: Vec<InodeId> = layered.whole(new).into_iter().collect();
         if let Some(Origin::Upper(upper)) = layered.owner(new) {
             let places = layered.layer.extents().of(upper).iter().map(|extent| layered.layer.place(extent.backing));
             lenders.extend(places.filter_map(|place| match place? {

@@ -16,6 +16,9 @@ struct IdsBack {
     ranges: Vec<[u32; 3]>,
     /// What every other id is on the host; the same where there is none.
     others: Option<u32>,
+    /// Nothing that is outside of the ranges has an id on the host.
+    #[serde(default)]
+    ranges_only: bool,
 }
 
 impl OwnersBack {
@@ -38,30 +41,35 @@ impl OwnersBack {
         OwnersBack { users, groups }
     }
 
-    /// The host's user for one of the guest.
-    pub fn uid(&self, uid: u32) -> u32 {
+    /// The host's user for one of the guest, if it has one.
+    pub fn uid(&self, uid: u32) -> Option<u32> {
         self.users.back(uid)
     }
 
-    /// The host's group for one of the guest.
-    pub fn gid(&self, gid: u32) -> u32 {
+    /// The host's group for one of the guest, if it has one.
+    pub fn gid(&self, gid: u32) -> Option<u32> {
         self.groups.back(gid)
     }
 
     /// Turns the named users and groups of a `system.posix_acl_*` value (`include/uapi/linux/posix_acl_xattr.h`) into
-    /// the host's.
-    pub fn acl(&self, value: &mut [u8]) {
+    /// the host's. `false` if one of them is nobody on the host.
+    pub fn acl(&self, value: &mut [u8]) -> bool {
         const USER: u16 = 0x02;
         const GROUP: u16 = 0x08;
-        let Some((_version, entries)) = value.split_first_chunk_mut::<4>() else { return };
+        let Some((_version, entries)) = value.split_first_chunk_mut::<4>() else { return true };
+        let mut all = true;
         for [t0, t1, _, _, id @ ..] in entries.as_chunks_mut::<8>().0 {
             let host = match u16::from_le_bytes([*t0, *t1]) {
                 USER => self.uid(u32::from_le_bytes(*id)),
                 GROUP => self.gid(u32::from_le_bytes(*id)),
                 _ => continue,
             };
-            *id = host.to_le_bytes();
+            match host {
+                Some(host) => *id = host.to_le_bytes(),
+                None => all = false,
+            }
         }
+        all
     }
 }
 
@@ -71,15 +79,15 @@ impl IdsBack {
             let (first, becomes, count) = range.parts();
             [becomes, first, count]
         };
-        IdsBack { ranges: ranges.iter().map(back).collect(), others: None }
+        IdsBack { ranges: ranges.iter().map(back).collect(), others: None, ranges_only: !ranges.is_empty() }
     }
 
-    fn back(&self, id: u32) -> u32 {
+    fn back(&self, id: u32) -> Option<u32> {
         let found = self.ranges.iter().find_map(|[first, host, count]| {
             let within = id.checked_sub(*first).filter(|within| within < count)?;
             host.checked_add(within)
         });
-        found.or(self.others).unwrap_or(id)
+        found.or(self.others).or((!self.ranges_only).then_some(id))
     }
 }
 
@@ -90,15 +98,15 @@ mod tests {
     #[test]
     fn owners_come_back_as_they_went() {
         let back = |owners: Owners| OwnersBack::new(&owners);
-        assert_eq!(back(Owners::default()).uid(7), 7);
+        assert_eq!(back(Owners::default()).uid(7), Some(7));
         let mapped = back(OwnerMap::Map { uid: 1000, gid: 100 }.into());
-        assert_eq!((mapped.uid(0), mapped.gid(0), mapped.uid(7)), (1000, 100, 7));
+        assert_eq!((mapped.uid(0), mapped.gid(0), mapped.uid(7)), (Some(1000), Some(100), Some(7)));
         let fixed = back(OwnerMap::Fixed { uid: 5, gid: 6 }.into());
-        assert_eq!(fixed.uid(42), rustix::process::geteuid().as_raw());
+        assert_eq!(fixed.uid(42), Some(rustix::process::geteuid().as_raw()));
         let ranges = Owners { users: vec!["100000:0:65536".parse().unwrap()], ..Owners::default() };
         let ranges = back(ranges);
-        assert_eq!((ranges.uid(0), ranges.uid(65_535), ranges.uid(65_536)), (100_000, 165_535, 65_536));
-        assert_eq!(ranges.gid(3), 3);
+        assert_eq!((ranges.uid(0), ranges.uid(65_535), ranges.uid(65_536)), (Some(100_000), Some(165_535), None));
+        assert_eq!(ranges.gid(3), Some(3));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What is known of a kept run beside its disks: `run.json`.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,9 @@ pub(crate) struct Record {
     /// Everything was applied: the next command begins with the trees as they are then.
     #[serde(default)]
     pub applied: Option<Applied>,
+    /// What applies of this run made on the host.
+    #[serde(default)]
+    pub made: Option<Made>,
 }
 
 impl Record {
@@ -53,6 +57,7 @@ impl Record {
             place: None,
             applying: None,
             applied: None,
+            made: None,
         }
     }
 }
@@ -88,6 +93,44 @@ pub(crate) struct Applying {
 pub(crate) struct Applied {
     /// The start of the machine that it happened after, as `/proc/sys/kernel/random/boot_id` names it.
     pub boot: String,
+}
+
+/// What applies of a run made on the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Made {
+    /// Makes the names that they use meanwhile their own.
+    pub token: String,
+    /// The start of the machine after which the first of them began that has not ended.
+    pub boot: String,
+    /// The states of the overlays that `durable` is of, by ordinal.
+    pub overlays: HashMap<u8, String>,
+    /// Files that are on the host's disk, whose bytes may be nowhere else any more.
+    pub durable: Vec<DurableFile>,
+    /// Files that an apply which failed has linked, and that are otherwise as they were scanned.
+    #[serde(default)]
+    pub touched: Vec<TouchedFile>,
+}
+
+/// A file of the host as an apply left it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TouchedFile {
+    /// The disk of the run.
+    pub ordinal: u8,
+    /// The path in the tree.
+    pub path: Bytes,
+    /// Inode number, size, kind, and seconds and nanoseconds of the last change of content and of attributes.
+    pub identity: (u64, u64, u32, (i64, u64), (i64, u64)),
+}
+
+/// A file that an apply made and that is on the host's disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DurableFile {
+    /// The disk of the run.
+    pub ordinal: u8,
+    /// The path in the tree.
+    pub path: Bytes,
+    /// Inode number, size, and seconds and nanoseconds of the last change of content.
+    pub identity: (u64, u64, i64, u64),
 }
 
 impl KeptTree {

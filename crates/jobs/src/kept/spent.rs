@@ -28,7 +28,7 @@ pub(crate) fn settle(run: &mut KeptRun) -> Result<(), JobError> {
     let Some(record) = run.record.clone() else { return Ok(()) };
     let Some(applied) = &record.applied else { return Ok(()) };
     if applied.boot != boot()?
-        && let Some(path) = first_missing(&RunDiff::of(run, &record)?)?
+        && let Some(path) = first_missing(run, &record, &RunDiff::of(run, &record)?)?
     {
         return Err(JobError::Other(format!(
             "the machine was started again since the kept run '{0}' was applied, and {path} is not as it was applied; \
@@ -40,7 +40,7 @@ pub(crate) fn settle(run: &mut KeptRun) -> Result<(), JobError> {
         make_durable(tree)?;
     }
     run.start_anew()?;
-    run.save(Record { applied: None, ..record })
+    run.save(Record { applied: None, made: None, ..record })
 }
 
 /// Waits until everything in the file system of a tree is on the disk.
@@ -58,7 +58,7 @@ fn make_durable(tree: &KeptTree) -> Result<(), JobError> {
 }
 
 /// What tells this start of the machine from others.
-fn boot() -> Result<String, JobError> {
+pub(super) fn boot() -> Result<String, JobError> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let text = fs::read_to_string(path).map_err(|error| JobError::path(path, "cannot be read", error))?;
     Ok(text.trim().to_owned())

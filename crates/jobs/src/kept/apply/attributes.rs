@@ -2,7 +2,8 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use inarch_tree::{FileType, InodeId, Tree};
+use inarch_tree::compare::Aspects;
+use inarch_tree::{FileType, Inode, InodeId, Tree, Xattr};
 use rustix::fs::{
     AtFlags, Gid, Mode, OFlags, RawMode, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags, chownat, fchmod,
     fchown, fremovexattr, fsetxattr, fstat, futimens, lremovexattr, lsetxattr, openat, statat, utimensat,
@@ -19,6 +20,8 @@ pub(super) struct Wanted<'a> {
     pub inode: InodeId,
     pub uid: u32,
     pub gid: u32,
+    /// Whether the guest's owner or group is none that the host has: then the two are somebody else's.
+    pub is_foreign: bool,
     pub back: &'a OwnersBack,
     /// Attributes that are there and that the guest does not have.
     pub unwanted: Vec<Box<[u8]>>,
@@ -28,14 +31,46 @@ pub(super) struct Wanted<'a> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lost {
     pub owners: u64,
+    /// Owners that are outside of every range of ids.
+    pub foreign: u64,
+    /// Files without the privileges that they would give: their owner is another one.
+    pub privileges: u64,
     pub xattrs: u64,
 }
+
+impl Lost {
+    pub fn join(&mut self, other: &Lost) {
+        self.owners += other.owners;
+        self.foreign += other.foreign;
+        self.privileges += other.privileges;
+        self.xattrs += other.xattrs;
+    }
+
+    /// A line for each kind.
+    pub fn lines(&self) -> Vec<String> {
+        let line = |count: u64, text: &str| (count > 0).then(|| format!("{count} {text}"));
+        let owners = line(self.owners, "files could not be set, for want of privilege")
+            .map(|text| format!("the owners of {text}"));
+        let foreign =
+            line(self.foreign, "files are outside of every range of --map-uid and --map-gid, and were not set")
+                .map(|text| format!("the owners of {text}"));
+        let privileges = line(
+            self.privileges,
+            "files came without set-user-ID, set-group-ID or capabilities, since their owner is another",
+        );
+        let xattrs = line(self.xattrs, "extended attributes could not be set, for want of privilege or support");
+        [owners, foreign, privileges, xattrs].into_iter().flatten().collect()
+    }
+}
+
+/// Set-user-ID and set-group-ID.
+const SET_ID: u32 = 0o6000;
 
 /// Something on the host.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'a> {
     /// A file that is open.
-    Open(BorrowedFd<'a>),
+    Open(BorrowedFd<'a>, &'a Directory),
     /// What has this name in a directory, be it a symlink.
     Named(&'a Directory, &'a [u8]),
 }
@@ -51,9 +86,14 @@ pub(super) fn set_attributes(
     let inode = wanted.tree.inode(wanted.inode);
     let there = target.stat().map_err(host("look at"))?;
     let owner_differs = (there.st_uid, there.st_gid) != (wanted.uid, wanted.gid);
+    let mut is_owned = !wanted.is_foreign;
+    lost.foreign += u64::from(wanted.is_foreign);
     if owner_differs {
         match target.chown(wanted.uid, wanted.gid) {
-            Err(Errno::PERM) => lost.owners += 1,
+            Err(Errno::PERM) => {
+                lost.owners += 1;
+                is_owned = false;
+            }
             result => result.map_err(host("set the owner of"))?,
         }
     }
@@ -62,22 +102,79 @@ pub(super) fn set_attributes(
         // It may not be there.
         let _ = target.remove_xattr(name);
     }
+    // What a file may do in its owner's name it may not do in another's.
+    let is_directory = inode.file_type() == FileType::Directory;
+    let denied = if is_owned || is_directory { 0 } else { inode.mode() & SET_ID };
+    let mode = inode.mode() & 0o7777 & !denied;
     // Another owner, or an ACL less, may have changed them.
-    let mode_differs = (there.st_mode ^ inode.mode()) & 0o7777 != 0;
+    let mode_differs = (there.st_mode ^ mode) & 0o7777 != 0;
     if inode.file_type() != FileType::Symlink && (mode_differs || owner_differs || inherits) {
-        target.chmod(inode.mode() & 0o7777).map_err(host("set the permissions of"))?;
+        target.chmod(mode).map_err(host("set the permissions of"))?;
     }
+    let mut without = denied != 0;
     for xattr in wanted.tree.xattrs(inode.xattrs()) {
         let mut value = xattr.value.to_vec();
-        if xattr.name.starts_with(b"system.posix_acl_") {
-            wanted.back.acl(&mut value);
+        if *xattr.name == *b"security.capability" && !is_owned {
+            without = true;
+            let _ = target.remove_xattr(&xattr.name);
+            continue;
+        }
+        if xattr.name.starts_with(b"system.posix_acl_") && !wanted.back.acl(&mut value) {
+            lost.foreign += 1;
+            continue;
         }
         match target.set_xattr(&xattr.name, &value) {
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS) => lost.xattrs += 1,
             result => result.map_err(host("set the extended attributes of"))?,
         }
     }
-    if mtime(&there) == inode.mtime() {
+    lost.privileges += u64::from(without);
+    set_time(target, inode, &there)
+}
+
+/// Sets only those attributes of a directory in which the guest's differs from what it was: `aspects`.
+pub(super) fn set_changed(
+    target: Target<'_>,
+    aspects: Aspects,
+    wanted: &Wanted<'_>,
+    had: &[Xattr],
+    lost: &mut Lost,
+) -> Result<(), MakeError> {
+    let inode = wanted.tree.inode(wanted.inode);
+    let there = target.stat().map_err(host("look at"))?;
+    if aspects.owner && (there.st_uid, there.st_gid) != (wanted.uid, wanted.gid) {
+        match target.chown(wanted.uid, wanted.gid) {
+            Err(Errno::PERM) => lost.owners += 1,
+            result => result.map_err(host("set the owner of"))?,
+        }
+    }
+    lost.foreign += u64::from(wanted.is_foreign && aspects.owner);
+    if aspects.mode {
+        target.chmod(inode.mode() & 0o7777).map_err(host("set the permissions of"))?;
+    }
+    if aspects.xattrs {
+        for name in &wanted.unwanted {
+            // It may not be there.
+            let _ = target.remove_xattr(name);
+        }
+        let is_new = |xattr: &&Xattr| !had.contains(xattr);
+        for xattr in wanted.tree.xattrs(inode.xattrs()).iter().filter(is_new) {
+            let mut value = xattr.value.to_vec();
+            if xattr.name.starts_with(b"system.posix_acl_") && !wanted.back.acl(&mut value) {
+                lost.foreign += 1;
+                continue;
+            }
+            match target.set_xattr(&xattr.name, &value) {
+                Err(Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS) => lost.xattrs += 1,
+                result => result.map_err(host("set the extended attributes of"))?,
+            }
+        }
+    }
+    set_time(target, inode, &there)
+}
+
+fn set_time(target: Target<'_>, inode: &Inode, there: &Stat) -> Result<(), MakeError> {
+    if mtime(there) == inode.mtime() {
         return Ok(());
     }
     let time = inode.mtime();
@@ -91,24 +188,32 @@ pub(super) fn set_attributes(
 impl Target<'_> {
     fn stat(self) -> Result<Stat, Errno> {
         match self {
-            Target::Open(file) => fstat(file),
+            Target::Open(file, _) => fstat(file),
             Target::Named(directory, name) => statat(directory.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW),
         }
     }
 
+    fn call(self) -> Result<(), Errno> {
+        match self {
+            Target::Open(_, directory) | Target::Named(directory, _) => directory.call(),
+        }
+    }
+
     fn chown(self, uid: u32, gid: u32) -> Result<(), Errno> {
+        self.call()?;
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
         match self {
-            Target::Open(file) => fchown(file, uid, gid),
+            Target::Open(file, _) => fchown(file, uid, gid),
             Target::Named(directory, name) => chownat(directory.as_fd(), name, uid, gid, AtFlags::SYMLINK_NOFOLLOW),
         }
     }
 
     /// Sets permissions of what is no symlink: of a name by a descriptor, since the call itself would follow one.
     fn chmod(self, mode: u32) -> Result<(), Errno> {
+        self.call()?;
         let mode = Mode::from_raw_mode(mode as RawMode);
         match self {
-            Target::Open(file) => fchmod(file, mode),
+            Target::Open(file, _) => fchmod(file, mode),
             Target::Named(directory, name) => {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let opened = openat(directory.as_fd(), name, flags, Mode::empty())?;
@@ -121,22 +226,25 @@ impl Target<'_> {
     }
 
     fn set_xattr(self, attribute: &[u8], value: &[u8]) -> Result<(), Errno> {
+        self.call()?;
         match self {
-            Target::Open(file) => fsetxattr(file, attribute, value, XattrFlags::empty()),
+            Target::Open(file, _) => fsetxattr(file, attribute, value, XattrFlags::empty()),
             Target::Named(directory, name) => lsetxattr(directory.path_to(name), attribute, value, XattrFlags::empty()),
         }
     }
 
     fn remove_xattr(self, attribute: &[u8]) -> Result<(), Errno> {
+        self.call()?;
         match self {
-            Target::Open(file) => fremovexattr(file, attribute),
+            Target::Open(file, _) => fremovexattr(file, attribute),
             Target::Named(directory, name) => lremovexattr(directory.path_to(name), attribute),
         }
     }
 
     fn set_times(self, times: &Timestamps) -> Result<(), Errno> {
+        self.call()?;
         match self {
-            Target::Open(file) => futimens(file, times),
+            Target::Open(file, _) => futimens(file, times),
             Target::Named(directory, name) => utimensat(directory.as_fd(), name, times, AtFlags::SYMLINK_NOFOLLOW),
         }
     }

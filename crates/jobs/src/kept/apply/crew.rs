@@ -1,11 +1,13 @@
-//! The steps that have nothing to do with each other, taken by a few threads.
+//! Copies that have nothing to do with each other, made by a few threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use super::steps::{Applier, Step};
-use crate::kept::diff::TreeDiff;
+use super::make::MakeError;
+use super::plan::How;
+use super::sides::{Sides, parent};
+use super::worker::Worker;
 
 /// The most threads. More of them wait for the file system's own locks.
 const THREADS: usize = 4;
@@ -13,47 +15,55 @@ const THREADS: usize = 4;
 const FILES: usize = 256;
 const BYTES: u64 = 4 << 20;
 
-/// Puts all of `steps`, each of which stands alone.
-pub(super) fn put_all(applier: &mut Applier<'_, '_>, steps: &[Step<'_>]) {
-    let task = applier.task;
-    let pieces = pieces(task.tree, steps);
+/// A difference, whether it was put in its place at once, and what came of it.
+type Made = (usize, bool, Result<(), MakeError>);
+
+/// Makes all of `copies`: differences, and whether each is put in its place at once.
+pub(super) fn make_all(worker: &mut Worker<'_, '_>, copies: &[(usize, bool)]) -> Vec<Made> {
+    let task = worker.task;
+    let pieces = pieces(task.sides, copies);
     let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS).min(pieces.len());
     let next = AtomicUsize::new(0);
-    let work = |applier: &mut Applier<'_, '_>| {
+    let work = |worker: &mut Worker<'_, '_>| {
+        let mut made = Vec::new();
         while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-            for step in steps.get(piece.clone()).unwrap_or_default() {
-                applier.attempt(step, Applier::put);
+            for (i, at_once) in copies.get(piece.clone()).unwrap_or_default() {
+                let result = if *at_once { worker.make_and_place(*i) } else { worker.make(*i, &How::New) };
+                made.push((*i, *at_once, result));
             }
         }
+        made
     };
     thread::scope(|scope| {
         // Without a descriptor for one more there are fewer.
-        let hosts = (1..threads).map_while(|_| applier.host.another().ok());
+        let hosts = (1..threads).map_while(|_| worker.host.another().ok());
         let others: Vec<_> = hosts
             .map(|mut host| {
                 scope.spawn(move || {
-                    let mut other = Applier::new(task, &mut host);
-                    work(&mut other);
-                    other.outcome
+                    let mut other = Worker::new(task, &mut host);
+                    let made = work(&mut other);
+                    (made, other.lost)
                 })
             })
             .collect();
-        work(applier);
+        let mut made = work(worker);
         for other in others {
-            applier.outcome.join(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            let (others, lost) = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            made.extend(others);
+            worker.lost.join(&lost);
         }
-    });
+        made
+    })
 }
 
-/// Cuts the steps into pieces of one directory each, as far as they are sorted: two threads in one directory wait for
+/// Cuts the copies into pieces of one directory each, as far as they are sorted: two threads in one directory wait for
 /// each other. Those with large files come first.
-fn pieces(tree: &TreeDiff, steps: &[Step<'_>]) -> Vec<Range<usize>> {
+fn pieces(sides: &Sides<'_>, copies: &[(usize, bool)]) -> Vec<Range<usize>> {
     let mut pieces: Vec<(Range<usize>, u64)> = Vec::new();
     let mut last: Option<&[u8]> = None;
-    for (at, step) in steps.iter().enumerate() {
-        let path = &step.difference.path;
-        let directory = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
-        let size = step.difference.new.map_or(0, |id| tree.disk.guest.inode(id).size());
+    for (at, (i, _)) in copies.iter().enumerate() {
+        let directory = parent(sides.path(*i));
+        let size = sides.new_inode(*i).map_or(0, |(_, inode)| inode.size());
         match pieces.last_mut() {
             Some((piece, bytes)) if last == Some(directory) && piece.len() < FILES && *bytes + size <= BYTES => {
                 piece.end = at + 1;

@@ -1,23 +1,33 @@
 //! The host's tree, reached one name at a time: no symlink is followed, nothing leads out of it.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use inarch_tree::{FileType, Inode, Timestamp};
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags, Stat, openat2, readlinkat, renameat_with, statat, unlinkat,
+    AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags, Stat, openat, openat2, readlinkat, renameat_with, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 
+use super::calls::Calls;
+
 /// Directories that stay open between steps.
 const OPEN_MAX: usize = 64;
+/// Bytes of a path that are given to the kernel at once: below PATH_MAX.
+const PATH_PIECE: usize = 4000;
+/// Bytes of a path that are gone in one step.
+const NEAR: usize = 512;
+/// The longest value of an extended attribute in bytes (include/uapi/linux/limits.h).
+const XATTR_SIZE_MAX: usize = 65536;
 
 /// A directory of the host that is open.
 #[derive(Clone)]
 pub(super) struct Directory {
     fd: Arc<OwnedFd>,
+    calls: Calls,
     /// Whether what is made in it gets an ACL of its own accord.
     pub gives_acl: bool,
 }
@@ -32,8 +42,14 @@ impl Directory {
         [format!("/proc/self/fd/{}/", self.fd.as_raw_fd()).as_bytes(), name].concat()
     }
 
+    /// To be asked before each call that looks at the host or changes it.
+    pub fn call(&self) -> Result<(), Errno> {
+        self.calls.next()
+    }
+
     /// What `name` in it is; nothing if it is not there.
     pub fn stat(&self, name: &[u8]) -> Result<Option<Stat>, Errno> {
+        self.call()?;
         match statat(&*self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
@@ -41,12 +57,79 @@ impl Directory {
         }
     }
 
+    /// A regular file in it, to be read.
+    pub fn open_file(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
+        self.call()?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        openat(&*self.fd, name, flags, Mode::empty())
+    }
+
+    /// The names in it.
+    pub fn names(&self) -> Result<Vec<Vec<u8>>, Errno> {
+        self.names_of(b".")
+    }
+
+    /// The names in a directory in it.
+    pub fn names_of(&self, name: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+        self.call()?;
+        let opened = openat(
+            &*self.fd,
+            name,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(opened)? {
+            let name = entry?.file_name().to_bytes().to_owned();
+            if name != b"." && name != b".." {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// The value of an extended attribute of what is called `name`, if it has it.
+    pub fn xattr(&self, name: &[u8], attribute: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+        let mut value = vec![0; XATTR_SIZE_MAX];
+        match rustix::fs::lgetxattr(self.path_to(name), attribute, &mut value[..]) {
+            Ok(length) => {
+                value.truncate(length);
+                Ok(Some(value))
+            }
+            Err(Errno::NODATA) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Waits until a file in it, and its name, is on the disk.
+    pub fn sync_file(&self, name: &[u8]) -> Result<(), Errno> {
+        self.call()?;
+        let file = openat(
+            &*self.fd,
+            name,
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
+        match file {
+            Ok(file) => {
+                rustix::fs::fsync(&file)?;
+                self.calls.synced(Some(rustix::fs::fstat(&file)?.st_ino));
+            }
+            // A symlink's content is in its directory's file system, like its name.
+            Err(Errno::LOOP | Errno::NXIO) => {}
+            Err(errno) => return Err(errno),
+        }
+        rustix::fs::fsync(openat(&*self.fd, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
     pub fn read_link(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.call()?;
         readlinkat(&*self.fd, name, Vec::new()).map(|target| target.into_bytes())
     }
 
     /// Removes a name that is no directory, if it is there.
     pub fn remove(&self, name: &[u8]) -> Result<(), Errno> {
+        self.call()?;
         match unlinkat(&*self.fd, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
             result => result,
@@ -54,11 +137,13 @@ impl Directory {
     }
 
     pub fn remove_directory(&self, name: &[u8]) -> Result<(), Errno> {
+        self.call()?;
         unlinkat(&*self.fd, name, AtFlags::REMOVEDIR)
     }
 
     /// Gives what is called `from` the name `to` in another directory, which nothing has.
     pub fn rename_new(&self, from: &[u8], other: &Directory, to: &[u8]) -> Result<(), Errno> {
+        self.call()?;
         match renameat_with(&*self.fd, from, &*other.fd, to, RenameFlags::NOREPLACE) {
             // A file system that cannot promise it: look first.
             Err(Errno::INVAL) if other.stat(to)?.is_none() => {
@@ -69,14 +154,27 @@ impl Directory {
         }
     }
 
-    /// Lets two names change places.
-    pub fn exchange(&self, name: &[u8], other: &Directory, with: &[u8]) -> Result<(), Errno> {
-        renameat_with(&*self.fd, name, &*other.fd, with, RenameFlags::EXCHANGE)
+    /// Gives what is called `from` another name too.
+    pub fn link(&self, from: &[u8], other: &Directory, to: &[u8]) -> Result<(), Errno> {
+        self.call()?;
+        rustix::fs::linkat(&*self.fd, from, &*other.fd, to, AtFlags::empty())
     }
 
-    /// Gives what is called `from` the name `to`, whatever has that name.
-    pub fn rename_over(&self, from: &[u8], other: &Directory, to: &[u8]) -> Result<(), Errno> {
-        renameat_with(&*self.fd, from, &*other.fd, to, RenameFlags::empty())
+    /// Lets two names change places. `away` is a name that nothing has, for file systems that cannot do it in one step.
+    pub fn exchange(&self, name: &[u8], other: &Directory, with: &[u8], away: &[u8]) -> Result<(), Errno> {
+        self.call()?;
+        match renameat_with(&*self.fd, name, &*other.fd, with, RenameFlags::EXCHANGE) {
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                other.rename_new(with, self, away)?;
+                if let Err(errno) = self.rename_new(name, other, with) {
+                    // The first error is the one that counts.
+                    let _ = self.rename_new(away, other, with);
+                    return Err(errno);
+                }
+                self.rename_new(away, self, name)
+            }
+            result => result,
+        }
     }
 }
 
@@ -84,24 +182,47 @@ impl Directory {
 pub(super) struct Host {
     root: OwnedFd,
     resolve: ResolveFlags,
-    open: HashMap<Vec<u8>, Directory>,
+    /// Directories by their paths, the one that was opened last behind.
+    open: VecDeque<(Vec<u8>, Directory)>,
+    pub calls: Calls,
+    cross: bool,
 }
 
 impl Host {
     /// The same tree, for another thread.
     pub fn another(&self) -> Result<Host, Errno> {
         let root = rustix::io::fcntl_dupfd_cloexec(&self.root, 0)?;
-        Ok(Host { root, resolve: self.resolve, open: HashMap::new() })
+        Ok(Host { root, resolve: self.resolve, open: VecDeque::new(), calls: self.calls.clone(), cross: self.cross })
     }
 
-    /// The tree at `source`; it goes on into what is mounted below if `cross` is set.
+    /// The tree at `source`, whose root is no symlink; it goes on into what is mounted below if `cross` is set.
     pub fn open(source: &Path, cross: bool) -> Result<Host, Errno> {
-        let root = rustix::fs::openat(CWD, source, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = openat(CWD, source, flags, Mode::empty())?;
         let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         if !cross {
             resolve |= ResolveFlags::NO_XDEV;
         }
-        Ok(Host { root, resolve, open: HashMap::new() })
+        Ok(Host { root, resolve, open: VecDeque::new(), calls: Calls::default(), cross })
+    }
+
+    /// Whether its root is the directory that a scan saw.
+    pub fn is_root(&self, inode: &Inode) -> Result<bool, Errno> {
+        let stat = rustix::fs::fstat(&self.root)?;
+        Ok(stat.st_ino == inode.source_ino() && file_type(&stat) == Some(FileType::Directory))
+    }
+
+    /// Waits until everything in it is on the disk.
+    pub fn sync(&mut self) -> Result<(), Errno> {
+        self.calls.next()?;
+        if self.cross {
+            rustix::fs::sync();
+        } else {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::syncfs(openat(&self.root, c".", flags, Mode::empty())?)?;
+        }
+        self.calls.synced(None);
+        Ok(())
     }
 
     /// The directory that `path` is in, and its name there; of the root itself its own name in itself.
@@ -114,30 +235,42 @@ impl Host {
     }
 
     fn directory(&mut self, path: &[u8]) -> Result<Directory, Errno> {
-        if let Some(directory) = self.open.get(path) {
-            return Ok(directory.clone());
-        }
-        let fd = match path {
-            [] => self.beneath(self.root.as_fd(), b".")?,
-            path => {
-                let (parent, name) = self.parent(path)?;
-                self.beneath(parent.as_fd(), name)?
+        // The one above is most often open already: a tree is gone through in its order.
+        let above = self.open.iter().filter(|(open, _)| is_beneath(path, open)).max_by_key(|(open, _)| open.len());
+        let (mut directory, mut at) = match above {
+            Some((open, directory)) => (directory.clone(), open.len()),
+            None => {
+                self.calls.next()?;
+                let root = self.beneath(self.root.as_fd(), b".")?;
+                (self.keep(b"", root), 0)
             }
         };
-        let by_fd = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let gives_acl = rustix::fs::getxattr(by_fd, c"system.posix_acl_default", &mut [0u8; 0]).is_ok();
-        let directory = Directory { fd: Arc::new(fd), gives_acl };
-        if self.open.len() >= OPEN_MAX {
-            self.open.clear();
+        while at < path.len() {
+            self.calls.next()?;
+            let start = if at == 0 { 0 } else { at + 1 };
+            at = next_stop(path, start);
+            let fd = self.beneath(directory.as_fd(), &path[start..at])?;
+            directory = self.keep(&path[..at], fd);
         }
-        self.open.insert(path.to_owned(), directory.clone());
         Ok(directory)
     }
 
-    fn beneath(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    /// Keeps a directory open.
+    fn keep(&mut self, path: &[u8], fd: OwnedFd) -> Directory {
+        let by_fd = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let gives_acl = rustix::fs::getxattr(by_fd, c"system.posix_acl_default", &mut [0u8; 0]).is_ok();
+        let directory = Directory { fd: Arc::new(fd), calls: self.calls.clone(), gives_acl };
+        if self.open.len() >= OPEN_MAX {
+            self.open.pop_front();
+        }
+        self.open.push_back((path.to_owned(), directory.clone()));
+        directory
+    }
+
+    fn beneath(&self, parent: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         loop {
-            match openat2(parent, name, flags, Mode::empty(), self.resolve) {
+            match openat2(parent, path, flags, Mode::empty(), self.resolve) {
                 // Something else was renamed at the wrong moment; see openat2(2).
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 result => return result,
@@ -147,7 +280,22 @@ impl Host {
 
     /// Forgets open directories at and below `path`, which lead elsewhere now.
     pub fn forget(&mut self, path: &[u8]) {
-        self.open.retain(|open, _| !is_beneath(open, path));
+        self.open.retain(|(open, _)| !is_beneath(open, path));
+    }
+}
+
+/// How far to go in one step from `start` on: to the end, or so far that the kernel takes the path and that, from a
+/// deep directory, the way up step by step is not the whole way again each time.
+fn next_stop(path: &[u8], start: usize) -> usize {
+    let rest = path.len() - start;
+    if rest <= NEAR {
+        return path.len();
+    }
+    let limit = start + (rest - NEAR / 2).min(PATH_PIECE);
+    let slash = path[start..=limit.min(path.len() - 1)].iter().rposition(|byte| *byte == b'/');
+    match slash {
+        Some(slash) if slash > 0 => start + slash,
+        _ => path[start..].iter().position(|byte| *byte == b'/').map_or(path.len(), |slash| start + slash),
     }
 }
 

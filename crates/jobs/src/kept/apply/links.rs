@@ -2,10 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use inarch_tree::compare::Lineage;
+use inarch_tree::compare::{Difference, Lineage};
 use inarch_tree::{FileType, InodeId, Tree};
-
-use crate::kept::diff::TreeDiff;
 
 /// The names of inodes that matter.
 pub(super) struct Names {
@@ -16,12 +14,11 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub fn new(tree: &TreeDiff) -> Names {
-        let disk = &tree.disk;
-        let news = || tree.differences.iter().filter_map(|difference| difference.new);
-        let olds = tree.differences.iter().filter_map(|difference| difference.old);
-        let origins = news().filter_map(|id| disk.origin(id));
-        Names { base: names(&disk.base, olds.chain(origins)), guest: names(&disk.guest, news()) }
+    pub fn new(base: &Tree, guest: &Tree, differences: &[Difference], lineage: &dyn Lineage) -> Names {
+        let news = || differences.iter().filter_map(|difference| difference.new);
+        let olds = differences.iter().filter_map(|difference| difference.old);
+        let origins = news().filter_map(|id| lineage.origin(id));
+        Names { base: names(base, olds.chain(origins)), guest: names(guest, news()) }
     }
 
     /// Every name of an inode of the base.

@@ -18,6 +18,8 @@ const PIECE: usize = 256 << 10;
 pub(super) enum MakeError {
     /// The guest's bytes cannot be read: the host's file that holds a part of them changed.
     Read,
+    /// Something else is on the host by now.
+    Changed,
     /// The host refused.
     Host(&'static str, Errno),
 }
@@ -28,20 +30,22 @@ pub(super) fn host(action: &'static str) -> impl Fn(Errno) -> MakeError {
 }
 
 /// Makes a regular file with all its content and attributes, and gives it the name `name`, which nothing has. What is
-/// copied goes through `buffer`.
+/// copied goes through `buffer`. Where a file cannot be made without a name it is called `part` until it is whole.
 pub(super) fn make_file(
     directory: &Directory,
     name: &[u8],
+    part: &[u8],
     content: &dyn Content,
     wanted: &Wanted<'_>,
     (lost, buffer): (&mut Lost, &mut Vec<u8>),
 ) -> Result<(), MakeError> {
+    directory.call().map_err(host("make"))?;
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     // Nobody can open what has no name, so that it may have its permissions at once: most often no call more is needed.
     let mode = Mode::from_raw_mode((wanted.tree.inode(wanted.inode).mode() & 0o777) as RawMode);
     let by_name = |directory: &Directory| {
         let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        openat(directory.as_fd(), name, flags, Mode::RUSR | Mode::WUSR)
+        openat(directory.as_fd(), part, flags, Mode::RUSR | Mode::WUSR)
     };
     let (file, named) = match openat(directory.as_fd(), c".", flags | OFlags::TMPFILE, mode) {
         Ok(file) => (file, false),
@@ -49,16 +53,17 @@ pub(super) fn make_file(
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => (by_name(directory).map_err(host("make"))?, true),
         Err(errno) => return Err(MakeError::Host("make", errno)),
     };
-    let made = fill(&file, content, wanted, buffer).and_then(|()| {
-        set_attributes(Target::Open(file.as_fd()), directory.gives_acl, wanted, lost)?;
-        if named {
-            return Ok(());
-        }
-        name_file(&file, directory, name).map_err(host("name"))
-    });
+    let made =
+        directory.call().map_err(host("write")).and_then(|()| fill(&file, content, wanted, buffer)).and_then(|()| {
+            set_attributes(Target::Open(file.as_fd(), directory), directory.gives_acl, wanted, lost)?;
+            directory.call().map_err(host("name"))?;
+            let named =
+                if named { directory.rename_new(part, directory, name) } else { name_file(&file, directory, name) };
+            named.map_err(host("name"))
+        });
     if made.is_err() && named {
         // The first error is the one that counts.
-        let _ = directory.remove(name);
+        let _ = directory.remove(part);
     }
     made
 }
@@ -152,6 +157,7 @@ pub(super) fn make_other(
     wanted: &Wanted<'_>,
     lost: &mut Lost,
 ) -> Result<(), MakeError> {
+    directory.call().map_err(host("make"))?;
     let inode = wanted.tree.inode(wanted.inode);
     let node = |file_type, device| {
         let mode = Mode::RUSR | Mode::WUSR;

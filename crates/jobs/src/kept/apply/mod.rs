@@ -1,37 +1,65 @@
 //! `apply`: brings what the guest of a kept run changed into the host's tree.
 //!
-//! 1. Every path that differs is looked at on the host ([`check`]): what is no longer as it was scanned, nor yet as the
-//!    guest has it, is a conflict, and left alone.
-//! 2. The record says that an apply has begun, and which paths it leaves alone. Killed from here on, it is gone on
-//!    with: each step looks at what is there, and what is as the guest has it is done.
-//! 3. What has other names in the guest while something else takes its old one is put aside under a name of ours.
-//! 4. Directories and content are made, in the order of paths: each file whole under no name or one of ours, and then
-//!    put in its place in one step. What was there is compared with the scan once more when it has come out.
-//! 5. What is gone in the guest is removed, the deepest first; then directories get their attributes.
+//! 1. *Look* ([`look`]): what has the host where something differs? Bytes are compared, sizes and times decide nothing.
+//! 2. *Choose* ([`ties`]): with what was asked for comes what can only be applied together with it.
+//! 3. *Decide* ([`decide`]) and *plan* ([`plan`]): a list of steps, without a look at anything. `-n` prints it.
+//! 4. The record says that an apply has begun, and which paths it leaves alone.
+//! 5. *Execute* ([`execute`], [`worker`]): everything is made before anything is taken away, and what lends bytes to
+//!    something else goes only when that is on the disk, and in its place.
 //! 6. The record says that the apply has ended. If nothing is left to be applied, the next run begins with the host's
 //!    tree as it is ([`super::spent`]).
+//!
+//! After a crash the same command looks again: what is as the guest has it is done, what is under a name of ours is used
+//! or made again ([`leftovers`]), and what the machine lost when it went down is brought again from the kept run.
 
 mod attributes;
-mod check;
+mod calls;
 mod crew;
+mod decide;
+mod execute;
 mod host;
+mod leftovers;
 mod links;
+mod look;
 mod make;
-mod put;
-mod steps;
+mod plan;
+mod progress;
+#[cfg(test)]
+mod property_tests;
+mod sides;
+#[cfg(test)]
+mod tests;
+mod ties;
+mod worker;
+#[cfg(test)]
+mod world;
 
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use inarch_tree::InodeId;
 use serde::Serialize;
 
 use super::bytes::Bytes;
 use super::diff::{RunDiff, TreeDiff};
-use super::record::{Applied, Applying, Record};
+use super::record::{Applied, Applying, DurableFile, Made, Record, TouchedFile};
+use super::spent::boot;
 use super::{KeptRun, Store, now};
 use crate::JobError;
 use crate::notes::shown;
-use check::Check;
+use decide::{Decision, Verdict};
+use execute::{Outcome, execute};
 use host::Host;
+use leftovers::Leftovers;
+use look::{Facts, Look};
+use plan::Plan;
+use progress::{Durable, Progress};
+use sides::{Parts, Sides};
+use ties::Ties;
+use worker::Task;
 
 /// What to apply.
 #[derive(Clone, Debug)]
@@ -81,51 +109,343 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
     let Some(record) = run.record.clone() else {
         return Err(JobError::Other(format!("the kept run '{}' has no record", request.name)));
     };
+    let boot = boot()?;
+    if record.applied.as_ref().is_some_and(|applied| applied.boot == boot) {
+        return Ok(ApplyReport { complete: true, ..ApplyReport::default() });
+    }
     let diff = RunDiff::of(&run, &record)?;
     let mut report = ApplyReport { notes: diff.notes(), ..ApplyReport::default() };
     check_paths(request, &diff)?;
+    let token = token(&record);
     let mut works = Vec::new();
     for tree in diff.trees() {
-        works.push((tree, open(tree)?));
+        let progress = progress(&run, &record, tree, &boot, &token);
+        works.push(Work::new(tree, progress, request)?);
     }
-    let earlier = record.applying.as_ref().map(Earlier::new);
-    let mut checks = Vec::new();
-    for (tree, host) in &mut works {
-        checks.push(Check::all(tree, host, request, earlier.as_ref(), &mut report));
+    for work in &mut works {
+        work.plan(request, &mut report);
     }
     if request.dry_run {
-        for ((tree, _), check) in works.iter().zip(&checks) {
-            report.done.extend(
-                check.wanted().map(|(difference, _)| (steps::verb(difference), host_path(tree, &difference.path))),
-            );
-        }
         return Ok(report);
     }
-    let token = begin(&mut run, record, request, &checks)?;
-    for ((_, host), check) in works.iter_mut().zip(checks) {
-        steps::apply_tree(&check, host, &token, request.force, &mut report);
+    begin(&mut run, record, request, &works, (token, boot))?;
+    let mut touched = Vec::new();
+    for work in &mut works {
+        let ordinal = work.tree.tree.ordinal;
+        let mut outcome = work.execute(&mut |durable| remember(&mut run, ordinal, durable));
+        let left = std::mem::take(&mut outcome.touched);
+        touched.extend(left.iter().map(|(path, seen)| TouchedFile::new(ordinal, path, seen)));
+        work.tell(outcome, &mut report);
     }
-    end(&mut run, request, &mut report)?;
+    end(&mut run, request, (&mut works, touched), &mut report)?;
     Ok(report)
 }
 
-/// An apply that was interrupted.
-struct Earlier {
-    conflicts: Vec<PathBuf>,
-    paths: Vec<PathBuf>,
+/// One tree, on its way.
+struct Work<'a> {
+    tree: &'a TreeDiff,
+    sides: Sides<'a>,
+    host: Host,
+    progress: Progress,
+    chosen: Vec<bool>,
+    facts: Facts,
+    leftovers: Leftovers,
+    plan: Plan,
 }
 
-impl Earlier {
-    fn new(applying: &Applying) -> Earlier {
-        let paths = |list: &[Bytes]| list.iter().map(Bytes::to_path).collect();
-        Earlier { conflicts: paths(&applying.conflicts), paths: paths(&applying.paths) }
+impl<'a> Work<'a> {
+    fn new(tree: &'a TreeDiff, progress: Progress, request: &ApplyRequest) -> Result<Work<'a>, JobError> {
+        let sides = sides(tree);
+        let asked: Vec<bool> = tree
+            .differences
+            .iter()
+            .map(|difference| {
+                let path = tree.in_guest(&difference.path);
+                request.paths.is_empty() || request.paths.iter().any(|top| path.starts_with(top))
+            })
+            .collect();
+        let asked = with_directories(&sides, asked);
+        let chosen = Ties::new(&sides).with_required(&asked);
+        let host = open(tree)?;
+        let (facts, leftovers, plan) = Default::default();
+        Ok(Work { tree, sides, host, progress, chosen, facts, leftovers, plan })
     }
 
-    /// Whether it may have been in the midst of applying `path`.
-    fn had_begun(&self, path: &Path) -> bool {
-        let chosen = self.paths.is_empty() || self.paths.iter().any(|top| path.starts_with(top));
-        chosen && !self.conflicts.iter().any(|conflict| conflict == path)
+    /// Looks at the host, and decides.
+    fn plan(&mut self, request: &ApplyRequest, report: &mut ApplyReport) {
+        let (facts, leftovers, plan) =
+            plan_tree(&self.sides, &mut self.host, &self.progress, &self.chosen, (request.force, request.dry_run));
+        for (i, verdict) in plan.verdicts.iter().enumerate() {
+            report.already += u64::from(*verdict == Verdict::Done);
+            if let Some(reason) = self.refusal(i, &plan.verdicts) {
+                report.conflicts.push((host_path(self.tree, self.sides.path(i)), reason));
+            }
+            if verdict.is_wanted()
+                && request.dry_run
+                && let Some(difference) = self.tree.differences.get(i)
+            {
+                report.done.push((execute::verb(difference), host_path(self.tree, &difference.path)));
+            }
+        }
+        let is_over = |i: &usize| !matches!(plan.verdicts.get(*i), Some(Verdict::Done | Verdict::Attributes));
+        let stuck = leftovers.came_out.iter().filter(|(i, _)| is_over(i)).map(|(_, path)| path);
+        for path in leftovers.strange.iter().chain(stuck) {
+            let reason = "an earlier apply left it, and it is not known what it is; move it away".to_owned();
+            report.failures.push((host_path(self.tree, path), reason));
+        }
+        (self.facts, self.leftovers, self.plan) = (facts, leftovers, plan);
     }
+
+    /// Why a path is left alone, where that is not clear from another one.
+    fn refusal(&self, i: usize, verdicts: &[Verdict]) -> Option<String> {
+        match verdicts.get(i)? {
+            Verdict::Refused(reason) => Some(reason.clone()),
+            Verdict::Held(why) => {
+                let above = self.sides.above(i).filter(|above| self.sides.brings_directory(*above));
+                let is_left = |above| matches!(verdicts.get(above), Some(Verdict::Refused(_) | Verdict::Held(_)));
+                if above.is_some_and(is_left) || self.sides.takes_directory(i) {
+                    return None;
+                }
+                let path = host_path(self.tree, self.sides.path(*why));
+                Some(format!("it goes together with {path}, which is left alone"))
+            }
+            _ => None,
+        }
+    }
+
+    fn execute(&mut self, remember: &mut execute::Remember<'_>) -> Outcome {
+        let (sides, facts, plan, progress) = (&self.sides, &self.facts, &self.plan, &self.progress);
+        let task = Task { sides, facts, plan, progress };
+        execute(&task, &mut self.host, &self.leftovers, remember)
+    }
+
+    fn tell(&self, outcome: Outcome, report: &mut ApplyReport) {
+        let path = |path: &[u8]| host_path(self.tree, path);
+        for i in outcome.done {
+            if let Some(difference) = self.tree.differences.get(i) {
+                report.done.push((execute::verb(difference), path(&difference.path)));
+            }
+        }
+        let told = |mut list: Vec<(Vec<u8>, String)>| {
+            list.sort();
+            list.into_iter().map(|(at, reason)| (path(&at), reason)).collect::<Vec<_>>()
+        };
+        report.conflicts.extend(told(outcome.conflicts));
+        report.failures.extend(told(outcome.failures));
+        report.lost.extend(outcome.lost.lines());
+    }
+
+    /// Paths in the guest that are left alone, or were made by somebody else.
+    fn left(&self) -> impl Iterator<Item = PathBuf> {
+        left_alone(&self.sides, &self.plan.verdicts).map(|i| self.tree.in_guest(self.sides.path(i)))
+    }
+}
+
+/// Differences that are left alone, and directories that somebody else made.
+fn left_alone<'v>(sides: &'v Sides<'_>, verdicts: &'v [Verdict]) -> impl Iterator<Item = usize> + 'v {
+    (0..verdicts.len()).filter(|i| match verdicts.get(*i) {
+        Some(Verdict::Refused(_) | Verdict::Held(_)) => true,
+        Some(Verdict::Done) => sides.is_directory(*i),
+        _ => false,
+    })
+}
+
+fn sides(tree: &TreeDiff) -> Sides<'_> {
+    let disk = &tree.disk;
+    Sides::new(Parts {
+        trees: (&disk.base, &disk.guest),
+        content: &*disk.content,
+        lineage: disk,
+        owners: &tree.tree.owners,
+        differences: &tree.differences,
+        overlapping: disk.overlapping(),
+        conflicting: disk.conflicting().into_iter().map(<[u8]>::to_vec).collect(),
+    })
+}
+
+/// With anything new come the directories that it is in.
+fn with_directories(sides: &Sides<'_>, mut asked: Vec<bool>) -> Vec<bool> {
+    for i in (0..asked.len()).rev() {
+        if asked.get(i) == Some(&true)
+            && sides.new_inode(i).is_some()
+            && let Some(above) = sides.above(i).filter(|above| sides.brings_directory(*above))
+            && let Some(above) = asked.get_mut(above)
+        {
+            *above = true;
+        }
+    }
+    asked
+}
+
+/// Looks at the host, and makes the plan. Without `dry_run` exchanges that were interrupted are ended first.
+fn plan_tree(
+    sides: &Sides<'_>,
+    host: &mut Host,
+    progress: &Progress,
+    chosen: &[bool],
+    (force, dry_run): (bool, bool),
+) -> (Facts, Leftovers, Plan) {
+    let mut look = Look::new(sides, host, progress);
+    let mut leftovers = Leftovers::find(&mut look);
+    if !dry_run && !leftovers.settle(&mut look) {
+        leftovers = Leftovers::find(&mut look);
+        leftovers.settle(&mut look);
+    }
+    look.came_out = leftovers.came_out.clone();
+    let facts = look.all(chosen);
+    let decision = Decision { sides, facts: &facts, progress, force, ready: &leftovers.ready };
+    let verdicts = decision.all(chosen, &Ties::new(sides));
+    let plan = Plan::new(&decision, verdicts, &leftovers.came_out);
+    (facts, leftovers, plan)
+}
+
+/// What makes our names our own.
+fn token(record: &Record) -> String {
+    let unique = || {
+        let nanoseconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        format!("{:x}-{:x}", std::process::id(), nanoseconds.map_or(0, |since| since.as_nanos()))
+    };
+    let earlier = record.made.as_ref().map(|made| made.token.clone());
+    earlier.or_else(|| record.applying.as_ref().map(|applying| applying.token.clone())).unwrap_or_else(unique)
+}
+
+/// What earlier applies of a run did about one of its trees.
+fn progress(run: &KeptRun, record: &Record, tree: &TreeDiff, boot: &str, token: &str) -> Progress {
+    let inside = |list: &[Bytes]| -> HashSet<Vec<u8>> {
+        let destination = tree.tree.destination();
+        let within = |path: PathBuf| Some(path.strip_prefix(&destination).ok()?.as_os_str().as_bytes().to_owned());
+        list.iter().filter_map(|path| within(path.to_path())).collect()
+    };
+    let applying = record.applying.as_ref();
+    let made = record.made.as_ref();
+    let ended = record.applied.as_ref().map(|applied| &applied.boot);
+    let began = made.filter(|_| applying.is_some()).map(|made| &made.boot);
+    let durable = made.filter(|made| made.overlays.get(&tree.tree.ordinal) == Some(&stamp(run, tree.tree.ordinal)));
+    Progress {
+        token: token.to_owned(),
+        is_old: made.is_some() || applying.is_some(),
+        begun: applying.is_some() || ended.is_some(),
+        restarted: ended.or(began).is_some_and(|then| then != boot),
+        left: applying.map(|applying| inside(&applying.conflicts)).unwrap_or_default(),
+        chosen: applying.filter(|applying| !applying.paths.is_empty()).map(|applying| inside(&applying.paths)),
+        touched: made
+            .into_iter()
+            .flat_map(|made| &made.touched)
+            .filter_map(|file| file.of(tree.tree.ordinal))
+            .collect(),
+        durable: durable
+            .into_iter()
+            .flat_map(|made| &made.durable)
+            .filter_map(|file| file.of(tree.tree.ordinal))
+            .collect(),
+    }
+}
+
+/// What tells what is kept of a disk from what it is after the guest has written to it again.
+fn stamp(run: &KeptRun, ordinal: u8) -> String {
+    run.files(ordinal).stamp()
+}
+
+/// Notes that an apply has begun.
+fn begin(
+    run: &mut KeptRun,
+    record: Record,
+    request: &ApplyRequest,
+    works: &[Work<'_>],
+    (token, boot): (String, String),
+) -> Result<(), JobError> {
+    let bytes = |paths: Vec<PathBuf>| paths.iter().map(|path| Bytes::path(path)).collect();
+    let chosen = |work: &Work<'_>| -> Vec<PathBuf> {
+        let chosen = (0..work.chosen.len()).filter(|i| work.chosen.get(*i) == Some(&true));
+        chosen.map(|i| work.tree.in_guest(work.sides.path(i))).collect()
+    };
+    let paths = if request.paths.is_empty() { Vec::new() } else { works.iter().flat_map(chosen).collect() };
+    let applying = Applying {
+        token: token.clone(),
+        conflicts: bytes(works.iter().flat_map(Work::left).collect()),
+        paths: bytes(paths),
+    };
+    // What is torn may be from before the last start of the machine, as long as no apply has ended.
+    let unended = record.made.as_ref().filter(|_| record.applying.is_some() || record.applied.is_some());
+    let boot = unended.map_or(boot, |made| made.boot.clone());
+    let mut durable: Vec<DurableFile> = Vec::new();
+    for work in works {
+        durable.extend(
+            work.progress.durable.iter().map(|(path, file)| DurableFile::new(work.tree.tree.ordinal, path, file)),
+        );
+    }
+    let overlays: HashMap<u8, String> =
+        works.iter().map(|work| (work.tree.tree.ordinal, stamp(run, work.tree.tree.ordinal))).collect();
+    let touched = record.made.as_ref().map(|made| made.touched.clone()).unwrap_or_default();
+    let made = Made { token, boot, overlays, durable, touched };
+    run.save(Record { applying: Some(applying), applied: None, made: Some(made), ..record })
+}
+
+/// Notes what is on the host's disk for good.
+fn remember(run: &mut KeptRun, ordinal: u8, files: Vec<(Vec<u8>, Durable)>) -> io::Result<()> {
+    let Some(mut record) = run.record.clone().filter(|_| !files.is_empty()) else { return Ok(()) };
+    if let Some(made) = &mut record.made {
+        let paths: HashSet<&Vec<u8>> = files.iter().map(|(path, _)| path).collect();
+        made.durable.retain(|file| file.of(ordinal).is_none_or(|(path, _)| !paths.contains(&path)));
+        made.durable.extend(files.iter().map(|(path, file)| DurableFile::new(ordinal, path, file)));
+    }
+    run.save(record).map_err(|error| io::Error::other(error.to_string()))
+}
+
+fn end(
+    run: &mut KeptRun,
+    request: &ApplyRequest,
+    (works, touched): (&mut [Work<'_>], Vec<TouchedFile>),
+    report: &mut ApplyReport,
+) -> Result<(), JobError> {
+    report.complete = request.paths.is_empty() && report.is_whole();
+    if !report.complete && !report.done.is_empty() {
+        // What is there now is not looked at again for what a fall of the machine may have torn.
+        for work in works {
+            let source = work.tree.tree.source();
+            let failed =
+                |errno| JobError::path(&source, "cannot make what was applied durable", io::Error::from(errno));
+            work.host.sync().map_err(failed)?;
+        }
+    }
+    let Some(mut record) = run.record.clone() else { return Ok(()) };
+    if let Some(made) = &mut record.made {
+        made.touched = touched;
+    }
+    let applied = report.complete.then(Applied::now).transpose()?;
+    run.save(Record { applying: None, applied, used: now(), ..record })
+}
+
+/// The first path of the host that is no longer as everything was applied. Attributes of directories are not looked at.
+pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> Result<Option<String>, JobError> {
+    let everything = ApplyRequest { name: String::new(), paths: Vec::new(), force: false, dry_run: true };
+    for tree in diff.trees() {
+        let progress = progress(run, record, tree, &boot()?, &token(record));
+        let mut work = Work::new(tree, progress, &everything)?;
+        work.plan(&everything, &mut ApplyReport::default());
+        let is_applied = |(i, verdict): (usize, &Verdict)| {
+            *verdict == Verdict::Done || (*verdict == Verdict::Attributes && work.sides.is_directory(i))
+        };
+        if let Some(i) = work.plan.verdicts.iter().enumerate().position(|one| !is_applied(one)) {
+            return Ok(Some(host_path(tree, work.sides.path(i))));
+        }
+    }
+    Ok(None)
+}
+
+/// The host's tree, if it is the one that was scanned.
+fn open(tree: &TreeDiff) -> Result<Host, JobError> {
+    let source = tree.tree.source();
+    let failed = |errno: rustix::io::Errno| JobError::path(&source, "cannot open the tree", io::Error::from(errno));
+    let host = Host::open(&source, tree.tree.cross).map_err(failed)?;
+    if !host.is_root(tree.disk.base.inode(InodeId::ROOT)).map_err(failed)? {
+        return Err(JobError::Other(format!(
+            "{} is not the directory that the run was made over: another one has taken its place; bring that back, or see \
+             inarch diff --show for what the guest has",
+            shown(&source)
+        )));
+    }
+    Ok(host)
 }
 
 /// Refuses a path that names nothing that changed: it may be misspelt.
@@ -146,48 +466,8 @@ fn check_paths(request: &ApplyRequest, diff: &RunDiff) -> Result<(), JobError> {
     }
 }
 
-/// Notes that an apply has begun; gives the word that makes its temporary names its own.
-fn begin(run: &mut KeptRun, record: Record, request: &ApplyRequest, checks: &[Check<'_>]) -> Result<String, JobError> {
-    let unique = || {
-        let nanoseconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        format!("{:x}-{:x}", std::process::id(), nanoseconds.map_or(0, |since| since.as_nanos()))
-    };
-    let token = record.applying.as_ref().map_or_else(unique, |applying| applying.token.clone());
-    let bytes = |paths: &[PathBuf]| paths.iter().map(|path| Bytes::path(path)).collect();
-    let conflicts: Vec<PathBuf> = checks.iter().flat_map(Check::conflicts).collect();
-    let applying = Applying { token: token.clone(), conflicts: bytes(&conflicts), paths: bytes(&request.paths) };
-    run.save(Record { applying: Some(applying), applied: None, ..record })?;
-    Ok(token)
-}
-
-fn end(run: &mut KeptRun, request: &ApplyRequest, report: &mut ApplyReport) -> Result<(), JobError> {
-    let Some(record) = run.record.clone() else { return Ok(()) };
-    report.complete = request.paths.is_empty() && report.is_whole();
-    let applied = report.complete.then(Applied::now).transpose()?;
-    run.save(Record { applying: None, applied, used: now(), ..record })
-}
-
-/// The first path of the host that is no longer as everything was applied.
-pub(super) fn first_missing(diff: &RunDiff) -> Result<Option<String>, JobError> {
-    let everything = ApplyRequest { name: String::new(), paths: Vec::new(), force: false, dry_run: true };
-    for tree in diff.trees() {
-        let mut host = open(tree)?;
-        let check = Check::all(tree, &mut host, &everything, None, &mut ApplyReport::default());
-        if let Some(difference) = check.first_missing() {
-            return Ok(Some(host_path(tree, &difference.path)));
-        }
-    }
-    Ok(None)
-}
-
-fn open(tree: &TreeDiff) -> Result<Host, JobError> {
-    Host::open(&tree.tree.source(), tree.tree.cross)
-        .map_err(|error| JobError::path(&tree.tree.source(), "cannot open the tree", error))
-}
-
 /// A path of a tree as the host has it, fit to be printed.
 fn host_path(tree: &TreeDiff, path: &[u8]) -> String {
-    use std::os::unix::ffi::OsStrExt;
     let source = tree.tree.source();
-    shown(&if path.is_empty() { source } else { source.join(std::ffi::OsStr::from_bytes(path)) })
+    shown(&if path.is_empty() { source } else { source.join(OsStr::from_bytes(path)) })
 }

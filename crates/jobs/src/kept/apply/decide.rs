@@ -1,0 +1,243 @@
+//! What is to be done about each difference: a function of what differs and of what the host has.
+
+use std::collections::HashMap;
+
+use inarch_tree::InodeId;
+
+use super::host::file_type;
+use super::look::{Facts, Found};
+use super::progress::Progress;
+use super::sides::Sides;
+use super::ties::Ties;
+
+/// What is to be done about a difference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It was not asked for.
+    Left,
+    /// The host has it as the guest has.
+    Done,
+    /// Attributes are to be set of what is there.
+    Attributes,
+    /// It is to be brought, or taken away.
+    Wanted,
+    /// It cannot be done, and why.
+    Refused(String),
+    /// It is left alone together with another one.
+    Held(usize),
+}
+
+impl Verdict {
+    /// Whether something is to be done.
+    pub fn is_wanted(&self) -> bool {
+        matches!(self, Verdict::Wanted | Verdict::Attributes)
+    }
+}
+
+/// What a decision follows from.
+pub(super) struct Decision<'d, 'a> {
+    pub sides: &'d Sides<'a>,
+    pub facts: &'d Facts,
+    pub progress: &'d Progress,
+    pub force: bool,
+    /// What an earlier apply has made.
+    pub ready: &'d HashMap<usize, Vec<u8>>,
+}
+
+impl Decision<'_, '_> {
+    /// Decides for every difference.
+    pub fn all(&self, chosen: &[bool], ties: &Ties) -> Vec<Verdict> {
+        let decide = |(i, chosen): (usize, &bool)| if *chosen { self.one(i) } else { Verdict::Left };
+        let mut verdicts: Vec<Verdict> = chosen.iter().enumerate().map(decide).collect();
+        // To hold one may take the last place of bytes from another.
+        loop {
+            let refused: Vec<usize> =
+                (0..verdicts.len()).filter(|i| matches!(verdicts.get(*i), Some(Verdict::Refused(_)))).collect();
+            let held = ties.held(&refused, &|i| verdicts.get(i) == Some(&Verdict::Done));
+            for (verdict, held) in verdicts.iter_mut().zip(held) {
+                match held {
+                    Some(why) if matches!(verdict, Verdict::Wanted) => *verdict = Verdict::Held(why),
+                    _ => {}
+                }
+            }
+            let orphans: Vec<(usize, String)> =
+                (0..verdicts.len()).filter_map(|i| Some((i, self.last_place(i, &verdicts)?))).collect();
+            if orphans.is_empty() {
+                return verdicts;
+            }
+            for (i, reason) in orphans {
+                if let Some(verdict) = verdicts.get_mut(i) {
+                    *verdict = Verdict::Refused(reason);
+                }
+            }
+        }
+    }
+
+    fn one(&self, i: usize) -> Verdict {
+        let (Some(found), Some(stat)) = (self.facts.found.get(i), self.facts.stats.get(i)) else {
+            return Verdict::Left;
+        };
+        let begun = self.progress.had_begun(self.sides.path(i));
+        let old = self.sides.old(i).is_some();
+        let new = self.sides.new_inode(i).is_some();
+        let conflict =
+            |reason: &str| if self.force { self.forced(i, reason) } else { Verdict::Refused(reason.to_owned()) };
+        if let Some(name) = self.facts.crowded.get(&i) {
+            return Verdict::Refused(format!("the host has {} in it", String::from_utf8_lossy(name).escape_debug()));
+        }
+        let is_done = *found == Found::Guests || (*found == Found::Nothing && !new);
+        if !begun && !is_done && self.sides.conflicting.contains(self.sides.path(i)) {
+            return conflict("it changed on the host, too");
+        }
+        match found {
+            Found::Unknown(errno) => Verdict::Refused(std::io::Error::from(*errno).to_string()),
+            Found::Nothing if !new => Verdict::Done,
+            Found::Nothing if !old || self.ready.contains_key(&i) || (begun && !self.sides.in_place(i)) => {
+                self.possible(i)
+            }
+            Found::Nothing => conflict("it is gone on the host"),
+            Found::Scanned { strictly } if *strictly || begun || self.sides.was_directory(i) => {
+                if self.sides.in_place(i) { self.attributes(i) } else { self.possible(i) }
+            }
+            Found::Guests => Verdict::Done,
+            Found::GuestsContent if begun => Verdict::Attributes,
+            Found::Torn if begun => self.possible(i),
+            Found::Directory if self.sides.brings_directory(i) => {
+                if begun {
+                    Verdict::Attributes
+                } else {
+                    Verdict::Done
+                }
+            }
+            Found::Directory => Verdict::Refused("it is another directory on the host".to_owned()),
+            // Nothing is put in the place of a directory that nobody looked into.
+            _ if stat.as_ref().is_some_and(super::look::is_directory) && !self.sides.was_directory(i) => {
+                Verdict::Refused("it is a directory on the host".to_owned())
+            }
+            _ if old => conflict("it changed on the host"),
+            _ => conflict("it is there on the host, and differs"),
+        }
+    }
+
+    /// Attributes of what is still what was scanned: of a directory only those that the host still has as they were.
+    fn attributes(&self, i: usize) -> Verdict {
+        let (Some((_, was)), Some((_, is))) = (self.sides.old(i), self.sides.new_inode(i)) else {
+            return Verdict::Done;
+        };
+        let Some(Some(stat)) = self.facts.stats.get(i) else { return Verdict::Attributes };
+        let Some(difference) = self.sides.differences.get(i) else { return Verdict::Attributes };
+        if file_type(stat) != Some(inarch_tree::FileType::Directory) || self.force {
+            return Verdict::Attributes;
+        }
+        let owners = self.sides.owners;
+        let is_owner = |uid: u32, gid: u32| {
+            owners.uid(uid).is_none_or(|uid| uid == stat.st_uid) && owners.gid(gid).is_none_or(|gid| gid == stat.st_gid)
+        };
+        let is_mode = |mode: u32| (mode ^ stat.st_mode) & 0o7777 == 0;
+        if difference.aspects.mode && !is_mode(was.mode()) && !is_mode(is.mode()) {
+            return Verdict::Refused("its permissions changed on the host".to_owned());
+        }
+        if difference.aspects.owner && !is_owner(was.uid(), was.gid()) && !is_owner(is.uid(), is.gid()) {
+            return Verdict::Refused("its owner changed on the host".to_owned());
+        }
+        Verdict::Attributes
+    }
+
+    /// What is done in spite of a conflict.
+    fn forced(&self, i: usize, reason: &str) -> Verdict {
+        if !self.sides.in_place(i) {
+            return self.possible(i);
+        }
+        // There is no other content to be had than that which the host's file had: attributes are all that is set.
+        let is = self.sides.new_inode(i).map(|(_, is)| is.file_type());
+        let there = self.facts.stats.get(i).copied().flatten();
+        match there.is_some_and(|stat| file_type(&stat) == is) {
+            true => Verdict::Attributes,
+            false => Verdict::Refused(reason.to_owned()),
+        }
+    }
+
+    /// Wanted, if what is to come can be had.
+    fn possible(&self, i: usize) -> Verdict {
+        let Some((new, _)) = self.sides.new_inode(i).filter(|_| self.sides.brings(i)) else { return Verdict::Wanted };
+        if self.sides.overlapping.contains(&new) {
+            let reason = "its blocks on the guest's disk are those of another file too: the file system is damaged";
+            return Verdict::Refused(reason.to_owned());
+        }
+        let is_there = |old: InodeId| self.facts.lenders.get(&old);
+        if self.moved(new).is_some() || self.home(new).is_some() || self.ready.contains_key(&i) {
+            return Verdict::Wanted;
+        }
+        let lenders = self.sides.lenders(new);
+        match lenders.into_iter().find(|old| is_there(*old).is_some_and(|lender| !lender.readable)) {
+            Some(lender) => Verdict::Refused(format!(
+                "its content cannot be read: {} changed on the host, which holds a part of it",
+                String::from_utf8_lossy(&self.sides.base.path(lender)).escape_debug()
+            )),
+            None => Verdict::Wanted,
+        }
+    }
+
+    /// The name on the host of the very file that the guest gave other names: it is linked, not copied.
+    pub fn moved(&self, new: InodeId) -> Option<Vec<u8>> {
+        let origin = self.sides.lineage.origin(new)?;
+        if !self.sides.is_unmodified(origin, new) || !self.is_only_borrower(origin, new) {
+            return None;
+        }
+        // Where the guest has another file that is no difference, the host's file is not this one's alone.
+        let names = self.sides.names.of_base(self.sides.base, origin);
+        let is_others =
+            |name: &Vec<u8>| self.sides.at(name).is_none() && self.sides.guest.lookup(name).is_some_and(|id| id != new);
+        if names.iter().any(is_others) {
+            return None;
+        }
+        self.facts.lenders.get(&origin)?.names.first().cloned()
+    }
+
+    fn is_only_borrower(&self, origin: InodeId, new: InodeId) -> bool {
+        self.sides.borrowers(origin).iter().all(|borrower| *borrower == new)
+    }
+
+    /// A name on the host at which an inode of the guest with several names is already.
+    pub fn home(&self, new: InodeId) -> Option<Vec<u8>> {
+        if self.sides.guest.inode(new).links() < 2 {
+            return None;
+        }
+        let names = self.sides.names.of_guest(self.sides.guest, new);
+        names.into_iter().find(|name| match self.sides.at(name) {
+            _ if self.facts.homes.contains(name) => true,
+            None => false,
+            Some(i) => match self.facts.found.get(i) {
+                Some(Found::Guests) => true,
+                Some(Found::Scanned { .. }) => self.sides.in_place(i),
+                _ => false,
+            },
+        })
+    }
+
+    /// Why a name cannot be taken away: the guest still has the file under another name, and the host has not.
+    fn last_place(&self, i: usize, verdicts: &[Verdict]) -> Option<String> {
+        if verdicts.get(i) != Some(&Verdict::Wanted) || !self.sides.takes(i) {
+            return None;
+        }
+        let (old, _) = self.sides.old(i)?;
+        let names = self.sides.names.of_base(self.sides.base, old);
+        let kept = |name: &&Vec<u8>| {
+            let id = self.sides.guest.lookup(name);
+            id.is_some_and(|id| self.sides.lineage.origin(id) == Some(old))
+                && self.sides.at(name).is_none_or(|j| self.sides.in_place(j))
+        };
+        let stays: Vec<&Vec<u8>> = names.iter().filter(kept).collect();
+        let lender = self.facts.lenders.get(&old)?;
+        let quiet = self.sides.quiet_borrowers(old);
+        if let Some(name) = quiet.iter().find(|name| !self.facts.homes.contains(*name)) {
+            let name = String::from_utf8_lossy(name).escape_debug().to_string();
+            return Some(format!("it holds what the guest has as {name}, which changed on the host"));
+        }
+        if stays.is_empty() || stays.iter().any(|name| lender.names.contains(name)) {
+            return None;
+        }
+        let name = stays.first().map(|name| String::from_utf8_lossy(name).escape_debug().to_string())?;
+        Some(format!("it is the last place of what the guest has as {name}, which is gone on the host"))
+    }
+}

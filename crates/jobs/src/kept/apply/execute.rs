@@ -1,0 +1,460 @@
+//! Carrying out a plan. Each step may be the last before a crash, and each call may fail.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
+
+use inarch_tree::compare::Difference;
+use rustix::io::Errno;
+
+use super::attributes::Lost;
+use super::crew;
+use super::decide::Verdict;
+use super::host::{Host, is_beneath};
+use super::leftovers::Leftovers;
+use super::look::Seen;
+use super::make::MakeError;
+use super::plan::{How, Step};
+use super::progress::Durable;
+use super::sides::{Sides, parent};
+use super::worker::{Task, Worker};
+
+/// The most files that are waited for one by one; more, and the whole file system is.
+const SYNCED_ONE_BY_ONE: usize = 32;
+
+/// Takes note of files that are on the host's disk, for good.
+pub(super) type Remember<'r> = dyn FnMut(Vec<(Vec<u8>, Durable)>) -> io::Result<()> + 'r;
+
+/// What is done about a difference, in a word.
+pub(super) fn verb(difference: &Difference) -> &'static str {
+    match (difference.old, difference.new) {
+        (None, _) => "add",
+        (_, None) => "remove",
+        _ if difference.aspects.beyond_attributes() => "change",
+        _ => "attributes",
+    }
+}
+
+/// What was done, and what was not.
+#[derive(Default)]
+pub(super) struct Outcome {
+    /// Differences, by their places.
+    pub done: BTreeSet<usize>,
+    pub conflicts: Vec<(Vec<u8>, String)>,
+    pub failures: Vec<(Vec<u8>, String)>,
+    pub lost: Lost,
+    /// What is left as it was, but for the times that linking it gave it.
+    pub touched: Vec<(Vec<u8>, Seen)>,
+}
+
+/// Carries out the plan of one tree.
+pub(super) struct Executor<'e, 'a> {
+    worker: Worker<'e, 'a>,
+    /// What is whole, in its place or beside it.
+    made: HashSet<usize>,
+    /// What is in its place.
+    placed: HashSet<usize>,
+    /// What came out is under a name of ours.
+    exchanged: BTreeSet<usize>,
+    failed: HashSet<usize>,
+    /// Why nothing may be taken away that lends bytes.
+    not_synced: Option<String>,
+    outcome: Outcome,
+}
+
+/// Carries out a plan: what fails is reported, and the rest goes on.
+pub(super) fn execute(
+    task: &Task<'_, '_>,
+    host: &mut Host,
+    leftovers: &Leftovers,
+    remember: &mut Remember<'_>,
+) -> Outcome {
+    let is_placed = |i: &usize| matches!(task.plan.verdicts.get(*i), Some(Verdict::Done | Verdict::Attributes));
+    let placed: HashSet<usize> = (0..task.plan.verdicts.len()).filter(is_placed).collect();
+    let mut executor = Executor {
+        worker: Worker::new(task, host),
+        made: placed.clone(),
+        placed,
+        exchanged: BTreeSet::new(),
+        failed: HashSet::new(),
+        not_synced: None,
+        outcome: Outcome::default(),
+    };
+    executor.worker.touched.extend(linked_before(task));
+    executor.all(leftovers, remember);
+    executor.outcome.lost = std::mem::take(&mut executor.worker.lost);
+    executor.outcome
+}
+
+/// What an interrupted apply may have given names or attributes.
+fn linked_before(task: &Task<'_, '_>) -> Vec<u64> {
+    if !task.progress.begun {
+        return Vec::new();
+    }
+    task.facts.stats.iter().flatten().map(|stat| stat.st_ino).collect()
+}
+
+impl<'a> Executor<'_, 'a> {
+    fn sides(&self) -> &Sides<'a> {
+        self.worker.task.sides
+    }
+
+    fn all(&mut self, leftovers: &Leftovers, remember: &mut Remember<'_>) {
+        let task = self.worker.task;
+        self.exchanged.extend(leftovers.came_out.keys().filter(|i| self.placed.contains(i)));
+        let steps = &task.plan.steps;
+        let is_copy = |step: &Step| matches!(step, Step::MakeAndPlace(_) | Step::Make(_, How::New));
+        let is_drop = |step: &Step| matches!(step, Step::Drop(_));
+        let mut at = 0;
+        while let Some(step) = steps.get(at) {
+            if is_copy(step) {
+                let count = steps.iter().skip(at).take_while(|step| is_copy(step)).count();
+                self.copy_all(steps.get(at..at + count).unwrap_or_default());
+                at += count;
+                continue;
+            }
+            if is_drop(step) && !at.checked_sub(1).and_then(|last| steps.get(last)).is_some_and(is_drop) {
+                self.put_back_lenders();
+            }
+            self.step(step, remember);
+            at += 1;
+        }
+        self.finish_directories();
+        self.forget_asides(leftovers);
+        self.note_touched();
+    }
+
+    /// Notes what is to go, did not, and was linked meanwhile: the next apply is to know it again.
+    fn note_touched(&mut self) {
+        let task = self.worker.task;
+        let is_left = |i: &usize| task.sides.takes(*i) && task.plan.verdicts.get(*i) == Some(&Verdict::Wanted);
+        let left: Vec<usize> =
+            (0..task.plan.verdicts.len()).filter(is_left).filter(|i| !self.placed.contains(i)).collect();
+        for i in left {
+            let there = self.worker.host.parent(task.sides.path(i)).and_then(|(directory, name)| directory.stat(name));
+            let Ok(Some(stat)) = there else { continue };
+            let was_seen = task.facts.stats.get(i).copied().flatten().map(|stat| Seen::of(&stat));
+            let is_same = was_seen.is_some_and(|seen| Seen::of(&stat).is_still(&seen));
+            if is_same && self.worker.touched.contains(&stat.st_ino) {
+                self.outcome.touched.push((task.sides.path(i).to_owned(), Seen::of(&stat)));
+            }
+        }
+    }
+
+    fn step(&mut self, step: &Step, remember: &mut Remember<'_>) {
+        match step {
+            Step::Sync(made) => self.sync(made, remember),
+            Step::Directory(i) => {
+                if self.has_directory(*i) {
+                    let done = self.worker.directory(*i);
+                    self.note_placed(*i, done);
+                }
+            }
+            Step::Make(i, how) => {
+                let first_is_there = if let How::SameAs(first) = how { self.made.contains(first) } else { true };
+                if first_is_there && self.has_directory(*i) {
+                    let made = self.worker.make(*i, how);
+                    self.note_made(*i, made);
+                }
+            }
+            Step::MakeAndPlace(_) => {}
+            Step::Exchange(i) => self.exchange(*i),
+            Step::Enter(i) => {
+                if self.made.contains(i) && self.has_directory(*i) && !self.failed.contains(i) {
+                    let entered = self.worker.enter(*i);
+                    self.note_placed(*i, entered);
+                }
+            }
+            Step::Drop(i) => {
+                if self.exchanged.contains(i) && self.may_take(*i) {
+                    let dropped = self.worker.drop_out(*i);
+                    if self.note(*i, dropped) {
+                        self.exchanged.remove(i);
+                    }
+                }
+            }
+            Step::Remove(i) => {
+                if self.may_take(*i) {
+                    let removed = self.worker.remove(*i);
+                    self.note_placed(*i, removed);
+                }
+            }
+            Step::RemoveDirectory(i) => {
+                let path = self.sides().path(*i).to_owned();
+                if !self
+                    .failed
+                    .iter()
+                    .any(|j| self.sides().path(*j) != path && is_beneath(self.sides().path(*j), &path))
+                {
+                    let removed = self.worker.remove_directory(*i);
+                    if self.note(*i, removed) && self.sides().new_inode(*i).is_none() {
+                        self.placed.insert(*i);
+                        self.outcome.done.insert(*i);
+                    }
+                } else {
+                    self.failed.insert(*i);
+                }
+            }
+            Step::Attributes(i) => {
+                if !self.sides().is_directory(*i) {
+                    let made = self.worker.task.progress.had_begun(self.sides().path(*i));
+                    let set = self.worker.attributes(*i, made);
+                    if self.note(*i, set) {
+                        self.outcome.done.insert(*i);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the directory that something comes into is there.
+    fn has_directory(&mut self, i: usize) -> bool {
+        let above = self.sides().above(i).filter(|above| self.sides().brings_directory(*above));
+        let is_aside = self.worker.task.plan.asides.contains_key(&i) && !self.made.contains(&i);
+        let has = is_aside || above.is_none_or(|above| self.placed.contains(&above));
+        if !has {
+            // Named by the directory.
+            self.failed.insert(i);
+        }
+        has
+    }
+
+    fn copy_all(&mut self, steps: &[Step]) {
+        let mut fit = Vec::new();
+        for step in steps {
+            let (Step::MakeAndPlace(i) | Step::Make(i, _)) = step else { continue };
+            if self.has_directory(*i) {
+                fit.push((*i, matches!(step, Step::MakeAndPlace(_))));
+            }
+        }
+        for (i, at_once, made) in crew::make_all(&mut self.worker, &fit) {
+            if at_once {
+                self.note_placed(i, made);
+            } else {
+                self.note_made(i, made);
+            }
+        }
+    }
+
+    fn exchange(&mut self, i: usize) {
+        let is_made = self.made.contains(&i) || self.sides().is_directory(i);
+        if !is_made || self.failed.contains(&i) || !self.is_synced(i) {
+            return;
+        }
+        let exchanged = self.worker.exchange(i);
+        if self.note_placed(i, exchanged) {
+            self.exchanged.insert(i);
+        }
+    }
+
+    /// Whether bytes that a file lends are elsewhere for good; if not, it is reported.
+    fn is_synced(&mut self, i: usize) -> bool {
+        match &self.not_synced {
+            Some(reason) if self.worker.task.plan.needs.contains_key(&i) => {
+                let reason = format!("left alone: {reason}");
+                self.fail(i, reason);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// What of those that need a file's bytes is not in its place. What comes into the place of a directory waits beside
+    /// it until that is empty, and is on the disk by then.
+    fn missing(&self, i: usize) -> Option<usize> {
+        let groups = self.worker.task.plan.needs.get(&i)?;
+        let is_there = |one: &usize| {
+            let waits = self.sides().takes_directory(*one) && self.made.contains(one);
+            self.placed.contains(one) || waits
+        };
+        groups.iter().find(|group| !group.iter().any(is_there))?.first().copied()
+    }
+
+    /// Whether something that lent bytes to what was made for `i` has been taken away, now or before.
+    fn lender_is_gone(&self, i: usize) -> bool {
+        let task = self.worker.task;
+        let needs = &task.plan.needs;
+        let lenders = task.sides.new_inode(i).map(|(new, _)| task.sides.lenders(new)).unwrap_or_default();
+        let is_there = |old| task.facts.lenders.get(old).is_some_and(|lender| !lender.names.is_empty());
+        if !lenders.iter().all(is_there) {
+            return true;
+        }
+        self.outcome
+            .done
+            .iter()
+            .any(|j| needs.get(j).is_some_and(|groups| groups.iter().flatten().any(|one| *one == i)))
+    }
+
+    fn may_take(&mut self, i: usize) -> bool {
+        if !self.is_synced(i) {
+            return false;
+        }
+        let Some(missing) = self.missing(i) else { return true };
+        let path = String::from_utf8_lossy(self.sides().path(missing)).escape_debug().to_string();
+        self.fail(i, format!("left alone: {path} has bytes of it, and is not in its place"));
+        false
+    }
+
+    /// Puts back what lends bytes to something that did not get into its place.
+    fn put_back_lenders(&mut self) {
+        while let Some(i) = self.exchanged.iter().copied().find(|i| self.missing(*i).is_some()) {
+            self.exchanged.remove(&i);
+            if self.sides().is_directory(i) {
+                let name = String::from_utf8_lossy(&self.worker.task.progress.aside(i)).into_owned();
+                self.fail(i, format!("what was there is kept beside it as {name}: something has bytes of it"));
+                continue;
+            }
+            match self.worker.exchange_back(i) {
+                Ok(()) => {
+                    self.placed.remove(&i);
+                    self.outcome.done.remove(&i);
+                    self.fail(i, "left alone: something has bytes of it, and is not in its place".to_owned());
+                }
+                Err(error) => drop(self.note(i, Err(error))),
+            }
+        }
+    }
+
+    /// Waits for the disk, and notes what is there for good.
+    fn sync(&mut self, made: &[usize], remember: &mut Remember<'_>) {
+        let there: Vec<usize> = made.iter().copied().filter(|i| self.made.contains(i)).collect();
+        if let Err(reason) = self.try_sync(&there, remember) {
+            self.not_synced = Some(reason);
+        }
+    }
+
+    fn try_sync(&mut self, there: &[usize], remember: &mut Remember<'_>) -> Result<(), String> {
+        let fail = |errno: Errno| format!("what was made of it may not be on the disk: {}", io::Error::from(errno));
+        let mut durable = Vec::new();
+        let mut places = Vec::new();
+        for i in there {
+            let place = match self.placed.contains(i) {
+                true => self.worker.host.parent(self.sides().path(*i)).map(|(dir, name)| (dir, name.to_owned())),
+                false => self.worker.made_at(*i).map_err(|_| Errno::IO),
+            };
+            let (directory, name) = place.map_err(fail)?;
+            let stat = directory.stat(&name).map_err(fail)?.ok_or_else(|| fail(Errno::NOENT))?;
+            let borrows = self.sides().new_inode(*i).is_some_and(|(new, _)| !self.sides().lenders(new).is_empty());
+            if borrows {
+                durable.push((self.sides().path(*i).to_owned(), Durable::of(&Seen::of(&stat))));
+            }
+            places.push((directory, name));
+        }
+        if places.len() <= SYNCED_ONE_BY_ONE {
+            places.iter().try_for_each(|(directory, name)| directory.sync_file(name)).map_err(fail)?;
+        } else {
+            self.worker.host.sync().map_err(fail)?;
+        }
+        remember(durable)
+            .map_err(|error| format!("it cannot be noted that what was made of it is on the disk: {error}"))
+    }
+
+    fn note_made(&mut self, i: usize, made: Result<(), MakeError>) {
+        if !self.note(i, made) {
+            return;
+        }
+        self.made.insert(i);
+        if !self.worker.task.plan.asides.contains_key(&i) {
+            self.placed.insert(i);
+            self.outcome.done.insert(i);
+        }
+    }
+
+    fn note_placed(&mut self, i: usize, placed: Result<(), MakeError>) -> bool {
+        let is_placed = self.note(i, placed);
+        if is_placed {
+            self.made.insert(i);
+            self.placed.insert(i);
+            self.outcome.done.insert(i);
+        }
+        is_placed
+    }
+
+    fn note(&mut self, i: usize, result: Result<(), MakeError>) -> bool {
+        let Err(error) = result else { return true };
+        let path = self.sides().path(i).to_owned();
+        if self.failed.insert(i) {
+            match error {
+                MakeError::Changed | MakeError::Host(_, Errno::EXIST) => {
+                    self.outcome.conflicts.push((path, "something else came there meanwhile".to_owned()));
+                }
+                MakeError::Host(action, errno) => {
+                    let reason = format!("cannot {action} it: {}", io::Error::from(errno));
+                    self.outcome.failures.push((path, reason));
+                }
+                MakeError::Read => {
+                    let reason = "its content cannot be read: the host's file that it was made from changed";
+                    self.outcome.failures.push((path, reason.to_owned()));
+                }
+            }
+        }
+        false
+    }
+
+    fn fail(&mut self, i: usize, reason: String) {
+        if self.failed.insert(i) {
+            self.outcome.failures.push((self.sides().path(i).to_owned(), reason));
+        }
+    }
+
+    /// Files that are other names' until now get their attributes; so do directories, the deepest first, and those in
+    /// which something was done get their times.
+    fn finish_directories(&mut self) {
+        let task = self.worker.task;
+        let linked = task.plan.steps.iter().filter_map(|step| match step {
+            Step::Make(i, How::Link(_) | How::Ready) => Some(*i),
+            _ => None,
+        });
+        for i in linked {
+            if self.placed.contains(&i) && !self.failed.contains(&i) {
+                let set = self.worker.attributes(i, true);
+                self.note(i, set);
+            }
+        }
+        let sides = task.sides;
+        let wants = |i: &usize| {
+            let is_directory = sides.is_directory(*i) && !self.failed.contains(i);
+            is_directory && (self.outcome.done.contains(i) || task.plan.verdicts.get(*i) == Some(&Verdict::Attributes))
+        };
+        let mut directories: HashMap<&[u8], Option<usize>> =
+            self.outcome.done.iter().map(|i| (parent(sides.path(*i)), None)).collect();
+        directories.extend((0..sides.differences.len()).filter(wants).map(|i| (sides.path(i), Some(i))));
+        let mut directories: Vec<_> = directories.into_iter().collect();
+        directories.sort_by(|a, b| b.0.cmp(a.0));
+        for (path, i) in directories {
+            match i {
+                Some(i) => {
+                    let set = self.worker.attributes(i, false);
+                    if self.note(i, set) {
+                        self.outcome.done.insert(i);
+                    }
+                }
+                // A directory that is itself left as it is keeps its time.
+                None => drop(self.worker.directory_time(path)),
+            }
+        }
+    }
+
+    /// Removes what was made and has not come to its place, or need not: everything that it is made of is still where it
+    /// was. If that is not so, it stays, and is reported.
+    fn forget_asides(&mut self, leftovers: &Leftovers) {
+        let task = self.worker.task;
+        let mut asides: Vec<usize> = task.plan.asides.keys().chain(leftovers.ready.keys()).copied().collect();
+        asides.sort_unstable();
+        asides.dedup();
+        for i in asides {
+            let is_left = leftovers.ready.contains_key(&i) || self.made.contains(&i);
+            let came_from_there = task.plan.asides.contains_key(&i) && self.placed.contains(&i);
+            if !is_left || came_from_there {
+                continue;
+            }
+            if !self.placed.contains(&i) && self.lender_is_gone(i) {
+                let name = String::from_utf8_lossy(&task.progress.aside(i)).into_owned();
+                let reason = format!("it is kept beside its place as {name}");
+                self.outcome.failures.push((task.sides.path(i).to_owned(), reason));
+                continue;
+            }
+            let forgotten = self.worker.forget_aside(i, leftovers.ready.get(&i));
+            self.note(i, forgotten);
+        }
+    }
+}

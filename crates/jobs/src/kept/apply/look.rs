@@ -1,0 +1,365 @@
+//! What the host has where something is to be applied. Bytes decide what is equal, never a size and a time.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+
+use inarch_block::read_content;
+use inarch_tree::{FileType, Inode, InodeId, Xattr};
+use rustix::fs::Stat;
+use rustix::io::Errno;
+
+use super::host::{Host, file_type, is_as_scanned, mtime};
+use super::progress::Progress;
+use super::sides::Sides;
+
+/// Bytes that are compared at once.
+const PIECE: usize = 256 << 10;
+
+/// What the host has at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Nothing,
+    /// What was scanned; not `strictly` if its attributes changed since then, or it got or lost a name.
+    Scanned {
+        strictly: bool,
+    },
+    /// What the guest has.
+    Guests,
+    /// What the guest has, with other attributes.
+    GuestsContent,
+    /// What the guest has, of which the machine lost a part when it went down.
+    Torn,
+    /// A directory where the guest has one, and it is not the one that was scanned.
+    Directory,
+    Other,
+    Unknown(Errno),
+}
+
+/// What tells an object of the host from others and from itself before a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub ino: u64,
+    pub size: u64,
+    pub kind: u32,
+    pub mtime: (i64, u64),
+    pub ctime: (i64, u64),
+}
+
+impl Seen {
+    pub fn of(stat: &Stat) -> Seen {
+        Seen {
+            ino: stat.st_ino,
+            size: stat.st_size as u64,
+            kind: stat.st_mode & 0o170000,
+            mtime: (stat.st_mtime, stat.st_mtime_nsec),
+            ctime: (stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+
+    /// The same object, but perhaps for attributes and names.
+    pub fn is_still(&self, other: &Seen) -> bool {
+        Seen { ctime: other.ctime, ..*self } == *other
+    }
+}
+
+/// A file of the base that lends bytes, on the host.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lender {
+    /// Whether its bytes can be read where the scan found them.
+    pub readable: bool,
+    /// Its names that still lead to it.
+    pub names: Vec<Vec<u8>>,
+    /// Its attributes.
+    pub stat: Option<Stat>,
+}
+
+/// What the host has.
+#[derive(Default)]
+pub(super) struct Facts {
+    /// For each difference that is to be looked at.
+    pub found: Vec<Found>,
+    pub stats: Vec<Option<Stat>>,
+    pub lenders: HashMap<InodeId, Lender>,
+    /// Names in the guest, of files that come under others too, at which the host has the file already.
+    pub homes: HashSet<Vec<u8>>,
+    /// Directories that are to go and have something that the scan did not see.
+    pub crowded: HashMap<usize, Vec<u8>>,
+}
+
+/// Looks at the host for one tree.
+pub(super) struct Look<'l, 'a> {
+    pub sides: &'l Sides<'a>,
+    pub host: &'l mut Host,
+    pub progress: &'l Progress,
+    /// Differences of which what was replaced has another name, of ours.
+    pub came_out: HashMap<usize, Vec<u8>>,
+    buffers: (Vec<u8>, Vec<u8>),
+}
+
+impl<'l, 'a> Look<'l, 'a> {
+    pub fn new(sides: &'l Sides<'a>, host: &'l mut Host, progress: &'l Progress) -> Look<'l, 'a> {
+        Look { sides, host, progress, came_out: HashMap::new(), buffers: (Vec::new(), Vec::new()) }
+    }
+
+    /// Looks at every difference that is `chosen`, and at the files that those borrow bytes of.
+    pub fn all(&mut self, chosen: &[bool]) -> Facts {
+        let mut facts = Facts::default();
+        // The last directory that is not there: what is in it is not there either.
+        let mut absent: Option<&[u8]> = None;
+        for (i, chosen) in chosen.iter().enumerate() {
+            let path = self.sides.path(i);
+            let is_within = absent.is_some_and(|top| super::host::is_beneath(path, top));
+            let (found, stat) = match (chosen, is_within) {
+                (false, _) | (true, true) => (Found::Nothing, None),
+                (true, false) => self.one(i),
+            };
+            if found == Found::Nothing && *chosen && !is_within && self.sides.is_directory(i) {
+                absent = Some(path);
+            }
+            if *chosen && self.sides.takes_directory(i) && stat.is_some_and(|stat| is_directory(&stat)) {
+                facts.crowded.extend(self.stranger_in(i).map(|name| (i, name)));
+            }
+            facts.found.push(found);
+            facts.stats.push(stat);
+        }
+        for i in (0..chosen.len()).filter(|i| chosen.get(*i) == Some(&true)) {
+            self.look_at_lenders(i, &mut facts);
+            self.look_for_homes(i, chosen, &mut facts);
+        }
+        facts
+    }
+
+    fn stat(&mut self, path: &[u8]) -> Result<Option<Stat>, Errno> {
+        match self.host.parent(path).and_then(|(directory, name)| directory.stat(name)) {
+            // The directory it is in is not there, or something else is.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            result => result,
+        }
+    }
+
+    pub fn one(&mut self, i: usize) -> (Found, Option<Stat>) {
+        let stat = match self.stat(self.sides.path(i)) {
+            Ok(Some(stat)) => stat,
+            Ok(None) => return (Found::Nothing, None),
+            Err(errno) => return (Found::Unknown(errno), None),
+        };
+        let scanned = self.sides.old(i).filter(|(_, was)| is_as_scanned(&stat, was, false));
+        let found = match scanned {
+            Some((_, was)) => {
+                let is_ours = self.progress.touched.get(self.sides.path(i)) == Some(&Seen::of(&stat));
+                Found::Scanned { strictly: is_ours || is_as_scanned(&stat, was, true) }
+            }
+            None => self.not_scanned(i, &stat),
+        };
+        // What only got other attributes, or was linked to where it lies, is still the same object.
+        let found = match (&found, self.sides.new_inode(i)) {
+            (Found::Scanned { strictly: false }, Some(_)) if self.sides.in_place(i) && !is_directory(&stat) => {
+                if self.has_attributes(i, &stat) { Found::Guests } else { found }
+            }
+            _ => found,
+        };
+        (found, Some(stat))
+    }
+
+    fn not_scanned(&mut self, i: usize, stat: &Stat) -> Found {
+        let Some((new, is)) = self.sides.new_inode(i) else { return Found::Other };
+        if file_type(stat) != Some(is.file_type()) {
+            return Found::Other;
+        }
+        if is.file_type() == FileType::Directory {
+            return Found::Directory;
+        }
+        match self.compare(i, stat, (new, is)) {
+            Found::GuestsContent if self.has_attributes(i, stat) => Found::Guests,
+            found => found,
+        }
+    }
+
+    /// Compares content, where both are of one kind and no directories.
+    fn compare(&mut self, i: usize, stat: &Stat, (new, is): (InodeId, &Inode)) -> Found {
+        let same = |same: bool| if same { Found::GuestsContent } else { Found::Other };
+        if self.is_moved_here(stat, new) {
+            return Found::GuestsContent;
+        }
+        match is.file_type() {
+            FileType::Regular if self.progress.is_durable(self.sides.path(i), &Seen::of(stat)) => Found::GuestsContent,
+            FileType::Regular => self.compare_bytes(i, stat, (new, is)),
+            FileType::Symlink => {
+                let target = self.host.parent(self.sides.path(i)).and_then(|(dir, name)| dir.read_link(name));
+                same(target.is_ok_and(|target| target == self.sides.guest.symlink_target(new)))
+            }
+            FileType::CharDevice | FileType::BlockDevice => {
+                same((rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == is.device())
+            }
+            FileType::Directory | FileType::Fifo | FileType::Socket => Found::GuestsContent,
+        }
+    }
+
+    /// Whether the host has there the very file of the base that the guest gave this name, and its content is the same
+    /// in the guest.
+    pub fn is_moved_here(&self, stat: &Stat, new: InodeId) -> bool {
+        let Some(origin) = self.sides.lineage.origin(new) else { return false };
+        let was = self.sides.base.inode(origin);
+        let is = self.sides.guest.inode(new);
+        let has_its_time = mtime(stat) == was.mtime() || mtime(stat) == is.mtime();
+        was.source_ino() == stat.st_ino
+            && file_type(stat) == Some(was.file_type())
+            && (was.file_type() != FileType::Regular || stat.st_size as u64 == was.size())
+            && has_its_time
+            && self.sides.is_unmodified(origin, new)
+    }
+
+    fn compare_bytes(&mut self, i: usize, stat: &Stat, (new, is): (InodeId, &Inode)) -> Found {
+        let torn_is_ours = self.progress.may_be_torn(self.sides.path(i));
+        let there = stat.st_size as u64;
+        if there != is.size() && !(torn_is_ours && there < is.size()) {
+            return Found::Other;
+        }
+        let opened = self.host.parent(self.sides.path(i)).and_then(|(directory, name)| directory.open_file(name));
+        let Ok(file) = opened else { return Found::Other };
+        match self.compare_with(&file, there, new) {
+            Ok((true, _)) if there == is.size() => Found::GuestsContent,
+            Ok((_, true)) if torn_is_ours => Found::Torn,
+            _ => Found::Other,
+        }
+    }
+
+    /// Whether the first `size` bytes of a file are the guest's, and whether they would be with zeros in some places.
+    pub fn compare_with(&mut self, file: &rustix::fd::OwnedFd, size: u64, new: InodeId) -> io::Result<(bool, bool)> {
+        let (there, guests) = &mut self.buffers;
+        there.resize(PIECE, 0);
+        guests.resize(PIECE, 0);
+        let (mut same, mut at) = (true, 0);
+        while at < size {
+            let count = (size - at).min(PIECE as u64) as usize;
+            let (there, guests) = (there.get_mut(..count), guests.get_mut(..count));
+            let (Some(there), Some(guests)) = (there, guests) else { break };
+            read_content(self.sides.content, new, at, guests)?;
+            let read = rustix::io::pread(file, &mut *there, at)?;
+            let there = there.get(..read).unwrap_or_default();
+            if read < count {
+                return Ok((false, false));
+            }
+            if *there != *guests {
+                same = false;
+                if there.iter().zip(&*guests).any(|(there, guests)| *there != 0 && there != guests) {
+                    return Ok((false, false));
+                }
+            }
+            at += count as u64;
+        }
+        Ok((same, true))
+    }
+
+    /// Whether what is on the host has the guest's permissions, owner and extended attributes, as far as those differ
+    /// from what they were.
+    pub fn has_attributes(&mut self, i: usize, stat: &Stat) -> bool {
+        let Some((_, is)) = self.sides.new_inode(i) else { return false };
+        let aspects = self.sides.differences.get(i).map(|difference| difference.aspects).unwrap_or_default();
+        let added = self.sides.old(i).is_none();
+        let same_mode = is.file_type() == FileType::Symlink || (stat.st_mode ^ is.mode()) & 0o7777 == 0;
+        let owners = self.sides.owners;
+        let is_owner = |back: Option<u32>, id: u32| back.is_none_or(|back| back == id);
+        let same_owner = is_owner(owners.uid(is.uid()), stat.st_uid) && is_owner(owners.gid(is.gid()), stat.st_gid);
+        let same_time = !self.sides.in_place(i) || !aspects.mtime || mtime(stat) == is.mtime();
+        same_mode
+            && same_time
+            && (same_owner || (!aspects.owner && !added))
+            && (!(aspects.xattrs || added) || self.has_xattrs(i))
+    }
+
+    fn has_xattrs(&mut self, i: usize) -> bool {
+        let sides = self.sides;
+        let Some((_, is)) = sides.new_inode(i) else { return true };
+        let Ok((directory, name)) = self.host.parent(sides.path(i)) else { return false };
+        let wanted = sides.guest.xattrs(is.xattrs());
+        let is_set = |xattr: &Xattr| {
+            let mut expected = xattr.value.to_vec();
+            if xattr.name.starts_with(b"system.posix_acl_") && !sides.owners.acl(&mut expected) {
+                return true;
+            }
+            directory.xattr(name, &xattr.name).is_ok_and(|value| value.as_ref() == Some(&expected))
+        };
+        let had = sides.old(i).map(|(_, was)| sides.base.xattrs(was.xattrs())).unwrap_or_default();
+        let mut gone = had.iter().filter(|xattr| wanted.iter().all(|other| other.name != xattr.name));
+        wanted.iter().all(is_set) && gone.all(|xattr| directory.xattr(name, &xattr.name) == Ok(None))
+    }
+
+    /// A name in a directory that is to go which the scan did not see there.
+    fn stranger_in(&mut self, i: usize) -> Option<Vec<u8>> {
+        let (old, _) = self.sides.old(i)?;
+        let path = self.sides.path(i);
+        let inside = [path, b"/."].concat();
+        let (directory, _) = self.host.parent(&inside).ok()?;
+        let known: HashSet<&[u8]> = self.sides.base.entries(old).map(|entry| entry.name).collect();
+        let is_strange = |name: &Vec<u8>| !known.contains(&name[..]) && !self.progress.is_ours(name);
+        directory.names().ok()?.into_iter().find(is_strange)
+    }
+
+    fn look_at_lenders(&mut self, i: usize, facts: &mut Facts) {
+        let mut lenders = match self.sides.new_inode(i) {
+            Some((new, _)) if self.sides.brings(i) => self.sides.lenders(new),
+            _ => Vec::new(),
+        };
+        lenders.extend(self.sides.origin(i).filter(|_| self.sides.brings(i)));
+        lenders.extend(self.sides.old(i).filter(|_| self.sides.takes(i)).map(|(old, _)| old));
+        let came_out: Vec<(InodeId, Vec<u8>)> =
+            self.came_out.iter().filter_map(|(i, path)| Some((self.sides.old(*i)?.0, path.clone()))).collect();
+        for old in lenders {
+            if facts.lenders.contains_key(&old) {
+                continue;
+            }
+            let was = self.sides.base.inode(old);
+            let first = self.sides.base.path(old);
+            let mut lender = Lender::default();
+            let out = came_out.iter().filter(|(out, _)| *out == old).map(|(_, path)| path.clone());
+            for name in self.sides.names.of_base(self.sides.base, old).into_iter().chain(out) {
+                let Ok(Some(stat)) = self.stat(&name) else { continue };
+                lender.readable |= name == first && is_as_scanned(&stat, was, true);
+                if is_as_scanned(&stat, was, false) {
+                    lender.stat = Some(stat);
+                    lender.names.push(name);
+                }
+            }
+            facts.lenders.insert(old, lender);
+            for name in self.sides.quiet_borrowers(old) {
+                self.look_at_home(name, facts);
+            }
+        }
+    }
+
+    /// Finds names of a file that comes at which the host has it already, since they are no differences.
+    fn look_for_homes(&mut self, i: usize, chosen: &[bool], facts: &mut Facts) {
+        let Some((new, is)) = self.sides.new_inode(i).filter(|_| self.sides.brings(i)) else { return };
+        if is.links() < 2 {
+            return;
+        }
+        for name in self.sides.names.of_guest(self.sides.guest, new) {
+            if facts.homes.contains(&name) {
+                continue;
+            }
+            if let Some(j) = self.sides.at(&name) {
+                // It may have been applied alone before.
+                if chosen.get(j) == Some(&false) && self.one(j).0 == Found::Guests {
+                    facts.homes.insert(name);
+                }
+                continue;
+            }
+            self.look_at_home(name, facts);
+        }
+    }
+
+    /// Whether the host has what was scanned at a path that is no difference: then the guest has the same there.
+    fn look_at_home(&mut self, name: Vec<u8>, facts: &mut Facts) {
+        let Some(was) = self.sides.base.lookup(&name).map(|id| self.sides.base.inode(id)) else { return };
+        if let Ok(Some(stat)) = self.stat(&name)
+            && is_as_scanned(&stat, was, false)
+        {
+            facts.homes.insert(name);
+        }
+    }
+}
+
+pub(super) fn is_directory(stat: &Stat) -> bool {
+    file_type(stat) == Some(FileType::Directory)
+}

@@ -1,0 +1,266 @@
+//! The steps of an apply, in their order: a function of what was decided, without a look at anything.
+//!
+//! 1. *Make*: directories, then whole files, each under its final name where nothing has that, else under a name of ours
+//!    beside it. Content is copied before anything is linked: a link changes a file's times, and then its bytes are no
+//!    longer known to be those that were scanned.
+//! 2. *Sync*, if something was made of bytes that lie in a file which is to go.
+//! 3. *Exchange*: what was made and what it replaces change names. What came out stays under a name of ours.
+//! 4. *Drop* what came out and *remove* what goes, the deepest first: only if everything that it lends bytes to is in its
+//!    place.
+//! 5. *Attributes* of what stayed where it was, and of directories.
+//!
+//! Since everything is made before anything is taken away, renames may form chains and circles.
+
+use std::collections::{HashMap, HashSet};
+
+use inarch_tree::InodeId;
+
+use super::decide::{Decision, Verdict};
+use super::look::Found;
+use super::sides::parent;
+
+/// How a file, or anything but a directory, comes to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// It is made, and a regular file's content is copied.
+    New,
+    /// It is linked from where the host has it.
+    Link(Vec<u8>),
+    /// It is another name of what was made for another difference.
+    SameAs(usize),
+    /// An earlier apply made it.
+    Ready,
+}
+
+/// What is to be done for a difference, by its place in the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Make a directory in its place.
+    Directory(usize),
+    /// Make anything else.
+    Make(usize, How),
+    /// Make a regular file and put it in its place at once: nothing else has to do with it, before or after.
+    MakeAndPlace(usize),
+    /// Wait until the disk has what was made for these.
+    Sync(Vec<usize>),
+    /// Let what was made and what is in its place change names.
+    Exchange(usize),
+    /// Give what was made its name, which nothing has.
+    Enter(usize),
+    /// Remove what an exchange took out.
+    Drop(usize),
+    /// Remove a file.
+    Remove(usize),
+    /// Remove a directory, which is empty by then.
+    RemoveDirectory(usize),
+    /// Set attributes.
+    Attributes(usize),
+}
+
+/// A plan.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    pub verdicts: Vec<Verdict>,
+    pub steps: Vec<Step>,
+    /// The directory in which a difference's object is made under a name of ours.
+    pub asides: HashMap<usize, Vec<u8>>,
+    /// For each difference that takes a file away: what must be in its place first, one of each group.
+    pub needs: HashMap<usize, Vec<Vec<usize>>>,
+}
+
+/// Where directories come into the place of files: they and what is in them are made after the file has gone out.
+fn late(decision: &Decision<'_, '_>, verdicts: &[Verdict]) -> Vec<Option<usize>> {
+    let sides = decision.sides;
+    let mut late: Vec<Option<usize>> = vec![None; verdicts.len()];
+    for i in 0..verdicts.len() {
+        let inherited = sides.above(i).and_then(|above| late.get(above).copied().flatten());
+        let is_wanted = verdicts.get(i) == Some(&Verdict::Wanted) && sides.brings_directory(i);
+        let replaces = is_wanted && decision.facts.found.get(i) != Some(&Found::Nothing);
+        if let Some(one) = late.get_mut(i) {
+            *one = inherited.or(replaces.then_some(i));
+        }
+    }
+    late
+}
+
+impl Plan {
+    /// The plan that follows from a decision. `came_out`: what an earlier apply has exchanged.
+    pub fn new(decision: &Decision<'_, '_>, verdicts: Vec<Verdict>, came_out: &HashMap<usize, Vec<u8>>) -> Plan {
+        let sides = decision.sides;
+        let late = late(decision, &verdicts);
+        let mut plan = Plan { verdicts, ..Plan::default() };
+        let wanted: Vec<usize> =
+            (0..plan.verdicts.len()).filter(|i| plan.verdicts.get(*i) == Some(&Verdict::Wanted)).collect();
+        let brought: Vec<usize> = wanted.iter().copied().filter(|i| sides.brings(*i)).collect();
+        plan.find_needs(decision);
+        plan.find_asides(decision, &wanted, &late);
+        let (mut copies, mut links, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, how) in hows(decision, &brought) {
+            match how {
+                How::New if stands_alone(decision, i) && !plan.is_late(i, &late) => alone.push(Step::MakeAndPlace(i)),
+                How::New | How::Ready => copies.push(Step::Make(i, how)),
+                How::Link(_) | How::SameAs(_) => links.push(Step::Make(i, how)),
+            }
+        }
+        let is_alone: HashSet<usize> =
+            alone.iter().filter_map(|step| if let Step::MakeAndPlace(i) = step { Some(*i) } else { None }).collect();
+        let directories = wanted.iter().filter(|i| sides.brings_directory(**i) && !plan.is_late(**i, &late));
+        let directories: Vec<Step> = directories.map(|i| Step::Directory(*i)).collect();
+        plan.steps.extend(directories.into_iter().chain(alone).chain(copies).chain(links));
+        plan.place(decision, &wanted, &is_alone, came_out, &late);
+        plan
+    }
+
+    fn is_late(&self, i: usize, late: &[Option<usize>]) -> bool {
+        late.get(i).copied().flatten().is_some()
+    }
+
+    fn find_asides(&mut self, decision: &Decision<'_, '_>, wanted: &[usize], late: &[Option<usize>]) {
+        let sides = decision.sides;
+        for i in wanted.iter().copied() {
+            let there = decision.facts.found.get(i) != Some(&Found::Nothing);
+            let root = late.get(i).copied().flatten();
+            let comes_late = root.is_some() && (sides.brings(i) || root == Some(i));
+            if let Some(directory) = decision.ready.get(&i) {
+                self.asides.insert(i, directory.clone());
+            } else if comes_late || (there && sides.brings(i)) {
+                self.asides.insert(i, parent(sides.path(root.unwrap_or(i))).to_owned());
+            }
+        }
+    }
+
+    fn find_needs(&mut self, decision: &Decision<'_, '_>) {
+        let sides = decision.sides;
+        let mut arrivals: HashMap<InodeId, Vec<usize>> = HashMap::new();
+        let mut moved: HashMap<InodeId, Vec<InodeId>> = HashMap::new();
+        for i in (0..self.verdicts.len()).filter(|i| sides.brings(*i)) {
+            let Some((new, _)) = sides.new_inode(i) else { continue };
+            arrivals.entry(new).or_default().push(i);
+            if let Some(origin) = sides.origin(i) {
+                moved.entry(origin).or_default().push(new);
+            }
+        }
+        for i in (0..self.verdicts.len()).filter(|i| sides.takes(*i)) {
+            let Some((old, _)) = sides.old(i) else { continue };
+            let mut news: Vec<InodeId> = sides.borrowers(old).to_vec();
+            news.extend(moved.get(&old).into_iter().flatten());
+            news.sort_unstable();
+            news.dedup();
+            let groups: Vec<Vec<usize>> = news.iter().filter_map(|new| arrivals.get(new).cloned()).collect();
+            if !groups.is_empty() {
+                self.needs.insert(i, groups);
+            }
+        }
+    }
+
+    fn place(
+        &mut self,
+        decision: &Decision<'_, '_>,
+        wanted: &[usize],
+        is_alone: &HashSet<usize>,
+        came_out: &HashMap<usize, Vec<u8>>,
+        late: &[Option<usize>],
+    ) {
+        let sides = decision.sides;
+        let is_there = |i: usize| decision.facts.found.get(i) != Some(&Found::Nothing);
+        let (mut exchanges, mut drops, mut removals, mut attributes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for i in wanted.iter().copied().filter(|i| !is_alone.contains(i)) {
+            let takes_directory = sides.takes_directory(i) && is_there(i);
+            let root = late.get(i).copied().flatten();
+            let is_aside = self.asides.contains_key(&i) && root.is_none() && !takes_directory;
+            if is_aside && !is_there(i) {
+                exchanges.push(Step::Enter(i));
+            } else if root == Some(i) || is_aside {
+                exchanges.push(Step::Exchange(i));
+                drops.push(Step::Drop(i));
+            } else if root.is_some() && sides.brings(i) {
+                exchanges.push(Step::Enter(i));
+            } else if root.is_some() {
+                exchanges.push(Step::Directory(i));
+            } else if takes_directory {
+                removals.push(Step::RemoveDirectory(i));
+            } else if sides.new_inode(i).is_none() && is_there(i) {
+                removals.push(Step::Remove(i));
+            }
+        }
+        let is_placed = |i: &&usize| matches!(self.verdicts.get(**i), Some(Verdict::Done | Verdict::Attributes));
+        let mut earlier: Vec<usize> = came_out.keys().filter(is_placed).copied().collect();
+        earlier.sort_unstable();
+        drops.extend(earlier.into_iter().map(Step::Drop));
+        for i in (0..self.verdicts.len()).filter(|i| self.verdicts.get(*i) == Some(&Verdict::Attributes)) {
+            attributes.push(Step::Attributes(i));
+        }
+        // The deepest first; what comes into the place of a directory comes when that has gone.
+        removals.reverse();
+        let mut last = Vec::new();
+        for step in removals {
+            let enters = if let Step::RemoveDirectory(i) = step { sides.brings(i).then_some(i) } else { None };
+            last.push(step);
+            last.extend(enters.map(Step::Enter));
+        }
+        self.sync_what_borrows(exchanges.iter().chain(&drops).chain(&last).cloned().collect());
+        self.steps.extend(exchanges.into_iter().chain(drops).chain(last).chain(attributes));
+    }
+}
+
+impl Plan {
+    /// Plans a wait for the disk, if `takes` take away what lends bytes.
+    fn sync_what_borrows(&mut self, takes: Vec<Step>) {
+        let taken = takes.iter().filter_map(|step| match step {
+            Step::Exchange(i) | Step::Drop(i) | Step::Remove(i) => self.needs.get(i),
+            _ => None,
+        });
+        let mut borrowers: Vec<usize> = taken.flatten().flatten().copied().collect();
+        borrowers.sort_unstable();
+        borrowers.dedup();
+        if !borrowers.is_empty() {
+            self.steps.push(Step::Sync(borrowers));
+        }
+    }
+}
+
+/// How each of what is brought comes to be.
+fn hows(decision: &Decision<'_, '_>, brought: &[usize]) -> Vec<(usize, How)> {
+    let ready = decision.ready;
+    let mut first: HashMap<InodeId, usize> = HashMap::new();
+    let sides = decision.sides;
+    let mut hows = Vec::new();
+    // What is ready is what others can be linked to.
+    for i in brought.iter().copied().filter(|i| ready.contains_key(i)) {
+        if let Some((new, _)) = sides.new_inode(i) {
+            first.entry(new).or_insert(i);
+            hows.push((i, How::Ready));
+        }
+    }
+    for i in brought.iter().copied().filter(|i| !ready.contains_key(i)) {
+        let Some((new, is)) = sides.new_inode(i) else { continue };
+        let how = match decision.home(new).or_else(|| decision.moved(new)) {
+            Some(name) => How::Link(name),
+            None if is.links() > 1 => match first.get(&new) {
+                Some(first) => How::SameAs(*first),
+                None => {
+                    first.insert(new, i);
+                    How::New
+                }
+            },
+            None => How::New,
+        };
+        hows.push((i, how));
+    }
+    hows
+}
+
+/// Whether what is made for a difference is a regular file that has one name, borrows nothing and replaces what lends
+/// nothing.
+fn stands_alone(decision: &Decision<'_, '_>, i: usize) -> bool {
+    let sides = decision.sides;
+    let Some((new, is)) = sides.new_inode(i) else { return false };
+    is.file_type() == inarch_tree::FileType::Regular
+        && is.links() == 1
+        && sides.origin(i).is_none()
+        && sides.lenders(new).is_empty()
+        && sides.old(i).is_none_or(|(old, was)| {
+            was.file_type() == inarch_tree::FileType::Regular && was.links() == 1 && sides.borrowers(old).is_empty()
+        })
+        && !sides.takes_directory(i)
+}

@@ -1,0 +1,207 @@
+//! The two sides that an apply brings together: the tree that was given to the guest, and the one that the guest left.
+
+use std::collections::{HashMap, HashSet};
+
+use inarch_block::Content;
+use inarch_tree::compare::{Aspects, Difference, Lineage};
+use inarch_tree::{FileType, Inode, InodeId, Tree};
+
+use super::links::Names;
+use crate::kept::OwnersBack;
+
+/// A kept tree as an apply sees it. Differences are known by their place in the list.
+pub(super) struct Sides<'a> {
+    /// The host's tree as it was scanned.
+    pub base: &'a Tree,
+    /// The guest's tree.
+    pub guest: &'a Tree,
+    /// What the guest's files hold.
+    pub content: &'a dyn Content,
+    pub lineage: &'a (dyn Lineage + Sync),
+    pub owners: &'a OwnersBack,
+    pub differences: &'a [Difference],
+    /// Files of the guest that are not copied: they share blocks.
+    pub overlapping: HashSet<InodeId>,
+    /// Paths that the host had changed too before the last command of the run began.
+    pub conflicting: HashSet<Vec<u8>>,
+    pub names: Names,
+    index: HashMap<&'a [u8], usize>,
+    /// For each difference the inode of the base that the guest's has been.
+    origins: Vec<Option<InodeId>>,
+    /// Inodes of the base that are among `origins`.
+    successors: HashSet<InodeId>,
+    /// For each inode of the base, those of the guest that come and have bytes of it.
+    borrowers: HashMap<InodeId, Vec<InodeId>>,
+    /// For each inode of the base that goes, files of the guest that are no difference and have bytes of it: they lie
+    /// where the host has the same bytes in another file.
+    quiet_borrowers: HashMap<InodeId, Vec<InodeId>>,
+}
+
+/// What an apply is told of a tree.
+pub(super) struct Parts<'a> {
+    pub trees: (&'a Tree, &'a Tree),
+    pub content: &'a dyn Content,
+    pub lineage: &'a (dyn Lineage + Sync),
+    pub owners: &'a OwnersBack,
+    pub differences: &'a [Difference],
+    pub overlapping: HashSet<InodeId>,
+    pub conflicting: HashSet<Vec<u8>>,
+}
+
+impl<'a> Sides<'a> {
+    pub fn new(parts: Parts<'a>) -> Sides<'a> {
+        let Parts { trees: (base, guest), content, lineage, owners, differences, overlapping, conflicting } = parts;
+        let names = Names::new(base, guest, differences, lineage);
+        let index = differences.iter().enumerate().map(|(i, difference)| (&difference.path[..], i)).collect();
+        let origins: Vec<_> =
+            differences.iter().map(|difference| difference.new.and_then(|id| lineage.origin(id))).collect();
+        let successors = origins.iter().flatten().copied().collect();
+        let mut sides = Sides {
+            base,
+            guest,
+            content,
+            lineage,
+            owners,
+            differences,
+            overlapping,
+            conflicting,
+            names,
+            index,
+            origins,
+            successors,
+            borrowers: HashMap::new(),
+            quiet_borrowers: HashMap::new(),
+        };
+        sides.find_borrowers();
+        sides.find_quiet_borrowers();
+        sides
+    }
+
+    fn find_borrowers(&mut self) {
+        let mut news: Vec<InodeId> = (0..self.differences.len())
+            .filter(|i| self.brings(*i))
+            .filter_map(|i| self.new_inode(i).map(|(new, _)| new))
+            .collect();
+        news.sort_unstable();
+        news.dedup();
+        for new in news {
+            for lender in self.lenders(new) {
+                self.borrowers.entry(lender).or_default().push(new);
+            }
+        }
+    }
+
+    fn find_quiet_borrowers(&mut self) {
+        let takes = (0..self.differences.len()).filter(|i| self.takes(*i)).filter_map(|i| self.old(i));
+        let taken: HashSet<InodeId> = takes.map(|(old, _)| old).collect();
+        if taken.is_empty() {
+            return;
+        }
+        let loud: HashSet<InodeId> = self.differences.iter().filter_map(|difference| difference.new).collect();
+        for (new, inode) in self.guest.inodes() {
+            if inode.file_type() != FileType::Regular || loud.contains(&new) {
+                continue;
+            }
+            for lender in self.lenders(new).into_iter().filter(|lender| taken.contains(lender)) {
+                self.quiet_borrowers.entry(lender).or_default().push(new);
+            }
+        }
+    }
+
+    /// Where the guest has files that are no difference and have bytes of a file that goes.
+    pub fn quiet_borrowers(&self, old: InodeId) -> Vec<Vec<u8>> {
+        let quiet = self.quiet_borrowers.get(&old);
+        quiet.into_iter().flatten().map(|new| self.guest.path(*new)).collect()
+    }
+
+    /// The files of the guest that come and have bytes of a file of the base.
+    pub fn borrowers(&self, old: InodeId) -> &[InodeId] {
+        self.borrowers.get(&old).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn path(&self, i: usize) -> &'a [u8] {
+        self.differences.get(i).map_or(&[], |difference| &difference.path)
+    }
+
+    /// The difference at a path.
+    pub fn at(&self, path: &[u8]) -> Option<usize> {
+        self.index.get(path).copied()
+    }
+
+    /// The difference of the directory that a path is in.
+    pub fn above(&self, i: usize) -> Option<usize> {
+        let path = self.path(i);
+        if path.is_empty() { None } else { self.at(parent(path)) }
+    }
+
+    pub fn old(&self, i: usize) -> Option<(InodeId, &'a Inode)> {
+        self.differences.get(i)?.old.map(|id| (id, self.base.inode(id)))
+    }
+
+    pub fn new_inode(&self, i: usize) -> Option<(InodeId, &'a Inode)> {
+        self.differences.get(i)?.new.map(|id| (id, self.guest.inode(id)))
+    }
+
+    pub fn origin(&self, i: usize) -> Option<InodeId> {
+        self.origins.get(i).copied().flatten()
+    }
+
+    pub fn was_directory(&self, i: usize) -> bool {
+        self.old(i).is_some_and(|(_, inode)| inode.file_type() == FileType::Directory)
+    }
+
+    pub fn is_directory(&self, i: usize) -> bool {
+        self.new_inode(i).is_some_and(|(_, inode)| inode.file_type() == FileType::Directory)
+    }
+
+    /// Whether only attributes differ, and can be set without a change to anything else.
+    pub fn in_place(&self, i: usize) -> bool {
+        let (Some((old, was)), Some((new, _))) = (self.old(i), self.new_inode(i)) else { return false };
+        if self.was_directory(i) && self.is_directory(i) {
+            return true;
+        }
+        let beyond = self.differences.get(i).is_some_and(|difference| difference.aspects.beyond_attributes());
+        // Another name of the host's file may lead to another file in the guest.
+        let is_alone = |name: &Vec<u8>| self.guest.lookup(name).is_none_or(|id| id == new);
+        let is_the_same = self.origin(i) == Some(old) || !self.successors.contains(&old);
+        !beyond && is_the_same && (was.links() == 1 || self.names.of_base(self.base, old).iter().all(is_alone))
+    }
+
+    /// Whether a name of a file, or of anything but a directory, goes.
+    pub fn takes(&self, i: usize) -> bool {
+        self.old(i).is_some() && !self.was_directory(i) && !self.in_place(i)
+    }
+
+    /// Whether anything but a directory comes.
+    pub fn brings(&self, i: usize) -> bool {
+        self.new_inode(i).is_some() && !self.is_directory(i) && !self.in_place(i)
+    }
+
+    /// Whether a directory comes.
+    pub fn brings_directory(&self, i: usize) -> bool {
+        self.is_directory(i) && !self.was_directory(i)
+    }
+
+    /// Whether a directory goes.
+    pub fn takes_directory(&self, i: usize) -> bool {
+        self.was_directory(i) && !self.is_directory(i)
+    }
+
+    /// The files of the base without which a file of the guest cannot be read.
+    pub fn lenders(&self, new: InodeId) -> Vec<InodeId> {
+        match self.guest.inode(new).file_type() {
+            FileType::Regular => self.lineage.lenders(new),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether a file of the guest holds what the one of the base held that it was.
+    pub fn is_unmodified(&self, old: InodeId, new: InodeId) -> bool {
+        !Aspects::between((self.base, old), (self.guest, new), self.lineage).beyond_attributes()
+    }
+}
+
+/// The path of the directory that a path is in.
+pub(super) fn parent(path: &[u8]) -> &[u8] {
+    &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)]
+}

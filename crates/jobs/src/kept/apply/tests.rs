@@ -1,0 +1,188 @@
+//! Each way in which an apply could lose bytes, once.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use super::calls::Faults;
+use super::decide::Verdict;
+use super::world::{Attempt, Memory, World, fill, set_time};
+
+fn world(lines: &[(&str, &str)]) -> World {
+    World::new(|root| fill(root, lines))
+}
+
+fn apply(world: &mut World, asked: &[&str]) -> Attempt {
+    world.apply(&mut Memory::default(), asked, Faults::default())
+}
+
+#[track_caller]
+fn assert_applied(world: &mut World) {
+    apply(world, &[]).assert_whole();
+    assert_eq!(world.host_paths(), world.guest_paths());
+}
+
+#[test]
+fn files_of_one_size_and_time_are_told_apart() {
+    let mut renamed = world(&[("current", "old bytes"), ("next", "new bytes")]);
+    assert!(renamed.rename("next", "current"));
+    assert_applied(&mut renamed);
+    assert_eq!(fs::read(renamed.host("current")).unwrap(), b"new bytes");
+
+    let mut edited = world(&[("file", "old bytes")]);
+    assert!(edited.edit("file", b'X'));
+    assert_applied(&mut edited);
+    assert_eq!(fs::read(edited.host("file")).unwrap(), b"Xld bytes");
+
+    let mut swapped = world(&[("a", "one"), ("b", "two")]);
+    assert!(swapped.rename("a", "t") && swapped.rename("b", "a") && swapped.rename("t", "b"));
+    assert_applied(&mut swapped);
+
+    let mut blocks = world(&[("a", "one"), ("b", "two"), ("c", "six")]);
+    assert!(blocks.exchange_blocks("a", "b") && blocks.exchange_blocks("b", "c") && blocks.remove("b"));
+    assert_applied(&mut blocks);
+}
+
+#[test]
+fn what_lends_bytes_stays_until_all_of_them_are_elsewhere() {
+    let lines = [("f1", "first"), ("sub", ""), ("sub/below", "below")];
+    let mut taken = world(&lines);
+    assert!(taken.rename("f1", "g1") && taken.rename("sub", "subdir"));
+    fs::write(taken.host("g1"), "the host's").unwrap();
+    fs::write(taken.host("subdir"), "the host's too").unwrap();
+    let attempt = apply(&mut taken, &[]);
+    assert!(matches!(attempt.verdict("g1"), Verdict::Refused(_)) && matches!(attempt.verdict("f1"), Verdict::Held(_)));
+    assert_eq!(fs::read(taken.host("f1")).unwrap(), b"first");
+    assert_eq!(fs::read(taken.host("sub/below")).unwrap(), b"below");
+    assert_eq!(fs::read(taken.host("subdir")).unwrap(), b"the host's too");
+}
+
+#[test]
+fn what_belongs_together_is_chosen_together() {
+    let lines = [("sub", ""), ("sub/below", "below"), ("sub/deep", ""), ("sub/deep/er", "deeper"), ("other", "x")];
+    for asked in ["sub", "subdir", "sub/below"] {
+        let mut moved = world(&lines);
+        assert!(moved.rename("sub", "subdir") && moved.write("other", b"y"));
+        apply(&mut moved, &[asked]).assert_whole();
+        assert_eq!(fs::read(moved.host("subdir/below")).unwrap(), b"below", "{asked}");
+        assert!(!moved.host("sub").exists(), "{asked}");
+        assert_eq!(fs::read(moved.host("other")).unwrap(), b"x");
+    }
+    for asked in ["f1", "f2", "f3", "z"] {
+        let mut chain = world(&[("f1", "one"), ("f2", "two"), ("f3", "six")]);
+        assert!(chain.rename("f1", "z") && chain.rename("f2", "f1") && chain.rename("f3", "f2"));
+        apply(&mut chain, &[asked]).assert_whole();
+        assert_eq!(chain.host_paths(), chain.guest_paths());
+    }
+}
+
+#[test]
+fn kinds_change_and_files_move_into_what_takes_their_name() {
+    let mut into = world(&[("f", "bytes"), ("d", ""), ("d/x", "inner"), ("l", "-> f")]);
+    assert!(into.rename("f", "t") && into.mkdir("f") && into.rename("t", "f/inside") && into.append("f/inside", b"+"));
+    assert!(into.rename("d/x", "y") && into.remove("d") && into.rename("y", "d"));
+    assert!(into.rename("l", "f/l") && into.mkdir("f/deep") && into.write("f/deep/new", b"new"));
+    assert_applied(&mut into);
+}
+
+#[test]
+fn links_become_files_of_their_own_and_back() {
+    let mut linked = world(&[("a", "same"), ("b", "= a"), ("c", "= a"), ("d", "else")]);
+    // A copy in the place of one name, which then is another file with the same bytes.
+    assert!(linked.remove("b") && linked.write("b", b"same") && linked.chmod("b", 0o600));
+    assert!(linked.rename("a", "e") && linked.link("d", "f") && linked.append("d", b"+"));
+    assert_applied(&mut linked);
+    let ino = |path: &str| fs::metadata(linked.host(path)).unwrap().ino();
+    assert!(ino("e") == ino("c") && ino("b") != ino("c") && ino("d") == ino("f"));
+    // The old name of a file that a new one took.
+    let mut copied = world(&[("a", "same")]);
+    assert!(copied.rename("a", "z") && copied.write("a", b"same") && copied.chmod("a", 0o600));
+    assert_applied(&mut copied);
+    assert_ne!(fs::metadata(copied.host("a")).unwrap().ino(), fs::metadata(copied.host("z")).unwrap().ino());
+}
+
+#[test]
+fn the_last_place_of_what_the_guest_has_stays() {
+    let mut world = world(&[("a", "bytes"), ("b", "= a")]);
+    assert!(world.remove("a"));
+    fs::remove_file(world.host("b")).unwrap();
+    // Another time of a change of attributes is a conflict of its own.
+    let attempt = apply(&mut world, &[]);
+    assert!(matches!(attempt.verdict("a"), Verdict::Refused(_)), "{:?}", attempt.verdicts);
+    assert_eq!(fs::read(world.host("a")).unwrap(), b"bytes");
+}
+
+#[test]
+fn a_torn_file_is_brought_again_whatever_its_size() {
+    for torn in [&b""[..], b"new", b"new by\0\0\0", b"\0\0\0\0\0\0\0\0\0"] {
+        let mut world = world(&[("gone", "old bytes"), ("changed", "old bytes")]);
+        assert!(world.write("new", b"new bytes") && world.write("changed", b"new bytes") && world.remove("gone"));
+        let mut memory = Memory::default();
+        world.apply(&mut memory, &[], Faults::default()).assert_whole();
+        for path in ["new", "changed"] {
+            fs::write(world.host(path), torn).unwrap();
+            set_time(&world.host(path));
+        }
+        (memory.0.begun, memory.0.restarted) = (true, true);
+        world.apply(&mut memory, &[], Faults::default()).assert_whole();
+        assert_eq!(world.host_paths(), world.guest_paths());
+        // What somebody else wrote is not taken for it.
+        fs::write(world.host("new"), "new Bytes").unwrap();
+        set_time(&world.host("new"));
+        (memory.0.begun, memory.0.restarted) = (true, true);
+        let attempt = world.apply(&mut memory, &[], Faults::default());
+        assert!(matches!(attempt.verdict("new"), Verdict::Refused(_)));
+    }
+}
+
+#[test]
+fn attributes_of_directories_are_set_only_where_the_guest_changed_them() {
+    let mut world = world(&[("d", ""), ("e", ""), ("e/x", "x"), ("f", "")]);
+    assert!(world.write("d/new", b"new") && world.chmod("e", 0o700) && world.chmod("f", 0o711));
+    fs::set_permissions(world.host("d"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(world.host("f"), fs::Permissions::from_mode(0o750)).unwrap();
+    let attempt = apply(&mut world, &[]);
+    let mode = |path: &str| fs::metadata(world.host(path)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("d"), mode("e"), mode("f")), (0o700, 0o700, 0o750));
+    assert!(matches!(attempt.verdict("f"), Verdict::Refused(_)));
+    assert!(world.host("d/new").exists());
+}
+
+#[test]
+fn what_came_meanwhile_is_put_back() {
+    let mut world = world(&[("a", "old bytes"), ("d", "a file"), ("gone", "old bytes")]);
+    assert!(world.edit("a", b'X') && world.remove("d") && world.mkdir("d") && world.remove("gone"));
+    world.meanwhile = Some(Box::new(|root| {
+        for path in ["a", "d", "gone"] {
+            fs::remove_file(root.join(path)).unwrap();
+            fs::write(root.join(path), "the host's").unwrap();
+        }
+    }));
+    let attempt = apply(&mut world, &[]);
+    // What was to be copied from the file that is gone cannot be read.
+    assert_eq!((attempt.outcome.conflicts.len(), attempt.outcome.failures.len()), (2, 1));
+    for path in ["a", "d", "gone"] {
+        assert_eq!(fs::read(world.host(path)).unwrap(), b"the host's");
+    }
+    assert_eq!(world.host_paths().len(), 4, "{:?}", world.host_paths());
+}
+
+#[test]
+fn another_root_is_refused() {
+    let world = world(&[("a", "bytes")]);
+    let root = world.root();
+    let base = inarch_tree::scan::scan(&root, &Default::default()).unwrap().tree;
+    let is_root = || {
+        let host = super::host::Host::open(&root, false).ok()?;
+        host.is_root(base.inode(inarch_tree::InodeId::ROOT)).ok()
+    };
+    assert_eq!(is_root(), Some(true));
+    let moved = root.with_file_name("moved");
+    fs::rename(&root, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &root).unwrap();
+    assert_eq!(is_root(), None, "a symlink");
+    fs::remove_file(&root).unwrap();
+    fs::create_dir(&root).unwrap();
+    assert_eq!(is_root(), Some(false), "another directory");
+    fs::remove_dir(&root).unwrap();
+    fs::rename(&moved, &root).unwrap();
+}

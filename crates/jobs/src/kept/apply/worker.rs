@@ -1,0 +1,332 @@
+//! What is done on the host for one difference.
+
+use std::collections::HashSet;
+
+use inarch_tree::{FileType, Inode, InodeId};
+use rustix::fs::Stat;
+use rustix::io::Errno;
+
+use super::attributes::{Lost, Target, Wanted, set_attributes, set_changed};
+use super::host::{Directory, Host, is_as_scanned};
+use super::look::{Facts, Found, Seen};
+use super::make::{MakeError, host, make_file, make_other};
+use super::plan::{How, Plan};
+use super::progress::Progress;
+use super::sides::{Sides, parent};
+
+/// What every thread that applies the differences of one tree knows.
+pub(super) struct Task<'t, 'a> {
+    pub sides: &'t Sides<'a>,
+    pub facts: &'t Facts,
+    pub plan: &'t Plan,
+    pub progress: &'t Progress,
+}
+
+/// Works on the host, in one thread.
+pub(super) struct Worker<'w, 'a> {
+    pub task: &'w Task<'w, 'a>,
+    pub host: &'w mut Host,
+    /// What is copied goes through it.
+    pub buffer: Vec<u8>,
+    pub lost: Lost,
+    /// Objects that got other names or attributes by our doing: their times of a change of attributes are ours.
+    pub touched: HashSet<u64>,
+}
+
+impl<'w, 'a> Worker<'w, 'a> {
+    pub fn new(task: &'w Task<'w, 'a>, host: &'w mut Host) -> Worker<'w, 'a> {
+        Worker { task, host, buffer: Vec::new(), lost: Lost::default(), touched: HashSet::new() }
+    }
+
+    fn path(&self, i: usize) -> &'a [u8] {
+        self.task.sides.path(i)
+    }
+
+    fn final_place(&mut self, i: usize) -> Result<(Directory, Vec<u8>), MakeError> {
+        let (directory, name) = self.host.parent(self.path(i)).map_err(host("reach"))?;
+        Ok((directory, name.to_owned()))
+    }
+
+    /// The directory and the name of ours that a difference has.
+    pub fn aside(&mut self, i: usize) -> Result<(Directory, Vec<u8>), MakeError> {
+        let task = self.task;
+        self.aside_in(i, task.plan.asides.get(&i).map_or_else(|| parent(task.sides.path(i)), Vec::as_slice))
+    }
+
+    fn aside_in(&mut self, i: usize, above: &[u8]) -> Result<(Directory, Vec<u8>), MakeError> {
+        let inside = if above.is_empty() { b".".to_vec() } else { [above, b"/."].concat() };
+        let (directory, _) = self.host.parent(&inside).map_err(host("reach"))?;
+        Ok((directory, self.task.progress.aside(i)))
+    }
+
+    /// Where something is made.
+    pub fn made_at(&mut self, i: usize) -> Result<(Directory, Vec<u8>), MakeError> {
+        if self.task.plan.asides.contains_key(&i) { self.aside(i) } else { self.final_place(i) }
+    }
+
+    pub fn directory(&mut self, i: usize) -> Result<(), MakeError> {
+        let (directory, name) = self.final_place(i)?;
+        self.make_new(i, &directory, &name)
+    }
+
+    /// Makes what comes for a difference.
+    pub fn make(&mut self, i: usize, how: &How) -> Result<(), MakeError> {
+        let (directory, name) = self.made_at(i)?;
+        match how {
+            How::Ready => Ok(()),
+            How::New => self.make_new(i, &directory, &name),
+            How::Link(from) => {
+                self.check_home(i, from)?;
+                let from = from.clone();
+                let (source, source_name) = self.host.parent(&from).map_err(host("reach"))?;
+                self.link(i, (&source, source_name), (&directory, &name))
+            }
+            How::SameAs(first) => {
+                let (source, source_name) = self.made_at(*first)?;
+                self.link(i, (&source, &source_name), (&directory, &name))
+            }
+        }
+    }
+
+    /// Whether the host still has at `from` what it had when it was looked at.
+    fn check_home(&mut self, i: usize, from: &[u8]) -> Result<(), MakeError> {
+        let sides = self.task.sides;
+        let (directory, name) = self.host.parent(from).map_err(host("reach"))?;
+        let stat = directory.stat(name).map_err(host("look at"))?.ok_or(MakeError::Changed)?;
+        let seen = sides.at(from).and_then(|j| self.task.facts.stats.get(j)).copied().flatten();
+        let is_expected = match (seen, sides.base.lookup(from)) {
+            (Some(seen), _) => Seen::of(&stat).is_still(&Seen::of(&seen)),
+            (None, Some(old)) => is_as_scanned(&stat, sides.base.inode(old), false),
+            // What an exchange took out before.
+            (None, None) => sides.origin(i).is_some_and(|old| is_as_scanned(&stat, sides.base.inode(old), false)),
+        };
+        if is_expected { Ok(()) } else { Err(MakeError::Changed) }
+    }
+
+    fn link(
+        &mut self,
+        i: usize,
+        (source, from): (&Directory, &[u8]),
+        (directory, name): (&Directory, &[u8]),
+    ) -> Result<(), MakeError> {
+        let ino = source.stat(from).map_err(host("look at"))?.map(|stat| stat.st_ino);
+        match source.link(from, directory, name) {
+            // Not between these file systems, not on this one, or not so many.
+            Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP) => self.make_new(i, directory, name),
+            result => {
+                self.touched.extend(ino);
+                result.map_err(host("link"))
+            }
+        }
+    }
+
+    fn make_new(&mut self, i: usize, directory: &Directory, name: &[u8]) -> Result<(), MakeError> {
+        let Some((new, is)) = self.task.sides.new_inode(i) else { return Ok(()) };
+        let wanted = self.wanted(i, new, is);
+        let part = self.task.progress.part(i);
+        match is.file_type() {
+            FileType::Regular => {
+                make_file(directory, name, &part, self.task.sides.content, &wanted, (&mut self.lost, &mut self.buffer))
+            }
+            _ => make_other(directory, name, &wanted, &mut self.lost),
+        }
+    }
+
+    /// Makes a file and puts it in its place.
+    pub fn make_and_place(&mut self, i: usize) -> Result<(), MakeError> {
+        self.make(i, &How::New)?;
+        if !self.task.plan.asides.contains_key(&i) {
+            return Ok(());
+        }
+        let placed = self.exchange(i).and_then(|()| self.drop_out(i));
+        if placed.is_err() {
+            // The first error is the one that counts.
+            let _ = self.forget_aside(i, None);
+        }
+        placed
+    }
+
+    /// Lets what was made and what it replaces change names, if that is still what was seen there.
+    pub fn exchange(&mut self, i: usize) -> Result<(), MakeError> {
+        let (place, aside) = self.aside(i)?;
+        let (directory, name) = self.final_place(i)?;
+        if !self.task.sides.is_directory(i) {
+            return self.exchange_names(i, (&place, &aside), (&directory, &name));
+        }
+        self.make_new(i, &place, &aside)?;
+        let exchanged = self.exchange_names(i, (&place, &aside), (&directory, &name));
+        if exchanged.is_err() {
+            // The first error is the one that counts.
+            let _ = place.remove_directory(&aside);
+        }
+        exchanged
+    }
+
+    fn exchange_names(
+        &mut self,
+        i: usize,
+        (place, aside): (&Directory, &[u8]),
+        (directory, name): (&Directory, &[u8]),
+    ) -> Result<(), MakeError> {
+        self.check(i, directory.stat(name).map_err(host("look at"))?)?;
+        let away = self.task.progress.away(i);
+        place.exchange(aside, directory, name, &away).map_err(host("replace"))?;
+        let came_out = place.stat(aside).map_err(host("look at"))?;
+        if came_out.is_some_and(|stat| self.is_seen(i, &stat)) {
+            self.host.forget(self.path(i));
+            return Ok(());
+        }
+        place.exchange(aside, directory, name, &away).map_err(host("put back"))?;
+        Err(MakeError::Changed)
+    }
+
+    /// Puts what an exchange took out back, and what was made under its name of ours.
+    pub fn exchange_back(&mut self, i: usize) -> Result<(), MakeError> {
+        let (place, aside) = self.aside(i)?;
+        let (directory, name) = self.final_place(i)?;
+        place.exchange(&aside, &directory, &name, &self.task.progress.away(i)).map_err(host("put back"))
+    }
+
+    /// Gives what was made its name.
+    pub fn enter(&mut self, i: usize) -> Result<(), MakeError> {
+        let (place, aside) = self.aside(i)?;
+        let (directory, name) = self.final_place(i)?;
+        place.rename_new(&aside, &directory, &name).map_err(host("name"))
+    }
+
+    /// Removes what an exchange took out.
+    pub fn drop_out(&mut self, i: usize) -> Result<(), MakeError> {
+        let (place, aside) = self.aside(i)?;
+        self.remove_at(&place, &aside)
+    }
+
+    /// Removes what was made and is not in its place.
+    pub fn forget_aside(&mut self, i: usize, above: Option<&Vec<u8>>) -> Result<(), MakeError> {
+        let (place, aside) = match above {
+            Some(above) => self.aside_in(i, above)?,
+            None => self.aside(i)?,
+        };
+        place.remove(&aside).map_err(host("remove"))
+    }
+
+    /// Removes a file, if it is still what was seen there.
+    pub fn remove(&mut self, i: usize) -> Result<(), MakeError> {
+        let (directory, name) = self.final_place(i)?;
+        self.check(i, directory.stat(&name).map_err(host("look at"))?)?;
+        self.remove_at(&directory, &name)
+    }
+
+    fn remove_at(&mut self, directory: &Directory, name: &[u8]) -> Result<(), MakeError> {
+        let stat = directory.stat(name).map_err(host("look at"))?;
+        directory.remove(name).map_err(host("remove"))?;
+        // Its other names lead to something that has changed by this.
+        self.touched.extend(stat.map(|stat| stat.st_ino));
+        Ok(())
+    }
+
+    pub fn remove_directory(&mut self, i: usize) -> Result<(), MakeError> {
+        let (directory, name) = self.final_place(i)?;
+        match directory.remove_directory(&name) {
+            Err(Errno::NOENT) => {}
+            result => result.map_err(host("remove"))?,
+        }
+        self.host.forget(self.path(i));
+        Ok(())
+    }
+
+    /// Sees to it that what is at a path is what was seen there, which the plan follows from.
+    fn check(&self, i: usize, stat: Option<Stat>) -> Result<(), MakeError> {
+        let seen = self.task.facts.stats.get(i).copied().flatten().map(|stat| Seen::of(&stat));
+        let (Some(seen), Some(is)) = (seen, stat.map(|stat| Seen::of(&stat))) else { return Err(MakeError::Changed) };
+        let unchanged = is == seen || (is.is_still(&seen) && self.touched.contains(&is.ino));
+        if unchanged { Ok(()) } else { Err(MakeError::Changed) }
+    }
+
+    fn is_seen(&self, i: usize, stat: &Stat) -> bool {
+        let seen = self.task.facts.stats.get(i).copied().flatten();
+        seen.is_some_and(|seen| Seen::of(stat).is_still(&Seen::of(&seen)))
+    }
+
+    /// Sets the attributes of what is in its place: of a directory that was there only those which the guest changed.
+    pub fn attributes(&mut self, i: usize, made: bool) -> Result<(), MakeError> {
+        let sides = self.task.sides;
+        let Some((new, is)) = sides.new_inode(i) else { return Ok(()) };
+        let (directory, name) = self.final_place(i)?;
+        let wanted = self.wanted(i, new, is);
+        let target = Target::Named(&directory, &name);
+        if sides.is_directory(i) && sides.was_directory(i) {
+            let aspects = sides.differences.get(i).map(|difference| difference.aspects).unwrap_or_default();
+            let had = sides.old(i).map(|(_, was)| sides.base.xattrs(was.xattrs())).unwrap_or_default();
+            return set_changed(target, aspects, &wanted, had, &mut self.lost);
+        }
+        if !sides.is_directory(i) && !made && !self.is_what_it_was(i, &directory, &name)? {
+            return Err(MakeError::Changed);
+        }
+        let inherits = sides.is_directory(i) && directory.gives_acl;
+        set_attributes(target, inherits, &wanted, &mut self.lost)
+    }
+
+    fn is_what_it_was(&self, i: usize, directory: &Directory, name: &[u8]) -> Result<bool, MakeError> {
+        let stat = directory.stat(name).map_err(host("look at"))?;
+        Ok(stat.is_some_and(|stat| self.check(i, Some(stat)).is_ok()))
+    }
+
+    /// Sets the time of a directory in which something was done, as the guest has it.
+    pub fn directory_time(&mut self, path: &[u8]) -> Result<(), MakeError> {
+        let sides = self.task.sides;
+        let Some(new) = sides.guest.lookup(path) else { return Ok(()) };
+        let is = sides.guest.inode(new);
+        if is.file_type() != FileType::Directory {
+            return Ok(());
+        }
+        let (directory, name) = self.host.parent(path).map_err(host("reach"))?;
+        let wanted = Wanted {
+            tree: sides.guest,
+            inode: new,
+            uid: 0,
+            gid: 0,
+            is_foreign: false,
+            back: sides.owners,
+            unwanted: Vec::new(),
+        };
+        set_changed(Target::Named(&directory, name), Default::default(), &wanted, &[], &mut self.lost)
+    }
+
+    /// What is to be on the host for a difference. An owner that the guest did not change stays the host's.
+    fn wanted(&self, i: usize, new: InodeId, is: &Inode) -> Wanted<'a> {
+        let sides = self.task.sides;
+        let facts = self.task.facts;
+        let lent = sides.origin(i).and_then(|origin| {
+            let stat = facts.lenders.get(&origin)?.stat?;
+            Some((stat, sides.base.inode(origin)))
+        });
+        let scanned = matches!(facts.found.get(i), Some(Found::Scanned { .. }));
+        let in_place = scanned.then(|| facts.stats.get(i).copied().flatten().zip(sides.old(i).map(|(_, was)| was)));
+        let kept = lent.or(in_place.flatten());
+        let uid = match kept.filter(|(_, was)| was.uid() == is.uid()) {
+            Some((stat, _)) => Some(stat.st_uid),
+            None => sides.owners.uid(is.uid()),
+        };
+        let gid = match kept.filter(|(_, was)| was.gid() == is.gid()) {
+            Some((stat, _)) => Some(stat.st_gid),
+            None => sides.owners.gid(is.gid()),
+        };
+        let own = kept.map_or_else(
+            || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+            |(stat, _)| (stat.st_uid, stat.st_gid),
+        );
+        let has = |name: &[u8]| sides.guest.xattrs(is.xattrs()).iter().any(|xattr| *xattr.name == *name);
+        let was = sides.origin(i).map(|origin| sides.base.inode(origin)).or(sides.old(i).map(|(_, was)| was));
+        let had = was.map(|was| sides.base.xattrs(was.xattrs())).unwrap_or_default();
+        let unwanted = had.iter().filter(|xattr| !has(&xattr.name)).map(|xattr| xattr.name.clone()).collect();
+        Wanted {
+            tree: sides.guest,
+            inode: new,
+            uid: uid.unwrap_or(own.0),
+            gid: gid.unwrap_or(own.1),
+            is_foreign: uid.is_none() || gid.is_none(),
+            back: sides.owners,
+            unwanted,
+        }
+    }
+}

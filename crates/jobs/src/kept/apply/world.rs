@@ -1,0 +1,610 @@
+//! A host directory and a guest that changed it, without a machine: for tests of the real planner and executor.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use inarch_block::{Content, Cursor};
+use inarch_tree::compare::{Difference, Lineage, differences};
+use inarch_tree::scan::{ScanOptions, scan};
+use inarch_tree::{Attributes, Builder, FileType, InodeId, Timestamp, Tree};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
+
+use super::calls::Faults;
+use super::decide::Verdict;
+use super::execute::{Outcome, execute};
+use super::host::Host;
+use super::progress::Progress;
+use super::sides::{Parts, Sides};
+use super::ties::Ties;
+use super::worker::Task;
+use super::{left_alone, plan_tree, with_directories};
+use crate::kept::OwnersBack;
+
+/// The time of every file: none is told from another by it.
+pub const TIME: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
+
+/// Names and nodes.
+type Entries = BTreeMap<Vec<u8>, usize>;
+/// What somebody else does on the host.
+type Meanwhile = Box<dyn Fn(&Path)>;
+
+/// A part of a guest's file.
+#[derive(Clone, Debug, PartialEq)]
+enum Piece {
+    Base(InodeId, usize, usize),
+    Bytes(Vec<u8>),
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    File(Vec<Piece>),
+    Symlink(Vec<u8>),
+    Directory(Entries),
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    kind: Kind,
+    origin: Option<InodeId>,
+    mode: u32,
+    mtime: Timestamp,
+}
+
+/// A file of the host.
+pub struct HostFile {
+    pub path: PathBuf,
+    pub ino: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// What an apply remembers.
+#[derive(Default)]
+pub struct Memory(pub Progress);
+
+/// What came of an attempt.
+pub struct Attempt {
+    pub outcome: Outcome,
+    pub verdicts: Vec<(String, Verdict)>,
+    /// Calls to the host.
+    pub calls: u64,
+    pub died: bool,
+}
+
+impl Attempt {
+    #[track_caller]
+    pub fn assert_whole(&self) {
+        let refused: Vec<_> = self
+            .verdicts
+            .iter()
+            .filter(|(_, verdict)| matches!(verdict, Verdict::Refused(_) | Verdict::Held(_)))
+            .collect();
+        assert!(refused.is_empty(), "{refused:?}");
+        assert!(self.outcome.conflicts.is_empty(), "{:?}", self.outcome.conflicts);
+        assert!(self.outcome.failures.is_empty(), "{:?}", self.outcome.failures);
+    }
+
+    pub fn verdict(&self, path: &str) -> &Verdict {
+        &self.verdicts.iter().find(|(at, _)| at == path).unwrap().1
+    }
+}
+
+pub struct World {
+    dir: tempfile::TempDir,
+    base: Arc<Tree>,
+    bytes: HashMap<InodeId, Vec<u8>>,
+    nodes: Vec<Node>,
+    /// Files that were there before anything was applied.
+    old: HashSet<u64>,
+    synced: HashSet<u64>,
+    /// Runs before each attempt is carried out, behind its plan.
+    pub meanwhile: Option<Meanwhile>,
+}
+
+impl World {
+    /// A directory that `make` fills, scanned, and a guest that has changed nothing yet.
+    pub fn new(make: impl FnOnce(&Path)) -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("tree");
+        fs::create_dir(&root).unwrap();
+        make(&root);
+        for file in files(&root) {
+            set_time(&file.path);
+        }
+        let base = scan(&root, &ScanOptions { threads: 1, ..ScanOptions::default() }).unwrap().tree;
+        let mut world = World {
+            base: Arc::new(base),
+            bytes: HashMap::new(),
+            nodes: Vec::new(),
+            old: files(&root).iter().map(|file| file.ino).collect(),
+            synced: HashSet::new(),
+            meanwhile: None,
+            dir,
+        };
+        world.begin_guest();
+        world
+    }
+
+    fn begin_guest(&mut self) {
+        let base = Arc::clone(&self.base);
+        for (id, inode) in base.inodes() {
+            let path = self.root().join(std::str::from_utf8(&base.path(id)).unwrap());
+            let kind = match inode.file_type() {
+                FileType::Directory => {
+                    Kind::Directory(base.entries(id).map(|entry| (entry.name.to_vec(), entry.inode.index())).collect())
+                }
+                FileType::Symlink => Kind::Symlink(base.symlink_target(id).to_vec()),
+                _ => {
+                    let bytes = fs::read(path).unwrap();
+                    let pieces = if bytes.is_empty() { vec![] } else { vec![Piece::Base(id, 0, bytes.len())] };
+                    self.bytes.insert(id, bytes);
+                    Kind::File(pieces)
+                }
+            };
+            self.nodes.push(Node { kind, origin: Some(id), mode: inode.mode(), mtime: inode.mtime() });
+        }
+    }
+
+    pub fn root(&self) -> PathBuf {
+        self.dir.path().join("tree")
+    }
+
+    pub fn host(&self, path: &str) -> PathBuf {
+        self.root().join(path)
+    }
+
+    fn find(&self, path: &str) -> Option<usize> {
+        path.split('/').filter(|name| !name.is_empty()).try_fold(0, |at, name| match &self.nodes[at].kind {
+            Kind::Directory(entries) => entries.get(name.as_bytes()).copied(),
+            _ => None,
+        })
+    }
+
+    fn is_directory(&self, node: usize) -> bool {
+        matches!(self.nodes[node].kind, Kind::Directory(_))
+    }
+
+    fn entries(&mut self, path: &str) -> Option<(&mut Entries, Vec<u8>)> {
+        let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let above = self.find(above)?;
+        match &mut self.nodes[above].kind {
+            Kind::Directory(entries) => Some((entries, name.as_bytes().to_vec())),
+            _ => None,
+        }
+    }
+
+    fn enter(&mut self, path: &str, node: Node) -> bool {
+        let id = self.nodes.len();
+        if self.find(path).is_some() {
+            return false;
+        }
+        let Some((entries, name)) = self.entries(path) else { return false };
+        entries.insert(name, id);
+        self.nodes.push(node);
+        true
+    }
+
+    /// Writes a file anew: in place, if it is there.
+    pub fn write(&mut self, path: &str, bytes: &[u8]) -> bool {
+        let pieces = vec![Piece::Bytes(bytes.to_vec())];
+        match self.find(path) {
+            Some(node) if !self.is_directory(node) => match &mut self.nodes[node].kind {
+                Kind::File(old) => {
+                    *old = pieces;
+                    true
+                }
+                _ => false,
+            },
+            Some(_) => false,
+            None => self.enter(path, Node { kind: Kind::File(pieces), origin: None, mode: 0o100644, mtime: TIME }),
+        }
+    }
+
+    /// Adds to the end of a file.
+    pub fn append(&mut self, path: &str, bytes: &[u8]) -> bool {
+        let Some(node) = self.find(path) else { return false };
+        let Kind::File(pieces) = &mut self.nodes[node].kind else { return false };
+        pieces.push(Piece::Bytes(bytes.to_vec()));
+        true
+    }
+
+    /// Replaces a byte in the first part of a file.
+    pub fn edit(&mut self, path: &str, byte: u8) -> bool {
+        let Some(node) = self.find(path) else { return false };
+        let Kind::File(pieces) = &mut self.nodes[node].kind else { return false };
+        match pieces.first().cloned() {
+            Some(Piece::Base(id, at, length)) if length > 1 => {
+                pieces.splice(0..1, [Piece::Bytes(vec![byte]), Piece::Base(id, at + 1, length - 1)]);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets two files exchange their blocks.
+    pub fn exchange_blocks(&mut self, one: &str, other: &str) -> bool {
+        let (Some(one), Some(other)) = (self.find(one), self.find(other)) else { return false };
+        let (Kind::File(a), Kind::File(b)) = (self.nodes[one].kind.clone(), self.nodes[other].kind.clone()) else {
+            return false;
+        };
+        (self.nodes[one].kind, self.nodes[other].kind) = (Kind::File(b), Kind::File(a));
+        true
+    }
+
+    pub fn chmod(&mut self, path: &str, mode: u32) -> bool {
+        let Some(node) = self.find(path) else { return false };
+        self.nodes[node].mode = self.nodes[node].mode & 0o170000 | mode;
+        true
+    }
+
+    pub fn mkdir(&mut self, path: &str) -> bool {
+        let kind = Kind::Directory(BTreeMap::new());
+        self.enter(path, Node { kind, origin: None, mode: 0o040755, mtime: TIME })
+    }
+
+    pub fn symlink(&mut self, path: &str, target: &str) -> bool {
+        let kind = Kind::Symlink(target.as_bytes().to_vec());
+        self.enter(path, Node { kind, origin: None, mode: 0o120777, mtime: TIME })
+    }
+
+    pub fn link(&mut self, from: &str, to: &str) -> bool {
+        let Some(node) = self.find(from).filter(|node| !self.is_directory(*node)) else { return false };
+        if self.find(to).is_some() {
+            return false;
+        }
+        let Some((entries, name)) = self.entries(to) else { return false };
+        entries.insert(name, node);
+        true
+    }
+
+    /// Removes whatever is there, with all that is in it.
+    pub fn remove(&mut self, path: &str) -> bool {
+        self.entries(path).is_some_and(|(entries, name)| entries.remove(&name).is_some())
+    }
+
+    pub fn rename(&mut self, from: &str, to: &str) -> bool {
+        if from == to || to.starts_with(&format!("{from}/")) || from.starts_with(&format!("{to}/")) {
+            return false;
+        }
+        let (Some(node), there) = (self.find(from), self.find(to)) else { return false };
+        if there.is_some_and(|there| there == node || self.is_directory(there) != self.is_directory(node)) {
+            return false;
+        }
+        if let Some(Kind::Directory(entries)) = there.map(|there| &self.nodes[there].kind)
+            && !entries.is_empty()
+        {
+            return false;
+        }
+        let Some((entries, name)) = self.entries(to) else { return false };
+        entries.insert(name, node);
+        self.remove(from)
+    }
+
+    fn bytes_of(&self, pieces: &[Piece]) -> Vec<u8> {
+        pieces.iter().fold(Vec::new(), |mut bytes, piece| {
+            match piece {
+                Piece::Base(id, at, length) => bytes.extend(&self.bytes[id][*at..at + length]),
+                Piece::Bytes(own) => bytes.extend(own),
+            }
+            bytes
+        })
+    }
+
+    /// The guest's tree, and which node each of its inodes is.
+    fn guest(&self) -> (Tree, Vec<usize>) {
+        let attributes = |node: &Node| Attributes {
+            mode: node.mode,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            size: if let Kind::File(pieces) = &node.kind { self.bytes_of(pieces).len() as u64 } else { 0 },
+            mtime: node.mtime,
+            ..Attributes::default()
+        };
+        let mut builder = Builder::new(&attributes(&self.nodes[0])).unwrap();
+        let (mut of, mut ids) = (vec![0], HashMap::new());
+        let mut stack = vec![(InodeId::ROOT, 0)];
+        while let Some((id, node)) = stack.pop() {
+            builder.list(id).unwrap();
+            let Kind::Directory(entries) = &self.nodes[node].kind else { continue };
+            for (name, child) in entries {
+                if let Some(id) = ids.get(child) {
+                    builder.link(name, *id).unwrap();
+                    continue;
+                }
+                let id = builder.add(name, &attributes(&self.nodes[*child])).unwrap();
+                of.push(*child);
+                ids.insert(*child, id);
+                match &self.nodes[*child].kind {
+                    Kind::Directory(_) => stack.push((id, *child)),
+                    Kind::Symlink(target) => builder.set_target(id, target).unwrap(),
+                    Kind::File(_) => {}
+                }
+            }
+        }
+        (builder.finish().unwrap(), of)
+    }
+
+    fn double(&self, of: &[usize]) -> Double {
+        let pieces = |node: &usize| match &self.nodes[*node].kind {
+            Kind::File(pieces) => pieces.clone(),
+            _ => Vec::new(),
+        };
+        let pieces: Vec<Vec<Piece>> = of.iter().map(pieces).collect();
+        Double {
+            root: self.root(),
+            base: Arc::clone(&self.base),
+            bytes: pieces.iter().map(|pieces| self.bytes_of(pieces)).collect(),
+            base_bytes: self.bytes.clone(),
+            pieces,
+            origins: of.iter().map(|node| self.nodes[*node].origin).collect(),
+        }
+    }
+
+    /// What distinguishes the two trees.
+    pub fn paths(&self) -> Vec<String> {
+        let (guest, of) = self.guest();
+        let found = differences(&self.base, &guest, &self.double(&of));
+        found.into_iter().map(|difference| String::from_utf8(difference.path).unwrap()).collect()
+    }
+
+    /// Applies what was `asked` for, everything if that is nothing.
+    pub fn apply(&mut self, memory: &mut Memory, asked: &[&str], faults: Faults) -> Attempt {
+        let (guest, of) = self.guest();
+        let double = self.double(&of);
+        let base = Arc::clone(&self.base);
+        let found = differences(&base, &guest, &double);
+        let owners = OwnersBack::default();
+        let sides = Sides::new(Parts {
+            trees: (&base, &guest),
+            content: &double,
+            lineage: &double,
+            owners: &owners,
+            differences: &found,
+            overlapping: HashSet::new(),
+            conflicting: HashSet::new(),
+        });
+        let faults = Arc::new(Faults { root: self.root(), ..faults });
+        let mut host = Host::open(&self.root(), false).unwrap();
+        host.calls.faults = Some(Arc::clone(&faults));
+        if memory.0.token.is_empty() {
+            memory.0.token = "t".to_owned();
+        }
+        let is_asked = |difference: &Difference| {
+            let path = std::str::from_utf8(&difference.path).unwrap();
+            asked.is_empty() || asked.iter().any(|top| path == *top || path.starts_with(&format!("{top}/")))
+        };
+        let chosen = with_directories(&sides, found.iter().map(is_asked).collect());
+        let chosen = Ties::new(&sides).with_required(&chosen);
+        let (facts, leftovers, plan) = plan_tree(&sides, &mut host, &memory.0, &chosen, (false, false));
+        let name = |i: usize| String::from_utf8(sides.path(i).to_vec()).unwrap();
+        let verdicts = plan.verdicts.iter().enumerate().map(|(i, verdict)| (name(i), verdict.clone())).collect();
+        let mut attempt = Attempt { outcome: Outcome::default(), verdicts, calls: 0, died: faults.is_dead() };
+        if attempt.died {
+            return attempt;
+        }
+        memory.0.begun = true;
+        memory.0.is_old = true;
+        memory.0.left = left_alone(&sides, &plan.verdicts).map(|i| sides.path(i).to_vec()).collect();
+        let paths = || (0..chosen.len()).filter(|i| chosen[*i]).map(|i| sides.path(i).to_vec()).collect();
+        memory.0.chosen = (!asked.is_empty()).then(paths);
+        if let Some(meanwhile) = &self.meanwhile {
+            meanwhile(&self.root());
+        }
+        let progress = memory.0.clone();
+        let task = Task { sides: &sides, facts: &facts, plan: &plan, progress: &progress };
+        attempt.outcome = execute(&task, &mut host, &leftovers, &mut |durable| {
+            if faults.is_dead() {
+                return Err(io::ErrorKind::Other.into());
+            }
+            memory.0.durable.extend(durable);
+            Ok(())
+        });
+        memory.0.touched = attempt.outcome.touched.iter().cloned().collect();
+        attempt.died = faults.is_dead();
+        attempt.calls = faults.count.load(std::sync::atomic::Ordering::Relaxed);
+        memory.0.begun = attempt.died;
+        if !attempt.died {
+            memory.0.restarted = false;
+        }
+        self.synced.extend(faults.synced.lock().unwrap().iter());
+        attempt
+    }
+
+    /// The machine goes down: files whose content was not waited for lose some, as `how` says one after another.
+    pub fn lose_power(&self, memory: &mut Memory, how: &[u8]) {
+        memory.0.restarted = true;
+        let mut how = how.iter().cycle();
+        for file in files(&self.root()) {
+            if self.old.contains(&file.ino) || self.synced.contains(&file.ino) {
+                continue;
+            }
+            let before = fs::metadata(&file.path).unwrap();
+            let length = file.bytes.len();
+            let mut bytes = file.bytes;
+            match how.next().unwrap() % 4 {
+                0 => continue,
+                1 => bytes.clear(),
+                2 => bytes.truncate(length / 2),
+                _ => bytes[length / 2..].fill(0),
+            }
+            fs::write(&file.path, bytes).unwrap();
+            if how.next().unwrap().is_multiple_of(2) {
+                let time = Timestamp { seconds: before.mtime(), nanoseconds: before.mtime_nsec() as u32 };
+                set_times(&file.path, time);
+            }
+        }
+    }
+
+    /// Contents of the guest's files, and whether each can be read.
+    pub fn guest_files(&self) -> Vec<(Vec<u8>, bool)> {
+        let (guest, of) = self.guest();
+        let double = self.double(&of);
+        let files = guest.inodes().filter(|(_, inode)| inode.file_type() == FileType::Regular);
+        files.map(|(id, _)| (double.bytes[id.index()].clone(), double.is_readable(id))).collect()
+    }
+
+    /// What the guest has at every path: bytes, targets; nothing of directories.
+    pub fn guest_paths(&self) -> BTreeMap<String, Option<Vec<u8>>> {
+        let mut found = BTreeMap::new();
+        let mut stack = vec![(String::new(), 0)];
+        while let Some((path, node)) = stack.pop() {
+            match &self.nodes[node].kind {
+                Kind::Directory(entries) => {
+                    for (name, child) in entries {
+                        stack.push((format!("{path}/{}", std::str::from_utf8(name).unwrap()), *child));
+                    }
+                    found.insert(path, None);
+                }
+                Kind::File(pieces) => drop(found.insert(path, Some(self.bytes_of(pieces)))),
+                Kind::Symlink(target) => drop(found.insert(path, Some(target.clone()))),
+            }
+        }
+        found
+    }
+
+    /// What the host has, the same way.
+    pub fn host_paths(&self) -> BTreeMap<String, Option<Vec<u8>>> {
+        let mut found = BTreeMap::from([(String::new(), None)]);
+        let mut stack = vec![self.root()];
+        while let Some(directory) = stack.pop() {
+            for entry in fs::read_dir(&directory).unwrap() {
+                let path = entry.unwrap().path();
+                let name = format!("/{}", path.strip_prefix(self.root()).unwrap().display());
+                let metadata = fs::symlink_metadata(&path).unwrap();
+                if metadata.is_dir() {
+                    found.insert(name, None);
+                    stack.push(path);
+                } else if metadata.is_symlink() {
+                    let target = fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes();
+                    found.insert(name, Some(target));
+                } else {
+                    found.insert(name, Some(fs::read(&path).unwrap()));
+                }
+            }
+        }
+        found
+    }
+
+    /// Files of the host that are not as they were scanned: nothing may take them away.
+    pub fn foreign_files(&self) -> Vec<Vec<u8>> {
+        let is_scanned = |file: &HostFile| {
+            let path = file.path.strip_prefix(self.root()).unwrap().as_os_str().as_encoded_bytes().to_vec();
+            let stat = rustix::fs::lstat(&file.path).unwrap();
+            self.base.lookup(&path).is_some_and(|id| super::host::is_as_scanned(&stat, self.base.inode(id), true))
+        };
+        files(&self.root()).into_iter().filter(|file| !is_scanned(file)).map(|file| file.bytes).collect()
+    }
+
+    pub fn host_files(&self) -> HashSet<Vec<u8>> {
+        files(&self.root()).into_iter().map(|file| file.bytes).collect()
+    }
+
+    /// Notes that what is on the host now was there before.
+    pub fn age(&mut self) {
+        self.old = files(&self.root()).iter().map(|file| file.ino).collect();
+    }
+}
+
+/// What the guest's files hold, and how they came to be.
+struct Double {
+    root: PathBuf,
+    base: Arc<Tree>,
+    base_bytes: HashMap<InodeId, Vec<u8>>,
+    pieces: Vec<Vec<Piece>>,
+    bytes: Vec<Vec<u8>>,
+    origins: Vec<Option<InodeId>>,
+}
+
+impl Double {
+    fn is_readable(&self, id: InodeId) -> bool {
+        self.pieces[id.index()].iter().all(|piece| match piece {
+            Piece::Base(id, ..) => {
+                let stat = rustix::fs::lstat(self.root.join(std::str::from_utf8(&self.base.path(*id)).unwrap()));
+                stat.is_ok_and(|stat| super::host::is_as_scanned(&stat, self.base.inode(*id), true))
+            }
+            Piece::Bytes(_) => true,
+        })
+    }
+}
+
+impl Content for Double {
+    fn read(&self, id: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        if !self.is_readable(id) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        let bytes = &self.bytes[id.index()];
+        let (start, end) = ((offset as usize).min(bytes.len()), ((offset + count) as usize).min(bytes.len()));
+        out.copy_from(&bytes[start..end]);
+        out.fill_zeros(count - (end - start) as u64);
+        Ok(())
+    }
+}
+
+impl Lineage for Double {
+    fn origin(&self, new: InodeId) -> Option<InodeId> {
+        self.origins[new.index()]
+    }
+
+    fn same_content(&self, old: InodeId, new: InodeId) -> bool {
+        self.base_bytes[&old] == self.bytes[new.index()]
+    }
+
+    fn lenders(&self, new: InodeId) -> Vec<InodeId> {
+        let lends = |piece: &Piece| if let Piece::Base(id, ..) = piece { Some(*id) } else { None };
+        let mut lenders: Vec<_> = self.pieces[new.index()].iter().filter_map(lends).collect();
+        lenders.sort();
+        lenders.dedup();
+        lenders
+    }
+}
+
+/// Every regular file below a directory.
+pub fn files(root: &Path) -> Vec<HostFile> {
+    let mut found = Vec::new();
+    let mut stack = vec![root.to_owned()];
+    while let Some(directory) = stack.pop() {
+        let mut entries: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        entries.sort();
+        for path in entries {
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            if metadata.is_dir() {
+                stack.push(path);
+            } else if metadata.is_file() {
+                found.push(HostFile { ino: metadata.ino(), bytes: fs::read(&path).unwrap(), path });
+            }
+        }
+    }
+    found
+}
+
+pub fn set_time(path: &Path) {
+    set_times(path, TIME);
+}
+
+fn set_times(path: &Path, time: Timestamp) {
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
+    };
+    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+}
+
+/// Makes files, links and directories of the host: `path`, and bytes, `-> target`, `= other name`, or nothing for a
+/// directory.
+pub fn fill(root: &Path, lines: &[(&str, &str)]) {
+    for (path, what) in lines {
+        let at = root.join(path);
+        if let Some(target) = what.strip_prefix("-> ") {
+            symlink(target, at).unwrap();
+        } else if let Some(other) = what.strip_prefix("= ") {
+            fs::hard_link(root.join(other), at).unwrap();
+        } else if what.is_empty() {
+            fs::create_dir_all(at).unwrap();
+        } else {
+            fs::write(at, what).unwrap();
+        }
+    }
+}
