@@ -84,7 +84,7 @@ fn text(report: &ApplyReport, dry_run: bool) -> String {
 }
 
 /// A path without `.`, `..` and double slashes, by its words alone.
-fn cleaned(path: &std::path::Path) -> PathBuf {
+pub fn cleaned(path: &std::path::Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for component in path.components() {
         match component {

@@ -1,12 +1,14 @@
 //! `inarch diff`: what the guest of a kept run changed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Args;
 use inarch_jobs::kept::{self, ChangeReport, FileStat, RunDiff};
 use inarch_jobs::shown;
 
+use crate::apply::cleaned;
 use crate::output::{answer, answer_bytes, complain};
 
 /// Options of `inarch diff`.
@@ -29,10 +31,19 @@ pub struct DiffArguments {
     /// Show what changed within text files, as patch(1) takes it
     #[arg(short = 'p', long)]
     pub patch: bool,
+
+    /// Write out the guest's version of this file, also where it is a conflict
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["json", "stat", "patch"])]
+    pub show: Option<PathBuf>,
 }
 
 /// Says what changed; the status is 0 whether or not anything did.
 pub fn run(arguments: DiffArguments) -> anyhow::Result<ExitCode> {
+    if let Some(path) = &arguments.show {
+        let here = std::env::current_dir().context("there is no current directory; go to another")?;
+        kept::show(&arguments.name, &cleaned(&here.join(path)), &mut std::io::stdout().lock())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let diff = kept::diff(&arguments.name)?;
     diff.notes().iter().for_each(complain);
     if arguments.patch {

@@ -20,6 +20,7 @@ mod own;
 mod owners;
 mod patch;
 mod record;
+mod show;
 mod spent;
 mod store;
 
@@ -32,5 +33,6 @@ pub use list::{RunReport, RunState, TreeReport, discard, runs};
 pub(crate) use owners::OwnersBack;
 pub use patch::FileStat;
 pub(crate) use record::{KeptTree, Record};
+pub use show::show;
 pub(crate) use spent::settle;
 pub(crate) use store::{KeptRun, Store, now};

@@ -40,8 +40,10 @@ enum Side {
     Nothing,
     /// Its bytes: those of a text or a symlink's target.
     Text(Vec<u8>),
-    /// It is no text, too large, or can no longer be read.
+    /// It is no text, or too large.
     Opaque,
+    /// It can no longer be read: the host's file that it lies in changed.
+    Unreadable,
 }
 
 impl Side {
@@ -49,7 +51,7 @@ impl Side {
         match self {
             Side::Nothing => Some(&[]),
             Side::Text(bytes) => Some(bytes),
-            Side::Opaque => None,
+            Side::Opaque | Side::Unreadable => None,
         }
     }
 }
@@ -148,6 +150,14 @@ impl TreeDiff {
             if new_mode.is_some() { &to[..] } else { "/dev/null" },
         );
         match old.bytes().zip(new.bytes()) {
+            None if matches!(new, Side::Unreadable) => {
+                writeln!(out, "# {to}: it cannot be read: the file of this machine that holds a part of it changed")
+            }
+            None if matches!(old, Side::Unreadable) => writeln!(
+                out,
+                "# {to}: the file of this machine that it was made from changed, so it cannot be compared; \
+                 diff --show has the guest's version"
+            ),
             None => writeln!(out, "Binary files {old_name} and {new_name} differ"),
             Some((old, new)) if old == new => Ok(()),
             Some((old, new)) => {
@@ -199,8 +209,10 @@ fn side(tree: &Tree, content: &dyn Content, id: Option<InodeId>) -> Side {
         FileType::Symlink => Side::Text(tree.symlink_target(id).to_owned()),
         FileType::Regular if inode.size() <= TEXT_MAX => {
             let mut bytes = vec![0; inode.size() as usize];
-            let is_text = read_content(content, id, 0, &mut bytes).is_ok()
-                && !bytes.iter().take(LOOKED_AT).any(|byte| *byte == 0);
+            if read_content(content, id, 0, &mut bytes).is_err() {
+                return Side::Unreadable;
+            }
+            let is_text = !bytes.iter().take(LOOKED_AT).any(|byte| *byte == 0);
             if is_text { Side::Text(bytes) } else { Side::Opaque }
         }
         FileType::Regular => Side::Opaque,

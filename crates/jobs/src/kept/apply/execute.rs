@@ -240,6 +240,11 @@ impl<'a> Executor<'_, 'a> {
         if !is_made || self.failed.contains(&i) || !self.is_synced(i) {
             return;
         }
+        let needs = self.worker.task.plan.needs.get(&i).into_iter().flatten();
+        if !needs.into_iter().all(|group| group.iter().any(|one| self.made.contains(one))) {
+            self.fail(i, "left alone: something has bytes of it, and could not be made".to_owned());
+            return;
+        }
         let exchanged = self.worker.exchange(i);
         if self.note_placed(i, exchanged) {
             self.exchanged.insert(i);

@@ -93,6 +93,10 @@ fn links_become_files_of_their_own_and_back() {
     assert_applied(&mut linked);
     let ino = |path: &str| fs::metadata(linked.host(path)).unwrap().ino();
     assert!(ino("e") == ino("c") && ino("b") != ino("c") && ino("d") == ino("f"));
+    // All names of a file that changed.
+    let mut changed = world(&[("a", "bytes"), ("b", "= a"), ("c", "= a")]);
+    assert!(changed.append("a", b"+") && changed.remove("b") && changed.link("c", "d"));
+    assert_applied(&mut changed);
     // The old name of a file that a new one took.
     let mut copied = world(&[("a", "same")]);
     assert!(copied.rename("a", "z") && copied.write("a", b"same") && copied.chmod("a", 0o600));

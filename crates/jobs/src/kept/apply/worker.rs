@@ -172,7 +172,9 @@ impl<'w, 'a> Worker<'w, 'a> {
         let away = self.task.progress.away(i);
         place.exchange(aside, directory, name, &away).map_err(host("replace"))?;
         let came_out = place.stat(aside).map_err(host("look at"))?;
-        if came_out.is_some_and(|stat| self.is_seen(i, &stat)) {
+        if let Some(stat) = came_out.filter(|stat| self.is_seen(i, stat)) {
+            // Its other names lead to something that has changed by this.
+            self.touched.insert(stat.st_ino);
             self.host.forget(self.path(i));
             return Ok(());
         }
