@@ -1,7 +1,7 @@
 # The commands of this project. `make demo` and `make test` need nothing but a Debian 12 with Rust, as root (or with
 # sudo for the packages); each installs what it needs.
 
-.PHONY: all demo test lint bench soak setup setup-test setup-bench setup-soak install clean
+.PHONY: all demo test check lint bench soak setup setup-test setup-bench setup-soak install clean
 
 target := $(or $(CARGO_TARGET_DIR),target)
 inarch := $(target)/release/inarch
@@ -16,6 +16,13 @@ test: setup-test
 	cargo build --release
 	cargo test --release --workspace --exclude inarch -- $(TEST_FLAGS)
 	cargo test --release -p inarch -- --test-threads 1 $(TEST_FLAGS)
+
+# What to run after each edit: under two minutes once all is built, and no guest is started.
+check: setup-test
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo test -q --workspace --exclude inarch --exclude inarch-vm --exclude inarch-vhost
+	cargo test -q --lib -p inarch-vhost -p inarch-vm
 
 lint: setup
 	cargo fmt --all --check
