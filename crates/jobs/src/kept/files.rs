@@ -268,3 +268,105 @@ fn punch(path: &Path, used: &[Range<u64>]) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use inarch_tree::compare::Difference;
+    use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Lender, Part};
+    use inarch_tree::{Attributes, Builder};
+
+    use super::*;
+
+    /// A new file of a page whose bytes are at 1 MiB of the file with this name.
+    struct OneFile(&'static str);
+
+    impl Facts for OneFile {
+        fn origin(&self, _: InodeId) -> Option<Lender> {
+            None
+        }
+
+        fn bytes(&mut self, _: InodeId) -> io::Result<Bytes> {
+            let holder = Holder::File(self.0.to_owned());
+            Ok(Bytes::Parts(vec![Part { offset: 0, length: 4096, at: 1 << 20, holder }]))
+        }
+
+        fn was(&self, _: &[u8]) -> Option<Option<Identity>> {
+            None
+        }
+    }
+
+    fn layer(holder: &'static str) -> Layer {
+        let root = Attributes { mode: 0o040_755, ..Attributes::default() };
+        let base = Builder::new(&root).unwrap().finish().unwrap();
+        let mut builder = Builder::new(&root).unwrap();
+        builder.list(InodeId::ROOT).unwrap();
+        let file = Attributes { mode: 0o100_644, size: 4096, ..Attributes::default() };
+        let new = builder.add(b"file", &file).unwrap();
+        let newer = builder.finish().unwrap();
+        let added = Difference { path: b"file".to_vec(), old: None, new: Some(new), aspects: Default::default() };
+        Layer::new(&base, &newer, &[added], &mut OneFile(holder)).unwrap()
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+
+    fn write_overlay(path: &Path) {
+        fs::write(path, vec![7; 4 << 20]).unwrap();
+    }
+
+    #[test]
+    fn what_no_layer_points_into_is_given_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = DiskFiles::new(folder.path(), 0);
+        // Those of another disk are none of this one's.
+        write_overlay(&folder.path().join("10.1.overlay"));
+        assert_eq!((files.unfolded().unwrap(), files.is_kept().unwrap()), (None, false));
+
+        assert_eq!(files.next_overlay().unwrap(), files.overlay(1));
+        write_overlay(&files.overlay(1));
+        assert_eq!(files.unfolded().unwrap(), Some(1));
+        files.save_layer(&layer("0.1.overlay")).unwrap();
+        assert_eq!(files.unfolded().unwrap(), None);
+        let mut page = [0; 4096];
+        File::open(files.overlay(1)).unwrap().read_exact_at(&mut page, 1 << 20).unwrap();
+        assert_eq!(page, [7; 4096], "what the layer points into is there");
+        assert!(fs::metadata(files.overlay(1)).unwrap().blocks() * 512 <= 1 << 20, "the rest is not");
+
+        // A command that was killed: the layer is the old one until its overlay is folded.
+        write_overlay(&files.next_overlay().unwrap());
+        assert_eq!(files.unfolded().unwrap(), Some(2));
+        assert_eq!(files.load_layer().unwrap().unwrap().files(), ["0.1.overlay"]);
+        files.save_layer(&layer("0.2.overlay")).unwrap();
+        assert_eq!(names(folder.path()), ["0.2.layer", "0.2.overlay", "10.1.overlay"]);
+
+        // One that wrote nothing leaves nothing.
+        write_overlay(&files.next_overlay().unwrap());
+        files.drop_unfolded().unwrap();
+        assert_eq!(files.next_overlay().unwrap(), files.overlay(3));
+
+        // When nothing is changed any more, only that is known.
+        files.save_layer(&Layer::empty()).unwrap();
+        assert_eq!(names(folder.path()), ["0.2.layer", "10.1.overlay"]);
+        assert!(files.load_layer().unwrap().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_a_killed_sweep_left_goes_with_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = DiskFiles::new(folder.path(), 0);
+        write_overlay(&files.overlay(1));
+        fs::write(folder.path().join("0.2.layer"), layer("0.2.overlay").store()).unwrap();
+        fs::write(folder.path().join("0.1.layer"), "an older one").unwrap();
+        write_overlay(&files.overlay(2));
+        assert_eq!(files.unfolded().unwrap(), None);
+        assert_eq!(files.load_layer().unwrap().unwrap().counts(), (1, 0), "the newest counts");
+        files.save_layer(&layer("0.2.overlay")).unwrap();
+        assert_eq!(names(folder.path()), ["0.2.layer", "0.2.overlay"]);
+    }
+}
