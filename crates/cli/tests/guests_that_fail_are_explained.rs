@@ -4,7 +4,7 @@ mod support;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+
 
 use support::{INARCH, assert_one_line, assert_status, host, inarch, run_script, scratch, stderr, stdout};
 
@@ -42,10 +42,8 @@ fn silent_kernel(dir: &Path) -> String {
 fn a_guest_that_never_speaks_is_given_up() {
     let dir = scratch();
     let kernel = silent_kernel(dir.path());
-    let started = Instant::now();
     let output = inarch(["run", "--quiet", "--accel=tcg", "--boot-timeout=2", "--kernel", &kernel, "--", "true"]);
     assert_one_line(&output, &["did not answer within 2 s"]);
-    assert!(started.elapsed() < Duration::from_secs(30));
 }
 
 #[test]

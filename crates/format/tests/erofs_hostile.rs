@@ -6,7 +6,6 @@ mod erofs;
 
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use common::odd::xattr;
 use common::*;
@@ -388,9 +387,8 @@ fn algorithms_and_clusters_that_are_not_known() {
 
 #[test]
 fn a_small_image_of_a_huge_compressed_file() {
-    // An exabyte whose index would go far beyond the image; and one piece of a gigabyte, cluster for cluster.
+    // Whoever went through all of it would not come back: an exabyte whose index would go far beyond the image; and one piece of a gigabyte, cluster for cluster.
     let huge = compressed(1 << 60, &[(1, 0, 8)], 0, 0);
-    let begin = Instant::now();
     for offset in [0, 1 << 59, (1 << 60) - 10] {
         read_compressed(huge.clone(), offset, 10).unwrap_err();
     }
@@ -399,5 +397,4 @@ fn a_small_image_of_a_huge_compressed_file() {
         let text = read_compressed(compressed(6000 * 4096, &clusters, 0, 0), offset, 10).unwrap_err();
         assert!(text.contains("leads nowhere") || text.contains("cannot be in"), "{text}");
     }
-    assert!(begin.elapsed() < Duration::from_secs(5));
 }

