@@ -36,11 +36,11 @@ fn kernel() -> Option<PathBuf> {
 #[test]
 fn and_finds_the_whole_tree_in_it() {
     let Some(kernel) = kernel() else {
-        eprintln!("skipped: there is no kernel in /boot");
+        eprintln!("skipped: and_finds_the_whole_tree_in_it: there is no kernel in /boot");
         return;
     };
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: device nodes and owners: they need root");
+        eprintln!("skipped: and_finds_the_whole_tree_in_it: device nodes and owners: they need root");
         return;
     }
     let dir = scratch();

@@ -261,7 +261,9 @@ fn requests_come_by_io_uring_where_that_is_on() {
         let refused = inarch(["mount", &text("tree"), &text("point"), "--io-uring", "on"]);
         assert_one_line(&refused, &["FUSE over io_uring", if switch.is_ok() { "enable_uring" } else { "Linux 6.14" }]);
         if let Err(error) = fs::write(RING_SWITCH, "Y") {
-            return println!("skipped: FUSE over io_uring is off on this machine, and cannot be switched on: {error}");
+            return println!(
+                "skipped: requests_come_by_io_uring_where_that_is_on: FUSE over io_uring is off on this machine, and cannot be switched on: {error}"
+            );
         }
         Some(RingsOff)
     };

@@ -285,7 +285,7 @@ fn one_to_one(dir: &Path, work: &Path, expected: &Listing, from: usize, to: usiz
 #[test]
 fn each_to_each() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: device nodes, owners and mounts: they need root");
+        eprintln!("skipped: each_to_each: device nodes, owners and mounts: they need root");
         return;
     }
     let dir = scratch();

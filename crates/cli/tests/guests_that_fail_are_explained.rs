@@ -5,7 +5,6 @@ mod support;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-
 use support::{INARCH, assert_one_line, assert_status, host, inarch, run_script, scratch, stderr, stdout};
 
 #[test]

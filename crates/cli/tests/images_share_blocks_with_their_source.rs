@@ -30,7 +30,7 @@ fn shared_extents(file: &Path) -> usize {
 #[test]
 fn until_one_of_them_changes() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: making and mounting file systems: it needs root");
+        eprintln!("skipped: until_one_of_them_changes: making and mounting file systems: it needs root");
         return;
     }
     for system in ["xfs", "btrfs"] {

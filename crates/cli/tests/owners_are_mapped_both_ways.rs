@@ -19,7 +19,7 @@ fn owner(path: &Path) -> (u32, u32) {
 fn is_user() -> bool {
     let is_user = !rustix::process::geteuid().is_root();
     if is_user {
-        println!("skipped: only root has files of others");
+        println!("skipped: {}: only root has files of others", std::thread::current().name().unwrap_or("a test"));
     }
     is_user
 }

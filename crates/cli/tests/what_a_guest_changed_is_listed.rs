@@ -71,7 +71,7 @@ P  /etc/passwd  (time)
         assert_eq!(fs::read(scene.path().join("copy/data/moved/below")).unwrap(), b"below\nbelow too\n");
         assert!(scene.path().join("copy/data/g3").exists() && !scene.path().join("copy/data/f4").exists());
     } else {
-        println!("skipped: git is not installed");
+        println!("skipped: changes_are_listed_and_noise_is_not: git is not installed");
     }
     assert_one_line(&scene.call(["diff", "none"]), &["no kept run 'none'"]);
 }

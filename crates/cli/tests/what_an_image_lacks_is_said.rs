@@ -21,7 +21,7 @@ fn said(source: &Path, dir: &Path, format: &str) -> Vec<String> {
 #[test]
 fn of_one_of_everything() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: attributes of every kind: they need root");
+        eprintln!("skipped: of_one_of_everything: attributes of every kind: they need root");
         return;
     }
     let dir = scratch();
@@ -69,7 +69,7 @@ fn more_hard_links_than_ext4_counts_are_split() {
     let image = memory.path().join("image.ext4");
     host("e2fsck", &["-fn", image.to_str().unwrap()], Path::new("/"));
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: mounting an image: it needs root");
+        eprintln!("skipped: more_hard_links_than_ext4_counts_are_split: mounting an image: it needs root");
         return;
     }
     let mount = Mount::new(&image, memory.path().join("mount"));
@@ -103,7 +103,7 @@ fn a_path_that_is_too_long_for_a_cpio_is_refused_and_no_other_format_minds() {
 #[test]
 fn to_a_user_without_privileges() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: being another user: it needs root");
+        eprintln!("skipped: to_a_user_without_privileges: being another user: it needs root");
         return;
     }
     let dir = scratch();

@@ -30,7 +30,9 @@ fn every_odd_thing_is_as_the_tree_says() {
 fn a_large_directory_of_this_host_is_the_same_when_mounted() {
     let source = Path::new("/usr/share/perl");
     if !source.is_dir() {
-        eprintln!("skipped: comparing a large directory: there is no {source:?}");
+        eprintln!(
+            "skipped: a_large_directory_of_this_host_is_the_same_when_mounted: comparing a large directory: there is no {source:?}"
+        );
         return;
     }
     let tree = Arc::new(scan(source, &ScanOptions::default()).unwrap().tree);

@@ -98,7 +98,10 @@ fn make_source(root: &Path) {
 /// Makes an image by `mkfs.erofs` for each list of options, and compares what is read with what the kernel shows.
 fn reads_like_the_kernel(options: &[&[&str]]) {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: device nodes, trusted attributes and mounting an image: they need root");
+        eprintln!(
+            "skipped: {}: device nodes, trusted attributes and mounting an image: they need root",
+            std::thread::current().name().unwrap_or("a test")
+        );
         return;
     }
     let scratch = Scratch::new();

@@ -133,7 +133,7 @@ fn a_scanned_directory_is_the_same_when_mounted() {
     let scratch = Scratch::new();
     let source = scratch.path("source");
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: mounting an image needs root");
+        eprintln!("skipped: a_scanned_directory_is_the_same_when_mounted: mounting an image needs root");
         return;
     }
     make_source(&source);

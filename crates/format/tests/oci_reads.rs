@@ -65,7 +65,9 @@ fn image(scratch: &Path) -> String {
 #[test]
 fn every_kind_of_image_is_what_umoci_unpacks() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: unpacking an image with its owners: it needs root");
+        eprintln!(
+            "skipped: every_kind_of_image_is_what_umoci_unpacks: unpacking an image with its owners: it needs root"
+        );
         return;
     }
     let scratch = tempfile::tempdir().unwrap();

@@ -334,7 +334,7 @@ fn many_names_of_hostile_shapes_take_little() {
 #[test]
 fn a_full_disk_is_said_and_nothing_is_left() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: a full disk: it needs root to mount one");
+        eprintln!("skipped: a_full_disk_is_said_and_nothing_is_left: a full disk: it needs root to mount one");
         return;
     }
     let scratch = tempfile::tempdir().unwrap();

@@ -119,7 +119,7 @@ fn most_requests_are_one_system_call() {
         .env(VARIABLE, directory.path().join("tree"))
         .output();
     let traced = match traced {
-        Err(_) => return println!("skipped: strace is not installed"),
+        Err(_) => return println!("skipped: most_requests_are_one_system_call: strace is not installed"),
         Ok(output) => output,
     };
     assert!(traced.status.success(), "{}", String::from_utf8_lossy(&traced.stderr));

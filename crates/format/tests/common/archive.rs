@@ -41,7 +41,10 @@ pub fn run_with(input: &Path, directory: &Path, program: &str, arguments: &[&str
 pub fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        eprintln!("skipped: device nodes and owners of every kind: it needs root");
+        eprintln!(
+            "skipped: {}: device nodes and owners of every kind: it needs root",
+            std::thread::current().name().unwrap_or("a test")
+        );
     }
     is_root
 }

@@ -17,7 +17,10 @@ impl Mount {
     /// Mounts `image` beside itself; `None`, with the reason printed, where only root could.
     pub fn new(image: &Path, options: &str) -> Option<Mount> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: mounting an image: it needs root");
+            eprintln!(
+                "skipped: {}: mounting an image: it needs root",
+                std::thread::current().name().unwrap_or("a test")
+            );
             return None;
         }
         let at = image.with_extension("mount");

@@ -35,7 +35,7 @@ pub fn scratch() -> Scratch {
 pub fn can_mount() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("skipped: mounting an image: it needs root");
+        eprintln!("skipped: {}: mounting an image: it needs root", std::thread::current().name().unwrap_or("a test"));
     }
     root
 }

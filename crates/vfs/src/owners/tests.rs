@@ -28,7 +28,7 @@ impl Scene {
     /// None where files cannot be given away.
     fn new(map: &str, users: &[&str]) -> Option<Scene> {
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: only root gives files to others");
+            println!("skipped: {}: only root gives files to others", std::thread::current().name().unwrap_or("a test"));
             return None;
         }
         let ranges: Vec<_> = users.iter().map(|range| range.parse().unwrap()).collect();
@@ -112,7 +112,9 @@ fn access_control_lists_name_who_is_seen() {
     let node = scene.node("user");
     match scene.layer.set_xattr(&Context::SERVER, node, ACCESS, &list(5, 6), 0, false) {
         Err(Errno::OPNOTSUPP) => {
-            return println!("skipped: no access control lists on the file system of temporary files");
+            return println!(
+                "skipped: access_control_lists_name_who_is_seen: no access control lists on the file system of temporary files"
+            );
         }
         set => set.unwrap(),
     }

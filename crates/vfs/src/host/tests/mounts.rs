@@ -33,7 +33,7 @@ impl Drop for Mount {
 /// A directory with a tmpfs at `other`, and its own `source` once more at `bind`.
 fn scene(changes: Changes, submounts: Submounts) -> Option<(Scene, Mount, Mount)> {
     if !is_root() {
-        println!("skipped: only root mounts");
+        println!("skipped: {}: only root mounts", std::thread::current().name().unwrap_or("a test"));
         return None;
     }
     let scene = Scene::with(HostOptions { changes, submounts, ..HostOptions::default() });

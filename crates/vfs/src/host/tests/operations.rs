@@ -236,7 +236,7 @@ fn extended_attributes_are_kept_on_every_kind_of_node() {
 #[test]
 fn files_belong_to_who_makes_them() {
     if !is_root() {
-        return println!("skipped: only root gives files to others");
+        return println!("skipped: files_belong_to_who_makes_them: only root gives files to others");
     }
     let scene = Scene::new();
     let file = |context: &Context<'_>, parent, name: &[u8], mode, umask| {
@@ -276,7 +276,11 @@ fn a_default_acl_decides_instead_of_the_umask() {
         acl.extend_from_slice(&u32::MAX.to_le_bytes());
     }
     match scene.layer.set_xattr(&ME, directory, b"system.posix_acl_default", &acl, 0, false) {
-        Err(Errno::OPNOTSUPP) => return println!("skipped: no ACLs on the file system of temporary files"),
+        Err(Errno::OPNOTSUPP) => {
+            return println!(
+                "skipped: a_default_acl_decides_instead_of_the_umask: no ACLs on the file system of temporary files"
+            );
+        }
         result => result.unwrap(),
     }
     let new = NewNode { mode: libc::S_IFREG | 0o666, umask: 0o077, device: 0 };
