@@ -10,7 +10,8 @@ use std::sync::{Arc, LazyLock};
 
 use arbitrary::Arbitrary;
 use inarch_block::{BLOCK_SIZE, Backing, BlockMap, Cursor, read_content};
-use inarch_format::erofs::{Erofs, open};
+use inarch_format::Damage;
+use inarch_format::erofs::{Erofs, open_with};
 use inarch_format::{Format, ImageOptions, Layout};
 use inarch_tree::{Attributes, Builder, DataRange, InodeId, Tree, Xattr};
 use libfuzzer_sys::fuzz_target;
@@ -132,7 +133,7 @@ fn image(input: &Input<'_>) -> Vec<u8> {
 fuzz_target!(|input: Input<'_>| {
     let image = image(&input);
     let size = image.len();
-    let Ok(opened) = open(Arc::new(Image(image))) else { return };
+    let Ok(opened) = open_with(Arc::new(Image(image)), Damage::Salvaged) else { return };
     // A name takes 12 bytes of a directory, and no two directories share bytes.
     assert!(opened.tree.entry_count() as usize <= size / 12);
     let mut buffer = [0; 8192];

@@ -7,7 +7,7 @@ mod archive;
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
-use inarch_format::oci;
+use inarch_format::{Damage, oci};
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -23,6 +23,8 @@ struct Input<'a> {
     reference: Option<&'a str>,
     /// A byte that is changed at the end.
     damage: Option<(u16, u8)>,
+    /// Whether damage is salvaged.
+    salvaged: bool,
 }
 
 const LAYER_TYPES: [&str; 4] = [
@@ -77,7 +79,8 @@ fn archive(input: &Input<'_>) -> Vec<u8> {
 
 fuzz_target!(|input: Input<'_>| {
     let backing = Arc::new(archive::Memory(archive(&input)));
-    if let Ok(opened) = oci::open_archive(backing, input.reference, &std::env::temp_dir()) {
+    let damage = if input.salvaged { Damage::Salvaged } else { Damage::Refused };
+    if let Ok(opened) = oci::open_archive(backing, input.reference, &std::env::temp_dir(), damage) {
         archive::look(opened);
     }
 });

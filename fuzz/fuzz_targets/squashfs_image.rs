@@ -10,7 +10,8 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use arbitrary::Arbitrary;
 use inarch_block::{Backing, Content, Cursor, Sink, read_content};
-use inarch_format::squashfs::{Squashfs, open};
+use inarch_format::Damage;
+use inarch_format::squashfs::{Squashfs, open_with};
 use inarch_format::{Algorithm, Compression, Format, ImageOptions, Layout, Pack};
 use inarch_tree::{Attributes, Builder, DataRange, InodeId, Tree, Xattr};
 use libfuzzer_sys::fuzz_target;
@@ -125,7 +126,7 @@ static BASES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 });
 
 fn read_all(image: Vec<u8>) {
-    let Ok(opened) = open(Arc::new(Image(image))) else { return };
+    let Ok(opened) = open_with(Arc::new(Image(image)), Damage::Salvaged) else { return };
     let mut buffer = vec![0; 20_000];
     for (id, inode) in opened.tree.inodes().take(2000) {
         let _ = opened.tree.symlink_target(id);

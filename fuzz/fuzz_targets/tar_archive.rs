@@ -6,11 +6,13 @@ mod archive;
 
 use std::sync::Arc;
 
-use inarch_format::tar;
+use inarch_format::{Damage, tar};
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: archive::Archive<'_>| {
-    if let Ok(opened) = tar::open(Arc::new(archive::Memory(input.bytes()))) {
+fuzz_target!(|input: (archive::Archive<'_>, bool)| {
+    let (input, salvaged) = input;
+    let damage = if salvaged { Damage::Salvaged } else { Damage::Refused };
+    if let Ok(opened) = tar::open(Arc::new(archive::Memory(input.bytes())), damage) {
         archive::look(opened);
     }
 });

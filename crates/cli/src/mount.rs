@@ -56,6 +56,10 @@ pub struct MountArguments {
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
+    /// Of an archive or image that is damaged, show what can be read and say what could not
+    #[arg(long)]
+    pub salvage: bool,
+
     #[command(flatten)]
     pub cross: CrossArgument,
 
@@ -151,6 +155,7 @@ pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         owners,
         io_uring,
         sandbox,
+        salvage,
     } = arguments;
     let last = options.iter().rev().find_map(|option| option.0);
     let ro = last.unwrap_or(access.read_only());
@@ -166,6 +171,6 @@ pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     let (changes, owners, rings) = (changes.into(), owners.owners(), io_uring.into());
     let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());
     let submounts = cross.into();
-    mount(&MountRequest { source, point, changes, submounts, writes, owners, locks, record, rings, sandbox })?;
+    mount(&MountRequest { source, point, changes, submounts, writes, owners, locks, record, rings, sandbox, salvage })?;
     Ok(ExitCode::SUCCESS)
 }

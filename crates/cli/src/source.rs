@@ -12,8 +12,8 @@ use inarch_tree::select::{FileContexts, Filter, IdRange, OwnerMap, Owners, PathL
 
 /// What SRC may be, for the long help of every command.
 pub const SRC_HELP: &str = "\
-A directory; a tar archive (plain, .gz, .zst, .xz; '-' reads one from standard input);
-oci:DIR[:TAG] or oci:FILE for a container image (an OCI layout, or what 'docker save' writes);
+A directory; a tar archive (plain, .gz, .zst, .xz; '-' reads one from standard input), or a container image in one, as
+'docker save' writes them; oci:DIR[:TAG] for an OCI image layout, or oci:FILE:TAG for one of several images;
 or a disk image with an ext4, erofs or squashfs file system. Files are told apart by their content.";
 
 /// Filters, owners, times and labels.
@@ -55,6 +55,10 @@ pub struct SourceArguments {
     /// Make what is younger than this as old as this: seconds since 1970
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub epoch: Option<i64>,
+
+    /// Of an archive or image that is damaged, take what can be read and say what could not
+    #[arg(long)]
+    pub salvage: bool,
 
     /// Label files (security.selinux) by the rules of FILE, a policy's file_contexts
     #[arg(long, value_name = "FILE")]
@@ -106,7 +110,7 @@ impl SourceArguments {
 
     /// Whether none was given but those that a live directory knows as well.
     pub fn is_whole(&self) -> bool {
-        SourceArguments { owners: OwnerArguments::default(), cross: false, ..self.clone() }.is_all()
+        SourceArguments { owners: OwnerArguments::default(), cross: false, salvage: false, ..self.clone() }.is_all()
     }
 
     /// What is taken; `exclude` adds to the globs left out.
@@ -123,6 +127,7 @@ impl SourceArguments {
                 .transpose()?
                 .map(Arc::new),
             epoch: self.epoch,
+            salvage: self.salvage,
             contexts: self.selinux_contexts.as_deref().map(contexts).transpose()?.map(Arc::new),
         })
     }

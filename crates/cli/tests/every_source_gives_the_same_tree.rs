@@ -148,7 +148,7 @@ fn what_cannot_be_a_source_is_told_in_one_line() {
     std::fs::write(dir.path().join("cut.tar.gz"), b"\x1f\x8b\x08\0").unwrap();
     std::fs::write(dir.path().join("disk.img"), [1; 4096]).unwrap();
     let run = |tree: &str| inarch(&["run", "-q", "--accel=tcg", tree, "--", "true"]);
-    assert_one_line(&inarch(&["plan", "zip.tar"]), &["zip.tar: is a ZIP archive", "a source is a directory, a tar"]);
+    assert_one_line(&inarch(&["plan", "zip.tar"]), &["zip.tar: is a ZIP archive", "unpack it"]);
     assert_one_line(&inarch(&["plan", "cut.tar.gz"]), &["cut.tar.gz"]);
     assert_one_line(&inarch(&["plan", "disk.img:root"]), &["disk.img:root: a volume of a disk image"]);
     assert_one_line(&inarch(&["plan", "oci:none:tag"]), &["none:tag: cannot be used as a source"]);

@@ -13,9 +13,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = Path::new(&path);
     let start = Instant::now();
     let opened = if path.is_dir() {
-        oci::open_path(path, None, &std::env::temp_dir())?
+        oci::open_path(path, None, &std::env::temp_dir(), inarch_format::Damage::Refused)?
     } else {
-        tar::open_file(File::open(path)?, path, &std::env::temp_dir())?
+        tar::open_file(File::open(path)?, path, &std::env::temp_dir(), inarch_format::Damage::Refused)?
     };
     let time = start.elapsed();
     let status = std::fs::read_to_string("/proc/self/status")?;

@@ -11,6 +11,7 @@ pub mod ext4;
 mod notes;
 pub mod oci;
 mod plan;
+pub mod probe;
 mod read;
 mod registry;
 mod spool;
@@ -21,5 +22,5 @@ mod walk;
 pub use plan::{
     Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Pack, Piece, Planned, Progress, Sink, Stream,
 };
-pub use read::{Opened, ReadError};
+pub use read::{Damage, Opened, ReadError};
 pub use registry::{format_by_extension, format_by_name, formats};

@@ -11,6 +11,8 @@ const NAMED: u64 = 5;
 pub(crate) struct Notes {
     /// For each reason, how often it was given, and its lines in the order they came.
     reasons: BTreeMap<String, (u64, Vec<String>)>,
+    /// What is about no path, and how much more of it there is.
+    general: (Vec<String>, u64),
 }
 
 /// Reasons kept apart; those that come later are counted under one.
@@ -28,9 +30,22 @@ impl Notes {
         }
     }
 
-    /// The lines, by reason.
+    /// Remembers what is about the whole input.
+    pub(crate) fn tell(&mut self, line: String) {
+        let (lines, more) = &mut self.general;
+        if lines.len() < REASONS {
+            lines.push(line);
+        } else {
+            *more += 1;
+        }
+    }
+
+    /// The lines: what is about the whole, then by reason.
     pub(crate) fn into_lines(self) -> Vec<String> {
-        let mut all = Vec::new();
+        let (mut all, more) = self.general;
+        if more > 0 {
+            all.push(format!("{more} more of this kind"));
+        }
         for (reason, (count, lines)) in self.reasons {
             all.extend(lines);
             if count > NAMED {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use inarch_block::Content;
 use inarch_tree::Tree;
 
+use crate::oci::ImageConfig;
+
 /// An image, opened.
 pub struct Opened {
     /// The files on it.
@@ -14,6 +16,28 @@ pub struct Opened {
     pub content: Arc<dyn Content>,
     /// What of it could not be taken, and why: a line each.
     pub notes: Vec<String>,
+    /// How a container image says that it is started.
+    pub image: Option<ImageConfig>,
+}
+
+/// What becomes of an archive or image that is damaged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Damage {
+    /// It is refused.
+    #[default]
+    Refused,
+    /// What can be read of it is taken. What could not is told in [`Opened::notes`].
+    Salvaged,
+}
+
+impl Damage {
+    /// The error of damage that is refused; where it is not, the reason, for a note.
+    pub(crate) fn or_refuse(self, format: &'static str, reason: String) -> Result<String, ReadError> {
+        match self {
+            Damage::Refused => Err(ReadError::Damaged { format, reason }),
+            Damage::Salvaged => Ok(reason),
+        }
+    }
 }
 
 /// Why an image cannot be read.
@@ -35,6 +59,14 @@ pub enum ReadError {
         /// What was found, where, and what was expected.
         reason: String,
     },
+    /// It is damaged. With [`Damage::Salvaged`] a part of it can be read.
+    #[error("{format}: {reason}; --salvage takes what can be read, and says what could not")]
+    Damaged {
+        /// The format's name.
+        format: &'static str,
+        /// What is wrong, and where.
+        reason: String,
+    },
     /// There is no room, or no way, to keep what is unpacked of it.
     #[error("cannot keep what it unpacks to in {}: {error}; make room there, or have another directory used", .directory.display())]
     Spool {
@@ -43,4 +75,14 @@ pub enum ReadError {
         /// Why not.
         error: std::io::Error,
     },
+}
+
+impl ReadError {
+    /// What was found wrong behind the superblock: a part of the image may be readable all the same.
+    pub(crate) fn into_damage(self) -> ReadError {
+        match self {
+            ReadError::Format { format, reason } => ReadError::Damaged { format, reason },
+            other => other,
+        }
+    }
 }

@@ -299,7 +299,7 @@ fn shared_attributes_that_multiply() {
 
 #[test]
 fn symlinks_without_a_sound_target() {
-    for (size, reason) in [(0, "1 to 4095"), (5, "without NUL"), (5000, "longer than 4095")] {
+    for (size, reason) in [(0, "1 to 4095"), (5, "without NUL"), (5000, "1 to 4095")] {
         let image = by_hand(8, &names(1, 256, 2), |rest| {
             rest[..64].copy_from_slice(&inode(0o120777, 0, 0, size, 5));
         });

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::compare::assert_same;
-use inarch_format::{Opened, oci};
+use inarch_format::{Damage, Opened, oci};
 
 fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
@@ -16,7 +16,8 @@ fn run(program: &str, arguments: &[&str]) {
 
 fn open(path: &Path, reference: Option<&str>) -> Opened {
     let scratch = tempfile::tempdir().unwrap();
-    let opened = oci::open_path(path, reference, scratch.path()).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let opened = oci::open_path(path, reference, scratch.path(), Damage::Refused)
+        .unwrap_or_else(|error| panic!("{path:?}: {error}"));
     assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0, "nothing is left behind");
     opened
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::compare::facts_of_tree;
 use inarch_block::{Backing, read_content};
 use inarch_format::tar;
-use inarch_format::{Opened, ReadError};
+use inarch_format::{Damage, Opened, ReadError};
 use inarch_tree::{DataRange, InodeId};
 
 struct Memory(Vec<u8>);
@@ -85,7 +85,12 @@ impl Archive {
     }
 
     fn open(self) -> Result<Opened, ReadError> {
-        tar::open(Arc::new(Memory(self.end().0)))
+        self.end().open_bytes()
+    }
+
+    /// Without an end of its own.
+    fn open_bytes(self) -> Result<Opened, ReadError> {
+        tar::open(Arc::new(Memory(self.0)), Damage::Refused)
     }
 
     /// Its names, a slash and a number behind each that has more than one.
@@ -101,6 +106,15 @@ impl Archive {
     fn refusal(self) -> String {
         self.open().err().expect("it is refused").to_string()
     }
+
+    fn refusal_of_bytes(self) -> String {
+        self.open_bytes().err().expect("it is refused").to_string()
+    }
+}
+
+/// What can be read of damaged bytes.
+fn salvaged(bytes: Vec<u8>) -> Opened {
+    tar::open(Arc::new(Memory(bytes)), Damage::Salvaged).unwrap()
 }
 
 fn content(opened: &Opened, path: &str) -> String {
@@ -252,10 +266,17 @@ fn checksums_may_be_sums_of_signed_bytes() {
 #[test]
 fn what_is_damaged_is_refused_by_its_place() {
     assert!(Archive(vec![b'x'; 2048]).refusal().contains("does not start as a tar"));
-    assert_eq!(tar::open(Arc::new(Memory(Vec::new()))).err().unwrap().to_string(), "tar: it is empty");
+    let empty = Archive(Vec::new()).refusal_of_bytes();
+    assert!(empty.starts_with("tar: it is empty; --salvage"), "{empty}");
+    let zeros = Archive(vec![0; 10_240]).refusal_of_bytes();
+    assert!(zeros.contains("nothing but zeros"), "{zeros}");
     let mut damaged = new().file("a", "1").file("b", "2");
     damaged.0[1030] ^= 1;
-    assert_eq!(damaged.refusal(), "tar: byte 1024: the header's checksum is wrong; the archive is damaged");
+    let refusal = damaged.refusal();
+    assert!(
+        refusal.starts_with("tar: byte 1024: the header's checksum is wrong; the archive is damaged;"),
+        "{refusal}"
+    );
     let cut = new().header("a", b'0', 10_000, &[]).refusal();
     assert!(cut.contains("cut off") && cut.contains("10000"), "{cut}");
     let huge = new().header("a", b'0', 0, &[(124, b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff")]).refusal();
@@ -278,6 +299,49 @@ fn what_is_damaged_is_refused_by_its_place() {
     assert!(new().header("pax", b'x', 20 << 20, &[]).refusal().contains("extended header"));
 }
 
+/// As `tar -i` takes them: but nobody asked for it.
+#[test]
+fn what_lies_behind_the_end_is_refused_or_salvaged() {
+    let appended = [new().file("a", "1").end().0, new().file("b", "2").end().0].concat();
+    let refusal = Archive(appended.clone()).refusal_of_bytes();
+    assert!(refusal.contains("byte 1024: here the archive ends") && refusal.contains("more at byte 2048"), "{refusal}");
+    let opened = salvaged(appended);
+    assert_eq!((&*content(&opened, "a"), &*content(&opened, "b")), ("1", "2"));
+    assert!(opened.notes.iter().any(|note| note.contains("byte 1024")), "{:?}", opened.notes);
+
+    let mut hole = new().file("a", "1").file("b", "2").file("c", "3").end().0;
+    hole[1024..1536].fill(0);
+    assert!(Archive(hole.clone()).refusal_of_bytes().contains("a part of it was lost"));
+    let opened = salvaged(hole);
+    assert_eq!((&*content(&opened, "a"), &*content(&opened, "c")), ("1", "3"));
+    assert!(opened.tree.lookup(b"b").is_none());
+
+    let front = [vec![0; 512], new().file("a", "1").end().0].concat();
+    assert!(Archive(front.clone()).refusal_of_bytes().contains("begins with 512 zeros"));
+    assert_eq!(content(&salvaged(front), "a"), "1");
+    // The blocking factor's zeros are no hole.
+    assert!(Archive([new().file("a", "1").end().0, vec![0; 10_240]].concat()).open_bytes().unwrap().notes.is_empty());
+    let open_end = new().file("a", "1");
+    assert!(open_end.open_bytes().unwrap().notes[0].contains("may be missing"));
+}
+
+#[test]
+fn damage_costs_the_member_it_is_in_where_it_is_salvaged() {
+    let mut damaged = new().file("a", "1").file("b", "2").file("c", "3").end().0;
+    damaged[1030] ^= 1;
+    let opened = salvaged(damaged);
+    assert_eq!((&*content(&opened, "a"), &*content(&opened, "c")), ("1", "3"));
+    assert!(opened.tree.lookup(b"b").is_none() && opened.notes[0].contains("byte 1024"), "{:?}", opened.notes);
+    // What is left of a member that was cut off is not searched for headers: it may be an archive itself.
+    let inner = String::from_utf8(new().file("inner", "").0).unwrap();
+    let cut = new().file("a", "1").header("b", b'0', 10_000, &[]).data(inner.as_bytes());
+    let opened = salvaged(cut.0);
+    assert!(opened.tree.lookup(b"inner").is_none() && opened.tree.lookup(b"a").is_some());
+    assert!(salvaged(Vec::new()).tree.entry_count() == 0 && salvaged(vec![0; 512]).tree.entry_count() == 0);
+    let none = tar::open(Arc::new(Memory(vec![1; 4096])), Damage::Salvaged).err().unwrap().to_string();
+    assert!(none.contains("no header of a tar"), "{none}");
+}
+
 /// Any archive cut at any block, or with any byte of a header changed, is read or refused, and is never a panic.
 #[test]
 fn every_cut_and_every_flipped_byte() {
@@ -295,7 +359,10 @@ fn every_cut_and_every_flipped_byte() {
         .link(b'1', "hard", "s")
         .end();
     for end in 0..archive.0.len() {
-        let _ = tar::open(Arc::new(Memory(archive.0[..end].to_vec())));
+        let _ = tar::open(Arc::new(Memory(archive.0[..end].to_vec())), Damage::Refused);
+    }
+    for end in 0..archive.0.len() {
+        let _ = tar::open(Arc::new(Memory(archive.0[..end].to_vec())), Damage::Salvaged);
     }
     for at in 0..archive.0.len() {
         for flip in [0x01, 0x80, 0xff] {
@@ -309,7 +376,8 @@ fn every_cut_and_every_flipped_byte() {
                     let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
                     block[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
                 }
-                if let Ok(opened) = tar::open(Arc::new(Memory(bytes.clone()))) {
+                let both = [Damage::Refused, Damage::Salvaged];
+                for opened in both.iter().flat_map(|damage| tar::open(Arc::new(Memory(bytes.clone())), *damage)) {
                     for (id, inode) in opened.tree.inodes().filter(|(id, _)| *id != InodeId::ROOT) {
                         let mut content = vec![0; inode.size().min(4096) as usize];
                         read_content(&*opened.content, id, 0, &mut content).unwrap();
@@ -345,7 +413,7 @@ fn a_full_disk_is_said_and_nothing_is_left() {
     };
     mount(&["mount", "-t", "tmpfs", "-o", "size=1m", "none"]);
     let bomb = zstd::encode_all(Cursor::new(vec![0; 64 << 20]), 19).unwrap();
-    let error = tar::open_stream(Cursor::new(bomb), &disk).err().unwrap().to_string();
+    let error = tar::open_stream(Cursor::new(bomb), &disk, Damage::Refused).err().unwrap().to_string();
     let left = std::fs::read_dir(&disk).unwrap().count();
     mount(&["umount"]);
     assert!(error.contains("No space left on device") && error.contains("disk"), "{error}");

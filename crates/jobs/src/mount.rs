@@ -56,6 +56,8 @@ pub struct MountRequest {
     pub rings: Rings,
     /// Whose files are seen in the mount, and whose in the source what is made there becomes.
     pub owners: Owners,
+    /// Of an archive or image that is damaged, what can be read is shown; without, damage is an error.
+    pub salvage: bool,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,
 }
@@ -215,7 +217,8 @@ impl Lower {
         let is_kept = matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
         let Source::Directory(path) = &request.source else {
             let resources = Resources { stamp: is_kept, ..Resources::default() };
-            let opened = source::open_with(&request.source, &Selection::default(), &resources)?;
+            let selection = Selection { salvage: request.salvage, ..Selection::default() };
+            let opened = source::open_with(&request.source, &selection, &resources)?;
             let identity = is_kept.then(|| LowerIdentity::of_tree(&files_identity(&opened), request.source.path()));
             let layer = Arc::new(TreeFiles::new(opened.tree, opened.content));
             return Ok(Lower { layer, identity, notes: opened.notes });

@@ -10,6 +10,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
+use inarch_format::probe::Found;
+
 use crate::notes::shown;
 pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;
@@ -61,6 +63,14 @@ pub enum SourceError {
         /// What it looks like.
         found: String,
     },
+    /// It is something that is known, and not read.
+    #[error("{}: {found}", shown(path))]
+    NotRead {
+        /// What was named.
+        path: PathBuf,
+        /// What it is, and what to do.
+        found: String,
+    },
     /// A part of a disk image was named.
     #[error(
         "{}:{volume}: a volume of a disk image cannot be a source; copy it into a file of its own, or attach the image \
@@ -101,8 +111,11 @@ impl Source {
             return Err(SourceError::Unknown { path, found: "is no regular file".to_owned() });
         }
         match kind::recognise(&path).map_err(fail)? {
-            Ok(kind) => Ok(Source::File { path, kind }),
-            Err(found) => Err(SourceError::Unknown { path, found: found.to_owned() }),
+            Found::Source(kind) => Ok(Source::File { path, kind }),
+            Found::Other(found) => Err(SourceError::NotRead { path, found }),
+            Found::Zeros | Found::Unknown => {
+                Err(SourceError::Unknown { path, found: "is of no known kind".to_owned() })
+            }
         }
     }
 

@@ -52,6 +52,18 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) os: String,
     pub(super) rootfs: RootFs,
+    pub(super) config: Option<Execution>,
+}
+
+/// How a container is started; any of it may be missing or `null`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Execution {
+    pub(super) user: Option<String>,
+    pub(super) env: Option<Vec<String>>,
+    pub(super) entrypoint: Option<Vec<String>>,
+    pub(super) cmd: Option<Vec<String>>,
+    pub(super) working_dir: Option<String>,
 }
 
 /// The digests of unpacked layers, lowest first.

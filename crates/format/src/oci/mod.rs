@@ -9,12 +9,15 @@
 //! Sources: the OCI image specification (image-layout.md, image-index.md, manifest.md, layer.md) and Docker's image
 //! specification 1.2.
 
+mod config;
 mod digest;
 mod document;
 mod layers;
 mod select;
 mod store;
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,9 +26,10 @@ use inarch_block::Backing;
 use crate::assemble::Assembly;
 use crate::notes::Notes;
 use crate::tar::{Archive, Whiteouts};
-use crate::{Opened, ReadError, tar};
-use select::Layer;
-use store::Store;
+use crate::{Damage, Opened, ReadError, spool, tar};
+pub use config::ImageConfig;
+use select::{Image, Layer};
+use store::{ArchiveStore, Store};
 
 /// Opens the image at `path`: an OCI image layout directory, or an archive (of any compression that a tar source may
 /// have) of such a layout or by `docker save`.
@@ -36,8 +40,15 @@ use store::Store;
 ///
 /// Errors: nothing of that name, or several and no reference; a digest that differs; a type of document or layer that is
 /// unknown; and those of [`tar::open_file`].
-pub fn open_path(path: &Path, reference: Option<&str>, spool_directory: &Path) -> Result<Opened, ReadError> {
-    open_store(&Store::open(path, spool_directory)?, reference, spool_directory)
+pub fn open_path(
+    path: &Path,
+    reference: Option<&str>,
+    spool_directory: &Path,
+    damage: Damage,
+) -> Result<Opened, ReadError> {
+    let mut notes = Notes::default();
+    let store = Store::open(path, spool_directory, damage, &mut notes)?;
+    open_store(&store, reference, spool_directory, damage, notes)
 }
 
 /// As [`open_path`], of an archive that is not compressed.
@@ -45,31 +56,72 @@ pub fn open_archive(
     archive: Arc<dyn Backing>,
     reference: Option<&str>,
     spool_directory: &Path,
+    damage: Damage,
 ) -> Result<Opened, ReadError> {
-    open_store(&Store::of_archive(archive)?, reference, spool_directory)
+    let mut notes = Notes::default();
+    let store = Store::Archive(ArchiveStore::open(archive, damage, &mut notes)?);
+    open_store(&store, reference, spool_directory, damage, notes)
 }
 
-fn open_store(store: &Store, reference: Option<&str>, spool_directory: &Path) -> Result<Opened, ReadError> {
+/// Opens a tar archive as [`tar::open_file`], but where it is a container image, that one.
+pub fn open_tar_file(file: File, path: &Path, spool_directory: &Path, damage: Damage) -> Result<Opened, ReadError> {
     let mut notes = Notes::default();
-    let image = select::image(store, reference, &mut notes)?;
-    let layers = layers::open(store, &image, spool_directory)?;
+    let backing = spool::open(file, path, spool_directory, damage, &mut notes)?;
+    open_tar(backing, spool_directory, damage, notes)
+}
+
+/// As [`open_tar_file`], of an archive that comes through a pipe.
+pub fn open_tar_stream(input: impl Read, spool_directory: &Path, damage: Damage) -> Result<Opened, ReadError> {
+    let mut notes = Notes::default();
+    let backing = spool::unpack(input, Path::new("-"), spool_directory, damage, &mut notes)?;
+    open_tar(backing, spool_directory, damage, notes)
+}
+
+fn open_tar(
+    backing: Arc<dyn Backing>,
+    spool_directory: &Path,
+    damage: Damage,
+    mut notes: Notes,
+) -> Result<Opened, ReadError> {
+    let archive = ArchiveStore::open(backing, damage, &mut notes)?;
+    if archive.is_image() {
+        return open_store(&Store::Archive(archive), None, spool_directory, damage, notes);
+    }
+    let ArchiveStore { tree, extents, backing } = archive;
+    Ok(tar::opened((*tree, extents), vec![backing], notes))
+}
+
+fn open_store(
+    store: &Store,
+    reference: Option<&str>,
+    spool_directory: &Path,
+    damage: Damage,
+    mut notes: Notes,
+) -> Result<Opened, ReadError> {
+    let Image { layers: listed, config } = select::image(store, reference, &mut notes)?;
+    let layers = layers::open(store, &listed, spool_directory, damage, &mut notes)?;
     let mut assembly = Assembly::new();
-    for (number, (blob, layer)) in layers.iter().zip(&image).enumerate() {
+    for (number, (blob, layer)) in layers.iter().zip(&listed).enumerate() {
         if number > 0 {
             assembly.next_layer();
         }
         let archive =
             Archive { backing: &*blob.backing, number: number as u32, start: blob.start, length: blob.length };
-        tar::index(archive, Whiteouts::Removals, &mut assembly, &mut notes).map_err(|error| within(error, layer))?;
+        tar::index(archive, Whiteouts::Removals, damage, &mut assembly, &mut notes)
+            .map_err(|error| within(error, layer))?;
     }
     let backings = layers.into_iter().map(|blob| blob.backing).collect();
-    tar::opened(assembly, backings, notes)
+    let files = assembly.finish().map_err(tar::too_much)?;
+    Ok(Opened { image: Some(config), ..tar::opened(files, backings, notes) })
 }
 
 /// An error in a layer, which it names.
 fn within(error: ReadError, layer: &Layer) -> ReadError {
     match error {
         ReadError::Format { reason, .. } => malformed(format!("layer {}: {reason}", layer.name.escape_debug())),
+        ReadError::Damaged { reason, .. } => {
+            ReadError::Damaged { format: "oci", reason: format!("layer {}: {reason}", layer.name.escape_debug()) }
+        }
         other => other,
     }
 }

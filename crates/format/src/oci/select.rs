@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::config::ImageConfig;
 use super::digest::Digest;
 use super::document::{
     Config, Descriptor, DockerImage, DocumentKind, Index, Layout, Manifest, document_kind, is_image_config, is_layer,
@@ -40,8 +41,15 @@ pub(super) struct Layer {
     pub(super) diff_id: Option<Digest>,
 }
 
-/// The layers of the image that `reference` names, the lowest first.
-pub(super) fn image(store: &Store, reference: Option<&str>, notes: &mut Notes) -> Result<Vec<Layer>, ReadError> {
+/// An image.
+pub(super) struct Image {
+    /// The lowest first.
+    pub(super) layers: Vec<Layer>,
+    pub(super) config: ImageConfig,
+}
+
+/// The image that `reference` names.
+pub(super) fn image(store: &Store, reference: Option<&str>, notes: &mut Notes) -> Result<Image, ReadError> {
     if let Some(layout) = store.document::<Layout>("oci-layout")?
         && !layout.image_layout_version.starts_with("1.")
     {
@@ -57,7 +65,7 @@ pub(super) fn image(store: &Store, reference: Option<&str>, notes: &mut Notes) -
     Err(malformed("neither an OCI image layout, which has an index.json, nor a Docker archive, with a manifest.json"))
 }
 
-fn oci_image(store: &Store, index: Index, reference: Option<&str>, notes: &mut Notes) -> Result<Vec<Layer>, ReadError> {
+fn oci_image(store: &Store, index: Index, reference: Option<&str>, notes: &mut Notes) -> Result<Image, ReadError> {
     let mut list = index.manifests;
     if let Some(reference) = reference {
         let names = names(&list);
@@ -66,14 +74,14 @@ fn oci_image(store: &Store, index: Index, reference: Option<&str>, notes: &mut N
             return Err(malformed(format!("it has no image '{}'; it has {names}", reference.escape_debug())));
         }
     } else if distinct_images(&list) > 1 {
-        return Err(malformed(format!("it has several images, choose one of {}", names(&list))));
+        return Err(malformed(format!("it has several images, choose one of {} by oci:PATH:NAME", names(&list))));
     }
     for _ in 0..MAX_NESTING {
         let descriptor = choose(list, notes)?;
         let bytes = blob(store, &descriptor)?;
         match document_kind(&descriptor.media_type) {
             Some(DocumentKind::Manifest) => {
-                return layers(store, parse(&descriptor.digest, &bytes)?, &descriptor, notes);
+                return image_of(store, parse(&descriptor.digest, &bytes)?, &descriptor, notes);
             }
             _ => list = parse::<Index>(&descriptor.digest, &bytes)?.manifests,
         }
@@ -164,21 +172,17 @@ fn blob(store: &Store, descriptor: &Descriptor) -> Result<Vec<u8>, ReadError> {
     Ok(bytes)
 }
 
-fn layers(
-    store: &Store,
-    manifest: Manifest,
-    descriptor: &Descriptor,
-    notes: &mut Notes,
-) -> Result<Vec<Layer>, ReadError> {
+fn image_of(store: &Store, manifest: Manifest, descriptor: &Descriptor, notes: &mut Notes) -> Result<Image, ReadError> {
     let kind = &manifest.config.media_type;
     if !is_image_config(kind) {
         let kind = kind.escape_debug();
         return Err(malformed(format!("{} is no container image: its configuration is {kind}", descriptor.digest)));
     }
+    let config: Config = parse(&manifest.config.digest, &blob(store, &manifest.config)?)?;
     if descriptor.platform.is_none() {
-        let config: Config = parse(&manifest.config.digest, &blob(store, &manifest.config)?)?;
         note_machine(&config, notes);
     }
+    let config = ImageConfig::new(config, &manifest.config.digest)?;
     check_count(manifest.layers.len())?;
     let layer = |layer: Descriptor| {
         if !is_layer(&layer.media_type) {
@@ -188,7 +192,7 @@ fn layers(
         let digest = Digest::parse(&layer.digest)?;
         Ok(Layer { name: digest.path(), size: Some(layer.size), digest: Some(digest), diff_id: None })
     };
-    manifest.layers.into_iter().map(layer).collect()
+    Ok(Image { layers: manifest.layers.into_iter().map(layer).collect::<Result<_, _>>()?, config })
 }
 
 fn note_machine(config: &Config, notes: &mut Notes) {
@@ -211,7 +215,7 @@ fn docker_image(
     mut images: Vec<DockerImage>,
     reference: Option<&str>,
     notes: &mut Notes,
-) -> Result<Vec<Layer>, ReadError> {
+) -> Result<Image, ReadError> {
     let tags = |image: &DockerImage| image.repo_tags.clone().unwrap_or_default();
     let names = listed(images.iter().flat_map(tags));
     let ends =
@@ -221,7 +225,9 @@ fn docker_image(
     }
     let image = match (images.pop(), reference) {
         (Some(image), _) if images.is_empty() => image,
-        (Some(_), _) => return Err(malformed(format!("it has several images, choose one of {names}"))),
+        (Some(_), _) => {
+            return Err(malformed(format!("it has several images, choose one of {names} by oci:PATH:NAME")));
+        }
         (None, Some(reference)) => {
             return Err(malformed(format!("it has no image '{}'; it has {names}", reference.escape_debug())));
         }
@@ -230,7 +236,7 @@ fn docker_image(
     let config: Config = parse(&image.config, &store.get(&image.config)?.bytes(&image.config)?)?;
     note_machine(&config, notes);
     check_count(image.layers.len())?;
-    let diff_ids = config.rootfs.diff_ids;
+    let diff_ids = config.rootfs.diff_ids.clone();
     if diff_ids.len() != image.layers.len() {
         let (layers, ids) = (image.layers.len(), diff_ids.len());
         return Err(malformed(format!("manifest.json has {layers} layers, {} {ids}", image.config.escape_debug())));
@@ -238,5 +244,6 @@ fn docker_image(
     let layer = |(name, diff_id): (String, String)| {
         Ok(Layer { name, size: None, digest: None, diff_id: Some(Digest::parse(&diff_id)?) })
     };
-    image.layers.into_iter().zip(diff_ids).map(layer).collect()
+    let layers = image.layers.into_iter().zip(diff_ids).map(layer).collect::<Result<_, _>>()?;
+    Ok(Image { layers, config: ImageConfig::new(config, &image.config)? })
 }

@@ -12,9 +12,10 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 
-use super::document::MAX_DOCUMENT;
+use super::document::{DockerImage, Layout, MAX_DOCUMENT};
 use super::malformed;
-use crate::{ReadError, spool, tar};
+use crate::notes::Notes;
+use crate::{Damage, ReadError, spool, tar};
 
 /// Symlinks that lead to one file of an archive, at most. `docker save` links layers that images share.
 const MAX_SYMLINKS: u32 = 8;
@@ -22,9 +23,18 @@ const MAX_SYMLINKS: u32 = 8;
 /// See the module's page.
 pub(super) enum Store {
     /// Symlinks in it are not followed: it may come from anywhere.
-    Directory { root: OwnedFd, path: PathBuf },
-    /// Its files are ranges of `backing`.
-    Archive { tree: Box<Tree>, extents: Extents, backing: Arc<dyn Backing> },
+    Directory {
+        root: OwnedFd,
+        path: PathBuf,
+    },
+    Archive(ArchiveStore),
+}
+
+/// The files of a plain tar archive, which are ranges of it.
+pub(super) struct ArchiveStore {
+    pub(super) tree: Box<Tree>,
+    pub(super) extents: Extents,
+    pub(super) backing: Arc<dyn Backing>,
 }
 
 /// A file of a store: `length` bytes of `backing`, from byte `start`.
@@ -36,37 +46,26 @@ pub(super) struct Blob {
 
 impl Store {
     /// Opens the directory or archive at `path`. A compressed archive is unpacked into `spool_directory`.
-    pub(super) fn open(path: &Path, spool_directory: &Path) -> Result<Store, ReadError> {
+    pub(super) fn open(
+        path: &Path,
+        spool_directory: &Path,
+        damage: Damage,
+        notes: &mut Notes,
+    ) -> Result<Store, ReadError> {
         let failed = |error: io::Error| malformed(format!("cannot open {}: {error}", path.display()));
         let file = File::open(path).map_err(failed)?;
         if file.metadata().map_err(failed)?.is_dir() {
             return Ok(Store::Directory { root: file.into(), path: path.to_owned() });
         }
-        Store::of_archive(spool::open(file, path, spool_directory)?)
-    }
-
-    /// The files of a plain tar archive.
-    pub(super) fn of_archive(backing: Arc<dyn Backing>) -> Result<Store, ReadError> {
-        let (tree, extents) = tar::read_archive(&*backing)?;
-        Ok(Store::Archive { tree: Box::new(tree), extents, backing })
+        let backing = spool::open(file, path, spool_directory, damage, notes)?;
+        ArchiveStore::open(backing, damage, notes).map(Store::Archive)
     }
 
     /// The regular file of that name; `None` if there is none.
     pub(super) fn find(&self, name: &str) -> Result<Option<Blob>, ReadError> {
         match self {
             Store::Directory { root, path } => find_in_directory(root, path, name),
-            Store::Archive { tree, extents, backing } => {
-                let Some(inode) = follow(tree, name.as_bytes()) else { return Ok(None) };
-                if tree.inode(inode).file_type() != FileType::Regular {
-                    return Err(malformed(format!("{} is not a regular file", name.escape_debug())));
-                }
-                let (start, length) = match extents.of(inode) {
-                    [] if tree.inode(inode).size() == 0 => (0, 0),
-                    [Extent { offset: 0, length, at, .. }] if *length == tree.inode(inode).size() => (*at, *length),
-                    _ => return Err(malformed(format!("{} is a sparse file", name.escape_debug()))),
-                };
-                Ok(Some(Blob { backing: Arc::clone(backing), start, length }))
-            }
+            Store::Archive(archive) => archive.find(name),
         }
     }
 
@@ -79,6 +78,45 @@ impl Store {
     pub(super) fn document<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ReadError> {
         let Some(blob) = self.find(name)? else { return Ok(None) };
         parse(name, &blob.bytes(name)?).map(Some)
+    }
+}
+
+impl ArchiveStore {
+    /// Indexes a plain tar archive.
+    pub(super) fn open(
+        backing: Arc<dyn Backing>,
+        damage: Damage,
+        notes: &mut Notes,
+    ) -> Result<ArchiveStore, ReadError> {
+        let (tree, extents) = tar::read_archive(&*backing, damage, notes)?;
+        Ok(ArchiveStore { tree: Box::new(tree), extents, backing })
+    }
+
+    /// Whether it is a container image, and not an archive that happens to have files of such names: an OCI layout says
+    /// so itself; what `docker save` lists must be there.
+    pub(super) fn is_image(&self) -> bool {
+        let is_there = |name: &str| matches!(self.find(name), Ok(Some(_)));
+        let text = |name: &str| self.find(name).ok().flatten().and_then(|blob| blob.bytes(name).ok());
+        if is_there("index.json") && text("oci-layout").is_some_and(|text| parse::<Layout>("", &text).is_ok()) {
+            return true;
+        }
+        let images = text("manifest.json").and_then(|text| parse::<Vec<DockerImage>>("", &text).ok());
+        images.and_then(|images| images.into_iter().next()).is_some_and(|first| is_there(&first.config))
+    }
+
+    /// As [`Store::find`].
+    fn find(&self, name: &str) -> Result<Option<Blob>, ReadError> {
+        let ArchiveStore { tree, extents, backing } = self;
+        let Some(inode) = follow(tree, name.as_bytes()) else { return Ok(None) };
+        if tree.inode(inode).file_type() != FileType::Regular {
+            return Err(malformed(format!("{} is not a regular file", name.escape_debug())));
+        }
+        let (start, length) = match extents.of(inode) {
+            [] if tree.inode(inode).size() == 0 => (0, 0),
+            [Extent { offset: 0, length, at, .. }] if *length == tree.inode(inode).size() => (*at, *length),
+            _ => return Err(malformed(format!("{} is a sparse file", name.escape_debug()))),
+        };
+        Ok(Some(Blob { backing: Arc::clone(backing), start, length }))
     }
 }
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use inarch_block::{Backing, BackingFile};
 
-use crate::ReadError;
+use crate::notes::Notes;
+use crate::{Damage, ReadError};
 pub(crate) use decode::Kind;
 use decode::Source;
 
@@ -23,10 +24,16 @@ pub(crate) const MAGIC_BYTES: usize = 6;
 /// An archive as a backing: the file itself if its bytes can be read where they are, else an unpacked copy.
 ///
 /// `path` names the file in messages; `directory` is where an unpacked copy goes, and must have room for it.
-pub(crate) fn open(mut file: File, path: &Path, directory: &Path) -> Result<Arc<dyn Backing>, ReadError> {
+pub(crate) fn open(
+    mut file: File,
+    path: &Path,
+    directory: &Path,
+    damage: Damage,
+    notes: &mut Notes,
+) -> Result<Arc<dyn Backing>, ReadError> {
     let at = |offset| move |error| ReadError::Io { offset, error };
     if !file.metadata().map_err(at(0))?.is_file() {
-        return unpack(file, path, directory);
+        return unpack(file, path, directory, damage, notes);
     }
     let mut magic = Vec::with_capacity(MAGIC_BYTES);
     file.seek(SeekFrom::Start(0)).map_err(at(0))?;
@@ -34,14 +41,21 @@ pub(crate) fn open(mut file: File, path: &Path, directory: &Path) -> Result<Arc<
     file.seek(SeekFrom::Start(0)).map_err(at(0))?;
     match Kind::of(&magic) {
         Kind::Plain => Ok(Arc::new(BackingFile::new(file, path.to_owned()).map_err(at(0))?)),
-        _ => unpack(file, path, directory),
+        _ => unpack(file, path, directory, damage, notes),
     }
 }
 
-/// Unpacks all that `input` gives into a nameless file in `directory`. `path` names the input in messages.
-pub(crate) fn unpack(input: impl Read, path: &Path, directory: &Path) -> Result<Arc<dyn Backing>, ReadError> {
+/// Unpacks all that `input` gives into a nameless file in `directory`. `path` names the input in messages. Where damage is
+/// salvaged, what came before it is all there is.
+pub(crate) fn unpack(
+    input: impl Read,
+    path: &Path,
+    directory: &Path,
+    damage: Damage,
+    notes: &mut Notes,
+) -> Result<Arc<dyn Backing>, ReadError> {
     let mut source = Source::new(input);
-    let file = spool(&mut source, directory)?;
+    let file = spool(&mut source, directory, damage, notes)?;
     let backing = BackingFile::new(file, path.to_owned());
     Ok(Arc::new(backing.map_err(|error| failed(directory, error))?))
 }
@@ -50,7 +64,12 @@ fn failed(directory: &Path, error: io::Error) -> ReadError {
     ReadError::Spool { directory: directory.to_owned(), error }
 }
 
-fn spool<R: Read>(source: &mut Source<R>, directory: &Path) -> Result<File, ReadError> {
+fn spool<R: Read>(
+    source: &mut Source<R>,
+    directory: &Path,
+    damage: Damage,
+    notes: &mut Notes,
+) -> Result<File, ReadError> {
     let mut magic = [0; MAGIC_BYTES];
     let kind = Kind::of(source.peek(&mut magic).map_err(|error| ReadError::Io { offset: 0, error })?);
     let mut file = tempfile::tempfile_in(directory).map_err(|error| failed(directory, error))?;
@@ -63,7 +82,11 @@ fn spool<R: Read>(source: &mut Source<R>, directory: &Path) -> Result<File, Read
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
                 drop(decoder);
-                return Err(source.explain(kind, error));
+                match source.explain(kind, error) {
+                    ReadError::Format { format, reason } => notes.tell(damage.or_refuse(format, reason)?),
+                    other => return Err(other),
+                }
+                break;
             }
         };
         let bytes = buffer.get(..got).unwrap_or_default();

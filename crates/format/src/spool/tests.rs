@@ -32,7 +32,7 @@ fn xz(bytes: &[u8]) -> Vec<u8> {
 
 fn unpacked(bytes: &[u8]) -> Result<Vec<u8>, ReadError> {
     let directory = tempfile::tempdir().unwrap();
-    let backing = unpack(Cursor::new(bytes), Path::new("-"), directory.path())?;
+    let backing = unpack(Cursor::new(bytes), Path::new("-"), directory.path(), Damage::Refused, &mut Notes::default())?;
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "a file without a name");
     let mut out = vec![0; backing.size() as usize];
     read_backing(&*backing, 0, &mut out).unwrap();
@@ -83,7 +83,16 @@ fn damaged_and_cut_off_files_are_errors() {
 
 #[test]
 fn a_directory_that_is_not_there_is_named() {
-    let error = unpack(Cursor::new(b"x"), Path::new("-"), Path::new("/nonexistent/spool")).err().unwrap().to_string();
+    let error = unpack(
+        Cursor::new(b"x"),
+        Path::new("-"),
+        Path::new("/nonexistent/spool"),
+        Damage::Refused,
+        &mut Notes::default(),
+    )
+    .err()
+    .unwrap()
+    .to_string();
     assert!(error.contains("/nonexistent/spool"), "{error}");
 }
 
@@ -97,6 +106,7 @@ fn an_error_of_the_input_is_its_own() {
     }
     let packed = gzip(&sample());
     let input = Cursor::new(packed[..packed.len() / 2].to_owned()).chain(Broken);
-    let error = unpack(input, Path::new("-"), &std::env::temp_dir()).err().unwrap();
+    let error =
+        unpack(input, Path::new("-"), &std::env::temp_dir(), Damage::Refused, &mut Notes::default()).err().unwrap();
     assert!(matches!(error, ReadError::Io { .. }) && error.to_string().contains("unplugged"), "{error}");
 }

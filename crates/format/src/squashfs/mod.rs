@@ -17,7 +17,7 @@ mod read;
 mod render;
 mod spec;
 
-pub use read::open;
+pub use read::{open, open_with};
 
 use std::sync::Arc;
 

@@ -18,6 +18,11 @@ mod read;
 mod spec;
 mod write;
 
-pub(crate) use read::{Archive, Whiteouts, index, opened, read_archive};
+pub(crate) use read::{Archive, Whiteouts, index, opened, read_archive, too_much};
 pub use read::{open, open_file, open_stream};
 pub use write::Tar;
+
+/// Whether a block is the header of a member: by its checksum, which archives from before the `ustar` magic have as well.
+pub(crate) fn is_header(block: &[u8; 512]) -> bool {
+    spec::header::Header(block).is_valid()
+}

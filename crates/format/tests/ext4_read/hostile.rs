@@ -5,8 +5,8 @@ use std::io;
 use std::sync::{Arc, LazyLock};
 
 use inarch_block::{BLOCK_SIZE, Backing, Cursor, read_content};
-use inarch_format::ReadError;
 use inarch_format::ext4::{Ext4Image, LostAndFound, Options, ReadOptions, open_image};
+use inarch_format::{Damage, ReadError};
 use inarch_tree::{DataRange, FileType, InodeId, Tree, Xattr};
 
 use crate::common::odd::xattr;
@@ -92,7 +92,10 @@ fn read_patched(at: usize, patch: Vec<u8>, verify: bool) -> Result<Ext4Image, Re
 }
 
 fn open(image: Image<'static>, verify: bool) -> Result<Ext4Image, ReadError> {
-    open_image(Arc::new(image), &ReadOptions { verify, lost_and_found: LostAndFound::KeepIfUsed })
+    open_image(
+        Arc::new(image),
+        &ReadOptions { verify, lost_and_found: LostAndFound::KeepIfUsed, damage: Damage::Salvaged },
+    )
 }
 
 /// Goes through all that an image has.

@@ -132,7 +132,7 @@ fn fast_commits_are_refused() {
     drop(mount);
     assert!(open(&before).opened.tree.lookup(b"first").is_some());
     let file = inarch_block::BackingFile::new(fs::File::open(&after).unwrap(), after.clone()).unwrap();
-    let refused = inarch_format::ext4::open(Arc::new(file)).err().unwrap().to_string();
+    let refused = inarch_format::ext4::open(Arc::new(file), inarch_format::Damage::Refused).err().unwrap().to_string();
     assert!(refused.contains("fast commits"), "{refused}");
 }
 

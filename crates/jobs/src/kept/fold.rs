@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use inarch_block::{Content, Device, Origin as Held, read_content};
+use inarch_format::ReadError;
 use inarch_format::ext4::{self, Ext4Image, LostAndFound, Numbering, ReadOptions, open_image};
 use inarch_tree::compare::{Lineage, differences};
 use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Origin, Part, Place};
@@ -74,7 +75,11 @@ impl GuestDisk {
             None => LostAndFound::KeepIfUsed,
         };
         let options = ReadOptions { lost_and_found, ..ReadOptions::default() };
-        let image = open_image(Arc::clone(&device) as _, &options).map_err(|error| disk_error(tree, &error))?;
+        let image = open_image(Arc::clone(&device) as _, &options).map_err(|error| match error {
+            // What is not read would be taken for removed.
+            ReadError::Damaged { format, reason } => disk_error(tree, &format!("{format}: {reason}")),
+            other => disk_error(tree, &other),
+        })?;
         let data_start = device.overlay_data_start().unwrap_or(0);
         let overlay_name = files.overlay_name(generation);
         Ok(GuestDisk { host, layered, image, numbering, device, overlay_name, data_start })

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inarch_block::{BackedFiles, BackingFile, Content, HostFiles, Renumbered, read_content};
-use inarch_format::{ReadError, erofs, ext4, oci, squashfs, tar};
+use inarch_format::oci::ImageConfig;
+use inarch_format::{Damage, ReadError, erofs, ext4, oci, squashfs};
 use inarch_tree::scan::{self, Report};
 use inarch_tree::select::{ReadFile, Selection, select};
 use inarch_tree::{Attributes, BuildError, Builder, Extents, InodeId, Tree};
@@ -29,6 +30,8 @@ pub struct Opened {
     pub report: Report,
     /// What else the user should know, a line each.
     pub notes: Vec<String>,
+    /// How a container image says that it is started.
+    pub image: Option<ImageConfig>,
     /// The tree before it was selected from, where that makes a difference.
     pub(crate) original: Option<Arc<Tree>>,
     /// What besides the tree tells one moment of the source from another: the content of an archive may change and its
@@ -71,25 +74,29 @@ pub fn open(source: &Source, selection: &Selection) -> Result<Opened, JobError> 
 pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, JobError> {
     let fail = |error| JobError::Read { path: source.path().to_owned(), error };
     let cannot_open = |error| JobError::path(source.path(), "cannot open it", error);
+    let damage = if selection.salvage { Damage::Salvaged } else { Damage::Refused };
     match source {
         Source::Directory(path) => open_directory(path, selection, resources),
         Source::File { path, kind } => {
             let file = File::open(path).map_err(cannot_open)?;
             let stamp = stamp(&file).map_err(cannot_open)?;
-            let opened = open_file(file, path, *kind, resources).map_err(fail)?;
+            let opened = open_file(file, path, *kind, resources, damage).map_err(fail)?;
             Opened { stamp, ..opened.into() }.select(source, selection)
         }
         Source::Pipe(path) => {
             let input = File::open(path).map_err(cannot_open)?;
-            open_stream(input, resources).map_err(fail)?.select(source, selection)
+            open_stream(input, resources, damage).map_err(fail)?.select(source, selection)
         }
         Source::Oci { path, reference } => {
             let stamp = if resources.stamp { stamp_all(path)? } else { Vec::new() };
-            let opened = oci::open_path(path, reference.as_deref(), &resources.spool_directory).map_err(fail)?;
+            let opened = oci::open_path(path, reference.as_deref(), &resources.spool_directory, damage);
+            let opened = opened.map_err(fail)?;
             Opened { stamp, ..opened.into() }.select(source, selection)
         }
         Source::Empty => empty().map_err(|error| JobError::Other(format!("an empty tree: {error}"))),
-        Source::StandardInput => open_stream(io::stdin().lock(), resources).map_err(fail)?.select(source, selection),
+        Source::StandardInput => {
+            open_stream(io::stdin().lock(), resources, damage).map_err(fail)?.select(source, selection)
+        }
     }
 }
 
@@ -99,14 +106,14 @@ impl Opened {
         let root = File::open(path).map_err(|error| JobError::path(path, "cannot open the tree", error))?;
         let tree = Arc::new(tree);
         let content = Arc::new(HostFiles::new(root.into(), Arc::clone(&tree), HostFiles::default_max_open()));
-        Ok(inarch_format::Opened { tree, content, notes: Vec::new() }.into())
+        Ok(inarch_format::Opened { tree, content, notes: Vec::new(), image: None }.into())
     }
 }
 
 impl From<inarch_format::Opened> for Opened {
     fn from(opened: inarch_format::Opened) -> Opened {
-        let inarch_format::Opened { tree, content, notes } = opened;
-        Opened { tree, content, notes, report: Report::default(), original: None, stamp: Vec::new() }
+        let inarch_format::Opened { tree, content, notes, image } = opened;
+        Opened { tree, content, notes, image, report: Report::default(), original: None, stamp: Vec::new() }
     }
 }
 
@@ -120,7 +127,10 @@ fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> 
     let tree = Arc::new(scan.tree);
     let max_open = HostFiles::default_max_open() / resources.sharers.max(1);
     let content = Arc::new(HostFiles::new(scan.root, Arc::clone(&tree), max_open));
-    let opened = Opened { report: scan.report, ..inarch_format::Opened { tree, content, notes: Vec::new() }.into() };
+    let opened = Opened {
+        report: scan.report,
+        ..inarch_format::Opened { tree, content, notes: Vec::new(), image: None }.into()
+    };
     let mut rest = selection.after_scan();
     if let Some(only) = &mut rest.only {
         // A trace on this host names files by the host's paths.
@@ -140,16 +150,17 @@ fn open_file(
     path: &Path,
     kind: FileKind,
     resources: &Resources,
+    damage: Damage,
 ) -> Result<inarch_format::Opened, ReadError> {
     let backing = |file| match BackingFile::new(file, path.to_owned()) {
         Ok(backing) => Ok(Arc::new(backing)),
         Err(error) => Err(ReadError::Io { offset: 0, error }),
     };
     match kind {
-        FileKind::Tar | FileKind::CompressedTar => tar::open_file(file, path, &resources.spool_directory),
-        FileKind::Ext4 => ext4::open(backing(file)?),
-        FileKind::Squashfs => squashfs::open(backing(file)?),
-        FileKind::Erofs => erofs::open(backing(file)?),
+        FileKind::Tar | FileKind::CompressedTar => oci::open_tar_file(file, path, &resources.spool_directory, damage),
+        FileKind::Ext4 => ext4::open(backing(file)?, damage),
+        FileKind::Squashfs => squashfs::open_with(backing(file)?, damage),
+        FileKind::Erofs => erofs::open_with(backing(file)?, damage),
     }
 }
 
@@ -158,7 +169,7 @@ fn empty() -> Result<Opened, BuildError> {
     let root = Attributes { mode: 0o040_755, ..Attributes::default() };
     let tree = Arc::new(Builder::new(&root)?.finish()?);
     let content = Arc::new(BackedFiles::new(Arc::clone(&tree), Extents::default(), Vec::new()));
-    Ok(inarch_format::Opened { tree, content, notes: Vec::new() }.into())
+    Ok(inarch_format::Opened { tree, content, notes: Vec::new(), image: None }.into())
 }
 
 /// [`stamp`] of a file, or of everything in a directory.
@@ -181,9 +192,9 @@ fn stamp(file: &File) -> io::Result<Vec<u8>> {
     Ok(numbers.chain(times.map(i64::to_le_bytes)).flatten().collect())
 }
 
-fn open_stream(input: impl Read, resources: &Resources) -> Result<Opened, ReadError> {
+fn open_stream(input: impl Read, resources: &Resources, damage: Damage) -> Result<Opened, ReadError> {
     let mut input = Hashing { input, hash: resources.stamp.then(Sha256::new) };
-    let opened = tar::open_stream(&mut input, &resources.spool_directory)?;
+    let opened = oci::open_tar_stream(&mut input, &resources.spool_directory, damage)?;
     let stamp = input.hash.map(|hash| hash.finalize().to_vec()).unwrap_or_default();
     Ok(Opened { stamp, ..opened.into() })
 }

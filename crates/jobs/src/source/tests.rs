@@ -35,14 +35,15 @@ fn a_source_is_told_by_what_it_is_and_not_by_its_name() {
     for (offset, magic, what) in [
         (0, &b"QFI\xfb"[..], "qcow2"),
         (512, b"EFI PART", "partition table"),
-        (0x10040, b"_BHRfS_M", "btrfs"),
+        (0x10040, b"_BHRfS_M", "Btrfs"),
         (0, b"PK\x03\x04", "ZIP"),
         (0, b"BZh9", "bzip2"),
-        (0, b"\x01\x01", "no known kind"),
     ] {
         let error = parse(&with("x.tar", offset, magic)).unwrap_err();
-        assert!(error.contains(what) && error.contains("; a source is a directory, a tar archive"), "{error}");
+        assert!(error.contains(what), "{error}");
     }
+    let error = parse(&with("x.tar", 0, b"\x01\x01")).unwrap_err();
+    assert!(error.contains("no known kind; a source is a directory, a tar archive"), "{error}");
 }
 
 #[test]
@@ -62,7 +63,7 @@ fn a_tar_of_before_ustar_is_known_by_its_checksum_and_an_empty_one_by_its_zeros(
     fs::write(&path, [0; 1024]).unwrap();
     assert_eq!(parse(&path).unwrap(), Source::File { path: path.clone(), kind: FileKind::Tar });
     fs::write(&path, "").unwrap();
-    assert!(parse(&path).unwrap_err().contains("is empty"));
+    assert_eq!(parse(&path).unwrap(), Source::File { path: path.clone(), kind: FileKind::Tar });
 }
 
 #[test]

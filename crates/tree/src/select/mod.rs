@@ -42,6 +42,8 @@ pub struct Selection {
     /// The security contexts of SELinux that it gets as `security.selinux`; of a file with several names, the first one
     /// taken counts.
     pub contexts: Option<Arc<FileContexts>>,
+    /// Of an archive or image that is damaged, what can be read; without, damage is an error.
+    pub salvage: bool,
 }
 
 impl Selection {

@@ -16,7 +16,8 @@ use inarch_block::{BackedFiles, Backing, Content};
 use inarch_tree::Extents;
 
 use crate::erofs::NAME;
-use crate::{Opened, ReadError};
+use crate::notes::Notes;
+use crate::{Damage, Opened, ReadError};
 use content::Files;
 use image::{Image, Pages};
 use volume::Volume;
@@ -42,9 +43,17 @@ fn about(path: &str, error: ReadError) -> ReadError {
 /// extent records that `-E48bit` gives compressed files. A compressed file whose content turns out to be damaged fails
 /// to be read with `InvalidData`.
 pub fn open(image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
+    open_with(image, Damage::Refused)
+}
+
+/// As [`open`]; where damage is salvaged, directories, inodes and parts of files that cannot be read are left out.
+pub fn open_with(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
     let source = Image::new(image.clone());
-    let volume = Volume::read(&source)?;
-    let Walked { tree, extents, compressed, packed, notes } = walk::walk(Pages::new(source.clone()), &volume)?;
+    let mut notes = Notes::default();
+    let volume = Volume::read(&source, damage, &mut notes)?;
+    let walked = walk::walk(Pages::new(source.clone()), &volume, damage, &mut notes);
+    let Walked { tree, extents, compressed, packed } = walked.map_err(ReadError::into_damage)?;
+    let notes = notes.into_lines();
     let tree = Arc::new(tree);
     let extents = Extents::new(tree.inode_count(), extents);
     let extents = extents.map_err(|error| damaged(format!("internal: {error}")))?;
@@ -54,5 +63,5 @@ pub fn open(image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
     } else {
         Arc::new(Files::new(tree.clone(), plain, compressed, packed, source))
     };
-    Ok(Opened { tree, content, notes })
+    Ok(Opened { tree, content, notes, image: None })
 }

@@ -4,8 +4,9 @@ use zerocopy::FromBytes;
 
 use super::damaged;
 use super::image::Image;
-use crate::ReadError;
 use crate::erofs::spec::superblock::{MAGIC, OFFSET, Superblock, checksum, compat, incompat};
+use crate::notes::Notes;
+use crate::{Damage, ReadError};
 
 /// Features that change what is read, all of which are known.
 const KNOWN: u32 = incompat::ZERO_PADDING
@@ -41,7 +42,7 @@ pub(crate) struct Volume {
 
 impl Volume {
     /// Reads and checks the superblock.
-    pub(crate) fn read(image: &Image) -> Result<Volume, ReadError> {
+    pub(crate) fn read(image: &Image, damage: Damage, notes: &mut Notes) -> Result<Volume, ReadError> {
         let mut bytes = [0; 128];
         if !image.holds(OFFSET as u64, bytes.len() as u64) {
             let size = image.size();
@@ -56,7 +57,12 @@ impl Volume {
             return Err(damaged(format!("no superblock: byte 1024 holds {found:#010x}, not {MAGIC:#010x}")));
         }
         check_features(&superblock)?;
-        check_sum(image, &superblock)?;
+        for check in [check_length, check_sum] {
+            match check(image, &superblock) {
+                Err(ReadError::Format { format, reason }) => notes.tell(damage.or_refuse(format, reason)?),
+                other => other?,
+            }
+        }
         Ok(Volume::new(&superblock))
     }
 
@@ -107,6 +113,18 @@ fn check_features(superblock: &Superblock) -> Result<(), ReadError> {
         )));
     }
     Ok(())
+}
+
+/// Whether all blocks of the file system are there.
+fn check_length(image: &Image, superblock: &Superblock) -> Result<(), ReadError> {
+    let wide = superblock.feature_incompat.get() & incompat::BIT48 != 0 && superblock.root_nid_long.get() != 0;
+    let high = if wide { u64::from(superblock.root_nid.get()) << 32 } else { 0 };
+    let blocks = high | u64::from(superblock.blocks.get());
+    let (size, bits) = (image.size(), superblock.block_bits);
+    match blocks.checked_mul(1 << bits) {
+        Some(bytes) if bytes <= size => Ok(()),
+        _ => Err(damaged(format!("the image was cut off: it has {size} bytes of {blocks} blocks of {}", 1u64 << bits))),
+    }
 }
 
 fn check_sum(image: &Image, superblock: &Superblock) -> Result<(), ReadError> {

@@ -14,8 +14,9 @@ use super::map::{Part, map_size, parts};
 use super::volume::Volume;
 use super::xattr::{LongPrefix, Xattrs};
 use super::{about, damaged, directory};
-use crate::ReadError;
 use crate::erofs::spec::inode::{DataLayout, decode_device};
+use crate::notes::Notes;
+use crate::{Damage, ReadError};
 
 /// What the walk finds.
 pub(crate) struct Walked {
@@ -24,7 +25,6 @@ pub(crate) struct Walked {
     /// Compressed files, ascending.
     pub(crate) compressed: Vec<(InodeId, Compressed)>,
     pub(crate) packed: Option<Packed>,
-    pub(crate) notes: Vec<String>,
 }
 
 /// Bytes of a symlink's target at most.
@@ -32,8 +32,8 @@ const TARGET_MAX: u64 = 4095;
 /// Bytes of a path in a message at most.
 const PATH_MAX: usize = 4096;
 
-/// Walks all directories.
-pub(crate) fn walk(mut pages: Pages, volume: &Volume) -> Result<Walked, ReadError> {
+/// Walks all directories. Where damage is salvaged, what cannot be read is left out and noted.
+pub(crate) fn walk(mut pages: Pages, volume: &Volume, damage: Damage, notes: &mut Notes) -> Result<Walked, ReadError> {
     let packed = volume.packed_nid.map(|nid| packed_inode(&mut pages, volume, nid)).transpose();
     let packed = packed.map_err(|error| about("the packed inode", error))?;
     let prefixes = read_prefixes(&mut pages, volume, packed.as_ref())?;
@@ -56,6 +56,8 @@ pub(crate) fn walk(mut pages: Pages, volume: &Volume) -> Result<Walked, ReadErro
         nodes: HashMap::from([(volume.root_nid, InodeId::ROOT)]),
         directories: vec![Directory { parent: 0, name: Box::default(), id: InodeId::ROOT, inode: root }],
         budget: size,
+        damage,
+        notes,
         extents: Vec::new(),
         compressed: Vec::new(),
     };
@@ -68,7 +70,7 @@ pub(crate) fn walk(mut pages: Pages, volume: &Volume) -> Result<Walked, ReadErro
         pending.extend((first..walker.directories.len()).rev());
     }
     let tree = walker.builder.finish().map_err(built)?;
-    Ok(Walked { tree, extents: walker.extents, compressed: walker.compressed, packed, notes: Vec::new() })
+    Ok(Walked { tree, extents: walker.extents, compressed: walker.compressed, packed })
 }
 
 fn packed_inode(pages: &mut Pages, volume: &Volume, nid: u64) -> Result<Packed, ReadError> {
@@ -118,6 +120,17 @@ struct Directory {
     inode: Inode,
 }
 
+/// What an inode has beside its attributes.
+enum Body {
+    Directory,
+    /// What it points at.
+    Symlink(Vec<u8>),
+    Compressed(Compressed),
+    Plain(Vec<Part>),
+    /// A device node, a FIFO or a socket.
+    Other,
+}
+
 struct Walker<'a> {
     pages: Pages,
     volume: &'a Volume,
@@ -128,33 +141,58 @@ struct Walker<'a> {
     directories: Vec<Directory>,
     /// Bytes of metadata that may still come.
     budget: u64,
+    damage: Damage,
+    notes: &'a mut Notes,
     extents: Vec<(InodeId, Extent)>,
     compressed: Vec<(InodeId, Compressed)>,
 }
 
 impl Walker<'_> {
+    /// An error about a name of a directory, or the directory itself: where damage is salvaged, it is noted.
+    fn tolerate(&mut self, directory: usize, name: &[u8], error: ReadError) -> Result<(), ReadError> {
+        match about(&self.path(directory, name), error) {
+            ReadError::Format { format, reason } => {
+                self.notes.tell(self.damage.or_refuse(format, reason)?);
+                Ok(())
+            }
+            other => Err(other),
+        }
+    }
+
     /// Reads a directory's names, and the inodes that they lead to.
     fn read_directory(&mut self, index: usize) -> Result<(), ReadError> {
         let Some(directory) = self.directories.get(index) else { return Ok(()) };
         let (id, inode) = (directory.id, directory.inode);
-        let here = |walker: &Walker<'_>, error| about(&walker.path(index, b""), error);
-        let parts = parts(&mut self.pages, self.volume, &inode).map_err(|error| here(self, error))?;
-        self.builder.list(id).map_err(|error| here(self, built(error)))?;
+        self.builder.list(id).map_err(|error| about(&self.path(index, b""), built(error)))?;
+        let parts = match parts(&mut self.pages, self.volume, &inode) {
+            Ok(parts) => parts,
+            Err(error) => return self.tolerate(index, b"", error),
+        };
         let mut block = vec![0; self.volume.block() as usize];
         for offset in (0..inode.size).step_by(block.len()) {
             let length = self.volume.block().min(inode.size - offset) as usize;
             let block = block.get_mut(..length).unwrap_or_default();
-            read_parts(&mut self.pages, &parts, offset, block).map_err(|error| here(self, error))?;
-            for (name, nid) in directory::entries(block).map_err(|error| here(self, error))? {
-                if name != b"." && name != b".." {
-                    self.add(index, name, nid).map_err(|error| about(&self.path(index, name), error))?;
+            let entries = read_parts(&mut self.pages, &parts, offset, block).and_then(|()| directory::entries(block));
+            let entries = match entries {
+                Ok(entries) => entries,
+                Err(error) => {
+                    self.tolerate(index, b"", error)?;
+                    continue;
+                }
+            };
+            for (name, nid) in entries {
+                if name != b"."
+                    && name != b".."
+                    && let Err(error) = self.add(index, name, nid)
+                {
+                    self.tolerate(index, name, error)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Adds a name to the directory being read.
+    /// Adds a name to the directory being read: not before all of it was read, so that what fails leaves nothing.
     fn add(&mut self, parent: usize, name: &[u8], nid: u64) -> Result<(), ReadError> {
         if let Some(id) = self.nodes.get(&nid) {
             return self.builder.link(name, *id).map_err(built);
@@ -162,38 +200,47 @@ impl Walker<'_> {
         let inode = Inode::read(&mut self.pages, self.volume, nid)?;
         self.charge(&inode)?;
         let set = self.xattrs.of(&mut self.pages, self.volume, &inode, &mut self.builder)?;
+        let body = self.body(&inode)?;
         let id = self.builder.add(name, &attributes(&inode, set)).map_err(built)?;
         self.nodes.insert(nid, id);
-        match inode.file_type {
-            FileType::Directory => {
-                self.directories.push(Directory { parent, name: name.into(), id, inode });
-                Ok(())
-            }
-            FileType::Symlink => self.add_target(id, &inode),
-            FileType::Regular if is_compressed(&inode) => {
-                let compressed = Compressed::read(&mut self.pages, self.volume, &inode)?;
-                self.compressed.push((id, compressed));
-                Ok(())
-            }
-            FileType::Regular => self.add_content(id, &inode),
-            _ => Ok(()),
+        match body {
+            Body::Directory => self.directories.push(Directory { parent, name: name.into(), id, inode }),
+            Body::Symlink(target) => self.builder.set_target(id, &target).map_err(built)?,
+            Body::Compressed(compressed) => self.compressed.push((id, compressed)),
+            Body::Plain(parts) => self.add_content(id, &inode, &parts)?,
+            Body::Other => {}
         }
+        Ok(())
     }
 
-    fn add_target(&mut self, id: InodeId, inode: &Inode) -> Result<(), ReadError> {
-        if inode.size > TARGET_MAX {
-            return Err(damaged(format!("a target of {} bytes is longer than {TARGET_MAX}", inode.size)));
+    fn body(&mut self, inode: &Inode) -> Result<Body, ReadError> {
+        Ok(match inode.file_type {
+            FileType::Directory => Body::Directory,
+            FileType::Symlink => Body::Symlink(self.target(inode)?),
+            FileType::Regular if is_compressed(inode) => {
+                Body::Compressed(Compressed::read(&mut self.pages, self.volume, inode)?)
+            }
+            FileType::Regular => Body::Plain(parts(&mut self.pages, self.volume, inode)?),
+            _ => Body::Other,
+        })
+    }
+
+    fn target(&mut self, inode: &Inode) -> Result<Vec<u8>, ReadError> {
+        if !(1..=TARGET_MAX).contains(&inode.size) {
+            return Err(damaged(format!("a target of {} bytes; it has 1 to {TARGET_MAX}", inode.size)));
         }
         let mut target = vec![0; inode.size as usize];
         let parts = parts(&mut self.pages, self.volume, inode)?;
         read_parts(&mut self.pages, &parts, 0, &mut target)?;
-        self.builder.set_target(id, &target).map_err(built)
+        match target.contains(&0) {
+            true => Err(damaged("a symlink's target is 1 to 4095 bytes without NUL")),
+            false => Ok(target),
+        }
     }
 
-    fn add_content(&mut self, id: InodeId, inode: &Inode) -> Result<(), ReadError> {
-        let parts = parts(&mut self.pages, self.volume, inode)?;
+    fn add_content(&mut self, id: InodeId, inode: &Inode, parts: &[Part]) -> Result<(), ReadError> {
         let mut ranges: Vec<DataRange> = Vec::new();
-        for part in &parts {
+        for part in parts {
             let Part { offset, length, at } = *part;
             self.extents.push((id, Extent { offset, length, at, backing: 0 }));
             match ranges.last_mut() {

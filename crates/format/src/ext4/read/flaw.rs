@@ -38,8 +38,17 @@ pub(super) fn tolerate<T>(result: Result<T, Flaw>) -> Result<Result<T, String>, 
     }
 }
 
+/// A part of an inode that is left out.
+pub(super) struct Loss {
+    /// Whether something is wrong with it.
+    pub(super) is_damage: bool,
+    pub(super) reason: String,
+}
+
 /// Something that was left out, or is not what it seems.
 struct Finding {
+    /// Whether something is wrong with it. What is encrypted cannot be read, and nothing is wrong with it.
+    is_damage: bool,
     /// The directory it is in, or the directory itself.
     directory: InodeId,
     /// Its name there; empty for the directory itself.
@@ -53,6 +62,8 @@ pub(super) struct Findings {
     general: Vec<String>,
     list: Vec<Finding>,
     more: u64,
+    /// How much of all that is damage.
+    damaged: u64,
 }
 
 impl Findings {
@@ -61,13 +72,42 @@ impl Findings {
         self.general.push(note);
     }
 
-    /// Tells something of an entry of a directory, or of the directory where `name` is empty.
+    /// Tells of damage to an entry of a directory, or to the directory where `name` is empty.
     pub(super) fn push(&mut self, directory: InodeId, name: &[u8], reason: String) {
-        if self.list.len() < TOLD {
-            self.list.push(Finding { directory, name: name.into(), reason });
+        self.damaged += 1;
+        self.add(Finding { is_damage: true, directory, name: name.into(), reason });
+    }
+
+    /// The same of what is not taken although it is sound.
+    pub(super) fn push_sound(&mut self, directory: InodeId, name: &[u8], reason: String) {
+        self.add(Finding { is_damage: false, directory, name: name.into(), reason });
+    }
+
+    /// Tells of a part of an entry that is left out.
+    pub(super) fn push_loss(&mut self, directory: InodeId, name: &[u8], loss: Loss) {
+        match loss.is_damage {
+            true => self.push(directory, name, loss.reason),
+            false => self.push_sound(directory, name, loss.reason),
+        }
+    }
+
+    fn add(&mut self, finding: Finding) {
+        // The first damage is kept in any case: it is what a refusal names.
+        if self.list.len() < TOLD || (finding.is_damage && self.damaged == 1) {
+            self.list.push(finding);
         } else {
             self.more += 1;
         }
+    }
+
+    /// The first damage, and how much more there is.
+    pub(super) fn damage(&self, tree: &Tree) -> Option<String> {
+        let first = self.list.iter().find(|finding| finding.is_damage)?;
+        let line = line(first, tree).1;
+        Some(match self.damaged {
+            1 => format!("it is damaged: {line}"),
+            all => format!("it is damaged in {all} places; the first: {line}"),
+        })
     }
 
     /// A line for each. Names may make paths of any length, so what is told is bounded in bytes, too.
@@ -79,18 +119,24 @@ impl Findings {
                 more += 1;
                 continue;
             }
-            let mut path = tree.path(finding.directory);
-            if !path.is_empty() && !finding.name.is_empty() {
-                path.push(b'/');
-            }
-            path.extend_from_slice(&finding.name);
-            let path = String::from_utf8_lossy(&path);
-            notes.push(format!("{:?} {}", if path.is_empty() { "/" } else { &path }, finding.reason));
-            bytes += path.len();
+            let (length, line) = line(&finding, tree);
+            notes.push(line);
+            bytes += length;
         }
         if more > 0 {
             notes.push(format!("{more} more findings like these"));
         }
         notes
     }
+}
+
+/// A finding as a line, and the bytes of its path.
+fn line(finding: &Finding, tree: &Tree) -> (usize, String) {
+    let mut path = tree.path(finding.directory);
+    if !path.is_empty() && !finding.name.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(&finding.name);
+    let path = String::from_utf8_lossy(&path);
+    (path.len(), format!("{:?} {}", if path.is_empty() { "/" } else { &path }, finding.reason))
 }

@@ -8,11 +8,11 @@
 //!    blocks are.
 //! 4. Content stays where it is: a file is a list of byte ranges of the image.
 //!
-//! What is believed: with `metadata_csum` every structure is refused whose checksum is wrong, as the kernel would when it
-//! is used: a superblock or journal ends the reading; a group descriptor or an inode costs the files that need it; a
-//! block of a directory costs its names; a block of an extent tree makes that part of the file unreadable (reads of it
-//! give `EIO`, never zeros). Bitmaps are not read: what is in use follows from the names. Everything left out is told in
-//! [`Opened::notes`].
+//! What is believed: with `metadata_csum` no structure whose checksum is wrong, as in the kernel when it is used. Damage is
+//! refused, and named. Where it is salvaged, a group descriptor or an inode costs the files that need it; a block of a
+//! directory costs its names; a block of an extent tree makes that part of the file unreadable (reads of it give `EIO`,
+//! never zeros); without its journal the file system is what it was before the journal's last changes. Bitmaps are not
+//! read: what is in use follows from the names. Everything left out is told in [`Opened::notes`].
 
 mod flaw;
 mod inline;
@@ -32,7 +32,7 @@ use inarch_block::{BackedFiles, Backing, Content, Cursor};
 use inarch_tree::{Extent, Extents, InodeId, Tree};
 
 use self::volume::Volume;
-use crate::{Opened, ReadError};
+use crate::{Damage, Opened, ReadError};
 
 /// What to do with `lost+found` in the root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,11 +53,13 @@ pub struct ReadOptions {
     pub lost_and_found: LostAndFound,
     /// Whether structures with a wrong checksum are refused; see the module's page.
     pub verify: bool,
+    /// What becomes of damage.
+    pub damage: Damage,
 }
 
 impl Default for ReadOptions {
     fn default() -> ReadOptions {
-        ReadOptions { lost_and_found: LostAndFound::default(), verify: true }
+        ReadOptions { lost_and_found: LostAndFound::default(), verify: true, damage: Damage::Refused }
     }
 }
 
@@ -128,33 +130,49 @@ impl Ext4Image {
     }
 }
 
-/// Opens the ext2, ext3 or ext4 file system that `image` holds from its first byte on, as [`open_image`] by default.
-pub fn open(image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
-    Ok(open_image(image, &ReadOptions::default())?.opened)
+/// Opens the ext2, ext3 or ext4 file system that `image` holds from its first byte on, as [`open_image`] does.
+pub fn open(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+    Ok(open_image(image, &ReadOptions { damage, ..ReadOptions::default() })?.opened)
 }
 
 /// Opens a file system with what is known of its inodes.
 ///
-/// Fails where the host does, where there is no such file system, or it has features that are not understood. What is
-/// damaged otherwise is left out and told in the notes.
+/// Fails where the host does, where there is no such file system, it has features that are not understood, or it is
+/// damaged. Where damage is salvaged, what cannot be read is left out and told in the notes.
 pub fn open_image(image: Arc<dyn Backing>, options: &ReadOptions) -> Result<Ext4Image, ReadError> {
     let mut volume = Volume::new(image.clone(), options)?;
-    let replayed = match volume.needs_recovery() {
-        true => Some(Arc::new(journal::replay(&volume)?)),
-        false => None,
-    };
+    let mut lost = Vec::new();
+    let mut replayed = None;
+    if volume.needs_recovery() {
+        match journal::replay(&volume) {
+            Ok(log) => replayed = Some(Arc::new(log)),
+            Err(ReadError::Format { format, reason }) => lost.push(options.damage.or_refuse(format, reason)?),
+            Err(error) => return Err(error),
+        }
+    }
     if let Some(replayed) = &replayed {
         // The superblock is in the log, too.
         volume = Volume::new(replayed.clone(), options)?;
     }
-    let walked = walk::walk(&volume, replayed.as_deref(), options)?;
+    let mut walked = walk::walk(&volume, replayed.as_deref(), options)?;
+    lost.into_iter().for_each(|reason| walked.findings.push_general(reason));
+    if options.damage == Damage::Refused
+        && let Some(reason) = walked.findings.damage(&walked.tree)
+    {
+        return Err(ReadError::Damaged { format: "ext4", reason });
+    }
     let tree = Arc::new(walked.tree);
     let backings: Vec<Arc<dyn Backing>> = vec![image.clone(), volume.backing, Arc::new(Unknown(image.size()))];
     let files = Arc::new(BackedFiles::new(tree.clone(), walked.extents, backings));
     let notes = walked.findings.into_notes(&tree);
     let by_ino = by_ino(&tree);
     let content: Arc<dyn Content> = files.clone();
-    Ok(Ext4Image { opened: Opened { tree, content, notes }, files, generations: walked.generations, by_ino })
+    Ok(Ext4Image {
+        opened: Opened { tree, content, notes, image: None },
+        files,
+        generations: walked.generations,
+        by_ino,
+    })
 }
 
 fn by_ino(tree: &Tree) -> Vec<InodeId> {

@@ -47,6 +47,8 @@ pub(super) struct Volume {
     descriptor_size: usize,
     /// Whether structures with a wrong checksum are refused.
     pub(super) verify: bool,
+    /// What was wrong with it as a whole, where damage is salvaged.
+    pub(super) damage: Vec<String>,
 }
 
 impl Volume {
@@ -60,10 +62,17 @@ impl Volume {
             .map_err(|error| ReadError::Io { offset: OFFSET as u64, error })?;
         let superblock = Superblock::parse(&bytes)
             .ok_or_else(|| unreadable("there is no superblock at byte 1024 (the magic number 0xEF53 is missing)"))?;
+        let mut damage = Vec::new();
+        let mut found = |reason: String| options.damage.or_refuse("ext4", reason).map(|reason| damage.push(reason));
         if options.verify && !superblock.checksum_matches() {
-            return Err(unreadable("the superblock's checksum is wrong; e2fsck may restore it from a backup"));
+            found("the superblock's checksum is wrong; e2fsck may restore it from a backup".to_owned())?;
         }
-        let volume = Volume::with_geometry(backing, superblock, options.verify).map_err(unreadable)?;
+        let mut volume = Volume::with_geometry(backing, superblock, options.verify).map_err(unreadable)?;
+        let (wanted, there) = (volume.blocks * volume.block_size, volume.backing.size());
+        if there < wanted {
+            found(format!("the image was cut off: it has {there} bytes, the file system {wanted}"))?;
+        }
+        volume.damage = damage;
         Ok(volume)
     }
 
@@ -114,6 +123,7 @@ impl Volume {
             groups,
             descriptor_size,
             verify,
+            damage: Vec::new(),
         })
     }
 
@@ -130,13 +140,8 @@ impl Volume {
             (unclean, "it was not unmounted cleanly and has no journal: what was written last may be missing"),
             (state & STATE_ERROR != 0, "the kernel or e2fsck has marked it as damaged"),
         ];
-        let mut warnings: Vec<_> =
-            told.iter().filter(|(is_so, _)| *is_so).map(|(_, text)| (*text).to_owned()).collect();
-        let (wanted, there) = (self.blocks * self.block_size, self.backing.size());
-        if there < wanted {
-            warnings.push(format!("the image ends at byte {there} of the file system's {wanted}"));
-        }
-        warnings
+        let told = told.iter().filter(|(is_so, _)| *is_so).map(|(_, text)| (*text).to_owned());
+        told.chain(self.damage.iter().cloned()).collect()
     }
 
     /// Whether metadata has checksums that are to be believed only if they are right.
@@ -156,6 +161,12 @@ impl Volume {
     /// Whether there is such an inode.
     pub(super) fn is_inode(&self, ino: u32) -> bool {
         ino > 0 && ino <= self.superblock.inodes_count.get()
+    }
+
+    /// Whether `count` blocks from `first` on are within the image, which may have been cut off.
+    pub(super) fn has(&self, first: u64, count: u64) -> bool {
+        let end = first.checked_add(count).and_then(|end| end.checked_mul(self.block_size));
+        end.is_some_and(|end| end <= self.backing.size())
     }
 
     /// Whether `count` blocks from `first` on are ones that a file can have.

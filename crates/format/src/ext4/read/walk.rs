@@ -113,7 +113,7 @@ fn root(volume: &Volume, inodes: &mut Inodes) -> Result<Root, Flaw> {
     let mut xattrs = XattrReader::new();
     if let Some(stored) = stored {
         let (set, flaws) = xattrs.read(volume, inodes, stored, &mut builder)?;
-        flaws.into_iter().for_each(|flaw| findings.push(InodeId::ROOT, b"", flaw));
+        flaws.into_iter().for_each(|flaw| findings.push_loss(InodeId::ROOT, b"", flaw));
         root.xattrs = set;
         builder.set_root(&root).map_err(not_built)?;
     }
@@ -173,7 +173,7 @@ impl Walk<'_> {
             }
         };
         if slot.inode.has(flags::ENCRYPT) {
-            self.findings.push(dir, b"", "is encrypted; what is in it is left out".to_owned());
+            self.findings.push_sound(dir, b"", "is encrypted; what is in it is left out".to_owned());
             return Ok(());
         }
         listing.read(self.volume, &mut self.claims, &slot)?;
@@ -236,15 +236,20 @@ impl Walk<'_> {
         }
         let slot = self.inodes.get(self.volume, ino)?;
         let (mut attributes, generation) = attributes(&slot).map_err(Flaw::Bad)?;
+        let is_encrypted = slot.inode.has(flags::ENCRYPT);
+        if is_encrypted && FileType::from_mode(attributes.mode) == Some(FileType::Symlink) {
+            self.findings.push_sound(dir, name, "is an encrypted symlink; it is left out".to_owned());
+            return Ok(());
+        }
         self.runs.clear();
-        let mut notes = Vec::new();
+        let (mut notes, mut lost) = (Vec::new(), Vec::new());
         let body = body(self.volume, &mut self.claims, &slot, &mut self.runs, &mut notes)?;
         self.verity += u64::from(slot.inode.has(flags::VERITY));
         self.casefold += u64::from(slot.inode.has(flags::CASEFOLD));
         if let Some(stored) = xattrs::stored(&slot) {
             let (set, flaws) = self.xattrs.read(self.volume, &mut self.inodes, stored, &mut self.builder)?;
             attributes.xattrs = set;
-            notes.extend(flaws);
+            lost = flaws;
         }
         let id = self.builder.add(name, &attributes).map_err(not_built)?;
         self.generations.push(generation);
@@ -261,6 +266,10 @@ impl Walk<'_> {
         }
         for note in notes {
             self.findings.push(dir, name, note);
+        }
+        lost.into_iter().for_each(|loss| self.findings.push_loss(dir, name, loss));
+        if is_encrypted && FileType::from_mode(attributes.mode) == Some(FileType::Regular) {
+            self.findings.push_sound(dir, name, "is encrypted; its content cannot be read".to_owned());
         }
         Ok(())
     }
@@ -333,10 +342,8 @@ fn body(
     match FileType::from_mode(u32::from(inode.mode.get())) {
         Some(FileType::Directory) => return Ok(Body::Directory),
         Some(FileType::Symlink) => return Ok(Body::Symlink(symlink_target(volume, claims, runs, slot)?)),
-        Some(FileType::Regular) if inode.has(flags::ENCRYPT) => {
-            notes.push("is encrypted; its content cannot be read".to_owned());
-            runs.extend(unknown);
-        }
+        // Nobody can read what is encrypted.
+        Some(FileType::Regular) if inode.has(flags::ENCRYPT) => runs.extend(unknown),
         Some(FileType::Regular) if inode.has(flags::INLINE_DATA) => match inline_extents(slot, size) {
             Some(extents) => return Ok(Body::Inline(extents)),
             None => {
@@ -344,7 +351,16 @@ fn body(
                 runs.extend(unknown);
             }
         },
-        Some(FileType::Regular) => notes.extend(map(volume, claims, slot.ino, inode, blocks, runs)?),
+        Some(FileType::Regular) => {
+            notes.extend(map(volume, claims, slot.ino, inode, blocks, runs)?);
+            let is_there = |run: &Run| match run.place {
+                Place::Blocks(first) => volume.has(first, run.length),
+                _ => true,
+            };
+            if !runs.iter().all(is_there) {
+                notes.push("has content behind the end of the image; it cannot be read".to_owned());
+            }
+        }
         _ => return Ok(Body::Empty),
     }
     Ok(Body::Mapped)
@@ -368,9 +384,6 @@ fn inline_extents(slot: &Slot<'_>, size: u64) -> Option<[Extent; 2]> {
 fn symlink_target(volume: &Volume, claims: &mut Claims, runs: &mut Vec<Run>, slot: &Slot<'_>) -> Result<Vec<u8>, Flaw> {
     let inode: &Inode = &slot.inode;
     let size = inode.size();
-    if inode.has(flags::ENCRYPT) {
-        return Err(Flaw::Bad("is an encrypted symlink".to_owned()));
-    }
     if !(1..=TARGET_MAX).contains(&size) {
         return Err(Flaw::Bad(format!("is a symlink with a target of {size} bytes")));
     }

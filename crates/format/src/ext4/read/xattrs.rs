@@ -2,7 +2,7 @@
 
 use inarch_tree::{Builder, Xattr, XattrSetId};
 
-use super::flaw::Flaw;
+use super::flaw::{Flaw, Loss};
 use super::inline;
 use super::inodes::{Inodes, Slot};
 use super::mapping::{Claims, Place, map};
@@ -23,7 +23,7 @@ pub(super) struct Stored {
     within: Vec<Attribute>,
     block: u64,
     /// What was found wrong.
-    flaws: Vec<String>,
+    flaws: Vec<Loss>,
 }
 
 struct Attribute {
@@ -60,14 +60,14 @@ impl Stored {
                 }
                 Ok(Ok(_)) => {}
                 Ok(Err(reason)) => self.flaws.push(reason),
-                Err(()) => self.flaws.push("has extended attributes with nonsense among them".to_owned()),
+                Err(()) => self.flaws.push(damage("has extended attributes with nonsense among them".to_owned())),
             }
         }
     }
 }
 
 /// An entry with its whole name; `None` for what is ext4's own.
-fn attribute(entry: Entry<'_>) -> Result<Option<Attribute>, String> {
+fn attribute(entry: Entry<'_>) -> Result<Option<Attribute>, Loss> {
     let prefix: &[u8] = match entry.index {
         index::USER => b"user.",
         index::TRUSTED => b"trusted.",
@@ -76,17 +76,24 @@ fn attribute(entry: Entry<'_>) -> Result<Option<Attribute>, String> {
         index::POSIX_ACL_DEFAULT => b"system.posix_acl_default",
         index::ENCRYPTION => return Ok(None),
         index::SYSTEM if entry.name == b"data" => return Ok(None),
-        other => return Err(format!("has an extended attribute of the unknown kind {other}; it is left out")),
+        other => {
+            let reason = format!("has an extended attribute of the unknown kind {other}; it is left out");
+            return Err(Loss { is_damage: false, reason });
+        }
     };
     let is_acl = matches!(entry.index, index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT);
     if entry.name.is_empty() != is_acl || entry.name.contains(&0) {
-        return Err("has an extended attribute with an impossible name; it is left out".to_owned());
+        return Err(damage("has an extended attribute with an impossible name; it is left out".to_owned()));
     }
     let value = match entry.value {
         Value::Inline(bytes) => Bytes::Here(bytes.to_vec()),
         Value::Inode { ino, size, .. } => Bytes::Inode { ino, size },
     };
     Ok(Some(Attribute { name: [prefix, entry.name].concat(), index: entry.index, value }))
+}
+
+fn damage(reason: String) -> Loss {
+    Loss { is_damage: true, reason }
 }
 
 /// Reads what inodes do not hold themselves.
@@ -109,16 +116,16 @@ impl XattrReader {
         inodes: &mut Inodes,
         mut stored: Stored,
         builder: &mut Builder,
-    ) -> Result<(XattrSetId, Vec<String>), Flaw> {
+    ) -> Result<(XattrSetId, Vec<Loss>), Flaw> {
         if self.spent > BUDGET {
             let text =
                 format!("has extended attributes beyond the {} MiB that are read; they are left out", BUDGET >> 20);
-            return Ok((XattrSetId::NONE, vec![text]));
+            return Ok((XattrSetId::NONE, vec![Loss { is_damage: false, reason: text }]));
         }
         if stored.block != 0 {
             match self.add_block(volume, &mut stored) {
                 Err(Flaw::Bad(reason)) => {
-                    stored.flaws.push(format!("has a block of extended attributes that {reason}"))
+                    stored.flaws.push(damage(format!("has a block of extended attributes that {reason}")));
                 }
                 other => other?,
             }
@@ -127,7 +134,7 @@ impl XattrReader {
         for attribute in stored.within {
             match self.value(volume, inodes, attribute) {
                 Ok(xattr) => set.push(xattr),
-                Err(Flaw::Bad(reason)) => stored.flaws.push(reason),
+                Err(Flaw::Bad(reason)) => stored.flaws.push(damage(reason)),
                 Err(host) => return Err(host),
             }
         }

@@ -11,10 +11,11 @@ use super::image::{Image, wrong};
 use super::inode::read_inode;
 use super::metadata::Table;
 use super::xattrs::Sets;
-use crate::ReadError;
+use crate::notes::Notes;
 use crate::squashfs::spec::directory::{Entry, Header, MAX_RUN};
 use crate::squashfs::spec::inode::{Body, DOTS, DirectoryBody, Inode, NO_XATTRS, decode_device};
 use crate::squashfs::spec::{METADATA_SIZE, Reference};
+use crate::{Damage, ReadError};
 
 /// Bytes of a name at most, for Linux.
 const MAX_NAME: usize = 255;
@@ -58,17 +59,19 @@ struct Walk<'a> {
     /// Directories, each of which has one name.
     seen: HashSet<Reference>,
     budget: Budget,
-    notes: Notes,
-}
-
-/// What could not be taken: how often, and the first place.
-#[derive(Default)]
-struct Notes {
+    /// Names that are too long for Linux: how many, and the first.
     long_names: Option<(u64, String)>,
+    damage: Damage,
+    notes: &'a mut Notes,
 }
 
 /// Reads the tree of an image; `files` learns where the content of regular files is.
-pub(super) fn read_tree(image: &Arc<Image>, files: &mut Files) -> Result<(Tree, Vec<String>), ReadError> {
+pub(super) fn read_tree(
+    image: &Arc<Image>,
+    files: &mut Files,
+    damage: Damage,
+    notes: &mut Notes,
+) -> Result<Tree, ReadError> {
     let superblock = &image.superblock;
     let ids = read_ids(image)?;
     let sets = Sets::open(image)?;
@@ -87,7 +90,9 @@ pub(super) fn read_tree(image: &Arc<Image>, files: &mut Files) -> Result<(Tree, 
         links: HashMap::new(),
         seen: HashSet::from([root_place]),
         budget: Budget::new(image.bytes_used()),
-        notes: Notes::default(),
+        long_names: None,
+        damage,
+        notes,
     };
     attributes.xattrs = walk.xattrs(root.xattrs)?;
     walk.builder.set_root(&attributes).map_err(|error| build_error(&error))?;
@@ -95,11 +100,11 @@ pub(super) fn read_tree(image: &Arc<Image>, files: &mut Files) -> Result<(Tree, 
     while let Some((directory, body)) = ahead.pop() {
         walk.list(directory, &body, &mut ahead)?;
     }
-    let long = walk.notes.long_names.map(|(count, first)| {
-        format!("{count} names of 256 bytes, which Linux cannot show, are left out; the first is {first}")
-    });
-    let tree = walk.builder.finish().map_err(|error| build_error(&error))?;
-    Ok((tree, long.into_iter().collect()))
+    if let Some((count, first)) = walk.long_names {
+        walk.notes
+            .tell(format!("{count} names of 256 bytes, which Linux cannot show, are left out; the first is {first}"));
+    }
+    walk.builder.finish().map_err(|error| build_error(&error))
 }
 
 fn build_error(error: &BuildError) -> ReadError {
@@ -114,14 +119,22 @@ impl Walk<'_> {
         body: &DirectoryBody,
         ahead: &mut Vec<(InodeId, DirectoryBody)>,
     ) -> Result<(), ReadError> {
-        let mut listed = self.read_listing(body)?;
+        let mut listed = Vec::new();
+        if let Err(error) = self.read_listing(body, &mut listed) {
+            self.tolerate(error, || "the names of a directory".to_owned())?;
+        }
         if !listed.is_sorted_by(|a, b| a.name < b.name) {
             listed.sort_by(|a, b| a.name.cmp(&b.name));
         }
         self.builder.list(directory).map_err(|error| build_error(&error))?;
         let first = ahead.len();
         for entry in &listed {
-            ahead.extend(self.add(entry)?);
+            match self.add(entry) {
+                Ok(added) => ahead.extend(added),
+                Err(error) => {
+                    self.tolerate(error, || format!("the entry {:?}", String::from_utf8_lossy(&entry.name)))?;
+                }
+            }
         }
         if let Some(added) = ahead.get_mut(first..) {
             added.reverse();
@@ -129,12 +142,23 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A directory's entries as they are on disk.
-    fn read_listing(&mut self, body: &DirectoryBody) -> Result<Vec<Listed>, ReadError> {
-        let mut list = Vec::new();
+    /// An error about what `whose` says; where damage is salvaged, it is noted.
+    fn tolerate(&mut self, error: ReadError, whose: impl FnOnce() -> String) -> Result<(), ReadError> {
+        match error {
+            ReadError::Format { format, reason } => {
+                let reason = format!("{}: {reason}", whose());
+                self.notes.tell(self.damage.or_refuse(format, reason)?);
+                Ok(())
+            }
+            other => Err(other),
+        }
+    }
+
+    /// Adds a directory's entries as they are on disk to `list`.
+    fn read_listing(&mut self, body: &DirectoryBody, list: &mut Vec<Listed>) -> Result<(), ReadError> {
         let mut left = u64::from(body.size.saturating_sub(DOTS));
         if left == 0 {
-            return Ok(list);
+            return Ok(());
         }
         let mut reader = self.directories.reader(Reference::new(body.block.into(), body.offset))?;
         while left > 0 {
@@ -158,13 +182,13 @@ impl Walk<'_> {
                 let inode = Reference::new(header.block.get().into(), entry.offset.get());
                 if length > MAX_NAME {
                     let shown = || String::from_utf8_lossy(&name).into_owned();
-                    self.notes.long_names.get_or_insert_with(|| (0, shown())).0 += 1;
+                    self.long_names.get_or_insert_with(|| (0, shown())).0 += 1;
                     continue;
                 }
                 list.push(Listed { name, inode });
             }
         }
-        Ok(list)
+        Ok(())
     }
 
     /// Adds an entry; gives it back if it is a directory that has to be listed.
@@ -181,29 +205,25 @@ impl Walk<'_> {
         drop(reader);
         let mut attributes = attributes(&inode, &self.ids)?;
         attributes.xattrs = self.xattrs(inode.xattrs)?;
+        if matches!(inode.body, Body::Directory(_)) && !self.seen.insert(entry.inode) {
+            return Err(wrong(format!("the directory {:?} has two names, or is within itself", shown())));
+        }
+        self.budget.spend(target.len() as u64)?;
         let id = self.builder.add(&entry.name, &attributes).map_err(named)?;
         if inode.links > 1 && !matches!(inode.body, Body::Directory(_)) {
             self.links.insert(entry.inode, id);
         }
         match inode.body {
-            Body::Directory(body) => {
-                if !self.seen.insert(entry.inode) {
-                    return Err(wrong(format!("the directory {:?} has two names, or is within itself", shown())));
-                }
-                return Ok(Some((id, body)));
-            }
+            Body::Directory(body) => return Ok(Some((id, body))),
             Body::File(body) => {
                 let place = FilePlace { start: body.start, list, fragment: body.fragment, offset: body.offset };
-                let holes = self.files.add(id, place, body.size).map_err(|reason| match reason {
-                    ReadError::Format { format, reason } => {
-                        ReadError::Format { format, reason: format!("the file {:?}: {reason}", shown()) }
-                    }
-                    other => other,
-                })?;
-                self.set_sparse(id, holes)?;
+                match self.files.add(id, place, body.size) {
+                    Ok(holes) => self.set_sparse(id, holes)?,
+                    // It stays a file that cannot be read.
+                    Err(error) => self.tolerate(error, || format!("the file {:?}", shown()))?,
+                }
             }
             Body::Symlink { .. } => {
-                self.budget.spend(target.len() as u64)?;
                 self.builder.set_target(id, &target).map_err(named)?;
             }
             Body::Device { .. } | Body::Ipc { .. } => {}

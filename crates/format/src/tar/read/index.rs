@@ -6,10 +6,10 @@ use inarch_tree::Xattr;
 use super::member::{Member, Members, Type};
 use super::users::Users;
 use super::window::Window;
-use crate::ReadError;
 use crate::assemble::{self, Assembly, Bytes, Facts, Kind, Refusal};
 use crate::notes::Notes;
 use crate::tar::spec::acl;
+use crate::{Damage, ReadError};
 
 /// How names that begin with `.wh.` are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +42,15 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// Adds the members of an archive to an assembly.
+/// Adds the members of an archive to an assembly; says whether there was a header. Only a layer may have none.
 pub(crate) fn index(
     archive: Archive<'_>,
     whiteouts: Whiteouts,
+    damage: Damage,
     assembly: &mut Assembly,
     notes: &mut Notes,
-) -> Result<(), ReadError> {
-    let mut members = Members::new(Window::new(archive));
+) -> Result<bool, ReadError> {
+    let mut members = Members::new(Window::new(archive), damage);
     let mut users = Users::default();
     while let Some(member) = members.next()? {
         if !member.is_known {
@@ -75,7 +76,24 @@ pub(crate) fn index(
             notes.add(&path, &refusal);
         }
     }
-    Ok(())
+    let is_layer = whiteouts == Whiteouts::Removals;
+    match () {
+        () if is_layer => {}
+        () if !members.any && !members.lost.is_empty() => {
+            let reason = "there is no header of a tar archive in it".to_owned();
+            return Err(ReadError::Format { format: "tar", reason });
+        }
+        () if !members.any => {
+            let reason = if archive.length == 0 { "it is empty" } else { "it holds nothing but zeros" };
+            members.lost.push(damage.or_refuse("tar", reason.to_owned())?);
+        }
+        () if !members.is_ended => {
+            notes.tell("it ends without the zeros that end an archive: files that came last may be missing".to_owned());
+        }
+        () => {}
+    }
+    members.lost.into_iter().for_each(|reason| notes.tell(reason));
+    Ok(members.any)
 }
 
 /// The directory part and the last name of a whiteout's path.

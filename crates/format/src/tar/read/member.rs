@@ -5,9 +5,9 @@ use inarch_tree::{DataRange, Timestamp, Xattr};
 use super::extended::Extended;
 use super::sparse::{MapError, leading_map, old_map};
 use super::window::Window;
-use crate::ReadError;
 use crate::tar::spec::header::{Dialect, Header};
 use crate::tar::spec::{BLOCK, BLOCK_BYTES, pax};
+use crate::{Damage, ReadError};
 
 /// Bytes of an extended header, at most: room for all attributes that an inode can have.
 const MAX_EXTENDED: u64 = 16 << 20;
@@ -54,9 +54,21 @@ pub(super) struct Member {
     pub(super) acl_default: Option<Vec<u8>>,
 }
 
+/// Places at which a damaged archive is taken up again, at most.
+const MAX_GAPS: u32 = 10_000;
+
 /// Reads members; see [`Members::next`].
 pub(super) struct Members<'a> {
     window: Window<'a>,
+    damage: Damage,
+    /// Places at which it was taken up again.
+    gaps: u32,
+    /// What was wrong, where damage is salvaged.
+    pub(super) lost: Vec<String>,
+    /// Whether there was a header.
+    pub(super) any: bool,
+    /// Whether its end is marked by a block of zeros.
+    pub(super) is_ended: bool,
     /// Where the next header is.
     at: u64,
     /// What global headers said, by keyword; a later one replaces an earlier.
@@ -72,12 +84,58 @@ struct Preceding {
 }
 
 impl<'a> Members<'a> {
-    pub(super) fn new(window: Window<'a>) -> Members<'a> {
-        Members { window, at: 0, global: Vec::new() }
+    pub(super) fn new(window: Window<'a>, damage: Damage) -> Members<'a> {
+        Members { window, damage, gaps: 0, lost: Vec::new(), any: false, is_ended: false, at: 0, global: Vec::new() }
     }
 
-    /// The next member; `None` at the archive's end, which is a block of zeros or the end of its bytes.
+    /// The next member; `None` at the archive's end, which is a block of zeros with nothing but zeros behind it, or the
+    /// end of its bytes.
+    ///
+    /// Where damage is salvaged, what is wrong costs the member that it is in: the next header that is right goes on.
     pub(super) fn next(&mut self) -> Result<Option<Member>, ReadError> {
+        loop {
+            let at = self.at;
+            let reason = match self.read_next() {
+                Err(ReadError::Format { reason, .. }) => self.damage.or_refuse("tar", reason)?,
+                other => return other,
+            };
+            self.gaps += 1;
+            self.lost.push(reason);
+            let found = if self.gaps < MAX_GAPS { self.find_header(self.at.max(at + BLOCK_BYTES))? } else { None };
+            let Some(next) = found else {
+                self.is_ended = true;
+                return Ok(None);
+            };
+            self.at = next;
+        }
+    }
+
+    /// The place of the first header from byte `at` on.
+    fn find_header(&mut self, mut at: u64) -> Result<Option<u64>, ReadError> {
+        while let Some(block) = self.window.block(at)? {
+            if Header(block).is_valid() {
+                return Ok(Some(at));
+            }
+            at += BLOCK_BYTES;
+        }
+        Ok(None)
+    }
+
+    /// The place of the first byte that is not zero, from byte `at` on.
+    fn find_data(&mut self, mut at: u64) -> Result<Option<u64>, ReadError> {
+        let is_set = |byte: &u8| *byte != 0;
+        while let Some(block) = self.window.block(at)? {
+            if let Some(within) = block.iter().position(is_set) {
+                return Ok(Some(at + within as u64));
+            }
+            at += BLOCK_BYTES;
+        }
+        let left = self.window.size().saturating_sub(at);
+        let rest = self.window.read(at, left as usize)?.unwrap_or_default();
+        Ok(rest.iter().position(is_set).map(|within| at + within as u64))
+    }
+
+    fn read_next(&mut self) -> Result<Option<Member>, ReadError> {
         let mut preceding = Preceding::default();
         loop {
             let at = self.at;
@@ -106,14 +164,13 @@ impl<'a> Members<'a> {
             let left = self.window.size().saturating_sub(at);
             let rest = self.window.read(at, left as usize)?.unwrap_or_default();
             return match rest.iter().all(|byte| *byte == 0) {
-                true if self.window.size() > 0 => Ok(None),
-                true => Err(malformed("it is empty")),
+                true => Ok(None),
                 false => Err(malformed(format!("byte {at}: it ends in the middle of a header"))),
             };
         };
         let header = Header(&block);
         if header.is_zero() {
-            return Ok(None);
+            return self.end(at);
         }
         if !header.is_valid() {
             let reason = match at {
@@ -123,7 +180,25 @@ impl<'a> Members<'a> {
             return Err(malformed(reason));
         }
         self.at = at + BLOCK_BYTES;
+        self.any = true;
         Ok(Some(block))
+    }
+
+    /// At a block of zeros, which ends an archive if there is nothing behind it.
+    fn end(&mut self, at: u64) -> Result<Option<[u8; BLOCK]>, ReadError> {
+        let Some(data) = self.find_data(at)? else {
+            self.is_ended = true;
+            return Ok(None);
+        };
+        // Whatever comes is beyond the zeros.
+        self.at = data / BLOCK_BYTES * BLOCK_BYTES;
+        Err(malformed(match at {
+            0 => format!("it begins with {data} zeros, and is no tar archive"),
+            _ => format!(
+                "byte {at}: here the archive ends by a block of zeros, and there is more at byte {data}: a part of it was \
+                 lost, or another archive was appended"
+            ),
+        }))
     }
 
     fn size_field(&self, value: Option<i64>, field: &str) -> Result<u64, ReadError> {
@@ -139,6 +214,8 @@ impl<'a> Members<'a> {
         let end = self.at.checked_add(size).filter(|end| *end <= self.window.size());
         let Some(end) = end else {
             let whole = self.window.size();
+            // What is left is of this member, whatever it looks like.
+            self.at = whole;
             return Err(malformed(format!(
                 "it is cut off: the member at byte {at} has {size} bytes, the archive only {whole}"
             )));

@@ -17,14 +17,14 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use inarch_block::{BackedFiles, Backing};
+use inarch_block::{BackedFiles, Backing, read_backing};
 use inarch_tree::{BuildError, Extents, Tree};
 
 pub(crate) use index::{Archive, Whiteouts, index};
 
 use crate::assemble::Assembly;
 use crate::notes::Notes;
-use crate::{Opened, ReadError, spool};
+use crate::{Damage, Opened, ReadError, probe, spool};
 
 /// Opens a tar archive, compressed by gzip, zstd or xz or not at all, which its first bytes tell.
 ///
@@ -33,39 +33,60 @@ use crate::{Opened, ReadError, spool};
 ///
 /// A member that cannot be a part of a tree, as its path has `..` in it or it links to something that is not there, is
 /// left out and noted. Errors: the archive is damaged or cut off, is no tar, or there is no room for what it unpacks to.
-pub fn open_file(file: File, path: &Path, spool_directory: &Path) -> Result<Opened, ReadError> {
-    open(spool::open(file, path, spool_directory)?)
+pub fn open_file(file: File, path: &Path, spool_directory: &Path, damage: Damage) -> Result<Opened, ReadError> {
+    let mut notes = Notes::default();
+    open_noted(spool::open(file, path, spool_directory, damage, &mut notes)?, damage, notes)
 }
 
 /// As [`open_file`], of an archive that comes through a pipe.
-pub fn open_stream(input: impl Read, spool_directory: &Path) -> Result<Opened, ReadError> {
-    open(spool::unpack(input, Path::new("-"), spool_directory)?)
+pub fn open_stream(input: impl Read, spool_directory: &Path, damage: Damage) -> Result<Opened, ReadError> {
+    let mut notes = Notes::default();
+    open_noted(spool::unpack(input, Path::new("-"), spool_directory, damage, &mut notes)?, damage, notes)
 }
 
 /// Opens a plain tar archive.
-pub fn open(backing: Arc<dyn Backing>) -> Result<Opened, ReadError> {
-    let mut assembly = Assembly::new();
-    let mut notes = Notes::default();
-    index(Archive::whole(&*backing), Whiteouts::Names, &mut assembly, &mut notes)?;
-    opened(assembly, vec![backing], notes)
+pub fn open(backing: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+    open_noted(backing, damage, Notes::default())
+}
+
+fn open_noted(backing: Arc<dyn Backing>, damage: Damage, mut notes: Notes) -> Result<Opened, ReadError> {
+    let files = read_archive(&*backing, damage, &mut notes)?;
+    Ok(opened(files, vec![backing], notes))
 }
 
 /// The files of a plain tar archive, and where in it their bytes lie.
-pub(crate) fn read_archive(backing: &dyn Backing) -> Result<(Tree, Extents), ReadError> {
+pub(crate) fn read_archive(
+    backing: &dyn Backing,
+    damage: Damage,
+    notes: &mut Notes,
+) -> Result<(Tree, Extents), ReadError> {
     let mut assembly = Assembly::new();
-    index(Archive::whole(backing), Whiteouts::Names, &mut assembly, &mut Notes::default())?;
+    let indexed = index(Archive::whole(backing), Whiteouts::Names, damage, &mut assembly, notes);
+    if !matches!(indexed, Ok(true)) {
+        refuse_what_is_none(backing)?;
+    }
+    indexed?;
     assembly.finish().map_err(too_much)
 }
 
-/// What an assembly of archives comes to.
-pub(crate) fn opened(assembly: Assembly, backings: Vec<Arc<dyn Backing>>, notes: Notes) -> Result<Opened, ReadError> {
-    let (tree, extents) = assembly.finish().map_err(too_much)?;
+/// Refuses what is no tar archive by its name.
+fn refuse_what_is_none(backing: &dyn Backing) -> Result<(), ReadError> {
+    let mut head = vec![0; backing.size().min(probe::HEAD as u64) as usize];
+    read_backing(backing, 0, &mut head).map_err(|error| ReadError::Io { offset: 0, error })?;
+    match probe::mistaken_for_a_tar(&head) {
+        Some(found) => Err(ReadError::Format { format: "tar", reason: format!("it {found}") }),
+        None => Ok(()),
+    }
+}
+
+/// Files whose bytes lie in these backings.
+pub(crate) fn opened((tree, extents): (Tree, Extents), backings: Vec<Arc<dyn Backing>>, notes: Notes) -> Opened {
     let tree = Arc::new(tree);
     let content = Arc::new(BackedFiles::new(Arc::clone(&tree), extents, backings));
-    Ok(Opened { tree, content, notes: notes.into_lines() })
+    Opened { tree, content, notes: notes.into_lines(), image: None }
 }
 
 /// An assembly is a tree unless it does not fit one.
-fn too_much(error: BuildError) -> ReadError {
+pub(crate) fn too_much(error: BuildError) -> ReadError {
     ReadError::Format { format: "tar", reason: error.to_string() }
 }

@@ -1,0 +1,99 @@
+//! Every kind of file is told by what it is; none is taken for an archive without files.
+
+use super::*;
+
+/// Zeros with bytes put at some places.
+fn head(parts: &[(usize, &[u8])]) -> Vec<u8> {
+    let mut head = vec![0; HEAD];
+    for (at, bytes) in parts {
+        head[*at..*at + bytes.len()].copy_from_slice(bytes);
+    }
+    head
+}
+
+fn other(parts: &[(usize, &[u8])]) -> String {
+    match identify(&head(parts), &[]) {
+        Found::Other(text) => text,
+        found => panic!("{parts:?}: {found:?}"),
+    }
+}
+
+#[test]
+fn every_magic_number_is_found_where_it_is_and_nowhere_else() {
+    for kind in OTHERS {
+        for magic in kind.magics {
+            assert!(magic.0 + magic.1.len() <= HEAD, "{magic:?}");
+            assert!(other(&[*magic]).starts_with("is "), "{magic:?}");
+            // Cut before its last byte it is nothing.
+            let mut cut = head(&[*magic]);
+            cut.truncate(magic.0 + magic.1.len() - 1);
+            assert!(!matches!(identify(&cut, &[]), Found::Other(text) if text == kind.text()), "{magic:?}");
+        }
+    }
+    for (magic, kind) in SOURCES {
+        assert_eq!(identify(&head(&[*magic]), &[]), Found::Source(*kind), "{magic:?}");
+    }
+    for kind in table::AT_THE_END {
+        assert_eq!(identify(&[1], kind.magics[0].1), Found::Other(kind.text()));
+    }
+}
+
+#[test]
+fn names_are_the_right_ones() {
+    for (at, bytes, name) in [
+        (0, &b"QFI\xfb"[..], "a qcow2 disk image"),
+        (512, b"EFI PART", "GPT"),
+        (4096, b"EFI PART", "GPT"),
+        (0x10040, b"_BHRfS_M", "Btrfs"),
+        (0, b"XFSB", "XFS"),
+        (0x8001, b"CD001", "ISO 9660"),
+        (3, b"NTFS    ", "NTFS"),
+        (3, b"EXFAT   ", "exFAT"),
+        (82, b"FAT32   ", "FAT"),
+        (0, b"LUKS\xba\xbe", "LUKS"),
+        (512, b"LABELONE", "LVM"),
+        (64, b"\x7f\x10\xda\xbe", "VDI"),
+        (0, b"PK\x03\x04", "ZIP"),
+        (0, b"!<arch>\ndebian-binary", "Debian package"),
+        (0, b"!<arch>\nmain.o/", "an ar archive"),
+        (0, b"\xed\xab\xee\xdb", "RPM"),
+        (0, b"BZh9", "bzip2"),
+    ] {
+        let text = other(&[(at, bytes)]);
+        assert!(text.contains(name), "{text}");
+    }
+}
+
+#[test]
+fn boot_sectors_are_told_apart() {
+    const SIGNATURE: (usize, &[u8]) = (510, b"\x55\xaa");
+    assert!(other(&[SIGNATURE]).contains("a boot sector"));
+    // One entry: Linux, 2048 sectors from sector 2048 on.
+    let entry = [0x80, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0];
+    assert!(other(&[SIGNATURE, (462, &entry)]).contains("MBR partition table"));
+    let mut odd = entry;
+    odd[0] = 7;
+    assert!(other(&[SIGNATURE, (462, &odd)]).contains("a boot sector"));
+    // 512 bytes a sector, 4 sectors a cluster, 1 reserved, 2 tables; a hard disk.
+    let fields = [0, 2, 4, 1, 0, 2, 0, 2, 0, 0, 0xf8];
+    assert!(other(&[SIGNATURE, (11, &fields)]).contains("FAT"));
+    // A file system with a loader in front of it is that file system.
+    let ext4: (usize, &[u8]) = (1024, &[1, 0, 0, 0, 1, 0, 0, 0]);
+    assert_eq!(identify(&head(&[SIGNATURE, ext4, table::EXT4]), &[]), Found::Source(FileKind::Ext4));
+}
+
+#[test]
+fn two_bytes_alone_are_no_ext4_where_something_else_is() {
+    assert_eq!(identify(&head(&[table::EXT4]), &[]), Found::Source(FileKind::Ext4));
+    assert!(other(&[table::EXT4, (0x8001, b"CD001")]).contains("ISO"));
+}
+
+#[test]
+fn what_is_no_archive_says_so_of_itself() {
+    assert_eq!(identify(&[], &[]), Found::Zeros);
+    assert_eq!(identify(&head(&[]), &[]), Found::Zeros);
+    assert_eq!(identify(&[1; 70_000], &[]), Found::Unknown);
+    let text = mistaken_for_a_tar(&head(&[(1024, b"\xe2\xe1\xf5\xe0")])).unwrap();
+    assert!(text.contains("an EROFS file system") && text.contains("unpack it"), "{text}");
+    assert_eq!(mistaken_for_a_tar(&head(&[])), None);
+}

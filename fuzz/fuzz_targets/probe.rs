@@ -1,0 +1,12 @@
+//! Any bytes in place of a file's first and last ones: something is said of them.
+
+#![no_main]
+
+use inarch_format::probe::{Found, identify};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: (&[u8], &[u8])| {
+    if let Found::Other(text) = identify(input.0, input.1) {
+        assert!(text.starts_with("is ") && !text.contains('\n'));
+    }
+});
