@@ -105,6 +105,14 @@ fn bytes_stay_where_they_are() {
     assert_status(&scene.call(["apply", "three", "/data/big", "/data/moved"]), 0);
     let on_host = host("md5sum", &["big"], &scene.host("data"));
     assert_eq!(on_host.split(' ').next(), sum.split(' ').next());
+    // What is on the host now is none of the run's changes any more, and the rest is as it was.
+    let diff = scene.call(["diff", "three"]);
+    assert!(!stdout(&diff).contains("big") && !stdout(&diff).contains("moved"), "{}", stdout(&diff));
+    let both: Vec<String> =
+        stderr(&diff).lines().filter(|line| !line.contains("/data/f3: ")).map(str::to_owned).collect();
+    assert_eq!(both, [""; 0], "only one path is in conflict");
+    let output = scene.run("three", "cd /data; /bin/busybox md5sum big; cat moved f5");
+    assert_eq!(stdout(&output), format!("{sum}\nfile 1\nfile 5\nmore\nmost\n"));
 }
 
 #[test]

@@ -172,7 +172,7 @@ fn what_changed_on_the_host_is_left_alone() {
     assert_status(&output, 1);
     // Of the large file the guest's content is mostly the host's, which is no longer there.
     assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
-    assert!(stderr(&output).contains("data/big: its content cannot be read"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("data/big: left alone: its content cannot be read"), "{}", stderr(&output));
     assert_eq!(fs::read(scene.host("data/big")).unwrap(), b"small");
     assert_eq!(fs::read(scene.host("data/f1")).unwrap(), b"file 1\nguest\n");
     assert!(!scene.host("data/f2").exists());

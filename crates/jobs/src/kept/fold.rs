@@ -17,7 +17,7 @@ use std::sync::Arc;
 use inarch_block::{Content, Device, Origin as Held, read_content};
 use inarch_format::ReadError;
 use inarch_format::ext4::{self, Ext4Image, LostAndFound, Numbering, ReadOptions, open_image};
-use inarch_tree::compare::{Lineage, differences};
+use inarch_tree::compare::{Difference, Lineage, differences};
 use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Origin, Part, Place};
 use inarch_tree::{DataRange, Extent, InodeId, Timestamp, Tree};
 
@@ -44,6 +44,14 @@ pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, JobError> {
         notes.extend(disk.image.opened.notes.iter().map(|note| format!("{destination}: {note}")));
     }
     Ok(notes)
+}
+
+/// Keeps of what the run changed in a tree only `found`.
+pub(super) fn keep_only(files: &DiskFiles, layered: &Arc<Layered>, found: &[Difference]) -> Result<(), JobError> {
+    let mut facts = LayeredFacts { layered };
+    let layer = Layer::new(&layered.lower, &layered.tree, found, &mut facts)
+        .map_err(|error| JobError::Other(format!("what the kept run changed: {error}")))?;
+    files.save_layer(&layer)
 }
 
 fn disk_error(tree: &KeptTree, error: &dyn std::fmt::Display) -> JobError {

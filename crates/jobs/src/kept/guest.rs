@@ -8,6 +8,8 @@ use inarch_tree::compare::{Difference, Lineage};
 use inarch_tree::layer::{Conflict, Origin};
 use inarch_tree::{InodeId, Timestamp, Tree};
 
+use super::files::DiskFiles;
+use super::fold::keep_only;
 use super::layered::{Layered, LayeredContent, LayeredLineage};
 use super::{KeptRun, KeptTree};
 use crate::JobError;
@@ -25,6 +27,7 @@ pub(super) struct KeptDisk {
     pub content: Arc<dyn Content>,
     /// What of the guest's file system could not be read, a line each.
     pub notes: Vec<String>,
+    files: DiskFiles,
     layered: Arc<Layered>,
     lineage: LayeredLineage,
 }
@@ -46,7 +49,7 @@ impl KeptDisk {
             content: Arc::clone(&content),
         };
         let guest = Arc::clone(&layered.tree);
-        Ok(Some(KeptDisk { base, base_content, guest, content, notes: Vec::new(), layered, lineage }))
+        Ok(Some(KeptDisk { base, base_content, guest, content, notes: Vec::new(), files, layered, lineage }))
     }
 
     /// Files of the guest whose bytes are those of another file too, or several times their own: its file system was
@@ -72,6 +75,11 @@ impl KeptDisk {
             _ => None,
         };
         difference.new.and_then(lower).is_some_and(|lower| Some(lower) == difference.old)
+    }
+
+    /// Forgets what the run changed, but for `kept`: the rest is on the host, durably.
+    pub fn keep_only(&self, kept: &[Difference]) -> Result<(), JobError> {
+        keep_only(&self.files, &self.layered, kept)
     }
 
     /// The paths of `conflicts`.

@@ -279,7 +279,12 @@ impl<'a> Executor<'_, 'a> {
         let task = self.worker.task;
         let needs = &task.plan.needs;
         let lenders = task.sides.new_inode(i).map(|(new, _)| task.sides.lenders(new)).unwrap_or_default();
-        let is_there = |old| task.facts.lenders.get(old).is_some_and(|lender| !lender.names.is_empty());
+        // One whose attributes changed by our doing cannot be told from one that somebody else changed: it lends no more.
+        let lends = |stat: &rustix::fs::Stat| !self.worker.touched.contains(&stat.st_ino);
+        let is_there = |old| {
+            let lender = task.facts.lenders.get(old).filter(|lender| !lender.names.is_empty());
+            lender.is_some_and(|lender| lender.stat.as_ref().is_none_or(lends))
+        };
         if !lenders.iter().all(is_there) {
             return true;
         }

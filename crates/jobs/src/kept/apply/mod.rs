@@ -41,6 +41,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use inarch_tree::InodeId;
+use inarch_tree::compare::Difference;
 use serde::Serialize;
 
 use super::bytes::Bytes;
@@ -52,7 +53,7 @@ use crate::JobError;
 use crate::notes::shown;
 use decide::{Decision, Verdict};
 use execute::{Outcome, execute};
-use host::Host;
+use host::{Host, is_beneath};
 use leftovers::Leftovers;
 use look::{Facts, Look};
 use plan::Plan;
@@ -135,6 +136,7 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
         let mut outcome = work.execute(&mut |durable| remember(&mut run, ordinal, durable));
         let left = std::mem::take(&mut outcome.touched);
         touched.extend(left.iter().map(|(path, seen)| TouchedFile::new(ordinal, path, seen)));
+        work.applied.extend(&outcome.done);
         work.tell(outcome, &mut report);
     }
     end(&mut run, request, (&mut works, touched), &mut report)?;
@@ -151,6 +153,8 @@ struct Work<'a> {
     facts: Facts,
     leftovers: Leftovers,
     plan: Plan,
+    /// Differences that are on the host now.
+    applied: HashSet<usize>,
 }
 
 impl<'a> Work<'a> {
@@ -167,8 +171,8 @@ impl<'a> Work<'a> {
         let asked = with_directories(&sides, asked);
         let chosen = Ties::new(&sides).with_required(&asked);
         let host = open(tree)?;
-        let (facts, leftovers, plan) = Default::default();
-        Ok(Work { tree, sides, host, progress, chosen, facts, leftovers, plan })
+        let (facts, leftovers, plan, applied) = Default::default();
+        Ok(Work { tree, sides, host, progress, chosen, facts, leftovers, plan, applied })
     }
 
     /// Looks at the host, and decides.
@@ -176,7 +180,10 @@ impl<'a> Work<'a> {
         let (facts, leftovers, plan) =
             plan_tree(&self.sides, &mut self.host, &self.progress, &self.chosen, (request.force, request.dry_run));
         for (i, verdict) in plan.verdicts.iter().enumerate() {
-            report.already += u64::from(*verdict == Verdict::Done);
+            if *verdict == Verdict::Done {
+                report.already += 1;
+                self.applied.insert(i);
+            }
             if let Some(reason) = self.refusal(i, &plan.verdicts) {
                 report.conflicts.push((host_path(self.tree, self.sides.path(i)), reason));
             }
@@ -217,6 +224,19 @@ impl<'a> Work<'a> {
         let (sides, facts, plan, progress) = (&self.sides, &self.facts, &self.plan, &self.progress);
         let task = Task { sides, facts, plan, progress };
         execute(&task, &mut self.host, &self.leftovers, remember)
+    }
+
+    /// What is still to be applied, with the directories that it is in.
+    fn rest(&self) -> Vec<Difference> {
+        let mut rest: Vec<Difference> = Vec::new();
+        for (i, difference) in self.tree.differences.iter().enumerate().rev() {
+            let holds_one = rest.last().is_some_and(|last| is_beneath(&last.path, &difference.path));
+            if !self.applied.contains(&i) || holds_one {
+                rest.push(difference.clone());
+            }
+        }
+        rest.reverse();
+        rest
     }
 
     fn tell(&self, outcome: Outcome, report: &mut ApplyReport) {
@@ -399,9 +419,10 @@ fn end(
     report: &mut ApplyReport,
 ) -> Result<(), JobError> {
     report.complete = request.paths.is_empty() && report.is_whole();
-    if !report.complete && !report.done.is_empty() {
+    let in_part = !report.complete && works.iter().any(|work| !work.applied.is_empty());
+    if in_part {
         // What is there now is not looked at again for what a fall of the machine may have torn.
-        for work in works {
+        for work in works.iter_mut() {
             let source = work.tree.tree.source();
             let failed =
                 |errno| JobError::path(&source, "cannot make what was applied durable", io::Error::from(errno));
@@ -413,7 +434,12 @@ fn end(
         made.touched = touched;
     }
     let applied = report.complete.then(Applied::now).transpose()?;
-    run.save(Record { applying: None, applied, used: now(), ..record })
+    run.save(Record { applying: None, applied, used: now(), ..record })?;
+    // What is on the host's disk is none of the run's changes any more.
+    for work in works.iter().filter(|work| in_part && !work.applied.is_empty()) {
+        work.tree.disk.keep_only(&work.rest())?;
+    }
+    Ok(())
 }
 
 /// The first path of the host that is no longer as everything was applied. Attributes of directories are not looked at.

@@ -170,16 +170,19 @@ impl<'w, 'a> Worker<'w, 'a> {
     ) -> Result<(), MakeError> {
         self.check(i, directory.stat(name).map_err(host("look at"))?)?;
         let away = self.task.progress.away(i);
+        // Its other names lead to something that has changed by this, whatever comes of it.
+        let seen = self.task.facts.stats.get(i).copied().flatten();
+        self.touched.extend(seen.map(|stat| stat.st_ino));
         place.exchange(aside, directory, name, &away).map_err(host("replace"))?;
-        let came_out = place.stat(aside).map_err(host("look at"))?;
-        if let Some(stat) = came_out.filter(|stat| self.is_seen(i, stat)) {
-            // Its other names lead to something that has changed by this.
-            self.touched.insert(stat.st_ino);
+        let came_out = place.stat(aside);
+        if let Ok(Some(stat)) = &came_out
+            && self.is_seen(i, stat)
+        {
             self.host.forget(self.path(i));
             return Ok(());
         }
         place.exchange(aside, directory, name, &away).map_err(host("put back"))?;
-        Err(MakeError::Changed)
+        Err(came_out.map_or_else(host("look at"), |_| MakeError::Changed))
     }
 
     /// Puts what an exchange took out back, and what was made under its name of ours.
@@ -208,6 +211,10 @@ impl<'w, 'a> Worker<'w, 'a> {
             Some(above) => self.aside_in(i, above)?,
             None => self.aside(i)?,
         };
+        // Never what was exchanged for it.
+        if place.stat(&aside).map_err(host("look at"))?.is_some_and(|stat| self.is_seen(i, &stat)) {
+            return Err(MakeError::Changed);
+        }
         place.remove(&aside).map_err(host("remove"))
     }
 
@@ -261,16 +268,16 @@ impl<'w, 'a> Worker<'w, 'a> {
             let had = sides.old(i).map(|(_, was)| sides.base.xattrs(was.xattrs())).unwrap_or_default();
             return set_changed(target, aspects, &wanted, had, &mut self.lost);
         }
-        if !sides.is_directory(i) && !made && !self.is_what_it_was(i, &directory, &name)? {
-            return Err(MakeError::Changed);
+        if !sides.is_directory(i) {
+            let stat = directory.stat(&name).map_err(host("look at"))?;
+            if !made {
+                self.check(i, stat)?;
+            }
+            // Its other names lead to something that has changed by this.
+            self.touched.extend(stat.map(|stat| stat.st_ino));
         }
         let inherits = sides.is_directory(i) && directory.gives_acl;
         set_attributes(target, inherits, &wanted, &mut self.lost)
-    }
-
-    fn is_what_it_was(&self, i: usize, directory: &Directory, name: &[u8]) -> Result<bool, MakeError> {
-        let stat = directory.stat(name).map_err(host("look at"))?;
-        Ok(stat.is_some_and(|stat| self.check(i, Some(stat)).is_ok()))
     }
 
     /// Sets the time of a directory in which something was done, as the guest has it.
