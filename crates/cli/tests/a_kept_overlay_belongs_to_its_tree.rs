@@ -76,10 +76,7 @@ fn an_overlay_within_its_own_tree_is_refused() {
     assert!(text.contains("lies in the tree"), "{text}");
     assert!(!dir.path().join("overlay").exists() && !Path::new("/var/tmp/inarch-test-socket").exists());
     // Arguments that make no sense together are told as such.
-    assert_one_line(
-        &inarch(["serve", "blk", "/usr", "--socket", "s", "--overlay", "o", "--read-only"]),
-        &["--read-only"],
-    );
+    assert_one_line(&inarch(["serve", "blk", "/usr", "--socket", "s", "--overlay", "o", "--read-only"]), &["--ro"]);
 }
 
 #[test]

@@ -175,6 +175,15 @@ impl RunRequest {
             say(line);
         }
     }
+
+    /// Says that the guest runs under TCG, once in the life of this machine's system: `reason` is told to who asks for it.
+    fn say_fall_back(&self, reason: &str) {
+        if self.verbose {
+            self.say(format_args!("the guest runs under TCG: {reason}"));
+        } else if !self.quiet && guest::verdicts().tell_once() {
+            say("the guest runs under TCG, which is slower than KVM (inarch doctor says why; this is said once)");
+        }
+    }
 }
 
 /// How long a guest may be silent under a KVM of which nobody knows yet whether it works. Where it does, a guest
@@ -356,12 +365,16 @@ impl<'a> Job<'a> {
         };
         // A verdict that cannot be kept only costs the next run another look.
         let remember = |verdict| drop(guest::verdicts().remember(subject(guest), verdict));
-        let fall_back = |reason: &str| request.say(format_args!("{reason}; the guest runs under TCG, which is slower"));
         let mut suspect = None;
         let accel = match self.decide(guest)? {
-            Decision::Use(accel) => accel,
+            Decision::Use(accel) => {
+                if request.verbose {
+                    request.say(format_args!("the guest runs under {}", accel.to_string().to_uppercase()));
+                }
+                accel
+            }
             Decision::FallBack(reason) => {
-                fall_back(&reason);
+                request.say_fall_back(&reason);
                 Accel::Tcg
             }
             Decision::TryKvm => {
@@ -373,7 +386,7 @@ impl<'a> Job<'a> {
                 let Some(reason) = kvm_failure(&tried.result) else {
                     return tried.result;
                 };
-                fall_back(&reason);
+                request.say_fall_back(&reason);
                 suspect = Some(reason);
                 Accel::Tcg
             }

@@ -140,11 +140,26 @@ impl Verdicts {
         records.retain(|record| record.boot == self.boot && !record.is_of(&self.boot, subject));
         let (qemu, kernel) = (subject.qemu.to_owned(), subject.kernel.to_owned());
         records.push(Record { boot: self.boot.clone(), qemu, kernel, verdict });
-        let directory = self.file.parent().unwrap_or(Path::new("."));
+        self.replace(&self.file, &serde_json::to_vec(&records)?)
+    }
+
+    /// Whether nobody has been told yet, since the host started, that guests run without KVM; from now on somebody has. Where
+    /// that cannot be kept, it is told each time.
+    pub fn tell_once(&self) -> bool {
+        let file = self.file.with_extension("told");
+        let is_told = !self.boot.is_empty() && fs::read_to_string(&file).is_ok_and(|boot| boot == self.boot);
+        if !is_told {
+            let _ = self.replace(&file, self.boot.as_bytes());
+        }
+        !is_told
+    }
+
+    fn replace(&self, target: &Path, content: &[u8]) -> io::Result<()> {
+        let directory = target.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(directory)?;
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
-        file.write_all(&serde_json::to_vec(&records)?)?;
-        file.persist(&self.file)?;
+        file.write_all(content)?;
+        file.persist(target)?;
         Ok(())
     }
 
@@ -215,12 +230,21 @@ mod tests {
     }
 
     #[test]
-    fn verdict_does_not_outlive_the_boot() {
+    fn nothing_outlives_the_boot() {
         let directory = tempfile::tempdir().unwrap();
-        let before = Verdicts { file: directory.path().join("verdicts"), boot: "before".into() };
+        let before = Verdicts { file: directory.path().join("deeper/verdicts"), boot: "before".into() };
         before.remember(subject(), Verdict::Works).unwrap();
+        assert_eq!([before.tell_once(), before.tell_once()], [true, false]);
+        assert_eq!(before.recall(subject()), Some(Verdict::Works));
         let after = Verdicts { boot: "after".into(), ..before };
         assert_eq!(after.recall(subject()), None);
+        assert_eq!([after.tell_once(), after.tell_once()], [true, false]);
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_told_each_time() {
+        let verdicts = Verdicts { file: "/dev/null/verdicts".into(), boot: "now".into() };
+        assert_eq!([verdicts.tell_once(), verdicts.tell_once()], [true, true]);
     }
 
     #[test]
