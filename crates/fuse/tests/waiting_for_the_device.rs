@@ -119,17 +119,23 @@ fn stat(image: &Path) -> Child {
     Command::new("stat").args(["-c", "%s"]).arg(image).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Waits until `child` is in the call by which it looks at the image: it looks at nothing else that makes it wait.
+/// Waits until `child` is in the call by which it looks at the image, and stays there: of other paths it waits for none.
 fn waits(child: &Child) {
     let deadline = Instant::now() + LONG;
     let calls = [libc::SYS_statx, libc::SYS_newfstatat].map(|call| call.to_string());
+    let here = format!("{:#x}", libc::AT_FDCWD as i64);
+    let mut last = String::new();
     loop {
         let call = fs::read_to_string(format!("/proc/{}/syscall", child.id())).unwrap_or_default();
-        if call.split_whitespace().next().is_some_and(|number| calls.iter().any(|call| call == number)) {
+        let mut words = call.split_whitespace();
+        let looks = words.next().is_some_and(|number| calls.iter().any(|call| call == number));
+        // The loader of programs looks at what it has opened.
+        if looks && words.next() == Some(&here) && call == last {
             return;
         }
-        assert!(Instant::now() < deadline, "it does not wait: {call}");
-        thread::sleep(Duration::from_millis(5));
+        last = call;
+        assert!(Instant::now() < deadline, "it does not wait: {last}");
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
