@@ -1,0 +1,124 @@
+//! Promise: a host file that changes under a run reads in the guest as it was, if it is held, or else as an I/O error; it is
+//! named at the end; and there is never a mixture.
+
+use crate::support;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::support::{INARCH, scratch, stderr};
+use rustix::fs::inotify;
+
+/// Starts a script in a guest that says "ready", and waits for that.
+fn start(directory: &Path, options: &[&str], script: &str) -> Child {
+    let mut child = Command::new(INARCH)
+        .args(["run", "--accel=tcg"])
+        .args(options)
+        .args(["--", "sh", "-c", script])
+        .current_dir(directory)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    child
+}
+
+/// Lets it go on with its input.
+fn go_on(mut child: Child) -> Output {
+    child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn changed_and_removed_files() {
+    let dir = scratch();
+    let file = |name: &str| dir.path().join(name);
+    std::fs::write(file("rewritten"), "old content\n".repeat(1000)).unwrap();
+    std::fs::write(file("removed"), "old content\n").unwrap();
+    std::fs::write(file("untouched"), "old content\n").unwrap();
+    let script =
+        "echo ready; read go; cat untouched; cat rewritten >/dev/null; echo $?; cat removed >/dev/null; echo $?";
+    let child = start(dir.path(), &["--no-hold"], script);
+    std::fs::write(file("rewritten"), "new content\n".repeat(1000)).unwrap();
+    std::fs::remove_file(file("removed")).unwrap();
+    let output = go_on(child);
+    support::assert_status(&output, 0);
+    assert_eq!(support::stdout(&output), "old content\n1\n1\n");
+    let text = stderr(&output);
+    assert!(text.contains("Input/output error"), "{text}");
+    for name in ["rewritten", "removed"] {
+        let named =
+            text.lines().any(|line| line.starts_with("inarch: ") && line.contains(file(name).to_str().unwrap()));
+        assert!(named, "{name} is not named: {text}");
+    }
+    assert!(!text.lines().any(|line| line.starts_with("inarch: ") && line.contains("untouched")), "{text}");
+}
+
+/// Tells when somebody who read `file` closes it.
+fn watch(file: &Path) -> OwnedFd {
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watch, file, inotify::WatchFlags::CLOSE_NOWRITE).unwrap();
+    watch
+}
+
+fn is_told(watch: &OwnedFd) -> bool {
+    rustix::io::read(watch, &mut [0; 256]).is_ok()
+}
+
+#[test]
+fn changed_and_removed_files_of_a_project() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    ["project/.git", "project/src/deep", "project/out", "asked", "other"]
+        .iter()
+        .for_each(|name| fs::create_dir_all(at(name)).unwrap());
+    let names = ["project/top.c", "project/src/rewritten.c", "project/src/removed.c", "project/src/deep/moved.c"];
+    for name in names.iter().copied().chain(["project/same.c", "project/out/built", "asked/file", "other/file"]) {
+        fs::write(at(name), format!("old {name}\n").repeat(100)).unwrap();
+    }
+    // Of a tree that is held by request all is held.
+    fs::write(at("project/.gitignore"), "out/\n").unwrap();
+    fs::write(at("asked/.gitignore"), "*\n").unwrap();
+    // The largest are held last.
+    let watches = ["project/last", "asked/last"].map(|name| {
+        let mut file = File::create(at(name)).unwrap();
+        file.write_all(&[b'x'; 100_000]).unwrap();
+        // Its blocks are there, so that nobody looks for holes.
+        file.sync_all().unwrap();
+        drop(file);
+        watch(&at(name))
+    });
+    let script = "echo ready; read go; cd ..; for file in top.c src/*.c src/deep/*.c same.c /mnt/asked/file; do
+        tail -n1 $file && wc -l <$file; done; cat out/built; cat /mnt/other/file";
+    let asked = format!("--tree={}:/mnt/asked,hold", at("asked").display());
+    let other = format!("--tree={}:/mnt/other,ro", at("other").display());
+    let child = start(&at("project/src"), &[&asked, &other], script);
+    for watch in &watches {
+        assert!(support::within(Duration::from_secs(120), || is_told(watch)), "the files are not held");
+    }
+    for name in ["project/top.c", "project/src/rewritten.c", "project/out/built", "asked/file", "other/file"] {
+        fs::write(at(name), "new\n".repeat(200)).unwrap();
+    }
+    fs::remove_file(at("project/src/removed.c")).unwrap();
+    fs::rename(at("project/src/deep"), at("project/src/else")).unwrap();
+    let output = go_on(child);
+    support::assert_status(&output, 1);
+    let expected = ["project/top.c", "project/src/removed.c", "project/src/rewritten.c", "project/src/deep/moved.c"];
+    let expected = expected.into_iter().chain(["project/same.c", "asked/file"]);
+    assert_eq!(support::stdout(&output), expected.map(|name| format!("old {name}\n100\n")).collect::<String>());
+    let text = stderr(&output);
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("inarch: ")).collect();
+    let named = |name: &str, what: &str| {
+        lines.iter().any(|line| line.contains(at(name).to_str().unwrap()) && line.contains(what))
+    };
+    assert!(named("project/top.c", "and 1 more changed on the host; the guest read them as they were"), "{text}");
+    assert!(named("asked/file", "changed on the host; the guest read it as it was"), "{text}");
+    assert!(named("project/out/built", "I/O error") && named("other/file", "I/O error"), "{text}");
+    assert_eq!(lines.len(), 4, "{text}");
+}

@@ -1,0 +1,173 @@
+//! Promise: `run --keep NAME` goes on where it stopped, over the same trees only, for one at a time; `runs` lists what is
+//! kept and `discard` takes it away.
+
+use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::support::kept::Scene;
+use crate::support::{assert_one_line, assert_status, host, stderr, stdout, within};
+
+#[test]
+fn what_was_written_is_there_the_next_time() {
+    let scene = Scene::new();
+    let first = "cat /data/f1; echo more >> /data/f1; mkdir -p /new/dir; echo x > /new/dir/x; rm /data/f2";
+    let output = scene.run("one", first);
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "file 1\n");
+    // The second command says nothing of trees, and comes from elsewhere.
+    let mut again = scene.inarch(["run", "-q", "--accel=tcg", "--keep", "one", "--", "/bin/sh", "-c"]);
+    let output = again.arg("cat /data/f1 /new/dir/x; ls /data; exit 3").current_dir("/").output().unwrap();
+    assert_status(&output, 3);
+    assert!(stdout(&output).starts_with("file 1\nmore\nx\nbig\nf1\nf3\n"), "{}", stdout(&output));
+    assert_eq!(fs::read(scene.host("data/f1")).unwrap(), b"file 1\n", "the host's file is as it was");
+
+    let listed = stdout(&scene.call(["runs"]));
+    let line = listed.lines().find(|line| line.starts_with("one ")).unwrap();
+    assert!(line.contains("clean") && line.contains("  3  ") && line.contains("cat /data/f1"), "{listed}");
+    let json: serde_json::Value = serde_json::from_str(&stdout(&scene.call(["runs", "--json"]))).unwrap();
+    assert_eq!((json[0]["name"].as_str(), json[0]["state"].as_str()), (Some("one"), Some("clean")));
+    assert!(json[0]["overlay_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(json[0]["trees"][0]["destination"], "/");
+
+    // Other trees are not those of the run.
+    let other = scene.call(["run", "-q", "--accel=tcg", "--keep", "one", "--root", "/usr/share/doc", "--", "true"]);
+    assert_one_line(&other, &["other trees", "--root"]);
+
+    // What the host changes meanwhile is there the next time, beside what the run changed.
+    fs::write(scene.host("data/f3"), "host").unwrap();
+    fs::write(scene.host("data/added"), "added").unwrap();
+    fs::remove_file(scene.host("data/f4")).unwrap();
+    let output = scene.run("one", "cat /data/f1 /data/f3 /data/added /new/dir/x; ls /data; echo again > /data/f3");
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "file 1\nmore\nhostaddedx\nadded\nbig\nf1\nf3\nf5\nf5too\nsub\n");
+    assert_eq!(stderr(&output), "", "nothing is in conflict");
+
+    // What both changed is named, and the guest has its own.
+    fs::write(scene.host("data/f1"), "the host's").unwrap();
+    fs::write(scene.host("data/f2"), "the host's").unwrap();
+    let conflict =
+        scene.inarch(["run", "--accel=tcg", "--keep", "one", "--", "/bin/sh", "-c", "cat /data/f1; ls /data/f2"]);
+    let output = { conflict }.output().unwrap();
+    assert_status(&output, 1);
+    assert_eq!(stdout(&output), "file 1\nmore\n", "the host's part of a changed file is kept in the run");
+    let said = stderr(&output);
+    assert!(said.contains("changed 2 of the paths") && said.contains("/data/f1 (changed)"), "{said}");
+    assert!(said.contains("/data/f2 (changed)") && said.contains("inarch diff one"), "{said}");
+    let said = stderr(&scene.call(["diff", "one"]));
+    assert!(said.contains("/data/f1: this machine changed it, too") && said.contains("/data/f2: "), "{said}");
+    let refused = scene.call(["apply", "one", "/data/f1"]);
+    assert_status(&refused, 1);
+    assert!(stderr(&refused).contains("data/f1: left alone: it changed on the host, too"), "{}", stderr(&refused));
+    assert_eq!(fs::read(scene.host("data/f1")).unwrap(), b"the host's");
+
+    assert_status(&scene.call(["discard", "one"]), 0);
+    assert_eq!(stdout(&scene.call(["runs"])), "");
+    assert_one_line(&scene.call(["diff", "one"]), &["no kept run 'one'"]);
+    assert_one_line(&scene.call(["discard", "one"]), &["no kept run 'one'"]);
+}
+
+/// Parts of files stay in the host's files or in what one of several commands wrote; none of it is copied.
+#[test]
+fn bytes_stay_where_they_are() {
+    let scene = Scene::new();
+    let first = "set -e; cd /data; dd if=/dev/urandom of=big bs=4096 count=1 seek=10 conv=notrunc 2>/dev/null; mv f1 moved; ln f2 f2too; \
+        cp big copy; sync; rm copy; chmod 600 f3; mv sub renamed; echo more >> f5; mkfifo fifo; ln -s f2 link; \
+        /bin/busybox md5sum big; ls -l f2 | /bin/busybox cut -c1-20";
+    let output = scene.run("three", first);
+    assert_status(&output, 0);
+    let first = stdout(&output);
+    let bytes = |name: &str| {
+        let json: serde_json::Value = serde_json::from_str(&stdout(&scene.call(["runs", "--json"]))).unwrap();
+        json[0][name].as_u64().unwrap()
+    };
+    // The journal, and the blocks of what is gone, were given back.
+    assert!(bytes("overlay_bytes") < 1_000_000, "{} bytes are kept", bytes("overlay_bytes"));
+    assert_eq!((bytes("changed"), bytes("deleted")), (10, 3), "{}", stdout(&scene.call(["diff", "three"])));
+    let second = "set -e; cd /data; /bin/busybox md5sum big; ls -l f2 | /bin/busybox cut -c1-20; cat moved renamed/below link f5too; \
+        ls -l f3 | /bin/busybox cut -c1-10; test -p fifo; \
+        dd if=/dev/zero of=big bs=4096 count=1 seek=20 conv=notrunc 2>/dev/null; echo most >> f5; /bin/busybox md5sum big";
+    let output = scene.run("three", second);
+    assert_status(&output, 0);
+    let said = stdout(&output);
+    let (same, rest) = said.split_at(first.len());
+    assert_eq!(same, first);
+    let (rest, sum) = rest.trim_end().rsplit_once('\n').unwrap();
+    assert_eq!(rest, "file 1\nbelow\nfile 2\nfile 5\nmore\n-rw-------");
+    // A third command has parts of the host's file and of what both wrote; of what only attributes changed the host's new bytes.
+    fs::write(scene.host("data/f3"), "the host's\n").unwrap();
+    let output = scene.run("three", "cd /data; /bin/busybox md5sum big; cat f5 f3; ls -l f3 | /bin/busybox cut -c1-10");
+    assert_eq!(stdout(&output), format!("{sum}\nfile 5\nmore\nmost\nthe host's\n-rw-------\n"));
+    assert_status(&scene.call(["apply", "three", "/data/big", "/data/moved"]), 0);
+    let on_host = host("md5sum", &["big"], &scene.host("data"));
+    assert_eq!(on_host.split(' ').next(), sum.split(' ').next());
+    // What is on the host now is none of the run's changes any more, and the rest is as it was.
+    let diff = scene.call(["diff", "three"]);
+    assert!(!stdout(&diff).contains("big") && !stdout(&diff).contains("moved"), "{}", stdout(&diff));
+    let both: Vec<String> =
+        stderr(&diff).lines().filter(|line| !line.contains("/data/f3: ")).map(str::to_owned).collect();
+    assert_eq!(both, [""; 0], "only one path is in conflict");
+    let output = scene.run("three", "cd /data; /bin/busybox md5sum big; cat moved f5");
+    assert_eq!(stdout(&output), format!("{sum}\nfile 1\nfile 5\nmore\nmost\n"));
+}
+
+#[test]
+fn one_command_has_it_at_a_time() {
+    let scene = Scene::new();
+    let mut first = scene.run_command("two", "echo up; sleep 100").stdout(Stdio::piped()).spawn().unwrap();
+    let mut word = [0; 3];
+    std::io::Read::read_exact(first.stdout.as_mut().unwrap(), &mut word).expect("the guest speaks");
+    let pid = first.id().to_string();
+    for second in [
+        scene.run("two", "true"),
+        scene.call(["diff", "two"]),
+        scene.call(["apply", "two"]),
+        scene.call(["discard", "two"]),
+    ] {
+        assert_one_line(&second, &["'two' is in use", &pid]);
+    }
+    assert!(stdout(&scene.call(["runs"])).contains("in use"));
+    // A killed run can be gone on with at once.
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(within(Duration::from_secs(2), || scene.call(["diff", "two"]).status.success()), "the lock stays");
+    assert!(stdout(&scene.call(["runs"])).contains("killed"));
+}
+
+#[test]
+fn what_cannot_be_kept_is_refused() {
+    let scene = Scene::new();
+    for name in ["", "..", "a/b", ".x", "a b"] {
+        assert_one_line(&scene.run(name, "true"), &["name"]);
+    }
+    // Archives, missing trees and options that do not fit are refused, and leave nothing.
+    host("tar", &["-cf", "a.tar", "-C", "root", "etc"], scene.path());
+    for refused in [
+        &["--root", "a.tar"][..],
+        &["--root", "root", "--tree", "missing:/m"],
+        &["--root", "root", "--epoch", "1"],
+        &["--root", "root", "--via", "erofs"],
+        &["--root", "root", "--mem", "1K"],
+    ] {
+        let output = scene.call([&["run", "-q", "--accel=tcg", "--keep", "x"], refused, &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(125), "{refused:?}: {}", stderr(&output));
+        assert_eq!(fs::read_dir(scene.path().join("state")).unwrap().count(), 0, "{refused:?} left something");
+    }
+    // A run whose guest never came up is not kept.
+    let output = scene.call([
+        "run",
+        "-q",
+        "--accel=tcg",
+        "--keep",
+        "x",
+        "--kernel",
+        "/bin/true",
+        "--root",
+        "/usr/share/doc",
+        "--",
+        "true",
+    ]);
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert_eq!(stdout(&scene.call(["runs"])), "");
+    assert_eq!(fs::read_dir(scene.path().join("state")).unwrap().count(), 0);
+}

@@ -1,0 +1,82 @@
+//! Promise: an image has its name when it is whole, and not before; whatever ends inarch, nothing else is left.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::support::{INARCH, assert_status, inarch, scratch};
+
+/// A tree whose image takes a while.
+fn large_tree(at: &Path) {
+    std::fs::create_dir(at).unwrap();
+    let chunk: Vec<u8> = (0..8 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    for number in 0..50 {
+        std::fs::write(at.join(format!("{number}")), &chunk).unwrap();
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.collect()
+}
+
+#[test]
+fn signals_at_any_time() {
+    let dir = scratch();
+    let (source, place) = (dir.path().join("source"), dir.path().join("place"));
+    large_tree(&source);
+    std::fs::create_dir(&place).unwrap();
+    let image = place.join("image.erofs");
+    let mut interrupted = 0;
+    for (round, signal) in ["INT", "TERM", "KILL", "INT", "TERM", "KILL"].into_iter().enumerate() {
+        let mut child = Command::new(INARCH)
+            .arg("image")
+            .arg(&source)
+            .arg("-o")
+            .arg(&image)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("inarch starts");
+        std::thread::sleep(Duration::from_millis(15 * (round as u64 + 1)));
+        let kill = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status().unwrap();
+        assert!(kill.success());
+        let status = child.wait().unwrap();
+        if status.signal().is_some() {
+            interrupted += 1;
+            assert_eq!(names(&place), [""; 0], "left behind after SIG{signal}");
+        } else {
+            // It was faster than the signal.
+            assert!(status.success(), "{status:?}");
+            std::fs::remove_file(&image).unwrap();
+        }
+    }
+    assert!(interrupted > 0, "no signal came in time");
+}
+
+#[test]
+fn what_had_the_name_before_stays_until_the_image_is_whole() {
+    let dir = scratch();
+    let (source, place) = (dir.path().join("source"), dir.path().join("place"));
+    large_tree(&source);
+    std::fs::create_dir(&place).unwrap();
+    let image = place.join("image.erofs");
+    std::fs::write(&image, "before").unwrap();
+    let mut child = Command::new(INARCH)
+        .args(["image", "--quiet"])
+        .arg(&source)
+        .arg("-o")
+        .arg(&image)
+        .spawn()
+        .expect("inarch starts");
+    std::thread::sleep(Duration::from_millis(40));
+    child.kill().unwrap();
+    let killed = child.wait().unwrap().signal().is_some();
+    if killed {
+        assert_eq!(std::fs::read(&image).unwrap(), b"before");
+    }
+    let made = inarch(["image", "--quiet", source.to_str().unwrap(), "-o", image.to_str().unwrap()]);
+    assert_status(&made, 0);
+    assert_eq!(names(&place), ["image.erofs"]);
+    assert!(std::fs::metadata(&image).unwrap().len() > 400 << 20);
+}

@@ -1,0 +1,191 @@
+//! Promise: an image that cannot be made is told in one line with status 125, and nothing of it is left.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, scratch, stderr};
+
+/// A scratch directory with a small `source` and an empty `place`.
+fn small() -> tempfile::TempDir {
+    let dir = scratch();
+    std::fs::create_dir_all(dir.path().join("source/sub")).unwrap();
+    std::fs::create_dir(dir.path().join("place")).unwrap();
+    std::fs::write(dir.path().join("source/file"), vec![7; 100_000]).unwrap();
+    dir
+}
+
+#[track_caller]
+fn refused(dir: &Path, output: &str, options: &[&str], parts: &[&str]) {
+    let before = host("find", &["."], dir);
+    let source = dir.join("source");
+    let mut arguments = vec!["image", source.to_str().unwrap(), "-o", output];
+    arguments.extend(options);
+    let output = Command::new(INARCH).args(arguments).current_dir(dir).output().unwrap();
+    assert_one_line(&output, parts);
+    assert_eq!(host("find", &["."], dir), before, "something was left behind");
+}
+
+#[test]
+fn formats_and_options_that_there_are_not() {
+    let dir = small();
+    let dir = dir.path();
+    refused(dir, "place/x.zip", &[], &["place/x.zip", "no format", "ext4", "erofs"]);
+    refused(dir, "place/x", &[], &["no format"]);
+    refused(dir, "-", &[], &["--format"]);
+    refused(dir, "place/x.img", &["--format=zip"], &["'zip'", "squashfs"]);
+    refused(dir, "place/x.ext4", &["--size=100K"], &["ext4", "102400 bytes are too few", "at least"]);
+    refused(dir, "place/x.ext4", &["--size=many"], &["'many'"]);
+    refused(dir, "place/x.ext4", &["--label=seventeen letters"], &["16 bytes"]);
+    refused(dir, "place/x.ext4", &["--compress=zstd"], &["ext4", "compress"]);
+    refused(dir, "place/x.ext4", &["--compress=rar"], &["'rar'"]);
+    refused(dir, "place/x.ext4", &["--block-size=1K"], &["4096", "1024"]);
+    refused(dir, "place/x.ext4", &["--uuid=1234"], &["'1234'", "UUID"]);
+    refused(dir, "-", &["--format=tar", "--json"], &["--json"]);
+}
+
+#[test]
+fn places_where_no_image_can_be() {
+    let dir = small();
+    let dir = dir.path();
+    refused(dir, "missing/x.ext4", &[], &["missing/x.ext4", "no such"]);
+    refused(dir, "place", &["--format=ext4"], &["place", "directory"]);
+    std::fs::write(dir.join("file"), "").unwrap();
+    refused(dir, "file/x.ext4", &[], &["file/x.ext4", "not a directory"]);
+    refused(dir, "source/x.ext4", &[], &["lies in the source"]);
+    refused(dir, "source/sub/x.ext4", &[], &["lies in the source"]);
+    refused(dir, "place/../source/sub/x.ext4", &[], &["lies in the source"]);
+    symlink(dir.join("source/sub/inside"), dir.join("place/x.ext4")).unwrap();
+    std::fs::write(dir.join("source/sub/inside"), "").unwrap();
+    refused(dir, "place/x.ext4", &[], &["lies in the source"]);
+}
+
+#[test]
+fn the_source_itself() {
+    let dir = small();
+    let archive = dir.path().join("a.tar");
+    let source = dir.path().join("source");
+    let made = inarch(["image", "--quiet", source.to_str().unwrap(), "-o", archive.to_str().unwrap()]);
+    assert_status(&made, 0);
+    let bytes = std::fs::read(&archive).unwrap();
+    symlink(&archive, dir.path().join("b.tar")).unwrap();
+    for name in ["a.tar", "b.tar"] {
+        let name = dir.path().join(name);
+        let again = inarch(["image", archive.to_str().unwrap(), "-o", name.to_str().unwrap()]);
+        assert_one_line(&again, &["is the source"]);
+    }
+    assert!(std::fs::read(&archive).unwrap() == bytes);
+}
+
+/// A small tmpfs, unmounted when dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk() {
+    let dir = small();
+    std::fs::write(dir.path().join("source/large"), vec![1; 12 << 20]).unwrap();
+    let disk = SmallDisk(scratch());
+    let place = disk.0.path();
+    host("mount", &["-t", "tmpfs", "-o", "size=4m", "tmpfs", place.to_str().unwrap()], Path::new("/"));
+    for format in ["ext4", "erofs", "squashfs", "tar", "cpio"] {
+        let image = place.join(format!("x.{format}"));
+        refused(dir.path(), image.to_str().unwrap(), &[], &[image.to_str().unwrap(), "disk is full"]);
+        assert_eq!(std::fs::read_dir(place).unwrap().count(), 0, "{format}");
+    }
+    host("sh", &["-c", "head -c 9000000 /dev/urandom > source/noise"], dir.path());
+    for (format, compression) in [("erofs", "lz4"), ("squashfs", "zstd"), ("squashfs", "gzip")] {
+        let image = place.join(format!("x.{format}"));
+        let options = [&*format!("--compress={compression}")];
+        refused(dir.path(), image.to_str().unwrap(), &options, &[image.to_str().unwrap(), "disk is full"]);
+        assert_eq!(std::fs::read_dir(place).unwrap().count(), 0, "{format}, {compression}");
+    }
+    let used = rustix::fs::statvfs(place).unwrap();
+    assert_eq!(used.f_bavail, used.f_blocks, "the space was not given back");
+}
+
+#[test]
+fn a_device_that_is_too_small_or_in_use() {
+    let dir = small();
+    let disk = dir.path().join("disk");
+    std::fs::File::create(&disk).unwrap().set_len(1 << 20).unwrap();
+    let device = host("losetup", &["-f", "--show", disk.to_str().unwrap()], Path::new("/")).trim().to_owned();
+    std::fs::write(dir.path().join("source/large"), vec![1; 2 << 20]).unwrap();
+    let small = inarch(["image", dir.path().join("source").to_str().unwrap(), "-o", &device, "--format=erofs"]);
+    host("losetup", &["-d", &device], Path::new("/"));
+    assert_one_line(&small, &[&device, "bytes"]);
+
+    host("truncate", &["-s", "8M", disk.to_str().unwrap()], Path::new("/"));
+    host("mke2fs", &["-q", "-F", disk.to_str().unwrap()], Path::new("/"));
+    let device = host("losetup", &["-f", "--show", disk.to_str().unwrap()], Path::new("/")).trim().to_owned();
+    let place = dir.path().join("place");
+    host("mount", &[&device, place.to_str().unwrap()], Path::new("/"));
+    let busy = inarch(["image", dir.path().join("source").to_str().unwrap(), "-o", &device, "--format=erofs"]);
+    host("umount", &[place.to_str().unwrap()], Path::new("/"));
+    host("losetup", &["-d", &device], Path::new("/"));
+    assert_one_line(&busy, &[&device, "busy"]);
+}
+
+#[test]
+fn a_file_that_changes_meanwhile() {
+    let dir = small();
+    let source = dir.path().join("source");
+    // The pipe is full long before the last file, which then is another.
+    std::fs::write(source.join("a"), vec![1; 8 << 20]).unwrap();
+    std::fs::write(source.join("z"), vec![2; 5000]).unwrap();
+    for format in ["tar", "cpio", "erofs", "ext4", "squashfs"] {
+        let output = interrupted_by(&source, format, || std::fs::write(source.join("z"), vec![3; 5000]).unwrap());
+        assert_one_line(&output, &["source/z", "was written to"]);
+    }
+}
+
+/// What comes of `inarch image SRC -o -` if something happens after its first bytes.
+fn interrupted_by(source: &Path, format: &str, something: impl FnOnce()) -> Output {
+    let mut child = Command::new(INARCH)
+        .args(["image", "-o", "-", "--format", format])
+        .arg(source)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = child.stdout.take().unwrap();
+    pipe.read_exact(&mut [0; 4096]).unwrap();
+    something();
+    std::io::copy(&mut pipe, &mut std::io::sink()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn an_archive_or_image_that_changes_meanwhile() {
+    let dir = small();
+    std::fs::write(dir.path().join("source/a"), vec![1; 8 << 20]).unwrap();
+    let source = dir.path().join("source");
+    for kind in ["tar", "ext4", "erofs", "squashfs"] {
+        let image = dir.path().join(format!("a.{kind}"));
+        let made = inarch(["image", "--quiet", source.to_str().unwrap(), "-o", image.to_str().unwrap()]);
+        assert_status(&made, 0);
+        let output = interrupted_by(&image, "erofs", || {
+            std::fs::OpenOptions::new().append(true).open(&image).unwrap().write_all(&[0; 4096]).unwrap();
+        });
+        assert_one_line(&output, &[&format!("a.{kind}: "), "while the image was made of it; no image was made"]);
+    }
+}
+
+#[test]
+fn progress_is_for_terminals_and_quiet_says_nothing() {
+    let dir = small();
+    let image = dir.path().join("place/x.erofs");
+    let source = dir.path().join("source");
+    let made = inarch(["image", source.to_str().unwrap(), "-o", image.to_str().unwrap()]);
+    assert_status(&made, 0);
+    assert_eq!(stderr(&made).lines().count(), 1, "{}", stderr(&made));
+    assert!(!stderr(&made).contains('\u{1b}'));
+    let made = inarch(["image", source.to_str().unwrap(), "-o", image.to_str().unwrap(), "--quiet"]);
+    assert_eq!((stderr(&made), made.stdout), (String::new(), Vec::new()));
+}

@@ -1,0 +1,97 @@
+//! Promise: a guest that panics, never speaks, or has no space left is told in a line, and nothing hangs.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, run_script, scratch, stderr, stdout};
+
+#[test]
+fn a_panic_is_the_runs_failure() {
+    let dir = scratch();
+    let output = run_script(dir.path(), &[], "echo before; sleep 0.2; echo c > /proc/sysrq-trigger; sleep 100", b"");
+    assert_one_line(&output, &["Kernel panic", "sysrq"]);
+    assert_eq!(stdout(&output), "before\n");
+}
+
+/// A kernel by all appearances, which does nothing for ever.
+fn silent_kernel(dir: &Path) -> String {
+    let release = std::fs::read_dir("/lib/modules").unwrap().next().unwrap().unwrap().file_name();
+    let source = format!(
+        ".section .note.pvh, \"a\", @note\n.balign 4\n.long 4, 4, 18\n.asciz \"Xen\"\n.long entry\n\
+         .text\n.code32\n.globl entry\nentry: jmp entry\n.section .rodata\n.asciz \"Linux version {} (nobody)\"\n",
+        release.to_str().unwrap()
+    );
+    std::fs::write(dir.join("silent.S"), source).unwrap();
+    let link = [
+        "-nostdlib",
+        "-static",
+        "-no-pie",
+        "-Wl,-Ttext=0x1000000,-e,entry,--build-id=none",
+        "-o",
+        "silent",
+        "silent.S",
+    ];
+    host("gcc", &link, dir);
+    dir.join("silent").to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_guest_that_never_speaks_is_given_up() {
+    let dir = scratch();
+    let kernel = silent_kernel(dir.path());
+    let output = inarch(["run", "--quiet", "--accel=tcg", "--boot-timeout=2", "--kernel", &kernel, "--", "true"]);
+    assert_one_line(&output, &["did not answer within 2 s"]);
+}
+
+#[test]
+fn a_full_disk_is_the_guests_enospc_and_is_told() {
+    let dir = scratch();
+    let small = dir.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    host("mount", &["-t", "tmpfs", "-o", "size=64m", "tmpfs", small.to_str().unwrap()], dir.path());
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("kept"), "content").unwrap();
+    let script = "dd if=/dev/zero of=big bs=1M count=100; sync; rm big; cat kept; dd if=/dev/zero of=other bs=1M count=4 && echo again";
+    let output = Command::new(INARCH)
+        .args(["run", "--accel=tcg", "--overlay-dir"])
+        .arg(&small)
+        .args(["--", "sh", "-c", script])
+        .current_dir(&tree)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    host("umount", &[small.to_str().unwrap()], dir.path());
+    assert_status(&output, 0);
+    assert!(stderr(&output).contains("No space left on device"), "{}", stderr(&output));
+    assert!(stdout(&output).ends_with("contentagain\n"), "{}", stdout(&output));
+    let told = stderr(&output).lines().any(|line| line.starts_with("inarch: ") && line.contains("--overlay-dir"));
+    assert!(told, "{}", stderr(&output));
+}
+
+#[test]
+fn acceleration_is_what_works_and_is_said_once() {
+    let dir = scratch();
+    let run = |option: &str| {
+        let output = Command::new(INARCH)
+            .args(["run", option, "echo", "works"])
+            .current_dir("/usr")
+            .env("XDG_CACHE_HOME", dir.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_status(&output, 0);
+        assert_eq!(stdout(&output), "works\n");
+        stderr(&output).lines().filter(|line| line.contains("TCG")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    // A quiet run has told nobody.
+    assert!(run("--quiet").is_empty());
+    let first = run("--rm");
+    assert!(first.len() <= 1 && first.iter().all(|line| line.len() < 120), "{first:?}");
+    assert!(run("--rm").is_empty(), "said twice");
+    // Who asks is told, and why.
+    assert_eq!(run("--verbose").len(), first.len());
+    // Whichever it was, the second run knew: there is a verdict, or there is no /dev/kvm to have one about.
+    let verdict = dir.path().join("inarch/kvm-verdicts").exists();
+    assert_eq!(verdict, Path::new("/dev/kvm").exists());
+}

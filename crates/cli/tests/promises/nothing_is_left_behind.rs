@@ -1,0 +1,148 @@
+//! Promise: a kill -9 of the command, of QEMU or of a server leaves no process, socket or temporary file a second later.
+
+use crate::support;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::support::{INARCH, inarch, scratch, stderr, within};
+
+const A_SECOND: Duration = Duration::from_secs(1);
+
+/// Starts a run that sleeps, in a working directory and a temporary directory of its own.
+fn sleeping_run(dir: &Path) -> Child {
+    let mut child = Command::new(INARCH)
+        .args(["run", "--quiet", "--accel=tcg", "--overlay-dir", ".", "--", "sh", "-c", "echo up; sleep 1000"])
+        .current_dir(dir)
+        .env("TMPDIR", dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut word = [0; 3];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut word).expect("the guest speaks");
+    child
+}
+
+/// The children of `pid`, whichever of its threads started them.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let lists = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default());
+    lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()).collect()
+}
+
+fn alive(pid: u32) -> bool {
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = state.rsplit(')').next().unwrap_or_default().trim().chars().next();
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+fn kill(signal: &str, pid: u32) {
+    support::host("kill", &[signal, &pid.to_string()], Path::new("/"));
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn after_kill_9_of_the_command() {
+    let dir = scratch();
+    let mut run = sleeping_run(dir.path());
+    let started = children(run.id());
+    assert!(!started.is_empty(), "no QEMU was found");
+    kill("-9", run.id());
+    run.wait().unwrap();
+    assert!(within(A_SECOND, || !started.iter().any(|pid| alive(*pid))), "QEMU is still there");
+    assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn after_kill_9_of_qemu() {
+    let dir = scratch();
+    let run = sleeping_run(dir.path());
+    let (id, started) = (run.id(), children(run.id()));
+    for pid in &started {
+        kill("-9", *pid);
+    }
+    let waited = std::thread::spawn(move || run.wait_with_output().unwrap());
+    assert!(within(A_SECOND, || !alive(id)), "the command is still there");
+    let output = waited.join().unwrap();
+    support::assert_one_line(&output, &["QEMU", "9"]);
+    assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn after_a_signal_to_the_command() {
+    let dir = scratch();
+    let mut run = sleeping_run(dir.path());
+    let started = children(run.id());
+    kill("-TERM", run.id());
+    let status = run.wait().unwrap();
+    assert_eq!(status.code(), Some(143), "the command's own status: ended by SIGTERM");
+    assert!(within(A_SECOND, || !started.iter().any(|pid| alive(*pid))), "QEMU is still there");
+    assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn after_kill_9_of_a_server() {
+    let dir = scratch();
+    let socket = dir.path().join("socket");
+    let mut server = Command::new(INARCH)
+        .args(["serve", "blk", "/usr/include", "--overlay-dir", ".", "--socket"])
+        .arg(&socket)
+        .current_dir(dir.path())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert!(within(10 * A_SECOND, || socket.exists()), "no socket");
+    let helpers = children(server.id());
+    kill("-9", server.id());
+    server.wait().unwrap();
+    assert!(within(A_SECOND, || files(dir.path()).is_empty()), "{:?} is still there", files(dir.path()));
+    assert!(within(A_SECOND, || !helpers.iter().any(|pid| alive(*pid))));
+
+    // The path is free for the next server, which removes it at its own end.
+    let mut server = Command::new(INARCH)
+        .args(["serve", "blk", "/usr/include", "--socket"])
+        .arg(&socket)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert!(within(10 * A_SECOND, || socket.exists()));
+    kill("-TERM", server.id());
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn after_a_failure() {
+    let dir = scratch();
+    let output = inarch(["run", "--quiet", "--accel=tcg", "--kernel", "/bin/true", "--", "true"]);
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn after_kill_9_while_the_kernel_is_unpacked_for_the_first_time() {
+    let cache = scratch();
+    let kernels = cache.path().join("inarch/kernels");
+    // Unpacking takes a second or more: some of these come in the middle of it.
+    for milliseconds in [100, 400, 700, 1000] {
+        let mut run = Command::new(INARCH)
+            .args(["run", "--quiet", "--accel=tcg", "--root=none", "--", "true"])
+            .env("XDG_CACHE_HOME", cache.path())
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        run.kill().unwrap();
+        run.wait().unwrap();
+        let left = fs::read_dir(&kernels).into_iter().flatten().map(|entry| entry.unwrap().file_name());
+        let half: Vec<_> = left.filter(|name| name.as_encoded_bytes().starts_with(b".")).collect();
+        assert!(half.is_empty(), "after {milliseconds} ms: {half:?}");
+    }
+}

@@ -1,0 +1,78 @@
+//! Promise: real work: two C projects of Debian's are built and tested in the guest, with the right status for a pass
+//! and, going on in the kept run, for a fail; and the host's files are as they were.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{INARCH, assert_status, host, scratch, stderr, stdout};
+
+/// Unpacks a Debian source package below `dir`, through lists of our own: the machine's apt is not touched.
+fn source(package: &str, dir: &Path) -> PathBuf {
+    let script = r#"
+set -eu
+work=$PWD/apt; mkdir -p $work/lists/partial $work/archives/partial
+if [ -f /etc/apt/sources.list.d/debian.sources ]; then
+    sed 's/^Types:.*/Types: deb-src/' /etc/apt/sources.list.d/debian.sources > $work/debian.sources
+    list=$work/debian.sources
+else
+    sed -n 's/^deb /deb-src /p' /etc/apt/sources.list > $work/sources.list
+    list=$work/sources.list
+fi
+set -- -q -o Dir::Etc::sourcelist=$list -o Dir::Etc::sourceparts=- -o Dir::State::lists=$work/lists
+[ -f $work/updated ] || { apt-get "$@" update >&2 && touch $work/updated; }
+apt-get "$@" source "$0" >&2
+ls -d "$PWD"/"$0"-*/
+"#;
+    let found = host("sh", &["-c", script, package], dir);
+    PathBuf::from(found.trim().trim_end_matches('/'))
+}
+
+fn checksums(dir: &Path) -> String {
+    let script =
+        "find . -type f -print0 | sort -z | xargs -0 sha256sum; find . -printf '%p %m %U %G %s %T@ %C@\\n' | sort";
+    host("sh", &["-c", script], dir)
+}
+
+/// Builds and tests a project in the guest as it is, and goes on from there with a mistake put into it.
+fn passes_and_fails(project: &Path, test: &str, passed: &str, mistake: &str) {
+    let before = checksums(project);
+    let state = scratch();
+    // Elsewhere on this machine files change all the time.
+    let run = |script: &str| {
+        let mut command = Command::new(INARCH);
+        command.args(["run", "--quiet", "--accel", "tcg", "--keep", "project", "--", "sh", "-c", script]);
+        command.current_dir(project).env("XDG_STATE_HOME", state.path());
+        command.output().expect("inarch starts")
+    };
+    let make = format!("make -j2 >&2 && {test}");
+    // What is tested is the status, not the compiler: it takes half as long without its optimiser.
+    let good = run(&format!("CFLAGS=-O0 ./configure >&2 && {make}"));
+    assert_status(&good, 0);
+    assert!(stdout(&good).contains(passed), "{}", stdout(&good));
+
+    let bad = run(&format!("{mistake} && {make}"));
+    assert_eq!(bad.status.code(), Some(2), "make's own status\n{}\n{}", stdout(&bad), stderr(&bad));
+    assert!(before == checksums(project), "the host's files changed");
+}
+
+#[test]
+fn zlib() {
+    let dir = scratch();
+    passes_and_fails(
+        &source("zlib", dir.path()),
+        "make test",
+        "*** zlib shared test OK ***",
+        "sed -i 's/return err == Z_STREAM_END ? Z_OK : err;/return Z_BUF_ERROR;/' compress.c",
+    );
+}
+
+#[test]
+fn mawk() {
+    let dir = scratch();
+    passes_and_fails(
+        &source("mawk", dir.path()),
+        "make check",
+        "general stress test OK",
+        "sed -i 's/sp->dval = (double) len;/sp->dval = (double) len + 1;/' bi_funct.c",
+    );
+}

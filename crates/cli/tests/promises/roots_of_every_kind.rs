@@ -1,0 +1,82 @@
+//! Promise: the guest's root is this machine's, another directory, or nothing but the trees.
+
+use std::path::Path;
+
+use crate::support::{assert_status, host, inarch, scratch, stdout};
+
+/// A root with nothing in it but busybox, as a container's might be.
+fn small_root(root: &Path) {
+    let script = "mkdir -p bin etc && cp /bin/busybox bin/ && for tool in sh id pwd cat ls grep; do ln -s busybox bin/$tool; done && \
+                  printf 'root:x:0:0::/root:/bin/sh\\nalice:x:1234:1234::/home/alice:/bin/sh\\n' > etc/passwd && \
+                  printf 'root:x:0:\\nalice:x:1234:\\nwheel:x:77:alice\\n' > etc/group && chown -R 0:0 .";
+    host("sh", &["-c", script], root);
+}
+
+#[test]
+fn another_directory_is_the_root() {
+    let dir = scratch();
+    small_root(dir.path());
+    let root = format!("--root={}", dir.path().display());
+    let script = "id -u; pwd; ls /; echo $HOME; echo x > /written; cat /written";
+    let output = inarch(["run", "--quiet", "--accel=tcg", &root, "--", "/bin/sh", "-c", script]);
+    assert_status(&output, 0);
+    let seen = stdout(&output);
+    assert!(seen.starts_with("0\n/\nbin\ndev\netc\nlost+found\nproc\nrun\nsys\ntmp\n"), "{seen}");
+    assert!(seen.ends_with("\n/root\nx\n"), "{seen}");
+    assert!(!dir.path().join("written").exists() && !dir.path().join("proc").exists());
+
+    // Users are those of that root.
+    let output = inarch(["run", "--quiet", "--accel=tcg", &root, "-u", "alice", "--", "sh", "-c", "id; echo $HOME"]);
+    assert_status(&output, 0);
+    let seen = stdout(&output);
+    assert!(seen.starts_with("uid=1234(alice) gid=1234(alice) groups="), "{seen}");
+    assert!(seen.contains("77(wheel)") && seen.ends_with("\n/home/alice\n"), "{seen}");
+}
+
+#[test]
+fn nothing_but_the_trees() {
+    let dir = scratch();
+    small_root(dir.path());
+    let tree = format!("--tree={}:/tools,ro", dir.path().display());
+    let script = "/tools/bin/ls /tools; /tools/bin/grep -c vd /proc/mounts";
+    let output = inarch(["run", "--quiet", "--accel=tcg", "--root=none", &tree, "--", "/tools/bin/sh", "-c", script]);
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "bin\netc\nlost+found\n1\n");
+}
+
+#[test]
+fn owners_are_mapped_as_asked() {
+    let dir = scratch();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    host("chown", &["1234:5678", "file"], dir.path());
+    let trees =
+        ["host", "squash", "42:43"].map(|map| format!("--tree={}:/mnt/{map},owner={map}", dir.path().display()));
+    let trees = trees.map(|tree| tree.replace(":/mnt/42:43", ":/mnt/fixed"));
+    let mut arguments = vec!["run", "--quiet", "--accel=tcg"];
+    arguments.extend(trees.iter().map(String::as_str));
+    arguments.extend(["--", "stat", "-c", "%u:%g", "/mnt/host/file", "/mnt/squash/file", "/mnt/fixed/file"]);
+    let output = inarch(arguments);
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "1234:5678\n0:0\n42:43\n");
+}
+
+#[test]
+fn a_dry_run_prints_the_machine_and_starts_nothing() {
+    let live = scratch();
+    let share = format!("{}:/mnt/live,rw", live.path().display());
+    let line = ["run", "--dry-run", "--accel=tcg", "--net", "--mem=1G", "--cpus=3", "--tree", &share, "--", "true"];
+    let output = inarch(line);
+    assert_status(&output, 0);
+    let line = stdout(&output);
+    assert_eq!(line.lines().count(), 1);
+    for part in ["qemu-system-x86_64", "-smp 3", "share=on", "vhost-user-blk-pci", "virtio-net-pci", "-accel tcg"] {
+        assert!(line.contains(part), "'{part}' is not in {line}");
+    }
+    // It can be read: no number stands for something that is gone with the process that printed it.
+    for part in ["path=tree0.sock", "path=agent.sock", "-initrd initramfs.cpio"] {
+        assert!(line.contains(part), "'{part}' is not in {line}");
+    }
+    for part in ["fd=", "/proc/self/fd"] {
+        assert!(!line.contains(part), "'{part}' is in {line}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Promise: a source is what it says. What is known and not read is refused by its name; what is damaged is refused by what
+//! is wrong with it, and with `--salvage` gives what can be read, each loss named.
+
+use crate::support;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::support::{assert_one_line, assert_status, host, inarch, scratch, stderr, stdout};
+
+/// A file of `size` bytes, with some of them set.
+fn disk(path: PathBuf, size: u64, parts: &[(u64, &[u8])]) -> PathBuf {
+    let file = File::create(&path).unwrap();
+    file.set_len(size).unwrap();
+    for (at, bytes) in parts {
+        file.write_all_at(bytes, *at).unwrap();
+    }
+    path
+}
+
+fn plan(path: &Path, more: &[&str]) -> std::process::Output {
+    inarch([&["plan", path.to_str().unwrap()], more].concat())
+}
+
+#[test]
+fn what_is_not_read_is_refused_by_its_name() {
+    let dir = scratch();
+    let dir = dir.path();
+    const MIB: u64 = 1 << 20;
+    let entry = [0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0];
+    for (parts, said) in [
+        (&[(0x8001, &b"CD001"[..])][..], "an ISO 9660 file system"),
+        (&[(0x10040, b"_BHRfS_M")], "a Btrfs file system"),
+        (&[(510, b"\x55\xaa"), (446, &entry)], "an MBR partition table, not a file system"),
+        (&[(510, b"\x55\xaa"), (512, b"EFI PART")], "a GPT partition table, not a file system"),
+        (&[(0, b"QFI\xfb")], "'qemu-img convert -O raw'"),
+        (&[(0, b"LUKS\xba\xbe")], "LUKS"),
+        (&[(0, b"PK\x03\x04")], "a ZIP archive"),
+    ] {
+        let path = disk(dir.join("disk"), 4 * MIB, parts);
+        assert_one_line(&plan(&path, &[]), &[path.to_str().unwrap(), said]);
+        // Nobody can salvage what is not damaged.
+        assert_one_line(&plan(&path, &["--salvage"]), &[said]);
+    }
+    let zeros = disk(dir.join("zeros"), MIB, &[]);
+    assert_one_line(&plan(&zeros, &[]), &["holds nothing but zeros", "--salvage"]);
+    let salvaged = plan(&zeros, &["--salvage"]);
+    assert_status(&salvaged, 0);
+    assert!(stdout(&salvaged).contains("nothing but zeros") || stderr(&salvaged).contains("nothing but zeros"));
+    let empty = disk(dir.join("empty"), 0, &[]);
+    assert_one_line(&plan(&empty, &[]), &["is empty"]);
+
+    // A file system that does not begin where the file does.
+    host("mke2fs", &["-qt", "ext4", "-E", "offset=1048576", "shifted", "8M"], dir);
+    assert_one_line(&plan(&dir.join("shifted"), &[]), &["begins with", "zeros"]);
+    // What is compressed or comes through a pipe has a name, too.
+    host("sh", &["-c", "mke2fs -qt ext4 plain 8M; gzip -k plain"], dir);
+    assert_one_line(&plan(&dir.join("plain.gz"), &[]), &["an ext4 file system", "unpack it"]);
+    let piped = host(
+        "sh",
+        &["-c", "head -c 4M /dev/zero | (cat; printf x) | \"$0\" plan - 2>&1 || true", support::INARCH],
+        dir,
+    );
+    assert!(piped.contains("begins with 4194304 zeros"), "{piped}");
+}
+
+/// Makes `tree` with a hundred directories of files in `dir`.
+fn make_tree(dir: &Path) {
+    let script = "mkdir tree; cd tree; for d in $(seq 100); do mkdir d$d
+        for f in $(seq 20); do echo $d $f > d$d/file$f; done; head -c 100000 /dev/urandom > d$d/large; done";
+    host("sh", &["-euc", script], dir);
+}
+
+/// Checks that a damaged image is refused by a line with `said` in it, and gives what `--salvage` says of it.
+fn refused_or_salvaged(image: &Path, said: &[&str]) -> String {
+    assert_one_line(&plan(image, &[]), said);
+    let salvaged = plan(image, &["--salvage"]);
+    assert_status(&salvaged, 0);
+    let all = stdout(&salvaged) + &stderr(&salvaged);
+    assert!(all.contains(said[0]), "{said:?} is not in {all}");
+    all
+}
+
+#[test]
+fn damaged_file_systems_are_refused_or_salvaged() {
+    let dir = scratch();
+    let dir = dir.path();
+    make_tree(dir);
+    host("mke2fs", &["-qt", "ext4", "-d", "tree", "whole.ext4", "64M"], dir);
+    let whole = dir.join("whole.ext4");
+    assert_status(&plan(&whole, &[]), 0);
+    let copy = |name: &str| {
+        std::fs::copy(&whole, dir.join(name)).unwrap();
+        dir.join(name)
+    };
+    let cut = copy("cut.ext4");
+    OpenOptions::new().write(true).open(&cut).unwrap().set_len(11_000_000).unwrap();
+    refused_or_salvaged(&cut, &["cut off", "11000000 bytes", "67108864"]);
+    // Noise over the inode tables and directories, behind the superblock and the descriptors.
+    let noisy = copy("noisy.ext4");
+    let noise: Vec<u8> =
+        (0..12_u32 << 18).flat_map(|i| i.wrapping_mul(2_654_435_761).rotate_left(7).to_le_bytes()).collect();
+    File::options().write(true).open(&noisy).unwrap().write_all_at(&noise, 100 * 1024).unwrap();
+    assert_one_line(&plan(&noisy, &[]), &["noisy.ext4: ext4: its root"]);
+    // One directory's block alone.
+    let lost = copy("lost.ext4");
+    let block = host("debugfs", &["-R", "bmap d7 0", "lost.ext4"], dir);
+    let block: u64 = block.trim().parse().unwrap();
+    let size: u64 = host("sh", &["-c", "dumpe2fs -h lost.ext4 2>/dev/null | sed -n 's/^Block size: *//p'"], dir)
+        .trim()
+        .parse()
+        .unwrap();
+    File::options().write(true).open(&lost).unwrap().write_all_at(&[0x55; 64], block * size + 30).unwrap();
+    let said = refused_or_salvaged(&lost, &["\"d7\" has a block with a wrong checksum"]);
+    assert!(!said.contains("d8"), "{said}");
+    let out = dir.join("out.tar");
+    assert_status(&inarch(["image", "--salvage", lost.to_str().unwrap(), "-o", out.to_str().unwrap()]), 0);
+    let names = host("tar", &["-tf", "out.tar"], dir);
+    assert!(names.contains("d8/file20") && !names.contains("d7/file"), "{names}");
+
+    // Images of ours, cut and changed.
+    for format in ["erofs", "squashfs"] {
+        let image = dir.join(format!("image.{format}"));
+        assert_status(
+            &inarch(["image", "tree", "-o", image.to_str().unwrap()].map(|word| match word {
+                "tree" => dir.join("tree").into_os_string(),
+                word => word.into(),
+            })),
+            0,
+        );
+        let size = image.metadata().unwrap().len();
+        File::options().write(true).open(&image).unwrap().set_len(size / 6).unwrap();
+        assert_one_line(&plan(&image, &[]), &["cut off"]);
+    }
+}

@@ -1,0 +1,141 @@
+//! What the promises' tests share: the built command, and trees to give it.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+pub mod bare_guest;
+pub mod listing;
+pub mod mounted;
+
+pub mod kept;
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The built `inarch`.
+pub const INARCH: &str = env!("CARGO_BIN_EXE_inarch");
+
+/// Runs `inarch` with `arguments` and empty standard input.
+pub fn inarch<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
+    Command::new(INARCH).args(arguments).stdin(Stdio::null()).output().expect("inarch starts")
+}
+
+/// Runs `inarch run --quiet --accel tcg OPTIONS -- sh -c SCRIPT` in `dir`, with `input` on standard input.
+pub fn run_script(dir: &Path, options: &[&str], script: &str, input: &[u8]) -> Output {
+    let mut child = Command::new(INARCH)
+        .args(["run", "--quiet", "--accel", "tcg"])
+        .args(options)
+        .args(["--", "sh", "-c", script])
+        .current_dir(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("inarch starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || {
+        // A command that does not read its input is no failure of the writer's.
+        let _ = stdin.write_all(&input);
+    });
+    let output = child.wait_with_output().expect("inarch ends");
+    writer.join().expect("the writer ends");
+    output
+}
+
+/// A directory on the root file system (not /tmp: that is the guest's own), removed at the end.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("inarch-test.").tempdir_in("/var/tmp").expect("a directory in /var/tmp")
+}
+
+/// Standard output as text.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Standard error as text.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Asserts a status, showing both streams if it is another.
+#[track_caller]
+pub fn assert_status(output: &Output, status: i32) {
+    assert_eq!(output.status.code(), Some(status), "\n--- stdout\n{}\n--- stderr\n{}", stdout(output), stderr(output));
+}
+
+/// Asserts that the output is a failure of inarch's own, told in exactly one line that holds `parts`.
+#[track_caller]
+pub fn assert_one_line(output: &Output, parts: &[&str]) {
+    assert_status(output, 125);
+    let text = stderr(output);
+    assert_eq!(text.trim_end().lines().count(), 1, "more than one line: {text}");
+    assert!(text.starts_with("inarch: "), "{text}");
+    for part in parts {
+        assert!(text.to_lowercase().contains(&part.to_lowercase()), "'{part}' is not in: {text}");
+    }
+}
+
+/// Waits until `condition` holds; false if it does not within `limit`.
+pub fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    while !condition() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+/// Runs a host command that must succeed; its standard output.
+#[track_caller]
+pub fn host(program: &str, arguments: &[&str], dir: &Path) -> String {
+    let output = Command::new(program).args(arguments).current_dir(dir).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program} {arguments:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+/// A Python program that prints one line for each name below the directory it is given: everything a snapshot must
+/// keep. Hard links of one inode share the first name's line number as their group.
+pub const MANIFEST: &str = r#"
+import hashlib, os, stat, sys
+top = os.fsencode(sys.argv[1])
+groups = {}
+def line(path):
+    s = os.lstat(path)
+    kind = stat.S_IFMT(s.st_mode)
+    name = os.path.relpath(path, top)
+    fields = [ascii(name), oct(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns, s.st_ctime_ns]
+    if kind == stat.S_IFREG:
+        fields += [s.st_size, hashlib.sha256(open(path, 'rb').read()).hexdigest()]
+    if kind == stat.S_IFLNK:
+        fields += [ascii(os.readlink(path))]
+    if kind in (stat.S_IFCHR, stat.S_IFBLK):
+        fields += [os.major(s.st_rdev), os.minor(s.st_rdev)]
+    if kind != stat.S_IFDIR:
+        fields += ['links', s.st_nlink, groups.setdefault(s.st_ino, ascii(name))]
+    for attribute in sorted(os.listxattr(path, follow_symlinks=False)):
+        fields += [attribute, os.getxattr(path, attribute, follow_symlinks=False).hex()]
+    print(*fields)
+def walk(path):
+    line(path)
+    if stat.S_ISDIR(os.lstat(path).st_mode):
+        for name in sorted(os.listdir(path)):
+            if name != b'lost+found':
+                walk(os.path.join(path, name))
+walk(top)
+"#;
+
+/// A 9P client in Python: `NinepClient(path)`, with a method for each kind of message that the tests send.
+pub const NINEP_CLIENT: &str = include_str!("ninep.py");
+
+/// A path of this test's own that holds the manifest program.
+pub fn manifest_program(dir: &Path) -> PathBuf {
+    let path = dir.join("manifest.py");
+    std::fs::write(&path, MANIFEST).expect("a file in the scratch directory");
+    path
+}
