@@ -28,7 +28,7 @@ const SOURCES: &str = "
     cp -a tree/. bundle/rootfs/ && umoci repack --image layout:tag bundle
     skopeo copy -q oci:layout:tag docker-archive:t.docker:name:tag";
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "tree",
     "t.tar",
     "t.tar.gz",
@@ -40,6 +40,7 @@ const NAMES: [&str; 11] = [
     "oci:layout",
     "oci:layout:tag",
     "oci:t.docker",
+    "t.docker",
 ];
 
 /// Lists a tar: a line for each name, the root left out, of which some formats' tools do not keep the time.
@@ -85,7 +86,7 @@ fn whatever_it_comes_from() {
     for source in NAMES {
         assert_eq!(listing(dir, source, &[], None), expected, "{source}");
     }
-    for piped in ["t.tar", "t.tar.zst"] {
+    for piped in ["t.tar", "t.tar.zst", "t.docker"] {
         assert_eq!(listing(dir, "-", &[], Some(&dir.join(piped))), expected, "{piped} on standard input");
     }
     let script = format!("exec {INARCH} image -q <(cat t.tar.gz) -o piped.tar");
