@@ -123,14 +123,18 @@ fn stat(image: &Path) -> Child {
 fn waits(child: &Child) {
     let deadline = Instant::now() + LONG;
     let calls = [libc::SYS_statx, libc::SYS_newfstatat].map(|call| call.to_string());
-    let here = format!("{:#x}", libc::AT_FDCWD as i64);
+    // An int in a register: its upper half may be anything.
+    let is_here = |word: &str| {
+        let number = word.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        number.is_some_and(|number| number as i32 == libc::AT_FDCWD)
+    };
     let mut last = String::new();
     loop {
         let call = fs::read_to_string(format!("/proc/{}/syscall", child.id())).unwrap_or_default();
         let mut words = call.split_whitespace();
         let looks = words.next().is_some_and(|number| calls.iter().any(|call| call == number));
         // The loader of programs looks at what it has opened.
-        if looks && words.next() == Some(&here) && call == last {
+        if looks && words.next().is_some_and(is_here) && call == last {
             return;
         }
         last = call;
