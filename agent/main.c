@@ -126,7 +126,7 @@ static void run_command(uint64_t began, int children, bool machine)
 	put_u64(times, began);
 	put_u64(times + 8, microseconds_of(CLOCK_BOOTTIME));
 	channel_send(&channel, FRAME_STARTED, times, sizeof times);
-	if (!relay_run(&channel, &command, children, machine && session.clock_nanoseconds)) {
+	if (!relay_run(&channel, &command, children, machine ? &session : NULL)) {
 		kill(-command.pid, SIGKILL);
 		power_off();
 	}

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "circumstances.h"
 #include "clock.h"
 #include "processes.h"
 
@@ -55,7 +56,7 @@ struct relay {
 	struct channel *channel;
 	struct command *command;
 	int child_signals;
-	bool sets_clock;
+	const struct session *machine;
 	struct input input;
 	struct output outputs[2];
 	bool exited, exit_sent, done, lost;
@@ -189,7 +190,8 @@ static void take_frame(const struct frame *frame)
 		break;
 	case FRAME_CLOCK:
 		/* Never back: the command has seen the time. */
-		if (frame->length == 8 && relay.sets_clock && get_u64(at) / 1000 > microseconds_of(CLOCK_REALTIME))
+		if (frame->length == 8 && relay.machine && relay.machine->clock_nanoseconds &&
+		    get_u64(at) / 1000 > microseconds_of(CLOCK_REALTIME))
 			set_clock(get_u64(at));
 		break;
 	case FRAME_BYE:
@@ -321,6 +323,8 @@ static void reap(void)
 static void send_exit(void)
 {
 	uint8_t payload[8];
+	if (relay.machine && relay.status != 0)
+		warn_of_circumstances(relay.channel, relay.machine);
 	put_u32(payload, WIFEXITED(relay.status) ? (uint32_t)WEXITSTATUS(relay.status) : 0);
 	put_u32(payload + 4, WIFSIGNALED(relay.status) ? (uint32_t)WTERMSIG(relay.status) : 0);
 	channel_send(relay.channel, FRAME_EXIT, payload, sizeof payload);
@@ -371,13 +375,13 @@ static void take_events(const struct pollfd *slots)
 		relay.lost = true;
 }
 
-bool relay_run(struct channel *channel, struct command *command, int child_signals, bool sets_clock)
+bool relay_run(struct channel *channel, struct command *command, int child_signals, const struct session *machine)
 {
 	struct pollfd slots[SLOT_COUNT] = { 0 };
 	relay.channel = channel;
 	relay.command = command;
 	relay.child_signals = child_signals;
-	relay.sets_clock = sets_clock;
+	relay.machine = machine;
 	relay.input.fd = command->input;
 	relay.input.last = '\n';
 	relay.outputs[0] = (struct output){ .type = FRAME_STDOUT, .fd = command->output };

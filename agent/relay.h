@@ -4,9 +4,11 @@
 
 #include "channel.h"
 #include "command.h"
+#include "session.h"
 
-/* Relays until the host has acknowledged the command's end; false if the host is gone before. With `sets_clock` the host may set
- * the clock forward. */
-bool relay_run(struct channel *channel, struct command *command, int child_signals, bool sets_clock);
+/* Relays until the host has acknowledged the command's end; false if the host is gone before. In a machine of its own, whose
+ * session that is, the host may set the clock forward, and is told of what was against a command that failed; else it is
+ * NULL. */
+bool relay_run(struct channel *channel, struct command *command, int child_signals, const struct session *machine);
 
 #endif

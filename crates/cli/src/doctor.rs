@@ -32,11 +32,11 @@ pub fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> {
 }
 
 fn line(check: &Check, colour: bool) -> String {
-    let (word, code) = match check.state {
-        State::Good => ("ok", "32"),
-        State::Degraded => ("slower", "33"),
-        State::Absent => ("absent", "33"),
-        State::Missing => ("missing", "31"),
+    let word = check.state.word();
+    let code = match check.state {
+        State::Good => "32",
+        State::Degraded | State::Absent => "33",
+        State::Missing => "31",
     };
     let pad = " ".repeat(8 - word.len());
     let word = if colour { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_owned() };

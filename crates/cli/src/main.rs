@@ -13,6 +13,7 @@ mod image;
 mod mount;
 mod output;
 mod plan;
+mod publish;
 mod run;
 mod runs;
 mod sandbox;

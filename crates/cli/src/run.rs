@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
-use inarch_jobs::run::{self, Keep, Root, RunRequest, TreeMount, Way};
+use inarch_jobs::run::{self, Keep, PublishedPort, Root, RunRequest, TreeMount, Way};
 use inarch_jobs::share::Changes;
 use inarch_jobs::source::Source;
 use inarch_vm::accel::AccelChoice;
@@ -19,7 +19,7 @@ use crate::arguments::one_of;
 use crate::output::answer;
 use crate::source::SourceArguments;
 use crate::tree_option::TreeOption;
-use crate::{duration, size, tree_option};
+use crate::{duration, publish, size, tree_option};
 
 /// Options of `inarch run`.
 #[derive(Args, Debug)]
@@ -150,10 +150,27 @@ pub struct MachineArguments {
     #[arg(short = 'm', long, value_name = "SIZE", visible_alias = "mem", value_parser = size::parse)]
     pub memory: Option<u64>,
 
-    /// Give the guest a network: user (it gets out, nobody gets in), which --net alone means, or none
+    /// Give the guest a network: user (it gets out, nobody gets in but by -p), which --net alone means, or none, as without
     #[arg(long, visible_alias = "network", value_enum, value_name = "user|none", hide_possible_values = true,
-        num_args = 0..=1, require_equals = true, default_value = "none", default_missing_value = "user")]
-    pub net: NetworkArgument,
+        num_args = 0..=1, require_equals = true, default_missing_value = "user")]
+    pub net: Option<NetworkArgument>,
+
+    /// Lead a port of this machine to one of the guest's; gives it a network as well. Of this machine's own address 127.0.0.1 alone where
+    /// none is given (repeatable)
+    #[arg(short = 'p', long, value_name = "[ADDR:]HOST:GUEST[/udp]", value_parser = publish::parse)]
+    pub publish: Vec<PublishedPort>,
+
+    /// More words for the kernel's command line (repeatable)
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
+    pub append: Vec<String>,
+
+    /// One more argument for QEMU, after all others (repeatable)
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub qemu_arg: Vec<OsString>,
+
+    /// Write down in FILE all that the guest's kernel prints
+    #[arg(long, value_name = "FILE")]
+    pub console: Option<PathBuf>,
 
     /// Where the guest's writes are kept while it runs; its free space is the guest's
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
@@ -201,6 +218,12 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
     );
     let terminal = arguments.tty || (arguments.command.is_empty() && std::io::stdin().is_terminal());
     let trees = trees(&arguments)?;
+    let net = match (arguments.machine.net, arguments.machine.publish.is_empty()) {
+        (Some(NetworkArgument::None), false) => {
+            anyhow::bail!("-p leads into the guest's network, and --net=none gives it none")
+        }
+        (net, is_private) => net.map_or(!is_private, |net| net == NetworkArgument::User),
+    };
     Ok(RunRequest {
         root,
         root_via: arguments.via,
@@ -221,7 +244,11 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         accel: arguments.machine.accel,
         cpus: arguments.machine.cpus,
         memory: arguments.machine.memory,
-        net: arguments.machine.net == NetworkArgument::User,
+        net,
+        published: arguments.machine.publish,
+        kernel_parameters: arguments.machine.append,
+        qemu_arguments: arguments.machine.qemu_arg,
+        console: arguments.machine.console,
         overlay_dir: arguments.machine.overlay_dir,
         boot_timeout: arguments.machine.boot_timeout,
         keep: None,
@@ -262,8 +289,10 @@ fn keep(name: String, arguments: &mut RunArguments) -> anyhow::Result<Keep> {
         arguments.workdir = Some(here.join(arguments.workdir.take().unwrap_or_default()));
     }
     let machine = &mut arguments.machine;
-    for path in
-        [machine.kernel.as_mut(), machine.modules.as_mut(), Some(&mut machine.overlay_dir)].into_iter().flatten()
+    for path in [&mut machine.kernel, &mut machine.modules, &mut machine.console]
+        .into_iter()
+        .flatten()
+        .chain([&mut machine.overlay_dir])
     {
         *path = here.join(&*path);
     }
@@ -383,9 +412,13 @@ mod tests {
             assert_eq!(parse(&words).machine.memory, Some(1 << 30));
         }
         for words in [&["--net"][..], &["--network"], &["--network=user"], &["--net", "ls"]] {
-            assert_eq!(parse(words).machine.net, NetworkArgument::User);
+            assert_eq!(parse(words).machine.net, Some(NetworkArgument::User));
         }
-        assert_eq!(parse(&["--network=none"]).machine.net, NetworkArgument::None);
+        assert_eq!(parse(&["--network=none"]).machine.net, Some(NetworkArgument::None));
+        let net = |words: &[&str]| request(parse(words)).map(|request| request.net);
+        assert!(net(&["-p", "80:80"]).unwrap() && !net(&[]).unwrap());
+        assert!(net(&["-p", "80:80", "--net=none"]).is_err());
+        assert_eq!(parse(&["--qemu-arg", "-s", "--qemu-arg=-S", "ls"]).machine.qemu_arg, ["-s", "-S"]);
         assert_eq!(parse(&["--timeout", "1m"]).timeout, Some(Duration::from_secs(60)));
         assert_eq!(parse(&["--name", "try"]).keep.as_deref(), Some("try"));
         assert!(parse(&["-it", "--rm", "ls"]).tty);

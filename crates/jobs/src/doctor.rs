@@ -14,7 +14,7 @@ use crate::run::guest;
 
 /// How well something works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(into = "&'static str")]
 pub enum State {
     /// It works.
     Good,
@@ -24,6 +24,24 @@ pub enum State {
     Absent,
     /// The main job needs it, and it is not here.
     Missing,
+}
+
+impl State {
+    /// The word for it, for people and for programs.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Good => "ok",
+            State::Degraded => "slower",
+            State::Absent => "absent",
+            State::Missing => "missing",
+        }
+    }
+}
+
+impl From<State> for &'static str {
+    fn from(state: State) -> &'static str {
+        state.word()
+    }
 }
 
 /// One thing that was looked at.
@@ -158,12 +176,30 @@ fn check_overlay(dir: &Path) -> Check {
 }
 
 fn check_fuse() -> Check {
-    match rustix::fs::access("/dev/fuse", Access::READ_OK | Access::WRITE_OK) {
-        Ok(()) => check("fuse", State::Good, "/dev/fuse opens"),
-        Err(error) => {
-            check("fuse", State::Absent, format!("/dev/fuse: {error}; not needed by run, plan and serve blk"))
+    let device = rustix::fs::access("/dev/fuse", Access::READ_OK | Access::WRITE_OK);
+    let device = device.map_err(|error| format!("/dev/fuse: {error}"));
+    check_mounting(device, rustix::process::geteuid().is_root(), in_path("fusermount3").is_some())
+}
+
+/// Mounting takes the device, and a right that root has and a set-user-ID program lends.
+fn check_mounting(device: Result<(), String>, is_root: bool, has_helper: bool) -> Check {
+    const NAME: &str = "fuse";
+    const WITHOUT: &str = "run, plan and serve blk do not need it";
+    match device {
+        Err(reason) => check(NAME, State::Absent, format!("{reason}; {WITHOUT}")).remedy("as root: modprobe fuse"),
+        Ok(()) if is_root => check(NAME, State::Good, "/dev/fuse opens, and root mounts"),
+        Ok(()) if has_helper => check(NAME, State::Good, "/dev/fuse opens, and fusermount3 mounts for users"),
+        Ok(()) => {
+            let finding = format!("mount and serve file take root or fusermount3, which is not installed; {WITHOUT}");
+            check(NAME, State::Absent, finding).remedy("apt install fuse3")
         }
     }
+}
+
+/// The file of that name in PATH.
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
 }
 
 /// Requests for mounts by io_uring.
@@ -185,12 +221,31 @@ fn check_io_uring() -> Check {
 }
 
 fn check_uml() -> Check {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found: Option<PathBuf> =
-        std::env::split_paths(&path).map(|dir| dir.join("linux.uml")).find(|file| file.is_file());
-    match found {
+    match in_path("linux.uml") {
         Some(file) => check("uml", State::Good, file.display().to_string()),
         None => check("uml", State::Absent, "User-Mode Linux is not installed; not needed")
             .remedy("apt install user-mode-linux"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounting_takes_the_device_and_a_right() {
+        let state = |device, is_root, has_helper| check_mounting(device, is_root, has_helper).state;
+        assert_eq!(state(Ok(()), true, false), State::Good);
+        assert_eq!(state(Ok(()), false, true), State::Good);
+        assert_eq!(state(Ok(()), false, false), State::Absent);
+        assert_eq!(state(Err("no".to_owned()), true, true), State::Absent);
+        assert!(check_mounting(Ok(()), false, false).remedy.unwrap().contains("fuse3"));
+    }
+
+    #[test]
+    fn programs_read_the_words_that_people_do() {
+        for state in [State::Good, State::Degraded, State::Absent, State::Missing] {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.word());
+        }
     }
 }

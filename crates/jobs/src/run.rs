@@ -12,6 +12,7 @@ mod attempt;
 mod choice;
 mod command;
 pub(crate) mod guest;
+mod hints;
 mod holding;
 mod keep;
 mod project;
@@ -30,6 +31,7 @@ use inarch_tree::select::Selection;
 use inarch_vm::accel::{self, Accel, AccelChoice, Decision, Subject, Verdict};
 use inarch_vm::initramfs::{self, Features};
 use inarch_vm::kernel::Kernel;
+pub use inarch_vm::machine::PublishedPort;
 use inarch_vm::modules::ModuleTree;
 use inarch_vm::process::GuestFailure;
 use inarch_vm::qemu::Qemu;
@@ -161,6 +163,14 @@ pub struct RunRequest {
     pub memory: Option<u64>,
     /// Whether the guest has a network.
     pub net: bool,
+    /// Ports of this machine that lead to the guest's.
+    pub published: Vec<PublishedPort>,
+    /// More words for the guest's kernel.
+    pub kernel_parameters: Vec<String>,
+    /// More arguments for QEMU.
+    pub qemu_arguments: Vec<OsString>,
+    /// Where all that the guest's kernel prints is written down.
+    pub console: Option<PathBuf>,
     /// Where the guest's writes are kept while it runs.
     pub overlay_dir: PathBuf,
     /// How long the guest may take until its first word.
@@ -209,8 +219,16 @@ pub fn run(request: &RunRequest) -> Result<u8, JobError> {
     let failure = Arc::new(DiskFailure::default());
     let disks: Vec<LiveDisk> = job.trees.disks.iter().map(|disk| job.start(disk, &failure)).collect();
     let result = job.guest().and_then(|guest| job.boot(&guest, &disks, &failure)).and_then(status);
-    for disk in &disks {
-        disk.notes().into_iter().for_each(|note| request.say(note));
+    // What a command failed of is not kept from anybody.
+    if !request.quiet || !matches!(result, Ok(0)) {
+        disks.iter().flat_map(LiveDisk::notes).for_each(say);
+    }
+    if !request.quiet && matches!(result, Ok(1..) | Err(JobError::Command { .. })) {
+        let reason = match &result {
+            Err(JobError::Command { message, .. }) => Some(&**message),
+            _ => None,
+        };
+        hints::of_failure(request, reason).iter().for_each(say);
     }
     let known = match &result {
         Ok(status) | Err(JobError::Command { status, .. }) => Some(*status),
@@ -338,6 +356,10 @@ impl<'a> Job<'a> {
             network: request.net,
             shares: self.trees.shares.clone(),
             unpacked: self.trees.unpacked.clone(),
+            published: request.published.clone(),
+            parameters: request.kernel_parameters.clone(),
+            arguments: request.qemu_arguments.clone(),
+            console: request.console.clone(),
         })
     }
 
@@ -363,8 +385,17 @@ impl<'a> Job<'a> {
             };
             Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, hold))
         };
-        // A verdict that cannot be kept only costs the next run another look.
-        let remember = |verdict| drop(guest::verdicts().remember(subject(guest), verdict));
+        for port in &request.published {
+            let refused = |error| JobError::Other(format!("-p: cannot have the port {}: {error}", port.host));
+            port.check().map_err(refused)?;
+        }
+        // A verdict that cannot be kept only costs the next run another look. What the user adds may be at fault, too.
+        let is_usual = request.kernel_parameters.is_empty() && request.qemu_arguments.is_empty();
+        let remember = |verdict| {
+            if is_usual {
+                drop(guest::verdicts().remember(subject(guest), verdict));
+            }
+        };
         let mut suspect = None;
         let accel = match self.decide(guest)? {
             Decision::Use(accel) => {

@@ -1,7 +1,8 @@
 //! What a guest's machine is made of, and QEMU's command line for it.
 
 use std::ffi::{OsStr, OsString};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -78,6 +79,8 @@ pub struct Machine {
     pub initramfs: Option<Source>,
     /// Words for the kernel's command line, after those that the machine needs.
     pub parameters: Vec<String>,
+    /// Whether the kernel prints all that it has to say to its first serial line, which takes time, and not only what is grave.
+    pub verbose: bool,
     /// What runs its instructions.
     pub accel: Accel,
     /// Number of processors, at least 1.
@@ -100,6 +103,40 @@ pub struct Machine {
     pub streams: Vec<Stream>,
     /// Whether it has a network of its own behind a user-mode NAT.
     pub network: bool,
+    /// Ports of this host that lead to the guest's; only with a network.
+    pub published: Vec<PublishedPort>,
+    /// More arguments for QEMU, after all others.
+    pub arguments: Vec<OsString>,
+}
+
+/// A port of this host that leads to one of the guest's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublishedPort {
+    /// Whether it is UDP's; else TCP's.
+    pub udp: bool,
+    /// The address on this host.
+    pub host: SocketAddrV4,
+    /// The port in the guest.
+    pub guest: u16,
+}
+
+impl PublishedPort {
+    /// Fails if the address on this host cannot be had, which QEMU would only say without the reason.
+    ///
+    /// # Errors
+    /// Another program has it, or it is no address of this host's, or this user may not have it.
+    pub fn check(&self) -> io::Result<()> {
+        match self.udp {
+            true => UdpSocket::bind(self.host).map(drop),
+            false => TcpListener::bind(self.host).map(drop),
+        }
+    }
+
+    /// As QEMU's `hostfwd=`.
+    fn rule(&self) -> String {
+        let protocol = if self.udp { "udp" } else { "tcp" };
+        format!(",hostfwd={protocol}:{}-:{}", self.host, self.guest)
+    }
 }
 
 impl Machine {
@@ -140,10 +177,12 @@ impl Machine {
                 network.push_str(&format!(",guestfwd=tcp:{FORWARD_ADDRESS}:{port}-chardev:{id}"));
                 line.chardev(&id, socket);
             }
+            network.extend(self.published.iter().map(PublishedPort::rule));
             line.option("-netdev", network);
             // The option ROM is for booting from the network.
             line.option("-device", "virtio-net-pci,netdev=net,romfile=");
         }
+        line.arguments.extend(self.arguments);
         QemuCommand { program: qemu.path().to_owned(), arguments: line.arguments, descriptors: line.descriptors }
     }
 }
@@ -156,12 +195,15 @@ impl Machine {
 ///   the kernel calibrates the delay loop of every further processor, 0.2 s each, and gets it wrong.
 const TCG_CPU: &str = "max,-erms,-fsrm,vendor=GenuineIntel,family=6,model=85,stepping=4";
 
+/// What has the kernel print nothing but what is grave.
+const QUIET: &str = "quiet";
+
 /// The kernel's parameters for every machine. None of them changes what a program may do; times are from a boot of
 /// 1.3 s under TCG.
 const PARAMETERS: [&str; 15] = [
     // What a failed boot is explained from; `quiet` leaves emergencies, and a panic is one.
     "console=ttyS0",
-    "quiet",
+    QUIET,
     // A panic ends the machine (QEMU has -no-reboot) instead of leaving it to hang.
     "panic=-1",
     // Self-tests of the kernel's cryptography; the second runs in spite of the first (15 ms).
@@ -200,6 +242,7 @@ const TCG_PARAMETERS: [&str; 3] = [
 /// The kernel's command line.
 fn parameters(machine: &Machine) -> String {
     let mut words = PARAMETERS.to_vec();
+    words.retain(|word| !(machine.verbose && *word == QUIET));
     if machine.kernel.entry == Entry::BzImage {
         // Spares the bzImage's own loader a relocation; a vmlinux is never moved, and would hand the word to init.
         words.push("nokaslr");
@@ -419,6 +462,9 @@ mod tests {
             forwards: Vec::new(),
             streams: Vec::new(),
             network: false,
+            published: Vec::new(),
+            arguments: Vec::new(),
+            verbose: false,
         }
     }
 
@@ -458,6 +504,17 @@ mod tests {
         let line = line(Machine { accel: Accel::Kvm, ..machine() });
         assert!(line.contains("-accel kvm -cpu host "), "{line}");
         assert!(!line.contains("tsc="), "{line}");
+    }
+
+    #[test]
+    fn what_the_user_adds_comes_last() {
+        let udp = PublishedPort { udp: true, host: "0.0.0.0:53".parse().unwrap(), guest: 5353 };
+        let tcp = PublishedPort { udp: false, host: "127.0.0.1:8080".parse().unwrap(), guest: 80 };
+        let arguments = ["-device", "virtio-rng-pci"].map(OsString::from).to_vec();
+        let line = line(Machine { network: true, published: vec![tcp, udp], arguments, verbose: true, ..machine() });
+        assert!(line.contains("user,id=net,hostfwd=tcp:127.0.0.1:8080-:80,hostfwd=udp:0.0.0.0:53-:5353 "), "{line}");
+        assert!(line.ends_with(" -device virtio-rng-pci") && line.contains(" user.word'"), "{line}");
+        assert!(!line.contains(" quiet "), "{line}");
     }
 
     #[test]

@@ -4,14 +4,15 @@
 //! that forked ends; this one ends with the process it waits for, or when all of this process does, `kill -9` included.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -116,11 +117,12 @@ struct Exit {
 
 impl Process {
     /// Starts `command` with no standard input or output, with no descriptors but its own, in a process group of its
-    /// own: a ^C in the terminal reaches this process only. `console` is this process's end of the machine's console.
+    /// own: a ^C in the terminal reaches this process only. `console` is this process's end of the machine's console, all
+    /// of which goes to `log` as well.
     ///
     /// # Errors
     /// The program cannot be run.
-    pub fn spawn(command: QemuCommand, console: OwnedFd) -> Result<Process, SpawnError> {
+    pub fn spawn(command: QemuCommand, console: OwnedFd, log: Option<File>) -> Result<Process, SpawnError> {
         let program = command.program.clone();
         let failed = |source| SpawnError { program, source };
         let exit = Arc::new(Exit::default());
@@ -143,8 +145,8 @@ impl Process {
         }
         let received = started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it died")));
         let capture = |(pidfd, errors)| {
-            let errors = Capture::start("qemu-errors", errors)?;
-            let console = Capture::start("guest-console", console)?;
+            let errors = Capture::start("qemu-errors", errors, None)?;
+            let console = Capture::start("guest-console", console, log)?;
             Ok(Process { pidfd, exit, errors, console })
         };
         received.and_then(capture).map_err(failed)
@@ -193,6 +195,13 @@ impl Process {
             (None, Symptom::Silence(waited)) => GuestFailure::Silent { waited, tail: last_lines(console) },
             _ => GuestFailure::PoweredOff { tail: last_lines(console) },
         }
+    }
+
+    /// Why the log of the console is not whole, if it is not. Ends the process.
+    pub fn log_error(&self) -> Option<io::Error> {
+        self.kill();
+        self.console.wait_for_end();
+        self.console.lock().log_error.take()
     }
 
     /// The last lines of the guest's console so far.
@@ -302,13 +311,15 @@ struct Capture {
 struct Captured {
     tail: VecDeque<u8>,
     ended: bool,
+    log_error: Option<io::Error>,
 }
 
 impl Capture {
-    fn start(name: &str, source: OwnedFd) -> io::Result<Capture> {
+    /// `log` gets everything; the first error ends that, and is kept.
+    fn start(name: &str, source: OwnedFd, mut log: Option<File>) -> io::Result<Capture> {
         let state = Arc::new((Mutex::new(Captured::default()), Condvar::new()));
         let shared = Arc::clone(&state);
-        let mut source = std::fs::File::from(source);
+        let mut source = File::from(source);
         thread::Builder::new().name(name.to_owned()).spawn(move || {
             let mut buffer = [0; 4096];
             loop {
@@ -318,8 +329,13 @@ impl Capture {
                     // A connection reset is an end like another.
                     Err(_) => 0,
                 };
+                let logged = log.as_mut().map(|log| log.write_all(buffer.get(..read).unwrap_or_default()));
                 let (captured, changed) = &*shared;
                 let mut captured = captured.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(Err(error)) = logged {
+                    log = None;
+                    captured.log_error = Some(error);
+                }
                 captured.tail.extend(buffer.get(..read).unwrap_or_default());
                 let excess = captured.tail.len().saturating_sub(TAIL);
                 captured.tail.drain(..excess);
@@ -333,18 +349,22 @@ impl Capture {
         Ok(Capture { state })
     }
 
+    fn lock(&self) -> MutexGuard<'_, Captured> {
+        self.state.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn bytes(&self) -> Vec<u8> {
-        let captured = self.state.0.lock().unwrap_or_else(PoisonError::into_inner);
-        captured.tail.iter().copied().collect()
+        self.lock().tail.iter().copied().collect()
+    }
+
+    /// Waits until the rest of the output has arrived, once the writer is gone.
+    fn wait_for_end(&self) {
+        drop(self.state.1.wait_timeout_while(self.lock(), DRAIN, |captured| !captured.ended));
     }
 
     /// All lines, once the writer is gone.
     fn lines(&self) -> Vec<String> {
-        let deadline = Instant::now() + DRAIN;
-        let (captured, changed) = &*self.state;
-        let guard = captured.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = deadline.saturating_duration_since(Instant::now());
-        drop(changed.wait_timeout_while(guard, left, |captured| !captured.ended));
+        self.wait_for_end();
         lines_of(&self.bytes())
     }
 }

@@ -100,6 +100,9 @@ impl Guest {
             forwards: Vec::new(),
             streams: Vec::new(),
             network: self.network,
+            published: Vec::new(),
+            arguments: Vec::new(),
+            verbose: false,
         };
         let mut command = machine.command(&Qemu::find().unwrap());
         for (image, serial) in &self.disks {
@@ -107,7 +110,7 @@ impl Guest {
             let device = format!("virtio-blk-pci,drive={serial},serial={serial}");
             command.arguments.extend(["-drive".into(), drive.into(), "-device".into(), device.into()]);
         }
-        (Process::spawn(command, console_end.into()).unwrap(), agent_end)
+        (Process::spawn(command, console_end.into(), None).unwrap(), agent_end)
     }
 
     fn run(&self, request: &SessionRequest, input: Option<OwnedFd>) -> Finished {

@@ -52,8 +52,11 @@ fn start(qemu: &Qemu, kernel: &Kernel, parameters: &[&str]) -> (Process, UnixStr
         forwards: Vec::new(),
         streams: Vec::new(),
         network: false,
+        published: Vec::new(),
+        arguments: Vec::new(),
+        verbose: false,
     };
-    (Process::spawn(machine.command(qemu), console_end).unwrap(), agent_end.into())
+    (Process::spawn(machine.command(qemu), console_end, None).unwrap(), agent_end.into())
 }
 
 #[test]

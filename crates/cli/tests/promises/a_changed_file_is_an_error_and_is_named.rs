@@ -122,3 +122,28 @@ fn changed_and_removed_files_of_a_project() {
     assert!(named("project/out/built", "I/O error") && named("other/file", "I/O error"), "{text}");
     assert_eq!(lines.len(), 4, "{text}");
 }
+
+/// A program that is replaced while it is needed ends in an I/O error or SIGBUS: nothing else says why.
+#[test]
+fn a_quiet_run_that_fails_names_them_too() {
+    let dir = scratch();
+    std::fs::copy("/bin/cat", dir.path().join("program")).unwrap();
+    let mut child = Command::new(INARCH)
+        .args(["run", "-q", "--accel=tcg", "--no-hold", "sh", "-c", "echo ready; read go; exec ./program /dev/null"])
+        .current_dir(dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    std::fs::copy("/bin/ls", dir.path().join("new")).unwrap();
+    std::fs::rename(dir.path().join("new"), dir.path().join("program")).unwrap();
+    child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    let text = stderr(&output);
+    let named = text.lines().any(|line| line.starts_with("inarch: ") && line.contains("program"));
+    assert!(named, "{text}");
+}

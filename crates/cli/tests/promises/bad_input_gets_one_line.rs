@@ -91,6 +91,19 @@ fn words_that_contradict_each_other() {
 }
 
 #[test]
+fn what_cannot_be_given_to_a_guest() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = format!("{}:80", taken.local_addr().unwrap().port());
+    let run = |words: &[&str]| inarch([&["run", "-q", "--accel=tcg"], words, &["true"]].concat());
+    assert_one_line(&run(&["-p", &port]), &["-p", "Address already in use"]);
+    assert_one_line(&run(&["-p", "192.0.2.1:80:80"]), &["-p", "192.0.2.1"]);
+    assert_one_line(&run(&["-p", "80"]), &["HOST:GUEST"]);
+    assert_one_line(&run(&["-p", "80:80", "--net=none"]), &["--net=none"]);
+    assert_one_line(&run(&["--qemu-arg=-no-such-word"]), &["QEMU failed", "-no-such-word"]);
+    assert_one_line(&run(&["--console", "/no/such/place"]), &["/no/such/place"]);
+}
+
+#[test]
 fn kernels_that_are_none() {
     let dir = scratch();
     let file = dir.path().join("kernel");

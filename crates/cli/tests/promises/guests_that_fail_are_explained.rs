@@ -95,3 +95,44 @@ fn acceleration_is_what_works_and_is_said_once() {
     let verdict = dir.path().join("inarch/kvm-verdicts").exists();
     assert_eq!(verdict, Path::new("/dev/kvm").exists());
 }
+
+#[test]
+fn a_quiet_run_that_runs_out_of_memory_says_so() {
+    let hungry = "l = []\nwhile True: l.append(b'x' * (1 << 20))";
+    let output = inarch(["run", "-q", "--accel=tcg", "-m", "192M", "--cpus=1", "python3", "-c", hungry]);
+    assert_status(&output, 137);
+    let text = stderr(&output);
+    let told = text.lines().filter(|line| line.starts_with("inarch: ")).collect::<Vec<_>>();
+    assert!(told.len() == 1 && told[0].contains("out of memory") && told[0].contains("--memory"), "{text}");
+}
+
+#[test]
+fn what_the_guest_has_not_is_said_after_a_failure() {
+    let dir = scratch();
+    let file = tempfile::NamedTempFile::new_in("/tmp").unwrap();
+    let path = file.path().to_str().unwrap();
+    let script = "exec 3<>/dev/tcp/192.0.2.1/80 || cat $0";
+    let output = Command::new(INARCH)
+        .args(["run", "--accel=tcg", "bash", "-c", script, path])
+        .current_dir(dir.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_status(&output, 1);
+    let text = stderr(&output);
+    let told = |parts: [&str; 2]| {
+        let is_told = |line: &str| line.starts_with("inarch: ") && parts.iter().all(|part| line.contains(part));
+        assert_eq!(text.lines().filter(|line| is_told(line)).count(), 1, "{parts:?} in {text}");
+    };
+    told([path, "--tree /tmp"]);
+    told(["no network", "--net"]);
+    // A command that succeeds hears of neither.
+    let output = Command::new(INARCH)
+        .args(["run", "-q", "--accel=tcg", "bash", "-c", "(exec 3<>/dev/tcp/192.0.2.1/80) 2>/dev/null; true", path])
+        .current_dir(dir.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_status(&output, 0);
+    assert_eq!(stderr(&output), "");
+}

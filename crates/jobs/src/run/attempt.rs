@@ -1,8 +1,11 @@
 //! One boot: disks, machine, session.
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -12,7 +15,7 @@ use inarch_vhost::blk::BlkServer;
 use inarch_vhost::{Event, Pending};
 use inarch_vm::accel::Accel;
 use inarch_vm::kernel::Kernel;
-use inarch_vm::machine::{self, Machine};
+use inarch_vm::machine::{self, Machine, PublishedPort};
 use inarch_vm::process::{Process, Symptom};
 use inarch_vm::protocol::SessionRequest;
 use inarch_vm::qemu::{Qemu, QemuCommand};
@@ -26,7 +29,7 @@ use super::unpacked::UnpackedTree;
 use crate::JobError;
 use crate::confinement::disk_among_others;
 use crate::device::{Prepared, disk_options};
-use crate::notes::{notes, say};
+use crate::notes::{notes, say, shown};
 use crate::share::QUEUE_SIZE;
 use crate::source::Source;
 
@@ -178,6 +181,12 @@ pub(super) struct Guest {
     pub network: bool,
     pub shares: Vec<SharedTree>,
     pub unpacked: Vec<UnpackedTree>,
+    pub published: Vec<PublishedPort>,
+    /// The kernel's and QEMU's, from the user.
+    pub parameters: Vec<String>,
+    pub arguments: Vec<OsString>,
+    /// The file that gets all that the guest's kernel prints.
+    pub console: Option<PathBuf>,
 }
 
 /// How a boot went.
@@ -232,7 +241,8 @@ impl Guest {
             self.machine(accel, disks, Sockets::Served(failure), [agent, console, initramfs])
         })
         .and_then(|(command, ends)| {
-            let process = Arc::new(Process::spawn(command, ends.console)?);
+            let log = self.console.as_deref().map(console_log).transpose()?;
+            let process = Arc::new(Process::spawn(command, ends.console, log)?);
             Ok((process, ends.agent))
         });
         let (process, agent) = match started {
@@ -252,6 +262,9 @@ impl Guest {
             (None, Err(error)) => Err(error.into()),
         };
         process.kill();
+        if let (Some(path), Some(error)) = (&self.console, process.log_error()) {
+            say(format_args!("{}: the log of the guest's console is not whole: {error}", shown(path)));
+        }
         Attempt { greeted, result }
     }
 
@@ -314,7 +327,8 @@ impl Guest {
         let machine = Machine {
             kernel: self.kernel.clone(),
             initramfs: Some(initramfs),
-            parameters: Vec::new(),
+            parameters: self.parameters.clone(),
+            verbose: self.console.is_some(),
             accel,
             cpus: self.cpus,
             memory: self.memory,
@@ -326,6 +340,8 @@ impl Guest {
             forwards,
             streams,
             network: self.network,
+            published: self.published.clone(),
+            arguments: self.arguments.clone(),
         };
         Ok(machine.command(&self.qemu))
     }
@@ -349,6 +365,11 @@ pub(super) struct Limits {
     pub command: Option<Duration>,
 }
 
+/// Makes the file that the guest's console is written to.
+fn console_log(path: &Path) -> Result<File, JobError> {
+    File::create(path).map_err(|error| JobError::path(path, "cannot write the guest's console there", error))
+}
+
 /// Holds the session of `request` with this process's streams and signals.
 pub(super) fn hold(
     session: Session,
@@ -358,17 +379,26 @@ pub(super) fn hold(
     quiet: bool,
 ) -> Result<Report, SessionError> {
     /// A guest that has more to complain of is not heard.
-    const MOST_WARNINGS: u32 = 20;
-    let warnings = Cell::new(0);
+    const MOST_WARNINGS: usize = 20;
+    let warnings = RefCell::new(Vec::new());
     let warn = |line: &str| {
-        warnings.set(warnings.get() + 1);
-        if !quiet && warnings.get() <= MOST_WARNINGS {
-            say(line);
+        let mut warnings = warnings.borrow_mut();
+        if warnings.len() < MOST_WARNINGS {
+            warnings.push(line.to_owned());
+            if !quiet {
+                say(line);
+            }
         }
     };
     let Limits { start, command: timeout } = limits;
     let options = SessionOptions { start, timeout, signals: true, warn: &warn, ..SessionOptions::default() };
-    session.run(request, streams, &options)
+    let result = session.run(request, streams, &options);
+    // What a command fails of is said to everybody.
+    let is_success = result.as_ref().is_ok_and(|report| report.outcome == Outcome::Exited(0));
+    if quiet && !is_success {
+        warnings.take().iter().for_each(say);
+    }
+    result
 }
 
 pub(super) fn pair() -> Result<(UnixStream, OwnedFd), JobError> {

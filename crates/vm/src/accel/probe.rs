@@ -53,9 +53,12 @@ pub fn probe(qemu: &Qemu, kernel: &Kernel, accel: Accel, patience: Duration) -> 
         forwards: Vec::new(),
         streams: Vec::new(),
         network: false,
+        published: Vec::new(),
+        arguments: Vec::new(),
+        verbose: false,
     };
     let begun = Instant::now();
-    let process = Process::spawn(machine.command(qemu), ours.into())?;
+    let process = Process::spawn(machine.command(qemu), ours.into(), None)?;
     let symptom = match process.wait(patience) {
         Some(_) => Symptom::Closed,
         None => Symptom::Silence(patience),

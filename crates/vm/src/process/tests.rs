@@ -10,7 +10,7 @@ fn shell(script: &str, descriptors: Vec<OwnedFd>) -> (Process, UnixStream) {
     let (console, far) = UnixStream::pair().unwrap();
     let arguments = ["-c", script].map(OsString::from).to_vec();
     let command = QemuCommand { program: "/bin/sh".into(), arguments, descriptors };
-    (Process::spawn(command, console.into()).unwrap(), far)
+    (Process::spawn(command, console.into(), None).unwrap(), far)
 }
 
 const LONG: Duration = Duration::from_secs(20);
@@ -79,7 +79,7 @@ fn dropping_kills() {
 fn missing_program_is_named() {
     let (console, _far) = UnixStream::pair().unwrap();
     let command = QemuCommand { program: "/nonexistent/qemu".into(), arguments: vec![], descriptors: vec![] };
-    let error = Process::spawn(command, console.into()).unwrap_err();
+    let error = Process::spawn(command, console.into(), None).unwrap_err();
     assert!(error.to_string().starts_with("cannot start /nonexistent/qemu: "), "{error}");
 }
 
@@ -91,4 +91,22 @@ fn output_is_bounded() {
     drop(far);
     assert_eq!(process.console.lines().last().unwrap(), "end");
     assert_eq!(process.console.bytes().len(), TAIL);
+}
+
+#[test]
+fn log_has_the_whole_console_or_says_why_not() {
+    let logged = |log: fs::File| {
+        let (console, mut far) = UnixStream::pair().unwrap();
+        let arguments = ["-c", "exec sleep 1000"].map(OsString::from).to_vec();
+        let command = QemuCommand { program: "/bin/sh".into(), arguments, descriptors: Vec::new() };
+        let process = Process::spawn(command, console.into(), Some(log)).unwrap();
+        far.write_all(&b"a line\n".repeat(20_000)).unwrap();
+        drop(far);
+        process.log_error().map(|error| error.kind())
+    };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    assert_eq!(logged(file.reopen().unwrap()), None);
+    assert_eq!(fs::read(file.path()).unwrap(), b"a line\n".repeat(20_000));
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    assert_eq!(logged(full), Some(io::ErrorKind::StorageFull));
 }

@@ -1,0 +1,47 @@
+//! `-p [ADDR:]HOST:GUEST[/tcp|/udp]`: a port of this machine that leads to one of the guest's.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use inarch_jobs::run::PublishedPort;
+
+/// Parses it; of this machine it is 127.0.0.1's alone where no address is given.
+pub fn parse(text: &str) -> Result<PublishedPort, String> {
+    let wrong = || format!("'{text}' are no ports; write [ADDR:]HOST:GUEST[/tcp|/udp], as 8080:80");
+    let (ports, udp) = match text.split_once('/') {
+        None | Some((_, "tcp")) => (text.trim_end_matches("/tcp"), false),
+        Some((ports, "udp")) => (ports, true),
+        Some(_) => return Err(wrong()),
+    };
+    let (address, ports) = match ports.rsplitn(3, ':').collect::<Vec<_>>()[..] {
+        [guest, host] => (Ipv4Addr::LOCALHOST, (host, guest)),
+        [guest, host, address] => {
+            let no_address = |_| format!("'{text}': '{address}' is no IPv4 address of this machine's");
+            (address.parse().map_err(no_address)?, (host, guest))
+        }
+        _ => return Err(wrong()),
+    };
+    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(wrong);
+    Ok(PublishedPort { udp, host: SocketAddrV4::new(address, port(ports.0)?), guest: port(ports.1)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_read_as_docker_s_users_write_them() {
+        for (text, udp, host, guest) in [
+            ("8080:80", false, "127.0.0.1:8080", 80),
+            ("8080:80/tcp", false, "127.0.0.1:8080", 80),
+            ("53:5353/udp", true, "127.0.0.1:53", 5353),
+            ("0.0.0.0:8080:80", false, "0.0.0.0:8080", 80),
+        ] {
+            assert_eq!(parse(text), Ok(PublishedPort { udp, host: host.parse().unwrap(), guest }), "{text}");
+        }
+        for wrong in
+            ["", "80", "80:", ":80", "0:80", "80:0", "80:80/sctp", "x:80:80", "1:2:3:4", "70000:80", "80:80/udp/tcp"]
+        {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What may help a user whose command failed: files of this machine that the guest does not have.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use super::{Root, RunRequest};
+use crate::notes::shown;
+use crate::source::KERNEL_TREES;
+
+/// Files that a failed command was given, or that it is itself, and that are on this machine but not in the guest: a line
+/// for each, a few at most. `reason` is why it was not started, if it was not.
+pub(super) fn of_failure(request: &RunRequest, reason: Option<&str>) -> Vec<String> {
+    const MOST: usize = 3;
+    let mut missing: Vec<&Path> = request.command.iter().filter_map(|word| path_in(word)).collect();
+    missing.retain(|path| !is_in_guest(path, request));
+    // The agent's words.
+    let lacks = |what: &str| reason.is_some_and(|reason| reason.contains(what));
+    if lacks("command not found in the guest") {
+        missing.extend(request.command.first().and_then(|word| path_in(word)));
+    }
+    if lacks("the working directory") {
+        missing.extend(request.working_directory.as_deref().filter(|path| path.is_absolute()));
+    }
+    missing.retain(|path| path.exists());
+    missing.sort_unstable();
+    missing.dedup();
+    let line = |path: &&Path| {
+        let why = match (&request.root, own_directory(path)) {
+            (Root::Host, Some(own)) => format!("the guest's {} is its own", shown(&own)),
+            _ => "the guest's root is another".to_owned(),
+        };
+        // A directory is brought along; of a file the one that it is in.
+        let tree = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+        let option = match tree.parent() {
+            Some(_) => format!("; --tree {} brings it along", shown(tree)),
+            None => String::new(),
+        };
+        format!("{} is on this machine, and not in the guest: {why}{option}", shown(path))
+    };
+    missing.iter().take(MOST).map(line).collect()
+}
+
+/// The absolute path that a word is, or that it has after a `=`.
+fn path_in(word: &OsString) -> Option<&Path> {
+    let bytes = word.as_bytes();
+    let path = match bytes.iter().position(|byte| *byte == b'=') {
+        Some(at) if bytes.first() == Some(&b'-') => bytes.get(at + 1..)?,
+        _ => bytes,
+    };
+    let path = Path::new(OsStr::from_bytes(path));
+    // The guest has these as well.
+    const KERNEL_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
+    (path.is_absolute() && !KERNEL_FILES.iter().any(|of_the_kernel| path.starts_with(of_the_kernel))).then_some(path)
+}
+
+/// Whether the guest may have what this machine has at `path`.
+fn is_in_guest(path: &Path, request: &RunRequest) -> bool {
+    let here = std::env::current_dir().ok();
+    let place = here.map(|here| here.join(request.working_directory.as_deref().unwrap_or(Path::new(""))));
+    let mut destinations = request.trees.iter().filter_map(|tree| match &tree.destination {
+        Some(destination) => Some(destination.clone()),
+        None => std::path::absolute(tree.source.path()).ok(),
+    });
+    destinations.any(|destination| path.starts_with(destination))
+        || match request.root {
+            // The directory that the command runs in is brought along.
+            Root::Host => own_directory(path).is_none() || place.is_some_and(|place| path.starts_with(place)),
+            // What it has there is its own affair.
+            Root::Source(_) => true,
+            Root::None => false,
+        }
+}
+
+/// The directory of the guest's own that the path lies in, where the root is this machine's.
+fn own_directory(path: &Path) -> Option<PathBuf> {
+    let first = path.components().find_map(|component| match component {
+        Component::Normal(name) => Some(name),
+        _ => None,
+    })?;
+    KERNEL_TREES.iter().any(|name| first == OsStr::new(name)).then(|| Path::new("/").join(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_found_in_words() {
+        for (word, path) in [
+            ("/tmp/x", Some("/tmp/x")),
+            ("--file=/tmp/x", Some("/tmp/x")),
+            ("relative/x", None),
+            ("a=/tmp/x", None),
+            ("-l", None),
+            ("/dev/null", None),
+        ] {
+            assert_eq!(path_in(&OsString::from(word)), path.map(Path::new), "{word}");
+        }
+    }
+
+    #[test]
+    fn directories_of_the_guests_own_are_known() {
+        assert_eq!(own_directory(Path::new("/tmp/x/y")), Some("/tmp".into()));
+        assert_eq!(own_directory(Path::new("/run/x")), Some("/run".into()));
+        assert_eq!(own_directory(Path::new("/var/tmp/x")), None);
+    }
+}
