@@ -9,7 +9,7 @@
 
 #include "report.h"
 
-/* A line `NAME VALUE` of /proc/vmstat; 0 if there is none. */
+/* The value of the counter NAME in /proc/vmstat; 0 if the kernel does not have it. */
 static unsigned long memory_counter(const char *name)
 {
 	FILE *file = fopen("/proc/vmstat", "re");

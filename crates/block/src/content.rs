@@ -46,8 +46,8 @@ pub trait Content: Send + Sync {
         ChangedFiles::default()
     }
 
-    /// Makes copies of files while they are the tree's; returns when that is done, or there is no more room. Content that
-    /// nobody changes has nothing to do.
+    /// Copies files while they are as the tree says; returns when all are copied, or the room is used up. Content that cannot
+    /// change does nothing.
     ///
     /// Errors are those of the place where the copies go. What was copied until then is held.
     fn hold(&self, hold: &Hold<'_>, allowance: &mut Allowance) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! The priority of a thread that nobody waits for.
+//! The priority of a background thread.
 
 /// Leaves processors and disks to every other thread of the machine, as far as the calling thread is concerned, for good:
 /// without privileges there is no way back.

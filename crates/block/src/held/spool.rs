@@ -27,7 +27,7 @@ const SHARED_ALIGNMENT: u64 = 64 << 10;
 
 /// Why a file was not added.
 pub(super) enum Failure {
-    /// It cannot be read, or no longer whole; or there is no room for it; or nobody wants it any more.
+    /// The file was not copied: it cannot be read, it changed, the spool is full, or the run is ending.
     Source,
     /// The spool cannot be written to.
     Spool(io::Error),
@@ -41,7 +41,7 @@ pub(super) struct Spool {
     end: u64,
     /// Where the file that was added last begins and ends.
     added: (u64, u64),
-    /// Bytes that this process may make a file long (`RLIMIT_FSIZE`): the kernel sends a signal to who goes beyond.
+    /// The most bytes a file of this process may have (`RLIMIT_FSIZE`): the kernel sends SIGXFSZ for a write beyond.
     longest: u64,
     /// Whether the spool's file system can share blocks at all.
     shares: bool,
@@ -77,7 +77,7 @@ impl Spool {
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize) / SPACE_FRACTION)
     }
 
-    /// Whether a file of so many bytes may share its blocks with the spool.
+    /// Whether a file of `size` bytes is shared with the spool (reflink) rather than copied.
     pub(super) fn tries_to_share(&self, size: u64) -> bool {
         self.shares && self.refusals < REFUSALS && size >= SHARE_FROM
     }

@@ -191,7 +191,7 @@ impl Sink for DeviceSink<'_> {
 /// What is written where a device cannot zero.
 static ZEROS: [u8; 4096] = [0; 4096];
 
-/// The part of the bytes from `start` to `end` that is whole blocks of `block` bytes; an empty one at `end` if there is none.
+/// The whole blocks of `block` bytes between the bytes `start` and `end`; if there are none, the empty range at `end`.
 fn whole_blocks(start: u64, end: u64, block: u64) -> Range<u64> {
     let block = block.max(1);
     let (first, last) = (start.checked_next_multiple_of(block).unwrap_or(u64::MAX), end / block * block);

@@ -130,7 +130,7 @@ fn one_command_has_it_at_a_time() {
     // A killed run can be gone on with at once.
     first.kill().unwrap();
     first.wait().unwrap();
-    assert!(within(Duration::from_secs(2), || scene.call(["diff", "two"]).status.success()), "the lock stays");
+    assert!(within(Duration::from_secs(60), || scene.call(["diff", "two"]).status.success()), "the lock stays");
     assert!(stdout(&scene.call(["runs"])).contains("killed"));
 }
 
