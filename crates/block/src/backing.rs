@@ -7,13 +7,12 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use inarch_tree::{Extent, Extents, InodeId, Timestamp, Tree};
-use rustix::fs::{Stat, fstat};
+use inarch_tree::{Extent, Extents, InodeId, Tree};
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use crate::content::{Borrower, Content, Lent};
-use crate::host::timestamp;
+use crate::seen::Seen;
 use crate::{ChangeReason, ChangedFile, ChangedFiles, Cursor, Device, Origin};
 
 /// Bytes that can be read at any offset, as a file system reader wants them.
@@ -59,33 +58,16 @@ pub struct BackingFile {
     change: Mutex<Option<ChangeReason>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    size: u64,
-    mtime: Timestamp,
-    ctime: Timestamp,
-}
-
-impl Seen {
-    fn new(stat: &Stat) -> Seen {
-        Seen {
-            size: stat.st_size as u64,
-            mtime: timestamp(stat.st_mtime, stat.st_mtime_nsec),
-            ctime: timestamp(stat.st_ctime, stat.st_ctime_nsec),
-        }
-    }
-}
-
 impl BackingFile {
     /// `path` only names the file in messages.
     pub fn new(file: File, path: PathBuf) -> io::Result<BackingFile> {
-        let seen = Seen::new(&fstat(&file)?);
+        let seen = Seen::of(&file)?;
+        Seen::outlast_step(seen.ctime);
         Ok(BackingFile { file, path, seen, change: Mutex::new(None) })
     }
 
     fn check(&self) -> io::Result<()> {
-        let now = fstat(&self.file).map(|stat| Seen::new(&stat));
-        let reason = match now {
+        let reason = match Seen::of(&self.file) {
             Ok(now) if now == self.seen => return Ok(()),
             Ok(now) if now.size != self.seen.size => ChangeReason::Size { was: self.seen.size, now: now.size },
             Ok(now) if now.mtime != self.seen.mtime => ChangeReason::Written,

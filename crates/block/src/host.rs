@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use inarch_tree::{Inode, InodeId, Timestamp, Tree};
-use rustix::fs::{FileType, Stat, fstat};
+use inarch_tree::{Inode, InodeId, Tree};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
@@ -19,6 +19,7 @@ use crate::files::OpenFiles;
 use crate::held::{Allowance, HeldFiles, Hold};
 use crate::open::Opener;
 use crate::scatter::Cursor;
+use crate::seen::Seen;
 
 /// How long to wait, one after another, for a descriptor that somebody else may close.
 const DESCRIPTOR_WAITS: [Duration; 5] = [
@@ -48,9 +49,9 @@ impl From<ChangeReason> for ReadFailure {
 /// A snapshot stays one: after every read the file's inode number, size and times are compared with the tree's, and a
 /// file that differs, is gone or cannot be read gives `EIO` and is remembered in [`Content::changed`]; if a copy of it is
 /// held, that is read instead and it is remembered in [`Content::held`]. The kernel
-/// sets a file's times before it changes its pages, so data that a write touched is never given out as the scan's.
-/// Two changes escape the times: stores through a shared mapping whose page was already dirty at the scan, and, before
-/// Linux 6.13, a write within the same clock tick (1 to 10 ms) as the one before the scan.
+/// sets a file's times before it changes its pages, so data that a write touched is never given out as the scan's; a file
+/// that was written just before is not read until its times can tell of the next write.
+/// One change escapes the times: stores through a shared mapping whose page was dirty already when it was read.
 #[derive(Debug)]
 pub struct HostFiles {
     tree: Arc<Tree>,
@@ -114,8 +115,7 @@ impl HostFiles {
             };
             let got = read_exact(file.as_fd(), offset, content, out);
             // After the read: a change that came before it, or during it, shows in the attributes now.
-            let stat = fstat(&file).map_err(ChangeReason::Unreadable)?;
-            compare(inode, &stat)?;
+            compare(inode, &Seen::of(&file).map_err(ChangeReason::Unreadable)?)?;
             got?;
             // A file that was read whole is not soon read again: the reader caches it.
             if kept.is_none() && content < inode.size() {
@@ -156,12 +156,13 @@ impl HostFiles {
         let file = self.open_file(id)?;
         let taken = take(file.as_fd(), Lent { offset, at: offset, length });
         // As with a read: a change that came before or meanwhile shows in the attributes now.
-        let stat = fstat(&file).map_err(ChangeReason::Unreadable)?;
-        compare(inode, &stat)?;
+        compare(inode, &Seen::of(&file).map_err(ChangeReason::Unreadable)?)?;
         Ok(taken)
     }
 
+    /// Opens a file whose times tell of every write from now on.
     fn open_file(&self, id: InodeId) -> Result<OwnedFd, ReadFailure> {
+        Seen::outlast_step(self.tree.inode(id).ctime());
         let path = self.tree.path(id);
         let mut waits = DESCRIPTOR_WAITS.iter();
         loop {
@@ -248,26 +249,21 @@ pub(crate) fn read_exact(
 }
 
 /// Is the file with these attributes the one the scan saw, as the scan saw it?
-fn compare(inode: &Inode, stat: &Stat) -> Result<(), ChangeReason> {
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+fn compare(inode: &Inode, now: &Seen) -> Result<(), ChangeReason> {
+    if now.file_type != FileType::RegularFile {
         return Err(ChangeReason::Replaced);
     }
-    if inode.source_ino() != 0 && inode.source_ino() != stat.st_ino {
+    if inode.source_ino() != 0 && inode.source_ino() != now.ino {
         return Err(ChangeReason::OtherInode);
     }
-    let now = stat.st_size as u64;
-    if inode.size() != now {
-        return Err(ChangeReason::Size { was: inode.size(), now });
+    if inode.size() != now.size {
+        return Err(ChangeReason::Size { was: inode.size(), now: now.size });
     }
-    if inode.mtime() != timestamp(stat.st_mtime, stat.st_mtime_nsec) {
+    if inode.mtime() != now.mtime {
         return Err(ChangeReason::Written);
     }
-    if inode.ctime() != timestamp(stat.st_ctime, stat.st_ctime_nsec) {
+    if inode.ctime() != now.ctime {
         return Err(ChangeReason::Attributes);
     }
     Ok(())
-}
-
-pub(crate) fn timestamp(seconds: i64, nanoseconds: impl TryInto<u32>) -> Timestamp {
-    Timestamp { seconds, nanoseconds: nanoseconds.try_into().unwrap_or(0) }
 }

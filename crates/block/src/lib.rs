@@ -26,6 +26,7 @@ mod open;
 mod overlay;
 #[allow(unsafe_code, reason = "preadv and pwritev on memory that a guest shares")]
 mod scatter;
+mod seen;
 mod write;
 
 pub use backing::{BackedFiles, Backing, BackingFile, read_backing};

@@ -295,29 +295,6 @@ fn what_git_ignores_is_not_held_where_that_is_said() {
     assert_eq!(reads(&device, &tree, &SIZES), [true, false, false, true, true]);
 }
 
-/// A file system that is unmounted when dropped.
-struct Mounted(tempfile::TempDir);
-
-impl Mounted {
-    /// `None`, with the reason printed, where mounting is not allowed.
-    fn new(test: &str, arguments: &[&str]) -> Option<Mounted> {
-        let dir = tempfile::tempdir().unwrap();
-        match Command::new("mount").args(arguments).arg(dir.path()).output() {
-            Ok(output) if output.status.success() => Some(Mounted(dir)),
-            result => {
-                eprintln!("skipped: {test}: mounting {arguments:?} is not possible here: {result:?}");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn a_spool_without_space_holds_what_it_has() {
     let test = "a_spool_without_space_holds_what_it_has";

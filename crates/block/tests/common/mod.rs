@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use inarch_block::{BLOCK_SIZE, BlockMap, Device, FileExtent, HostFiles, Metadata, Overlay};
@@ -132,5 +133,28 @@ impl Random {
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % limit
+    }
+}
+
+/// A file system that is unmounted when dropped.
+pub struct Mounted(pub tempfile::TempDir);
+
+impl Mounted {
+    /// `None`, with the reason printed, where mounting is not allowed.
+    pub fn new(test: &str, arguments: &[&str]) -> Option<Mounted> {
+        let dir = tempfile::tempdir().unwrap();
+        match Command::new("mount").args(arguments).arg(dir.path()).output() {
+            Ok(output) if output.status.success() => Some(Mounted(dir)),
+            result => {
+                eprintln!("skipped: {test}: mounting {arguments:?} is not possible here: {result:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
     }
 }
