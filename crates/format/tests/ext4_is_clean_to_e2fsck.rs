@@ -158,6 +158,14 @@ fn a_tree_with_a_lost_and_found_of_its_own() {
 }
 
 #[test]
+fn a_tree_without_lost_and_found() {
+    let options = Options { lost_and_found: false, journal: Some(4 << 20), ..small() };
+    let with = assert_clean_plan(odd_tree(), &small());
+    let without = assert_clean_plan(odd_tree(), &options);
+    assert_eq!(with.summary.directory_blocks - without.summary.directory_blocks, 4);
+}
+
+#[test]
 fn a_root_directory_that_needs_an_index() {
     let mut b = builder();
     for i in 0..5000 {

@@ -217,7 +217,12 @@ impl Recipe {
             Writes::Kept(_) => Ok(kept_options(self.ordinal)),
             _ => {
                 let free_bytes = self.free_bytes()?;
-                Ok(ext4::Options { uuid: uuid(self.ordinal), free_bytes, ..ext4::Options::default() })
+                Ok(ext4::Options {
+                    uuid: uuid(self.ordinal),
+                    free_bytes,
+                    lost_and_found: false,
+                    ..ext4::Options::default()
+                })
             }
         }
     }
@@ -275,6 +280,7 @@ fn kept_options(ordinal: u8) -> ext4::Options {
         uuid: uuid(ordinal),
         free_bytes: KEPT_FREE_BYTES,
         journal: Some(KEPT_JOURNAL_BYTES),
+        lost_and_found: false,
         ..ext4::Options::default()
     }
 }

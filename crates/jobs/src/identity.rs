@@ -12,7 +12,7 @@ use crate::source::Opened;
 pub(crate) fn identity(opened: &Opened, options: &ext4::Options) -> [u8; 32] {
     let mut hash = Sha256::new();
     // The version changes whenever the planner lays out the same tree differently.
-    hash.update(b"inarch ext4 layout 1\0");
+    hash.update(b"inarch ext4 layout 2\0");
     for number in [options.free_bytes, u64::from(options.free_inodes), options.journal.unwrap_or(0)] {
         hash.update(number.to_le_bytes());
     }

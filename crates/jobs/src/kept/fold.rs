@@ -77,12 +77,7 @@ impl GuestDisk {
             remake(&tree.source(), &kept, &files.overlay(generation), tree.ordinal)?;
         // A crash of the machine may still lose what is only in its memory.
         device.flush().map_err(|error| disk_error(tree, &error))?;
-        // The host's own lost+found is one of its directories; that of the guest's file system is nobody's change.
-        let lost_and_found = match layered.lower.lookup(b"lost+found") {
-            Some(_) => LostAndFound::Keep,
-            None => LostAndFound::KeepIfUsed,
-        };
-        let options = ReadOptions { lost_and_found, ..ReadOptions::default() };
+        let options = ReadOptions { lost_and_found: LostAndFound::Keep, ..ReadOptions::default() };
         let image = open_image(Arc::clone(&device) as _, &options).map_err(|error| match error {
             // What is not read would be taken for removed.
             ReadError::Damaged { format, reason } => disk_error(tree, &format!("{format}: {reason}")),

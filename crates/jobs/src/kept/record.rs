@@ -10,7 +10,7 @@ use super::owners::OwnersBack;
 use super::store::now;
 
 /// The version of the record that this program writes and reads.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// A kept run, as `run.json` holds it.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ impl Scene {
     /// A root with busybox and, in `/data`: files `f1` to `f5`, another name of the last, a large one, and a directory.
     pub fn new() -> Scene {
         let dir = scratch();
-        let script = "mkdir -p root/bin root/lost+found root/etc root/data/sub state && cp /bin/busybox root/bin/ && \
+        let script = "mkdir -p root/bin root/etc root/data/sub state && cp /bin/busybox root/bin/ && \
             for tool in sh cat ls mv rm mkdir rmdir ln chmod chown touch sync dd echo cp sleep seq mknod mkfifo truncate dmesg; do \
                 ln -s busybox root/bin/$tool; done && \
             printf 'root:x:0:0::/root:/bin/sh\\n' > root/etc/passwd && printf 'root:x:0:\\n' > root/etc/group && \

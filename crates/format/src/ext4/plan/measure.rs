@@ -66,7 +66,7 @@ pub(crate) struct Xattrs {
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) directories: Directories,
-    /// 0 if the tree has a `lost+found` itself.
+    /// 0 if none is added.
     pub(crate) lost_and_found_blocks: u64,
     /// Nodes of symlinks that need a block, ascending; their blocks are in this order.
     pub(crate) symlinks: Vec<u32>,
@@ -88,10 +88,10 @@ pub(crate) struct Measured {
 
 impl Measured {
     pub(crate) fn new(tree: &Tree, options: &Options) -> Result<Measured, PlanError> {
-        let own_lost_and_found = tree.lookup(LOST_AND_FOUND).is_some();
+        let lost_and_found = options.lost_and_found && tree.lookup(LOST_AND_FOUND).is_none();
         let mut measured = Measured {
             directories: Directories::default(),
-            lost_and_found_blocks: if own_lost_and_found { 0 } else { LOST_AND_FOUND_BLOCKS },
+            lost_and_found_blocks: if lost_and_found { LOST_AND_FOUND_BLOCKS } else { 0 },
             symlinks: Vec::new(),
             extent_trees: Vec::new(),
             extent_leaves: Vec::new(),
@@ -106,7 +106,7 @@ impl Measured {
         for (id, inode) in tree.inodes() {
             measured.newest_mtime = measured.newest_mtime.max(inode.mtime().seconds);
             if inode.file_type() == FileType::Directory {
-                let extra = (id == InodeId::ROOT && !own_lost_and_found).then_some(LOST_AND_FOUND);
+                let extra = (id == InodeId::ROOT && lost_and_found).then_some(LOST_AND_FOUND);
                 measured.add_directory(tree, id, &options.hash_seed, extra)?;
             } else {
                 let copies = (inode.links().max(1) - 1) / LINK_MAX;

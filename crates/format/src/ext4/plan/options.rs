@@ -22,12 +22,15 @@ pub struct Options {
     /// Bytes of a journal, 4 MiB to 512 MiB, rounded down to blocks; `None` for none. A device that is thrown away
     /// after use needs none.
     pub journal: Option<u64>,
+    /// Whether there is a `lost+found`, with space for what `e2fsck` finds, where the tree has none. A device that is
+    /// thrown away needs none, and it stands in the way of whoever goes through the tree without root's rights.
+    pub lost_and_found: bool,
     /// Seconds since 1970 for the superblock and the file system's own inodes; `None` for the tree's newest mtime.
     pub epoch: Option<i64>,
 }
 
 impl Default for Options {
-    /// 16 GiB and 2^20 inodes free, no journal, and a fixed UUID: the same tree gives the same bytes.
+    /// 16 GiB and 2^20 inodes free, no journal, a `lost+found`, and a fixed UUID: the same tree gives the same bytes.
     fn default() -> Options {
         Options {
             label: String::new(),
@@ -37,6 +40,7 @@ impl Default for Options {
             free_bytes: 16 << 30,
             free_inodes: 1 << 20,
             journal: None,
+            lost_and_found: true,
             epoch: None,
         }
     }
@@ -128,7 +132,7 @@ impl Layout {
         features
     }
 
-    /// Inodes that no file uses. Inode 11 is one of them if the tree has a `lost+found` of its own.
+    /// Inodes that no file uses. Inode 11 is one of them if no `lost+found` is added.
     pub(crate) fn free_inodes(&self) -> u32 {
         let unused = u32::from(!self.measured.has_lost_and_found());
         self.geometry.inodes() - self.nodes.last_ino() + unused

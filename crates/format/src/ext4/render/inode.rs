@@ -157,7 +157,7 @@ impl Renderer {
         put(slot, 0, &inode);
     }
 
-    /// The file system's own inodes; false for inode 11 where the tree has a `lost+found` of its own.
+    /// The file system's own inodes; false for inode 11 where no `lost+found` is added.
     fn render_reserved(&self, ino: u32, slot: &mut [u8; INODE_SIZE]) -> bool {
         let epoch = Timestamp { seconds: self.layout.epoch, nanoseconds: 0 };
         let mut inode = Inode::new_zeroed();
