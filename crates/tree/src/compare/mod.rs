@@ -40,6 +40,9 @@ pub struct Aspects {
     pub file_type: bool,
     /// A file's bytes, a symlink's target or a device node's number.
     pub content: bool,
+    /// It is another object of the older tree, of the same content or not: one that was renamed over this path, or linked in its
+    /// place. Never so of directories.
+    pub inode: bool,
     /// Permission bits.
     pub mode: bool,
     /// Owner or group.
@@ -73,9 +76,12 @@ impl Aspects {
                 FileType::CharDevice | FileType::BlockDevice => was.device() != is.device(),
                 FileType::Directory | FileType::Fifo | FileType::Socket => false,
             };
+        let inode =
+            !file_type && was.file_type() != FileType::Directory && lineage.origin(new.1).is_some_and(|id| id != old.1);
         Aspects {
             file_type,
             content,
+            inode,
             // A symlink has no permissions of its own.
             mode: was.file_type() != FileType::Symlink && (was.mode() ^ is.mode()) & PERMISSIONS != 0,
             owner: (was.uid(), was.gid()) != (is.uid(), is.gid()),

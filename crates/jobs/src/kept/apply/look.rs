@@ -152,12 +152,11 @@ impl<'l, 'a> Look<'l, 'a> {
             None => self.not_scanned(i, &stat),
         };
         // What only got other attributes, or was linked to where it lies, is still the same object.
-        let found = match (&found, self.sides.new_inode(i)) {
-            (Found::Scanned { strictly: false }, Some(_)) if self.sides.in_place(i) && !is_directory(&stat) => {
-                if self.has_attributes(i, &stat) { Found::Guests } else { found }
-            }
-            _ => found,
-        };
+        let is_guests = found == Found::Scanned { strictly: false }
+            && !is_directory(&stat)
+            && self.sides.new_inode(i).is_some_and(|(new, _)| self.sides.in_place(i) || self.is_moved_here(&stat, new))
+            && self.has_attributes(i, &stat);
+        let found = if is_guests { Found::Guests } else { found };
         (found, Some(stat))
     }
 

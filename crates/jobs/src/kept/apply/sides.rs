@@ -160,7 +160,8 @@ impl<'a> Sides<'a> {
         if self.was_directory(i) && self.is_directory(i) {
             return true;
         }
-        let beyond = self.differences.get(i).is_some_and(|difference| difference.aspects.beyond_attributes());
+        let is_beyond = |aspects: Aspects| aspects.beyond_attributes() || aspects.inode;
+        let beyond = self.differences.get(i).is_some_and(|difference| is_beyond(difference.aspects));
         // Another name of the host's file may lead to another file in the guest.
         let is_alone = |name: &Vec<u8>| self.guest.lookup(name).is_none_or(|id| id == new);
         let is_the_same = self.origin(i) == Some(old) || !self.successors.contains(&old);

@@ -43,6 +43,37 @@ fn files_of_one_size_and_time_are_told_apart() {
 }
 
 #[test]
+fn a_file_over_one_of_the_same_bytes_is_a_rename() {
+    let mut same = world(&[("a", "same"), ("b", "same"), ("c", "= b")]);
+    assert!(same.rename("a", "b"));
+    let ino = |world: &World, path: &str| fs::metadata(world.host(path)).unwrap().ino();
+    let (was, other) = (ino(&same, "a"), ino(&same, "c"));
+    assert_applied(&mut same);
+    assert_eq!((ino(&same, "b"), ino(&same, "c")), (was, other));
+    // The host's own edit of what is replaced is a conflict, and the name that would go stays.
+    let mut edited = world(&[("a", "same"), ("b", "same")]);
+    assert!(edited.rename("a", "b"));
+    fs::write(edited.host("b"), "mine").unwrap();
+    let attempt = apply(&mut edited, &[]);
+    assert!(matches!(attempt.verdict("b"), Verdict::Refused(_)) && matches!(attempt.verdict("a"), Verdict::Held(_)));
+    assert_eq!(fs::read(edited.host("a")).unwrap(), b"same");
+    assert_eq!(fs::read(edited.host("b")).unwrap(), b"mine");
+}
+
+#[test]
+fn what_was_applied_is_known_again() {
+    let mut world = world(&[("a", "same"), ("b", "same"), ("c", "same"), ("d", "other"), ("e", "= d")]);
+    assert!(world.rename("a", "b") && world.chmod("b", 0o600) && world.link("b", "f") && world.chmod("c", 0o640));
+    assert!(world.rename("d", "g"));
+    assert_applied(&mut world);
+    // Another apply finds nothing to do, and refuses nothing.
+    let attempt = apply(&mut world, &[]);
+    attempt.assert_whole();
+    let todo: Vec<_> = attempt.verdicts.iter().filter(|(_, verdict)| verdict.is_wanted()).collect();
+    assert!(todo.is_empty(), "{todo:?}");
+}
+
+#[test]
 fn what_lends_bytes_stays_until_all_of_them_are_elsewhere() {
     let lines = [("f1", "first"), ("sub", ""), ("sub/below", "below")];
     let mut taken = world(&lines);
@@ -189,4 +220,22 @@ fn another_root_is_refused() {
     assert_eq!(is_root(), Some(false), "another directory");
     fs::remove_dir(&root).unwrap();
     fs::rename(&moved, &root).unwrap();
+}
+
+#[test]
+fn a_copy_of_what_is_linked_is_known_again_after_a_kill() {
+    let make = || {
+        let lines = [("a", "bytes"), ("c", "= a"), ("x", ""), ("x/a", "bytes"), ("x/b", "= a")];
+        let mut world = world(&lines);
+        assert!(world.exchange_blocks("x/a", "x/b") && world.rename("x", "d"));
+        world
+    };
+    let calls = apply(&mut make(), &[]).calls;
+    assert!(calls > 10);
+    for at in 0..calls {
+        let (mut world, mut memory) = (make(), Memory::default());
+        world.apply(&mut memory, &[], Faults { dies: Some(at), ..Faults::default() });
+        world.apply(&mut memory, &[], Faults::default()).assert_whole();
+        assert_eq!(world.host_paths(), world.guest_paths(), "killed at {at}");
+    }
 }

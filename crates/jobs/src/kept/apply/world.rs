@@ -75,6 +75,12 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    fn is_whole(&self) -> bool {
+        let is_left = |verdict: &Verdict| matches!(verdict, Verdict::Refused(_) | Verdict::Held(_));
+        let left = self.verdicts.iter().any(|(_, verdict)| is_left(verdict));
+        !left && self.outcome.conflicts.is_empty() && self.outcome.failures.is_empty()
+    }
+
     #[track_caller]
     pub fn assert_whole(&self) {
         let refused: Vec<_> = self
@@ -405,7 +411,8 @@ impl World {
         memory.0.touched = attempt.outcome.touched.iter().cloned().collect();
         attempt.died = faults.is_dead();
         attempt.calls = faults.count.load(std::sync::atomic::Ordering::Relaxed);
-        memory.0.begun = attempt.died;
+        // What was applied wholly may be ours, and torn, for as long as the run is kept.
+        memory.0.begun = attempt.died || (asked.is_empty() && attempt.is_whole());
         if !attempt.died {
             memory.0.restarted = false;
         }
