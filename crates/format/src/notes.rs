@@ -18,6 +18,19 @@ pub(crate) struct Notes {
 /// Reasons kept apart; those that come later are counted under one.
 const REASONS: usize = 100;
 
+/// The most bytes of a path that a note shows.
+const SHOWN: usize = 200;
+
+/// A path as notes show it: a very long one by its ends.
+fn shown(path: &[u8]) -> String {
+    match (path.first_chunk::<{ SHOWN / 2 }>(), path.last_chunk::<{ SHOWN / 2 }>()) {
+        (Some(start), Some(end)) if path.len() > SHOWN => {
+            format!("{}...{}", start.escape_ascii(), end.escape_ascii())
+        }
+        _ => path.escape_ascii().to_string(),
+    }
+}
+
 impl Notes {
     /// Remembers that `reason` holds for what `path` names.
     pub(crate) fn add(&mut self, path: &[u8], reason: &str) {
@@ -26,7 +39,7 @@ impl Notes {
         let (count, lines) = self.reasons.entry(reason.to_owned()).or_default();
         *count += 1;
         if *count <= NAMED {
-            lines.push(format!("{}: {reason}", path.escape_ascii()));
+            lines.push(format!("{}: {reason}", shown(path)));
         }
     }
 
@@ -72,6 +85,14 @@ mod tests {
         assert_eq!(lines[0], "b: another");
         assert_eq!(lines[1], r"a\n0: is a socket");
         assert_eq!(lines[6], "995 more: is a socket");
+    }
+
+    #[test]
+    fn a_long_path_is_shown_by_its_ends() {
+        let mut notes = Notes::default();
+        notes.add(&[b"start/", &[b'x'; 4000][..], b"/end"].concat(), "is long");
+        let lines = notes.into_lines();
+        assert!(lines[0].starts_with("start/xx") && lines[0].ends_with("xx/end: is long") && lines[0].len() < 250);
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn compare(old: &[&str], new: &[&str]) -> Vec<String> {
     let (new, new_numbers, new_contents) = tree(new);
     let numbers = numbers.into_iter().map(|(id, number)| (number, id)).collect();
     let lineage = ByNumber { old: (numbers, old_contents), new: (new_numbers, new_contents) };
-    changes(&old, &new, &differences(&old, &new, &lineage), &lineage).iter().map(show).collect()
+    changes(&old, &new, &differences(&old, &new, &lineage).unwrap(), &lineage).iter().map(show).collect()
 }
 
 fn show(change: &Change) -> String {
@@ -186,4 +186,43 @@ fn a_directorys_time_counts_where_nothing_else_explains_it() {
         compare(&old, &["d/ 1 mtime=2 mode=040700", "d/b 2"]),
         ["Attributes d mode mtime", "Renamed d/b from d/a"]
     );
+}
+
+/// Knows nothing of the past.
+struct Unknown;
+
+impl Lineage for Unknown {
+    fn origin(&self, _: InodeId) -> Option<InodeId> {
+        None
+    }
+
+    fn same_content(&self, _: InodeId, _: InodeId) -> bool {
+        false
+    }
+}
+
+/// A chain of directories, one in the other.
+fn chain(levels: usize) -> Tree {
+    let directory = Attributes { mode: 0o040755, ..Attributes::default() };
+    let mut builder = Builder::new(&directory).unwrap();
+    let mut id = InodeId::ROOT;
+    for _ in 0..levels {
+        builder.list(id).unwrap();
+        id = builder.add(b"d", &directory).unwrap();
+    }
+    builder.list(id).unwrap();
+    builder.finish().unwrap()
+}
+
+#[test]
+fn deep_chains_of_directories_are_compared_or_refused_and_fill_no_memory() {
+    let none = chain(0);
+    let found = differences(&none, &chain(10_000), &Unknown).unwrap();
+    assert_eq!((found.len(), found.last().unwrap().path.len()), (10_000, 2 * 10_000 - 1));
+    for (old, new) in [(&none, &chain(50_000)), (&chain(50_000), &none)] {
+        let error = differences(old, new, &Unknown).unwrap_err();
+        assert!(error.levels > 10_000 && error.top == b"d/d/d", "{error}");
+    }
+    // What does not differ takes no room.
+    assert_eq!(differences(&chain(50_000), &chain(50_000), &Unknown).unwrap(), []);
 }

@@ -255,7 +255,7 @@ fn layer_of(base: &Model, newer: &Model) -> Layer {
     let (old, old_numbers) = base.tree();
     let (new, new_numbers) = newer.tree();
     let mut facts = ByNumber::new((&old, &old_numbers), (&new, &new_numbers), None);
-    let found = differences(&old, &new, &facts);
+    let found = differences(&old, &new, &facts).unwrap();
     let layer = Layer::new(&old, &new, &found, &mut facts).unwrap();
     let stored = layer.store();
     let loaded = Layer::load(&stored).unwrap();

@@ -89,7 +89,7 @@ impl RunDiff {
         let mut trees = Vec::new();
         for tree in &record.trees {
             let Some(disk) = KeptDisk::open(run, tree)? else { continue };
-            trees.push(TreeDiff::new(tree.clone(), disk));
+            trees.push(TreeDiff::new(tree.clone(), disk)?);
         }
         Ok(RunDiff { trees, folded })
     }
@@ -121,11 +121,12 @@ impl RunDiff {
 }
 
 impl TreeDiff {
-    fn new(tree: KeptTree, disk: KeptDisk) -> TreeDiff {
-        let mut found = differences(&disk.base, &disk.guest, &disk);
+    fn new(tree: KeptTree, disk: KeptDisk) -> Result<TreeDiff, JobError> {
+        let mut found = differences(&disk.base, &disk.guest, &disk)
+            .map_err(|error| JobError::Other(format!("{}: {error}", shown(&tree.destination()))))?;
         found.retain(|difference| !disk.is_of_host(difference));
         let changes = changes(&disk.base, &disk.guest, &found, &disk);
-        TreeDiff { tree, disk, differences: found, changes }
+        Ok(TreeDiff { tree, disk, differences: found, changes })
     }
 
     /// A path of the tree as the guest sees it.

@@ -93,7 +93,9 @@ impl GuestDisk {
     }
 
     fn layer(&self, files: &DiskFiles, generation: u64, own: &HashSet<Vec<u8>>) -> Result<Layer, JobError> {
-        let mut found = differences(&self.layered.lower, self.guest(), self);
+        let mut found = differences(&self.layered.lower, self.guest(), self).map_err(|error| {
+            JobError::Other(format!("{error}; what the guest wrote cannot be kept: 'inarch discard' drops it"))
+        })?;
         leave_out_own(&mut found, (self.guest(), &*self.image.opened.content), own);
         let mut facts = GuestFacts { disk: self, spill: Spill::new(files, generation) };
         let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts)

@@ -9,7 +9,7 @@ mod changes;
 mod walk;
 
 pub use changes::{Change, ChangeKind, changes};
-pub use walk::differences;
+pub use walk::{TooDeep, differences};
 
 use crate::{FileType, InodeId, Timestamp, Tree};
 

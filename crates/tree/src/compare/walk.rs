@@ -5,6 +5,34 @@ use std::cmp::Ordering;
 use super::{Aspects, Difference, Lineage};
 use crate::{Entry, FileType, InodeId, Tree};
 
+/// The most bytes of paths that a comparison holds, besides [`USUAL_PATH`] for each. A chain of directories has paths of a length that
+/// is square in its depth, and a guest can make it as deep as its disk has inodes.
+const MOST_PATHS: usize = 256 << 20;
+
+/// What a path may have, in bytes, without counting as a long one.
+const USUAL_PATH: usize = 512;
+
+/// Directories are nested so deeply that the paths of what differs do not fit in memory.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "directories are nested {levels} levels deep below '{}', and too much differs there to be listed",
+    String::from_utf8_lossy(.top).escape_debug()
+)]
+pub struct TooDeep {
+    /// How many directories there are above what was too much.
+    pub levels: usize,
+    /// The first names of its path.
+    pub top: Vec<u8>,
+}
+
+impl TooDeep {
+    fn at(path: &[u8]) -> TooDeep {
+        let mut names = path.split(|byte| *byte == b'/');
+        let top: Vec<&[u8]> = names.by_ref().take(3).collect();
+        TooDeep { levels: top.len() + names.count(), top: top.join(&b'/') }
+    }
+}
+
 /// A path that both trees, or one, have a directory at.
 struct Pair {
     path: Vec<u8>,
@@ -21,22 +49,31 @@ struct Walk<'a> {
     found: Vec<Difference>,
     /// Directories still to be walked, the next one last.
     stack: Vec<Pair>,
+    /// How much longer than usual the paths in `found` and `stack` are together, in bytes.
+    long: usize,
 }
 
 /// Every path at which the trees differ: a directory before what is in it, names in the order of their bytes.
 ///
 /// A directory of which only the time of the last change differs is passed over if names in it came, went or lead to
 /// other inodes, since that is what changed it.
-pub fn differences(old: &Tree, new: &Tree, lineage: &dyn Lineage) -> Vec<Difference> {
-    let mut walk = Walk { old, new, lineage, found: Vec::new(), stack: Vec::new() };
-    walk.visit(Vec::new(), Some(InodeId::ROOT), Some(InodeId::ROOT));
+///
+/// Fails if the paths together are too long to be held.
+pub fn differences(old: &Tree, new: &Tree, lineage: &dyn Lineage) -> Result<Vec<Difference>, TooDeep> {
+    let mut walk = Walk { old, new, lineage, found: Vec::new(), stack: Vec::new(), long: 0 };
+    walk.visit(Vec::new(), Some(InodeId::ROOT), Some(InodeId::ROOT))?;
     while let Some(pair) = walk.stack.pop() {
-        walk.directory(&pair);
+        walk.long -= beyond_usual(&pair.path);
+        walk.directory(&pair)?;
     }
     // Directories are walked one after the other, and each lists its own names first.
     walk.found.retain(|difference| difference.old.is_none() || difference.new.is_none() || difference.aspects.any());
     walk.found.sort_by(|a, b| by_components(&a.path, &b.path));
-    walk.found
+    Ok(walk.found)
+}
+
+fn beyond_usual(path: &[u8]) -> usize {
+    path.len().saturating_sub(USUAL_PATH)
 }
 
 /// The order of a walk: a directory's content directly behind it.
@@ -46,7 +83,7 @@ fn by_components(a: &[u8], b: &[u8]) -> Ordering {
 
 impl Walk<'_> {
     /// Looks at what both trees have at a path; directories are to be walked then.
-    fn visit(&mut self, path: Vec<u8>, old: Option<InodeId>, new: Option<InodeId>) {
+    fn visit(&mut self, path: Vec<u8>, old: Option<InodeId>, new: Option<InodeId>) -> Result<(), TooDeep> {
         let aspects = match (old, new) {
             (Some(old), Some(new)) => Aspects::between((self.old, old), (self.new, new), self.lineage),
             _ => Aspects::default(),
@@ -57,15 +94,20 @@ impl Walk<'_> {
         let walked = old_directory.is_some() || new_directory.is_some();
         let differs = old.is_none() || new.is_none() || aspects.any();
         let place = differs.then_some(self.found.len());
+        self.long += beyond_usual(&path) * (usize::from(differs) + usize::from(walked));
+        if self.long > MOST_PATHS {
+            return Err(TooDeep::at(&path));
+        }
         if differs {
             self.found.push(Difference { path: path.clone(), old, new, aspects });
         }
         if walked {
             self.stack.push(Pair { path, old: old_directory, new: new_directory, place });
         }
+        Ok(())
     }
 
-    fn directory(&mut self, pair: &Pair) {
+    fn directory(&mut self, pair: &Pair) -> Result<(), TooDeep> {
         let (old_tree, new_tree) = (self.old, self.new);
         let mut old = pair.old.map(|id| old_tree.entries(id)).into_iter().flatten().peekable();
         let mut new = pair.new.map(|id| new_tree.entries(id)).into_iter().flatten().peekable();
@@ -82,7 +124,7 @@ impl Walk<'_> {
             names_changed |= !self.is_the_same_entry(was, is);
             let name = was.or(is).map(|entry| entry.name).unwrap_or_default();
             let path = if pair.path.is_empty() { name.to_vec() } else { [&pair.path, name].join(&b'/') };
-            self.visit(path, was.map(|entry| entry.inode), is.map(|entry| entry.inode));
+            self.visit(path, was.map(|entry| entry.inode), is.map(|entry| entry.inode))?;
         }
         if names_changed && let Some(difference) = pair.place.and_then(|place| self.found.get_mut(place)) {
             let only_time = Aspects { mtime: true, ..Aspects::default() };
@@ -90,6 +132,7 @@ impl Walk<'_> {
                 difference.aspects = Aspects::default();
             }
         }
+        Ok(())
     }
 
     fn is_the_same_entry(&self, was: Option<Entry<'_>>, is: Option<Entry<'_>>) -> bool {

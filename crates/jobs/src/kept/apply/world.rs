@@ -352,7 +352,7 @@ impl World {
     /// What distinguishes the two trees.
     pub fn paths(&self) -> Vec<String> {
         let (guest, of) = self.guest();
-        let found = differences(&self.base, &guest, &self.double(&of));
+        let found = differences(&self.base, &guest, &self.double(&of)).unwrap();
         found.into_iter().map(|difference| String::from_utf8(difference.path).unwrap()).collect()
     }
 
@@ -361,7 +361,7 @@ impl World {
         let (guest, of) = self.guest();
         let double = self.double(&of);
         let base = Arc::clone(&self.base);
-        let found = differences(&base, &guest, &double);
+        let found = differences(&base, &guest, &double).unwrap();
         let owners = OwnersBack::default();
         let sides = Sides::new(Parts {
             trees: (&base, &guest),
