@@ -48,7 +48,10 @@ fn main() -> ExitCode {
     {
         return inarch_jobs::serve::list(rest).into();
     }
-    let arguments = match Arguments::try_parse() {
+    // A server that was started to go on in the background.
+    let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::mount::BACKGROUND_ARGUMENT);
+    let own = words.iter().enumerate().filter(|(place, _)| !(is_background && *place == 1)).map(|(_, word)| word);
+    let arguments = match Arguments::try_parse_from(own) {
         Ok(arguments) => arguments,
         Err(error) => {
             return refuse(&error);
@@ -59,7 +62,8 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(arguments),
         Command::Image(arguments) => image::run(*arguments),
         Command::Serve(arguments) => serve::run(arguments),
-        Command::Mount(arguments) => mount::run(arguments),
+        Command::Mount(arguments) if is_background => mount::serve(arguments),
+        Command::Mount(arguments) => mount::run(arguments, words.get(1..).unwrap_or_default()),
         Command::Diff(arguments) => diff::run(arguments),
         Command::Apply(arguments) => apply::run(arguments),
         Command::Discard(arguments) => discard::run(arguments),

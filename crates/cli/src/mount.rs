@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use inarch_jobs::mount::{Changes, MountRequest, MountWrites, Rings, mount};
+use inarch_jobs::mount::{Background, Changes, MountRequest, MountWrites, Rings, mount, start};
 use inarch_jobs::source::Source;
 
 use crate::access::AccessArguments;
+use crate::output::complain;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments, SRC_HELP};
 use crate::upper::UpperArguments;
@@ -17,11 +18,12 @@ use crate::upper::UpperArguments;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  inarch mount ~/src /mnt --ephemeral &
-  inarch mount image.tar.zst /mnt --overlay ~/changes &
-  inarch mount ~/src ~/build --changes guest &
+  inarch mount --background ~/src /mnt --ephemeral && ls /mnt
+  inarch mount -b image.tar.zst /mnt --overlay ~/changes
+  inarch mount ~/src ~/build --changes guest               # until Ctrl-C
 
-It is mounted until SIGTERM, SIGINT or umount; as a user it takes fusermount3 (Debian's package fuse3).")]
+It is mounted until SIGTERM, SIGINT or umount; as a user it takes fusermount3 (Debian's package fuse3).
+With --background the status is 0 when the mount answers, 1 when nothing is mounted.")]
 pub struct MountArguments {
     /// What to mount
     #[arg(value_name = "SRC", long_help = SRC_HELP)]
@@ -74,6 +76,19 @@ pub struct MountArguments {
 
     #[command(flatten)]
     pub sandbox: SandboxArgument,
+
+    /// Return as soon as the mount answers, and serve it in the background until it is unmounted
+    #[arg(short, long)]
+    pub background: bool,
+
+    /// Add what the server in the background has to say to FILE; to inarch/mount.log in $XDG_STATE_HOME or ~/.local/state
+    /// where not given
+    #[arg(long, value_name = "FILE", requires = "background")]
+    pub log: Option<PathBuf>,
+
+    /// Say nothing but what went wrong
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 /// An option as mount(8) has it: whether it makes the mount read-only, if it says that.
@@ -140,8 +155,23 @@ impl From<ChangesArgument> for Changes {
     }
 }
 
+/// What `--background` ends with if nothing is mounted.
+const EXIT_NOT_MOUNTED: u8 = 1;
+
+/// Mounts, and serves until told to stop; or has `words`, the arguments as they were given, do so in the background.
+pub fn run(arguments: MountArguments, words: &[OsString]) -> anyhow::Result<ExitCode> {
+    if !arguments.background {
+        return serve(arguments);
+    }
+    let is_mounted = start(words.iter().cloned()).unwrap_or_else(|error| {
+        complain(error);
+        false
+    });
+    Ok(if is_mounted { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_MOUNTED) })
+}
+
 /// Mounts, and serves until told to stop.
-pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
+pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     let MountArguments {
         source,
         point,
@@ -156,6 +186,9 @@ pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         io_uring,
         sandbox,
         salvage,
+        background,
+        log,
+        quiet,
     } = arguments;
     let last = options.iter().rev().find_map(|option| option.0);
     let ro = last.unwrap_or(access.read_only());
@@ -171,6 +204,21 @@ pub fn run(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     let (changes, owners, rings) = (changes.into(), owners.owners(), io_uring.into());
     let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());
     let submounts = cross.into();
-    mount(&MountRequest { source, point, changes, submounts, writes, owners, locks, record, rings, sandbox, salvage })?;
+    let background = background.then_some(Background { log });
+    mount(&MountRequest {
+        source,
+        point,
+        changes,
+        submounts,
+        writes,
+        owners,
+        locks,
+        record,
+        rings,
+        sandbox,
+        salvage,
+        quiet,
+        background,
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -20,5 +20,5 @@ pub fn answer_bytes(bytes: &[u8]) -> anyhow::Result<()> {
 
 /// Tells a failure in one line. If nobody can hear it, the status still says so.
 pub fn complain(text: impl Display) {
-    let _ = writeln!(io::stderr(), "inarch: {text}");
+    inarch_jobs::say(text);
 }

@@ -105,6 +105,7 @@ const OLDER: &[i64] = &[
     libc::SYS_stat,
     libc::SYS_lstat,
     libc::SYS_open,
+    libc::SYS_dup2,
     libc::SYS_readlink,
     libc::SYS_poll,
     libc::SYS_select,

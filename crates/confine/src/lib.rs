@@ -21,6 +21,7 @@
 mod calls;
 mod capabilities;
 mod files;
+mod inherited;
 mod root;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+pub use inherited::close_inherited;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 /// What a server does.

@@ -22,9 +22,10 @@ pub mod run;
 pub mod serve;
 pub mod share;
 pub mod source;
+mod state;
 mod upper;
 
 pub use confinement::Sandbox;
 pub use device::{FileSystem, Writes};
 pub use error::JobError;
-pub use notes::shown;
+pub use notes::{say, shown};

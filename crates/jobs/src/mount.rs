@@ -3,17 +3,24 @@
 //! 1. The source becomes a layer of [`inarch_vfs`]: a directory of this host, live, or the tree of an archive or image.
 //!    What is not to change it is kept in an upper layer over that.
 //! 2. It is mounted, and a guard started that takes the mount away however this process ends.
-//! 3. Threads execute the kernel's requests until somebody unmounts it, or SIGINT or SIGTERM comes.
+//! 3. Threads execute the kernel's requests until somebody unmounts it, or SIGINT or SIGTERM comes; in the background if that is
+//!    asked for ([`background`]).
 
+mod background;
+
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use background::{BACKGROUND_ARGUMENT, Background, start};
 pub use inarch_fuse::Rings;
 use inarch_fuse::mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Session, SessionOptions};
 use inarch_tree::select::{Owners, Selection};
 pub use inarch_vfs::Changes;
 use inarch_vfs::{FileSystem, HostDirectory, HostOptions, Recorder, TreeFiles};
+
+use background::Child;
 
 use crate::JobError;
 use crate::confinement::{Access, Confinement, Grants, Sandbox, Work};
@@ -60,6 +67,10 @@ pub struct MountRequest {
     pub salvage: bool,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,
+    /// Whether nothing is said but what went wrong.
+    pub quiet: bool,
+    /// Whether this process is the child of [`start`], which leaves its caller when the mount answers.
+    pub background: Option<Background>,
 }
 
 /// What becomes of what is written in a mount.
@@ -82,6 +93,13 @@ impl MountRequest {
         let writes = if refused { MountWrites::Refused } else { self.writes.clone() };
         MountRequest { changes, writes, ..self.clone() }
     }
+
+    /// Says a line that is no failure.
+    fn say(&self, line: impl Display) {
+        if !self.quiet {
+            say(line);
+        }
+    }
 }
 
 /// Mounts, and serves until SIGINT or SIGTERM, or until somebody unmounts it. Says on standard error what is mounted.
@@ -96,8 +114,9 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     check_locks(request)?;
     descriptors::raise_limit();
     let request = &request.effective();
+    let child = request.background.as_ref().map(Child::begin).transpose()?;
     let Lower { layer, identity, notes } = Lower::open(request)?;
-    notes.iter().for_each(say);
+    notes.iter().for_each(|note| request.say(note));
     // Dropped when nobody writes any more.
     let (layer, upper) = match &request.writes {
         MountWrites::Over(place) => {
@@ -125,19 +144,42 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let lister = if request.record.is_none() { ListerChild::start(&mount, request.sandbox) } else { None };
     let (lister_child, lister) = lister.unzip();
     let session = Session::with_lister(device, layer, session_options(request), lister);
+    child.as_ref().map(Child::detach).transpose()?;
     let confined = request.sandbox.confine_to(shown(&source), &confinement);
     let record = record.map(NewRecord::start).transpose()?;
     let stop = signals.heed();
     let mounted = Mounted::answer(mount, session, &stop);
-    introduce(&(introduction(request, &point) + &confined));
-    mount_points.iter().for_each(say);
+    let answers = if child.is_some() { check_answer(&point) } else { Ok(()) };
+    if answers.is_ok() && !request.quiet {
+        let log = child.as_ref().map(Child::introduction).unwrap_or_default();
+        introduce(&(introduction(request, &request.source, &point) + "\n" + &confined + &log));
+    }
+    mount_points.iter().for_each(|note| request.say(note));
+    let answers = answers.and_then(|()| child.map_or(Ok(()), Child::answer));
+    match answers {
+        // Whoever reads the log does not know the caller's directory.
+        Ok(()) if request.background.is_some() => request.say(introduction(request, shown(&source), &point)),
+        Ok(()) => {}
+        Err(_) => stop.stop(),
+    }
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
     // It may have the mount open.
     drop(lister_child);
     if mounted.end(&mut guard, &point)? == Unmounted::InUse {
-        say(format_args!("{} was in use: whoever has files of it open gets errors from now on", shown(&point)));
+        let line = format!("{} was in use: whoever has files of it open gets errors from now on", shown(&point));
+        request.say(line);
     }
-    record.map_or(Ok(()), RecordFile::finish)
+    answers?;
+    record.map_or(Ok(()), RecordFile::finish)?;
+    if request.background.is_some() {
+        request.say(format_args!("{} is unmounted", shown(&point)));
+    }
+    Ok(())
+}
+
+/// Waits until the mount answers: whoever started it may use it then.
+fn check_answer(point: &Path) -> Result<(), JobError> {
+    point.metadata().map(drop).map_err(|error| JobError::path(point, "the mount does not answer", error))
 }
 
 /// Refuses a mount point that is no directory, which the mount would hide, and one that the server would meet in its own
@@ -257,8 +299,8 @@ fn session_options(request: &MountRequest) -> SessionOptions {
     SessionOptions { connection, passthrough_depth: 1, rings, ..SessionOptions::default() }
 }
 
-/// What is mounted, and what keeps requests within it.
-fn introduction(request: &MountRequest, point: &Path) -> String {
+/// What of `source` is mounted, and what keeps requests within it.
+fn introduction(request: &MountRequest, source: impl Display, point: &Path) -> String {
     let access = match &request.writes {
         MountWrites::Through => "writes change it".to_owned(),
         MountWrites::Refused => "read-only".to_owned(),
@@ -271,8 +313,7 @@ fn introduction(request: &MountRequest, point: &Path) -> String {
     };
     let locks = if request.locks { "; locks are the host's" } else { "" };
     format!(
-        "mounted {} on {}: {access}; {changes}{locks}; one name at a time, no symbolic link followed, no device opened\n",
-        request.source,
+        "mounted {source} on {}: {access}; {changes}{locks}; one name at a time, no symbolic link followed, no device opened",
         shown(point)
     )
 }

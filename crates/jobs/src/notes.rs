@@ -3,10 +3,13 @@
 use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use inarch_block::{ChangedFiles, Device};
 
 use crate::source::Source;
+use crate::state;
 
 /// How many changed files are named; the rest are counted.
 const NAMED: usize = 20;
@@ -68,9 +71,22 @@ pub fn shown(path: &Path) -> String {
     text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
+/// Whether standard error is a log, whose reader asks when a line was said, and by which process.
+static IS_LOG: AtomicBool = AtomicBool::new(false);
+
 /// Says a line on standard error. If nobody can hear it, it is not worth a failure.
-pub(crate) fn say(line: impl Display) {
-    let _ = writeln!(std::io::stderr(), "inarch: {line}");
+pub fn say(line: impl Display) {
+    let who = match IS_LOG.load(Ordering::Relaxed) {
+        true => format!("{} inarch[{}]", state::time(SystemTime::now()), std::process::id()),
+        false => "inarch".to_owned(),
+    };
+    // At once, for others may write to the same file.
+    let _ = std::io::stderr().write_all(format!("{who}: {line}\n").as_bytes());
+}
+
+/// From now on standard error is a log.
+pub(crate) fn say_in_log() {
+    IS_LOG.store(true, Ordering::Relaxed);
 }
 
 #[cfg(test)]

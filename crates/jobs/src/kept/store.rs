@@ -24,6 +24,7 @@ use super::files::DiskFiles;
 use super::record::{Record, VERSION};
 use crate::JobError;
 use crate::notes::shown;
+use crate::state;
 
 /// The longest name of a run.
 const LONGEST_NAME: usize = 100;
@@ -49,15 +50,12 @@ pub(crate) struct KeptRun {
 }
 
 impl Store {
-    /// `$XDG_STATE_HOME/inarch`, or `~/.local/state/inarch`, or for root without a home `/var/lib/inarch`.
+    /// Those in [`state::home`].
     pub fn of_user() -> Result<Store, JobError> {
-        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
-        let state = state.or_else(|| rustix::process::geteuid().is_root().then(|| PathBuf::from("/var/lib")));
-        let state = state.ok_or_else(|| {
+        let home = state::home().ok_or_else(|| {
             JobError::Other("there is no place for kept runs: neither XDG_STATE_HOME nor HOME is set".to_owned())
         })?;
-        Ok(Store { home: state.join("inarch") })
+        Ok(Store { home })
     }
 
     /// Everything of this program's that is kept, the runs among it.

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use inarch_confine::close_inherited;
 use inarch_fuse::mount::{self, Mount, Unmounted};
 
 use crate::JobError;
@@ -61,6 +62,8 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
+            // It keeps nobody's directory in use.
+            .current_dir("/")
             .process_group(0)
             .spawn()
             .map_err(|error| JobError::path(path, "cannot start the process that clears it away", error))?;
@@ -111,6 +114,8 @@ impl Drop for Guard {
 
 /// The child's whole life: waits until standard input ends, then clears away what `words` say. Gives its exit status.
 pub fn guard(words: &[OsString]) -> u8 {
+    // What was left open for the server is not for its child. Without /proc it stays open.
+    let _ = close_inherited();
     // However the input ends, it has ended.
     let is_gone = io::copy(&mut io::stdin(), &mut io::sink()).is_ok_and(|length| length > 0);
     match words {

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use inarch_confine::close_inherited;
 use inarch_fuse::mount::Mount;
 use inarch_fuse::{Lister, list_directories};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -46,6 +47,7 @@ impl ListerChild {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
+            .current_dir("/")
             .process_group(0)
             .spawn()
             .ok()?;
@@ -73,6 +75,8 @@ pub fn list(words: &[OsString]) -> u8 {
     let [point, device, confined] = words else { return 1 };
     let Ok(device) = device.to_string_lossy().parse() else { return 1 };
     let point = Path::new(point);
+    // What was left open for the server is not for its child. Without /proc it stays open.
+    let _ = close_inherited();
     if confined == CONFINED {
         let Ok(confinement) = Confinement::new(Work::Listing).granted(point, Access::Read) else { return 1 };
         confinement.enter();

@@ -1,0 +1,179 @@
+//! Promise: `inarch mount --background` returns when its mount answers, keeps nothing of its caller, tells a log what it has to
+//! say, and ends when it is unmounted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::support::mounted::{Server, is_mounted};
+use crate::support::{INARCH, assert_status, host, inarch, scratch, stderr, stdout, within};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// A directory with a tree, whose mount is taken away at the end.
+struct Scene(tempfile::TempDir);
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // After a test that failed.
+        let _ = Command::new("umount").args(["-q", "--lazy"]).arg(self.0.path().join("point")).status();
+    }
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let dir = scratch();
+        for name in ["tree", "point"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join("tree/file"), "content").unwrap();
+        Scene(dir)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Runs a shell's script, to whose end all that it has written to belongs.
+    fn shell(&self, script: &str) -> Output {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(self.path()).stdin(Stdio::null());
+        command.env("INARCH", INARCH).env("XDG_STATE_HOME", self.path().join("state")).output().unwrap()
+    }
+
+    fn usual_log(&self) -> PathBuf {
+        self.path().join("state/inarch/mount.log")
+    }
+}
+
+/// The process that a log's last line is of.
+fn last_process(log: &Path) -> u32 {
+    let log = fs::read_to_string(log).unwrap();
+    let (_, rest) = log.lines().last().unwrap().split_once("inarch[").unwrap();
+    rest.split_once("]:").unwrap().0.parse().unwrap()
+}
+
+fn is_there(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    // Whoever has ended stays there until its parent has looked.
+    stat.is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.starts_with(" Z"))
+}
+
+/// What the numbers in /proc/PID/stat say from the fourth on: parent, group, session, terminal.
+fn relations(process: u32) -> Vec<i64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let numbers = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(1).take(4);
+    numbers.map(|number| number.parse().unwrap()).collect()
+}
+
+#[test]
+fn the_command_returns_when_the_mount_answers() {
+    let scene = Scene::new();
+    // A pipe to which the server still wrote would not end.
+    let used = scene.shell("said=$($INARCH mount --background tree point 2>&1) && cat point/file && echo \" $said\"");
+    assert_status(&used, 0);
+    let text = stdout(&used);
+    assert!(text.starts_with("content mounted tree on "), "{text}");
+    assert!(text.contains(&format!("log:    {}", scene.usual_log().display())), "{text}");
+    let server = last_process(&scene.usual_log());
+    let said = fs::read_to_string(scene.usual_log()).unwrap();
+    let tree = scene.path().join("tree");
+    assert!(said.contains(&format!("]: mounted {} on ", tree.display())) && said.starts_with("20"), "{said}");
+    // A session of its own without a terminal, in which it is not found by the caller's files and directory.
+    let [_, group, session, terminal] = relations(server)[..] else { panic!() };
+    assert_eq!((group, session, terminal), (i64::from(server), i64::from(server), 0));
+    let link = |name: &str| fs::read_link(format!("/proc/{server}/{name}")).unwrap();
+    assert_eq!((link("cwd"), link("fd/0")), (PathBuf::from("/"), PathBuf::from("/dev/null")));
+    assert_eq!((link("fd/1"), link("fd/2")), (scene.usual_log(), scene.usual_log()));
+    fs::write(scene.path().join("point/new"), "written").unwrap();
+    assert_eq!(fs::read_to_string(scene.path().join("tree/new")).unwrap(), "written");
+    host("umount", &["point"], scene.path());
+    assert!(within(LONG, || !is_there(server)), "the server is still there");
+    let said = fs::read_to_string(scene.usual_log()).unwrap();
+    assert!(said.trim_end().ends_with("point is unmounted"), "{said}");
+}
+
+#[test]
+fn nothing_of_the_caller_is_kept() {
+    let scene = Scene::new();
+    // A lock, a directory that the mount is not for, and a pipe that an archive came by.
+    let script = "set -e; mkdir elsewhere; cd elsewhere; exec 9> ../lock; flock 9
+                  tar -cf - ../tree 2> tar | $INARCH mount -b - ../point --ephemeral --overlay-dir .. --log log 2>&1 | cat
+                  cat ../point/tree/file";
+    let mounted = scene.shell(script);
+    assert_status(&mounted, 0);
+    assert!(stdout(&mounted).ends_with("\ncontent"), "{}", stdout(&mounted));
+    host("flock", &["--nonblock", "lock", "true"], scene.path());
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let here =
+        processes.filter(|process| fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd.starts_with(scene.path())));
+    assert_eq!(here.collect::<Vec<_>>(), Vec::<PathBuf>::new());
+    assert!(!scene.usual_log().exists());
+    let server = last_process(&scene.path().join("elsewhere/log"));
+    host("kill", &[&server.to_string()], scene.path());
+    assert!(within(LONG, || !is_there(server) && !is_mounted(scene.path())), "it is still there");
+    let left = fs::read_dir(scene.path()).unwrap().flatten().map(|entry| entry.file_name());
+    assert!(left.into_iter().all(|name| !name.to_string_lossy().starts_with("inarch-mount-")));
+}
+
+#[test]
+fn what_cannot_be_mounted_is_told_in_one_line() {
+    let scene = Scene::new();
+    for (arguments, part) in [
+        ("none point", "none"),
+        ("tree none", "cannot be a mount point"),
+        ("tree tree/file", "no directory"),
+        ("tree point --ephemeral --overlay-dir tree", "lies in"),
+        ("tree point --log none/log", "cannot write the log there"),
+        ("tree point --record none/record", "cannot record there"),
+        ("tree point -o ro --ephemeral", "-o ro"),
+    ] {
+        let refused = scene.shell(&format!("$INARCH mount --background {arguments}"));
+        assert_status(&refused, 1);
+        let text = stderr(&refused);
+        assert!(text.lines().count() == 1 && text.starts_with("inarch: ") && text.contains(part), "{text}");
+        assert!(!is_mounted(scene.path()));
+    }
+    // A state that cannot be written is no reason: what is lost is said.
+    let lost = scene.shell("XDG_STATE_HOME=/proc/none $INARCH mount --background tree point && ls point");
+    assert_status(&lost, 0);
+    assert!(stderr(&lost).contains("no log of what the server says later"), "{}", stderr(&lost));
+}
+
+#[test]
+fn a_caller_that_is_killed_leaves_nothing() {
+    let scene = Scene::new();
+    let mut caller = Command::new(INARCH);
+    caller.args(["mount", "--background", "-", "point", "--ephemeral", "--overlay-dir", ".", "--log", "log"]);
+    // An archive that does not come.
+    let mut caller = caller.current_dir(scene.path()).stdin(Stdio::piped()).spawn().unwrap();
+    let children = || fs::read_to_string(format!("/proc/{0}/task/{0}/children", caller.id())).unwrap();
+    assert!(within(LONG, || !children().is_empty() && scene.path().join("log").exists()));
+    let server = children().trim().parse().unwrap();
+    let input = caller.stdin.take();
+    caller.kill().unwrap();
+    caller.wait().unwrap();
+    assert!(within(LONG, || !is_there(server)), "the server waits for its archive");
+    drop(input);
+    assert!(!is_mounted(scene.path()));
+}
+
+#[test]
+fn a_quiet_mount_says_what_went_wrong_only() {
+    let scene = Scene::new();
+    let mounted = scene.shell("$INARCH mount --background --quiet tree point && cat point/file && umount point");
+    assert_status(&mounted, 0);
+    assert_eq!((stdout(&mounted), stderr(&mounted)), ("content".to_owned(), String::new()));
+    let mut server = Command::new(INARCH);
+    let server = server.args(["mount", "-q", "tree", "point"]).current_dir(scene.path());
+    let child = server.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    assert!(within(LONG, || is_mounted(scene.path()) && scene.path().join("point/file").exists()));
+    host("umount", &["point"], scene.path());
+    let ended = child.wait_with_output().unwrap();
+    assert_status(&ended, 0);
+    assert_eq!((stdout(&ended), stderr(&ended)), (String::new(), String::new()));
+    assert!(stderr(&inarch(["mount", "-q", "/nonexistent", "/mnt"])).contains("/nonexistent"));
+    let mut loud = Server::start(scene.path(), "tree", &[]);
+    assert_eq!(loud.end("-TERM"), Some(0));
+}

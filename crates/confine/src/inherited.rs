@@ -1,0 +1,30 @@
+//! Descriptors that a process was started with, and did not ask for.
+
+use std::fs;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+
+use rustix::io::{FdFlags, fcntl_getfd};
+
+/// Closes what whoever started this process left open for it, but for 0 to 2: a shell waits for the end of a pipe, and others for a
+/// lock, for as long as somebody holds it.
+///
+/// What was inherited is known by the lack of `FD_CLOEXEC`, with which this program opens all that it opens. So it can be
+/// called at any time, when no thread is about to start a program.
+///
+/// # Errors
+/// There is no /proc.
+#[expect(unsafe_code, reason = "no type owns what was inherited")]
+pub fn close_inherited() -> io::Result<()> {
+    let entries = fs::read_dir("/proc/self/fd")?.collect::<io::Result<Vec<_>>>()?;
+    let number = |name: &std::ffi::OsStr| name.to_str()?.parse::<RawFd>().ok();
+    for number in entries.iter().filter_map(|entry| number(&entry.file_name())).filter(|number| *number > 2) {
+        // SAFETY: it is not used beyond this call, which fails where it is not open any more, as the one of the listing.
+        let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) });
+        if flags.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC)) {
+            // SAFETY: nothing in this program owns it, see above.
+            unsafe { libc::close(number) };
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! A mount whose server goes on in the background.
+//!
+//! A process with threads cannot be forked, so the command starts itself anew. [`start`] waits until that child says on its
+//! standard output, a pipe, that the mount answers. Until then the child belongs to the caller as its parent does: its working
+//! directory, standard input and standard error are the caller's, and an interrupt ends both. Then it keeps nothing of that.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use inarch_confine::close_inherited;
+use rustix::process::{Signal, set_parent_process_death_signal, setsid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+
+use crate::JobError;
+use crate::notes::{say, say_in_log, shown};
+use crate::state;
+
+/// The first word of the child's command line; what follows is the parent's.
+pub const BACKGROUND_ARGUMENT: &str = "in-the-background";
+
+/// Where a server in the background says what it has to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Background {
+    /// The file that lines are added to; where none is given, `mount.log` in the user's directory of state.
+    pub log: Option<PathBuf>,
+}
+
+/// Starts this program with `words` in the background, and waits until it is a server. Gives false if it is not, and has said
+/// why.
+///
+/// # Errors
+/// The program cannot be started, or ended without a word.
+pub fn start(words: impl IntoIterator<Item = OsString>) -> Result<bool, JobError> {
+    let fail = |error| JobError::Other(format!("cannot start the server in the background: {error}"));
+    // By its own name, by which people look for it; one that was replaced meanwhile has none.
+    let program = std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or("/proc/self/exe".into());
+    let mut command = Command::new(program);
+    command.arg0("inarch").arg(BACKGROUND_ARGUMENT).args(words).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(fail)?;
+    let mut answer = [0];
+    let answer = child.stdout.take().map_or(Ok(0), |mut output| output.read(&mut answer)).map_err(fail)?;
+    if answer > 0 {
+        return Ok(true);
+    }
+    let status = child.wait().map_err(fail)?;
+    let ended = |how: &dyn std::fmt::Display| Err(JobError::Other(format!("the server in the background {how}")));
+    match status.code() {
+        Some(0) => ended(&"was told to end before the mount answered"),
+        Some(_) => Ok(false),
+        None => ended(&format_args!("ended with {status} before the mount answered")),
+    }
+}
+
+/// The child before it is a server.
+pub(super) struct Child {
+    log: File,
+    path: PathBuf,
+}
+
+impl Child {
+    /// Opens the log. From now on the child ends with its parent.
+    pub fn begin(background: &Background) -> Result<Child, JobError> {
+        // Where that cannot be had, nobody takes the answer in the end.
+        let _ = set_parent_process_death_signal(Some(Signal::TERM));
+        let (path, log) = match &background.log {
+            Some(path) => {
+                let fail = |error| JobError::path(path, "cannot write the log there", error);
+                let log = state::open_log(path).map_err(fail)?;
+                (path.canonicalize().map_err(fail)?, log)
+            }
+            None => usual_log()?,
+        };
+        Ok(Child { log, path })
+    }
+
+    /// The line that says where the log is.
+    pub fn introduction(&self) -> String {
+        format!("log:    {}\n", shown(&self.path))
+    }
+
+    /// Leaves the caller's session, directory, standard input and open files: what a confined process could not do any more.
+    /// Its source must be open.
+    pub fn detach(&self) -> Result<(), JobError> {
+        let detach = || {
+            // Not a leader of its group, which its parent started it in.
+            setsid()?;
+            std::env::set_current_dir("/")?;
+            dup2_stdin(nowhere()?)?;
+            close_inherited()?;
+            set_parent_process_death_signal(None)?;
+            io::Result::Ok(())
+        };
+        detach().map_err(|error| JobError::Other(format!("cannot go to the background: {error}")))
+    }
+
+    /// Lets the parent go: the mount answers. What is said from now on goes to the log.
+    pub fn answer(self) -> Result<(), JobError> {
+        let answer = || {
+            dup2_stderr(&self.log)?;
+            say_in_log();
+            let mut output = io::stdout();
+            output.write_all(b"\n")?;
+            output.flush()?;
+            dup2_stdout(&self.log)?;
+            io::Result::Ok(())
+        };
+        answer().map_err(|error| JobError::Other(format!("nobody waits for the mount any more: {error}")))
+    }
+}
+
+/// The log in the user's directory of state, or nothing: a mount is not worth less for that.
+fn usual_log() -> Result<(PathBuf, File), JobError> {
+    let opened = match state::home() {
+        Some(home) => state::mount_log(&home).map_err(|error| format!("{}: {error}", shown(&home))),
+        None => Err("neither XDG_STATE_HOME nor HOME is set".to_owned()),
+    };
+    opened.or_else(|reason| {
+        say(format_args!("no log of what the server says later: {reason}; --log FILE names another place"));
+        let fail = |error| JobError::path(Path::new(NOWHERE), "cannot open it", error);
+        Ok((NOWHERE.into(), nowhere().map_err(fail)?))
+    })
+}
+
+/// What takes everything and has nothing.
+const NOWHERE: &str = "/dev/null";
+
+fn nowhere() -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(NOWHERE)
+}
