@@ -20,6 +20,10 @@ pub struct DiffArguments {
     /// The kept run
     pub name: String,
 
+    /// Only these paths of the guest and what is below them; everything where none is given
+    #[arg(conflicts_with = "show")]
+    pub paths: Vec<PathBuf>,
+
     /// Answer as JSON
     #[arg(long, conflicts_with_all = ["stat", "patch"])]
     pub json: bool,
@@ -39,12 +43,13 @@ pub struct DiffArguments {
 
 /// Says what changed; the status is 0 whether or not anything did.
 pub fn run(arguments: DiffArguments) -> anyhow::Result<ExitCode> {
+    let here = std::env::current_dir().context("there is no current directory; go to another")?;
     if let Some(path) = &arguments.show {
-        let here = std::env::current_dir().context("there is no current directory; go to another")?;
         kept::show(&arguments.name, &cleaned(&here.join(path)), &mut std::io::stdout().lock())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let diff = kept::diff(&arguments.name)?;
+    let paths: Vec<PathBuf> = arguments.paths.iter().map(|path| cleaned(&here.join(path))).collect();
+    let diff = kept::diff(&arguments.name)?.only(&paths);
     diff.notes().iter().for_each(complain);
     if arguments.patch {
         let mut text = Vec::new();

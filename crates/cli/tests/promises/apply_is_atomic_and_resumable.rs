@@ -144,9 +144,25 @@ fn what_changed_on_the_host_is_left_alone() {
         fs::write(scene.host(path), content).unwrap();
     }
     host("chmod", &["640", "data/f3"], &scene.host(""));
+    // The guest's version can be had, in a conflict too, unless a part of it was the host's and is gone.
+    let shown = scene.call(["diff", "run", "--show", "/data/f1"]);
+    assert_status(&shown, 0);
+    assert_eq!(stdout(&shown), "file 1\nguest\n");
+    assert_one_line(
+        &scene.call(["diff", "run", "--show", "/data/big"]),
+        &["/data/big", "a part of it lies in a file of this machine that changed"],
+    );
+    let patch = scene.call(["diff", "-p", "run", "/data/f1", "/data/big"]);
+    for reason in ["b/data/big: it cannot be read: the file of this machine", "diff --show has the guest's version"] {
+        assert!(stdout(&patch).contains(reason), "{}", stdout(&patch));
+    }
+    // What a dry run says is what the run then does.
+    let dry = scene.call(["apply", "run", "-n"]);
+    assert_status(&dry, 1);
     let output = scene.call(["apply", "run"]);
     assert_status(&output, 1);
     let text = stderr(&output);
+    assert_eq!(stderr(&dry), text);
     for path in ["data/f1", "data/f2", "data/new", "data/f3", "data/dir", "data/big"] {
         assert!(text.lines().any(|line| line.contains(&format!("root/{path}: left alone: it "))), "{path}: {text}");
     }

@@ -37,6 +37,13 @@ P  /etc/passwd  (time)
 ";
     assert_eq!(listed, expected);
 
+    // Of paths: a file, what is below a directory, the old name of what was renamed, and what did not change.
+    let some = scene.call(["diff", "run", "/data/f2", "/etc/", "/data/sub", "/data/f5"]);
+    assert_status(&some, 0);
+    let wanted = ["/data/f2", "/data/sub/ ->", "/data/moved/below", "/etc/group", "/etc/passwd"];
+    let lines: Vec<&str> = expected.lines().filter(|line| wanted.iter().any(|path| line.contains(path))).collect();
+    assert_eq!(stdout(&some).lines().collect::<Vec<_>>(), lines);
+
     let stat = stdout(&scene.call(["diff", "run", "--stat"]));
     assert!(stat.contains("/data/f2             | +1 -0\n"), "{stat}");
     assert!(stat.contains("/data/new/zeros      | 0 -> 5000 bytes, no text\n"), "{stat}");

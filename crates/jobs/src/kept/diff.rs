@@ -94,6 +94,23 @@ impl RunDiff {
         Ok(RunDiff { trees, folded })
     }
 
+    /// Leaves only changes at these paths of the guest, and of what is below them; of all, where there are none.
+    pub fn only(mut self, paths: &[PathBuf]) -> RunDiff {
+        if paths.is_empty() {
+            return self;
+        }
+        for tree in &mut self.trees {
+            let mut changes = std::mem::take(&mut tree.changes);
+            let is_asked = |path: &[u8]| {
+                let path = tree.in_guest(path);
+                paths.iter().any(|top| path.starts_with(top))
+            };
+            changes.retain(|change| is_asked(&change.path) || change.from.as_deref().is_some_and(is_asked));
+            tree.changes = changes;
+        }
+        self
+    }
+
     pub(super) fn trees(&self) -> &[TreeDiff] {
         &self.trees
     }
