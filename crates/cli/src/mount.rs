@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use inarch_jobs::mount::{Background, Changes, MountRequest, MountWrites, Rings, mount, start};
+use inarch_jobs::share::Refused;
 use inarch_jobs::source::Source;
 
-use crate::access::AccessArguments;
+use crate::access::{AccessArguments, RefusedArguments};
 use crate::output::complain;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments, SRC_HELP};
@@ -36,7 +37,10 @@ pub struct MountArguments {
     #[command(flatten)]
     pub access: AccessArguments,
 
-    /// The same as mount(8) has it: ro or rw, and what holds anyway (nosuid, nodev, default_permissions, defaults)
+    #[command(flatten)]
+    pub refused: RefusedArguments,
+
+    /// The same as mount(8) has it: ro, rw, nosuid, nodev, and what holds anyway (default_permissions, defaults)
     #[arg(short = 'o', value_name = "OPT[,OPT]", value_delimiter = ',', value_parser = mount_option)]
     pub options: Vec<MountOption>,
 
@@ -91,15 +95,28 @@ pub struct MountArguments {
     pub quiet: bool,
 }
 
-/// An option as mount(8) has it: whether it makes the mount read-only, if it says that.
-#[derive(Clone, Copy, Debug)]
-pub struct MountOption(Option<bool>);
+/// An option as mount(8) has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountOption {
+    /// `ro`
+    ReadOnly,
+    /// `rw`
+    Writable,
+    /// `nosuid`
+    NoSuid,
+    /// `nodev`
+    NoDev,
+    /// What holds anyway.
+    Usual,
+}
 
 fn mount_option(text: &str) -> Result<MountOption, String> {
     match text {
-        "ro" => Ok(MountOption(Some(true))),
-        "rw" => Ok(MountOption(Some(false))),
-        "nosuid" | "nodev" | "default_permissions" | "defaults" => Ok(MountOption(None)),
+        "ro" => Ok(MountOption::ReadOnly),
+        "rw" => Ok(MountOption::Writable),
+        "nosuid" => Ok(MountOption::NoSuid),
+        "nodev" => Ok(MountOption::NoDev),
+        "default_permissions" | "defaults" => Ok(MountOption::Usual),
         _ => Err(format!("'{text}' is no option of a mount: ro, rw, nosuid, nodev, default_permissions, defaults")),
     }
 }
@@ -176,6 +193,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         source,
         point,
         access,
+        refused,
         options,
         upper,
         record,
@@ -190,8 +208,11 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         log,
         quiet,
     } = arguments;
-    let last = options.iter().rev().find_map(|option| option.0);
-    let ro = last.unwrap_or(access.read_only());
+    let last = options.iter().rev().find(|option| matches!(option, MountOption::ReadOnly | MountOption::Writable));
+    let ro = last.map_or(access.read_only(), |option| *option == MountOption::ReadOnly);
+    let mut refused = Refused::from(refused);
+    refused.privileges |= options.contains(&MountOption::NoSuid);
+    refused.devices |= options.contains(&MountOption::NoDev);
     let writes = match upper.place() {
         Some(_) if ro => {
             anyhow::bail!("-o ro: what is written over SRC is for writing; leave out --overlay or --ephemeral")
@@ -211,6 +232,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         changes,
         submounts,
         writes,
+        refused,
         owners,
         locks,
         record,

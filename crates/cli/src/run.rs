@@ -44,13 +44,13 @@ pub struct RunArguments {
     #[arg(long, value_name = "host|SRC|none", default_value = "host")]
     pub root: OsString,
 
-    /// Another tree: SRC[:DST][,ro|overlay|rw][,via=WAY][,changes=WHO][,writeback][,hold][,owner=MAP][,exclude=GLOB]; DST is the same path where
+    /// Another tree: SRC[:DST][,ro|overlay|rw][,nosuid][,nodev][,via=WAY][,changes=WHO][,writeback][,hold][,owner=MAP][,exclude=GLOB]; DST is the same path where
     /// none is given; with rw the guest's writes reach the directory itself
     #[arg(long, value_name = "SRC[:DST][,OPT]")]
     pub tree: Vec<OsString>,
 
     /// A directory live, as docker has it: what the guest writes there reaches SRC, unless :ro is given. The same as --tree SRC:DST,rw
-    #[arg(short = 'v', long, value_name = "SRC:DST[:ro]")]
+    #[arg(short = 'v', long, value_name = "SRC:DST[:ro|:nosuid,nodev]")]
     pub volume: Vec<OsString>,
 
     /// The current directory live: what the guest writes there is written. The same as --tree .,rw
@@ -363,6 +363,7 @@ fn tree(shown: impl Display, option: TreeOption, source: &SourceArguments, via: 
         changes: option.changes.unwrap_or_default(),
         writeback: option.writeback,
         write_through: option.write_through,
+        refused: option.refused,
         live,
         hold: option.hold,
         selection,

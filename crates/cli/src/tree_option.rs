@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use inarch_jobs::run::Way;
-use inarch_jobs::share::Changes;
+use inarch_jobs::share::{Changes, Refused};
 use inarch_tree::select::OwnerMap;
 
 /// A parsed `--tree`.
@@ -19,6 +19,8 @@ pub struct TreeOption {
     pub read_only: bool,
     /// The guest's writes reach the directory itself (`rw`).
     pub write_through: bool,
+    /// What the guest cannot leave in the directory that its writes reach (`nosuid`, `nodev`).
+    pub refused: Refused,
     /// It is shared live although nothing else says so (`-v`).
     pub live: bool,
     /// `via=`, or `None` for the run's own.
@@ -45,9 +47,11 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     let source = source(&mut paths).ok_or_else(|| format!("'{shown}' names no source; write SRC[:DST][,OPT]"))?;
     let mut paths = paths.into_iter().map(PathBuf::from);
     let destination = paths.next();
-    // As other programs have it: SRC:DST:ro.
+    // As other programs have it: SRC:DST:ro, SRC:DST:nosuid,nodev.
     let access = paths.next().map(|word| word.into_os_string());
-    if paths.next().is_some() || access.as_ref().is_some_and(|word| word != "ro" && word != "rw") {
+    if paths.next().is_some()
+        || access.as_ref().is_some_and(|word| !["ro", "rw", "nosuid", "nodev"].iter().any(|known| word == known))
+    {
         return Err(format!("'{shown}' has more than one ':'; write '\\:' for one that belongs to a path"));
     }
     if let Some(destination) = &destination
@@ -60,6 +64,7 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
         destination,
         read_only: false,
         write_through: false,
+        refused: Refused::default(),
         live: false,
         via: None,
         changes: None,
@@ -74,6 +79,8 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
             None if part == "ro" || part == "read-only" => (option.read_only, option.write_through) = (true, false),
             None if part == "overlay" => (option.read_only, option.write_through) = (false, false),
             None if part == "rw" => (option.read_only, option.write_through) = (false, true),
+            None if part == "nosuid" => option.refused.privileges = true,
+            None if part == "nodev" => option.refused.devices = true,
             None if part == "writeback" => option.writeback = true,
             None if part == "hold" => option.hold = true,
             Some(("via", way)) => option.via = Some(via(way)?),
@@ -82,8 +89,8 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
             Some(("exclude", glob)) => option.exclude.push(glob.to_owned()),
             _ => {
                 return Err(format!(
-                    "'{part}' in '{shown}' is no option of a tree: ro, overlay, rw, via=, changes=, writeback, hold, \
-                     owner=, exclude="
+                    "'{part}' in '{shown}' is no option of a tree: ro, overlay, rw, nosuid, nodev, via=, changes=, \
+                     writeback, hold, owner=, exclude="
                 ));
             }
         }
@@ -201,6 +208,16 @@ mod tests {
         assert!(!parse(OsStr::new("a,rw,overlay")).unwrap().write_through);
         assert!(parse(OsStr::new("a,rw,ro")).unwrap().read_only);
         assert!(parse(OsStr::new("a,rw,changes=guest,writeback")).unwrap().writeback && !tree.writeback);
+    }
+
+    #[test]
+    fn what_a_guest_cannot_leave_is_said_as_mounts_have_it() {
+        let refused = |text: &str| parse(OsStr::new(text)).map(|tree| (tree.refused.privileges, tree.refused.devices));
+        assert_eq!(refused("a,rw"), Ok((false, false)));
+        assert_eq!(refused("a,rw,nosuid"), Ok((true, false)));
+        assert_eq!(refused("a:/b:nodev,rw"), Ok((false, true)));
+        let volume = volume(OsStr::new("a:/b:nosuid,nodev")).unwrap();
+        assert!(volume.write_through && volume.refused == Refused { privileges: true, devices: true });
     }
 
     #[test]

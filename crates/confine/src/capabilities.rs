@@ -23,8 +23,8 @@ const CHANGING: CapabilitySet = READING
 
 impl Work {
     /// What it takes where others' files are concerned.
-    pub(crate) fn capabilities(self) -> CapabilitySet {
-        match self {
+    pub(crate) fn capabilities(self, makes_devices: bool) -> CapabilitySet {
+        let wanted = match self {
             Work::ReadOnlyShare | Work::Disk => READING,
             // Copies of a mount, and its directories by file handles.
             Work::Listing => CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::SYS_ADMIN),
@@ -35,7 +35,8 @@ impl Work {
             // system calls that are refused.
             Work::ReadOnlyMount => READING.union(CapabilitySet::SYS_ADMIN),
             Work::CoveredShare | Work::Mount => CHANGING.union(CapabilitySet::SYS_ADMIN),
-        }
+        };
+        if makes_devices { wanted } else { wanted - CapabilitySet::MKNOD }
     }
 }
 

@@ -81,6 +81,7 @@ pub struct Confinement {
     only: Option<Vec<PathBuf>>,
     ends_processes: bool,
     uses_rings: bool,
+    makes_devices: bool,
 }
 
 /// What holds from now on; shown as half a sentence.
@@ -93,7 +94,14 @@ pub struct Confined {
 impl Confinement {
     /// For a server that does this.
     pub fn new(work: Work) -> Confinement {
-        Confinement { work, grants: Vec::new(), only: None, ends_processes: false, uses_rings: false }
+        Confinement {
+            work,
+            grants: Vec::new(),
+            only: None,
+            ends_processes: false,
+            uses_rings: false,
+            makes_devices: true,
+        }
     }
 
     /// What is now at `path`, and beneath it, stays within reach.
@@ -125,6 +133,12 @@ impl Confinement {
         self
     }
 
+    /// The server makes no device nodes, whatever its work is: it gives up the capability that this takes.
+    pub fn without_devices(mut self) -> Confinement {
+        self.makes_devices = false;
+        self
+    }
+
     /// Confines the calling thread and those that it starts from now on, for good.
     pub fn enter(&self) -> Confined {
         let mut confined = Confined { holds: Vec::new(), missing: Vec::new() };
@@ -138,7 +152,7 @@ impl Confinement {
             handles = entered.is_err();
             confined.add("a mount namespace of its own", entered);
         }
-        confined.add_described(capabilities::keep(self.work.capabilities()));
+        confined.add_described(capabilities::keep(self.work.capabilities(self.makes_devices)));
         let programs = matches!(self.work, Work::Mount | Work::ReadOnlyMount);
         let allowed = files::Besides { signals: self.ends_processes, programs };
         confined.add_described(files::restrict(&self.grants, allowed));

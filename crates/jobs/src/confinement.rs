@@ -77,7 +77,9 @@ pub(crate) fn among_others(share: &Share) -> Result<Confinement, JobError> {
         _ => Work::Share,
     };
     let access = if share.writes_through() { Access::Change } else { Access::Read };
-    Confinement::new(work).granted(&share.directory, access)
+    let confinement = Confinement::new(work).granted(&share.directory, access)?;
+    let makes_devices = share.over.is_some() || !share.refused.devices;
+    Ok(if makes_devices { confinement } else { confinement.without_devices() })
 }
 
 /// For a thread that makes a disk, and ends with that.

@@ -33,7 +33,7 @@ use crate::serve::introduce;
 use crate::serve::lister::ListerChild;
 use crate::serve::mounted::Mounted;
 use crate::serve::signals::Caught;
-use crate::share::{Submounts, note_on_mount_points, with_owners};
+use crate::share::{Refused, Submounts, left_out, note_on_mount_points, with_owners};
 use crate::source::{self, Resources, Source};
 pub use crate::upper::UpperPlace;
 use crate::upper::{Clients, LowerIdentity, Upper};
@@ -55,6 +55,8 @@ pub struct MountRequest {
     pub submounts: Submounts,
     /// What becomes of what is written in the mount.
     pub writes: MountWrites,
+    /// What cannot be left in the source where writes change it.
+    pub refused: Refused,
     /// Whether locks are taken on the source's files, where programs outside the mount see them.
     pub locks: bool,
     /// Where each access is written down, a line of JSON each.
@@ -213,6 +215,9 @@ fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinem
         // There it says which process a thread is of.
         confinement = confinement.granted_if_there(Path::new("/proc"), Access::Read)?;
     }
+    if request.writes == MountWrites::Through && request.refused.devices {
+        confinement = confinement.without_devices();
+    }
     if request.rings != Rings::Never && RingSupport::detect() == RingSupport::On {
         confinement = confinement.uses_rings();
     }
@@ -269,6 +274,7 @@ impl Lower {
             changes: request.changes,
             read_only: request.writes != MountWrites::Through,
             submounts: request.submounts,
+            refused: request.refused,
             host_files_from: PASSTHROUGH_FROM,
             locks: request.locks,
             ..HostOptions::default()
@@ -302,7 +308,7 @@ fn session_options(request: &MountRequest) -> SessionOptions {
 /// What of `source` is mounted, and what keeps requests within it.
 fn introduction(request: &MountRequest, source: impl Display, point: &Path) -> String {
     let access = match &request.writes {
-        MountWrites::Through => "writes change it".to_owned(),
+        MountWrites::Through => format!("writes change it{}", left_out(request.refused)),
         MountWrites::Refused => "read-only".to_owned(),
         MountWrites::Over(place) => place.to_string(),
     };

@@ -41,7 +41,7 @@ use crate::JobError;
 use crate::descriptors;
 use crate::device::FileSystem;
 use crate::notes::say;
-use crate::share::Changes;
+use crate::share::{Changes, Refused};
 use crate::source::Source;
 use attempt::{DiskFailure, Guest, LiveDisk};
 use holding::Holding;
@@ -111,6 +111,8 @@ pub struct TreeMount {
     pub writeback: bool,
     /// Of a directory that is shared live: the guest's writes reach it, instead of being thrown away at the end.
     pub write_through: bool,
+    /// What the guest cannot leave in a directory that its writes reach.
+    pub refused: Refused,
     /// It is shared live, if `via` leaves that open.
     pub live: bool,
     /// Of a snapshot of a directory: its files are held, so that the guest can read them when the host has changed them.

@@ -8,7 +8,7 @@ use std::thread;
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus};
 use inarch_tree::select::Owners;
-pub use inarch_vfs::{Changes, Submounts};
+pub use inarch_vfs::{Changes, Refused, Submounts};
 use inarch_vfs::{FileSystem, HostDirectory, HostOptions, MappedOwners, OneClient};
 use inarch_vhost::fs::{FsOptions, FsServer, Tag};
 
@@ -29,6 +29,8 @@ pub struct Share {
     pub changes: Changes,
     /// Refuse the guest's writes.
     pub read_only: bool,
+    /// What the guest cannot leave in the directory where its writes reach it.
+    pub refused: Refused,
     /// Where the guest's writes go, if they are to leave the directory as it is.
     pub over: Option<UpperPlace>,
     /// What becomes of what is mounted beneath it.
@@ -98,9 +100,14 @@ impl Share {
         !self.refuses_writes() && self.over.is_none()
     }
 
-    /// What becomes of writes that do not change the directory, in words.
+    /// What becomes of writes that do not all change the directory, in words.
     pub(crate) fn fate_of_writes(&self) -> Option<String> {
-        self.over.as_ref().map(ToString::to_string)
+        let left_out = left_out(self.refused);
+        match &self.over {
+            Some(place) => Some(place.to_string()),
+            None if self.refuses_writes() || left_out.is_empty() => None,
+            None => Some(format!("writes change it{left_out}")),
+        }
     }
 
     /// Whether the guest's kernel collects writes before it sends them: only if nobody else can want to see them.
@@ -127,6 +134,7 @@ impl Share {
         HostOptions {
             changes: self.changes,
             read_only: !self.writes_through(),
+            refused: self.refused,
             submounts: self.submounts,
             writeback: self.writeback(),
             ..HostOptions::default()
@@ -215,6 +223,16 @@ impl Share {
         let options = FsOptions { queues, queue_size: QUEUE_SIZE, tag, connection };
         let share = self.clone();
         Ok(FsServer::new(move || open(&share).map_err(|error| io::Error::other(error.to_string())), options))
+    }
+}
+
+/// What of writes does not reach a directory, as an end of a half-sentence about writes.
+pub(crate) fn left_out(refused: Refused) -> &'static str {
+    match (refused.privileges, refused.devices) {
+        (false, false) => "",
+        (true, false) => ", without set-user-ID bits",
+        (false, true) => ", without devices",
+        (true, true) => ", without set-user-ID bits and devices",
     }
 }
 

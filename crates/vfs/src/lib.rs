@@ -29,7 +29,7 @@ mod tests;
 mod tree_files;
 
 pub use file_system::{DirectorySink, FileSystem};
-pub use host::{Changes, HostDirectory, HostError, HostOptions, Submounts, may_open_every_file};
+pub use host::{Changes, HostDirectory, HostError, HostOptions, Refused, Submounts, may_open_every_file};
 pub use memory::MemoryFiles;
 pub use name::{NAME_MAX, check_name};
 pub use node::{

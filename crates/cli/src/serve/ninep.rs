@@ -12,7 +12,7 @@ use inarch_jobs::source::Source;
 
 use super::nbd::parse_tcp;
 use super::virtiofs::ChangesBy;
-use crate::access::AccessArguments;
+use crate::access::{AccessArguments, RefusedArguments};
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments};
@@ -58,6 +58,9 @@ pub struct NinepArguments {
     pub access: AccessArguments,
 
     #[command(flatten)]
+    pub refused: RefusedArguments,
+
+    #[command(flatten)]
     pub upper: UpperArguments,
 
     /// Most bytes of a message, 4096 to 1048576
@@ -92,6 +95,7 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
         read_only: arguments.access.read_only(),
+        refused: arguments.refused.into(),
         over: arguments.upper.place(),
         submounts: arguments.cross.into(),
         acl: false,

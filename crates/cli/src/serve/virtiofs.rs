@@ -10,7 +10,7 @@ use inarch_jobs::share::{Changes, Share, directory_of};
 use inarch_jobs::source::Source;
 
 use super::QemuMemory;
-use crate::access::AccessArguments;
+use crate::access::{AccessArguments, RefusedArguments};
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
 use crate::source::{CrossArgument, OwnerArguments};
@@ -49,6 +49,9 @@ pub struct VirtiofsArguments {
 
     #[command(flatten)]
     pub access: AccessArguments,
+
+    #[command(flatten)]
+    pub refused: RefusedArguments,
 
     #[command(flatten)]
     pub upper: UpperArguments,
@@ -115,6 +118,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         directory: directory_of(&source)?.to_owned(),
         changes: arguments.changes.into(),
         read_only: arguments.access.read_only(),
+        refused: arguments.refused.into(),
         over: arguments.upper.place(),
         submounts: arguments.cross.into(),
         acl: arguments.acl,

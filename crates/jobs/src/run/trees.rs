@@ -16,7 +16,7 @@ use super::unpacked::UnpackedTree;
 use super::{Root, RunRequest, TreeMount, Way};
 use crate::JobError;
 use crate::device::{FileSystem, Recipe, Writes};
-use crate::share::{Changes, Share, Submounts, directory_of};
+use crate::share::{Changes, Refused, Share, Submounts, directory_of};
 use crate::source::{KERNEL_TREES, Source};
 
 /// A tree and where the guest mounts it.
@@ -94,6 +94,7 @@ struct Wanted {
     changes: Changes,
     writeback: bool,
     write_through: bool,
+    refused: Refused,
     hold: bool,
     live: bool,
 }
@@ -176,6 +177,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
         changes: Changes::Host,
         writeback: false,
         write_through: false,
+        refused: Refused::default(),
         hold: false,
         live: false,
     };
@@ -195,6 +197,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
             changes: tree.changes,
             writeback: tree.writeback,
             write_through: tree.write_through,
+            refused: tree.refused,
             hold: tree.hold,
             live: tree.live,
         });
@@ -241,6 +244,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
         directory: directory_of(&wanted.source)?.to_owned(),
         changes: wanted.changes,
         read_only: wanted.read_only || overlaid,
+        refused: wanted.refused,
         over: None,
         submounts: match wanted.selection.cross {
             false => Submounts::Empty,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use inarch_tree::Timestamp;
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
-    chmodat, chownat, ftruncate, makedev, statx, utimensat,
+    AtFlags, Gid, OFlags, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chownat,
+    ftruncate, makedev, statx, utimensat,
 };
 use rustix::io::Errno;
 
-use super::reach::{DescriptorName, Whereabouts};
+use super::reach::Whereabouts;
 use super::table::{Identity, Permissions};
 use super::{HostDirectory, Submounts, read, write};
 use crate::{Attributes, Changes, Context, HandleId, NodeId, SetAttributes, SetTime, Statistics};
@@ -173,11 +173,17 @@ impl HostDirectory {
         if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || set.size.is_some() && file.is_none() {
             self.require_told(context, node, target)?;
         }
+        if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() {
+            self.before_changing(target)?;
+        } else if set.size.is_some() {
+            self.before_writing(target, false)?;
+        }
         if set.uid.is_some() || set.gid.is_some() {
             change_owner(target, set)?;
         }
         if let Some(mode) = set.mode {
-            self.change_mode(target, mode)?;
+            let kind = self.kind(node)?;
+            self.change_mode(target, self.granted(kind, mode))?;
         }
         if let Some(size) = set.size {
             let is_writable = file.as_ref().is_some_and(|file| file.writable);
@@ -194,12 +200,6 @@ impl HostDirectory {
         Ok(self.attributes_from(&stat))
     }
 
-    fn change_mode(&self, target: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
-        let mode = Mode::from_raw_mode(mode & 0o7777);
-        // A descriptor that is good for attributes only is not taken by fchmod(2); a symbolic link has no mode.
-        chmodat(&self.descriptors, DescriptorName::new(target).as_bytes(), mode, AtFlags::empty())
-    }
-
     fn change_size(&self, node: NodeId, target: BorrowedFd<'_>, is_writable: bool, size: u64) -> Result<(), Errno> {
         if i64::try_from(size).is_err() {
             return Err(Errno::FBIG);
@@ -209,27 +209,6 @@ impl HostDirectory {
         }
         self.require_regular(node)?;
         ftruncate(self.open_again(target, OFlags::WRONLY | OFlags::NONBLOCK)?, size)
-    }
-
-    /// Clears what a change by somebody without privilege clears. The kernel itself clears file capabilities at each
-    /// write and change of owner.
-    pub(super) fn drop_privileges(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
-        let mode = u32::from(self.stat(target, b"")?.stx_mode);
-        if mode & libc::S_IFMT != libc::S_IFREG {
-            return Ok(());
-        }
-        let mut kept = mode & !libc::S_ISUID;
-        // Without the group's execute permission it is not a privilege.
-        if mode & libc::S_IXGRP != 0 {
-            kept &= !libc::S_ISGID;
-        }
-        if kept == mode { Ok(()) } else { self.change_mode(target, kept) }
-    }
-
-    /// Clears the set-group-ID bit, as setting an ACL does for somebody who is not in the group.
-    pub(super) fn drop_set_group_id(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
-        let mode = u32::from(self.stat(target, b"")?.stx_mode);
-        if mode & libc::S_ISGID == 0 { Ok(()) } else { self.change_mode(target, mode & !libc::S_ISGID) }
     }
 
     pub(super) fn link_target(&self, node: NodeId) -> Result<Vec<u8>, Errno> {

@@ -151,16 +151,19 @@ impl HostDirectory {
     /// The same for a change of content of which a client does not say what it clears: what a write by the caller does.
     fn for_changing(&self, context: &Context<'_>, node: NodeId, handle: HandleId) -> Result<Arc<OwnedFd>, Errno> {
         let file = self.for_writing(node, handle)?;
-        if context.uid != 0 {
-            self.drop_privileges(file.as_fd())?;
-        }
+        self.before_writing(file.as_fd(), context.uid != 0)?;
         Ok(file)
+    }
+
+    /// The type of a node, which it keeps.
+    pub(super) fn kind(&self, node: NodeId) -> Result<u32, Errno> {
+        let table = read(&self.table);
+        Ok(table.node(table.index(node)?)?.identity.kind)
     }
 
     /// Refuses what must not be opened.
     pub(super) fn require_regular(&self, node: NodeId) -> Result<(), Errno> {
-        let table = read(&self.table);
-        match table.node(table.index(node)?)?.identity.kind {
+        match self.kind(node)? {
             libc::S_IFREG => Ok(()),
             libc::S_IFDIR => Err(Errno::ISDIR),
             libc::S_IFLNK => Err(Errno::LOOP),
@@ -215,6 +218,9 @@ impl HostDirectory {
         let flags = self.flags(asked)?;
         let descriptor = self.descriptor(node)?;
         self.require_told(context, node, descriptor.as_fd())?;
+        if flags.contains(OFlags::TRUNC) {
+            self.before_writing(descriptor.as_fd(), false)?;
+        }
         // The name in /proc is a symbolic link of its own kind.
         let file = self.open_again(descriptor.as_fd(), flags.difference(OFlags::NOFOLLOW) | OFlags::NONBLOCK)?;
         self.opened(node, file, asked, flags)
@@ -319,9 +325,7 @@ impl HostDirectory {
         kind: WriteKind,
     ) -> Result<usize, Errno> {
         let file = self.for_writing(node, handle)?;
-        if kind.kill_privileges {
-            self.drop_privileges(file.as_fd())?;
-        }
+        self.before_writing(file.as_fd(), kind.kill_privileges)?;
         // A write that comes from a client's cache has its place already.
         let append = !kind.cached && self.file(node, handle).is_ok_and(|file| file.append);
         let whole = length(data);

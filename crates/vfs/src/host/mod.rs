@@ -26,6 +26,7 @@ mod kept;
 mod locks;
 mod mounts;
 mod names;
+mod privileges;
 mod reach;
 mod system_calls;
 mod table;
@@ -50,6 +51,7 @@ use crate::{
 pub use caller::may_open_every_file;
 use handle::FileHandle;
 pub use mounts::Submounts;
+pub use privileges::Refused;
 use table::{Found, Table};
 
 /// Who may change the tree while it is offered: decides what a client may keep, and for how long.
@@ -92,6 +94,8 @@ pub struct HostOptions {
     pub changes: Changes,
     /// Refuse what would change it.
     pub read_only: bool,
+    /// What clients cannot leave in it.
+    pub refused: Refused,
     /// What becomes of what is mounted beneath it.
     pub submounts: Submounts,
     /// Whether clients keep what they write for a while: then a file that is opened for writing must be readable too.

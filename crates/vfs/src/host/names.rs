@@ -133,6 +133,7 @@ impl HostDirectory {
         if matches!(kind, FileType::Directory | FileType::Symlink | FileType::Unknown) {
             return Err(Errno::INVAL);
         }
+        self.require_no_device(kind.as_raw_mode(), new.device)?;
         self.make(context, parent, name, new.umask, |directory| {
             let mode = self.mode_for(context, directory, new)?;
             mknodat(directory, name, kind, mode, new.device)
@@ -146,7 +147,7 @@ impl HostDirectory {
         name: &[u8],
         new: &NewNode,
     ) -> Result<Entry, Errno> {
-        let mode = Mode::from_raw_mode(new.mode & 0o7777);
+        let mode = Mode::from_raw_mode(self.granted(libc::S_IFDIR, new.mode & 0o7777));
         self.make(context, parent, name, new.umask, |directory| mkdirat(directory, name, mode))
     }
 
@@ -176,7 +177,7 @@ impl HostDirectory {
         self.entry_there(parent, directory.as_fd(), name)
     }
 
-    /// The permissions of a new file. A set-group-ID bit that gives away a group of which the caller is no member is
+    /// The permissions of a new file, which is no directory. A set-group-ID bit that gives away a group of which the caller is no member is
     /// not granted (`mode_strip_sgid` of Linux's fs/inode.c, which does not see that the server acts for another).
     pub(super) fn mode_for(
         &self,
@@ -184,7 +185,7 @@ impl HostDirectory {
         directory: BorrowedFd<'_>,
         new: &NewNode,
     ) -> Result<Mode, Errno> {
-        let mut mode = new.mode & 0o7777;
+        let mut mode = self.granted(libc::S_IFREG, new.mode & 0o7777);
         let gives_group = libc::S_ISGID | libc::S_IXGRP;
         if mode & gives_group == gives_group && context.uid != 0 {
             let stat = self.stat(directory, b"")?;
@@ -201,6 +202,7 @@ impl HostDirectory {
         check_name(name)?;
         let directory = self.directory(parent)?;
         let source = self.descriptor(node)?;
+        self.before_changing(source.as_fd())?;
         self.link_descriptor(&source, directory.as_fd(), name)?;
         let entry = self.entry_there(parent, directory.as_fd(), name)?;
         // There may be any number of files that were made without a name.
@@ -311,6 +313,10 @@ impl HostDirectory {
             // What would be replaced is gone.
             Err(Errno::NOENT) if !flags.contains(RenameFlags::EXCHANGE) => {}
             known => known?,
+        }
+        self.before_moving(source.as_fd(), from.1)?;
+        if flags.contains(RenameFlags::EXCHANGE) {
+            self.before_moving(target.as_fd(), to.1)?;
         }
         renameat_with(&source, from.1, &target, to.1, flags)?;
         let mut table = write(&self.table);

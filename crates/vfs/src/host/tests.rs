@@ -6,6 +6,7 @@ mod hostile;
 mod mounts;
 mod operations;
 mod races;
+mod refused;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

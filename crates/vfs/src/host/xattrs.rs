@@ -7,6 +7,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::HostDirectory;
+use super::privileges::CAPABILITY;
 use super::reach::DescriptorName;
 use crate::{Context, NodeId};
 
@@ -66,6 +67,12 @@ impl HostDirectory {
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let descriptor = self.descriptor(node)?;
         self.require_told(context, node, descriptor.as_fd())?;
+        if is_permission(name) {
+            self.before_changing(descriptor.as_fd())?;
+        }
+        if name == CAPABILITY && self.options.refused.privileges {
+            return Ok(());
+        }
         rustix::fs::setxattr(DescriptorName::new(descriptor.as_fd()).path(), &text, value, flags)?;
         if kill_set_group_id && name == ACCESS_ACL {
             self.drop_set_group_id(descriptor.as_fd())?;
@@ -74,12 +81,20 @@ impl HostDirectory {
     }
 
     pub(super) fn delete_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
-        let name = checked(name)?;
+        let text = checked(name)?;
         self.require_open(node)?;
         let descriptor = self.descriptor(node)?;
         self.require_told(context, node, descriptor.as_fd())?;
-        rustix::fs::removexattr(DescriptorName::new(descriptor.as_fd()).path(), &name)
+        if is_permission(name) && name != CAPABILITY {
+            self.before_changing(descriptor.as_fd())?;
+        }
+        rustix::fs::removexattr(DescriptorName::new(descriptor.as_fd()).path(), &text)
     }
+}
+
+/// Whether an extended attribute says who may do what.
+fn is_permission(name: &[u8]) -> bool {
+    matches!(name, ACCESS_ACL | CAPABILITY)
 }
 
 fn checked(name: &[u8]) -> Result<CString, Errno> {

@@ -45,10 +45,13 @@ class NinepClient:
     def open(self, fid, flags=0):
         self.call(12, struct.pack('<II', fid, flags))
 
-    def create(self, name):
+    def create(self, name, mode=0o644):
         fid = self.walk()
-        self.call(14, struct.pack('<I', fid) + text(name) + struct.pack('<III', os.O_RDWR, 0o644, 0))
+        self.call(14, struct.pack('<I', fid) + text(name) + struct.pack('<III', os.O_RDWR, mode, 0))
         return fid
+
+    def make_node(self, name, mode, major=0, minor=0):
+        self.call(18, struct.pack('<I', 0) + text(name) + struct.pack('<IIII', mode, major, minor, 0))
 
     def size(self, fid):
         return struct.unpack_from('<Q', self.call(24, struct.pack('<IQ', fid, 0x7ff)), 49)[0]

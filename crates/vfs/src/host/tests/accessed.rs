@@ -6,6 +6,7 @@ use crate::Caching;
 const AGAIN: HostOptions = HostOptions {
     changes: Changes::Guest,
     read_only: false,
+    refused: Refused { privileges: false, devices: false },
     submounts: Submounts::Empty,
     writeback: false,
     without_opening: true,
