@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "files.h"
 #include "report.h"
 
 enum step { STEP_USER, STEP_DIRECTORY, STEP_EXEC };
@@ -195,6 +196,10 @@ void command_start(struct command *command, struct channel *channel, const struc
 	int report[2];
 	if (session->arguments.count == 0)
 		fail(channel, STATUS_FAILED, "no command was given");
+	/* By root, as whoever starts containers does it; what is in the way of it is told here, not by the command's end. */
+	if (session->make_directory && session->directory && !make_directories(session->directory))
+		fail(channel, STATUS_FAILED, "the working directory %s cannot be made in the guest: %s", session->directory,
+		     strerror(errno));
 	command->terminal = session->terminal;
 	if (session->terminal)
 		open_terminal(command, &ends, channel, session);

@@ -47,7 +47,11 @@ bool make_directories(const char *path)
 	strcpy(part, path);
 	for (char *slash = part + 1; (slash = strchr(slash, '/')); slash++) {
 		*slash = 0;
-		if (mkdir(part, 0755) != 0 && errno != EEXIST && errno != EROFS)
+		int number = mkdir(part, 0755) == 0 ? EEXIST : errno;
+		/* A file system that is read-only says so of folders that are there, too. */
+		bool is_there = number == EEXIST || (number == EROFS && access(part, F_OK) == 0);
+		errno = number;
+		if (!is_there)
 			return false;
 		*slash = '/';
 	}

@@ -36,7 +36,7 @@ enum {
 	FRAME_ARGUMENT = 0x80,       /* one argument of the command; repeated */
 	FRAME_ENVIRONMENT = 0x81,    /* one NAME=VALUE; repeated */
 	FRAME_DIRECTORY = 0x82,      /* working directory */
-	FRAME_USER_NAME = 0x83,      /* user, looked up in the guest's /etc/passwd and /etc/group */
+	FRAME_USER_NAME = 0x83,      /* USER[:GROUP], each by its number or by its name in the guest's /etc/passwd and /etc/group */
 	FRAME_USER_IDS = 0x84,       /* u32 uid, u32 gid, u32 each supplementary group */
 	FRAME_HOSTNAME = 0x85,       /* text */
 	FRAME_CLOCK = 0x86,          /* u64 nanoseconds since 1970; once more while the command runs */
@@ -47,6 +47,7 @@ enum {
 	FRAME_UMASK = 0x8b,          /* u32 */
 	FRAME_CLEAN_SHUTDOWN = 0x8c, /* empty: unmount before the end */
 	FRAME_SCRATCH = 0x8d,        /* serial of the ext4 disk that holds what is written to MOUNT_OVERLAID mounts */
+	FRAME_MAKE_DIRECTORY = 0x8e, /* empty: the working directory is made where it is missing */
 	FRAME_RUN = 0x8f,            /* empty */
 };
 

@@ -117,6 +117,8 @@ static const char *take_numbers(struct session *session, const struct frame *fra
 	} else if (frame->type == FRAME_UMASK && frame->length == 4) {
 		session->has_umask = true;
 		session->umask = get_u32(at) & 0777;
+	} else if (frame->type == FRAME_MAKE_DIRECTORY && frame->length == 0) {
+		session->make_directory = true;
 	} else if (frame->type == FRAME_CLEAN_SHUTDOWN && frame->length == 0) {
 		session->clean_shutdown = true;
 	} else {

@@ -23,9 +23,10 @@ struct strings {
 struct session {
 	struct strings arguments, environment;
 	char *directory;
-	char *user_name;
+	bool make_directory;
+	char *user_name; /* USER[:GROUP], or NULL */
 	bool has_user_ids;
-	uint32_t uid, gid; /* gid NO_ID: the user's own, from /etc/passwd */
+	uint32_t uid, gid;
 	gid_t *groups;
 	size_t group_count;
 	char *hostname;
@@ -43,8 +44,6 @@ struct session {
 	uint32_t umask;
 	bool clean_shutdown;
 };
-
-#define NO_ID UINT32_MAX
 
 /* Takes in one frame. Returns NULL, or what is wrong with the frame. */
 const char *session_take(struct session *session, const struct frame *frame);

@@ -30,13 +30,14 @@ Examples:
   inarch run --tree ~/x:/x,ro ls -l /x   another directory, at another path, read-only
   inarch run -v ~/out:/out make install  a directory live: what the guest writes there is written
   inarch run --root ./bookworm --net apt-get update
+  inarch run --root oci:app              what a container image runs; words after it take its Cmd's place
   inarch run --keep try make             keep what it writes; then inarch diff try, inarch apply try
 
 What follows CMD is the command's own; '--' before it is for a CMD that begins with '-'.
 
 Exit status: the command's own; 124 timed out; 125 inarch or the VM failed; 126 the command cannot be run; 127 not found.")]
 pub struct RunArguments {
-    /// The command and its arguments; your shell where none is given
+    /// The command and its arguments; what a container image runs, or else your shell, where none is given
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 
@@ -80,16 +81,20 @@ pub struct RunArguments {
         value_parser = one_of_ways())]
     pub via: Way,
 
+    /// Run WORD with the command's words after it, in place of a container image's Entrypoint and Cmd; '' is no entry point
+    #[arg(long, value_name = "WORD")]
+    pub entrypoint: Option<OsString>,
+
     /// Set a variable in the command's environment, or pass on your own (repeatable)
     #[arg(short = 'e', long = "env", value_name = "KEY[=VALUE]")]
     pub environment: Vec<OsString>,
 
-    /// Working directory in the guest; the current one where the root is this machine's
+    /// Working directory in the guest; the current one where the root is this machine's, a container image's own
     #[arg(short = 'w', long, value_name = "DIR")]
     pub workdir: Option<PathBuf>,
 
-    /// User in the guest: a name of the guest's or UID[:GID]; yourself where the root is this machine's, else root
-    #[arg(short = 'u', long, value_name = "USER")]
+    /// User in the guest, by name or number; yourself where the root is this machine's, a container image's own, else root
+    #[arg(short = 'u', long, value_name = "USER[:GROUP]")]
     pub user: Option<String>,
 
     /// Give the command a terminal
@@ -216,7 +221,9 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         !arguments.via.is_live() || arguments.source.is_whole(),
         "--via virtiofs or 9p: a live directory is shared whole; what leaves something out or changes times takes a disk"
     );
-    let terminal = arguments.tty || (arguments.command.is_empty() && std::io::stdin().is_terminal());
+    // A shell that somebody types to; what an image runs into a file or a pipe is not changed on its way.
+    let is_interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let terminal = arguments.tty || (arguments.command.is_empty() && is_interactive);
     let trees = trees(&arguments)?;
     let net = match (arguments.machine.net, arguments.machine.publish.is_empty()) {
         (Some(NetworkArgument::None), false) => {
@@ -232,6 +239,7 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         hold: !arguments.no_hold,
         trees,
         command: arguments.command,
+        entrypoint: arguments.entrypoint,
         environment: arguments.environment.iter().map(|e| variable(e)).collect::<anyhow::Result<_>>()?,
         working_directory: arguments.workdir,
         user: arguments.user,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use inarch_block::{BLOCK_SIZE, BlockMap, Content, Device, Overlay};
+use inarch_format::oci::ImageConfig;
 use inarch_format::{ImageOptions, Layout, Planned, ext4, format_by_name};
 use inarch_tree::Tree;
 use inarch_tree::scan::Report;
@@ -95,6 +96,8 @@ pub(crate) struct Prepared {
     pub report: Report,
     pub notes: Vec<String>,
     pub summary: Summary,
+    /// How a container image says that it is started.
+    pub image: Option<ImageConfig>,
     pub scan_time: Duration,
     pub plan_time: Duration,
 }
@@ -183,6 +186,7 @@ impl Recipe {
             report: opened.report,
             notes: opened.notes.into_iter().chain(notes).collect(),
             summary,
+            image: opened.image,
             scan_time,
             plan_time: started.elapsed() - scan_time,
         })

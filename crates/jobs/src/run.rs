@@ -1,6 +1,7 @@
 //! A command in a virtual machine.
 //!
 //! 1. The request is resolved: which trees, which kernel, which user, where ([`trees`], [`guest`], [`command`]).
+//!    What is run in it ([`launch`]) may be known only when the root is open: a container image says it.
 //! 2. Every tree's scan and plan begin in the background; its disk is served on one end of a socket pair, where the
 //!    first request waits for the plan.
 //! 3. QEMU starts with the other ends, a kernel and an initramfs in memory: nothing of a run has a name in any
@@ -15,6 +16,7 @@ pub(crate) mod guest;
 mod hints;
 mod holding;
 mod keep;
+mod launch;
 mod project;
 mod shares;
 mod trees;
@@ -22,8 +24,9 @@ mod unpacked;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use inarch_tree::scan::Reason;
@@ -47,6 +50,7 @@ use attempt::{DiskFailure, Guest, LiveDisk};
 use holding::Holding;
 use keep::Kept;
 pub use keep::{Keep, kept_words};
+use launch::Launch;
 use shares::Wire;
 use trees::{Chosen, Disk, GuestAbilities, Trees};
 
@@ -136,13 +140,15 @@ pub struct RunRequest {
     pub hold: bool,
     /// Other trees.
     pub trees: Vec<TreeMount>,
-    /// The command and its arguments; the user's shell if empty.
+    /// The command and its arguments; if empty, what a container image says, or else the user's shell.
     pub command: Vec<OsString>,
+    /// The word that takes the place of a container image's entry point; none does if it is empty.
+    pub entrypoint: Option<OsString>,
     /// Variables set besides those passed on.
     pub environment: Vec<(OsString, OsString)>,
     /// Working directory in the guest.
     pub working_directory: Option<PathBuf>,
-    /// A name of the guest's, or `UID[:GID]`.
+    /// `USER[:GROUP]`, each a name of the guest's or a number.
     pub user: Option<String>,
     /// Whether the command gets a terminal.
     pub terminal: bool,
@@ -219,8 +225,10 @@ pub fn run(request: &RunRequest) -> Result<u8, JobError> {
     };
     job.say_choices();
     let failure = Arc::new(DiskFailure::default());
-    let disks: Vec<LiveDisk> = job.trees.disks.iter().map(|disk| job.start(disk, &failure)).collect();
-    let result = job.guest().and_then(|guest| job.boot(&guest, &disks, &failure)).and_then(status);
+    let (sender, launch) = mpsc::channel();
+    let disks: Vec<LiveDisk> = job.trees.disks.iter().map(|disk| job.start(disk, &failure, &sender)).collect();
+    job.tell_launch(sender);
+    let result = job.guest().and_then(|guest| job.boot(&guest, &disks, &failure, &launch)).and_then(status);
     // What a command failed of is not kept from anybody.
     if !request.quiet || !matches!(result, Ok(0)) {
         disks.iter().flat_map(LiveDisk::notes).for_each(say);
@@ -275,6 +283,8 @@ struct Job<'a> {
     modules: ModuleTree,
     memory: u64,
     open_files: Option<(u64, u64)>,
+    /// What is run, where no disk must be opened to know it.
+    launch: Option<Launch>,
 }
 
 impl<'a> Job<'a> {
@@ -294,12 +304,20 @@ impl<'a> Job<'a> {
             kept.take(&mut trees.disks)?;
         }
         let open_files = descriptors::take_limit();
-        Ok(Job { request, directory, place, trees, kernel, modules, memory, open_files })
+        Ok(Job { request, directory, place, trees, kernel, modules, memory, open_files, launch: None })
     }
 
     /// The job, of which a kept run knows that it is about to be done.
     fn begin(request: &'a RunRequest, kept: Option<&mut Kept>) -> Result<Job<'a>, JobError> {
-        let job = Job::new(request, kept.as_deref())?;
+        let mut job = Job::new(request, kept.as_deref())?;
+        // What is plainly wrong is said before anything is opened.
+        let _ = request.user.as_deref().map(command::user).transpose()?;
+        let unpacked = job.trees.unpacked.iter().find(|tree| tree.destination == Path::new("/"));
+        let may_be_an_image = matches!(&request.root, Root::Source(source) if source.may_be_an_image());
+        if unpacked.is_some() || !may_be_an_image {
+            let image = unpacked.and_then(|tree| tree.image.as_ref());
+            job.launch = Some(Launch::new(request, job.directory.as_deref(), image)?);
+        }
         if let (Some(kept), Some(keep)) = (kept, &request.keep) {
             kept.begin(request, keep, &job.trees.disks, job.place.as_deref())?;
         }
@@ -318,9 +336,20 @@ impl<'a> Job<'a> {
         self.trees.unpacked.iter().flat_map(|tree| &tree.notes).for_each(|note| self.request.say(note));
     }
 
-    fn start(&self, disk: &Disk, failure: &Arc<DiskFailure>) -> LiveDisk {
+    /// Begins to make `disk`. If what is run depends on it, `launch` is told of that, or `failure` why nothing can be run.
+    fn start(&self, disk: &Disk, failure: &Arc<DiskFailure>, launch: &Sender<Launch>) -> LiveDisk {
         let (source, quiet) = (disk.recipe.source.clone(), self.request.quiet);
+        let decides = self.launch.is_none() && disk.destination.as_deref() == Some(Path::new("/"));
+        let deciding = decides.then(|| (self.request.clone(), self.directory.clone(), launch.clone()));
+        let failed = Arc::clone(failure);
         LiveDisk::start(disk, failure, move |prepared| {
+            if let Some((request, directory, launch)) = deciding {
+                match Launch::new(&request, directory.as_deref(), prepared.image.as_ref()) {
+                    Ok(found) => tell(&request, prepared.image.is_some(), found, &launch),
+                    // The channel's end comes after it.
+                    Err(error) => failed.set(error),
+                }
+            }
             if !quiet {
                 prepared.notes.iter().for_each(say);
             }
@@ -335,6 +364,14 @@ impl<'a> Job<'a> {
                 ));
             }
         })
+    }
+
+    /// Tells what is run if that is known already.
+    fn tell_launch(&self, sender: Sender<Launch>) {
+        if let Some(launch) = &self.launch {
+            let is_of_image = self.trees.unpacked.iter().any(|tree| tree.image.is_some());
+            tell(self.request, is_of_image, launch.clone(), &sender);
+        }
     }
 
     fn guest(&self) -> Result<Guest, JobError> {
@@ -370,12 +407,18 @@ impl<'a> Job<'a> {
     }
 
     /// Boots with the acceleration that was asked for, or that works.
-    fn boot(&self, guest: &Guest, disks: &[LiveDisk], failure: &Arc<DiskFailure>) -> Result<Report, JobError> {
+    fn boot(
+        &self,
+        guest: &Guest,
+        disks: &[LiveDisk],
+        failure: &Arc<DiskFailure>,
+        launch: &Receiver<Launch>,
+    ) -> Result<Report, JobError> {
         let request = self.request;
         let streams = || {
             Streams::of_process().map_err(|error| JobError::Other(format!("a standard stream cannot be used: {error}")))
         };
-        let session = command::session(request, &self.trees, self.directory.clone(), &streams()?, self.open_files)?;
+        let session = command::session(request, &self.trees, &streams()?, self.open_files);
         // A tree that is scanned or unpacked for long delays the start as long: only who wants an end at all gets one.
         let start = request.timeout.map(|timeout| timeout.max(request.boot_timeout));
         let limits = attempt::Limits { start, command: request.timeout };
@@ -383,7 +426,8 @@ impl<'a> Job<'a> {
             let streams = streams()?;
             let hold = |live| {
                 let _holding = Holding::begin(disks, &request.overlay_dir);
-                attempt::hold(live, &session, streams, limits, request.quiet)
+                let (launch, limits) = limits.wait_for(launch)?;
+                attempt::hold(live, &launch.complete(session.clone()), streams, limits, request.quiet)
             };
             Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, hold))
         };
@@ -440,6 +484,15 @@ impl<'a> Job<'a> {
         }
         tried.result
     }
+}
+
+/// Tells what is run. Who wants to know hears what an image makes of it.
+fn tell(request: &RunRequest, is_of_image: bool, launch: Launch, sender: &Sender<Launch>) {
+    if is_of_image && request.verbose {
+        request.say(format_args!("the image runs {}", launch.line()));
+    }
+    // Nobody listens any more where the guest has failed.
+    let _ = sender.send(launch);
 }
 
 /// What is written to an overlay of a shared directory is not kept: there is no saying what it was written over. Nor is

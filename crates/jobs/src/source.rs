@@ -128,6 +128,15 @@ impl Source {
         }
     }
 
+    /// Whether it may turn out to be a container image when it is opened.
+    pub(crate) fn may_be_an_image(&self) -> bool {
+        match self {
+            Source::Oci { .. } | Source::Pipe(_) | Source::StandardInput => true,
+            Source::File { kind, .. } => matches!(kind, FileKind::Tar | FileKind::CompressedTar),
+            Source::Directory(_) | Source::Empty => false,
+        }
+    }
+
     /// The host's name for a file that was found changed under `path`, as [`Content::changed`] gives it.
     ///
     /// [`Content::changed`]: inarch_block::Content::changed

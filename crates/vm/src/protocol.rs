@@ -49,6 +49,7 @@ mod kind {
     pub(super) const UMASK: u8 = 0x8b;
     pub(super) const CLEAN_SHUTDOWN: u8 = 0x8c;
     pub(super) const SCRATCH: u8 = 0x8d;
+    pub(super) const MAKE_DIRECTORY: u8 = 0x8e;
     pub(super) const RUN: u8 = 0x8f;
     pub(super) const STDIN: u8 = 0x90;
     pub(super) const STDIN_END: u8 = 0x91;
@@ -214,14 +215,15 @@ fn one_line(text: &[u8]) -> String {
 /// Who runs the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum User {
-    /// Looked up in the guest's `/etc/passwd` and `/etc/group`.
+    /// `USER[:GROUP]`, each by its number or by its name in the guest's `/etc/passwd` and `/etc/group`. A number need not
+    /// be there. Without a group it is the user's own (0 for one who is not there), with the supplementary ones.
     Name(String),
     /// By number.
     Ids {
         /// User.
         uid: u32,
-        /// Group; `None`: the user's own in the guest's `/etc/passwd`, with its supplementary groups, or 0.
-        gid: Option<u32>,
+        /// Group.
+        gid: u32,
         /// Supplementary groups.
         groups: Vec<u32>,
     },
@@ -330,6 +332,8 @@ pub struct SessionRequest {
     pub environment: Vec<(OsString, OsString)>,
     /// Working directory; `/` where none is given.
     pub directory: Option<PathBuf>,
+    /// Make the working directory where it is missing.
+    pub make_directory: bool,
     /// Who runs it; root where none is given.
     pub user: Option<User>,
     /// The guest's host name.
@@ -390,7 +394,7 @@ impl SessionRequest {
             None => {}
             Some(User::Name(name)) => text(&mut out, kind::USER_NAME, "the user's name", name.as_bytes())?,
             Some(User::Ids { uid, gid, groups }) => {
-                let numbers = [*uid, gid.unwrap_or(u32::MAX)].into_iter().chain(groups.iter().copied());
+                let numbers = [*uid, *gid].into_iter().chain(groups.iter().copied());
                 let payload: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
                 bounded(&mut out, kind::USER_IDS, "the list of groups", &payload)?;
             }
@@ -428,6 +432,9 @@ impl SessionRequest {
         }
         if self.clean_shutdown {
             frame(out, kind::CLEAN_SHUTDOWN, &[]);
+        }
+        if self.make_directory {
+            frame(out, kind::MAKE_DIRECTORY, &[]);
         }
     }
 }

@@ -6,9 +6,10 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use inarch_block::Device;
 use inarch_vhost::blk::BlkServer;
@@ -23,6 +24,7 @@ use inarch_vm::session::{Outcome, Report, Session, SessionError, SessionOptions,
 use rustix::fs::MemfdFlags;
 
 use super::holding::{Held, Part};
+use super::launch::Launch;
 use super::shares::{SharedTree, Wire, connect_sockets};
 use super::trees::Disk;
 use super::unpacked::UnpackedTree;
@@ -363,6 +365,23 @@ pub(super) struct Limits {
     pub start: Option<Duration>,
     /// From the command's start to its end.
     pub command: Option<Duration>,
+}
+
+impl Limits {
+    /// Waits for what the root says of the command, once the guest has spoken; gives what is left of the limits.
+    pub fn wait_for(self, launch: &Receiver<Launch>) -> Result<(Launch, Limits), SessionError> {
+        let began = Instant::now();
+        let launch = match self.start {
+            Some(start) => launch.recv_timeout(start),
+            None => launch.recv().map_err(RecvTimeoutError::from),
+        };
+        let launch = launch.map_err(|error| match error {
+            RecvTimeoutError::Timeout => SessionError::NotStarted { waited: self.start.unwrap_or_default() },
+            // There will be none, and why has been told.
+            RecvTimeoutError::Disconnected => SessionError::Closed,
+        })?;
+        Ok((launch, Limits { start: self.start.map(|start| start.saturating_sub(began.elapsed())), ..self }))
+    }
 }
 
 /// Makes the file that the guest's console is written to.

@@ -1,4 +1,4 @@
-//! What the agent is told: the command, its environment, its user and its place.
+//! What the agent is told of the machine, and what follows of command, environment, user and place from the request alone.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, stdin, stdout};
@@ -28,8 +28,9 @@ const OF_THE_HOST: [&str; 8] = [
 /// Variables that follow from the user.
 const OF_THE_USER: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "MAIL"];
 
-/// Variables that any root understands.
-const OF_THE_TERMINAL: [&str; 5] = ["TERM", "COLORTERM", "LANG", "LC_ALL", "TZ"];
+/// Variables that any root understands, and those of them that tell of the terminal alone.
+const OF_ANY_ROOT: [&str; 5] = ["TERM", "COLORTERM", "LANG", "LC_ALL", "TZ"];
+const OF_THE_TERMINAL: [&str; 2] = ["TERM", "COLORTERM"];
 
 /// Where the guest works: as asked for, or here where the root is this machine's.
 pub(super) fn directory(request: &RunRequest) -> Result<Option<PathBuf>, JobError> {
@@ -56,20 +57,13 @@ fn current_directory() -> Result<PathBuf, JobError> {
     })
 }
 
-/// The session as the agent is to hold it.
+/// The session as the agent is to hold it, but for what [`Launch`](super::launch::Launch) says.
 pub(super) fn session(
     request: &RunRequest,
     trees: &Trees,
-    directory: Option<PathBuf>,
     streams: &Streams,
     open_files: Option<(u64, u64)>,
-) -> Result<SessionRequest, JobError> {
-    let root_is_host = request.root == Root::Host;
-    let user = match &request.user {
-        Some(text) => Some(user(text)?),
-        None if root_is_host || request.root == Root::None => Some(caller()?),
-        None => None,
-    };
+) -> SessionRequest {
     // The guest's own /tmp is empty before the trees are mounted, which may lie below it.
     let mut of_trees: Vec<Mount> = trees.disks.iter().filter_map(mount).collect();
     of_trees.extend(trees.shares.iter().map(SharedTree::mount));
@@ -80,11 +74,7 @@ pub(super) fn session(
     mounts.extend(below);
     let scratch = trees.disks.iter().find(|disk| disk.destination.is_none()).map(|disk| disk.serial.clone());
     let usual_size = inarch_vm::protocol::WindowSize { rows: 24, columns: 80 };
-    Ok(SessionRequest {
-        command: command(request)?,
-        environment: environment(request),
-        directory,
-        user,
+    SessionRequest {
         hostname: Some("inarch".to_owned()),
         set_clock: true,
         network: match request.net {
@@ -98,7 +88,8 @@ pub(super) fn session(
         umask: Some(umask().unwrap_or(0o022)),
         // What is kept is left as a machine that was switched off properly leaves it.
         clean_shutdown: request.keep.is_some() || trees.shares.iter().any(|shared| !shared.share.refuses_writes()),
-    })
+        ..SessionRequest::default()
+    }
 }
 
 /// How the guest mounts a disk; not at all by itself if it has no place.
@@ -116,7 +107,8 @@ fn mount(disk: &Disk) -> Option<Mount> {
     })
 }
 
-fn command(request: &RunRequest) -> Result<Vec<OsString>, JobError> {
+/// The words of the command; those of a shell where there are none.
+pub(super) fn command(request: &RunRequest) -> Result<Vec<OsString>, JobError> {
     if !request.command.is_empty() {
         return Ok(request.command.clone());
     }
@@ -131,12 +123,12 @@ fn command(request: &RunRequest) -> Result<Vec<OsString>, JobError> {
 
 /// With this machine's root the command gets this process's variables, as any command would; with another root only
 /// those that mean the same there. What was asked for by name goes before both.
-fn environment(request: &RunRequest) -> Vec<(OsString, OsString)> {
+pub(super) fn environment(request: &RunRequest) -> Vec<(OsString, OsString)> {
     let passes = |name: &OsStr| {
         let is_one_of = |names: &[&str]| names.iter().any(|other| name == *other);
         match request.root {
             Root::Host => !is_one_of(&OF_THE_HOST) && (request.user.is_none() || !is_one_of(&OF_THE_USER)),
-            _ => is_one_of(&OF_THE_TERMINAL),
+            _ => is_one_of(&OF_ANY_ROOT),
         }
     };
     let asked = |name: &OsStr| request.environment.iter().any(|(key, _)| key == name);
@@ -145,26 +137,39 @@ fn environment(request: &RunRequest) -> Vec<(OsString, OsString)> {
     all
 }
 
+/// This process's variables that tell of its terminal.
+pub(super) fn terminal_variables() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| OF_THE_TERMINAL.iter().any(|other| name == *other))
+}
+
+/// Who was asked for, or whoever runs this where the files are this machine's; `None`: root.
+pub(super) fn requested_user(request: &RunRequest) -> Result<Option<User>, JobError> {
+    match (&request.user, &request.root) {
+        (Some(text), _) => user(text).map(Some),
+        (None, Root::Host | Root::None) => caller().map(Some),
+        (None, Root::Source(_)) => Ok(None),
+    }
+}
+
 /// This process's user, with all its groups.
 fn caller() -> Result<User, JobError> {
     let groups = rustix::process::getgroups()
         .map_err(|error| JobError::Other(format!("cannot read this process's groups: {error}")))?;
     Ok(User::Ids {
         uid: rustix::process::geteuid().as_raw(),
-        gid: Some(rustix::process::getegid().as_raw()),
+        gid: rustix::process::getegid().as_raw(),
         groups: groups.into_iter().map(|group| group.as_raw()).collect(),
     })
 }
 
-/// Reads `UID[:GID]` or a name.
-fn user(text: &str) -> Result<User, JobError> {
-    let number = |text: &str| text.parse::<u32>().ok().filter(|id| *id != u32::MAX);
-    let (first, second) = text.split_once(':').map_or((text, None), |(first, second)| (first, Some(second)));
-    match (number(first), second) {
-        (Some(uid), None) => Ok(User::Ids { uid, gid: None, groups: Vec::new() }),
-        (Some(uid), Some(gid)) if number(gid).is_some() => Ok(User::Ids { uid, gid: number(gid), groups: Vec::new() }),
-        (None, None) if !text.is_empty() => Ok(User::Name(text.to_owned())),
-        _ => Err(JobError::Other(format!("-u {text}: write a name of the guest's, or UID[:GID]"))),
+/// Reads `USER[:GROUP]`, each a name or a number.
+pub(super) fn user(text: &str) -> Result<User, JobError> {
+    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+    match user.is_empty() || group.is_some_and(|group| group.is_empty() || group.contains(':')) {
+        true => {
+            Err(JobError::Other(format!("-u {text}: write USER or USER:GROUP, each a name of the guest's or a number")))
+        }
+        false => Ok(User::Name(text.to_owned())),
     }
 }
 
@@ -180,12 +185,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_names_or_numbers() {
-        let ids = |uid, gid| User::Ids { uid, gid, groups: Vec::new() };
-        assert_eq!(user("0").unwrap(), ids(0, None));
-        assert_eq!(user("1000:100").unwrap(), ids(1000, Some(100)));
-        assert_eq!(user("nobody").unwrap(), User::Name("nobody".to_owned()));
-        for wrong in ["", "1:x", "x:1", "1:", "4294967295:1"] {
+    fn users_and_groups_are_names_or_numbers() {
+        for right in ["0", "1000:100", "nobody", "nobody:users", "1000:users", "nobody:100"] {
+            assert_eq!(user(right).unwrap(), User::Name(right.to_owned()));
+        }
+        for wrong in ["", ":", ":0", "1:", "nobody:", "a:b:c"] {
             assert!(user(wrong).is_err(), "{wrong}");
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use inarch_block::{self as block, Content, WriteError, stream_parts};
+use inarch_format::oci::ImageConfig;
 use inarch_format::{Format, ImageOptions, Layout, Stream, tar::Tar};
 use inarch_tree::select::Selection;
 use inarch_vm::protocol::{Mount, MountSource};
@@ -36,6 +37,8 @@ pub(super) struct UnpackedTree {
     pub read_only: bool,
     /// Whether it is unpacked onto the scratch disk, as it does not fit into the guest's memory.
     pub on_scratch: bool,
+    /// How a container image says that it is started.
+    pub image: Option<ImageConfig>,
     /// What the user should know, a line each.
     pub notes: Vec<String>,
 }
@@ -72,8 +75,8 @@ impl UnpackedTree {
                 mib(memory)
             ));
         }
-        let (content, archive) = (opened.content, Arc::from(archive));
-        Ok(UnpackedTree { source, content, archive, ordinal, destination, read_only, on_scratch, notes })
+        let (content, archive, image) = (opened.content, Arc::from(archive), opened.image);
+        Ok(UnpackedTree { source, content, archive, ordinal, destination, read_only, on_scratch, image, notes })
     }
 
     /// Name of the port by which the archive comes.

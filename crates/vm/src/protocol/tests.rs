@@ -107,6 +107,7 @@ fn the_agents_header_has_the_same_types() {
         ("UMASK", kind::UMASK),
         ("CLEAN_SHUTDOWN", kind::CLEAN_SHUTDOWN),
         ("SCRATCH", kind::SCRATCH),
+        ("MAKE_DIRECTORY", kind::MAKE_DIRECTORY),
         ("RUN", kind::RUN),
         ("STDIN", kind::STDIN),
         ("STDIN_END", kind::STDIN_END),

@@ -266,6 +266,70 @@ fn the_environment_limits_and_mask_are_those_asked_for() {
 }
 
 #[test]
+fn users_and_groups_go_by_name_or_number() {
+    let who = |user: &str| {
+        let user = Some(User::Name(user.to_owned()));
+        let wanted = SessionRequest { user, ..request(&["sh", "-c", "id -u; id -g; id -G; echo $HOME"]) };
+        let finished = run_with(&wanted, None, &SessionOptions::default());
+        match finished.outcome() {
+            Outcome::Exited(0) => String::from_utf8_lossy(&finished.stdout).replace('\n', " ").trim_end().to_owned(),
+            Outcome::Failed { message, .. } => message,
+            other => panic!("{user:?}: {other:?}", user = wanted.user),
+        }
+    };
+    // Of every Debian: daemon is user and group 1, bin is group 2 and its home is /bin.
+    for (user, is) in [
+        ("daemon", "1 1 1 /usr/sbin"),
+        ("daemon:bin", "1 2 2 /usr/sbin"),
+        ("daemon:77", "1 77 77 /usr/sbin"),
+        ("2", "2 2 2 /bin"),
+        ("2:daemon", "2 1 1 /bin"),
+        ("2:", "2 2 2 /bin"),
+        ("4242", "4242 0 0 /"),
+        ("4242:daemon", "4242 1 1 /"),
+        ("4242:4343", "4242 4343 4343 /"),
+    ] {
+        assert_eq!(who(user), is, "{user}");
+    }
+    for (user, wrong) in [
+        ("absent", "has no user 'absent'"),
+        ("absent:daemon", "has no user 'absent'"),
+        ("daemon:absent", "has no group 'absent'"),
+        ("-1", "has no user '-1'"),
+        ("4294967295", "has no user '4294967295'"),
+        ("18446744073709551616", "has no user '18446744073709551616'"),
+        ("0:4294967295", "has no group '4294967295'"),
+        ("a:b:c", "has no user 'a'"),
+    ] {
+        assert!(who(user).contains(wrong), "{user}: {}", who(user));
+    }
+}
+
+#[test]
+fn a_working_directory_is_made_if_that_is_asked_for() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("a/b/c");
+    let wanted = SessionRequest { directory: Some(path.clone()), make_directory: true, ..request(&["pwd"]) };
+    let finished = run_with(&wanted, None, &SessionOptions::default());
+    assert_eq!(String::from_utf8_lossy(&finished.stdout).trim_end(), path.display().to_string());
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7777, 0o755);
+
+    fs::write(scratch.path().join("file"), "").unwrap();
+    for missing in ["file", "file/below"] {
+        let directory = scratch.path().join(missing);
+        let wanted = SessionRequest { directory: Some(directory.clone()), ..wanted.clone() };
+        match run_with(&wanted, None, &SessionOptions::default()).outcome() {
+            Outcome::Failed { status: 125, message } => assert!(
+                message.contains(&format!("directory {} cannot be made", directory.display()))
+                    && message.contains("Not a directory"),
+                "{message}"
+            ),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_guest_that_does_not_speak_or_dies_is_told_apart() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let silent = Session::greet(ours, Duration::from_millis(50)).unwrap_err();

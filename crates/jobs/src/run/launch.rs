@@ -1,0 +1,233 @@
+//! What is run in the guest, where, as whom and with which variables: what the user asked for, over what a container image
+//! says of itself. Rules are Docker's (`docker run`, and the image specification's config.md).
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Component, Path, PathBuf};
+
+use inarch_format::oci::ImageConfig;
+use inarch_vm::protocol::{SessionRequest, User};
+
+use super::{Root, RunRequest, command};
+use crate::JobError;
+use crate::notes::shown;
+
+/// Bytes of one word that a program is started with, at most: the kernel's `MAX_ARG_STRLEN`, less its NUL.
+const MOST_OF_A_WORD: usize = 128 * 1024 - 1;
+
+/// Bytes of all words and variables, at most: the kernel takes a quarter of the stack, which is 8 MiB.
+const MOST_OF_ALL: usize = 2 << 20;
+
+/// Bytes that a word takes beside its own: a NUL and a pointer.
+const BESIDE_A_WORD: usize = 9;
+
+/// Bytes of a path that the kernel takes, at most (`PATH_MAX`, less its NUL).
+const MOST_OF_A_PATH: usize = 4095;
+
+/// Bytes of a user's and a group's name, at most: Linux's `LOGIN_NAME_MAX` is 256.
+const MOST_OF_A_USER: usize = 512;
+
+/// The `PATH` of a container whose image has none.
+const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What the agent starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Launch {
+    command: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    directory: Option<PathBuf>,
+    /// The directory is made where the guest does not have it.
+    make_directory: bool,
+    user: Option<User>,
+}
+
+impl Launch {
+    /// What `request` starts in a root that is, or is not, an image; `directory` is where it asks to be.
+    ///
+    /// # Errors
+    /// There is nothing to start, or the image says what cannot be done.
+    pub fn new(
+        request: &RunRequest,
+        directory: Option<&Path>,
+        image: Option<&ImageConfig>,
+    ) -> Result<Launch, JobError> {
+        let directory = directory.map(Path::to_owned);
+        let Some(config) = image else {
+            if request.entrypoint.is_some() {
+                let root = match &request.root {
+                    Root::Host => "this machine".to_owned(),
+                    Root::None => "nothing".to_owned(),
+                    Root::Source(source) => source.to_string(),
+                };
+                return Err(JobError::Other(format!(
+                    "--entrypoint is for container images, and the root is {root}; give the command as it is: inarch run CMD..."
+                )));
+            }
+            return Ok(Launch {
+                command: command::command(request)?,
+                environment: command::environment(request),
+                directory,
+                make_directory: false,
+                user: command::requested_user(request)?,
+            });
+        };
+        let image = Image { request, config, name: image_name(request) };
+        let launch = Launch {
+            command: image.command()?,
+            environment: image.environment(),
+            directory: directory.map_or_else(|| image.directory(), |directory| Ok(Some(directory)))?,
+            make_directory: true,
+            user: Some(match &request.user {
+                Some(text) => command::user(text)?,
+                None => image.user()?,
+            }),
+        };
+        launch.check_size(&image.name)?;
+        Ok(launch)
+    }
+
+    /// The session `request` with this in it.
+    pub fn complete(self, request: SessionRequest) -> SessionRequest {
+        let Launch { command, environment, directory, make_directory, user } = self;
+        SessionRequest { command, environment, directory, make_directory, user, ..request }
+    }
+
+    /// The words that are started, as a line for people.
+    pub fn line(&self) -> String {
+        let words = self.command.iter().map(|word| shown(Path::new(word)));
+        let user = match &self.user {
+            Some(User::Name(name)) => format!(", as {}", shown(Path::new(name))),
+            _ => String::new(),
+        };
+        let directory = shown(self.directory.as_deref().unwrap_or(Path::new("/")));
+        format!("{} (in {directory}{user})", words.collect::<Vec<_>>().join(" "))
+    }
+
+    /// Refuses what no program can be started with.
+    fn check_size(&self, image: &str) -> Result<(), JobError> {
+        let words = self.command.iter().map(|word| word.len());
+        let variables = self.environment.iter().map(|(name, value)| name.len() + 1 + value.len());
+        let (mut all, mut longest) = (0usize, 0);
+        for length in words.chain(variables) {
+            all = all.saturating_add(length).saturating_add(BESIDE_A_WORD);
+            longest = longest.max(length);
+        }
+        let fail = |what: &str, bytes, most| {
+            Err(JobError::Other(format!(
+                "{image}: {what} {bytes} bytes; the kernel starts nothing with more than {most}"
+            )))
+        };
+        if longest > MOST_OF_A_WORD {
+            return fail("a word of its command or a variable of its environment has", longest, MOST_OF_A_WORD);
+        }
+        if all > MOST_OF_ALL {
+            return fail("its command and its environment take", all, MOST_OF_ALL);
+        }
+        Ok(())
+    }
+}
+
+/// How the root's image is called in messages.
+fn image_name(request: &RunRequest) -> String {
+    match &request.root {
+        Root::Source(source) => source.to_string(),
+        Root::Host | Root::None => "the image".to_owned(),
+    }
+}
+
+/// An image that is run: all of its text is from others.
+struct Image<'a> {
+    request: &'a RunRequest,
+    config: &'a ImageConfig,
+    name: String,
+}
+
+impl Image<'_> {
+    fn fail<T>(&self, reason: &str) -> Result<T, JobError> {
+        Err(JobError::Other(format!("{}: {reason}", self.name)))
+    }
+
+    /// The entry point and what follows it. Whoever gives another entry point does not want the image's words after it.
+    fn command(&self) -> Result<Vec<OsString>, JobError> {
+        let of_image = |words: &[String]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let mut words = match &self.request.entrypoint {
+            Some(word) => vec![word.clone()],
+            None => of_image(&self.config.entrypoint),
+        };
+        // One empty word is how none is written.
+        if words.len() == 1 && words.first().is_some_and(|word| word.is_empty()) {
+            words.clear();
+        }
+        match (self.request.command.is_empty(), &self.request.entrypoint) {
+            (false, _) => words.extend(self.request.command.iter().cloned()),
+            (true, None) => words.extend(of_image(&self.config.command)),
+            (true, Some(_)) => {}
+        }
+        match words.first() {
+            None if self.request.entrypoint.is_some() => {
+                self.fail("without its entry point a command is needed: inarch run --root IMAGE --entrypoint '' CMD...")
+            }
+            None => self.fail(
+                "the image names no command (neither Entrypoint nor Cmd); give one: inarch run --root IMAGE CMD...",
+            ),
+            Some(first) if first.is_empty() => {
+                self.fail("the first word of the command is empty; give another with --entrypoint WORD")
+            }
+            Some(_) => Ok(words),
+        }
+    }
+
+    /// The image's variables over the terminal's, and what was asked for by name over both. Nothing else of this machine's
+    /// environment goes into a container.
+    fn environment(&self) -> Vec<(OsString, OsString)> {
+        let mut all = BTreeMap::from([("PATH".into(), USUAL_PATH.into())]);
+        all.extend(command::terminal_variables());
+        for line in &self.config.environment {
+            match line.split_once('=') {
+                Some(("", _)) => {}
+                Some((name, value)) => drop(all.insert(name.into(), value.into())),
+                // As Docker reads it: there is to be no such variable.
+                None => drop(all.remove(OsStr::new(line))),
+            }
+        }
+        all.extend(self.request.environment.iter().cloned());
+        all.into_iter().collect()
+    }
+
+    /// Where the image wants to be; `None`: in its root.
+    fn directory(&self) -> Result<Option<PathBuf>, JobError> {
+        let text = &self.config.working_directory;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        if text.len() > MOST_OF_A_PATH {
+            return self.fail(&format!("its working directory has {} bytes; give another with -w DIR", text.len()));
+        }
+        if !text.starts_with('/') {
+            let text = shown(Path::new(text));
+            return self.fail(&format!("its working directory '{text}' is no absolute path; give another with -w DIR"));
+        }
+        // `..` takes back a name, whatever that leads to, as where the image was built.
+        let mut path = PathBuf::from("/");
+        for component in Path::new(text).components() {
+            match component {
+                Component::Normal(name) => path.push(name),
+                Component::ParentDir => drop(path.pop()),
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+        }
+        Ok(Some(path))
+    }
+
+    /// Whom the image wants to be; root where it says nothing.
+    fn user(&self) -> Result<User, JobError> {
+        let text = &self.config.user;
+        if text.len() > MOST_OF_A_USER {
+            return self.fail(&format!("its user's name has {} bytes; give another with -u USER", text.len()));
+        }
+        Ok(User::Name(if text.is_empty() || text.starts_with(':') { format!("0{text}") } else { text.clone() }))
+    }
+}
+
+#[cfg(test)]
+mod tests;
