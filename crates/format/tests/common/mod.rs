@@ -5,6 +5,7 @@ pub mod archive;
 pub mod compare;
 pub mod forest;
 pub mod mount;
+pub mod mounted;
 pub mod odd;
 pub mod view;
 

@@ -5,8 +5,6 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -16,7 +14,7 @@ use inarch_format::squashfs::{Squashfs, open};
 use inarch_format::{Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Opened, Planned, ReadError};
 use inarch_tree::{Attributes, DataRange, FileType, Inode, InodeId, Timestamp, Tree, Xattr};
 
-use crate::common::mount::xattrs;
+use crate::common::mounted::{self, Held, parts};
 use crate::common::odd::{acl, xattr};
 use crate::common::{attributes, builder, directory, file, pattern};
 
@@ -177,78 +175,12 @@ pub fn held_xattrs(tree: &Tree, inode: &Inode) -> Vec<Xattr> {
     tree.xattrs(inode.xattrs()).iter().filter(held).cloned().collect()
 }
 
-/// Compares everything but content.
-fn compare_attributes(tree: &Tree, inode: &Inode, path: &Path, id: InodeId) {
-    let metadata = fs::symlink_metadata(path).unwrap();
-    assert_eq!(metadata.mode(), inode.mode(), "{path:?}");
-    assert_eq!((metadata.uid(), metadata.gid()), (inode.uid(), inode.gid()), "{path:?}");
-    assert_eq!(metadata.mtime(), inode.mtime().seconds.clamp(0, u32::MAX.into()), "{path:?}");
-    let held = held_xattrs(tree, inode);
-    // The kernel does not even list attributes where an image has none at all.
-    let none_at_all = rustix::fs::llistxattr(path, &mut [0u8; 1]) == Err(rustix::io::Errno::OPNOTSUPP);
-    assert!(if none_at_all { held.is_empty() } else { xattrs(path) == held }, "{path:?}");
-    assert_eq!(metadata.nlink(), u64::from(inode.links()), "{path:?}");
-    match inode.file_type() {
-        FileType::Regular => assert_eq!(metadata.len(), inode.size(), "{path:?}"),
-        FileType::Symlink => {
-            assert_eq!(fs::read_link(path).unwrap().as_os_str().as_bytes(), tree.symlink_target(id), "{path:?}");
-        }
-        FileType::CharDevice | FileType::BlockDevice => {
-            let (major, minor) = inode.device();
-            assert_eq!(metadata.rdev(), rustix::fs::makedev(major, minor), "{path:?}");
-        }
-        _ => {}
-    }
-}
-
-/// Calls `check` with parts of a file that cover it, or much of it if it is large.
-pub fn parts(size: u64, mut check: impl FnMut(u64, usize)) {
-    const STEP: u64 = 1 << 20;
-    let large = size > 64 * STEP;
-    let starts: Vec<u64> = if large {
-        (0..size).step_by((size / 7) as usize).chain([1 << 30, size - STEP, size / 2]).collect()
-    } else {
-        (0..size).step_by(STEP as usize).collect()
-    };
-    for start in starts.into_iter().filter(|start| *start < size) {
-        check(start, STEP.min(size - start) as usize);
-    }
-}
-
-/// Compares what a path holds with a tree's file.
-fn compare_content(tree: &Tree, id: InodeId, content: &dyn Content, path: &Path) {
-    let opened = File::open(path).unwrap();
-    parts(tree.inode(id).size(), |start, length| {
-        let (mut expected, mut found) = (vec![0; length], vec![0; length]);
-        read_content(content, id, start, &mut expected).unwrap();
-        opened.read_exact_at(&mut found, start).unwrap_or_else(|error| panic!("{path:?} at {start}: {error}"));
-        assert!(expected == found, "{path:?} differs in {length} bytes from {start}");
-    });
-}
-
 /// Compares a directory of this host with the tree's, and all below.
 pub fn compare(tree: &Tree, content: &dyn Content, at: &Path) {
-    let mut numbers = HashMap::new();
-    let mut directories = vec![InodeId::ROOT];
-    while let Some(dir) = directories.pop() {
-        let path = at.join(OsStr::from_bytes(&tree.path(dir)));
-        compare_attributes(tree, tree.inode(dir), &path, dir);
-        let mut names: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        names.sort();
-        assert!(names.iter().map(|name| name.as_bytes()).eq(tree.entries(dir).map(|entry| entry.name)), "{path:?}");
-        for entry in tree.entries(dir) {
-            let path = path.join(OsStr::from_bytes(entry.name));
-            let inode = tree.inode(entry.inode);
-            compare_attributes(tree, inode, &path, entry.inode);
-            let number = fs::symlink_metadata(&path).unwrap().ino();
-            assert_eq!(*numbers.entry(entry.inode).or_insert(number), number, "{path:?} is not the same file");
-            match inode.file_type() {
-                FileType::Directory => directories.push(entry.inode),
-                FileType::Regular => compare_content(tree, entry.inode, content, &path),
-                _ => {}
-            }
-        }
-    }
+    mounted::compare(tree, content, at, &|inode| Held {
+        mtime: (inode.mtime().seconds.clamp(0, u32::MAX.into()), 0),
+        xattrs: held_xattrs(tree, inode),
+    });
 }
 
 /// Opens an image of this host by our reader.
