@@ -36,6 +36,9 @@ pub enum Command {
     Serve(crate::serve::ServeArguments),
     /// Mount a tree on this machine
     Mount(crate::mount::MountArguments),
+    /// Take mounts of 'inarch mount' away
+    #[command(visible_alias = "unmount")]
+    Umount(crate::umount::UmountArguments),
     /// Say what the guest of a kept run changed
     Diff(crate::diff::DiffArguments),
     /// Bring what the guest of a kept run changed into this machine's trees

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::kept;
 
-use crate::output::complain;
+use crate::output::try_all;
 
 /// Options of `inarch discard`.
 #[derive(Args, Debug)]
@@ -25,12 +25,5 @@ pub struct DiscardArguments {
 
 /// Takes the runs away; one that cannot be discarded does not keep the others.
 pub fn run(arguments: DiscardArguments) -> anyhow::Result<ExitCode> {
-    let mut failures = arguments.names.iter().filter_map(|name| kept::discard(name, arguments.force).err());
-    let Some(first) = failures.next() else { return Ok(ExitCode::SUCCESS) };
-    // All are tried; the last failure is main's to tell.
-    let last = failures.fold(first, |failure, next| {
-        complain(&failure);
-        next
-    });
-    Err(last.into())
+    try_all(arguments.names.iter().map(|name| kept::discard(name, arguments.force)))
 }

@@ -21,6 +21,7 @@ mod serve;
 mod size;
 mod source;
 mod tree_option;
+mod umount;
 mod upper;
 
 use std::process::ExitCode;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Mount(arguments) if is_background => mount::serve(arguments),
         Command::Mount(arguments) => mount::run(arguments, words.get(1..).unwrap_or_default()),
+        Command::Umount(arguments) => umount::run(arguments),
         Command::Diff(arguments) => diff::run(arguments),
         Command::Apply(arguments) => apply::run(arguments),
         Command::Discard(arguments) => discard::run(arguments),

@@ -21,9 +21,10 @@ use crate::upper::UpperArguments;
 Examples:
   inarch mount --background ~/src /mnt --ephemeral && ls /mnt
   inarch mount -b image.tar.zst /mnt --overlay ~/changes
+  inarch umount /mnt
   inarch mount ~/src ~/build --changes guest               # until Ctrl-C
 
-It is mounted until SIGTERM, SIGINT or umount; as a user it takes fusermount3 (Debian's package fuse3).
+It is mounted until SIGTERM, SIGINT or 'inarch umount DIR'; as a user it takes fusermount3 (Debian's package fuse3).
 With --background the status is 0 when the mount answers, 1 when nothing is mounted.")]
 pub struct MountArguments {
     /// What to mount

@@ -7,6 +7,7 @@
 //!    asked for ([`background`]).
 
 mod background;
+mod unmount;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Session, SessionO
 use inarch_tree::select::{Owners, Selection};
 pub use inarch_vfs::Changes;
 use inarch_vfs::{FileSystem, HostDirectory, HostOptions, Recorder, TreeFiles};
+pub use unmount::{UnmountRequest, unmount};
 
 use background::Child;
 

@@ -2,63 +2,14 @@
 //! say, and ends when it is unmounted.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::mounted::{Server, is_mounted};
-use crate::support::{INARCH, assert_status, host, inarch, scratch, stderr, stdout, within};
+use crate::support::mounted::{Scene, Server, is_mounted, is_there, last_process};
+use crate::support::{INARCH, assert_status, host, inarch, stderr, stdout, within};
 
 const LONG: Duration = Duration::from_secs(30);
-
-/// A directory with a tree, whose mount is taken away at the end.
-struct Scene(tempfile::TempDir);
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        // After a test that failed.
-        let _ = Command::new("umount").args(["-q", "--lazy"]).arg(self.0.path().join("point")).status();
-    }
-}
-
-impl Scene {
-    fn new() -> Scene {
-        let dir = scratch();
-        for name in ["tree", "point"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        fs::write(dir.path().join("tree/file"), "content").unwrap();
-        Scene(dir)
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// Runs a shell's script, to whose end all that it has written to belongs.
-    fn shell(&self, script: &str) -> Output {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]).current_dir(self.path()).stdin(Stdio::null());
-        command.env("INARCH", INARCH).env("XDG_STATE_HOME", self.path().join("state")).output().unwrap()
-    }
-
-    fn usual_log(&self) -> PathBuf {
-        self.path().join("state/inarch/mount.log")
-    }
-}
-
-/// The process that a log's last line is of.
-fn last_process(log: &Path) -> u32 {
-    let log = fs::read_to_string(log).unwrap();
-    let (_, rest) = log.lines().last().unwrap().split_once("inarch[").unwrap();
-    rest.split_once("]:").unwrap().0.parse().unwrap()
-}
-
-fn is_there(process: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
-    // Whoever has ended stays there until its parent has looked.
-    stat.is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.starts_with(" Z"))
-}
 
 /// What the numbers in /proc/PID/stat say from the fourth on: parent, group, session, terminal.
 fn relations(process: u32) -> Vec<i64> {

@@ -16,6 +16,9 @@ use super::{MountError, SUBTYPE};
 
 const PROGRAM: &str = "fusermount3";
 
+/// What it says of a mount in use: `EBUSY` in words, which it does not translate.
+const BUSY: &str = "Device or resource busy";
+
 /// The variable that says which descriptor the socket is.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
@@ -50,7 +53,11 @@ fn escaped(source: &Path) -> OsString {
 pub fn unmount(point: &Path, detach: bool) -> Result<(), MountError> {
     let mut command = Command::new(PROGRAM);
     command.arg("-u").args(detach.then_some("-z")).arg("--").arg(point).stdin(Stdio::null());
-    check(point, command.output())
+    check(point, command.output()).map_err(|error| match error {
+        MountError::Helper { path, reason } if reason.ends_with(BUSY) => MountError::Busy { path },
+        MountError::Helper { path, reason } => MountError::Unmount { path, reason: format!("{PROGRAM}: {reason}") },
+        error => error,
+    })
 }
 
 fn check(point: &Path, result: io::Result<Output>) -> Result<(), MountError> {

@@ -2,6 +2,7 @@
 
 mod helper;
 mod table;
+mod users;
 
 use std::ffi::CString;
 use std::fs::Metadata;
@@ -17,7 +18,8 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
 
 use crate::session::DEVICE;
-pub use table::{DeviceNumber, mount_points_beneath};
+pub use table::{DeviceNumber, Entry, mount_points_beneath, mounted};
+pub use users::{User, users};
 
 /// What mount tables show as type, and the part of it that is ours.
 const TYPE: &str = "fuse.inarch";
@@ -66,6 +68,20 @@ pub enum MountError {
         /// What it said.
         reason: String,
     },
+    /// Somebody uses what is to be unmounted.
+    #[error("{}: cannot be unmounted: it is in use", path.display())]
+    Busy {
+        /// Where it is mounted.
+        path: PathBuf,
+    },
+    /// It cannot be unmounted.
+    #[error("{}: cannot be unmounted: {reason}", path.display())]
+    Unmount {
+        /// Where it is mounted.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
 }
 
 /// A mounted connection. It is taken away when this is dropped.
@@ -100,7 +116,7 @@ impl Mount {
             }
             result => result?,
         };
-        let device = table::mounted(point).filter(|(_, kind)| kind == TYPE).map(|(device, _)| device);
+        let device = table::mounted(point).filter(Entry::is_ours).map(|entry| entry.device);
         let device = device.ok_or_else(|| refuse("another mount covers it".into()))?;
         Ok((Mount { point: point.to_owned(), device }, fd))
     }
@@ -136,18 +152,34 @@ impl Drop for Mount {
 
 /// Takes the mount with this number at `point` away, unless somebody else did already.
 pub fn unmount_device(point: &Path, device: DeviceNumber) -> Result<Unmounted, MountError> {
-    if table::mounted(point).is_none_or(|(there, _)| there != device) {
+    if table::mounted(point).is_none_or(|entry| entry.device != device) {
         return Ok(Unmounted::Clean);
     }
-    for attempt in 0..ATTEMPTS {
-        match unmount_either_way(point, false) {
-            Ok(()) => return Ok(Unmounted::Clean),
-            Err(_) if attempt + 1 < ATTEMPTS => thread::sleep(PAUSE),
-            Err(_) => {}
-        }
-    }
     // Whatever the reason is: detached, nobody new finds it.
-    unmount_either_way(point, true).map(|()| Unmounted::InUse)
+    unmount_unused(point).map(|()| Unmounted::Clean).or_else(|_| detach(point).map(|()| Unmounted::InUse))
+}
+
+/// Takes what is mounted at `point`, an absolute path, away.
+///
+/// # Errors
+/// [`MountError::Busy`] if somebody uses it, for longer than a moment; or it is not this user's to unmount.
+pub fn unmount_unused(point: &Path) -> Result<(), MountError> {
+    for _ in 1..ATTEMPTS {
+        if unmount_either_way(point, false).is_ok() {
+            return Ok(());
+        }
+        thread::sleep(PAUSE);
+    }
+    unmount_either_way(point, false)
+}
+
+/// Takes what is mounted at `point`, an absolute path, and all that is mounted in it, out of the file tree: whoever uses it does so until they
+/// have done, and nobody new finds it.
+///
+/// # Errors
+/// It is not this user's to unmount.
+pub fn detach(point: &Path) -> Result<(), MountError> {
+    unmount_either_way(point, true)
 }
 
 fn unmount_either_way(point: &Path, detach: bool) -> Result<(), MountError> {
@@ -155,7 +187,18 @@ fn unmount_either_way(point: &Path, detach: bool) -> Result<(), MountError> {
     match unmount(point, flags) {
         Ok(()) => Ok(()),
         Err(Errno::PERM) => helper::unmount(point, detach),
-        Err(errno) => Err(MountError::Refused { path: point.to_owned(), error: errno.into() }),
+        Err(Errno::BUSY) => Err(MountError::Busy { path: point.to_owned() }),
+        Err(errno) => {
+            let reason = io::Error::from(errno).to_string();
+            Err(MountError::Unmount { path: point.to_owned(), reason })
+        }
+    }
+}
+
+impl Entry {
+    /// Whether it is a mount of this program's.
+    pub fn is_ours(&self) -> bool {
+        self.kind == TYPE
     }
 }
 

@@ -20,6 +20,13 @@ impl From<u64> for DeviceNumber {
     }
 }
 
+impl DeviceNumber {
+    /// Whether it is this one.
+    pub(super) fn is(self, major: Option<u32>, minor: Option<u32>) -> bool {
+        (Some(self.major), Some(self.minor)) == (major, minor)
+    }
+}
+
 impl fmt::Display for DeviceNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.major, self.minor)
@@ -35,9 +42,24 @@ impl FromStr for DeviceNumber {
     }
 }
 
-/// What is mounted at `point`, an absolute path, above all else there; and its type. Asks nothing of the file system,
-/// whose server may be dead.
-pub fn mounted(point: &Path) -> Option<(DeviceNumber, String)> {
+/// A mount, as the table has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What tells it from other mounts of the same file system; not used again while it is there.
+    pub id: u64,
+    /// Of the file system.
+    pub device: DeviceNumber,
+    /// Type of the file system.
+    pub kind: String,
+    /// What is mounted, as whoever mounted it says.
+    pub source: PathBuf,
+    /// Of FUSE: the user who mounted it.
+    pub user: Option<u32>,
+}
+
+/// What is mounted at `point`, an absolute path, above all else there. Asks nothing of the file system, whose server may be
+/// dead.
+pub fn mounted(point: &Path) -> Option<Entry> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     // The last one covers those before.
     table.split(|byte| *byte == b'\n').rev().find_map(|line| parse(line, point.as_os_str().as_bytes()))
@@ -56,17 +78,22 @@ pub fn mount_points_beneath(directory: &Path) -> Vec<PathBuf> {
     points
 }
 
-/// Number and type of the mount on this line of the table, if it is at `point`.
-fn parse(line: &[u8], point: &[u8]) -> Option<(DeviceNumber, String)> {
+/// The mount on this line of the table, if it is at `point`.
+fn parse(line: &[u8], point: &[u8]) -> Option<Entry> {
+    let text = |word| std::str::from_utf8(word).ok();
     let mut words = line.split(|byte| *byte == b' ');
-    let device = words.nth(2)?;
+    let id = text(words.next()?)?.parse().ok()?;
+    let device = text(words.nth(1)?)?.parse().ok()?;
     if unescape(words.nth(1)?) != point {
         return None;
     }
     // Optional words end with a dash.
     words.find(|word| *word == b"-")?;
-    let kind = words.next()?;
-    Some((std::str::from_utf8(device).ok()?.parse().ok()?, String::from_utf8_lossy(kind).into_owned()))
+    let kind = String::from_utf8_lossy(words.next()?).into_owned();
+    let source = PathBuf::from(OsString::from_vec(unescape(words.next()?)));
+    let mut options = words.next().unwrap_or_default().split(|byte| *byte == b',');
+    let user = options.find_map(|option| text(option.strip_prefix(b"user_id=")?)?.parse().ok());
+    Some(Entry { id, device, kind, source, user })
 }
 
 /// Blanks, line breaks and backslashes are written as octal numbers.
@@ -95,9 +122,12 @@ mod tests {
 
     #[test]
     fn a_line_of_the_table_is_understood() {
-        let line = br"98 35 0:47 / /tmp/a\040b\134 rw,nosuid shared:42 - fuse.inarch inarch rw,user_id=0";
+        let line =
+            br"98 35 0:47 / /tmp/a\040b\134 rw,nosuid shared:42 - fuse.inarch /a\040tree rw,user_id=7,group_id=0";
         let found = parse(line, br"/tmp/a b\").unwrap();
-        assert_eq!((found.0.to_string(), found.1.as_str()), ("0:47".to_owned(), "fuse.inarch"));
+        assert_eq!((found.id, found.device.to_string().as_str(), found.kind.as_str()), (98, "0:47", "fuse.inarch"));
+        assert_eq!((found.source.to_str(), found.user), (Some("/a tree"), Some(7)));
+        assert_eq!(parse(b"1 0 0:2 / /sys rw - sysfs none rw", b"/sys").unwrap().user, None);
         assert!(parse(line, b"/tmp/a").is_none());
         assert!(parse(b"98 35 0:47", b"/tmp/a").is_none());
     }

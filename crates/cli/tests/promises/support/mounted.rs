@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 
-use super::{INARCH, host};
+use super::{INARCH, host, scratch};
 
 /// A running `inarch mount`, in a directory of a test's own, of `source` on `point`.
 pub struct Server {
@@ -52,4 +52,57 @@ pub fn is_mounted(dir: &Path) -> bool {
     let point = dir.join("point");
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     table.lines().any(|line| line.contains(&format!(" {} ", point.display())))
+}
+
+/// A directory with a tree, whose mount is taken away at the end.
+pub struct Scene(tempfile::TempDir);
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // After a test that failed.
+        let _ = Command::new("umount").args(["-q", "--lazy"]).arg(self.0.path().join("point")).status();
+    }
+}
+
+impl Scene {
+    /// With `tree/file` and an empty `point`.
+    pub fn new() -> Scene {
+        let dir = scratch();
+        for name in ["tree", "point"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join("tree/file"), "content").unwrap();
+        Scene(dir)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Runs a shell's script, to whose end all that it has written to belongs.
+    pub fn shell(&self, script: &str) -> Output {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(self.path()).stdin(Stdio::null());
+        command.env("INARCH", INARCH).env("XDG_STATE_HOME", self.path().join("state")).output().unwrap()
+    }
+
+    /// Where servers in the background say what they have to say.
+    pub fn usual_log(&self) -> PathBuf {
+        self.path().join("state/inarch/mount.log")
+    }
+}
+
+/// The process that a log's last line is of.
+pub fn last_process(log: &Path) -> u32 {
+    let log = fs::read_to_string(log).unwrap();
+    let (_, rest) = log.lines().last().unwrap().split_once("inarch[").unwrap();
+    rest.split_once("]:").unwrap().0.parse().unwrap()
+}
+
+/// Whether there is such a process, and it has not ended.
+pub fn is_there(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    // Whoever has ended stays there until its parent has looked.
+    stat.is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.starts_with(" Z"))
 }

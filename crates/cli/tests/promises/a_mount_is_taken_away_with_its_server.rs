@@ -1,0 +1,153 @@
+//! Promise: `inarch umount` takes mounts of Inarch away, and nothing else; when it returns their servers have ended, or it has said
+//! who uses what.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::support::mounted::{Scene, Server, is_mounted, is_there, last_process};
+use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, stderr, stdout, within};
+
+const LONG: Duration = Duration::from_secs(30);
+
+#[test]
+fn the_next_mount_has_the_same_overlay_at_once() {
+    let scene = Scene::new();
+    for round in 0..5 {
+        let script = format!(
+            "set -e; $INARCH mount -b tree point --overlay upper 2> said; echo {round} > point/{round}; ls point
+             $INARCH umount point; flock --nonblock upper true"
+        );
+        let used = scene.shell(&script);
+        assert_status(&used, 0);
+        assert_eq!(stdout(&used).lines().count(), round + 2);
+        assert_eq!(stderr(&used), "");
+        assert!(!is_mounted(scene.path()) && !is_there(last_process(&scene.usual_log())));
+    }
+    let used = scene
+        .shell("$INARCH mount -qb tree point --ephemeral --overlay-dir . && : > point/new && $INARCH umount point");
+    assert_status(&used, 0);
+    let left = fs::read_dir(scene.path()).unwrap().flatten().map(|entry| entry.file_name());
+    assert!(left.into_iter().all(|name| !name.to_string_lossy().starts_with("inarch-mount-")));
+}
+
+#[test]
+fn the_mount_is_found_however_it_is_named() {
+    let scene = Scene::new();
+    symlink("point", scene.path().join("link")).unwrap();
+    fs::create_dir(scene.path().join("a b")).unwrap();
+    for (point, name) in [("point", "link"), ("point", "tree/../point/"), ("a b", "a b"), ("tree", "tree")] {
+        let used =
+            scene.shell(&format!("$INARCH mount -qb tree '{point}' && $INARCH umount '{name}' && ls -A point 'a b'"));
+        assert_status(&used, 0);
+        assert_eq!((stdout(&used).as_str(), stderr(&used).as_str()), ("a b:\n\npoint:\n", ""), "{name}");
+    }
+    // The caller's own directory, that of a process that becomes this one, and with a descriptor of it.
+    let used = scene.shell("$INARCH mount -qb tree point && cd point && exec 3< file && exec $INARCH umount .");
+    assert_status(&used, 0);
+    assert!(!is_mounted(scene.path()));
+}
+
+#[test]
+fn other_mounts_stay() {
+    let scene = Scene::new();
+    let refused = |point: &str, parts: &[&str]| assert_one_line(&inarch(["umount", point]), parts);
+    refused("/proc", &["/proc: proc is mounted there (proc), which Inarch did not mount"]);
+    refused("/", &["/: ", "which Inarch did not mount"]);
+    refused(&scene.path().display().to_string(), &["nothing is mounted there"]);
+    refused("/nonexistent", &["/nonexistent", "No such file"]);
+    assert!(Path::new("/proc/self").exists());
+    // What can be taken away is, beside what cannot.
+    let used =
+        scene.shell("$INARCH mount -qb tree point && $INARCH umount point/file; $INARCH umount tree point /proc");
+    assert_status(&used, 125);
+    let text = stderr(&used);
+    let said: Vec<&str> = text.lines().collect();
+    assert!(
+        said[0].contains("nothing is mounted there; it lies in the mount") && said[0].ends_with("/point"),
+        "{text}"
+    );
+    assert!(
+        said[1].contains("tree: nothing is mounted there") && said[2].contains("/proc") && said.len() == 3,
+        "{text}"
+    );
+    assert!(!is_mounted(scene.path()));
+}
+
+#[test]
+fn who_uses_it_is_named() {
+    let scene = Scene::new();
+    assert_status(&scene.shell("$INARCH mount -b tree point; mkdir tree/sub; cp /bin/sleep tree"), 0);
+    let server = last_process(&scene.usual_log());
+    let point = scene.path().join("point");
+    let umount = |options: &[&str]| inarch([&["umount", point.to_str().unwrap()], options].concat());
+    for script in ["exec point/sleep 1000", "cd point/sub; exec sleep 1000", "exec sleep 1000 < point/file"] {
+        let mut user = Command::new("sh").args(["-c", script]).current_dir(scene.path()).spawn().unwrap();
+        let name = || fs::read_to_string(format!("/proc/{}/comm", user.id())).unwrap();
+        assert!(within(LONG, || name() == "sleep\n"));
+        let refused = umount(&[]);
+        let its_name = format!("it is in use by sleep ({})", user.id());
+        user.kill().unwrap();
+        user.wait().unwrap();
+        assert_one_line(&refused, &["cannot be unmounted", &its_name, "--lazy"]);
+    }
+    host("mount", &["-t", "tmpfs", "none", "point/sub"], scene.path());
+    let refused = umount(&[]);
+    host("umount", &["point/sub"], scene.path());
+    assert_one_line(&refused, &["point/sub is mounted in it", "--lazy"]);
+    let file = fs::File::open(point.join("file")).unwrap();
+    let taken = umount(&["--lazy"]);
+    assert_status(&taken, 0);
+    let own = format!("({}); its server ends after them", std::process::id());
+    assert!(stderr(&taken).trim_end().ends_with(&own), "{}", stderr(&taken));
+    assert!(!is_mounted(scene.path()) && is_there(server));
+    assert_eq!(std::io::read_to_string(&file).unwrap(), "content");
+    drop(file);
+    assert!(within(LONG, || !is_there(server)), "the server is still there");
+}
+
+#[test]
+fn a_server_that_takes_its_time_is_waited_for() {
+    let scene = Scene::new();
+    let mut server = Server::start(scene.path(), "tree", &[]);
+    let signal = |name: &str| host("kill", &[name, &server.child.id().to_string()], Path::new("/"));
+    signal("-STOP");
+    let point = scene.path().join("point");
+    let mut umount = Command::new(INARCH).arg("umount").arg(point).stderr(Stdio::piped()).spawn().unwrap();
+    let is_gone = within(LONG, || !is_mounted(scene.path()));
+    let waits = umount.try_wait().unwrap().is_none();
+    signal("-CONT");
+    assert!(is_gone && waits, "gone: {is_gone}, waits: {waits}");
+    assert_status(&umount.wait_with_output().unwrap(), 0);
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn users_take_their_own_mounts_away() {
+    if !Path::new("/usr/bin/fusermount3").exists() || !rustix::process::geteuid().is_root() {
+        println!("skipped: users_take_their_own_mounts_away: that takes fusermount3, and root to be several users");
+        return;
+    }
+    let scene = Scene::new();
+    // The built command may lie where only root can go.
+    fs::copy(INARCH, scene.path().join("inarch")).unwrap();
+    for name in ["", "point"] {
+        fs::set_permissions(scene.path().join(name), fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let user = "setpriv --reuid 65534 --regid 65534 --clear-groups ./inarch";
+    let used = scene.shell(&format!("{user} mount -b tree point --log log && {user} umount point"));
+    assert_status(&used, 0);
+    assert!(!is_mounted(scene.path()) && !is_there(last_process(&scene.path().join("log"))));
+    assert_status(&scene.shell("./inarch mount -qb tree point"), 0);
+    assert_one_line(&scene.shell(&format!("{user} umount point")), &["root mounted it"]);
+    let other = "setpriv --reuid 65533 --regid 65533 --clear-groups ./inarch";
+    let used = scene.shell(&format!("./inarch umount point && {user} mount -qb tree point --log log"));
+    assert_status(&used, 0);
+    assert_one_line(&scene.shell(&format!("{other} umount --lazy point")), &["user 65534 mounted it"]);
+    let busy = "setpriv --reuid 65534 --regid 65534 --clear-groups sh -c 'cd point && ../inarch umount ../point'";
+    assert_one_line(&scene.shell(busy), &["it is in use by sh ("]);
+    assert_status(&scene.shell(&format!("{user} umount point")), 0);
+    assert!(!is_mounted(scene.path()) && !is_there(last_process(&scene.path().join("log"))));
+}

@@ -1,0 +1,161 @@
+//! `umount`: takes a mount of this program's away, and waits for the end of its server: only then has all that was written
+//! its place, and can another mount go on there.
+
+use std::fmt::Display;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use inarch_confine::close_inherited;
+use inarch_fuse::mount::{self, Entry, MountError, User};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::JobError;
+use crate::notes::{say, shown};
+use crate::serve::guard::{ServerProcess, server_of};
+
+/// After this long it is said who is waited for.
+const SHORT: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
+
+/// Processes that are named, at most.
+const NAMED: usize = 5;
+
+/// What to take away.
+#[derive(Clone, Debug)]
+pub struct UnmountRequest {
+    /// Where mounts are; of several at one place the uppermost goes.
+    pub points: Vec<PathBuf>,
+    /// Whether one goes even if somebody uses it, who then does so until they have done.
+    pub lazy: bool,
+    /// Whether nothing is said but what went wrong.
+    pub quiet: bool,
+}
+
+/// Takes them away, one after the other, whatever becomes of the others. Each time it returns when the server has ended,
+/// unless somebody still uses the mount.
+pub fn unmount(request: &UnmountRequest) -> impl Iterator<Item = Result<(), JobError>> {
+    let points: Vec<_> = request.points.iter().map(|point| (point, std::path::absolute(point))).collect();
+    // This process itself keeps nothing in use.
+    let left = std::env::set_current_dir("/").and_then(|()| close_inherited());
+    let mut left = left.err().map(|error| JobError::Other(format!("cannot leave this directory: {error}")));
+    points.into_iter().map(move |(point, absolute)| {
+        let absolute = absolute.map_err(|error| JobError::path(point, "cannot be unmounted", error))?;
+        left.take().map_or(Ok(()), Err)?;
+        take_away(point, &absolute, request)
+    })
+}
+
+fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<(), JobError> {
+    let (point, entry) = find(point, absolute)?;
+    let (own, owner) = (rustix::process::geteuid(), entry.user.unwrap_or(0));
+    if !own.is_root() && owner != own.as_raw() {
+        let owner = if owner == 0 { "root".to_owned() } else { format!("user {owner}") };
+        return refuse(&point, &format!("{owner} mounted it, and no other user can unmount it"));
+    }
+    // As long as it is mounted, it is known by its guard.
+    let server = server_of(&point, entry.device);
+    let users = match unmount_unused(&point, &entry, server.as_ref()) {
+        Ok(None) => return server.map_or(Ok(()), |server| wait(&server, request)),
+        Ok(Some(users)) => described(&point, &users),
+        Err(error) => return Err(error.into()),
+    };
+    if !request.lazy {
+        return refuse(&point, &format!("{users}; --lazy takes it out of the file tree all the same"));
+    }
+    mount::detach(&point)?;
+    request.say(format_args!("{}: {users}; its server ends after them", shown(&point)));
+    Ok(())
+}
+
+/// Takes the mount away, or gives those who use it. The server's own child may do so for a moment, or for as long as the server
+/// does not answer; then nobody misses it.
+fn unmount_unused(
+    point: &Path,
+    entry: &Entry,
+    server: Option<&ServerProcess>,
+) -> Result<Option<Vec<User>>, MountError> {
+    const ATTEMPTS: u32 = 50;
+    const PAUSE: Duration = Duration::from_millis(20);
+    for _ in 0..ATTEMPTS {
+        match mount::unmount_unused(point) {
+            Ok(()) => return Ok(None),
+            Err(MountError::Busy { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let users = mount::users(entry);
+        let is_child = |user: &User| server.is_some_and(|server| server.has_child(user.process));
+        if users.is_empty() || !users.iter().all(is_child) {
+            return Ok(Some(users));
+        }
+        thread::sleep(PAUSE);
+    }
+    mount::detach(point).map(|()| None)
+}
+
+impl UnmountRequest {
+    /// Says a line that is no failure.
+    fn say(&self, line: impl Display) {
+        if !self.quiet {
+            say(line);
+        }
+    }
+}
+
+fn refuse(point: &Path, reason: &str) -> Result<(), JobError> {
+    Err(JobError::Other(format!("{}: cannot be unmounted: {reason}", shown(point))))
+}
+
+/// The mount that `path` means, which is `absolute`, and where it is: by the table, as the server may not answer.
+fn find(path: &Path, absolute: &Path) -> Result<(PathBuf, Entry), JobError> {
+    let fail = |error| JobError::path(path, "cannot be unmounted", error);
+    let beside = absolute.parent().zip(absolute.file_name());
+    let named = beside.and_then(|(parent, name)| Some(parent.canonicalize().ok()?.join(name)));
+    let looked = |point: PathBuf| mount::mounted(&point).map(|entry| (point, entry));
+    let found = match named.and_then(looked) {
+        Some(found) => Some(found),
+        // A symbolic link to it.
+        None => looked(absolute.canonicalize().map_err(fail)?),
+    };
+    match found {
+        Some((point, entry)) if entry.is_ours() => Ok((point, entry)),
+        Some((point, entry)) => {
+            let (source, kind) = (shown(&entry.source), &entry.kind);
+            let reason =
+                format!("{source} is mounted there ({kind}), which Inarch did not mount; umount takes it away");
+            Err(JobError::Other(format!("{}: {reason}", shown(&point))))
+        }
+        None => {
+            let above = |point: &&Path| mount::mounted(point).is_some_and(|entry| entry.is_ours());
+            let within = absolute.ancestors().find(above);
+            let within = within.map_or(String::new(), |point| format!("; it lies in the mount {}", shown(point)));
+            Err(JobError::Other(format!("{}: nothing is mounted there{within}", shown(path))))
+        }
+    }
+}
+
+/// What keeps the mount in use, as part of a line.
+fn described(point: &Path, users: &[User]) -> String {
+    if let Some(within) = mount::mount_points_beneath(point).first() {
+        return format!("{} is mounted in it", shown(within));
+    }
+    let name = |user: &User| format!("{} ({})", shown(Path::new(&user.name)), user.process);
+    let names: Vec<String> = users.iter().take(NAMED).map(name).collect();
+    match users.len().saturating_sub(NAMED) {
+        _ if users.is_empty() => "it is in use, by processes that this user cannot look at".to_owned(),
+        0 => format!("it is in use by {}", names.join(", ")),
+        more => format!("it is in use by {} and {more} more", names.join(", ")),
+    }
+}
+
+/// Waits until the server has ended, however long it has to write.
+fn wait(server: &ServerProcess, request: &UnmountRequest) -> Result<(), JobError> {
+    let fail = |errno: Errno| JobError::Other(format!("cannot wait for the server: {}", io::Error::from(errno)));
+    let mut end = [PollFd::new(&server.handle, PollFlags::IN)];
+    if poll(&mut end, Some(&SHORT)).map_err(fail)? == 0 {
+        request.say(format_args!("waiting for the end of the server, process {}", server.process));
+        poll(&mut end, None).map_err(fail)?;
+    }
+    Ok(())
+}
