@@ -17,7 +17,7 @@ use super::content::{Copied, Open};
 use super::copying::{Halfway, Turn};
 use super::work::is_directory;
 use super::{ME, Overlay, hold};
-use crate::{Attributes, Context, Entry, HandleId, NewNode, NodeId};
+use crate::{Attributes, Context, Entry, HandleId, NewNode, NodeId, SetAttributes, SetTime};
 
 /// Does with the node of a file above, before it has a name, what is to be changed.
 pub(super) type Change<'a> = &'a mut dyn FnMut(NodeId) -> Result<(), Errno>;
@@ -110,7 +110,7 @@ impl Overlay {
                 .and_then(|()| self.note_origin(made.node, &attributes))
                 .and_then(|()| {
                     let flags = RenameFlags::NOREPLACE.bits();
-                    self.upper.rename(&ME, work, &temporary, parent, &name, flags)
+                    self.unseen_in(parent, || self.upper.rename(&ME, work, &temporary, parent, &name, flags))
                 });
             put.inspect_err(|_| self.upper.forget(made.node, 1)).map(|()| made.node)
         });
@@ -221,12 +221,26 @@ impl Overlay {
             return hold(&self.table).set_upper(node, upper, Some(copy.handle));
         };
         let directory = self.bring_up_held(parent)?;
-        let named = self.upper.link(&ME, upper, directory, &name)?;
+        let named = self.unseen_in(directory, || self.upper.link(&ME, upper, directory, &name))?;
         // The table has one lookup of it.
         self.upper.forget(named.node, 1);
         hold(&self.table).set_upper(node, upper, None)?;
         self.upper.release(upper, copy.handle, None);
         Ok(())
+    }
+
+    /// Does in a directory of the upper layer what changes nothing of what is seen there: it keeps its times.
+    fn unseen_in<T>(&self, directory: NodeId, act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        let before = self.upper.attributes(&ME, directory, None)?;
+        let done = act()?;
+        let set = SetAttributes {
+            atime: Some(SetTime::To(before.atime)),
+            mtime: Some(SetTime::To(before.mtime)),
+            ..SetAttributes::default()
+        };
+        // What was to be done is done, whether they can be kept or not.
+        let _ = self.upper.set_attributes(&ME, directory, None, &set);
+        Ok(done)
     }
 
     /// The node lies above from now on.

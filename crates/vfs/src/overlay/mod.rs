@@ -281,6 +281,8 @@ impl FileSystem for Overlay {
             self.upper.attributes(context, upper, None)?
         } else {
             let handle = handle.and_then(|handle| self.above(node, handle).ok()).map(|(_, handle)| handle);
+            // Not between what a copy into a directory does to its times and their return.
+            let _changing = self.layers(node)?.is_directory.then(|| hold(&self.changing));
             self.upper.set_attributes(context, upper, handle, set)?
         };
         self.told(node);

@@ -323,3 +323,54 @@ fn in_a_removed_directory_there_is_nothing_any_more() {
     assert_eq!(scene.overlay.rename(&ME, root, b"x", e, b"x", 0), Err(Errno::NOENT));
     assert_eq!(fs::read_dir(scene.directory.path().join("over/work")).unwrap().count(), 0);
 }
+
+#[test]
+fn a_copy_leaves_the_directories_above_it_as_they_were() {
+    let scene = Scene::new();
+    let lower = scene.directory.path().join("lower");
+    symlink("c", lower.join("d/e/link")).unwrap();
+    for (number, path) in ["", "d", "d/e"].iter().enumerate() {
+        let seconds = 1_000_000_000 + number as u64;
+        let [accessed, modified] = [seconds, seconds + 100].map(|at| std::time::UNIX_EPOCH + Duration::new(at, 7));
+        let times = fs::FileTimes::new().set_accessed(accessed).set_modified(modified);
+        fs::set_permissions(lower.join(path), fs::Permissions::from_mode(0o2751)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(lower.join(path), Some(7), Some(8)).unwrap();
+        }
+        fs::File::open(lower.join(path)).unwrap().set_times(times).unwrap();
+    }
+    let scene = scene.again();
+    let seen = |scene: &Scene| {
+        ["", "d", "d/e"].map(|path| {
+            let Attributes { mode, uid, gid, atime, mtime, .. } =
+                scene.overlay.attributes(&ME, scene.node(path), None).unwrap();
+            (mode, uid, gid, atime, mtime)
+        })
+    };
+    let before = seen(&scene);
+    assert_eq!(before[1].4.seconds, 1_000_000_101);
+    chmod(&scene, "d/e/c", 0o600).unwrap();
+    assert_eq!(seen(&scene), before, "chmod of a file");
+    let b = scene.node("d/b");
+    let handle = scene.overlay.open(&ME, b, WRITE | libc::O_APPEND as u32).unwrap().handle;
+    scene.write(b, handle, "x");
+    assert_eq!(seen(&scene), before, "a write");
+    let touch = SetAttributes { mtime: Some(SetTime::Now), ..SetAttributes::default() };
+    scene.overlay.set_attributes(&ME, scene.node("d/e/link"), None, &touch).unwrap();
+    assert_eq!(seen(&scene), before, "a symbolic link's time");
+    let scene = scene.again();
+    assert_eq!(seen(&scene), before, "for the next server");
+    // What does change a directory is seen, and stays so when a file in it is copied afterwards.
+    scene.create("", "new", "new");
+    let changed = seen(&scene);
+    assert_ne!(changed[0].4, before[0].4);
+    chmod(&scene, "a", 0o600).unwrap();
+    assert_eq!(seen(&scene), changed);
+    // The directories alone: the first one's copy comes to lie in a directory that is above already.
+    let scene = Scene::new();
+    let (node, d) = (scene.node("d/e"), scene.node("d"));
+    let before = [scene.node(""), d].map(|node| scene.overlay.attributes(&ME, node, None).unwrap().mtime);
+    scene.overlay.set_attributes(&ME, node, None, &touch).unwrap();
+    let after = [scene.node(""), d].map(|node| scene.overlay.attributes(&ME, node, None).unwrap().mtime);
+    assert_eq!(after, before);
+}
