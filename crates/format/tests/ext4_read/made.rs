@@ -206,21 +206,26 @@ fn encryption_verity_and_case_are_told() {
     let source = scratch.path("source");
     fs::create_dir_all(source.join("secret/below")).unwrap();
     fs::create_dir_all(source.join("folded")).unwrap();
-    for name in ["hidden", "signed", "plain"] {
+    for name in ["hidden", "signed", "plain", "fixed"] {
         fs::write(source.join(name), name).unwrap();
     }
     let image = scratch.path("image");
     let source = source.to_str().unwrap();
     mke2fs(&image, 16, &["-t", "ext4", "-O", "encrypt,casefold,verity", "-d", source]);
-    for (path, flags) in
-        [("secret", "0x80800"), ("hidden", "0x80800"), ("signed", "0x180000"), ("folded", "0x40080000")]
-    {
+    for (path, flags) in [
+        ("secret", "0x80800"),
+        ("hidden", "0x80800"),
+        ("signed", "0x180000"),
+        ("folded", "0x40080000"),
+        ("fixed", "0x800b0"),
+    ] {
         debugfs(&image, &format!("set_inode_field {path} flags {flags}"));
     }
     let ours = open(&image);
     let notes = [
         "1 files have fs-verity, whose hashes are neither checked nor kept",
         "1 directories ignore the case of names, which is not kept",
+        "1 files and directories have attributes of chattr (iaA), which are not kept",
         "\"hidden\" is encrypted; its content cannot be read",
         "\"secret\" is encrypted; what is in it is left out",
     ];

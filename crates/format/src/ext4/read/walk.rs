@@ -47,11 +47,42 @@ struct Walk<'a> {
     claims: Claims,
     findings: Findings,
     xattrs: XattrReader,
-    /// Files with fs-verity, and directories that fold case.
-    verity: u64,
-    casefold: u64,
+    features: Features,
     runs: Vec<Run>,
     ranges: Vec<DataRange>,
+}
+
+/// What inodes have that a tree cannot hold.
+#[derive(Default)]
+struct Features {
+    /// Files with fs-verity.
+    verity: u64,
+    /// Directories that fold case.
+    casefold: u64,
+    /// Inodes with attributes of chattr(1), and the flags of all of them together.
+    chattr: (u64, u32),
+}
+
+impl Features {
+    fn count(&mut self, inode: &Inode) {
+        self.verity += u64::from(inode.has(flags::VERITY));
+        self.casefold += u64::from(inode.has(flags::CASEFOLD));
+        let of_chattr =
+            flags::OF_CHATTR.iter().filter(|(flag, _)| inode.has(*flag)).fold(0, |all, (flag, _)| all | flag);
+        self.chattr.0 += u64::from(of_chattr != 0);
+        self.chattr.1 |= of_chattr;
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let letters: String =
+            flags::OF_CHATTR.iter().filter(|(flag, _)| self.chattr.1 & flag != 0).map(|(_, letter)| *letter).collect();
+        let notes = [
+            (self.verity, "files have fs-verity, whose hashes are neither checked nor kept".to_owned()),
+            (self.casefold, "directories ignore the case of names, which is not kept".to_owned()),
+            (self.chattr.0, format!("files and directories have attributes of chattr ({letters}), which are not kept")),
+        ];
+        notes.into_iter().filter(|(count, _)| *count > 0).map(|(count, note)| format!("{count} {note}")).collect()
+    }
 }
 
 /// Reads everything that has a name.
@@ -71,8 +102,7 @@ pub(super) fn walk(volume: &Volume, replayed: Option<&Replayed>, options: &ReadO
         claims: Claims::default(),
         findings: root.findings,
         xattrs: root.xattrs,
-        verity: 0,
-        casefold: 0,
+        features: root.features,
         runs: Vec::new(),
         ranges: Vec::new(),
     };
@@ -93,6 +123,7 @@ struct Root {
     generation: u32,
     xattrs: XattrReader,
     findings: Findings,
+    features: Features,
 }
 
 /// How many inodes there will be, nearly; a wrong number costs a little time or address space.
@@ -105,6 +136,8 @@ fn root(volume: &Volume, inodes: &mut Inodes) -> Result<Root, Flaw> {
     let slot = inodes.get(volume, ROOT_INO)?;
     let (mut root, generation) = attributes(&slot).map_err(Flaw::Bad)?;
     let stored = xattrs::stored(&slot);
+    let mut features = Features::default();
+    features.count(&slot.inode);
     if FileType::from_mode(root.mode) != Some(FileType::Directory) {
         return Err(Flaw::Bad("is no directory".to_owned()));
     }
@@ -117,7 +150,7 @@ fn root(volume: &Volume, inodes: &mut Inodes) -> Result<Root, Flaw> {
         root.xattrs = set;
         builder.set_root(&root).map_err(not_built)?;
     }
-    Ok(Root { builder, generation, xattrs, findings })
+    Ok(Root { builder, generation, xattrs, findings, features })
 }
 
 fn not_built(error: BuildError) -> ReadError {
@@ -198,14 +231,7 @@ impl Walk<'_> {
 
     fn tell_features(&mut self) {
         self.volume.warnings().into_iter().for_each(|warning| self.findings.push_general(warning));
-        if self.verity > 0 {
-            let note = format!("{} files have fs-verity, whose hashes are neither checked nor kept", self.verity);
-            self.findings.push_general(note);
-        }
-        if self.casefold > 0 {
-            let note = format!("{} directories ignore the case of names, which is not kept", self.casefold);
-            self.findings.push_general(note);
-        }
+        self.features.notes().into_iter().for_each(|note| self.findings.push_general(note));
     }
 
     /// Whether `lost+found` is to be left out.
@@ -244,8 +270,7 @@ impl Walk<'_> {
         self.runs.clear();
         let (mut notes, mut lost) = (Vec::new(), Vec::new());
         let body = body(self.volume, &mut self.claims, &slot, &mut self.runs, &mut notes)?;
-        self.verity += u64::from(slot.inode.has(flags::VERITY));
-        self.casefold += u64::from(slot.inode.has(flags::CASEFOLD));
+        self.features.count(&slot.inode);
         if let Some(stored) = xattrs::stored(&slot) {
             let (set, flaws) = self.xattrs.read(self.volume, &mut self.inodes, stored, &mut self.builder)?;
             attributes.xattrs = set;

@@ -37,6 +37,20 @@ pub(crate) mod flags {
     pub(crate) const INLINE_DATA: u32 = 0x1000_0000;
     /// Names of the directory are found whatever their case.
     pub(crate) const CASEFOLD: u32 = 0x4000_0000;
+    /// What chattr(1) sets, with its letters; `FS_*_FL` of include/uapi/linux/fs.h.
+    pub(crate) const OF_CHATTR: [(u32, char); 11] = [
+        (0x8, 'S'),
+        (0x10, 'i'),
+        (0x20, 'a'),
+        (0x40, 'd'),
+        (0x80, 'A'),
+        (0x4000, 'j'),
+        (0x8000, 't'),
+        (0x1_0000, 'D'),
+        (0x2_0000, 'T'),
+        (0x200_0000, 'x'),
+        (0x2000_0000, 'P'),
+    ];
 }
 
 /// The fixed part of a 256-byte inode: 160 bytes.
