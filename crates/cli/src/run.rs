@@ -30,7 +30,7 @@ Examples:
   inarch run --tree ~/x:/x,ro ls -l /x   another directory, at another path, read-only
   inarch run -v ~/out:/out make install  a directory live: what the guest writes there is written
   inarch run --root ./bookworm --net apt-get update
-  inarch run --root oci:app              what a container image runs; words after it take its Cmd's place
+  inarch run --root oci:app              what a container image says it runs
   inarch run --keep try make             keep what it writes; then inarch diff try, inarch apply try
 
 What follows CMD is the command's own; '--' before it is for a CMD that begins with '-'.

@@ -345,7 +345,7 @@ impl<'a> Job<'a> {
         LiveDisk::start(disk, failure, move |prepared| {
             if let Some((request, directory, launch)) = deciding {
                 match Launch::new(&request, directory.as_deref(), prepared.image.as_ref()) {
-                    Ok(found) => tell(&request, prepared.image.is_some(), found, &launch),
+                    Ok(found) => found.tell(&request, prepared.image.is_some(), &launch),
                     // The channel's end comes after it.
                     Err(error) => failed.set(error),
                 }
@@ -370,7 +370,7 @@ impl<'a> Job<'a> {
     fn tell_launch(&self, sender: Sender<Launch>) {
         if let Some(launch) = &self.launch {
             let is_of_image = self.trees.unpacked.iter().any(|tree| tree.image.is_some());
-            tell(self.request, is_of_image, launch.clone(), &sender);
+            launch.clone().tell(self.request, is_of_image, &sender);
         }
     }
 
@@ -484,15 +484,6 @@ impl<'a> Job<'a> {
         }
         tried.result
     }
-}
-
-/// Tells what is run. Who wants to know hears what an image makes of it.
-fn tell(request: &RunRequest, is_of_image: bool, launch: Launch, sender: &Sender<Launch>) {
-    if is_of_image && request.verbose {
-        request.say(format_args!("the image runs {}", launch.line()));
-    }
-    // Nobody listens any more where the guest has failed.
-    let _ = sender.send(launch);
 }
 
 /// What is written to an overlay of a shared directory is not kept: there is no saying what it was written over. Nor is

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
+use std::sync::mpsc::Sender;
 
 use inarch_format::oci::ImageConfig;
 use inarch_vm::protocol::{SessionRequest, User};
@@ -92,15 +93,24 @@ impl Launch {
         SessionRequest { command, environment, directory, make_directory, user, ..request }
     }
 
+    /// Tells those who wait what is run; a user who wants to know hears what an image makes of it.
+    pub fn tell(self, request: &RunRequest, is_of_image: bool, waiting: &Sender<Launch>) {
+        if is_of_image && request.verbose {
+            request.say(format_args!("the image runs {}", self.line()));
+        }
+        // Nobody listens any more where the guest has failed.
+        let _ = waiting.send(self);
+    }
+
     /// The words that are started, as a line for people.
-    pub fn line(&self) -> String {
+    fn line(&self) -> String {
         let words = self.command.iter().map(|word| shown(Path::new(word)));
         let user = match &self.user {
-            Some(User::Name(name)) => format!(", as {}", shown(Path::new(name))),
-            _ => String::new(),
+            Some(User::Name(name)) if name != "0" => shown(Path::new(name)),
+            _ => "root".to_owned(),
         };
         let directory = shown(self.directory.as_deref().unwrap_or(Path::new("/")));
-        format!("{} (in {directory}{user})", words.collect::<Vec<_>>().join(" "))
+        format!("{} (in {directory}, as {user})", words.collect::<Vec<_>>().join(" "))
     }
 
     /// Refuses what no program can be started with.
@@ -164,12 +174,14 @@ impl Image<'_> {
             (true, Some(_)) => {}
         }
         match words.first() {
-            None if self.request.entrypoint.is_some() => {
-                self.fail("without its entry point a command is needed: inarch run --root IMAGE --entrypoint '' CMD...")
-            }
-            None => self.fail(
-                "the image names no command (neither Entrypoint nor Cmd); give one: inarch run --root IMAGE CMD...",
-            ),
+            None if self.request.entrypoint.is_some() => self.fail(&format!(
+                "without its entry point a command is needed: inarch run --root {} --entrypoint '' CMD...",
+                self.name
+            )),
+            None => self.fail(&format!(
+                "the image names no command (neither Entrypoint nor Cmd); give one: inarch run --root {} CMD...",
+                self.name
+            )),
             Some(first) if first.is_empty() => {
                 self.fail("the first word of the command is empty; give another with --entrypoint WORD")
             }

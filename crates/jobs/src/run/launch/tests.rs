@@ -1,6 +1,12 @@
 use inarch_vm::accel::AccelChoice;
 
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use inarch_vm::session::SessionError;
+
 use super::super::Way;
+use super::super::attempt::Limits;
 use super::*;
 use crate::source::Source;
 
@@ -32,7 +38,7 @@ fn request() -> RunRequest {
         qemu_arguments: Vec::new(),
         console: None,
         overlay_dir: "/var/tmp".into(),
-        boot_timeout: std::time::Duration::ZERO,
+        boot_timeout: Duration::ZERO,
         keep: None,
     }
 }
@@ -191,4 +197,21 @@ fn the_line_for_people_has_nothing_for_their_terminal() {
     let config = ImageConfig { user: "a\u{1b}".into(), working_directory: "/w\n".into(), ..Default::default() };
     let line = with(config).unwrap().line();
     assert_eq!(line, "x (in /w\\n, as a\\u{1b})");
+}
+
+#[test]
+fn a_root_that_is_not_open_is_waited_for_as_long_as_the_start_may_take() {
+    let limits = |start| Limits { start, command: None };
+    let config = ImageConfig::default;
+    let (sender, receiver) = channel();
+    let late = limits(Some(Duration::ZERO)).wait_for(&receiver);
+    assert!(matches!(late, Err(SessionError::NotStarted { waited: Duration::ZERO })), "{:?}", late.err());
+    let known = with(config()).unwrap();
+    known.clone().tell(&request(), true, &sender);
+    let (launch, left) = limits(Some(Duration::MAX)).wait_for(&receiver).unwrap();
+    assert!(launch == known && left.start.is_some_and(|left| left > Duration::ZERO) && left.command.is_none());
+    drop(sender);
+    for start in [None, Some(Duration::from_secs(60))] {
+        assert!(matches!(limits(start).wait_for(&receiver), Err(SessionError::Closed)), "{start:?}");
+    }
 }
