@@ -1,7 +1,7 @@
 # The commands of this project. `make demo` and `make test` need nothing but a Debian 12 with Rust, as root (or with
 # sudo for the packages); each installs what it needs.
 
-.PHONY: all demo test check lint bench soak setup setup-test setup-bench setup-soak install clean
+.PHONY: all demo test check lint bench soak setup setup-test setup-bench setup-soak install uninstall clean
 
 target := $(or $(CARGO_TARGET_DIR),target)
 inarch := $(target)/release/inarch
@@ -37,6 +37,9 @@ soak: setup-soak all
 
 install: all
 	install -D $(inarch) $(DESTDIR)/usr/local/bin/inarch
+
+uninstall:
+	rm -f $(DESTDIR)/usr/local/bin/inarch
 
 setup:
 	@scripts/setup run

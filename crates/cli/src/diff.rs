@@ -14,6 +14,11 @@ use crate::output::{answer, answer_bytes, complain};
 /// Options of `inarch diff`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Examples:
+  inarch diff try                   after inarch run --keep try make install
+  inarch diff try /etc --patch      what changed within text files there
+  inarch diff try --show /etc/fstab
+
 A line for each path: A added, M changed, D deleted, R renamed, P only attributes (permissions, owner, time,
 extended attributes). Of a directory that was renamed only what else changed in it is listed.")]
 pub struct DiffArguments {
