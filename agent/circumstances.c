@@ -3,9 +3,12 @@
  */
 #include "circumstances.h"
 
+#include <linux/filter.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "report.h"
 
@@ -45,20 +48,50 @@ static unsigned long network_counter(const char *protocol, const char *name)
 	return found;
 }
 
+/* Gets a copy of what is sent to a name server in the guest itself; negative where nobody watches. */
+static int questions = -1;
+
+static bool has_way_out(const struct session *session)
+{
+	const uint8_t *gateway = session->network + 8;
+	return session->has_network && (gateway[0] || gateway[1] || gateway[2] || gateway[3]);
+}
+
+void watch_questions(const struct session *session)
+{
+	/* Datagrams to UDP's port 53: X = length of the IP header, A = destination port. */
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LDX | BPF_B | BPF_MSH, 0),
+		BPF_STMT(BPF_LD | BPF_H | BPF_IND, 2),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 53, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, 1),
+		BPF_STMT(BPF_RET | BPF_K, 0),
+	};
+	struct sock_fprog filter = { .len = sizeof code / sizeof code[0], .filter = code };
+	if (has_way_out(session))
+		return;
+	/* Without it a question to a name server is not noticed. */
+	questions = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP);
+	if (questions >= 0)
+		setsockopt(questions, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
+}
+
 /* Whether something was sent where no route leads, or asked of a name server of this machine's that runs on the host. */
 static bool looked_for_network(void)
 {
-	return network_counter("Ip:", "OutNoRoutes") > 0 || network_counter("Udp:", "NoPorts") > 0;
+	char first;
+	if (network_counter("Ip:", "OutNoRoutes") > 0)
+		return true;
+	/* Other ports that nobody listens on are the command's own affair. */
+	return network_counter("Udp:", "NoPorts") > 0 && questions >= 0 && recv(questions, &first, 1, 0) >= 0;
 }
 
 void warn_of_circumstances(struct channel *channel, const struct session *session)
 {
-	const uint8_t *gateway = session->network + 8;
 	unsigned long ended = memory_counter("oom_kill");
 	if (ended)
 		warn(channel, "the guest ran out of memory, and its kernel ended %lu process%s; give it more (--memory SIZE)",
 		     ended, ended == 1 ? "" : "es");
-	bool has_way_out = session->has_network && (gateway[0] || gateway[1] || gateway[2] || gateway[3]);
-	if (!has_way_out && looked_for_network())
+	if (!has_way_out(session) && looked_for_network())
 		warn(channel, "the guest has no network, and the command seems to have looked for one; --net gives it one");
 }

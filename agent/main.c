@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "channel.h"
+#include "circumstances.h"
 #include "clock.h"
 #include "command.h"
 #include "modules.h"
@@ -111,6 +112,7 @@ static void set_up_machine(void)
 		warn(&channel, "cannot set the guest's clock: %s", strerror(errno));
 	/* What is mounted may lie behind it. */
 	network_up(&channel, &session);
+	watch_questions(&session);
 	mount_session(&channel, &session);
 	network_name_server(&channel, &session);
 	if (session.hostname && sethostname(session.hostname, strlen(session.hostname)) != 0)

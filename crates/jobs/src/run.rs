@@ -422,9 +422,11 @@ impl<'a> Job<'a> {
         // A tree that is scanned or unpacked for long delays the start as long: only who wants an end at all gets one.
         let start = request.timeout.map(|timeout| timeout.max(request.boot_timeout));
         let limits = attempt::Limits { start, command: request.timeout };
-        let attempt = |accel, patience| {
+        let attempt = |accel, patience, fall_back: Option<&str>| {
             let streams = streams()?;
             let hold = |live| {
+                // Of a machine that does not come up for another reason there is something else to say.
+                fall_back.inspect(|reason| request.say_fall_back(reason));
                 let _holding = Holding::begin(disks, &request.overlay_dir);
                 let (launch, limits) = limits.wait_for(launch)?;
                 attempt::hold(live, &launch.complete(session.clone()), streams, limits, request.quiet)
@@ -442,7 +444,7 @@ impl<'a> Job<'a> {
                 drop(guest::verdicts().remember(subject(guest), verdict));
             }
         };
-        let mut suspect = None;
+        let (mut suspect, mut fall_back) = (None, None);
         let accel = match self.decide(guest)? {
             Decision::Use(accel) => {
                 if request.verbose {
@@ -451,11 +453,11 @@ impl<'a> Job<'a> {
                 accel
             }
             Decision::FallBack(reason) => {
-                request.say_fall_back(&reason);
+                fall_back = Some(reason);
                 Accel::Tcg
             }
             Decision::TryKvm => {
-                let tried = attempt(Accel::Kvm, KVM_PATIENCE)?;
+                let tried = attempt(Accel::Kvm, KVM_PATIENCE, None)?;
                 if tried.greeted {
                     remember(Verdict::Works);
                     return tried.result;
@@ -463,12 +465,12 @@ impl<'a> Job<'a> {
                 let Some(reason) = kvm_failure(&tried.result) else {
                     return tried.result;
                 };
-                request.say_fall_back(&reason);
+                fall_back = Some(reason.clone());
                 suspect = Some(reason);
                 Accel::Tcg
             }
         };
-        let tried = attempt(accel, request.boot_timeout)?;
+        let tried = attempt(accel, request.boot_timeout, fall_back.as_deref())?;
         // Only the same machine coming up without KVM shows that it was KVM's fault.
         if let (true, Some(reason)) = (tried.greeted, suspect) {
             remember(Verdict::Broken(reason));

@@ -84,6 +84,12 @@ fn acceleration_is_what_works_and_is_said_once() {
         assert_eq!(stdout(&output), "works\n");
         stderr(&output).lines().filter(|line| line.contains("TCG")).map(str::to_owned).collect::<Vec<_>>()
     };
+    // Nor has one whose machine did not come up, of which there is something else to say.
+    for _ in 0..2 {
+        let mut bad = Command::new(INARCH);
+        bad.args(["run", "--qemu-arg=-no-such-word", "true"]).current_dir("/usr").env("XDG_CACHE_HOME", dir.path());
+        assert_one_line(&bad.stdin(Stdio::null()).output().unwrap(), &["QEMU failed", "-no-such-word"]);
+    }
     // A quiet run has told nobody.
     assert!(run("--quiet").is_empty());
     let first = run("--rm");
@@ -126,6 +132,17 @@ fn what_the_guest_has_not_is_said_after_a_failure() {
     };
     told([path, "--tree /tmp"]);
     told(["no network", "--net"]);
+    // A name server of this machine's that the guest does not have is the network's; any other port is the command's.
+    for (port, is_network) in [(53, true), (9, false)] {
+        let script = format!(
+            "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.connect(('127.0.0.1', {port})); s.send(b'?'); s.recv(1)"
+        );
+        let output = inarch(["run", "--accel=tcg", "python3", "-c", &script]);
+        assert_status(&output, 1);
+        let text = stderr(&output);
+        assert!(text.contains("ConnectionRefusedError"), "{text}");
+        assert_eq!(text.contains("no network"), is_network, "{port}: {text}");
+    }
     // A command that succeeds hears of neither.
     let output = Command::new(INARCH)
         .args(["run", "-q", "--accel=tcg", "bash", "-c", "(exec 3<>/dev/tcp/192.0.2.1/80) 2>/dev/null; true", path])
