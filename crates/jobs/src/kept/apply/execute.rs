@@ -263,15 +263,29 @@ impl<'a> Executor<'_, 'a> {
         }
     }
 
-    /// What of those that need a file's bytes is not in its place. What comes into the place of a directory waits beside
-    /// it until that is empty, and is on the disk by then.
+    /// What of those that need a file's bytes is not in its place.
     fn missing(&self, i: usize) -> Option<usize> {
+        self.missing_beside(i, &mut HashSet::new())
+    }
+
+    fn missing_beside(&self, i: usize, seen: &mut HashSet<usize>) -> Option<usize> {
         let groups = self.worker.task.plan.needs.get(&i)?;
-        let is_there = |one: &usize| {
-            let waits = self.sides().takes_directory(*one) && self.made.contains(one);
-            self.placed.contains(one) || waits
-        };
-        groups.iter().find(|group| !group.iter().any(is_there))?.first().copied()
+        let mut is_there = |one: &usize| self.placed.contains(one) || self.waits(*one, seen);
+        groups.iter().find(|group| !group.iter().any(&mut is_there))?.first().copied()
+    }
+
+    /// Whether something comes into the place of a directory, and waits beside it until that is empty: on the disk by then. It
+    /// waits in vain if anything in the directory stays. `seen` are those that are being asked about.
+    fn waits(&self, i: usize, seen: &mut HashSet<usize>) -> bool {
+        let sides = self.sides();
+        if !sides.takes_directory(i) || !self.made.contains(&i) || self.failed.contains(&i) {
+            return false;
+        }
+        if !seen.insert(i) {
+            return true;
+        }
+        let inside = (i + 1..sides.differences.len()).take_while(|j| is_beneath(sides.path(*j), sides.path(i)));
+        inside.into_iter().all(|j| !self.failed.contains(&j) && self.missing_beside(j, seen).is_none())
     }
 
     /// Whether something that lent bytes to what was made for `i` has been taken away, now or before.
@@ -457,13 +471,15 @@ impl<'a> Executor<'_, 'a> {
             if !is_left || came_from_there {
                 continue;
             }
-            if !self.placed.contains(&i) && self.lender_is_gone(i) {
+            let above = leftovers.ready.get(&i);
+            let is_last = !self.placed.contains(&i) && self.lender_is_gone(i) && !self.worker.has_other_name(i, above);
+            if is_last {
                 let name = String::from_utf8_lossy(&task.progress.aside(i)).into_owned();
                 let reason = format!("it is kept beside its place as {name}");
                 self.outcome.failures.push((task.sides.path(i).to_owned(), reason));
                 continue;
             }
-            let forgotten = self.worker.forget_aside(i, leftovers.ready.get(&i));
+            let forgotten = self.worker.forget_aside(i, above);
             self.note(i, forgotten);
         }
     }

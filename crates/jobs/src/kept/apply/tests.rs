@@ -223,6 +223,20 @@ fn another_root_is_refused() {
 }
 
 #[test]
+fn a_file_in_the_place_of_a_directory_that_stays_is_left_where_it_was() {
+    for (file, directory) in [("b", "y"), ("y", "b")] {
+        let mut swapped = world(&[(directory, ""), (&format!("{directory}/in"), "inner"), ("x", ""), (file, "bytes")]);
+        assert!(swapped.rename(directory, "x/moved") && swapped.rename(file, directory));
+        // The directory has no place to go to.
+        fs::rename(swapped.host("x"), swapped.host("gone")).unwrap();
+        let before = swapped.host_paths();
+        let attempt = apply(&mut swapped, &[]);
+        assert!(!attempt.outcome.failures.is_empty());
+        assert_eq!(swapped.host_paths(), before, "{file} -> {directory}: {:?}", attempt.outcome.failures);
+    }
+}
+
+#[test]
 fn a_copy_of_what_is_linked_is_known_again_after_a_kill() {
     let make = || {
         let lines = [("a", "bytes"), ("c", "= a"), ("x", ""), ("x/a", "bytes"), ("x/b", "= a")];

@@ -205,6 +205,16 @@ impl<'w, 'a> Worker<'w, 'a> {
         self.remove_at(&place, &aside)
     }
 
+    /// Whether what was made for a difference is a file that has another name still: to remove this one loses nothing.
+    pub fn has_other_name(&mut self, i: usize, above: Option<&Vec<u8>>) -> bool {
+        let place = match above {
+            Some(above) => self.aside_in(i, above),
+            None => self.aside(i),
+        };
+        let stat = place.ok().and_then(|(place, aside)| place.stat(&aside).ok()).flatten();
+        stat.is_some_and(|stat| stat.st_nlink > 1 && !super::look::is_directory(&stat))
+    }
+
     /// Removes what was made and is not in its place.
     pub fn forget_aside(&mut self, i: usize, above: Option<&Vec<u8>>) -> Result<(), MakeError> {
         let (place, aside) = match above {
