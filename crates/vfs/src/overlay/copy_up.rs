@@ -13,6 +13,7 @@ use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use super::attributes::copy_attributes;
+use super::closed::Directory;
 use super::content::{Copied, Open};
 use super::copying::{Halfway, Turn};
 use super::work::is_directory;
@@ -106,11 +107,15 @@ impl Overlay {
         let (work, temporary) = (self.work(), self.temporary());
         let made = self.make_like(lower, &attributes, (work, &temporary));
         let put = made.and_then(|made| {
-            let put = copy_attributes((&*self.lower, lower), (&*self.upper, &made), &attributes)
-                .and_then(|()| self.note_origin(made.node, &attributes))
+            // Before it has permissions that keep its owner out.
+            let put = self
+                .note_origin(made.node, &attributes)
+                .and_then(|()| copy_attributes((&*self.lower, lower), (&*self.upper, &made), &attributes))
                 .and_then(|()| {
                     let flags = RenameFlags::NOREPLACE.bits();
-                    self.unseen_in(parent, || self.upper.rename(&ME, work, &temporary, parent, &name, flags))
+                    let taken = [Directory::At(parent), Directory::Named(made.node, (parent, &name))];
+                    let step = || self.upper.rename(&ME, work, &temporary, parent, &name, flags);
+                    self.unseen_in(parent, || self.with_rights(&taken, step))
                 });
             put.inspect_err(|_| self.upper.forget(made.node, 1)).map(|()| made.node)
         });
@@ -176,8 +181,9 @@ impl Overlay {
         let Halfway { entry, handle, at, .. } = begun;
         let copied = self.copy_content(context, lower, (entry.node, handle), (at, length)).and_then(|copied| {
             if copied == Copied::Whole {
-                copy_attributes((&*self.lower, lower.0), (&*self.upper, &entry), &source)?;
+                // Before it has permissions that keep its owner out.
                 self.note_origin(entry.node, &source)?;
+                copy_attributes((&*self.lower, lower.0), (&*self.upper, &entry), &source)?;
             }
             Ok(copied)
         });
@@ -221,7 +227,8 @@ impl Overlay {
             return hold(&self.table).set_upper(node, upper, Some(copy.handle));
         };
         let directory = self.bring_up_held(parent)?;
-        let named = self.unseen_in(directory, || self.upper.link(&ME, upper, directory, &name))?;
+        let step = || self.upper.link(&ME, upper, directory, &name);
+        let named = self.unseen_in(directory, || self.with_rights(&[Directory::At(directory)], step))?;
         // The table has one lookup of it.
         self.upper.forget(named.node, 1);
         hold(&self.table).set_upper(node, upper, None)?;

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 
 use rustix::io::Errno;
 
+use super::closed::Directory;
 use super::table::Layers;
 use super::work::Made;
 use super::{Overlay, hold};
@@ -215,7 +216,11 @@ impl Overlay {
         flags: u32,
     ) -> Result<(vfs::Entry, Opened), Errno> {
         let upper = self.bring_up(context, parent)?;
-        let (made, opened) = self.upper.create_unnamed(context, upper, new, flags)?;
+        let (made, opened) = {
+            let _changing = hold(&self.changing);
+            let step = || self.upper.create_unnamed(context, upper, new, flags);
+            self.with_rights(&[Directory::At(upper)], step)?
+        };
         let entry = self.enter_made(None, made)?;
         self.insert_made(Made { entry, opened: Some(opened) })
     }

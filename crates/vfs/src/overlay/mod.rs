@@ -17,6 +17,7 @@
 //! brought up parts from its other hard links.
 
 mod attributes;
+mod closed;
 mod content;
 mod copy_up;
 mod copying;
@@ -66,6 +67,7 @@ pub struct Overlay {
     origin: &'static [u8],
     place: Mutex<Place>,
     temporaries: work::Names,
+    steps: closed::Steps,
     /// Never held while a layer is asked.
     table: Mutex<Table>,
     /// Held while names change, never while content is copied.
@@ -95,6 +97,7 @@ impl Overlay {
             origin: if as_root { b"trusted.inarch.origin" } else { b"user.inarch.origin" },
             place: Mutex::new(place),
             temporaries: work::Names::default(),
+            steps: closed::Steps::default(),
             table: Mutex::new(Table::new(inode, place.upper)),
             changing: Mutex::default(),
             copying: copying::Copying::default(),
@@ -159,6 +162,9 @@ impl Overlay {
         let layers = self.layers(node)?;
         let above = handle.and_then(|handle| self.above(node, handle).ok());
         let attributes = match (layers.upper, layers.lower) {
+            (Some(upper), _) if layers.is_directory => {
+                self.outside_of_steps(|| self.upper.attributes(context, upper, None))?
+            }
             (Some(upper), _) => self.upper.attributes(context, upper, above.map(|(_, handle)| handle))?,
             (None, Some(lower)) => {
                 let attributes = self.lower.attributes(context, lower, None)?;

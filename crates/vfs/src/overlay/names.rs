@@ -6,6 +6,7 @@
 use rustix::io::Errno;
 
 use super::attributes::optional;
+use super::closed::Directory;
 use super::table::{Layers, MADE_ABOVE};
 use super::work::{Made, is_directory};
 use super::{ME, Overlay, hold, is_whiteout};
@@ -34,6 +35,7 @@ impl Overlay {
         if hold(&self.table).is_removed(parent) {
             return Err(Errno::NOENT);
         }
+        let steps = self.steps_so_far();
         let upper = match layers.upper.map(|upper| self.upper.lookup(context, upper, name)) {
             Some(Err(Errno::NOENT)) | None => None,
             Some(found) => Some(found?),
@@ -58,11 +60,25 @@ impl Overlay {
             (Some(above), Some(_)) => self.is_opaque(above.node).inspect_err(|_| self.forget_there(&there))?,
             _ => false,
         };
+        let upper = upper
+            .map(|entry| self.at_rest(context, entry, steps))
+            .transpose()
+            .inspect_err(|_| self.forget_there(&there))?;
+        let there = There { upper, lower };
         if hides {
             self.forget_there(&There { upper: None, lower });
             return Ok(There { upper, lower: None });
         }
         Ok(there)
+    }
+
+    /// What was found above since there had been so many `steps`, as it is while no step has it open.
+    fn at_rest(&self, context: &Context<'_>, found: Entry, steps: u64) -> Result<Entry, Errno> {
+        if !is_directory(&found.attributes) || self.is_quiet_since(steps) {
+            return Ok(found);
+        }
+        let attributes = self.outside_of_steps(|| self.upper.attributes(context, found.node, None))?;
+        Ok(Entry { attributes, ..found })
     }
 
     /// Whether a directory of the upper layer hides the one below. It is an error not to know: what is hidden would be seen.
@@ -112,7 +128,11 @@ impl Overlay {
         if is_directory(&upper.attributes) || hold(&self.table).of_upper(upper.node).is_some() {
             return Ok(None);
         }
-        let number = optional(self.upper.get_xattr(&ME, upper.node, self.origin))?;
+        let number = match self.upper.get_xattr(&ME, upper.node, self.origin) {
+            // A user's server may not read that of a file that the user may not read. It has another number then.
+            Err(Errno::ACCESS) => None,
+            number => optional(number)?,
+        };
         Ok(number.and_then(|number| str::from_utf8(&number).ok()?.parse().ok()))
     }
 
@@ -140,7 +160,7 @@ impl Overlay {
         context: &Context<'_>,
         parent: NodeId,
         name: &[u8],
-        make: impl FnOnce(NodeId, &[u8]) -> Result<Made, Errno>,
+        make: impl Fn(NodeId, &[u8]) -> Result<Made, Errno>,
     ) -> Result<Made, Errno> {
         check_name(name)?;
         let _changing = hold(&self.changing);
@@ -166,7 +186,7 @@ impl Overlay {
         context: &Context<'_>,
         parent: NodeId,
         name: &[u8],
-        make: impl FnOnce(NodeId, &[u8]) -> Result<Entry, Errno>,
+        make: impl Fn(NodeId, &[u8]) -> Result<Entry, Errno>,
     ) -> Result<Entry, Errno> {
         let make = |directory, name: &[u8]| make(directory, name).map(|entry| Made { entry, opened: None });
         self.make(context, parent, name, make).map(|made| made.entry)
@@ -229,18 +249,21 @@ impl Overlay {
         }
         let covers = self.is_below(context, parent, name)?;
         let above = self.bring_up_held(parent)?;
-        let Some(upper) = there.upper else { return self.cover(above, name) };
+        let in_directory = [Directory::At(above)];
+        let Some(upper) = there.upper else { return self.with_rights(&in_directory, || self.cover(above, name)) };
+        // It comes to lie in the work directory, or loses what it has.
+        let with_itself = [Directory::At(above), Directory::Named(upper.node, (above, name))];
         if !directory {
             self.lift_readers(upper.node)?;
         }
         match (directory, covers) {
-            (_, true) => self.replace_by_whiteout(above, name, directory),
+            (_, true) => self.with_rights(&with_itself, || self.replace_by_whiteout(above, name, directory)),
             (true, false) => {
                 // They cover nothing.
-                self.remove_whiteouts(upper.node)?;
-                self.upper.remove_directory(context, above, name)
+                self.with_rights(&with_itself[1..], || self.remove_whiteouts(upper.node))?;
+                self.with_rights(&in_directory, || self.upper.remove_directory(context, above, name))
             }
-            (false, false) => self.upper.unlink(context, above, name),
+            (false, false) => self.with_rights(&in_directory, || self.upper.unlink(context, above, name)),
         }
     }
 

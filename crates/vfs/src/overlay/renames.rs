@@ -3,6 +3,7 @@
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
+use super::closed::Directory;
 use super::work::is_directory;
 use super::{ME, Overlay, hold};
 use crate::{Context, Entry, FileSystem, NodeId, check_name};
@@ -128,11 +129,13 @@ impl Overlay {
             let upper = self.bring_up_held(entry.node)?;
             // Wherever a directory comes to lie, it must not be merged with what is below there.
             if is_directory(&entry.attributes) {
-                self.upper.set_xattr(&ME, upper, self.opaque, b"y", 0, false)?;
+                self.make_opaque(upper)?;
             }
         }
         if *exchange {
-            self.upper.rename(context, above_from, from.1, above_to, to.1, RenameFlags::EXCHANGE.bits())?;
+            let flags = RenameFlags::EXCHANGE.bits();
+            let step = || self.upper.rename(context, above_from, from.1, above_to, to.1, flags);
+            self.with_rights(&[Directory::At(above_from), Directory::At(above_to)], step)?;
             return Ok(Moved::Done);
         }
         if let Some(target) = target {
@@ -166,10 +169,11 @@ impl Overlay {
             (false, true) if is_directory(&source.attributes) => RenameFlags::EXCHANGE,
             (false, _) => RenameFlags::empty(),
         };
-        self.upper.rename(context, above_from, from.1, above_to, to.1, flags.bits())?;
+        let step = || self.upper.rename(context, above_from, from.1, above_to, to.1, flags.bits());
+        self.with_rights(&[Directory::At(above_from), Directory::At(above_to)], step)?;
         if !covers && flags == RenameFlags::EXCHANGE {
             // It covers nothing there; one that stays does no harm.
-            let _ = self.upper.unlink(&ME, above_from, from.1);
+            let _ = self.with_rights(&[Directory::At(above_from)], || self.upper.unlink(&ME, above_from, from.1));
         }
         Ok(Moved::Done)
     }
@@ -186,12 +190,18 @@ impl Overlay {
         }
         if layers.lower.is_some() {
             // Its whiteouts are all that it has. Before they go it hides what is below as a whole.
-            self.upper.set_xattr(&ME, upper, self.opaque, b"y", 0, false)?;
+            self.make_opaque(upper)?;
             if let Some(lower) = hold(&self.table).part_from_lower(target.node) {
                 self.lower.forget(lower, 1);
             }
         }
-        self.remove_whiteouts(upper)
+        self.with_rights(&[Directory::At(upper)], || self.remove_whiteouts(upper))
+    }
+
+    /// From now on a directory of the upper layer is merged with nothing.
+    fn make_opaque(&self, upper: NodeId) -> Result<(), Errno> {
+        let step = || self.upper.set_xattr(&ME, upper, self.opaque, b"y", 0, false);
+        self.with_rights(&[Directory::At(upper)], step)
     }
 
     /// Whether rename(2) lets `source` take the place of `target`.

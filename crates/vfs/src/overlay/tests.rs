@@ -1,5 +1,6 @@
 //! The overlay by itself, over a directory of the host.
 
+mod closed;
 mod copies;
 mod faults;
 mod watched;

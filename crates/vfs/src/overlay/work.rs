@@ -9,6 +9,7 @@ use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use super::attributes::{ACCESS_ACL, DEFAULT_ACL, copy_attributes, optional};
+use super::closed::{self, Directory};
 use super::listing::read_all;
 use super::{ME, Overlay, hold};
 use crate::{Attributes, Context, Entry, FileSystem, NewNode, NodeId, Opened, SetAttributes};
@@ -73,11 +74,16 @@ impl Place {
         }
         let private = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
         layer.set_attributes(&ME, work, None, &private)?;
-        clear(layer, work, 0)?;
         let upper = match directory(layer, NodeId::ROOT, UPPER) {
-            Err(Errno::NOENT) => make_root(layer, work, lower)?,
-            found => found?,
+            Err(Errno::NOENT) => None,
+            found => Some(found?),
         };
+        if let Some(upper) = upper {
+            let left: Vec<_> = read_all(layer, work)?.into_iter().map(|(name, ..)| name).collect();
+            closed::set_noted(layer, (upper, work), &left)?;
+        }
+        clear(layer, work, 0)?;
+        let upper = upper.map_or_else(|| make_root(layer, work, lower), Ok)?;
         Ok(Place { upper, work })
     }
 
@@ -104,7 +110,9 @@ fn make_root(layer: &dyn FileSystem, work: NodeId, lower: &dyn FileSystem) -> Re
     let owner = Context { uid: attributes.uid, gid: attributes.gid, ..ME };
     let made = layer.make_directory(&owner, work, UPPER, &PRIVATE)?;
     copy_attributes((lower, NodeId::ROOT), (layer, &made), &attributes)?;
-    layer.rename(&ME, work, UPPER, NodeId::ROOT, UPPER, RenameFlags::NOREPLACE.bits())?;
+    let mode = layer.attributes(&ME, made.node, None)?.mode & 0o7777;
+    let step = || layer.rename(&ME, work, UPPER, NodeId::ROOT, UPPER, RenameFlags::NOREPLACE.bits());
+    closed::put_in_place(layer, work, (made.node, mode), b"", step)?;
     Ok(made.node)
 }
 
@@ -118,7 +126,9 @@ fn clear(layer: &dyn FileSystem, node: NodeId, depth: usize) -> Result<(), Errno
             b"." | b".." => {}
             name if mode == libc::S_IFDIR => {
                 let below = directory(layer, node, name)?;
-                let cleared = clear(layer, below, depth + 1);
+                let private = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
+                let opened = layer.set_attributes(&ME, below, None, &private).map(drop);
+                let cleared = opened.and_then(|()| clear(layer, below, depth + 1));
                 layer.forget(below, 1);
                 cleared?;
                 layer.remove_directory(&ME, node, name)?;
@@ -156,10 +166,10 @@ impl Overlay {
         &self,
         directory: NodeId,
         name: &[u8],
-        make: impl FnOnce(NodeId, &[u8]) -> Result<Made, Errno>,
+        make: impl Fn(NodeId, &[u8]) -> Result<Made, Errno>,
     ) -> Result<Made, Errno> {
         if !self.is_whiteout_at(directory, name)? {
-            return make(directory, name);
+            return self.with_rights(&[Directory::At(directory)], || make(directory, name));
         }
         let stage = self.stage_for(directory)?;
         let temporary = self.temporary();
@@ -188,11 +198,14 @@ impl Overlay {
 
     fn put_over_whiteout(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), made: &Entry) -> Result<(), Errno> {
         if !is_directory(&made.attributes) {
-            return self.upper.rename(&ME, from.0, from.1, to.0, to.1, 0);
+            let step = || self.upper.rename(&ME, from.0, from.1, to.0, to.1, 0);
+            return self.with_rights(&[Directory::At(to.0)], step);
         }
         // It is not merged with what is below, not for a moment.
-        self.upper.set_xattr(&ME, made.node, self.opaque, b"y", 0, false)?;
-        self.upper.rename(&ME, from.0, from.1, to.0, to.1, RenameFlags::EXCHANGE.bits())?;
+        self.with_rights(&[Directory::At(to.0), Directory::Named(made.node, to)], || {
+            self.upper.set_xattr(&ME, made.node, self.opaque, b"y", 0, false)?;
+            self.upper.rename(&ME, from.0, from.1, to.0, to.1, RenameFlags::EXCHANGE.bits())
+        })?;
         self.discard(from.0, from.1);
         Ok(())
     }
@@ -250,7 +263,9 @@ impl Overlay {
     /// Removes a directory in the work directory that has nothing but whiteouts.
     fn discard_emptied(&self, work: NodeId, name: &[u8]) {
         if let Ok(there) = self.upper.lookup(&ME, work, name) {
-            // As far as it goes.
+            // As far as it goes. Nobody sees it any more.
+            let private = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
+            let _ = self.upper.set_attributes(&ME, there.node, None, &private);
             let _ = self.remove_whiteouts(there.node);
             self.upper.forget(there.node, 1);
         }

@@ -46,7 +46,9 @@ class NinepClient:
         self.call(12, struct.pack('<II', fid, flags))
 
     def create(self, name, mode=0o644):
-        fid = self.walk()
+        return self.create_in(self.walk(), name, mode)
+
+    def create_in(self, fid, name, mode=0o644):
         self.call(14, struct.pack('<I', fid) + text(name) + struct.pack('<III', os.O_RDWR, mode, 0))
         return fid
 

@@ -1,8 +1,10 @@
 //! Whatever fails in the upper layer, and whenever the server is killed: what is seen is as before a change or as after it.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::closed::as_user;
 use super::watched::Watched;
 use super::*;
 
@@ -47,16 +49,15 @@ fn default_list() -> Vec<u8> {
 }
 
 /// In memory, where that will do: nothing here is about the disk, and there are thousands of them.
-fn fast_directory() -> TempDir {
+pub fn fast_directory() -> TempDir {
     let in_memory = tempfile::tempdir_in("/dev/shm").ok().filter(|directory| {
         rustix::fs::setxattr(directory.path(), "user.x", b"x", rustix::fs::XattrFlags::empty()).is_ok()
     });
     in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
 }
 
-/// Every state that a name can be in, in both layers.
-fn starting_state(calls: &Arc<Calls>) -> Scene {
-    let directory = fast_directory();
+/// Every state that a name can be in, in both layers; not even their owner may write to the `closed` directories.
+fn starting_state(calls: &Arc<Calls>, directory: TempDir, closed: &[&str]) -> Scene {
     let path = directory.path();
     // A thread of the server has one of its own by then.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
@@ -81,6 +82,10 @@ fn starting_state(calls: &Arc<Calls>) -> Scene {
         fs::write(path.join("lower").join(name), format!("lower {name}")).unwrap();
     }
     symlink("dir/inner", path.join("lower/link")).unwrap();
+    for name in closed {
+        let closed = fs::Permissions::from_mode(0o555);
+        fs::set_permissions(path.join("lower").join(name), closed).unwrap();
+    }
     // Nobody waits for the disk.
     let Scene { directory, overlay } = open(directory, calls);
     let scene = Scene { directory, overlay: overlay.thrown_away() };
@@ -287,10 +292,52 @@ fn left_behind(scene: &Scene) -> usize {
 
 #[test]
 fn a_change_is_seen_whole_or_not_at_all_whatever_fails() {
+    whole_or_not_at_all(operations(), |calls| starting_state(calls, fast_directory(), &[]));
+}
+
+#[test]
+fn so_is_a_change_in_directories_that_their_owner_cannot_write_to() {
+    const CLOSED: [&str; 8] = ["dir", "merged", "emptied", "gone-dir/deep", "gone-dir", "opaque", "shared", ""];
+    // All that is done in one of them, and some of the renames, of which there are many.
+    let is_of_interest = |what: &str| match what.split(' ').collect::<Vec<_>>()[..] {
+        ["rename", from, to, _] => {
+            ["merged/b", "up", "up-dir", "link"].contains(&from)
+                && ["emptied", "gone-dir", "merged/b", "new", "shared/gone", "up-empty"].contains(&to)
+        }
+        _ => !what.starts_with("truncate") && !what.starts_with("setxattr"),
+    };
+    as_user(|place| {
+        let mut chosen = operations();
+        chosen.retain(|(what, _)| is_of_interest(what));
+        let last = Mutex::new(PathBuf::new());
+        whole_or_not_at_all(chosen, |calls| {
+            let directory = tempfile::tempdir_in(place).unwrap();
+            // There are many of them, and the user cannot remove what is in closed directories.
+            let done = std::mem::replace(&mut *hold(&last), directory.path().to_owned());
+            if done.exists() {
+                open_all(&done);
+                fs::remove_dir_all(done).unwrap();
+            }
+            starting_state(calls, directory, &CLOSED)
+        });
+    });
+}
+
+/// Lets the owner change all directories beneath one.
+fn open_all(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    for entry in fs::read_dir(path).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_dir() {
+            open_all(&entry.path());
+        }
+    }
+}
+
+fn whole_or_not_at_all(operations: Vec<(String, Operation)>, starting_state: impl Fn(&Arc<Calls>) -> Scene) {
     let calls = Arc::new(Calls::default());
     let before = view(&starting_state(&calls));
     let mut faults = 0;
-    for (what, operation) in operations() {
+    for (what, operation) in operations {
         let scene = starting_state(&calls);
         calls.made.store(0, Ordering::SeqCst);
         calls.is_armed.store(true, Ordering::SeqCst);
