@@ -60,6 +60,7 @@ fn attributes_of(node: NodeId) -> Attributes {
         birth: None,
         version: 0,
         valid: Duration::ZERO,
+        is_submount: false,
     }
 }
 

@@ -11,7 +11,7 @@ use super::crew;
 use super::decide::Verdict;
 use super::host::{Host, is_beneath};
 use super::leftovers::Leftovers;
-use super::look::Seen;
+use super::look::{Found, Seen};
 use super::make::MakeError;
 use super::plan::{How, Step};
 use super::progress::Durable;
@@ -284,8 +284,14 @@ impl<'a> Executor<'_, 'a> {
         if !seen.insert(i) {
             return true;
         }
-        let inside = (i + 1..sides.differences.len()).take_while(|j| is_beneath(sides.path(*j), sides.path(i)));
-        inside.into_iter().all(|j| !self.failed.contains(&j) && self.missing_beside(j, seen).is_none())
+        let mut inside = (i + 1..sides.differences.len()).take_while(|j| is_beneath(sides.path(*j), sides.path(i)));
+        inside.all(|j| match self.worker.task.plan.verdicts.get(j) {
+            Some(Verdict::Wanted) => !self.failed.contains(&j) && self.missing_beside(j, seen).is_none(),
+            Some(Verdict::Done | Verdict::Attributes) | None => true,
+            Some(Verdict::Refused(_) | Verdict::Held(_) | Verdict::Left) => {
+                self.worker.task.facts.found.get(j) == Some(&Found::Nothing)
+            }
+        })
     }
 
     /// Whether something that lent bytes to what was made for `i` has been taken away, now or before.

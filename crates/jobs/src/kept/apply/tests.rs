@@ -234,6 +234,16 @@ fn a_file_in_the_place_of_a_directory_that_stays_is_left_where_it_was() {
         assert!(!attempt.outcome.failures.is_empty());
         assert_eq!(swapped.host_paths(), before, "{file} -> {directory}: {:?}", attempt.outcome.failures);
     }
+    // What the host has taken out of the directory does not keep it.
+    for (file, directory) in [("a", "x"), ("x", "a")] {
+        let inside = |name: &str| format!("{directory}/{name}");
+        let mut swapped = world(&[(directory, ""), (&inside("1"), "one"), (&inside("2"), "two"), (file, "bytes")]);
+        assert!(swapped.rename(directory, "t") && swapped.rename(file, directory) && swapped.rename("t", file));
+        fs::remove_file(swapped.host(&inside("1"))).unwrap();
+        let attempt = apply(&mut swapped, &[]);
+        assert!(!swapped.host_paths().keys().any(|path| path.contains(".inarch")), "{:?}", attempt.outcome.failures);
+        assert_eq!(fs::read(swapped.host(directory)).unwrap(), b"bytes");
+    }
 }
 
 #[test]
