@@ -263,3 +263,65 @@ fn a_copy_of_what_is_linked_is_known_again_after_a_kill() {
         assert_eq!(world.host_paths(), world.guest_paths(), "killed at {at}");
     }
 }
+
+/// Who owns the guest's programs that give their users the rights of others.
+const OWNER: (u32, u32) = (12, 34);
+
+/// The host's programs of a name that have rights of who does not own them in the guest, and whether all have what the guest's have.
+fn rights(world: &World) -> (Vec<String>, bool) {
+    let (mut wrong, mut all) = (Vec::new(), true);
+    for path in ["new", "changed", "only-attributes", "was-set", "moved"] {
+        let Ok(found) = fs::symlink_metadata(world.host(path)) else {
+            all = false;
+            continue;
+        };
+        let is_capable = rustix::fs::getxattr(world.host(path), "security.capability", &mut [0; 64]).is_ok();
+        let has_rights = found.mode() & 0o6000 != 0 || is_capable;
+        // What could not be replaced is as it was.
+        let is_old = fs::read(world.host(path)).unwrap() == b"old";
+        if has_rights && !is_old && (found.uid(), found.gid()) != OWNER {
+            wrong.push(format!("{path}: {:o} of {}:{}", found.mode(), found.uid(), found.gid()));
+        }
+        all &= found.mode() & 0o6000 == 0o6000 && (is_capable || !rustix::process::geteuid().is_root());
+    }
+    (wrong, all)
+}
+
+#[test]
+fn what_gives_an_owners_rights_comes_only_with_that_owner() {
+    let make = || {
+        let mut world = World::new(|root| {
+            fill(root, &[("changed", "old bytes"), ("only-attributes", "x"), ("was-set", "old"), ("goes", "moves")]);
+            // The host's own, of who applies.
+            fs::set_permissions(root.join("was-set"), fs::Permissions::from_mode(0o6755)).unwrap();
+        });
+        assert!(world.write("new", b"new") && world.edit("changed", b'X') && world.append("was-set", b"+"));
+        assert!(world.rename("goes", "moved"));
+        for path in ["new", "changed", "only-attributes", "was-set", "moved"] {
+            assert!(world.chmod(path, 0o6755) && world.chown(path, OWNER.0, OWNER.1) && world.set_capabilities(path));
+        }
+        world
+    };
+    let mut world = make();
+    let attempt = apply(&mut world, &[]);
+    attempt.assert_whole();
+    let (wrong, all) = rights(&world);
+    assert_eq!(wrong, Vec::<String>::new());
+    if !rustix::process::geteuid().is_root() {
+        // Every chown(2) has failed by itself.
+        assert_eq!((attempt.outcome.lost.owners, attempt.outcome.lost.privileges, all), (5, 5, false));
+        return;
+    }
+    assert!(all && attempt.outcome.lost.privileges == 0, "else nothing is checked here");
+    let mut dropped = 0;
+    for at in 0..attempt.calls {
+        let mut world = make();
+        let fails = Some((at, rustix::io::Errno::PERM));
+        let lost = world.apply(&mut Memory::default(), &[], Faults { fails, ..Faults::default() }).outcome.lost;
+        assert_eq!(rights(&world).0, Vec::<String>::new(), "call {at} failed");
+        assert!(lost.owners == lost.privileges, "call {at}: {lost:?}");
+        dropped += lost.privileges;
+    }
+    // One chown(2) each.
+    assert_eq!(dropped, 5);
+}

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use inarch_block::{Content, Cursor};
 use inarch_tree::compare::{Difference, Lineage, differences};
 use inarch_tree::scan::{ScanOptions, scan};
-use inarch_tree::{Attributes, Builder, FileType, InodeId, Timestamp, Tree};
+use inarch_tree::{Attributes, Builder, FileType, InodeId, Timestamp, Tree, Xattr};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
 
 use super::calls::Faults;
@@ -26,6 +26,9 @@ use crate::kept::OwnersBack;
 
 /// The time of every file: none is told from another by it.
 pub const TIME: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
+
+/// A value of `security.capability`: version 2, CAP_NET_RAW, effective (`struct vfs_cap_data` of include/uapi/linux/capability.h).
+pub const CAPABILITIES: &[u8] = &[1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Names and nodes.
 type Entries = BTreeMap<Vec<u8>, usize>;
@@ -103,6 +106,10 @@ pub struct World {
     base: Arc<Tree>,
     bytes: HashMap<InodeId, Vec<u8>>,
     nodes: Vec<Node>,
+    /// Owners and groups of nodes that are not this process's.
+    owners: HashMap<usize, (u32, u32)>,
+    /// Nodes that are programs with capabilities.
+    capable: HashSet<usize>,
     /// Files that were there before anything was applied.
     old: HashSet<u64>,
     synced: HashSet<u64>,
@@ -125,6 +132,8 @@ impl World {
             base: Arc::new(base),
             bytes: HashMap::new(),
             nodes: Vec::new(),
+            owners: HashMap::new(),
+            capable: HashSet::new(),
             old: files(&root).iter().map(|file| file.ino).collect(),
             synced: HashSet::new(),
             meanwhile: None,
@@ -246,6 +255,15 @@ impl World {
         true
     }
 
+    pub fn chown(&mut self, path: &str, uid: u32, gid: u32) -> bool {
+        self.find(path).is_some_and(|node| self.owners.insert(node, (uid, gid)).is_none())
+    }
+
+    /// Gives a program [`CAPABILITIES`].
+    pub fn set_capabilities(&mut self, path: &str) -> bool {
+        self.find(path).is_some_and(|node| self.capable.insert(node))
+    }
+
     pub fn mkdir(&mut self, path: &str) -> bool {
         let kind = Kind::Directory(BTreeMap::new());
         self.enter(path, Node { kind, origin: None, mode: 0o040755, mtime: TIME })
@@ -301,15 +319,14 @@ impl World {
 
     /// The guest's tree, and which node each of its inodes is.
     fn guest(&self) -> (Tree, Vec<usize>) {
-        let attributes = |node: &Node| Attributes {
-            mode: node.mode,
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            size: if let Kind::File(pieces) = &node.kind { self.bytes_of(pieces).len() as u64 } else { 0 },
-            mtime: node.mtime,
-            ..Attributes::default()
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let attributes = |number: usize| {
+            let node = &self.nodes[number];
+            let (uid, gid) = self.owners.get(&number).copied().unwrap_or(own);
+            let size = if let Kind::File(pieces) = &node.kind { self.bytes_of(pieces).len() as u64 } else { 0 };
+            Attributes { mode: node.mode, uid, gid, size, mtime: node.mtime, ..Attributes::default() }
         };
-        let mut builder = Builder::new(&attributes(&self.nodes[0])).unwrap();
+        let mut builder = Builder::new(&attributes(0)).unwrap();
         let (mut of, mut ids) = (vec![0], HashMap::new());
         let mut stack = vec![(InodeId::ROOT, 0)];
         while let Some((id, node)) = stack.pop() {
@@ -320,7 +337,12 @@ impl World {
                     builder.link(name, *id).unwrap();
                     continue;
                 }
-                let id = builder.add(name, &attributes(&self.nodes[*child])).unwrap();
+                let id = builder.add(name, &attributes(*child)).unwrap();
+                if self.capable.contains(child) {
+                    let xattr = Xattr { name: b"security.capability"[..].into(), value: CAPABILITIES.into() };
+                    let set = builder.intern_xattrs(vec![xattr]);
+                    builder.set_xattrs(id, set).unwrap();
+                }
                 of.push(*child);
                 ids.insert(*child, id);
                 match &self.nodes[*child].kind {
