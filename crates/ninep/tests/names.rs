@@ -320,3 +320,61 @@ fn what_has_come_to_a_name_is_checked_anew() {
     client.ok(&renameat(10, b"file", 10, b"moved"));
     client.ok(&unlinkat(10, b"moved"));
 }
+
+#[test]
+fn a_user_moves_and_links_only_what_a_local_user_could() {
+    if !support::is_root() {
+        return println!(
+            "skipped: a_user_moves_and_links_only_what_a_local_user_could: it takes root to have two users"
+        );
+    }
+    const USER: u32 = 1000;
+    let served = Served::new();
+    for (name, owner, mode) in [
+        ("from", 0, 0o777),
+        ("to", 0, 0o1777),
+        ("from/theirs", 0, 0o755),
+        ("from/open", 0, 0o777),
+        ("from/own", USER, 0o755),
+    ] {
+        served.make_directory(name);
+        chown(served.path(name), Some(owner), None).unwrap();
+        fs::set_permissions(served.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    for (name, owner, mode) in [
+        ("secret", 0, 0o644),
+        ("shared", 0, 0o666),
+        ("set-user-id", 0, 0o4777),
+        ("set-group-id", 0, 0o2777),
+        ("mine", USER, 0o4700),
+    ] {
+        served.write(name, b"");
+        chown(served.path(name), Some(owner), None).unwrap();
+        fs::set_permissions(served.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut client = served.client();
+    client.attach(1, USER);
+    client.walk(1, 2, "from");
+    client.walk(1, 3, "to");
+    // To move a directory to another one changes its own `..`.
+    assert_eq!(client.fails(&renameat(2, b"theirs", 3, b"theirs")), ACCES);
+    client.ok(&renameat(2, b"theirs", 2, b"renamed"));
+    client.ok(&renameat(2, b"open", 3, b"open"));
+    client.ok(&renameat(2, b"own", 3, b"own"));
+    assert!(served.path("from/renamed").exists() && served.path("to/own").exists());
+    // As protected_hardlinks of Linux has it.
+    for (name, expected) in [
+        ("secret", Some(PERM)),
+        ("shared", None),
+        ("set-user-id", Some(PERM)),
+        ("set-group-id", Some(PERM)),
+        ("mine", None),
+    ] {
+        client.walk(1, 4, name);
+        let link = Request::Link { directory: 2, fid: 4, name: name.as_bytes() };
+        assert_eq!(client.ask(&link).errno(), expected, "{name}");
+        client.clunk(4);
+    }
+    client.walk(0, 5, "secret");
+    client.ok(&link(5, b"root's"));
+}

@@ -1,12 +1,13 @@
 //! Promise: what a user of a mount may do is decided by what is there, never by what was there before: a host that changes
-//! beneath a mount lets nobody in.
+//! beneath a mount, or beneath what a guest shares, lets nobody in.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
-use crate::support::host;
 use crate::support::mounted::Server;
+use crate::support::{assert_status, host, run_script, scratch, stdout};
+
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/promises/support/two_users.py");
 
 /// Checks the `parts` of `two_users.py` in a mount with these options.
 fn users_stay_apart(test: &str, options: &[&str], parts: &[&str]) {
@@ -21,8 +22,7 @@ fn users_stay_apart(test: &str, options: &[&str], parts: &[&str]) {
         fs::set_permissions(dir.path().join(path), fs::Permissions::from_mode(mode)).unwrap();
     }
     let mut server = Server::start(dir.path(), "source", options);
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/promises/support/two_users.py");
-    let arguments = [[program.to_str().unwrap(), "source", "point"].as_slice(), parts].concat();
+    let arguments = [[PROGRAM, "source", "point"].as_slice(), parts].concat();
     let wrong = host("/usr/bin/python3", &arguments, dir.path());
     assert_eq!(server.end("-TERM"), Some(0));
     assert_eq!(wrong.trim(), "", "with {options:?}");
@@ -39,4 +39,42 @@ fn where_the_kernel_never_looks_again_by_itself() {
     // What was given away in place is not known before a day has gone: nobody else was to change anything.
     let parts = ["absences", "names", "nodes"];
     users_stay_apart("where_the_kernel_never_looks_again_by_itself", &["--changes", "guest"], &parts);
+}
+
+/// The same among the users of a guest that shares a directory in each of these ways; gives what went wrong, the way before it.
+/// What the host would change is changed by another share of the same directory, of which the guest's kernel keeps nothing.
+fn wrong_in_a_guest(ways: &[(&str, &str)]) -> String {
+    let dir = scratch();
+    fs::copy(PROGRAM, dir.path().join("two_users.py")).unwrap();
+    let mut options = Vec::new();
+    let mut script = String::new();
+    for (number, (way, parts)) in ways.iter().enumerate() {
+        let source = dir.path().join(format!("source-{number}"));
+        fs::create_dir(&source).unwrap();
+        fs::set_permissions(&source, fs::Permissions::from_mode(0o777)).unwrap();
+        options.push(format!("--tree={}:/source-{number},rw,via=9p", source.display()));
+        options.push(format!("--tree={}:/point-{number},rw,{way}", source.display()));
+        script += &format!("python3 two_users.py /source-{number} /point-{number} {parts} | sed 's/^./{way}: &/'; ");
+    }
+    let output = run_script(dir.path(), &options.iter().map(String::as_str).collect::<Vec<_>>(), &script, b"");
+    assert_status(&output, 0);
+    stdout(&output).lines().filter(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn in_a_guest() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: in_a_guest: only root's server makes files for several users");
+    }
+    let wrong = wrong_in_a_guest(&[
+        ("via=virtiofs", "absences names nodes permissions"),
+        ("via=9p", "absences names nodes permissions"),
+        // What was given away in place is not known before a day has gone: nobody else was to change anything.
+        ("via=virtiofs,changes=guest", "absences names nodes"),
+        ("via=9p,changes=guest", "absences names nodes"),
+    ]);
+    // Where the kernel does not ask to open a file, it learns of another in its place when it reads or writes.
+    let late = ["read", "write"]
+        .map(|act| format!("via=virtiofs,changes=guest: open to {act}: ESTALE, not EPERM or EACCES\n"));
+    assert_eq!(wrong, late.concat());
 }

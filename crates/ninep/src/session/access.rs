@@ -7,6 +7,8 @@
 use inarch_vfs::Attributes;
 use rustix::io::Errno;
 
+use super::place::{DIRECTORY, REGULAR, TYPE_MASK};
+
 /// Of permissions, in the three bits of each class.
 pub const READ: u32 = 4;
 /// Of permissions.
@@ -45,6 +47,22 @@ pub fn check_owner(uid: u32, attributes: &Attributes) -> Result<(), Errno> {
 /// Whether names in a directory can be removed by `uid` whoever they belong to.
 pub fn may_remove_any(uid: u32, directory: &Attributes) -> bool {
     directory.mode & STICKY == 0 || uid == 0 || uid == directory.uid
+}
+
+/// `EACCES` unless `uid` may have what lies in one directory lie in another one: that changes the `..` of a directory.
+pub fn check_move(uid: u32, attributes: &Attributes) -> Result<(), Errno> {
+    if attributes.mode & TYPE_MASK == DIRECTORY { check(uid, attributes, WRITE) } else { Ok(()) }
+}
+
+/// `EPERM` unless `uid` may give a file a further name: another's, who could then not be rid of it, only if it could be copied and
+/// changed as well (`safe_hardlink_source` of Linux's fs/namei.c, for fs.protected_hardlinks).
+pub fn check_link(uid: u32, attributes: &Attributes) -> Result<(), Errno> {
+    const SET_USER_ID: u32 = 0o4000;
+    const GIVES_GROUP: u32 = 0o2010;
+    let mode = attributes.mode;
+    let gives_rights = mode & SET_USER_ID != 0 || mode & GIVES_GROUP == GIVES_GROUP;
+    let is_safe = mode & TYPE_MASK == REGULAR && !gives_rights && check(uid, attributes, READ | WRITE).is_ok();
+    if is_safe { Ok(()) } else { check_owner(uid, attributes) }
 }
 
 /// Fails unless `uid` may read the extended attribute (`xattr_permission` of Linux's fs/xattr.c).

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inarch_vfs::{Context, Entry, NewNode, NodeId, check_name};
+use inarch_vfs::{Context, Entry, NewNode, check_name};
 use rustix::io::Errno;
 
 use super::access::{self, EXECUTE, WRITE};
@@ -41,7 +41,7 @@ impl Session<'_> {
         context: &Context<'_>,
         directory: &Arc<Place>,
         name: &[u8],
-    ) -> Result<Option<NodeId>, Errno> {
+    ) -> Result<Option<Entry>, Errno> {
         if context.uid == 0 {
             return Ok(None);
         }
@@ -50,14 +50,14 @@ impl Session<'_> {
         let entry = self.file_system().lookup(context, directory.node, name)?;
         if !access::may_remove_any(context.uid, &attributes) {
             let checked = access::check_owner(context.uid, &entry.attributes);
-            checked.inspect_err(|_| self.forget_checked(Some(entry.node)))?;
+            checked.inspect_err(|_| self.forget_checked(Some(entry)))?;
         }
-        Ok(Some(entry.node))
+        Ok(Some(entry))
     }
 
-    fn forget_checked(&self, node: Option<NodeId>) {
-        if let Some(node) = node {
-            self.file_system().forget(node, 1);
+    fn forget_checked(&self, checked: Option<Entry>) {
+        if let Some(entry) = checked {
+            self.file_system().forget(entry.node, 1);
         }
     }
 
@@ -152,6 +152,10 @@ impl Session<'_> {
             return Err(Errno::PERM);
         }
         self.make(call, directory, name, group_of(fid.uid), |context, parent| {
+            if context.uid != 0 {
+                let attributes = self.file_system().attributes(context, fid.place.node, None)?;
+                access::check_link(context.uid, &attributes)?;
+            }
             self.file_system().link(context, fid.place.node, parent.node, name)
         })?;
         Ok(Reply::Link)
@@ -266,12 +270,16 @@ impl Session<'_> {
         check_name(new_name)?;
         call.context(uid, group_of(uid), |context| {
             let moved = self.check_removes(context, from, old_name)?;
-            let replaced =
-                self.check_makes(context, to).and_then(|()| match self.check_removes(context, to, new_name) {
-                    // Nothing is there to be replaced.
-                    Err(Errno::NOENT) => Ok(None),
-                    checked => checked,
-                });
+            let may_move = match &moved {
+                Some(entry) if from.node != to.node => access::check_move(context.uid, &entry.attributes),
+                _ => Ok(()),
+            };
+            let may_make = may_move.and_then(|()| self.check_makes(context, to));
+            let replaced = may_make.and_then(|()| match self.check_removes(context, to, new_name) {
+                // Nothing is there to be replaced.
+                Err(Errno::NOENT) => Ok(None),
+                checked => checked,
+            });
             let renamed = replaced.and_then(|replaced| {
                 let renamed = self.file_system().rename(context, from.node, old_name, to.node, new_name, 0);
                 self.forget_checked(replaced);
