@@ -2,6 +2,7 @@
 
 pub mod accel;
 pub mod agent;
+mod counter;
 pub mod cpio;
 pub mod initramfs;
 pub mod kernel;

@@ -69,29 +69,31 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
     Ok(())
 }
 
-/// Takes the mount away, or gives those who use it. The server's own child may do so for a moment, or for as long as the server
-/// does not answer; then nobody misses it.
+/// Takes the mount away, or gives those who use it for two seconds: who only looks what is there, an indexer or a scan of this
+/// machine's files, is waited for. The server's own child may use it for a moment, or for as long as the server does not answer;
+/// then nobody misses it.
 fn unmount_unused(
     point: &Path,
     entry: &Entry,
     server: Option<&ServerProcess>,
 ) -> Result<Option<Vec<User>>, MountError> {
-    const ATTEMPTS: u32 = 50;
+    const ATTEMPTS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);
+    let mut users = Vec::new();
     for _ in 0..ATTEMPTS {
         match mount::unmount_unused(point) {
             Ok(()) => return Ok(None),
             Err(MountError::Busy { .. }) => {}
             Err(error) => return Err(error),
         }
-        let users = mount::users(entry);
-        let is_child = |user: &User| server.is_some_and(|server| server.has_child(user.process));
-        if users.is_empty() || !users.iter().all(is_child) {
-            return Ok(Some(users));
-        }
+        users = mount::users(entry);
         thread::sleep(PAUSE);
     }
-    mount::detach(point).map(|()| None)
+    let is_child = |user: &User| server.is_some_and(|server| server.has_child(user.process));
+    match !users.is_empty() && users.iter().all(is_child) {
+        true => mount::detach(point).map(|()| None),
+        false => Ok(Some(users)),
+    }
 }
 
 impl UnmountRequest {
