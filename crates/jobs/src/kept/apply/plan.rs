@@ -168,7 +168,9 @@ impl Plan {
         let is_there = |i: usize| decision.facts.found.get(i) != Some(&Found::Nothing);
         let (mut exchanges, mut drops, mut removals, mut attributes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for i in wanted.iter().copied().filter(|i| !is_alone.contains(i)) {
-            let takes_directory = sides.takes_directory(i) && is_there(i);
+            // A directory that has gone already may have a torn file in its place.
+            let is_torn = decision.facts.found.get(i) == Some(&Found::Torn);
+            let takes_directory = sides.takes_directory(i) && is_there(i) && !is_torn;
             let root = late.get(i).copied().flatten();
             let is_aside = self.asides.contains_key(&i) && root.is_none() && !takes_directory;
             if is_aside && !is_there(i) {

@@ -325,3 +325,20 @@ fn what_gives_an_owners_rights_comes_only_with_that_owner() {
     // One chown(2) each.
     assert_eq!(dropped, 5);
 }
+
+#[test]
+fn a_torn_file_in_the_place_of_a_directory_is_brought_again() {
+    let make = || {
+        let mut world = world(&[("x", ""), ("y", ""), ("y/x", "")]);
+        assert!(world.rename("y/x", "x/c") && world.write("y/x", b"other"));
+        world
+    };
+    let calls = apply(&mut make(), &[]).calls;
+    for at in 0..calls {
+        let (mut world, mut memory) = (make(), Memory::default());
+        world.apply(&mut memory, &[], Faults { dies: Some(at), ..Faults::default() });
+        world.lose_power(&mut memory, &[1, 1]);
+        world.apply(&mut memory, &[], Faults::default()).assert_whole();
+        assert_eq!(world.host_paths(), world.guest_paths(), "power lost at {at}");
+    }
+}
