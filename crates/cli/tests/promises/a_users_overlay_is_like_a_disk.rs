@@ -8,13 +8,20 @@ use std::process::{Command, Output};
 
 use crate::support::{INARCH, NINEP_CLIENT, assert_status, scratch, stdout};
 
-/// What the user does; the first word is how the mount is made, and each line that it prints is expected below.
+/// What the user does; each line that it prints is expected below.
 const WORK: &str = r#"
 set -e
 state() { stat -c '%n %a %Y' point point/d point/d/e; }
-work() {
-    ./inarch mount source point "$@" 2> said & server=$!
+mounted() {
+    : > said
+    ./inarch mount source point "$@" 2>> said & server=$!
+    # A test that fails leaves no server behind, for whose end it would wait.
+    trap "kill $server" EXIT
     while ! grep -q ^mounted said; do kill -0 $server || { cat said; exit 1; }; sleep 0.05; done
+}
+ended() { kill -TERM $server; wait $server; trap - EXIT; }
+work() {
+    mounted "$@"
     state > before
     chmod u+w point/d/read-only; echo more >> point/d/read-only; echo more >> point/d/e/file; chmod 750 point/d/e/file
     : > point/d/e/emptied; touch -h -d @1 point/d/link
@@ -23,16 +30,15 @@ work() {
     ! rm -f point/d/read-only 2> refused; grep -c 'Permission denied' refused
     cat point/d/read-only point/d/e/file
     chmod u+w point/d; touch point/d/new; rm point/d/link; chmod u-w point/d
-    kill -TERM $server; wait $server
+    ended
 }
 work --ephemeral --overlay-dir .
 work --ephemeral --in-memory 1M
 work --overlay over
 chmod 700 over; stat -c '%n %a' over/upper/d over/upper/d/e; ls over/work | wc -l
-./inarch mount source point --overlay over 2> said & server=$!
-while ! grep -q ^mounted said; do sleep 0.05; done
+mounted --overlay over
 ls point/d; cat point/d/read-only; stat -c %a point/d
-kill -TERM $server; wait $server
+ended
 find source -newer said; cat source/d/read-only source/d/e/file
 "#;
 
