@@ -2,6 +2,7 @@
 //! kept and `discard` takes it away.
 
 use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -109,6 +110,32 @@ fn bytes_stay_where_they_are() {
     assert_eq!(both, [""; 0], "only one path is in conflict");
     let output = scene.run("three", "cd /data; /bin/busybox md5sum big; cat moved f5");
     assert_eq!(stdout(&output), format!("{sum}\nfile 1\nfile 5\nmore\nmost\n"));
+}
+
+/// What a command costs follows from what it changed: to read all of this file would take an hour.
+#[test]
+fn a_byte_of_a_huge_sparse_file_is_a_small_change() {
+    const SIZE: u64 = 12 << 40;
+    let scene = Scene::new();
+    fs::File::create(scene.host("data/huge")).unwrap().set_len(SIZE).unwrap();
+    let at = SIZE / 2 + 5;
+    let write = |byte: char, at: u64| {
+        let script = format!("cd /data; echo -n {byte} | dd of=huge bs=1 seek={at} conv=notrunc 2>/dev/null");
+        assert_status(&scene.run("run", &script), 0);
+    };
+    write('Y', at);
+    assert_eq!(stdout(&scene.call(["diff", "run"])), "M  /data/huge\n");
+    // The next change is one of a file that is not wholly the host's.
+    write('Z', SIZE - 1);
+    assert_status(&scene.call(["apply", "run"]), 0);
+    let huge = fs::File::open(scene.host("data/huge")).unwrap();
+    for (at, byte) in [(at, b'Y'), (SIZE - 1, b'Z'), (0, 0)] {
+        let mut found = [1];
+        huge.read_exact_at(&mut found, at).unwrap();
+        assert_eq!(found, [byte], "at {at}");
+    }
+    assert!(huge.metadata().unwrap().blocks() * 512 < 1 << 20, "holes stay holes");
+    assert_eq!(stdout(&scene.call(["diff", "run"])), "");
 }
 
 #[test]

@@ -10,6 +10,7 @@
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,8 +23,9 @@ use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Origin, 
 use inarch_tree::{DataRange, Extent, InodeId, Timestamp, Tree};
 
 use super::files::DiskFiles;
-use super::layered::{KeptBase, Layered, have_same_bytes};
+use super::layered::{KeptBase, Layered};
 use super::own::{leave_out_own, mount_points};
+use super::same::{Side, have_same_bytes};
 use super::{KeptRun, KeptTree};
 use crate::JobError;
 use crate::device::{Remade, remake};
@@ -118,21 +120,28 @@ impl GuestDisk {
         if self.layered.tree.inode(planned).size() != self.guest().inode(new).size() {
             return false;
         }
-        let mut covered = 0;
+        let pieces = self.pieces(planned, new);
+        let length = |(range, _): &(Range<u64>, bool)| range.end - range.start;
+        pieces.iter().all(|(_, in_place)| *in_place)
+            && pieces.iter().map(length).sum::<u64>() == self.data_bytes(planned)
+    }
+
+    /// The parts of a guest's file that lie on the disk, and whether each is where the plan put that part of a planned file.
+    fn pieces(&self, planned: InodeId, new: InodeId) -> Vec<(Range<u64>, bool)> {
+        let mut pieces = Vec::new();
         for extent in self.image.extents().of(new) {
             let mut done = 0;
             while done < extent.length {
                 let (held, count) = self.device.origin(extent.at + done);
                 let there = Held::File { inode: planned, offset: extent.offset + done };
+                let count = count.min(extent.length - done);
+                let start = extent.offset + done;
                 // What the journal has of it is not on the disk yet.
-                if held != there || !self.image.is_on_device(extent) {
-                    return false;
-                }
-                done += count.min(extent.length - done);
+                pieces.push((start..start + count, held == there && self.image.is_on_device(extent)));
+                done += count;
             }
-            covered += extent.length;
         }
-        covered == self.data_bytes(planned)
+        pieces
     }
 
     /// Bytes of a planned file that lie in blocks on the disk.
@@ -157,13 +166,19 @@ impl Lineage for GuestDisk {
     }
 
     fn same_content(&self, old: InodeId, new: InodeId) -> bool {
-        let untouched = self.planned(new).filter(|planned| self.is_untouched(*planned, new));
-        if untouched.and_then(|planned| self.layered.whole(planned)) == Some(old) {
+        let planned = self.planned(new).filter(|planned| self.layered.whole(*planned) == Some(old));
+        if planned.is_some_and(|planned| self.is_untouched(planned, new)) {
             return true;
         }
-        let size = self.guest().inode(new).size();
+        let pieces = planned.map(|planned| self.pieces(planned, new)).unwrap_or_default();
+        let mut known: Vec<Range<u64>> =
+            pieces.into_iter().filter(|(_, in_place)| *in_place).map(|(range, _)| range).collect();
+        // Extents of a damaged file system may overlap.
+        known.sort_unstable_by_key(|range| range.start);
+        let is = Side { content: &*self.image.opened.content, tree: self.guest(), inode: new };
+        let was = Side { content: &*self.host, tree: &self.layered.lower, inode: old };
         // What can no longer be read for comparison counts as changed.
-        have_same_bytes((&*self.image.opened.content, new), (&*self.host, old), size).unwrap_or(false)
+        have_same_bytes(is, was, &known).unwrap_or(false)
     }
 
     fn as_stored(&self, time: Timestamp) -> Timestamp {

@@ -2,22 +2,22 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inarch_block::{Allowance, BackedFiles, Backing, Borrower, ChangedFiles, Content, Cursor, Hold, read_content};
+use inarch_block::{Allowance, BackedFiles, Backing, Borrower, ChangedFiles, Content, Cursor, Hold};
 use inarch_tree::compare::Lineage;
 use inarch_tree::layer::{Below, Conflict, Layer, Merged, Origin, Place, merge};
-use inarch_tree::{InodeId, Timestamp, Tree};
+use inarch_tree::{Extent, InodeId, Timestamp, Tree};
 
 use super::files::DiskFiles;
+use super::same::{Side, have_same_bytes};
 use crate::JobError;
 use crate::notes::shown;
 use crate::source::Opened;
 
-/// Bytes that are compared at once.
-const PIECE: usize = 256 << 10;
 /// The most conflicts that a line names.
 const NAMED: usize = 4;
 
@@ -227,32 +227,27 @@ impl Content for LayeredContent {
     }
 }
 
-/// Whether two files of the same size hold the same bytes; an error if one of them cannot be read.
-pub(super) fn have_same_bytes(
-    (a, a_inode): (&dyn Content, InodeId),
-    (b, b_inode): (&dyn Content, InodeId),
-    size: u64,
-) -> io::Result<bool> {
-    let (mut was, mut is) = (vec![0; PIECE], vec![0; PIECE]);
-    let mut at = 0;
-    while at < size {
-        let count = (size - at).min(PIECE as u64) as usize;
-        let (was, is) = (&mut was[..count], &mut is[..count]);
-        read_content(a, a_inode, at, is)?;
-        read_content(b, b_inode, at, was)?;
-        if was != is {
-            return Ok(false);
-        }
-        at += count as u64;
-    }
-    Ok(true)
-}
-
 /// How a layered tree came from the host's.
 pub(super) struct LayeredLineage {
     pub layered: Arc<Layered>,
     pub host: Arc<dyn Content>,
     pub content: Arc<dyn Content>,
+}
+
+impl LayeredLineage {
+    /// The parts of a file that are those of the file `old` of the host's tree, at the same places.
+    fn lent_in_place(&self, old: InodeId, new: InodeId) -> Vec<Range<u64>> {
+        let layered = &self.layered;
+        let Some(Origin::Upper(upper)) = layered.owner(new) else { return Vec::new() };
+        let is_olds = |extent: &&Extent| match layered.layer.place(extent.backing) {
+            Some(Place::Lender(at)) => {
+                extent.at == extent.offset && layered.lent.get(at).copied().flatten() == Some(old)
+            }
+            _ => false,
+        };
+        let extents = layered.layer.extents().of(upper).iter();
+        extents.filter(is_olds).map(|extent| extent.offset..extent.offset + extent.length).collect()
+    }
 }
 
 impl Lineage for LayeredLineage {
@@ -264,9 +259,11 @@ impl Lineage for LayeredLineage {
         if self.layered.whole(new) == Some(old) {
             return true;
         }
-        let size = self.layered.tree.inode(new).size();
+        let layered = &self.layered;
+        let is = Side { content: &*self.content, tree: &layered.tree, inode: new };
+        let was = Side { content: &*self.host, tree: &layered.lower, inode: old };
         // What can no longer be read for comparison counts as changed.
-        have_same_bytes((&*self.content, new), (&*self.host, old), size).unwrap_or(false)
+        have_same_bytes(is, was, &self.lent_in_place(old, new)).unwrap_or(false)
     }
 
     fn lenders(&self, new: InodeId) -> Vec<InodeId> {

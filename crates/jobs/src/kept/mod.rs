@@ -20,6 +20,7 @@ mod own;
 mod owners;
 mod patch;
 mod record;
+mod same;
 mod show;
 mod spent;
 mod store;

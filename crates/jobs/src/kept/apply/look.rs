@@ -4,13 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 
 use inarch_block::read_content;
-use inarch_tree::{FileType, Inode, InodeId, Xattr};
-use rustix::fs::Stat;
+use inarch_tree::{DataRange, FileType, Inode, InodeId, Xattr};
+use rustix::fd::OwnedFd;
+use rustix::fs::{SeekFrom, Stat, seek};
 use rustix::io::Errno;
 
 use super::host::{Host, file_type, is_as_scanned, mtime};
 use super::progress::Progress;
 use super::sides::Sides;
+use crate::kept::same::data_of_either;
 
 /// Bytes that are compared at once.
 const PIECE: usize = 256 << 10;
@@ -224,13 +226,18 @@ impl<'l, 'a> Look<'l, 'a> {
     }
 
     /// Whether the first `size` bytes of a file are the guest's, and whether they would be with zeros in some places.
-    pub fn compare_with(&mut self, file: &rustix::fd::OwnedFd, size: u64, new: InodeId) -> io::Result<(bool, bool)> {
+    pub fn compare_with(&mut self, file: &OwnedFd, size: u64, new: InodeId) -> io::Result<(bool, bool)> {
+        let hosts = data_of_file(file, size);
+        let ranges = data_of_either(self.sides.guest.sparse_ranges(new), hosts.as_deref(), size);
         let (there, guests) = &mut self.buffers;
         there.resize(PIECE, 0);
         guests.resize(PIECE, 0);
-        let (mut same, mut at) = (true, 0);
-        while at < size {
-            let count = (size - at).min(PIECE as u64) as usize;
+        let mut same = true;
+        let pieces = ranges.into_iter().flat_map(|range| {
+            let starts = range.clone().step_by(PIECE);
+            starts.map(move |at| (at, (range.end - at).min(PIECE as u64) as usize))
+        });
+        for (at, count) in pieces {
             let (there, guests) = (there.get_mut(..count), guests.get_mut(..count));
             let (Some(there), Some(guests)) = (there, guests) else { break };
             read_content(self.sides.content, new, at, guests)?;
@@ -245,7 +252,6 @@ impl<'l, 'a> Look<'l, 'a> {
                     return Ok((false, false));
                 }
             }
-            at += count as u64;
         }
         Ok((same, true))
     }
@@ -357,6 +363,24 @@ impl<'l, 'a> Look<'l, 'a> {
             facts.homes.insert(name);
         }
     }
+}
+
+/// Where a file of the host has data, up to `size`; `None` if its file system does not say.
+fn data_of_file(file: &OwnedFd, size: u64) -> Option<Vec<DataRange>> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            // A hole up to the end.
+            Err(Errno::NXIO) => break,
+            Err(_) => return None,
+        };
+        let end = seek(file, SeekFrom::Hole(start)).ok().filter(|end| *end > start)?;
+        ranges.push(DataRange { offset: start, length: end - start });
+        at = end;
+    }
+    Some(ranges)
 }
 
 pub(super) fn is_directory(stat: &Stat) -> bool {
