@@ -54,10 +54,14 @@ impl Decision<'_, '_> {
             let refused: Vec<usize> =
                 (0..verdicts.len()).filter(|i| matches!(verdicts.get(*i), Some(Verdict::Refused(_)))).collect();
             let held = ties.held(&refused, &|i| verdicts.get(i) == Some(&Verdict::Done));
-            for (verdict, held) in verdicts.iter_mut().zip(held) {
-                match held {
-                    Some(why) if matches!(verdict, Verdict::Wanted) => *verdict = Verdict::Held(why),
-                    _ => {}
+            for (i, (verdict, held)) in verdicts.iter_mut().zip(held).enumerate() {
+                let is_tied = match verdict {
+                    Verdict::Wanted => true,
+                    Verdict::Attributes => self.sides.touches(i).is_some(),
+                    _ => false,
+                };
+                if let Some(why) = held.filter(|_| is_tied) {
+                    *verdict = Verdict::Held(why);
                 }
             }
             let orphans: Vec<(usize, String)> =

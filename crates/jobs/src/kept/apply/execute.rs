@@ -151,7 +151,8 @@ impl<'a> Executor<'_, 'a> {
             }
             Step::Make(i, how) => {
                 let first_is_there = if let How::SameAs(first) = how { self.made.contains(first) } else { true };
-                if first_is_there && self.has_directory(*i) {
+                let may_touch = !matches!(how, How::Link(_)) || self.may_touch(*i);
+                if first_is_there && may_touch && self.has_directory(*i) {
                     let made = self.worker.make(*i, how);
                     self.note_made(*i, made);
                 }
@@ -195,7 +196,7 @@ impl<'a> Executor<'_, 'a> {
                 }
             }
             Step::Attributes(i) => {
-                if !self.sides().is_directory(*i) {
+                if !self.sides().is_directory(*i) && self.may_touch(*i) {
                     let made = self.worker.task.progress.had_begun(self.sides().path(*i));
                     let set = self.worker.attributes(*i, made);
                     if self.note(*i, set) {
@@ -233,6 +234,21 @@ impl<'a> Executor<'_, 'a> {
                 self.note_made(i, made);
             }
         }
+    }
+
+    /// Whether a file may get attributes or another name: what else has bytes of it is made, and on the disk.
+    fn may_touch(&mut self, i: usize) -> bool {
+        let Some(groups) = self.worker.task.plan.lends.get(&i) else { return true };
+        if let Some(reason) = &self.not_synced {
+            let reason = format!("left alone: {reason}");
+            self.fail(i, reason);
+            return false;
+        }
+        let are_made = groups.iter().all(|group| group.iter().any(|one| self.made.contains(one)));
+        if !are_made {
+            self.fail(i, "left alone: something has bytes of it, and could not be made".to_owned());
+        }
+        are_made
     }
 
     fn exchange(&mut self, i: usize) {

@@ -66,6 +66,8 @@ pub(super) struct Plan {
     pub asides: HashMap<usize, Vec<u8>>,
     /// For each difference that takes a file away: what must be in its place first, one of each group.
     pub needs: HashMap<usize, Vec<Vec<usize>>>,
+    /// For each difference that gives a file attributes or another name: what must be made first, one of each group.
+    pub lends: HashMap<usize, Vec<Vec<usize>>>,
 }
 
 /// Where directories come into the place of files: they and what is in them are made after the file has gone out.
@@ -154,6 +156,12 @@ impl Plan {
                 self.needs.insert(i, groups);
             }
         }
+        for i in 0..self.verdicts.len() {
+            let (Some(old), Some((new, _))) = (sides.touches(i), sides.new_inode(i)) else { continue };
+            let others = sides.borrowers(old).iter().filter(|borrower| **borrower != new);
+            let groups = others.filter_map(|other| arrivals.get(other).cloned());
+            self.lends.insert(i, groups.collect());
+        }
     }
 
     fn place(
@@ -203,7 +211,7 @@ impl Plan {
             last.push(step);
             last.extend(enters.map(Step::Enter));
         }
-        self.sync_what_borrows(exchanges.iter().chain(&drops).chain(&last).cloned().collect());
+        self.sync_what_borrows(exchanges.iter().chain(&drops).chain(&last).chain(&attributes).cloned().collect());
         self.steps.extend(exchanges.into_iter().chain(drops).chain(last).chain(attributes));
     }
 }
@@ -213,6 +221,7 @@ impl Plan {
     fn sync_what_borrows(&mut self, takes: Vec<Step>) {
         let taken = takes.iter().filter_map(|step| match step {
             Step::Exchange(i) | Step::Drop(i) | Step::Remove(i) => self.needs.get(i),
+            Step::Attributes(i) => self.lends.get(i),
             _ => None,
         });
         let mut borrowers: Vec<usize> = taken.flatten().flatten().copied().collect();

@@ -168,6 +168,17 @@ impl<'a> Sides<'a> {
         !beyond && is_the_same && (was.links() == 1 || self.names.of_base(self.base, old).iter().all(is_alone))
     }
 
+    /// The file of the base that gets new attributes or another name, if files besides the one that comes have bytes of it: it
+    /// can be read for them no more, as nobody can tell our change from somebody else's.
+    pub fn touches(&self, i: usize) -> Option<InodeId> {
+        let (new, _) = self.new_inode(i).filter(|_| !self.is_directory(i))?;
+        let old = match self.in_place(i) {
+            true => self.old(i).map(|(old, _)| old),
+            false => self.origin(i).filter(|old| self.is_unmodified(*old, new)),
+        }?;
+        self.borrowers(old).iter().any(|borrower| *borrower != new).then_some(old)
+    }
+
     /// Whether a name of a file, or of anything but a directory, goes.
     pub fn takes(&self, i: usize) -> bool {
         self.old(i).is_some() && !self.was_directory(i) && !self.in_place(i)

@@ -342,3 +342,19 @@ fn a_torn_file_in_the_place_of_a_directory_is_brought_again() {
         assert_eq!(world.host_paths(), world.guest_paths(), "power lost at {at}");
     }
 }
+
+#[test]
+fn a_file_that_lends_bytes_gets_attributes_only_after_them() {
+    for conflict in [false, true] {
+        let mut world = world(&[("a", "bytes"), ("b", "= a"), ("z", "bytes")]);
+        assert!(world.append("a", b"+more") && world.chmod("a", 0o600) && world.exchange_blocks("a", "z"));
+        if conflict {
+            fs::write(world.host("z"), "the host's").unwrap();
+        }
+        apply(&mut world, &["a"]);
+        let readable = world.guest_files().into_iter().any(|(bytes, readable)| readable && bytes == b"bytes+more");
+        let brought = fs::read(world.host("z")).unwrap() == b"bytes+more";
+        assert!(readable || brought);
+        assert_eq!(brought, !conflict);
+    }
+}

@@ -4,6 +4,7 @@
 //!
 //! - Who takes a name of a file away requires everything that the file lends bytes to: what it was renamed to, and
 //!   what else has some of its blocks.
+//! - Who gives a file other attributes or one more name requires everything else that the file lends bytes to.
 //! - Who brings a file that had another name requires that the old name goes.
 //! - What comes into a new directory requires the directory; a directory that goes requires that everything in it goes.
 //!
@@ -27,6 +28,8 @@ pub(super) struct Ties {
 #[derive(Default)]
 struct OfFile {
     takes: Vec<u32>,
+    /// What gives it attributes or another name.
+    touches: Vec<u32>,
     /// What comes and is the file itself.
     moved: Vec<u32>,
     /// What comes and has bytes of it.
@@ -39,18 +42,18 @@ impl Ties {
         let mut ties =
             Ties { requires: vec![Vec::new(); differences], accompanies: vec![Vec::new(); differences], differences };
         ties.tie_directories(sides);
-        for of in files(sides).into_values().filter(|of| !of.takes.is_empty()) {
+        for of in files(sides).into_values() {
             ties.tie(of);
         }
         ties
     }
 
     fn tie(&mut self, of: OfFile) {
-        if !of.borrowers.is_empty() {
+        if !of.borrowers.is_empty() && !(of.takes.is_empty() && of.touches.is_empty()) {
             let all = self.node(of.borrowers);
-            of.takes.iter().for_each(|take| self.require(*take, all));
+            of.takes.iter().chain(&of.touches).for_each(|one| self.require(*one, all));
         }
-        if !of.moved.is_empty() {
+        if !of.moved.is_empty() && !of.takes.is_empty() {
             let together: Vec<u32> = of.takes.iter().chain(&of.moved).copied().collect();
             let node = self.node(together.clone());
             together.into_iter().for_each(|one| self.require(one, node));
@@ -142,6 +145,9 @@ fn files(sides: &Sides<'_>) -> HashMap<InodeId, OfFile> {
     for i in 0..sides.differences.len() {
         if let Some((old, _)) = sides.old(i).filter(|_| sides.takes(i)) {
             files.entry(old).or_default().takes.push(i as u32);
+        }
+        if let Some(old) = sides.touches(i) {
+            files.entry(old).or_default().touches.push(i as u32);
         }
         let Some((new, _)) = sides.new_inode(i).filter(|_| sides.brings(i)) else { continue };
         if let Some(origin) = sides.origin(i) {
