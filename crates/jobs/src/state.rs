@@ -1,10 +1,17 @@
 //! The user's directory of state, and the log of servers in the background in it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fmt::Display;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat, renameat};
+use rustix::io::Errno;
+
+use crate::notes::shown;
 
 /// The log, and what it is called when a new one is begun.
 const LOG: &str = "mount.log";
@@ -24,24 +31,67 @@ pub(crate) fn home() -> Option<PathBuf> {
 
 /// Opens the log of mounts in `home`, made if it is not there.
 ///
+/// What is there may be somebody else's: of root with a user's `HOME`, that user's. So the directory must be this user's, and the
+/// log a file of this user's with one name; a symbolic link to either is not followed, and a FIFO is not waited for.
+///
 /// # Errors
-/// It cannot be made or written to.
-pub(crate) fn mount_log(home: &Path) -> io::Result<(PathBuf, File)> {
-    DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+/// What cannot be made, written to or trusted, by its name.
+pub(crate) fn mount_log(home: &Path) -> Result<(PathBuf, File), String> {
+    let fail = |path: &Path, reason: &dyn Display| format!("{}: {reason}", shown(path));
+    DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(|error| fail(home, &error))?;
+    let directory = own_directory(home).map_err(|reason| fail(home, &reason))?;
     let path = home.join(LOG);
-    if path.metadata().is_ok_and(|metadata| metadata.len() > LONG) {
+    let open = || own_log(&directory).map_err(|reason| fail(&path, &reason));
+    let mut log = open()?;
+    if log.metadata().is_ok_and(|metadata| metadata.len() > LONG) {
         // Another server may have done so just now.
-        let _ = fs::rename(&path, home.join(OLDER_LOG));
+        let _ = renameat(&directory, LOG, &directory, OLDER_LOG);
+        log = open()?;
     }
-    open_log(&path).map(|file| (path, file))
+    Ok((path, log))
 }
 
-/// Opens a log, whose lines are added to what is there.
+/// The directory at `path`, if it is this user's.
+fn own_directory(path: &Path) -> Result<OwnedFd, String> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = openat(CWD, path, flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::NOTDIR | Errno::LOOP => "it is no directory, or a symbolic link, which is not followed".to_owned(),
+        errno => io::Error::from(errno).to_string(),
+    })?;
+    let owner = fstat(&directory).map_err(|errno| io::Error::from(errno).to_string())?.st_uid;
+    match owner == rustix::process::geteuid().as_raw() {
+        true => Ok(directory),
+        false => Err(format!("it belongs to user {owner}, who could lead the log elsewhere")),
+    }
+}
+
+/// The log in `directory`, if it is this user's and of no other name.
+fn own_log(directory: &OwnedFd) -> Result<File, String> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let log = openat(directory, LOG, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| match errno {
+        Errno::LOOP => "it is a symbolic link, which is not followed".to_owned(),
+        Errno::NXIO => "it is no regular file".to_owned(),
+        errno => io::Error::from(errno).to_string(),
+    })?;
+    let log = File::from(log);
+    let metadata = log.metadata().map_err(|error| error.to_string())?;
+    match metadata.uid() == rustix::process::geteuid().as_raw() {
+        _ if !metadata.is_file() => Err("it is no regular file".to_owned()),
+        false => Err(format!("it belongs to user {}", metadata.uid())),
+        true if metadata.nlink() > 1 => Err("it has another name, under which it may be something else".to_owned()),
+        true => Ok(log),
+    }
+}
+
+/// Opens the log that the user names, whatever that is, whose lines are added to what is there. A FIFO that nobody reads is not
+/// waited for.
 ///
 /// # Errors
 /// It cannot be made or written to.
 pub(crate) fn open_log(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)
 }
 
 /// A time as ISO 8601 has it, in UTC and whole seconds: `2026-11-23T14:30:05Z`. Before 1970 it is 1970.
@@ -63,8 +113,12 @@ pub(crate) fn time(time: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Write;
+    use std::os::unix::fs::{chown, symlink};
     use std::time::Duration;
+
+    use rustix::fs::{FileType, mknodat};
 
     use super::*;
 
@@ -98,5 +152,46 @@ mod tests {
         write(&"x".repeat(LONG as usize));
         assert_eq!(write("three\n"), "three\n");
         assert!(fs::read_to_string(home.join(OLDER_LOG)).unwrap().starts_with("one\ntwo\nxxx"));
+    }
+
+    #[test]
+    fn a_log_that_leads_elsewhere_is_not_written_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = directory.path().join("inarch");
+        let (log, victim) = (home.join(LOG), directory.path().join("victim"));
+        fs::write(&victim, "x".repeat(LONG as usize + 1)).unwrap();
+        fs::create_dir(&home).unwrap();
+        let refused = |path: &Path, part: &str| {
+            let reason = mount_log(&home).map(drop).unwrap_err();
+            assert!(reason.starts_with(&path.display().to_string()) && reason.contains(part), "{reason}");
+        };
+        symlink(&victim, &log).unwrap();
+        refused(&log, "symbolic link");
+        fs::remove_file(&log).unwrap();
+        fs::hard_link(&victim, &log).unwrap();
+        refused(&log, "another name");
+        fs::remove_file(&log).unwrap();
+        mknodat(CWD, &log, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        refused(&log, "no regular file");
+        // Nor if somebody reads it.
+        let reader = openat(CWD, &log, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
+        refused(&log, "no regular file");
+        drop(reader);
+        assert_eq!(open_log(&log).unwrap_err().raw_os_error(), Some(Errno::NXIO.raw_os_error()));
+        fs::remove_file(&log).unwrap();
+        if rustix::process::geteuid().is_root() {
+            fs::write(&log, "").unwrap();
+            chown(&log, Some(65_534), None).unwrap();
+            refused(&log, "belongs to user 65534");
+            chown(&home, Some(65_534), None).unwrap();
+            refused(&home, "belongs to user 65534");
+            fs::remove_file(&log).unwrap();
+        }
+        fs::remove_dir(&home).unwrap();
+        fs::create_dir(directory.path().join("elsewhere")).unwrap();
+        symlink("elsewhere", &home).unwrap();
+        refused(&home, "symbolic link");
+        assert_eq!(fs::read_dir(directory.path().join("elsewhere")).unwrap().count(), 0);
+        assert_eq!(fs::metadata(&victim).unwrap().len(), LONG + 1);
     }
 }

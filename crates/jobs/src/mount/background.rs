@@ -115,7 +115,7 @@ impl Child {
 /// The log in the user's directory of state, or nothing: a mount is not worth less for that.
 fn usual_log() -> Result<(PathBuf, File), JobError> {
     let opened = match state::home() {
-        Some(home) => state::mount_log(&home).map_err(|error| format!("{}: {error}", shown(&home))),
+        Some(home) => state::mount_log(&home),
         None => Err("neither XDG_STATE_HOME nor HOME is set".to_owned()),
     };
     opened.or_else(|reason| {
