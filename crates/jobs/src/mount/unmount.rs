@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::JobError;
 use crate::notes::{say, shown};
-use crate::serve::guard::{ServerProcess, server_of};
+use crate::serve::guarded::{ServerProcess, server_of};
 
 /// After this long it is said who is waited for.
 const SHORT: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
@@ -55,7 +55,7 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
         return refuse(&point, &format!("{owner} mounted it, and no other user can unmount it"));
     }
     // As long as it is mounted, it is known by its guard.
-    let server = server_of(&point, entry.device);
+    let server = server_of(&point, entry.device, owner);
     let users = match unmount_unused(&point, &entry, server.as_ref()) {
         Ok(None) => return server.map_or(Ok(()), |server| wait(&server, request)),
         Ok(Some(users)) => described(&point, &users),

@@ -4,16 +4,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use inarch_confine::close_inherited;
-use inarch_fuse::mount::{self, DeviceNumber, Mount, Unmounted};
-use rustix::process::{PidfdFlags, pidfd_open};
+use inarch_fuse::mount::{self, Mount, Unmounted};
 
 use crate::JobError;
 
@@ -22,8 +19,8 @@ pub const GUARD_ARGUMENT: &str = "clear-away-at-end-of-input";
 
 /// What the second word can be.
 const SOCKET: &str = "socket";
-const MOUNT: &str = "mount";
-const MOUNT_ON_OWN_FILE: &str = "mount-on-own-file";
+pub(super) const MOUNT: &str = "mount";
+pub(super) const MOUNT_ON_OWN_FILE: &str = "mount-on-own-file";
 const DIRECTORY: &str = "directory";
 
 /// How the child of a mount ends: nobody used it, somebody did, or it says on standard output why it is still there.
@@ -163,57 +160,4 @@ fn remove_socket(path: &Path, inode: &str) {
     if path.symlink_metadata().is_ok_and(is_ours) {
         let _ = std::fs::remove_file(path);
     }
-}
-
-/// A server that has a guard.
-pub(crate) struct ServerProcess {
-    /// Its number.
-    pub process: u32,
-    /// By which its end is seen.
-    pub handle: OwnedFd,
-}
-
-impl ServerProcess {
-    /// Whether a process is a child of it.
-    pub fn has_child(&self, process: u32) -> bool {
-        parent_of(process) == Some(self.process)
-    }
-}
-
-/// The server of the mount with this number at `point`, which its guard is a child of. None if this user cannot see them, or
-/// if it has ended.
-pub(crate) fn server_of(point: &Path, device: DeviceNumber) -> Option<ServerProcess> {
-    let device = device.to_string();
-    let is_guard = |process: u32| match &words_of(process).unwrap_or_default()[..] {
-        [_, word, kind, place, number] => {
-            word == GUARD_ARGUMENT
-                && (kind == MOUNT || kind == MOUNT_ON_OWN_FILE)
-                && point == Path::new(place)
-                && *number == *device
-        }
-        _ => false,
-    };
-    let processes = std::fs::read_dir("/proc").ok()?.flatten();
-    let mut processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    processes.find_map(|guard| {
-        let server = is_guard(guard).then(|| parent_of(guard)).flatten()?;
-        let number = rustix::process::Pid::from_raw(i32::try_from(server).ok()?)?;
-        let handle = pidfd_open(number, PidfdFlags::empty()).ok()?;
-        // While it has that child the number is its own. Of a server that was killed somebody else has it, for a moment.
-        let serves = [OsStr::new("mount"), OsStr::new("serve"), OsStr::new(crate::mount::BACKGROUND_ARGUMENT)];
-        let is_server = words_of(server)?.get(1).is_some_and(|word| serves.contains(&&**word));
-        (is_server && parent_of(guard) == Some(server)).then_some(ServerProcess { process: server, handle })
-    })
-}
-
-/// The command line of a process.
-fn words_of(process: u32) -> Option<Vec<OsString>> {
-    let line = std::fs::read(format!("/proc/{process}/cmdline")).ok()?;
-    let line = line.strip_suffix(b"\0")?;
-    Some(line.split(|byte| *byte == 0).map(|word| OsStr::from_bytes(word).to_owned()).collect())
-}
-
-fn parent_of(process: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
 }

@@ -7,6 +7,7 @@
 pub mod blk;
 pub mod file;
 pub(crate) mod guard;
+pub(crate) mod guarded;
 pub(crate) mod lister;
 mod making;
 pub(crate) mod mounted;

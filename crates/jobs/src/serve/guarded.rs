@@ -1,0 +1,157 @@
+//! The server of a mount, as another process finds it: by its guard, which is a child of it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use inarch_fuse::mount::DeviceNumber;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::guard::{GUARD_ARGUMENT, MOUNT, MOUNT_ON_OWN_FILE};
+use crate::mount::BACKGROUND_ARGUMENT;
+
+/// A server that has a guard.
+pub(crate) struct ServerProcess {
+    /// Its number.
+    pub process: u32,
+    /// By which its end is seen.
+    pub handle: OwnedFd,
+    /// The user who mounted what it serves.
+    owner: u32,
+}
+
+impl ServerProcess {
+    /// Whether a process is a child of it, of the same user or of root.
+    pub fn has_child(&self, process: u32) -> bool {
+        let child = Process::of(process).is_some_and(|child| child.is_of(self.owner) && child.parent == self.process);
+        // While it is there the number is its own.
+        child && is_there(&self.handle)
+    }
+}
+
+/// The server of the mount with this number at `point`. None if this user cannot see it or its guard, or if it has ended.
+///
+/// Anybody can give a process any command line: only processes of `owner`, who mounted it, and of root count.
+pub(crate) fn server_of(point: &Path, device: DeviceNumber, owner: u32) -> Option<ServerProcess> {
+    let device = device.to_string();
+    let is_guard = |words: &[OsString]| match words {
+        [_, word, kind, place, number, ..] => {
+            word == GUARD_ARGUMENT
+                && (kind == MOUNT || kind == MOUNT_ON_OWN_FILE)
+                && point == Path::new(place)
+                && *number == *device
+        }
+        _ => false,
+    };
+    let serves = [OsStr::new("mount"), OsStr::new("serve"), OsStr::new(BACKGROUND_ARGUMENT)];
+    let is_server = |words: &[OsString]| words.get(1).is_some_and(|word| serves.contains(&&**word));
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    processes.find_map(|number| {
+        // Most are ruled out by their words alone.
+        is_guard(&words_of(number)?).then_some(())?;
+        let guard = Process::of(number).filter(|guard| is_guard(&guard.words) && guard.is_of(owner))?;
+        let server = Process::of(guard.parent).filter(|server| is_server(&server.words) && server.is_of(owner))?;
+        // While it has that child the number is its own. Of a server that was killed somebody else has it, for a moment.
+        let is_parent = status_of(number)?.0 == guard.parent && is_there(&guard.handle) && is_there(&server.handle);
+        is_parent.then_some(ServerProcess { process: guard.parent, handle: server.handle, owner })
+    })
+}
+
+/// What /proc says of a process.
+struct Process {
+    words: Vec<OsString>,
+    parent: u32,
+    users: Vec<u32>,
+    handle: OwnedFd,
+}
+
+impl Process {
+    /// None of one that has ended meanwhile, whose number another may have by now.
+    fn of(number: u32) -> Option<Process> {
+        let pid = Pid::from_raw(i32::try_from(number).ok()?)?;
+        let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let words = words_of(number)?;
+        let (parent, users) = status_of(number)?;
+        is_there(&handle).then_some(Process { words, parent, users, handle })
+    }
+
+    /// Whether it acts for this user or root alone: a set-user-ID program has the real user of who started it, and that one's
+    /// command line.
+    fn is_of(&self, owner: u32) -> bool {
+        !self.users.is_empty() && self.users.iter().all(|user| *user == owner || *user == 0)
+    }
+}
+
+/// Whether the process has not ended.
+fn is_there(handle: &OwnedFd) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&at_once)) == Ok(0)
+}
+
+/// The command line of a process.
+fn words_of(process: u32) -> Option<Vec<OsString>> {
+    let line = std::fs::read(format!("/proc/{process}/cmdline")).ok()?;
+    let line = line.strip_suffix(b"\0")?;
+    Some(line.split(|byte| *byte == 0).map(|word| OsStr::from_bytes(word).to_owned()).collect())
+}
+
+/// The parent of a process; its real, effective, saved and file system user. The owner of its directory in /proc tells less: it is root of
+/// each process that keeps others from looking at its memory.
+fn status_of(process: u32) -> Option<(u32, Vec<u32>)> {
+    // A name may be of any bytes, but a line break in it is written as an escape.
+    let status = std::fs::read(format!("/proc/{process}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let value = |name| status.lines().find_map(|line| line.strip_prefix(name));
+    let users = value("Uid:")?.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+    Some((value("PPid:")?.trim().parse().ok()?, users))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::{Command, Stdio};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Whoever can start a process can have it look like a server and its guard.
+    #[test]
+    fn a_server_is_of_the_user_who_mounted() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+        // Of a shell the words are its script's name and what that is given.
+        fs::write(directory.path().join("mount"), format!("sh {GUARD_ARGUMENT} mount \"$1\" \"$2\"; :")).unwrap();
+        fs::write(directory.path().join(GUARD_ARGUMENT), "read line; :").unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        let user = if is_root { 65_534 } else { rustix::process::geteuid().as_raw() };
+        let mut words = vec!["sh", "mount", "/a point", "0:7"];
+        if is_root {
+            words.splice(0..0, ["setpriv", "--reuid", "65534", "--clear-groups", "--regid", "65534"]);
+        }
+        let mut command = Command::new(words[0]);
+        let mut server = command.args(&words[1..]).current_dir(&directory).stdin(Stdio::piped()).spawn().unwrap();
+        let device = "0:7".parse().unwrap();
+        let find = |owner| server_of(Path::new("/a point"), device, owner);
+        let found = (0..1000).find_map(|_| {
+            thread::sleep(Duration::from_millis(10));
+            find(user)
+        });
+        let (others, of_root) = (find(user + 1).is_some(), find(0).is_some());
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", server.id())).unwrap();
+        let child = children.trim().parse().unwrap();
+        let found = found.map(|found| (found.process, found.has_child(child), found.has_child(1)));
+        let stranger =
+            ServerProcess { process: server.id(), handle: Process::of(server.id()).unwrap().handle, owner: 0 };
+        let stranger = stranger.has_child(child);
+        drop(server.stdin.take());
+        server.wait().unwrap();
+        assert_eq!(found, Some((server.id(), true, false)));
+        assert_eq!((others, of_root, stranger), (false, false, false));
+        assert!(find(user).is_none());
+    }
+}
