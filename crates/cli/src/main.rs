@@ -37,6 +37,7 @@ use output::complain;
 const EXIT_FAILED: u8 = 125;
 
 fn main() -> ExitCode {
+    inarch_jobs::heed_children();
     // The child that clears away what a server leaves; no command of its own.
     let words: Vec<_> = std::env::args_os().collect();
     if let [_, word, rest @ ..] = &words[..]

@@ -1,4 +1,4 @@
-//! Descriptors that a process was started with, and did not ask for.
+//! What a process was started with, and did not ask for: descriptors, and what becomes of a signal.
 
 use std::fs;
 use std::io;
@@ -27,4 +27,14 @@ pub fn close_inherited() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Gives SIGCHLD its usual meaning again. A caller may have had it ignored, which programs inherit: then a child that has ended leaves
+/// no status, and nobody can wait for it. For the start of a program, before it has threads.
+#[expect(unsafe_code, reason = "no library sets a signal back to what it does by itself")]
+pub fn heed_children() {
+    // SAFETY: no handler is set, so no code runs in a signal's context. It cannot fail for a signal that there is.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+    }
 }

@@ -31,7 +31,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-pub use inherited::close_inherited;
+pub use inherited::{close_inherited, heed_children};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 /// What a server does.

@@ -28,4 +28,5 @@ mod upper;
 pub use confinement::Sandbox;
 pub use device::{FileSystem, Writes};
 pub use error::JobError;
+pub use inarch_confine::heed_children;
 pub use notes::{say, shown};

@@ -128,3 +128,24 @@ fn a_quiet_mount_says_what_went_wrong_only() {
     let mut loud = Server::start(scene.path(), "tree", &[]);
     assert_eq!(loud.end("-TERM"), Some(0));
 }
+
+#[test]
+fn a_caller_that_ignores_its_children_mounts_and_unmounts() {
+    let scene = Scene::new();
+    let used = scene.shell(
+        "env --ignore-signal=CHLD $INARCH mount -qb tree point && cat point/file &&
+         env --ignore-signal=CHLD $INARCH umount point",
+    );
+    assert_status(&used, 0);
+    assert_eq!((stdout(&used), stderr(&used)), ("content".to_owned(), String::new()));
+    assert!(!is_mounted(scene.path()));
+    // One in the foreground, too, whose guard unmounts it.
+    let mut server = Command::new("env");
+    server.args(["--ignore-signal=CHLD", INARCH, "mount", "-q", "tree", "point"]).current_dir(scene.path());
+    let server = server.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    assert!(within(LONG, || is_mounted(scene.path()) && scene.path().join("point/file").exists()));
+    host("kill", &[&server.id().to_string()], scene.path());
+    let ended = server.wait_with_output().unwrap();
+    assert_status(&ended, 0);
+    assert_eq!(stderr(&ended), "");
+}
