@@ -1,8 +1,6 @@
 #include "user.h"
 
 #include <fcntl.h>
-#include <grp.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,22 +12,86 @@
 #define GROUPS_MAX 65536
 /* Bytes of /etc/passwd or /etc/group, at most. */
 #define DATABASE_MAX (64 << 20)
+/* Bytes of a line, its end among them, at most: a group of tens of thousands fits. */
+#define LINE_MOST (1 << 20)
 /* No user and no group has this number: it stands for none in chown(2). */
 #define NO_ID UINT32_MAX
 
+struct user {
+	const char *name, *directory, *shell;
+	uint32_t uid, gid;
+};
+
+/* The lines of an /etc/passwd or /etc/group. fgetpwent(3) is not for anybody's: it scans a long line anew for each few
+ * bytes that it reads of it. */
+struct database {
+	FILE *file; /* NULL: it has no lines */
+	size_t left; /* bytes that may still be read: it may grow meanwhile */
+	char line[LINE_MOST];
+};
+
+static struct database users, groups;
+
 /* The root may be anybody's: a pipe or a device in the place of the file would hold us up for ever. */
-static FILE *open_database(const char *path)
+static void database_open(struct database *database, const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	struct stat status;
+	database->file = NULL;
+	database->left = DATABASE_MAX;
 	if (fd < 0)
-		return NULL;
-	FILE *file = NULL;
+		return;
 	if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size <= DATABASE_MAX)
-		file = fdopen(fd, "r");
-	if (!file)
+		database->file = fdopen(fd, "r");
+	if (!database->file)
 		close(fd);
-	return file;
+}
+
+static void database_close(struct database *database)
+{
+	if (database->file)
+		fclose(database->file);
+	database->file = NULL;
+}
+
+/* Reads the next line, without its end, and passes over those that are too long or have a NUL. Every byte is looked at
+ * once. */
+static bool database_next(struct database *database)
+{
+	size_t length = 0;
+	int byte = 0;
+	while (database->file && database->left > 0 && (byte = getc_unlocked(database->file)) != EOF) {
+		database->left--;
+		if (byte == '\n' && length < LINE_MOST) {
+			database->line[length] = 0;
+			return true;
+		}
+		if (byte == '\n')
+			length = 0;
+		else if (byte == 0)
+			length = LINE_MOST;
+		else if (length < LINE_MOST)
+			database->line[length++] = (char)byte;
+	}
+	if (byte != EOF || length == 0 || length == LINE_MOST)
+		return false;
+	/* The last line has no end. */
+	database->line[length] = 0;
+	return true;
+}
+
+/* Cuts a line at its colons; false if it has fewer fields than `count`. The last one has the rest. */
+static bool cut_fields(char *line, char **fields, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (!line)
+			return false;
+		fields[i] = line;
+		line = i + 1 < count ? strchr(line, ':') : NULL;
+		if (line)
+			*line++ = 0;
+	}
+	return true;
 }
 
 /* Whether the text is a number that can be a user's or group's. */
@@ -49,32 +111,68 @@ static bool parse_id(const char *text, uint32_t *id)
 	return true;
 }
 
-/* Finds a user by name, or by uid when `name` is NULL. The result lives until the next call. */
-static const struct passwd *find_user(const char *name, uint32_t uid)
+/* Finds a user by name, or by uid when `name` is NULL. */
+static bool find_user(const char *name, uint32_t uid, struct user *user)
 {
-	FILE *file = open_database("/etc/passwd");
-	const struct passwd *entry = NULL;
-	while (file && (entry = fgetpwent(file)))
-		if (name ? strcmp(entry->pw_name, name) == 0 : entry->pw_uid == uid)
-			break;
-	if (file)
-		fclose(file);
-	return entry;
+	enum { NAME, PASSWORD, UID, GID, COMMENT, DIRECTORY, SHELL, FIELDS };
+	char *fields[FIELDS];
+	bool found = false;
+	database_open(&users, "/etc/passwd");
+	while (!found && database_next(&users))
+		found = cut_fields(users.line, fields, FIELDS) && parse_id(fields[UID], &user->uid) &&
+			parse_id(fields[GID], &user->gid) &&
+			(name ? strcmp(fields[NAME], name) == 0 : user->uid == uid);
+	database_close(&users);
+	if (found) {
+		user->name = fields[NAME];
+		user->directory = fields[DIRECTORY];
+		user->shell = fields[SHELL];
+	}
+	return found;
+}
+
+struct group_entry {
+	const char *name;
+	char *members; /* with commas between them */
+	uint32_t gid;
+};
+
+/* Reads the next group; lines that are none are passed over. */
+static bool next_group(struct group_entry *group)
+{
+	enum { NAME, PASSWORD, GID, MEMBERS, FIELDS };
+	char *fields[FIELDS];
+	while (database_next(&groups)) {
+		if (!cut_fields(groups.line, fields, FIELDS) || !parse_id(fields[GID], &group->gid))
+			continue;
+		group->name = fields[NAME];
+		group->members = fields[MEMBERS];
+		return true;
+	}
+	return false;
 }
 
 /* Finds a group by name. */
 static bool find_group(const char *name, uint32_t *gid)
 {
-	FILE *file = open_database("/etc/group");
-	const struct group *entry = NULL;
-	while (file && (entry = fgetgrent(file)))
-		if (strcmp(entry->gr_name, name) == 0)
-			break;
-	if (entry)
-		*gid = entry->gr_gid;
-	if (file)
-		fclose(file);
-	return entry != NULL;
+	struct group_entry group;
+	bool found = false;
+	database_open(&groups, "/etc/group");
+	while (!found && next_group(&group))
+		found = strcmp(group.name, name) == 0;
+	database_close(&groups);
+	if (found)
+		*gid = group.gid;
+	return found;
+}
+
+static bool has_member(char *members, const char *name)
+{
+	const char *member;
+	while ((member = strsep(&members, ",")))
+		if (strcmp(member, name) == 0)
+			return true;
+	return false;
 }
 
 static void add_group(struct session *session, gid_t group)
@@ -88,54 +186,48 @@ static void add_group(struct session *session, gid_t group)
 
 static void add_groups_of(struct session *session, const char *name)
 {
-	FILE *file = open_database("/etc/group");
-	const struct group *entry;
-	while (file && session->group_count < GROUPS_MAX && (entry = fgetgrent(file))) {
-		for (char **member = entry->gr_mem; member && *member; member++) {
-			if (strcmp(*member, name) != 0)
-				continue;
-			add_group(session, entry->gr_gid);
-			break;
-		}
-	}
-	if (file)
-		fclose(file);
+	struct group_entry group;
+	database_open(&groups, "/etc/group");
+	while (session->group_count < GROUPS_MAX && next_group(&group))
+		if (has_member(group.members, name))
+			add_group(session, group.gid);
+	database_close(&groups);
 }
 
 /* Settles who USER[:GROUP] is, as Docker does it: a number need not be known; with a group of its own the user is in no
- * other. Returns the user's entry, if there is one. */
-static const struct passwd *resolve_name(struct channel *channel, struct session *session)
+ * other. Returns whether the user has an entry. */
+static bool resolve_name(struct channel *channel, struct session *session, struct user *user)
 {
 	char *name = session->user_name, *group = strchr(name, ':');
 	if (group)
 		*group++ = 0;
 	bool is_number = parse_id(name, &session->uid);
-	const struct passwd *user = find_user(is_number ? NULL : name, session->uid);
-	if (!user && !is_number)
+	bool found = find_user(is_number ? NULL : name, session->uid, user);
+	if (!found && !is_number)
 		fail(channel, STATUS_FAILED, "the guest's /etc/passwd has no user '%s'", name);
-	if (user)
-		session->uid = user->pw_uid;
-	session->gid = user ? user->pw_gid : 0;
+	if (found)
+		session->uid = user->uid;
+	session->gid = found ? user->gid : 0;
 	bool has_group = group && *group;
 	if (has_group && !parse_id(group, &session->gid) && !find_group(group, &session->gid))
 		fail(channel, STATUS_FAILED, "the guest's /etc/group has no group '%s'", group);
 	/* The user's own group is among the supplementary ones, as after initgroups(3). */
 	add_group(session, session->gid);
-	if (user && !has_group)
-		add_groups_of(session, user->pw_name);
-	return user;
+	if (found && !has_group)
+		add_groups_of(session, user->name);
+	return found;
 }
 
 void user_resolve(struct channel *channel, struct session *session)
 {
-	const struct passwd *user =
-		session->user_name ? resolve_name(channel, session) : find_user(NULL, session->uid);
+	struct user user;
+	bool found = session->user_name ? resolve_name(channel, session, &user) : find_user(NULL, session->uid, &user);
 	bool root = session->uid == 0;
-	environment_default(&session->environment, "HOME", user && user->pw_dir ? user->pw_dir : root ? "/root" : "/");
-	environment_default(&session->environment, "SHELL", user && user->pw_shell && user->pw_shell[0] ? user->pw_shell : "/bin/sh");
-	if (user) {
-		environment_default(&session->environment, "USER", user->pw_name);
-		environment_default(&session->environment, "LOGNAME", user->pw_name);
+	environment_default(&session->environment, "HOME", found ? user.directory : root ? "/root" : "/");
+	environment_default(&session->environment, "SHELL", found && user.shell[0] ? user.shell : "/bin/sh");
+	if (found) {
+		environment_default(&session->environment, "USER", user.name);
+		environment_default(&session->environment, "LOGNAME", user.name);
 	}
 	environment_default(&session->environment, "PATH",
 			    root ? "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

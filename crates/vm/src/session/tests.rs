@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::LazyLock;
 use std::thread::JoinHandle;
@@ -45,11 +45,23 @@ struct Agent {
 
 impl Agent {
     fn start() -> Self {
+        Self::start_by(Command::new(&*AGENT_FILE))
+    }
+
+    /// An agent that is the program, or the last one, of `command`.
+    fn start_by(mut command: Command) -> Self {
         let (socket, theirs) = UnixStream::pair().unwrap();
         let theirs = OwnedFd::from(theirs);
-        let mut command = Command::new(&*AGENT_FILE);
         command.arg("--session").arg("0").stdin(theirs).process_group(0);
         Self { process: command.spawn().unwrap(), socket }
+    }
+
+    /// An agent to which these files are `/etc/passwd` and `/etc/group`.
+    fn start_among(passwd: &Path, group: &Path) -> Self {
+        let script = "mount --bind \"$0\" /etc/passwd && mount --bind \"$1\" /etc/group && shift && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--", "sh", "-c", script]).args([passwd, group, &AGENT_FILE]);
+        Self::start_by(command)
     }
 }
 
@@ -82,7 +94,15 @@ fn request(words: &[&str]) -> SessionRequest {
 }
 
 fn run_with(request: &SessionRequest, input: Option<OwnedFd>, options: &SessionOptions<'_>) -> Finished {
-    let mut agent = Agent::start();
+    run_by(Agent::start(), request, input, options)
+}
+
+fn run_by(
+    mut agent: Agent,
+    request: &SessionRequest,
+    input: Option<OwnedFd>,
+    options: &SessionOptions<'_>,
+) -> Finished {
     let (stdout, output) = io::pipe().unwrap();
     let (stderr, error) = io::pipe().unwrap();
     let (stdout, stderr) = (collect(stdout), collect(stderr));
@@ -303,6 +323,58 @@ fn users_and_groups_go_by_name_or_number() {
     ] {
         assert!(who(user).contains(wrong), "{user}: {}", who(user));
     }
+}
+
+/// What `script` prints as `user` of these databases.
+fn printed_among(passwd: &[u8], group: &[u8], user: &str, script: &str) -> String {
+    let files = [passwd, group].map(|bytes| {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        file.flush().unwrap();
+        file
+    });
+    let user = Some(User::Name(user.to_owned()));
+    let wanted = SessionRequest { user, ..request(&["sh", "-c", script]) };
+    let agent = Agent::start_among(files[0].path(), files[1].path());
+    let finished = run_by(agent, &wanted, None, &SessionOptions::default());
+    match finished.outcome() {
+        Outcome::Exited(0) => String::from_utf8_lossy(&finished.stdout).trim_end().to_owned(),
+        Outcome::Failed { message, .. } => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// fgetpwent(3) does not come to the end of such a line in minutes.
+#[test]
+fn a_user_behind_a_long_line_is_found() {
+    let long = vec![b'a'; 30 << 20];
+    let passwd = [&long, &b":x:7:7::/long:/bin/sh\nme:x:5001:5002::/home/me:/bin/sh"[..]].concat();
+    let group = [&b"many:x:5003:"[..], &long, b",me\nmine:x:5004:you,me,us\n"].concat();
+    let who = "id -u; id -g; id -G; echo $HOME $USER";
+    assert_eq!(printed_among(&passwd, &group, "me", who), "5001\n5002\n5002 5004\n/home/me me");
+    assert_eq!(printed_among(&passwd, &group, "me:mine", "id -g; id -G"), "5004\n5004");
+    assert!(printed_among(&passwd, &group, "me:many", who).contains("no group 'many'"));
+}
+
+#[test]
+fn many_groups_are_read_once() {
+    let mut group: Vec<u8> =
+        (0..1_000_000).flat_map(|number| format!("g{number}:x:{number}:a,b\n").into_bytes()).collect();
+    group.extend(b"last:x:1000000:b,me");
+    let passwd = b"me:x:5001:5002::/home/me:/bin/sh\n";
+    assert_eq!(printed_among(passwd, &group, "me", "id -G"), "5002 1000000");
+    assert_eq!(printed_among(passwd, &group, "me:last", "id -G"), "1000000");
+}
+
+#[test]
+fn lines_that_are_no_entries_are_passed_over() {
+    let passwd = b"\n:\n#me:x:1:1::/:\nme\nme:x:5\nme:x::0::/:\nme:x:0:-1::/:\nme:x:0x0:0::/:\nme:x:4294967295:0::/:\n\
+        me:x:4294967296:0::/:\nme:x:18446744073709551616:0::/:\nme:x:0 :0::/:\nme:x:0:0::/\nme\0:x:0:0::/:\n\
+        me:x:0:0::/\0:\nme:x:5001:5002::/home/me:";
+    let group = b"g\ng:x\ng:x:1\ng:x::me\ng:x:-1:me\ng:x:4294967296:me\ng:x:3:me\0\ng:x:4:not me\ng:x:5:,me,me";
+    let who = "id -u; id -g; id -G; echo $HOME $SHELL";
+    assert_eq!(printed_among(passwd, group, "me", who), "5001\n5002\n5002 5\n/home/me /bin/sh");
+    assert_eq!(printed_among(passwd, group, "me:g", "id -G"), "4");
 }
 
 #[test]
