@@ -136,6 +136,7 @@ impl Model {
             mode: node.mode | if node.directory { 0o040_000 } else { 0o100_000 },
             size: if node.directory { 0 } else { node.content },
             source_ino: node.number,
+            mtime: Timestamp { seconds: node.content as i64, nanoseconds: 0 },
             ctime: Timestamp { seconds: node.stamp, nanoseconds: 0 },
             ..Attributes::default()
         };
@@ -380,6 +381,27 @@ fn what_both_changed_is_named() {
     assert!(merged.tree.lookup(b"d").is_none());
     assert!(merged.tree.lookup(b"e/y").is_some() && merged.tree.lookup(b"e/x").is_none());
     assert_eq!(merged.tree.lookup(b"f"), merged.tree.lookup(b"new"));
+}
+
+/// Of a file that the layer only gave other attributes, those that it left are as they are now: what was written since then is
+/// newer to `make` than what was built before.
+#[test]
+fn attributes_that_the_layer_left_are_those_of_today() {
+    let base = model(&["edited", "moved"]);
+    let mut newer = base.clone();
+    newer.clock = 50;
+    for path in [&b"edited"[..], b"moved"] {
+        newer.node(path).mode = 0o600;
+    }
+    let mut host = base.clone();
+    (host.node(b"edited").content, host.node(b"edited").stamp) = (700, 70);
+    let merged = merge(&host.tree().0, &layer_of(&base, &newer)).unwrap();
+    let file = |path: &[u8]| merged.tree.inode(merged.tree.lookup(path).unwrap());
+    let edited = file(b"edited");
+    assert_eq!((edited.mode() & 0o777, edited.size(), edited.mtime().seconds), (0o600, 700, 700));
+    let moved = file(b"moved");
+    assert_eq!((moved.mode() & 0o777, moved.mtime().seconds), (0o600, moved.size() as i64));
+    assert_eq!(told(&merged), ["edited Changed"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FileType, Inode, Tree};
+use crate::{Attributes, FileType, Inode, Timestamp, Tree};
 
 /// What a tree had at a path. Two states of a file are the same if nothing of it changed, its attributes included. A
 /// directory's times change with the names in it; so of a directory its inode, permissions and owner count.
@@ -28,6 +28,23 @@ impl Identity {
             mtime: time(inode.mtime()),
             ctime: time(inode.ctime()),
         }
+    }
+
+    /// The attributes of a file of which the layer has only those, `above`, and which is `now` in the tree below: what the layer
+    /// left as it was is as it is now. Where both changed the time, the later one counts: its content is the new one.
+    pub(super) fn with_changes_of(&self, above: &Attributes, now: &Inode) -> Attributes {
+        let time = |time: Timestamp| (time.seconds, time.nanoseconds);
+        let mtime = match (time(above.mtime) == self.mtime, time(now.mtime()) == self.mtime) {
+            (_, true) => above.mtime,
+            (true, false) => now.mtime(),
+            (false, false) => above.mtime.max(now.mtime()),
+        };
+        let (uid, gid) = match (above.uid, above.gid) == self.owner {
+            true => (now.uid(), now.gid()),
+            false => (above.uid, above.gid),
+        };
+        let mode = if above.mode == self.mode { now.mode() } else { above.mode };
+        Attributes { mode, uid, gid, mtime, size: now.size(), ..*above }
     }
 
     /// Whether `inode` is the same in the same state.

@@ -361,9 +361,14 @@ impl<'a> Merge<'a> {
             set => self.builder.intern_xattrs(tree.xattrs(set).to_vec()),
         };
         // Whose size and holes: a file that lends all its bytes may be another by now.
-        let lender = self.layer.whole_lender(self.lower, upper).map_or((tree, upper), |lower| (self.lower, lower));
-        let size = lender.0.inode(lender.1).size();
-        let id = self.builder.add(entry.name, &Attributes { size, ..attributes(inode, xattrs) })?;
+        let below = self.layer.whole_lender(self.lower, upper);
+        let lender = below.map_or((tree, upper), |lower| (self.lower, lower));
+        let was = self.layer.origin(upper).and_then(|at| self.layer.lenders.get(at)).map(|lender| lender.identity);
+        let attributes = match (below, was) {
+            (Some(lower), Some(was)) => was.with_changes_of(&attributes(inode, xattrs), self.lower.inode(lower)),
+            _ => attributes(inode, xattrs),
+        };
+        let id = self.builder.add(entry.name, &attributes)?;
         self.origins.push(Origin::Upper(upper));
         self.add_detail((tree, upper), lender, id)?;
         let directory = inode.file_type() == FileType::Directory;
