@@ -28,7 +28,8 @@ pub use streams::Streams;
 pub enum Outcome {
     /// It exited with this status.
     Exited(u8),
-    /// This signal ended it; also SIGINT or SIGTERM when the third one came and the session was given up.
+    /// This signal ended it; also SIGINT or SIGTERM when the third one came and the session was given up, and the signal that
+    /// ended the session before the command was started.
     Signaled(u8),
     /// It did not end in time, and was ended.
     TimedOut,
@@ -131,7 +132,8 @@ pub struct SessionOptions<'a> {
     /// Time between SIGTERM and SIGKILL.
     pub kill_grace: Duration,
     /// Passes on this process's SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM,
-    /// SIGPROF, SIGIO and SIGXCPU, unless it ignores them. At most one session at a time may do this. The third SIGINT or SIGTERM gives the session up.
+    /// SIGPROF, SIGIO and SIGXCPU, unless it ignores them. At most one session at a time may do this. The third SIGINT or SIGTERM gives the session up;
+    /// before the command's start the first one does, or the first SIGHUP or SIGQUIT.
     pub signals: bool,
     /// Told, in one line, what the guest lacks though the command could start.
     pub warn: &'a dyn Fn(&str),

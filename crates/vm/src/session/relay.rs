@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM, SIGWINCH};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGWINCH};
 
 use super::output::{OUTPUT_WINDOW, Output, wake_descriptor};
 use super::signals::Signals;
@@ -50,6 +50,8 @@ pub(super) struct Relay<'a> {
     raw: Option<RawTerminal>,
     signals: Option<Signals>,
     interrupts: [u32; 2],
+    /// The signal that came when there was no command yet to end by it.
+    ended_by: Option<i32>,
     deadline: Option<(Instant, Deadline)>,
     /// When the session is given up after the file systems are unmounted, if our outputs' readers stall.
     drain_until: Option<Instant>,
@@ -108,6 +110,7 @@ impl<'a> Relay<'a> {
             raw: None,
             signals: options.signals.then(Signals::watch).transpose().map_err(&failed)?,
             interrupts: [0; 2],
+            ended_by: None,
             deadline: options.start.map(|start| (Instant::now() + start, Deadline::Start)),
             drain_until: None,
             bye_until: None,
@@ -147,6 +150,9 @@ impl<'a> Relay<'a> {
     fn finished(&mut self) -> Result<Option<Outcome>, SessionError> {
         if self.given_up {
             return Ok(Some(Outcome::TimedOut));
+        }
+        if let Some(signal) = self.ended_by {
+            return Ok(Some(Outcome::Signaled(signal as u8)));
         }
         let settled = self.outputs.iter().all(Output::is_settled);
         let insisted = [(SIGINT, self.interrupts[0]), (SIGTERM, self.interrupts[1])];
@@ -358,7 +364,12 @@ impl<'a> Relay<'a> {
     fn take_signals(&mut self) {
         let pending = self.signals.as_mut().map(Signals::pending).unwrap_or_default();
         for signal in pending {
+            let has_command = self.started.is_some() || self.outcome.is_some();
             match signal {
+                SIGINT | SIGTERM | SIGHUP | SIGQUIT if !has_command => {
+                    self.ended_by.get_or_insert(signal);
+                    continue;
+                }
                 SIGWINCH => {
                     if let Some(size) = self.window.as_ref().and_then(window_size) {
                         self.say(HostFrame::Window(size));

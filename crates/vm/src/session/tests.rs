@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
@@ -564,8 +564,35 @@ fn a_guest_that_reads_nothing_after_its_end_is_not_waited_for() {
     assert_eq!(report.outcome, Outcome::Exited(0));
 }
 
+/// One session at a time may have the process's signals.
+static SIGNALS: Mutex<()> = Mutex::new(());
+
+#[test]
+fn the_first_signal_to_end_ends_a_session_without_a_command() {
+    let _signals = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
+    for signal in [2, 15, 1, 3] {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&HELLO).unwrap();
+        let session = Session::greet(ours, LONG).unwrap();
+        let (_stdout, output) = io::pipe().unwrap();
+        let (_stderr, error) = io::pipe().unwrap();
+        let streams = Streams { input: None, output: output.into(), error: error.into() };
+        let running = thread::spawn(move || {
+            let options = SessionOptions { signals: true, ..Default::default() };
+            session.run(&request(&["true"]), streams, &options).unwrap()
+        });
+        // Signals are caught before the request is sent.
+        theirs.read_exact(&mut [0; 1]).unwrap();
+        signal_hook::low_level::raise(signal).unwrap();
+        wait_for("the session goes on", || running.is_finished());
+        let report = running.join().unwrap();
+        assert_eq!(report, Report { outcome: Outcome::Signaled(signal as u8), started: None });
+    }
+}
+
 #[test]
 fn signals_are_passed_on() {
+    let _signals = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut reader, output) = io::pipe().unwrap();
     let (_stderr, error) = io::pipe().unwrap();
     let streams = Streams { input: None, output: output.into(), error: error.into() };
