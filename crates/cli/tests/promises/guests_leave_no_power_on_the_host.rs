@@ -26,6 +26,12 @@ fn fill(dir: &Path, name: &str) {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).unwrap();
     }
     host("mknod", &["-m", "600", "there-device", "c", "1", "5"], &tree);
+    let capable = tree.join("there-capable");
+    fs::write(&capable, "x".repeat(100)).unwrap();
+    fs::set_permissions(&capable, fs::Permissions::from_mode(0o777)).unwrap();
+    // Version 2, CAP_SETUID, effective and permitted.
+    let capabilities = [1, 0, 0, 2, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    rustix::fs::setxattr(&capable, "security.capability", &capabilities, rustix::fs::XattrFlags::empty()).unwrap();
 }
 
 /// What of a directory has power, by name.
@@ -53,6 +59,7 @@ fn check(dir: &Path, plain: &[&str], refusing: &[&str]) {
         // What could not be done to it (fallocate(2)) has left it as it was.
         let untouched = if name.starts_with("9p") { &["there-5", "there-read"][..] } else { &["there-read"] };
         assert_eq!(powers(dir, name), untouched, "{name}");
+        assert!(fs::read(dir.join(name).join("there-capable")).unwrap().starts_with(b"z"), "{name}");
         for there in ["new-open", "new-by-tar", "new-by-cp", "new-install", "new-link", "new-fifo", "new-socket"] {
             assert!(dir.join(name).join(there).symlink_metadata().is_ok(), "{name}: {there}");
         }

@@ -30,8 +30,14 @@ pub(super) struct OpenFile {
     pub stream: Option<Arc<Stream>>,
 }
 
-/// The open files of one node: their places, and descriptors.
-type OfNode = SmallVec<[(u32, Arc<OwnedFd>); 1]>;
+/// The open files of one node.
+#[derive(Debug, Default)]
+struct OfNode {
+    /// Their places, and descriptors.
+    files: SmallVec<[(u32, Arc<OwnedFd>); 1]>,
+    /// Whether somebody else has one of the descriptors, to write past this layer.
+    shared: bool,
+}
 
 /// All that is open.
 #[derive(Debug)]
@@ -51,7 +57,19 @@ impl OpenFiles {
 
     /// A descriptor of one of a node's open files.
     pub fn descriptor_of(&self, node: NodeId) -> Option<Arc<OwnedFd>> {
-        self.by_node.get(&node)?.first().map(|(_, descriptor)| descriptor.clone())
+        self.by_node.get(&node)?.files.first().map(|(_, descriptor)| descriptor.clone())
+    }
+
+    /// Whether the content of a node is written past this layer.
+    fn is_shared(&self, node: NodeId) -> bool {
+        self.by_node.get(&node).is_some_and(|open| open.shared)
+    }
+
+    /// Notes that it is, until all of the node's files are closed.
+    fn set_shared(&mut self, node: NodeId) {
+        if let Some(open) = self.by_node.get_mut(&node) {
+            open.shared = true;
+        }
     }
 
     fn get(&self, node: NodeId, handle: HandleId) -> Result<&OpenFile, Errno> {
@@ -66,7 +84,7 @@ impl OpenFiles {
         let (node, descriptor) = (file.node, file.descriptor.clone());
         let place = self.files.insert(file).ok_or(Errno::NFILE)?;
         self.count += 1;
-        self.by_node.entry(node).or_default().push((place, descriptor));
+        self.by_node.entry(node).or_default().files.push((place, descriptor));
         Ok(HandleId(self.files.number(place)))
     }
 
@@ -83,8 +101,8 @@ impl OpenFiles {
         let file = self.files.remove(place)?;
         self.count -= 1;
         if let Some(open) = self.by_node.get_mut(&node) {
-            open.retain(|(other, _)| *other != place);
-            if open.is_empty() {
+            open.files.retain(|(other, _)| *other != place);
+            if open.files.is_empty() {
                 self.by_node.remove(&node);
             }
         }
@@ -218,7 +236,9 @@ impl HostDirectory {
         let flags = self.flags(asked)?;
         let descriptor = self.descriptor(node)?;
         self.require_told(context, node, descriptor.as_fd())?;
-        if flags.contains(OFlags::TRUNC) {
+        let is_writable = flags & OFlags::RWMODE != OFlags::RDONLY;
+        // What is written past this layer is not seen here: the host may have given the file power since it was shared.
+        if flags.contains(OFlags::TRUNC) || is_writable && read(&self.open).is_shared(node) {
             self.before_writing(descriptor.as_fd(), false)?;
         }
         // The name in /proc is a symbolic link of its own kind.
@@ -446,11 +466,12 @@ impl HostDirectory {
             (file.clone(), open.descriptor_of(node)?)
         };
         let stat = self.stat(file.descriptor.as_fd(), b"").ok()?;
-        // What a write by somebody without privilege must clear is cleared by who executes the write: not by a kernel that
-        // was told that the server does it, and that writes in the server's name.
-        let is_privileged = u32::from(stat.stx_mode) & (libc::S_ISUID | libc::S_ISGID) != 0;
         let is_worth_it = file.writable || stat.stx_size >= self.options.host_files_from;
-        (is_worth_it && !is_privileged).then_some(shared)
+        if !is_worth_it || self.loses_power(file.descriptor.as_fd(), stat.stx_mode.into()) {
+            return None;
+        }
+        write(&self.open).set_shared(node);
+        Some(shared)
     }
 
     /// Keeps a directory's stream as something open.

@@ -7,7 +7,9 @@
 //! chmod(2) fails, go on. A device node cannot be left out of mknod(2): that is refused with `EPERM`, as for an ordinary user.
 //!
 //! What was there before is the host's own. It stays as long as it is only read; once a client changes its content, owner or
-//! permissions, or gives it a name, it is treated as if the client had made it.
+//! permissions, or gives it a name, it is treated as if the client had made it. A file that has power is not given to a kernel
+//! to be written past this layer (FUSE passthrough); of one that the host gives power to while a kernel has it, each open for
+//! writing is a change. Who has had it mapped for writing since before that can store to it, as a program of the host could.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -97,11 +99,20 @@ impl HostDirectory {
         if mode & SET_ID != 0 {
             self.change_mode(target, mode & !SET_ID)?;
         }
-        match rustix::fs::getxattr(DescriptorName::new(target).path(), CAPABILITY, &mut [0; 0]) {
+        if has_capabilities(target) {
             // A change of owner to the same one clears them, and takes no capability of the server's as to remove them would.
-            Ok(_) => chownat(target, "", None, None, AtFlags::EMPTY_PATH),
-            Err(_) => Ok(()),
+            return chownat(target, "", None, None, AtFlags::EMPTY_PATH);
         }
+        Ok(())
+    }
+
+    /// Whether a write to the file with this `mode` must clear something that only this layer clears: then nobody may write
+    /// past it. A kernel that writes in the server's name, and was told that the server clears bits, does not.
+    ///
+    /// Capabilities the kernel clears itself where it executes write(2), but not where a program stores to a shared mapping:
+    /// on the host itself they stay, too, unless they are refused.
+    pub(super) fn loses_power(&self, target: BorrowedFd<'_>, mode: u32) -> bool {
+        mode & SET_ID != 0 || self.options.refused.privileges && has_capabilities(target)
     }
 
     /// Clears what a change by somebody without privilege clears. The kernel itself clears file capabilities at each
@@ -130,6 +141,11 @@ impl HostDirectory {
         // A descriptor that is good for attributes only is not taken by fchmod(2); a symbolic link has no mode.
         chmodat(&self.descriptors, DescriptorName::new(target).as_bytes(), mode, AtFlags::empty())
     }
+}
+
+/// Whether a file has capabilities.
+fn has_capabilities(target: BorrowedFd<'_>) -> bool {
+    rustix::fs::getxattr(DescriptorName::new(target).path(), CAPABILITY, &mut [0; 0]).is_ok()
 }
 
 /// What a device node stands for.

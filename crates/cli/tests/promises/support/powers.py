@@ -1,7 +1,7 @@
 """Leaves on a file system all that gives power to whoever runs or opens it there, in each way that a program has.
 
 powers.py POINT: runs as root; POINT has the files there-0, there-1, ... of mode 6755, which are used one after the other, and
-there-device, a character device. Prints what failed, a line each.
+there-device, a character device, and there-capable, of mode 777 with file capabilities. Prints what failed, a line each.
 """
 
 import errno
@@ -96,6 +96,7 @@ attempt("write to an empty one", lambda: written(there(), os.O_TRUNC))
 attempt("append", lambda: written(there(), os.O_APPEND))
 attempt("truncate", lambda: os.truncate(there(), 1))
 attempt("store", lambda: mapped(there()))
+attempt("store to one with capabilities", lambda: mapped("there-capable"))
 attempt("fallocate", lambda: run("fallocate", "-l", "8192", there()))
 attempt("chmod of one that is there", lambda: os.chmod(there(), 0o6711))
 attempt("link", lambda: os.link(there(), "new-link"))

@@ -213,6 +213,47 @@ fn capabilities_are_left_out_and_end_with_the_first_change() {
 }
 
 #[test]
+fn nobody_writes_past_the_layer_to_what_has_power() {
+    if !is_root() {
+        return println!("skipped: nobody_writes_past_the_layer_to_what_has_power: only root sets capabilities");
+    }
+    for (scene, refused) in both() {
+        let path = scene.path().join("there");
+        let set_capabilities = || {
+            rustix::fs::setxattr(&path, "security.capability", CAPABILITIES, rustix::fs::XattrFlags::empty()).unwrap();
+        };
+        let node = scene.host_file("there", 0o777);
+        set_capabilities();
+        for flags in [READ, WRITE] {
+            let handle = scene.layer.open(&ME, node, flags).unwrap().handle;
+            // On the host, too, a store to a mapped file leaves capabilities where they are.
+            assert_eq!(scene.layer.host_file(node, handle).is_none(), refused, "{flags}");
+            scene.layer.release(node, handle, None);
+        }
+        assert!(scene.capabilities("there"), "a file that is only opened keeps them");
+        let handle = scene.layer.open(&ME, node, WRITE).unwrap().handle;
+        scene.write(node, handle, 0, "x").unwrap();
+        scene.layer.release(node, handle, None);
+        assert!(!scene.capabilities("there"));
+
+        // The host gives it power while it can be written to past the layer.
+        let first = scene.layer.open(&ME, node, READ).unwrap().handle;
+        assert!(scene.layer.host_file(node, first).is_some());
+        set_capabilities();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).unwrap();
+        let second = scene.layer.open(&ME, node, WRITE).unwrap().handle;
+        assert_eq!((scene.capabilities("there"), scene.mode("there") == 0o4777), (!refused, !refused));
+        for handle in [first, second] {
+            scene.layer.release(node, handle, None);
+        }
+        // Not for ever.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).unwrap();
+        scene.layer.open(&ME, node, WRITE).unwrap();
+        assert_eq!(scene.mode("there"), 0o4777);
+    }
+}
+
+#[test]
 fn devices_are_neither_made_nor_opened_to_others() {
     if !is_root() {
         return println!("skipped: devices_are_neither_made_nor_opened_to_others: only root makes them");
