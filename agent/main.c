@@ -123,6 +123,8 @@ static void run_command(uint64_t began, int children, bool machine)
 {
 	struct command command;
 	uint8_t times[16];
+	channel_send(&channel, FRAME_READY, NULL, 0);
+	channel_flush_all(&channel, 60);
 	user_resolve(&channel, &session);
 	command_start(&command, &channel, &session);
 	put_u64(times, began);

@@ -29,6 +29,7 @@ enum {
 	FRAME_ERROR = 0x08,        /* u32 exit status for the host, text: the command did not start */
 	FRAME_WARNING = 0x09,      /* text */
 	FRAME_UNMOUNTED = 0x0a,    /* every file system is clean: power may go */
+	FRAME_READY = 0x0b,        /* all that the command needs is mounted: what is left takes moments */
 };
 
 /* Host to agent: what the session is, in any order, then RUN. */

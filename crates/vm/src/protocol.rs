@@ -35,6 +35,7 @@ mod kind {
     pub(super) const ERROR: u8 = 0x08;
     pub(super) const WARNING: u8 = 0x09;
     pub(super) const UNMOUNTED: u8 = 0x0a;
+    pub(super) const READY: u8 = 0x0b;
     pub(super) const ARGUMENT: u8 = 0x80;
     pub(super) const ENVIRONMENT: u8 = 0x81;
     pub(super) const DIRECTORY: u8 = 0x82;
@@ -130,6 +131,8 @@ pub enum GuestFrame {
     Warning(String),
     /// Every file system is unmounted.
     Unmounted,
+    /// All that the command needs is mounted: what is left until its start takes moments.
+    Ready,
 }
 
 /// Takes frames out of a stream of bytes.
@@ -198,6 +201,7 @@ fn parse(kind: u8, payload: &[u8]) -> Result<GuestFrame, ProtocolError> {
         }
         kind::WARNING => GuestFrame::Warning(one_line(payload)),
         kind::UNMOUNTED if payload.is_empty() => GuestFrame::Unmounted,
+        kind::READY if payload.is_empty() => GuestFrame::Ready,
         _ => return Err(unknown()),
     })
 }

@@ -86,6 +86,16 @@ pub enum SessionError {
         /// How long was waited.
         waited: Duration,
     },
+    /// The guest had all it needs, but the command did not start in time.
+    #[error(
+        "the guest was ready, but did not start the command within {} seconds; look at /etc/passwd, /etc/group and the \
+         working directory of its root, and with --console FILE at what its kernel says",
+        waited.as_secs_f32()
+    )]
+    NotStartedThoughReady {
+        /// How long was waited.
+        waited: Duration,
+    },
     /// The guest breaks the protocol.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
@@ -127,6 +137,8 @@ impl SessionError {
 pub struct SessionOptions<'a> {
     /// Ends the session if the guest takes longer than this to start the command.
     pub start: Option<Duration>,
+    /// Ends the session if a guest that has all it needs takes longer than this to start the command.
+    pub start_when_ready: Duration,
     /// Ends the command when it has run for so long: SIGTERM, then, after `kill_grace`, SIGKILL.
     pub timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL.
@@ -141,7 +153,15 @@ pub struct SessionOptions<'a> {
 
 impl Default for SessionOptions<'_> {
     fn default() -> Self {
-        Self { start: None, timeout: None, kill_grace: Duration::from_secs(5), signals: false, warn: &|_| {} }
+        Self {
+            start: None,
+            // Looks for a user and a program: a second or two in the slowest guest.
+            start_when_ready: Duration::from_secs(300),
+            timeout: None,
+            kill_grace: Duration::from_secs(5),
+            signals: false,
+            warn: &|_| {},
+        }
     }
 }
 

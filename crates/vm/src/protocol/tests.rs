@@ -93,6 +93,7 @@ fn the_agents_header_has_the_same_types() {
         ("ERROR", kind::ERROR),
         ("WARNING", kind::WARNING),
         ("UNMOUNTED", kind::UNMOUNTED),
+        ("READY", kind::READY),
         ("ARGUMENT", kind::ARGUMENT),
         ("ENVIRONMENT", kind::ENVIRONMENT),
         ("DIRECTORY", kind::DIRECTORY),

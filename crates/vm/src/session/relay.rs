@@ -29,6 +29,7 @@ const OUTGOING_MAX: usize = 256 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deadline {
     Start,
+    StartWhenReady,
     Terminate,
     Kill,
     GiveUp,
@@ -52,6 +53,8 @@ pub(super) struct Relay<'a> {
     interrupts: [u32; 2],
     /// The signal that came when there was no command yet to end by it.
     ended_by: Option<i32>,
+    /// It said READY.
+    ready: bool,
     deadline: Option<(Instant, Deadline)>,
     /// When the session is given up after the file systems are unmounted, if our outputs' readers stall.
     drain_until: Option<Instant>,
@@ -111,6 +114,7 @@ impl<'a> Relay<'a> {
             signals: options.signals.then(Signals::watch).transpose().map_err(&failed)?,
             interrupts: [0; 2],
             ended_by: None,
+            ready: false,
             deadline: options.start.map(|start| (Instant::now() + start, Deadline::Start)),
             drain_until: None,
             bye_until: None,
@@ -251,6 +255,16 @@ impl<'a> Relay<'a> {
             // A second raw mode would take the first one for what is to be restored.
             GuestFrame::Started { .. } if self.started.is_some() => {
                 return Err(SessionError::Conversation("it said STARTED twice"));
+            }
+            GuestFrame::Ready if self.ready || self.started.is_some() => {
+                return Err(SessionError::Conversation("it said READY twice, or after STARTED"));
+            }
+            GuestFrame::Ready => {
+                self.ready = true;
+                let until = Instant::now() + self.options.start_when_ready;
+                if self.deadline.is_none_or(|(at, _)| until < at) {
+                    self.deadline = Some((until, Deadline::StartWhenReady));
+                }
             }
             GuestFrame::Started { agent, command } => {
                 self.started = Some(Started { agent, command });
@@ -398,6 +412,9 @@ impl<'a> Relay<'a> {
             Deadline::Start => {
                 let waited = self.options.start.unwrap_or_default();
                 return Err(SessionError::NotStarted { waited });
+            }
+            Deadline::StartWhenReady => {
+                return Err(SessionError::NotStartedThoughReady { waited: self.options.start_when_ready });
             }
             Deadline::Terminate => {
                 self.timed_out = true;

@@ -460,6 +460,7 @@ fn a_filter_that_has_work_is_waited_for() {
 
 const HELLO: [u8; 9] = [1, 4, 0, 0, 0, 1, 0, 0, 0];
 const STARTED: [u8; 21] = [2, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+const READY: [u8; 5] = [11, 0, 0, 0, 0];
 const EXIT: [u8; 13] = [7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// A session with a guest that writes this, whatever it is told; its outputs are never read.
@@ -498,6 +499,8 @@ fn a_guest_that_does_not_keep_to_the_order_is_refused() {
         ([&HELLO[..], &EXIT, &output].concat(), "after the command's end"),
         ([&HELLO[..], &EXIT, &unmounted].concat(), "after the command's end"),
         ([&HELLO[..], &unmounted].concat(), "UNMOUNTED before"),
+        ([&HELLO[..], &READY, &READY].concat(), "READY twice"),
+        ([&HELLO[..], &STARTED, &READY].concat(), "READY twice, or after STARTED"),
         ([&HELLO[..], &much.repeat(33)].concat(), "more output than it may"),
     ] {
         let error = with_guest_that_says(frames, &request(&["true"]), &SessionOptions::default()).unwrap_err();
@@ -554,6 +557,33 @@ fn a_guest_that_never_starts_the_command_is_given_up() {
     };
     let error = with_guest_that_says(HELLO.to_vec(), &request(&["true"]), &options).unwrap_err();
     assert!(matches!(error, SessionError::NotStarted { .. }), "{error}");
+}
+
+#[test]
+fn a_guest_that_is_ready_starts_the_command_or_is_given_up() {
+    let soon = Duration::from_millis(50);
+    let said = |frames: &[&[u8]], start| {
+        let options = SessionOptions { start, start_when_ready: soon, ..Default::default() };
+        with_guest_that_says(frames.concat(), &request(&["true"]), &options)
+    };
+    for start in [None, Some(LONG)] {
+        let error = said(&[&HELLO, &READY], start).unwrap_err();
+        assert!(matches!(error, SessionError::NotStartedThoughReady { waited } if waited == soon), "{error}");
+        assert!(error.to_string().contains("--console FILE"), "{error}");
+    }
+    let error = said(&[&HELLO, &READY], Some(Duration::ZERO)).unwrap_err();
+    assert!(matches!(error, SessionError::NotStarted { .. }), "{error}");
+    assert_eq!(said(&[&HELLO, &READY, &STARTED, &EXIT], None).unwrap().outcome, Outcome::Exited(0));
+    // The agent says it.
+    let mut agent = Agent::start();
+    let mut first = vec![0; HELLO.len()];
+    agent.socket.read_exact(&mut first).unwrap();
+    agent.socket.write_all(&request(&["true"]).encode().unwrap()).unwrap();
+    let mut next = [0; 5];
+    agent.socket.read_exact(&mut next).unwrap();
+    assert_eq!(next, READY);
+    agent.process.kill().unwrap();
+    agent.process.wait().unwrap();
 }
 
 #[test]
