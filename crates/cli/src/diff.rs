@@ -54,8 +54,8 @@ pub fn run(arguments: DiffArguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let paths: Vec<PathBuf> = arguments.paths.iter().map(|path| cleaned(&here.join(path))).collect();
-    let diff = kept::diff(&arguments.name)?.only(&paths);
-    diff.notes().iter().for_each(complain);
+    let diff = kept::diff(&arguments.name)?.only(paths);
+    diff.notes().iter().chain(&diff.conflicts()).for_each(complain);
     if arguments.patch {
         let mut text = Vec::new();
         diff.write_patch(&mut text)?;

@@ -73,8 +73,14 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
         owner: None,
         exclude: Vec::new(),
     };
+    let mut said: Option<String> = None;
     for part in access.map(OsString::into_vec).into_iter().chain(parts) {
         let part = String::from_utf8(unescape(part)).map_err(|_| format!("an option in '{shown}' is not UTF-8"))?;
+        if ["ro", "read-only", "rw"].contains(&&part[..])
+            && let Some(other) = said.replace(part.clone()).filter(|other| *other != part)
+        {
+            return Err(format!("'{other}' and '{part}' in '{shown}' exclude each other: take one of them"));
+        }
         match part.split_once('=') {
             None if part == "ro" || part == "read-only" => (option.read_only, option.write_through) = (true, false),
             None if part == "overlay" => (option.read_only, option.write_through) = (false, false),
@@ -198,6 +204,9 @@ mod tests {
         assert_eq!(tree.exclude, ["*.o", "target"]);
         let plain = parse(OsStr::new("src")).unwrap();
         assert!(plain.destination.is_none() && !plain.hold && parse(OsStr::new("src,ro,hold")).unwrap().hold);
+        for both in ["src:/x,ro,rw", "src:/x:ro,rw", "src,rw,read-only"] {
+            assert!(parse(OsStr::new(both)).unwrap_err().contains("exclude each other"), "{both}");
+        }
     }
 
     #[test]
@@ -206,7 +215,6 @@ mod tests {
         assert!(tree.write_through && !tree.read_only);
         assert_eq!((tree.via, tree.changes), (Some(Way::Virtiofs), Some(Changes::Guest)));
         assert!(!parse(OsStr::new("a,rw,overlay")).unwrap().write_through);
-        assert!(parse(OsStr::new("a,rw,ro")).unwrap().read_only);
         assert!(parse(OsStr::new("a,rw,changes=guest,writeback")).unwrap().writeback && !tree.writeback);
     }
 

@@ -4,8 +4,8 @@
 mod kind;
 mod open;
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
@@ -190,8 +190,8 @@ fn container_image(text: &OsStr) -> Result<Source, SourceError> {
             return Ok(Source::Oci { path: path.to_owned(), reference });
         }
     }
-    let path = PathBuf::from(text);
-    Err(SourceError::Inaccessible { path, error: io::ErrorKind::NotFound.into() })
+    let path = PathBuf::from(OsString::from_vec([b"oci:", bytes].concat()));
+    Err(SourceError::Inaccessible { path, error: io::Error::from_raw_os_error(libc::ENOENT) })
 }
 
 /// `IMAGE:VOLUME`, where there is such an image.

@@ -57,8 +57,11 @@ fn what_was_written_is_there_the_next_time() {
     assert!(said.contains("/data/f2 (changed)") && said.contains("inarch diff one"), "{said}");
     let said = stderr(&scene.call(["diff", "one"]));
     assert!(said.contains("/data/f1: this machine changed it, too") && said.contains("/data/f2: "), "{said}");
+    let one = stderr(&scene.call(["diff", "one", "/data/f2"]));
+    assert!(one.lines().count() == 1 && one.contains("/data/f2: "), "{one}");
     let refused = scene.call(["apply", "one", "/data/f1"]);
     assert_status(&refused, 1);
+    assert_eq!(stderr(&refused).lines().count(), 1, "a conflict is named once: {}", stderr(&refused));
     assert!(stderr(&refused).contains("data/f1: left alone: it changed on the host, too"), "{}", stderr(&refused));
     assert_eq!(fs::read(scene.host("data/f1")).unwrap(), b"the host's");
 

@@ -2,10 +2,9 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use inarch_tree::compare::{Change, ChangeKind, Difference, changes, differences};
-use inarch_tree::layer::Conflict;
 use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
@@ -20,6 +19,8 @@ pub struct RunDiff {
     trees: Vec<TreeDiff>,
     /// What there was to say of a file system that was folded just now.
     folded: Vec<String>,
+    /// The paths of the guest that were asked for; all where there are none.
+    asked: Vec<PathBuf>,
 }
 
 /// What it made of one of them.
@@ -77,7 +78,7 @@ pub fn diff(name: &str) -> Result<RunDiff, JobError> {
     let record = run.record.as_ref().ok_or_else(|| JobError::Other(format!("the kept run '{name}' has no record")))?;
     // What was applied is what the host has.
     if record.applied.is_some() {
-        Ok(RunDiff { trees: Vec::new(), folded: Vec::new() })
+        Ok(RunDiff { trees: Vec::new(), folded: Vec::new(), asked: Vec::new() })
     } else {
         RunDiff::of(&run, record)
     }
@@ -91,23 +92,22 @@ impl RunDiff {
             let Some(disk) = KeptDisk::open(run, tree)? else { continue };
             trees.push(TreeDiff::new(tree.clone(), disk)?);
         }
-        Ok(RunDiff { trees, folded })
+        Ok(RunDiff { trees, folded, asked: Vec::new() })
     }
 
     /// Leaves only changes at these paths of the guest, and of what is below them; of all, where there are none.
-    pub fn only(mut self, paths: &[PathBuf]) -> RunDiff {
-        if paths.is_empty() {
-            return self;
-        }
-        for tree in &mut self.trees {
-            let mut changes = std::mem::take(&mut tree.changes);
-            let is_asked = |path: &[u8]| {
-                let path = tree.in_guest(path);
-                paths.iter().any(|top| path.starts_with(top))
-            };
-            changes.retain(|change| is_asked(&change.path) || change.from.as_deref().is_some_and(is_asked));
-            tree.changes = changes;
-        }
+    pub fn only(mut self, paths: Vec<PathBuf>) -> RunDiff {
+        self.asked = paths;
+        let trees = std::mem::take(&mut self.trees);
+        let keep = |mut tree: TreeDiff| {
+            let changes = std::mem::take(&mut tree.changes);
+            let is_asked = |path: &[u8]| self.is_asked(&tree.in_guest(path));
+            let is_kept = |change: &Change| is_asked(&change.path) || change.from.as_deref().is_some_and(is_asked);
+            tree.changes = changes.into_iter().filter(is_kept).collect();
+            tree
+        };
+        let trees = trees.into_iter().map(keep).collect();
+        self.trees = trees;
         self
     }
 
@@ -124,16 +124,23 @@ impl RunDiff {
     pub fn notes(&self) -> Vec<String> {
         let notes = |tree: &TreeDiff| {
             let destination = shown(&tree.tree.destination());
-            let notes = tree.disk.notes.iter().map(move |note| format!("{destination}: {note}"));
-            let both = |conflict: &Conflict| {
-                format!(
-                    "{}: this machine changed it, too; apply leaves it alone",
-                    shown(&tree.in_guest(&conflict.path))
-                )
-            };
-            notes.chain(tree.disk.conflicts().iter().map(both)).collect::<Vec<_>>()
+            tree.disk.notes.iter().map(move |note| format!("{destination}: {note}")).collect::<Vec<_>>()
         };
         self.folded.iter().cloned().chain(self.trees.iter().flat_map(notes)).collect()
+    }
+
+    /// What this machine changed, too, before the last command of the run, a line each.
+    pub fn conflicts(&self) -> Vec<String> {
+        let of = |tree: &TreeDiff| {
+            let paths = tree.disk.conflicts().iter().map(|conflict| tree.in_guest(&conflict.path));
+            let asked = paths.filter(|path| self.is_asked(path));
+            asked.map(|path| format!("{}: this machine changed it, too", shown(&path))).collect::<Vec<_>>()
+        };
+        self.trees.iter().flat_map(of).collect()
+    }
+
+    fn is_asked(&self, path: &Path) -> bool {
+        self.asked.is_empty() || self.asked.iter().any(|top| path.starts_with(top))
     }
 }
 

@@ -153,6 +153,9 @@ impl TreeDiff {
             None if matches!(new, Side::Unreadable) => {
                 writeln!(out, "# {to}: it cannot be read: the file of this machine that holds a part of it changed")
             }
+            None if matches!(old, Side::Unreadable) && new_mode.is_none() => {
+                writeln!(out, "# {to}: the guest removed it, and this machine changed it since")
+            }
             None if matches!(old, Side::Unreadable) => writeln!(
                 out,
                 "# {to}: the file of this machine that it was made from changed, so it cannot be compared; \
