@@ -151,3 +151,38 @@ fn users_take_their_own_mounts_away() {
     assert_status(&scene.shell(&format!("{user} umount point")), 0);
     assert!(!is_mounted(scene.path()) && !is_there(last_process(&scene.path().join("log"))));
 }
+
+#[test]
+fn a_mount_that_is_elsewhere_too_is_not_waited_for() {
+    let scene = Scene::new();
+    let bound = scene.shell(
+        "mkdir other; $INARCH mount -qb tree point --log log && mount --bind point other || exit 99
+         timeout 100 $INARCH umount --quiet point; status=$?; cat other/file; umount other; exit $status",
+    );
+    assert_status(&bound, 125);
+    assert_eq!(stdout(&bound), "content");
+    assert!(stderr(&bound).contains("goes on: it is mounted at ") && stderr(&bound).contains("/other, too"));
+    let copied = scene.shell(
+        "$INARCH mount -qb tree point --log log || exit 99; mkfifo ready end
+         unshare --mount --propagation private sh -c ': > ready; read line < end' & : < ready
+         timeout 100 $INARCH umount --quiet point; status=$?; echo > end; wait; exit $status",
+    );
+    assert_status(&copied, 125);
+    let text = stderr(&copied);
+    assert!(text.contains("/point for process ") && text.lines().count() == 1, "{text}");
+    assert!(within(LONG, || !is_mounted(scene.path())));
+}
+
+#[test]
+fn a_server_whose_mount_is_covered_ends() {
+    let scene = Scene::new();
+    let both = "$INARCH mount -b tree point --log lower && $INARCH mount -qb tree point --log upper";
+    assert_status(&scene.shell(both), 0);
+    let lower = last_process(&scene.path().join("lower"));
+    host("kill", &[&lower.to_string()], scene.path());
+    let has_ended = within(LONG, || !is_there(lower));
+    let used = scene.shell("cat point/file && $INARCH umount point; umount point; cat lower");
+    assert!(has_ended, "the server is still there");
+    assert!(stdout(&used).starts_with("content") && !is_mounted(scene.path()), "{}", stdout(&used));
+    assert!(stdout(&used).contains("cannot be unmounted: another mount covers it"), "{}", stdout(&used));
+}

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
 
 use crate::session::DEVICE;
-pub use table::{DeviceNumber, Entry, mount_points_beneath, mounted};
+pub use table::{Copy, DeviceNumber, Entry, copies, mount_points_beneath, mounted};
 pub use users::{User, users};
 
 /// What mount tables show as type, and the part of it that is ours.
@@ -151,8 +151,15 @@ impl Drop for Mount {
 }
 
 /// Takes the mount with this number at `point` away, unless somebody else did already.
+///
+/// # Errors
+/// It is not this user's to unmount, or another mount covers it, which no unmounting reaches through.
 pub fn unmount_device(point: &Path, device: DeviceNumber) -> Result<Unmounted, MountError> {
     if table::mounted(point).is_none_or(|entry| entry.device != device) {
+        if table::is_mounted_beneath(point, device) {
+            let reason = "another mount covers it; unmount that first, then this one with umount".to_owned();
+            return Err(MountError::Unmount { path: point.to_owned(), reason });
+        }
         return Ok(Unmounted::Clean);
     }
     // Whatever the reason is: detached, nobody new finds it.

@@ -65,6 +65,51 @@ pub fn mounted(point: &Path) -> Option<Entry> {
     table.split(|byte| *byte == b'\n').rev().find_map(|line| parse(line, point.as_os_str().as_bytes()))
 }
 
+/// A place where a file system is mounted once more: bound to it, or in another mount namespace, which had a copy of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copy {
+    /// Of the mount.
+    pub id: u64,
+    /// Where it is.
+    pub point: PathBuf,
+    /// A process in the mount namespace, if that is another than this one's.
+    pub process: Option<u32>,
+}
+
+/// Where else than at `mount` the same file system is mounted, as far as this user may look. Asks nothing of it.
+pub fn copies(mount: &Entry) -> Vec<Copy> {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt"));
+    let beside = |process: &str, number| {
+        let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
+        let entries = table.split(|byte| *byte == b'\n').filter_map(parse_line);
+        let same = entries.filter(|(_, entry)| entry.device == mount.device && entry.id != mount.id);
+        let copy = |(point, entry): (Vec<u8>, Entry)| Copy {
+            id: entry.id,
+            point: OsString::from_vec(point).into(),
+            process: number,
+        };
+        same.map(copy).collect::<Vec<_>>()
+    };
+    let mut copies = beside("self", None);
+    let mut seen: Vec<PathBuf> = namespace("self").into_iter().collect();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let (Ok(number), Ok(namespace)) = (name.parse(), namespace(&name)) else { continue };
+        if !seen.contains(&namespace) {
+            seen.push(namespace);
+            copies.extend(beside(&name, Some(number)));
+        }
+    }
+    copies
+}
+
+/// Whether the file system with this number is mounted at `point`, be it beneath another.
+pub(super) fn is_mounted_beneath(point: &Path, device: DeviceNumber) -> bool {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut entries = table.split(|byte| *byte == b'\n').filter_map(|line| parse(line, point.as_os_str().as_bytes()));
+    entries.any(|entry| entry.device == device)
+}
+
 /// Where something is mounted beneath `directory`, an absolute path without symbolic links: each place once. Asks nothing of what is
 /// mounted.
 pub fn mount_points_beneath(directory: &Path) -> Vec<PathBuf> {
@@ -80,20 +125,23 @@ pub fn mount_points_beneath(directory: &Path) -> Vec<PathBuf> {
 
 /// The mount on this line of the table, if it is at `point`.
 fn parse(line: &[u8], point: &[u8]) -> Option<Entry> {
+    parse_line(line).filter(|(place, _)| place == point).map(|(_, entry)| entry)
+}
+
+/// The mount on this line of the table, and where it is.
+fn parse_line(line: &[u8]) -> Option<(Vec<u8>, Entry)> {
     let text = |word| std::str::from_utf8(word).ok();
     let mut words = line.split(|byte| *byte == b' ');
     let id = text(words.next()?)?.parse().ok()?;
     let device = text(words.nth(1)?)?.parse().ok()?;
-    if unescape(words.nth(1)?) != point {
-        return None;
-    }
+    let point = unescape(words.nth(1)?);
     // Optional words end with a dash.
     words.find(|word| *word == b"-")?;
     let kind = String::from_utf8_lossy(words.next()?).into_owned();
     let source = PathBuf::from(OsString::from_vec(unescape(words.next()?)));
     let mut options = words.next().unwrap_or_default().split(|byte| *byte == b',');
     let user = options.find_map(|option| text(option.strip_prefix(b"user_id=")?)?.parse().ok());
-    Some(Entry { id, device, kind, source, user })
+    Some((point, Entry { id, device, kind, source, user }))
 }
 
 /// Blanks, line breaks and backslashes are written as octal numbers.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_confine::close_inherited;
-use inarch_fuse::mount::{self, Entry, MountError, User};
+use inarch_fuse::mount::{self, Copy, Entry, MountError, User};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -16,8 +16,12 @@ use crate::JobError;
 use crate::notes::{say, shown};
 use crate::serve::guarded::{ServerProcess, server_of};
 
-/// After this long it is said who is waited for.
+/// After this long it is said who is waited for, and it is looked again what that does.
 const SHORT: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
+
+/// So many times a server that does nothing is waited for, half a minute; and one that works, ten minutes.
+const IDLE: u32 = 10;
+const LONGEST: u32 = 200;
 
 /// Processes that are named, at most.
 const NAMED: usize = 5;
@@ -33,8 +37,8 @@ pub struct UnmountRequest {
     pub quiet: bool,
 }
 
-/// Takes them away, one after the other, whatever becomes of the others. Each time it returns when the server has ended,
-/// unless somebody still uses the mount.
+/// Takes them away, one after the other, whatever becomes of the others. Each time it returns when the server has ended;
+/// that it has not is an error, unless somebody still uses the mount and may.
 pub fn unmount(request: &UnmountRequest) -> impl Iterator<Item = Result<(), JobError>> {
     let points: Vec<_> = request.points.iter().map(|point| (point, std::path::absolute(point))).collect();
     // This process itself keeps nothing in use.
@@ -56,8 +60,9 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
     }
     // As long as it is mounted, it is known by its guard.
     let server = server_of(&point, entry.device, owner);
+    let copies = mount::copies(&entry);
     let users = match unmount_unused(&point, &entry, server.as_ref()) {
-        Ok(None) => return server.map_or(Ok(()), |server| wait(&server, request)),
+        Ok(None) => return server.map_or(Ok(()), |server| wait(&server, &point, &entry, &copies, request)),
         Ok(Some(users)) => described(&point, &users),
         Err(error) => return Err(error.into()),
     };
@@ -151,13 +156,47 @@ fn described(point: &Path, users: &[User]) -> String {
     }
 }
 
-/// Waits until the server has ended, however long it has to write.
-fn wait(server: &ServerProcess, request: &UnmountRequest) -> Result<(), JobError> {
+/// Waits until the server has ended, as long as it works on what it has to write. What else is mounted of it, some of `before`, keeps
+/// it for as long as somebody likes: that is not waited for.
+///
+/// # Errors
+/// It has not ended.
+fn wait(
+    server: &ServerProcess,
+    point: &Path,
+    entry: &Entry,
+    before: &[Copy],
+    request: &UnmountRequest,
+) -> Result<(), JobError> {
     let fail = |errno: Errno| JobError::Other(format!("cannot wait for the server: {}", io::Error::from(errno)));
-    let mut end = [PollFd::new(&server.handle, PollFlags::IN)];
-    if poll(&mut end, Some(&SHORT)).map_err(fail)? == 0 {
-        request.say(format_args!("waiting for the end of the server, process {}", server.process));
-        poll(&mut end, None).map_err(fail)?;
+    let has_ended = || {
+        let ready = poll(&mut [PollFd::new(&server.handle, PollFlags::IN)], Some(&SHORT));
+        ready.map(|count| count > 0).map_err(fail)
+    };
+    let stays = |why: String| {
+        let process = server.process;
+        Err(JobError::Other(format!("{} is unmounted, but its server (process {process}) {why}", shown(point))))
+    };
+    if has_ended()? {
+        return Ok(());
     }
-    Ok(())
+    // Another file system may have its number by now; of those that were there before it is the same.
+    if let Some(copy) = mount::copies(entry).iter().find(|copy| before.contains(copy)) {
+        let within = copy.process.map_or(String::new(), |process| format!(" for process {process}"));
+        return stays(format!("goes on: it is mounted at {}{within}, too", shown(&copy.point)));
+    }
+    request.say(format_args!("waiting for the end of the server, process {}", server.process));
+    let (mut idle, mut last) = (0, server.work());
+    for _ in 0..LONGEST {
+        if has_ended()? {
+            return Ok(());
+        }
+        let work = server.work();
+        let works = work != last || work.is_some_and(|work| work.waits_for_disk);
+        (idle, last) = (if works { 0 } else { idle + 1 }, work);
+        if idle == IDLE {
+            return stays("does nothing and does not end; it may have something left to write".to_owned());
+        }
+    }
+    stays("is still at work; wait for its end".to_owned())
 }

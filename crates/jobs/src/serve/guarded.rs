@@ -29,6 +29,19 @@ impl ServerProcess {
         // While it is there the number is its own.
         child && is_there(&self.handle)
     }
+
+    /// What changes as long as it works: the time that processors gave it, and whether a thread waits for a disk. None of one that has
+    /// ended.
+    pub fn work(&self) -> Option<Work> {
+        let after_name = |path: String| std::fs::read(path).ok().and_then(|stat| fields_after_name(&stat));
+        let fields = after_name(format!("/proc/{}/stat", self.process))?;
+        // proc(5): the fields 14 and 15, of which the name is the second.
+        let ticks = fields.iter().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process)).into_iter().flatten().flatten();
+        let mut states = tasks.filter_map(|task| after_name(task.path().join("stat").to_str()?.to_owned()));
+        let waits_for_disk = states.any(|fields| fields.first().is_some_and(|state| state == "D"));
+        Some(Work { ticks, waits_for_disk })
+    }
 }
 
 /// The server of the mount with this number at `point`. None if this user cannot see it or its guard, or if it has ended.
@@ -58,6 +71,21 @@ pub(crate) fn server_of(point: &Path, device: DeviceNumber, owner: u32) -> Optio
         let is_parent = status_of(number)?.0 == guard.parent && is_there(&guard.handle) && is_there(&server.handle);
         is_parent.then_some(ServerProcess { process: guard.parent, handle: server.handle, owner })
     })
+}
+
+/// What a server has done, and does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// Processors' time, in clock ticks.
+    pub ticks: u64,
+    /// Whether it is in the midst of input or output.
+    pub waits_for_disk: bool,
+}
+
+/// The fields of /proc/PID/stat behind the name, which may have blanks and brackets in it.
+fn fields_after_name(stat: &[u8]) -> Option<Vec<String>> {
+    let text = String::from_utf8_lossy(stat);
+    Some(text.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
 }
 
 /// What /proc says of a process.
