@@ -49,9 +49,10 @@ impl Ties {
     }
 
     fn tie(&mut self, of: OfFile) {
-        if !of.borrowers.is_empty() && !(of.takes.is_empty() && of.touches.is_empty()) {
+        let changes: Vec<u32> = of.takes.iter().chain(&of.touches).copied().collect();
+        if !of.borrowers.is_empty() && !changes.is_empty() {
             let all = self.node(of.borrowers);
-            of.takes.iter().chain(&of.touches).for_each(|one| self.require(*one, all));
+            changes.into_iter().for_each(|one| self.require(one, all));
         }
         if !of.moved.is_empty() && !of.takes.is_empty() {
             let together: Vec<u32> = of.takes.iter().chain(&of.moved).copied().collect();
