@@ -328,7 +328,9 @@ impl<'l, 'a> Look<'l, 'a> {
             }
             facts.lenders.insert(old, lender);
             for name in self.sides.quiet_borrowers(old) {
-                self.look_at_home(name, facts);
+                if self.has_guests_bytes(&name) {
+                    facts.homes.insert(name);
+                }
             }
         }
     }
@@ -352,6 +354,21 @@ impl<'l, 'a> Look<'l, 'a> {
             }
             self.look_at_home(name, facts);
         }
+    }
+
+    /// Whether the host's file at a path that is no difference holds what the guest's does: it is strictly what was scanned, or
+    /// has the same bytes.
+    fn has_guests_bytes(&mut self, name: &[u8]) -> bool {
+        let Ok(Some(stat)) = self.stat(name) else { return false };
+        let was = self.sides.base.lookup(name).map(|id| self.sides.base.inode(id));
+        if was.is_some_and(|was| is_as_scanned(&stat, was, true)) {
+            return true;
+        }
+        let Some(new) = self.sides.guest.lookup(name) else { return false };
+        let size = self.sides.guest.inode(new).size();
+        let opened = self.host.parent(name).and_then(|(directory, name)| directory.open_file(name));
+        let Ok(file) = opened else { return false };
+        stat.st_size as u64 == size && self.compare_with(&file, size, new).is_ok_and(|(same, _)| same)
     }
 
     /// Whether the host has what was scanned at a path that is no difference: then the guest has the same there.

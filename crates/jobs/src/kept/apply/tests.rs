@@ -358,3 +358,15 @@ fn a_file_that_lends_bytes_gets_attributes_only_after_them() {
         assert_eq!(brought, !conflict);
     }
 }
+
+#[test]
+fn a_file_stays_whose_bytes_another_has_in_the_guest_alone() {
+    let mut world = world(&[("a", "same"), ("b", "same")]);
+    assert!(world.exchange_blocks("a", "b") && world.remove("b"));
+    // In place, of the same size and time.
+    fs::write(world.host("a"), "mine").unwrap();
+    set_time(&world.host("a"));
+    let attempt = apply(&mut world, &[]);
+    assert!(matches!(attempt.verdict("b"), Verdict::Refused(_)), "{:?}", attempt.verdicts);
+    assert_eq!(fs::read(world.host("b")).unwrap(), b"same");
+}
