@@ -40,7 +40,9 @@ pub(crate) fn notes(device: &Device, source: &Source, writable: Option<u64>) -> 
     let nearly = |bytes: u64| bytes - HELD_BACK.max(bytes / 16).min(bytes / 2);
     if events.overlay_out_of_space {
         lines.push(
-            "the disk that keeps the guest's writes was full: some failed; free some, or use --overlay-dir".to_owned(),
+            "the disk that keeps the guest's writes was full: some failed; free some, or use --overlay-dir, or for a \
+             kept run another XDG_STATE_HOME"
+                .to_owned(),
         );
     } else if let Some(writable) = writable.filter(|bytes| events.overlay_bytes >= nearly(*bytes)) {
         let mib = writable >> 20;

@@ -166,6 +166,7 @@ fn one_command_has_it_at_a_time() {
 
 #[test]
 fn what_cannot_be_kept_is_refused() {
+    small_rooms_are_refused();
     let scene = Scene::new();
     for name in ["", "..", "a/b", ".x", "a b"] {
         assert_one_line(&scene.run(name, "true"), &["name"]);
@@ -200,4 +201,17 @@ fn what_cannot_be_kept_is_refused() {
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     assert_eq!(stdout(&scene.call(["runs"])), "");
     assert_eq!(fs::read_dir(scene.path().join("state")).unwrap().count(), 0);
+}
+
+/// A disk that is nearly full would fail the guest's writes.
+fn small_rooms_are_refused() {
+    let scene = Scene::new();
+    let script = "mount -t tmpfs -o size=40m none state && exec \"$0\" run -q --accel=tcg --keep full --root root -- /bin/sh -c true";
+    let output = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", script, crate::support::INARCH])
+        .env("XDG_STATE_HOME", scene.path().join("state"))
+        .current_dir(scene.path())
+        .output()
+        .unwrap();
+    assert_one_line(&output, &["MiB are free", "64 are the least", "XDG_STATE_HOME"]);
 }
