@@ -48,7 +48,7 @@ static unsigned long network_counter(const char *protocol, const char *name)
 	return found;
 }
 
-/* Gets a copy of what is sent to a name server in the guest itself; negative where nobody watches. */
+/* Receives a copy of what programs send to a name server; negative while unused. */
 static int questions = -1;
 
 static bool has_way_out(const struct session *session)
@@ -82,7 +82,7 @@ static bool looked_for_network(void)
 	char first;
 	if (network_counter("Ip:", "OutNoRoutes") > 0)
 		return true;
-	/* Other ports that nobody listens on are the command's own affair. */
+	/* A closed port other than that of a name server says nothing about the network. */
 	return network_counter("Udp:", "NoPorts") > 0 && questions >= 0 && recv(questions, &first, 1, 0) >= 0;
 }
 

@@ -5,7 +5,7 @@
 #include "channel.h"
 #include "session.h"
 
-/* Notices from now on who asks a name server in a guest that has no network. */
+/* From now on counts the questions to name servers in a guest that has no network. */
 void watch_questions(const struct session *session);
 
 /* Warns of a guest that ran out of memory, and of a network that was looked for and is not there. */

@@ -196,7 +196,7 @@ void command_start(struct command *command, struct channel *channel, const struc
 	int report[2];
 	if (session->arguments.count == 0)
 		fail(channel, STATUS_FAILED, "no command was given");
-	/* By root, as whoever starts containers does it; what is in the way of it is told here, not by the command's end. */
+	/* Root makes them, as container engines do. A failure is reported here, before the command starts. */
 	if (session->make_directory && session->directory && !make_directories(session->directory))
 		fail(channel, STATUS_FAILED, "the working directory %s cannot be made in the guest: %s", session->directory,
 		     strerror(errno));

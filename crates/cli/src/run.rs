@@ -221,7 +221,7 @@ fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         !arguments.via.is_live() || arguments.source.is_whole(),
         "--via virtiofs or 9p: a live directory is shared whole; what leaves something out or changes times takes a disk"
     );
-    // A shell that somebody types to; what an image runs into a file or a pipe is not changed on its way.
+    // Only a shell that a person types to gets a terminal: a terminal would change the bytes that an image's command writes to a pipe.
     let is_interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let terminal = arguments.tty || (arguments.command.is_empty() && is_interactive);
     let trees = trees(&arguments)?;
