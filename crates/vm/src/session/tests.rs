@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
@@ -601,6 +601,8 @@ static SIGNALS: Mutex<()> = Mutex::new(());
 fn the_first_signal_to_end_ends_a_session_without_a_command() {
     let _signals = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
     for signal in [2, 15, 1, 3] {
+        // A shell without job control starts programs that ignore SIGINT and SIGQUIT, and a session leaves ignored signals alone.
+        signal_hook::flag::register(signal, Arc::default()).unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&HELLO).unwrap();
         let session = Session::greet(ours, LONG).unwrap();
