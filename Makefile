@@ -14,8 +14,9 @@ demo: all
 
 test: setup-test
 	cargo build --release
-	cargo test --release --workspace --exclude inarch -- $(TEST_FLAGS)
-	cargo test --release -p inarch -- --test-threads 2 $(TEST_FLAGS)
+	# A script that runs this in the background has these signals ignored, and tests send them.
+	env --default-signal=INT,QUIT cargo test --release --workspace --exclude inarch -- $(TEST_FLAGS)
+	env --default-signal=INT,QUIT cargo test --release -p inarch -- --test-threads 2 $(TEST_FLAGS)
 
 # What to run after each edit: under two minutes once all is built, and no guest is started.
 check: setup-test

@@ -22,7 +22,7 @@ pub struct UmountArguments {
     #[arg(value_name = "DIR", required = true)]
     pub points: Vec<PathBuf>,
 
-    /// What is in use, take out of the file tree all the same; whoever has it open can go on
+    /// Detach a mount that is in use; programs keep the files that they have open
     #[arg(short, long)]
     pub lazy: bool,
 

@@ -123,7 +123,7 @@ fn users_whom_the_image_does_not_know_are_named() {
     docker_archive(dir.path(), "nobody.tar", &serde_json::json!({ "Cmd": ["id"], "User": "somebody:staff" }));
     let output = run(dir.path(), &["--quiet", "--root=nobody.tar"]);
     assert_one_line(&output, &["the guest's /etc/passwd has no user 'somebody'"]);
-    // Nobody writes into it: reading it would take for ever.
+    // A FIFO without a writer: opening it for reading would block.
     host("sh", &["-c", "rm rootfs/etc/passwd && mkfifo rootfs/etc/passwd"], dir.path());
     docker_archive(dir.path(), "pipe.tar", &serde_json::json!({ "Cmd": ["id"], "User": "app\u{1b}[2J" }));
     let output = run(dir.path(), &["--quiet", "--root=pipe.tar"]);

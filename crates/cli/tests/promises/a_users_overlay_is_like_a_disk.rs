@@ -1,5 +1,5 @@
-//! Promise: an ordinary user's mount with `--overlay` or `--ephemeral`, and such a share, lets programs do what they may do with the
-//! files as they are seen: also in directories that nobody may write to, and not more.
+//! Promise: in an ordinary user's mount or share with `--overlay` or `--ephemeral`, the permissions that programs see decide what they
+//! may do, in directories of mode 0555 as well.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -42,7 +42,7 @@ ended
 find source -newer said; cat source/d/read-only source/d/e/file
 "#;
 
-/// Runs a shell's script as an ordinary user, who has `dir`.
+/// Runs a shell script in `dir` as the ordinary user that owns it.
 fn as_user(dir: &Path, script: &str) -> Output {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", script]).current_dir(dir);

@@ -1,5 +1,5 @@
-//! Promise: with `nosuid` and `nodev`, what a guest or a mount's programs write leaves nothing on the host that gives power to
-//! whoever runs or opens it there; and what they do goes on all the same.
+//! Promise: with `nosuid` and `nodev`, a guest or a mount's program leaves no set-user-ID file, file capability or device on the host, and
+//! its calls succeed as before, except mknod of a device.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};

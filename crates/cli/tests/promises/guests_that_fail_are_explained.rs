@@ -84,7 +84,7 @@ fn acceleration_is_what_works_and_is_said_once() {
         assert_eq!(stdout(&output), "works\n");
         stderr(&output).lines().filter(|line| line.contains("TCG")).map(str::to_owned).collect::<Vec<_>>()
     };
-    // Nor has one whose machine did not come up, of which there is something else to say.
+    // Nor does a run whose QEMU failed: its message stands alone.
     for _ in 0..2 {
         let mut bad = Command::new(INARCH);
         bad.args(["run", "--qemu-arg=-no-such-word", "true"]).current_dir("/usr").env("XDG_CACHE_HOME", dir.path());

@@ -1,5 +1,5 @@
-//! Promise: what a user of a mount may do is decided by what is there, never by what was there before: a host that changes
-//! beneath a mount, or beneath what a guest shares, lets nobody in.
+//! Promise: the files that are there now decide what a user of a mount or share may do, not those that a kernel remembers: a change on the
+//! host gives no user access to another user's files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

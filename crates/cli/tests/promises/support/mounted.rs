@@ -103,6 +103,6 @@ pub fn last_process(log: &Path) -> u32 {
 /// Whether there is such a process, and it has not ended.
 pub fn is_there(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"));
-    // Whoever has ended stays there until its parent has looked.
+    // A zombie stays in /proc until its parent waits for it.
     stat.is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.starts_with(" Z"))
 }
