@@ -16,11 +16,11 @@ fuzz_target!(|input: (bool, u16, &[u8])| {
     let base = if Path::new("/dev/shm").is_dir() { "/dev/shm".into() } else { std::env::temp_dir() };
     let path = base.join(format!("inarch-fuzz-overlay-file-{}", std::process::id()));
     if start_from_good {
-        drop(Overlay::open_or_create(&path, BLOCKS, [0; 32]).expect("a new overlay"));
+        drop(Overlay::open_or_create(&path, BLOCKS, [0; 32], 0).expect("a new overlay"));
     }
     let file = File::options().write(true).create(true).truncate(false).open(&path).expect("the file opens");
     file.write_all_at(bytes, u64::from(offset)).expect("the file can be written");
-    if let Ok(overlay) = Overlay::open_or_create(&path, BLOCKS, [0; 32]) {
+    if let Ok(overlay) = Overlay::open_or_create(&path, BLOCKS, [0; 32], 0) {
         assert!(overlay.written_bytes() <= 3 * 16_384 * 4096);
     }
     std::fs::remove_file(&path).expect("the file can be removed");

@@ -87,7 +87,7 @@ impl Model {
 
 fn open(kept: Option<&Path>, dir: &Path) -> Device {
     let overlay = match kept {
-        Some(path) => Overlay::open_or_create(path, BLOCKS, [3; 32]),
+        Some(path) => Overlay::open_or_create(path, BLOCKS, [3; 32], 0),
         None => Overlay::ephemeral(dir, BLOCKS),
     };
     let root = Attributes { mode: 0o040755, ..Attributes::default() };

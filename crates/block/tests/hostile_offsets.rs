@@ -84,7 +84,7 @@ fn an_overlay_larger_than_any_file_is_refused() {
     for blocks in [u64::MAX, 1 << 52, (1 << 38) + 1] {
         let error = Overlay::ephemeral(dir.path(), blocks).unwrap_err();
         assert!(matches!(error, OverlayError::TooLarge(_)), "{error}");
-        let error = Overlay::open_or_create(&dir.path().join("kept"), blocks, [0; 32]).unwrap_err();
+        let error = Overlay::open_or_create(&dir.path().join("kept"), blocks, [0; 32], 0).unwrap_err();
         assert!(matches!(error, OverlayError::TooLarge(_)), "{error}");
     }
 }

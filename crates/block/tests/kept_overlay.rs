@@ -19,7 +19,7 @@ const ID: [u8; 32] = [7; 32];
 const CHILD: &str = "INARCH_TEST_KEPT_OVERLAY";
 
 fn open(path: &Path) -> Result<Overlay, OverlayError> {
-    Overlay::open_or_create(path, BLOCKS, ID)
+    Overlay::open_or_create(path, BLOCKS, ID, 0)
 }
 
 /// A device over an empty directory: zeros but for two blocks of metadata.
@@ -105,11 +105,25 @@ fn an_overlay_refuses_another_tree_and_another_size() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kept");
     drop(open(&path).unwrap());
-    let other = Overlay::open_or_create(&path, BLOCKS, [8; 32]).unwrap_err();
+    let other = Overlay::open_or_create(&path, BLOCKS, [8; 32], 0).unwrap_err();
     assert!(matches!(other, OverlayError::Identity(_)), "{other}");
-    let larger = Overlay::open_or_create(&path, BLOCKS + 1, ID).unwrap_err();
+    let larger = Overlay::open_or_create(&path, BLOCKS + 1, ID, 0).unwrap_err();
     assert!(matches!(larger, OverlayError::Capacity { found: BLOCKS, .. }), "{larger}");
     open(&path).unwrap();
+}
+
+#[test]
+fn a_note_stays_as_it_was_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kept");
+    assert_eq!(Overlay::note(&path).unwrap(), None);
+    let first = Overlay::open_or_create(&path, BLOCKS, ID, 9).unwrap();
+    assert_eq!(Overlay::note(&path).unwrap(), Some(9), "also while it is in use");
+    drop(first);
+    drop(Overlay::open_or_create(&path, BLOCKS, ID, 10).unwrap());
+    assert_eq!(Overlay::note(&path).unwrap(), Some(9));
+    std::fs::write(&path, "something else").unwrap();
+    assert!(matches!(Overlay::note(&path), Err(OverlayError::NotAnOverlay(_))));
 }
 
 #[test]
@@ -168,7 +182,7 @@ fn error_after(damage: impl Fn(&File)) -> String {
 fn a_damaged_or_unknown_overlay_is_refused_with_a_reason() {
     let overwrite = |at: u64, bytes: &'static [u8]| move |file: &File| file.write_all_at(bytes, at).unwrap();
     assert!(error_after(overwrite(0, b"NOTMAGIC")).contains("not an overlay"));
-    assert!(error_after(overwrite(8, b"\x09\0\0\0")).contains("format version 9; this program knows version 1"));
+    assert!(error_after(overwrite(8, b"\x09\0\0\0")).contains("format version 9; this program knows version 2"));
     assert!(error_after(overwrite(16, b"\x07")).contains("checksum"));
     assert!(error_after(overwrite(40, b"x")).contains("checksum"));
     assert!(error_after(overwrite(4096 + 100, &[0xff])).contains("unknown state"));

@@ -41,7 +41,7 @@ fn what_a_guest_wrote_is_lent_from_the_overlays_file() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), pattern(1, 40_000)).unwrap();
     let tree = scan(dir.path());
-    let overlay = Overlay::open_or_create(&dir.path().join("overlay"), 64, [7; 32]).unwrap();
+    let overlay = Overlay::open_or_create(&dir.path().join("overlay"), 64, [7; 32], 0).unwrap();
     let device = device_of(&tree, dir.path(), 4, Some(overlay), 1 << 10);
     let file = offset_of(&tree, "file");
     write(&device, file + BLOCK, &pattern(2, 3 * BLOCK as usize)).unwrap();

@@ -81,5 +81,5 @@ fn a_full_host_fails_writes_and_damages_nothing() {
 #[test]
 fn a_full_host_does_not_damage_a_kept_overlay() {
     let Some(disk) = SmallDisk::mount("a_full_host_does_not_damage_a_kept_overlay", "2m") else { return };
-    check_full(Overlay::open_or_create(&disk.path().join("kept"), BLOCKS, [1; 32]).unwrap());
+    check_full(Overlay::open_or_create(&disk.path().join("kept"), BLOCKS, [1; 32], 0).unwrap());
 }

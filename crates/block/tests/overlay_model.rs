@@ -122,7 +122,7 @@ proptest! {
     ) {
         let (dir, mut model) = base();
         let place = tempfile::tempdir().unwrap();
-        let open = || Overlay::open_or_create(&place.path().join("kept"), CAPACITY / BLOCK, [7; 32]).unwrap();
+        let open = || Overlay::open_or_create(&place.path().join("kept"), CAPACITY / BLOCK, [7; 32], 0).unwrap();
         let mut written = 0;
         for steps in &steps {
             let device = under(dir.path(), open());

@@ -18,18 +18,12 @@ use crate::JobError;
 use crate::identity::identity;
 use crate::kept::{KeptBase, Layered};
 use crate::notes::shown;
+use crate::room::Room;
 use crate::source::{Opened, Resources, Source, open_with};
 
 /// Bytes that a device announces before its plan is known. The file system on it is smaller and says its own size;
 /// what lies beyond reads as zeros.
 const ANNOUNCED_BYTES: u64 = 64 << 40;
-
-/// The most free space that a guest is given: block groups are not free for the kernel that mounts them.
-const MOST_FREE_BYTES: u64 = 256 << 30;
-
-/// The part of the overlay's disk that the guest's file system never counts on, as a fraction: rewriting what is
-/// there already takes overlay space that the guest does not know as used.
-const RESERVED_FRACTION: u64 = 8;
 
 /// What a guest is told about a disk before its device is made.
 pub(crate) fn disk_options(queues: u16, read_only: bool, serial: &str) -> BlkOptions {
@@ -165,10 +159,11 @@ impl Recipe {
 
         let (map, summary, overlay, notes) = match self.format {
             FileSystem::Ext4 => {
-                let options = self.ext4_options()?;
+                let room = self.room()?;
+                let options = room.options(uuid(self.ordinal));
                 let plan = ext4::plan(Arc::clone(&opened.tree), &options)
                     .map_err(|error| JobError::Plan { source_path: self.source.path().to_owned(), error })?;
-                let overlay = self.overlay(plan.map.blocks(), &opened, &options)?;
+                let overlay = self.overlay(plan.map.blocks(), &opened, &options, room)?;
                 let ext4::Summary { blocks, metadata_blocks, free_blocks, .. } = plan.summary;
                 (plan.map, Summary { blocks, metadata_blocks, free_blocks }, overlay, Vec::new())
             }
@@ -216,26 +211,35 @@ impl Recipe {
         Err(JobError::Other(format!("{}: {reason}", shown(file))))
     }
 
-    fn ext4_options(&self) -> Result<ext4::Options, JobError> {
+    /// How much the guest may write.
+    fn room(&self) -> Result<Room, JobError> {
         match &self.writes {
-            Writes::Kept(_) => Ok(kept_options(self.ordinal)),
-            _ => {
-                let free_bytes = self.free_bytes()?;
-                Ok(ext4::Options {
-                    uuid: uuid(self.ordinal),
-                    free_bytes,
-                    lost_and_found: false,
-                    ..ext4::Options::default()
-                })
-            }
+            Writes::Refused => Ok(Room::NONE),
+            Writes::ThrownAway(dir) => Room::thrown_away(dir, self.sharers() as u64),
+            // An overlay that is there stays of the size that it was made with.
+            Writes::Kept(file) => match Overlay::note(file)? {
+                Some(note) => Ok(Room::noted(note)),
+                None => {
+                    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                    // The next command's tree is written before this one's is removed.
+                    let beside = self.kept.as_ref().map_or(0, |kept| kept.files.base_bytes());
+                    Room::kept(dir, self.sharers() as u64, beside)
+                }
+            },
         }
     }
 
-    fn overlay(&self, blocks: u64, opened: &Opened, options: &ext4::Options) -> Result<Option<Overlay>, JobError> {
+    fn overlay(
+        &self,
+        blocks: u64,
+        opened: &Opened,
+        options: &ext4::Options,
+        room: Room,
+    ) -> Result<Option<Overlay>, JobError> {
         Ok(match &self.writes {
             Writes::Refused => None,
             Writes::ThrownAway(dir) => Some(Overlay::ephemeral(dir, blocks)?),
-            Writes::Kept(file) => Some(Overlay::open_or_create(file, blocks, identity(opened, options))?),
+            Writes::Kept(file) => Some(Overlay::open_or_create(file, blocks, identity(opened, options), room.note())?),
         })
     }
 
@@ -259,33 +263,8 @@ impl Recipe {
         self.source.takes_in(file, self.selection.cross)
     }
 
-    /// How much the guest may write: what the overlay's disk has, so that a full disk is the guest's own ENOSPC.
-    fn free_bytes(&self) -> Result<u64, JobError> {
-        let dir = match &self.writes {
-            Writes::Refused => return Ok(0),
-            Writes::Kept(_) => return Ok(KEPT_FREE_BYTES),
-            Writes::ThrownAway(dir) => dir,
-        };
-        let stat = rustix::fs::statvfs(dir)
-            .map_err(|error| JobError::path(dir, "cannot keep the guest's writes there", error))?;
-        let available = stat.f_bavail.saturating_mul(stat.f_frsize);
-        let share = available / self.sharers() as u64;
-        Ok((share - share / RESERVED_FRACTION).min(MOST_FREE_BYTES))
-    }
-
     fn sharers(&self) -> usize {
         usize::from(self.disks.max(1))
-    }
-}
-
-/// The layout of a device whose writes are kept: the same the next time, whatever the overlay's disk has then.
-fn kept_options(ordinal: u8) -> ext4::Options {
-    ext4::Options {
-        uuid: uuid(ordinal),
-        free_bytes: KEPT_FREE_BYTES,
-        journal: Some(KEPT_JOURNAL_BYTES),
-        lost_and_found: false,
-        ..ext4::Options::default()
     }
 }
 
@@ -302,19 +281,14 @@ pub(crate) struct Remade {
 /// `file`; without a look at what the tree is now.
 pub(crate) fn remake(source: &Path, kept: &KeptBase, file: &Path, ordinal: u8) -> Result<Remade, JobError> {
     let laid = kept.lay_over(Opened::at(source, kept.files.load_base()?)?)?;
-    let options = kept_options(ordinal);
+    let gone = || JobError::path(file, "cannot open the overlay of the kept run", std::io::ErrorKind::NotFound);
+    let options = Room::noted(Overlay::note(file)?.ok_or_else(gone)?).options(uuid(ordinal));
     let plan = ext4::plan(Arc::clone(&laid.opened.tree), &options)
         .map_err(|error| JobError::Plan { source_path: source.to_owned(), error })?;
     let overlay = Overlay::open(file, plan.map.blocks(), identity(&laid.opened, &options))?;
     let device = Device::new(plan.map, laid.opened.content, Some(overlay), ANNOUNCED_BYTES / BLOCK_SIZE as u64);
     Ok(Remade { layered: laid.layered, host: laid.host, device: Arc::new(device), numbering: plan.numbering })
 }
-
-/// Free space of a device whose writes are kept.
-const KEPT_FREE_BYTES: u64 = 64 << 30;
-
-/// Journal of a device whose writes are kept.
-const KEPT_JOURNAL_BYTES: u64 = 64 << 20;
 
 /// A UUID that is the same every time: disks of one guest differ in their last byte.
 fn uuid(ordinal: u8) -> [u8; 16] {

@@ -18,6 +18,7 @@ pub mod mount;
 mod notes;
 pub mod plan;
 mod record;
+mod room;
 pub mod run;
 pub mod serve;
 pub mod share;

@@ -47,7 +47,8 @@ pub(crate) fn notes(device: &Device, source: &Source, writable: Option<u64>) -> 
     } else if let Some(writable) = writable.filter(|bytes| events.overlay_bytes >= nearly(*bytes)) {
         let mib = writable >> 20;
         lines.push(format!(
-            "the guest wrote all of its {mib} MiB of free space; free more on the host, or use --overlay-dir"
+            "the guest wrote all of its {mib} MiB of free space; free more on the host, or use --overlay-dir, or for a \
+             kept run another XDG_STATE_HOME"
         ));
     }
     lines

@@ -29,7 +29,7 @@ use super::states::{CHUNK_CLUSTERS, CHUNK_WORDS, ClusterStates};
 use super::{CLUSTER, OverlayError};
 
 const MAGIC: [u8; 8] = *b"INARCHOV";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const STATES_START: u64 = 4096;
 const PAGE: usize = CHUNK_WORDS * 8;
 const DATA_ALIGNMENT: u64 = 1 << 20;
@@ -49,13 +49,14 @@ struct Header {
     /// Where in the file device offset 0 is.
     data_start: U64,
     identity: [u8; 32],
-    reserved: U32,
+    /// A number of the device's maker, who needs it to make the device again.
+    note: U32,
     /// CRC-32C of everything before.
     checksum: U32,
 }
 
 impl Header {
-    fn new(clusters: u64, identity: [u8; 32]) -> Header {
+    fn new(clusters: u64, identity: [u8; 32], note: u32) -> Header {
         let mut header = Header {
             magic: MAGIC,
             version: VERSION.into(),
@@ -63,7 +64,7 @@ impl Header {
             clusters: clusters.into(),
             data_start: data_start(clusters).into(),
             identity,
-            reserved: 0.into(),
+            note: note.into(),
             checksum: 0.into(),
         };
         header.checksum = header.compute_checksum().into();
@@ -123,10 +124,11 @@ pub(super) fn open_or_create(
     path: &Path,
     clusters: u64,
     identity: [u8; 32],
+    note: u32,
 ) -> Result<(File, ClusterStates), OverlayError> {
     match open(path, clusters, identity) {
         Err(OverlayError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            create(path, clusters, identity)?;
+            create(path, &Header::new(clusters, identity, note))?;
             open(path, clusters, identity)
         }
         opened => opened,
@@ -135,13 +137,24 @@ pub(super) fn open_or_create(
 
 /// Opens an overlay that is there.
 pub(super) fn open(path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(File, ClusterStates), OverlayError> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let file = options.open(path).map_err(|error| failed("open", path, error))?;
+    let file = open_file(path, OpenOptions::new().read(true).write(true))?;
     lock(path, &file)?;
     check_header(path, &file, clusters, identity)?;
     let states = load_states(path, &file, clusters)?;
     Ok((file, states))
+}
+
+/// The note in the header of the overlay at `path`, which another process may use at the time; `None` where there is none.
+pub(super) fn note(path: &Path) -> Result<Option<u32>, OverlayError> {
+    match open_file(path, OpenOptions::new().read(true)) {
+        Err(OverlayError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        file => Ok(Some(Header::read(path, &file?)?.note.get())),
+    }
+}
+
+fn open_file(path: &Path, options: &mut OpenOptions) -> Result<File, OverlayError> {
+    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+    file.map_err(|error| failed("open", path, error))
 }
 
 /// Takes the file for this process. Waits for a moment: a child that a thread of the last owner forked holds the
@@ -158,18 +171,18 @@ fn lock(path: &Path, file: &File) -> Result<(), OverlayError> {
 }
 
 /// Makes the file whole, then gives it its name unless somebody else was faster.
-fn create(path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayError> {
+fn create(path: &Path, header: &Header) -> Result<(), OverlayError> {
     let dir = directory_of(path);
     let named = match nameless(dir).map_err(|error| failed("make a file in", dir, error))? {
         Some(file) => {
-            fill(&file, path, clusters, identity)?;
+            fill(&file, path, header)?;
             link(&file, path)
         }
         None => Err(Errno::OPNOTSUPP),
     };
     let named = match named {
         // Without a file that has no name, or without /proc to name it by.
-        Err(Errno::OPNOTSUPP | Errno::NOENT) => create_under_another_name(path, clusters, identity)?,
+        Err(Errno::OPNOTSUPP | Errno::NOENT) => create_under_another_name(path, header)?,
         result => result,
     };
     match named {
@@ -187,11 +200,7 @@ fn link(file: &File, path: &Path) -> Result<(), Errno> {
 }
 
 /// Fills a file beside `path`, then renames it; a process that is killed meanwhile leaves it there.
-fn create_under_another_name(
-    path: &Path,
-    clusters: u64,
-    identity: [u8; 32],
-) -> Result<Result<(), Errno>, OverlayError> {
+fn create_under_another_name(path: &Path, header: &Header) -> Result<Result<(), Errno>, OverlayError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     static ATTEMPT: AtomicU32 = AtomicU32::new(0);
     name.push(format!(".{}-{}.new", std::process::id(), ATTEMPT.fetch_add(1, Ordering::Relaxed)));
@@ -204,8 +213,7 @@ fn create_under_another_name(
         .mode(0o600)
         .open(&new);
     let file = file.map_err(|error| failed("make", &new, error))?;
-    let named =
-        fill(&file, &new, clusters, identity).map(|()| renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE));
+    let named = fill(&file, &new, header).map(|()| renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE));
     if !matches!(named, Ok(Ok(()))) {
         // It may not be there; the error that counts is the first.
         let _ = fs::remove_file(&new);
@@ -213,9 +221,9 @@ fn create_under_another_name(
     named
 }
 
-fn fill(file: &File, path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayError> {
-    set_length(file, path, data_start(clusters) + clusters * CLUSTER)?;
-    let written = file.write_all_at(Header::new(clusters, identity).as_bytes(), 0).and_then(|()| file.sync_all());
+fn fill(file: &File, path: &Path, header: &Header) -> Result<(), OverlayError> {
+    set_length(file, path, header.data_start.get() + header.clusters.get() * CLUSTER)?;
+    let written = file.write_all_at(header.as_bytes(), 0).and_then(|()| file.sync_all());
     written.map_err(|error| failed("write", path, error))
 }
 
@@ -228,27 +236,38 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+impl Header {
+    /// Reads the header of an overlay, and checks that it is one.
+    fn read(path: &Path, file: &File) -> Result<Header, OverlayError> {
+        let damaged = |what| OverlayError::Damaged { path: path.into(), what };
+        let metadata = file.metadata().map_err(|error| failed("examine", path, error))?;
+        if !metadata.is_file() {
+            return Err(OverlayError::NotAnOverlay(path.into()));
+        }
+        let mut header = Header::new_zeroed();
+        let read = file.read_exact_at(header.as_mut_bytes(), 0);
+        if header.magic != MAGIC {
+            return Err(OverlayError::NotAnOverlay(path.into()));
+        }
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(damaged("its header is cut short"));
+            }
+            result => result.map_err(|error| failed("read", path, error))?,
+        }
+        if header.version.get() != VERSION {
+            return Err(OverlayError::Version { path: path.into(), found: header.version.get(), known: VERSION });
+        }
+        if header.checksum.get() != header.compute_checksum() {
+            return Err(damaged("the checksum of its header is wrong"));
+        }
+        Ok(header)
+    }
+}
+
 fn check_header(path: &Path, file: &File, clusters: u64, identity: [u8; 32]) -> Result<(), OverlayError> {
     let damaged = |what| OverlayError::Damaged { path: path.into(), what };
-    let metadata = file.metadata().map_err(|error| failed("examine", path, error))?;
-    if !metadata.is_file() {
-        return Err(OverlayError::NotAnOverlay(path.into()));
-    }
-    let mut header = Header::new_zeroed();
-    let read = file.read_exact_at(header.as_mut_bytes(), 0);
-    if header.magic != MAGIC {
-        return Err(OverlayError::NotAnOverlay(path.into()));
-    }
-    match read {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(damaged("its header is cut short")),
-        result => result.map_err(|error| failed("read", path, error))?,
-    }
-    if header.version.get() != VERSION {
-        return Err(OverlayError::Version { path: path.into(), found: header.version.get(), known: VERSION });
-    }
-    if header.checksum.get() != header.compute_checksum() {
-        return Err(damaged("the checksum of its header is wrong"));
-    }
+    let header = Header::read(path, file)?;
     if header.identity != identity {
         return Err(OverlayError::Identity(path.into()));
     }
@@ -259,7 +278,8 @@ fn check_header(path: &Path, file: &File, clusters: u64, identity: [u8; 32]) -> 
     if header.cluster.get() != CLUSTER as u32 || header.data_start.get() != data_start(clusters) {
         return Err(damaged("its header names another layout"));
     }
-    if metadata.len() < data_start(clusters) + clusters * CLUSTER {
+    let length = file.metadata().map_err(|error| failed("examine", path, error))?.len();
+    if length < data_start(clusters) + clusters * CLUSTER {
         return Err(damaged("it is cut short"));
     }
     Ok(())
@@ -302,10 +322,10 @@ mod tests {
     fn without_nameless_files_an_overlay_is_made_beside_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kept");
-        assert_eq!(create_under_another_name(&path, 1000, ID).unwrap(), Ok(()));
-        let (file, _) = open_or_create(&path, 1000, ID).unwrap();
+        assert_eq!(create_under_another_name(&path, &Header::new(1000, ID, 5)).unwrap(), Ok(()));
+        let (file, _) = open_or_create(&path, 1000, ID, 5).unwrap();
         file.write_all_at(b"here", 5 << 20).unwrap();
-        assert_eq!(create_under_another_name(&path, 1000, ID).unwrap(), Err(Errno::EXIST));
+        assert_eq!(create_under_another_name(&path, &Header::new(1000, ID, 5)).unwrap(), Err(Errno::EXIST));
         let mut content = [0; 4];
         File::open(&path).unwrap().read_exact_at(&mut content, 5 << 20).unwrap();
         assert_eq!(&content, b"here", "what is there is not replaced");
@@ -318,7 +338,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kept");
         fs::write(&path, "another's").unwrap();
-        create(&path, 1000, ID).unwrap();
+        create(&path, &Header::new(1000, ID, 5)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"another's");
     }
 }

@@ -127,15 +127,26 @@ impl Overlay {
     }
 
     /// The overlay kept at `path`, made if it is not there. Only the device with the same `identity` (of the tree
-    /// and everything else that decides what is below) and capacity may have it, one process at a time.
+    /// and everything else that decides what is below) and capacity may have it, one process at a time. A new one gets
+    /// `note`, which [`Overlay::note`] gives back.
     ///
     /// What was written before a flush that returned is there when it is opened again, whatever happened to the
     /// process or, if the host's disk keeps its promises, to the host.
-    pub fn open_or_create(path: &Path, capacity_blocks: u64, identity: [u8; 32]) -> Result<Overlay, OverlayError> {
+    pub fn open_or_create(
+        path: &Path,
+        capacity_blocks: u64,
+        identity: [u8; 32],
+        note: u32,
+    ) -> Result<Overlay, OverlayError> {
         file::check_size(path, kept::data_start(capacity_blocks.min(MAX_CLUSTERS)), capacity_blocks)?;
-        let (file, states) = kept::open_or_create(path, capacity_blocks, identity)?;
+        let (file, states) = kept::open_or_create(path, capacity_blocks, identity, note)?;
         let data_start = kept::data_start(capacity_blocks);
         Ok(Overlay::assemble(file, data_start, capacity_blocks, states, Some(Kept::default())))
+    }
+
+    /// The note that the overlay kept at `path` was made with; `None` where there is no file.
+    pub fn note(path: &Path) -> Result<Option<u32>, OverlayError> {
+        kept::note(path)
     }
 
     /// The overlay kept at `path` of a device with this capacity, over what has this identity. It must be there.

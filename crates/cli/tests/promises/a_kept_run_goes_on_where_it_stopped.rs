@@ -203,7 +203,34 @@ fn what_cannot_be_kept_is_refused() {
     assert_eq!(fs::read_dir(scene.path().join("state")).unwrap().count(), 0);
 }
 
-/// A disk that is nearly full would fail the guest's writes.
+/// The guest's disk is as large as the place of its writes: what does not fit there is the guest's ENOSPC, and the rest is kept.
+#[test]
+fn a_small_place_is_a_small_disk() {
+    let scene = Scene::new();
+    let script = r#"
+mount -t tmpfs -o size=160m none state
+run() { "$0" run -q --accel=tcg --keep full --root root -- /bin/sh -c "$1"; echo "status $?"; }
+run 'mkdir /in; /bin/busybox yes | /bin/busybox head -c 20971520 >/in/kept; dd if=/dev/zero of=/in/big bs=1M; sync || echo lost
+    rm /in/big; echo ok > /in/ok'
+run 'ls /in; dd if=/dev/zero of=/in/big bs=1M; sync || echo lost; rm /in/big; echo more >> /in/ok; /bin/busybox wc -c </in/kept; cat /in/ok'
+"$0" diff full
+"#;
+    let output = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", script, crate::support::INARCH])
+        .env("XDG_STATE_HOME", scene.path().join("state"))
+        .current_dir(scene.path())
+        .output()
+        .unwrap();
+    assert_eq!(
+        stdout(&output),
+        "status 0\nkept\nok\n20971520\nok\nmore\nstatus 0\nA  /in/\nA  /in/kept\nA  /in/ok\n",
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(stderr(&output).matches("/in/big': No space left on device").count(), 2, "{}", stderr(&output));
+}
+
+/// A place that is nearly full has no room for a disk.
 fn small_rooms_are_refused() {
     let scene = Scene::new();
     let script = "mount -t tmpfs -o size=40m none state && exec \"$0\" run -q --accel=tcg --keep full --root root -- /bin/sh -c true";
@@ -213,5 +240,5 @@ fn small_rooms_are_refused() {
         .current_dir(scene.path())
         .output()
         .unwrap();
-    assert_one_line(&output, &["MiB are free", "64 are the least", "XDG_STATE_HOME"]);
+    assert_one_line(&output, &["MiB are free", "too little", "XDG_STATE_HOME"]);
 }

@@ -126,6 +126,11 @@ impl DiskFiles {
         self.folder.join(format!("{}.base", self.ordinal))
     }
 
+    /// Bytes of the host's tree as it is kept; 0 where it is not.
+    pub fn base_bytes(&self) -> u64 {
+        fs::metadata(self.base()).map_or(0, |file| file.len())
+    }
+
     /// What tells what is kept now from what it is after another command: a text without meaning.
     pub fn stamp(&self) -> String {
         use std::os::unix::fs::MetadataExt;

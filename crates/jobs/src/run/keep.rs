@@ -13,10 +13,8 @@ use crate::JobError;
 use crate::device::Writes;
 use crate::kept::{Bytes, KeptBase, KeptRun, KeptTree, OwnersBack, Record, Store, fold, now, settle};
 use crate::notes::{say, shown};
+use crate::room::require;
 use crate::source::Source;
-
-/// The least room, in bytes, for what the guest of a kept run writes, for the tree that it began with, and for the record.
-const LEAST_ROOM: u64 = 64 << 20;
 
 /// Under what name a run is kept, and how it was asked for.
 #[derive(Clone, Debug)]
@@ -82,7 +80,7 @@ impl Kept {
             )));
         }
         if disks.iter().any(|disk| !disk.read_only) {
-            self.check_room()?;
+            require(self.store.home())?;
         }
         for disk in disks {
             if !disk.read_only {
@@ -94,24 +92,6 @@ impl Kept {
             leave_out(self.store.home(), disk);
         }
         Ok(())
-    }
-
-    /// Fails where there is no room for what a guest writes: its disk is of one size whatever room there is, and would fail it.
-    fn check_room(&self) -> Result<(), JobError> {
-        let home = self.store.home();
-        let stat = rustix::fs::statvfs(home)
-            .map_err(|error| JobError::path(home, "cannot keep the guest's writes there", error))?;
-        let available = stat.f_bavail.saturating_mul(stat.f_frsize);
-        if available >= LEAST_ROOM {
-            return Ok(());
-        }
-        Err(JobError::Other(format!(
-            "{}: {} MiB are free for what the guest of a kept run writes, and {} are the least; free some, or let \
-             XDG_STATE_HOME name another directory",
-            shown(home),
-            available >> 20,
-            LEAST_ROOM >> 20
-        )))
     }
 
     /// Notes that the command is about to be run.
