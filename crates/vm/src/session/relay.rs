@@ -25,6 +25,9 @@ const UNMOUNT_DEADLINE: Duration = Duration::from_secs(120);
 /// Standard input is not read while so much waits to be sent.
 const OUTGOING_MAX: usize = 256 * 1024;
 
+/// So many warnings wait for the output before them, at most.
+const MOST_WARNINGS: usize = 16;
+
 /// What happens when time is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deadline {
@@ -72,6 +75,8 @@ pub(super) struct Relay<'a> {
     started: Option<Started>,
     outcome: Option<Outcome>,
     output_failure: Option<SessionError>,
+    /// What the guest's agent warns of, until the output that came before is written.
+    warnings: Vec<String>,
 }
 
 impl<'a> Relay<'a> {
@@ -129,18 +134,28 @@ impl<'a> Relay<'a> {
             started: None,
             outcome: None,
             output_failure: None,
+            warnings: Vec::new(),
         })
     }
 
     /// Relays until everything is over.
     pub(super) fn run(mut self) -> Result<Report, SessionError> {
+        let report = self.relay();
+        drop(self.raw.take());
+        self.say_warnings();
+        report
+    }
+
+    fn relay(&mut self) -> Result<Report, SessionError> {
         let mut buffer = vec![0; 128 * 1024];
         self.take_frames()?;
         loop {
             self.flush()?;
             self.settle();
+            if self.outputs.iter().all(Output::is_settled) {
+                self.say_warnings();
+            }
             if let Some(outcome) = self.finished()? {
-                drop(self.raw.take());
                 return match self.output_failure.take() {
                     Some(failure) => Err(failure),
                     None => Ok(Report { outcome, started: self.started }),
@@ -293,7 +308,12 @@ impl<'a> Relay<'a> {
                 let status = if status == 0 { 125 } else { status };
                 self.end(Outcome::Failed { status, message: text });
             }
-            GuestFrame::Warning(text) => (self.options.warn)(&text),
+            GuestFrame::Warning(text) => {
+                if self.warnings.len() >= MOST_WARNINGS {
+                    self.say_warnings();
+                }
+                self.warnings.push(text);
+            }
             GuestFrame::Unmounted if self.outcome.is_none() => {
                 return Err(SessionError::Conversation("it said UNMOUNTED before the command's end"));
             }
@@ -303,6 +323,10 @@ impl<'a> Relay<'a> {
             }
         }
         Ok(())
+    }
+
+    fn say_warnings(&mut self) {
+        self.warnings.drain(..).for_each(|text| (self.options.warn)(&text));
     }
 
     fn end(&mut self, outcome: Outcome) {

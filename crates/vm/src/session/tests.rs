@@ -527,6 +527,41 @@ fn the_time_limit_holds_though_nobody_reads_the_output() {
     }
 }
 
+/// A reader that is slow sees a line of the command's as one, not ours within it.
+#[test]
+fn warnings_come_after_the_output_before_them() {
+    const OUTPUT: [u8; 5] = [3, 0, 0x80, 0, 0];
+    let frames = [&OUTPUT[..], &[b'x'; 0x8000]].concat().repeat(6);
+    let warning = [9, 4, 0, 0, 0, b'w', b'a', b'r', b'n'];
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let guest = thread::spawn(move || {
+        theirs.write_all(&[&HELLO[..], &STARTED, &frames, &warning, &EXIT].concat()).unwrap();
+        theirs
+    });
+    let (mut stdout, output) = io::pipe().unwrap();
+    let (_stderr, error) = io::pipe().unwrap();
+    let read = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&read);
+    let reader = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        let mut piece = [0; 0x8000];
+        while let Ok(length @ 1..) = stdout.read(&mut piece) {
+            *count.lock().unwrap() += length;
+        }
+    });
+    let warned_at = Mutex::new(None);
+    let warn = |text: &str| *warned_at.lock().unwrap() = Some((text.to_owned(), *read.lock().unwrap()));
+    let options = SessionOptions { warn: &warn, ..Default::default() };
+    let session = Session::greet(ours, LONG).unwrap();
+    let streams = Streams { input: None, output: output.into(), error: error.into() };
+    assert_eq!(session.run(&request(&["true"]), streams, &options).unwrap().outcome, Outcome::Exited(0));
+    guest.join().unwrap();
+    reader.join().unwrap();
+    let (text, at) = warned_at.into_inner().unwrap().unwrap();
+    // A pipe holds 64 KiB that are written and not read.
+    assert!(text == "warn" && at >= 6 * 0x8000 - 0x1_0000, "{text} after {at} bytes");
+}
+
 #[test]
 fn the_time_limit_begins_with_the_command() {
     let limit = Duration::from_millis(300);
