@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::mounted::{Scene, Server, is_mounted, is_there, last_process};
+use crate::support::mounted::{Scene, Server, is_mounted, is_there, last_process, unmount};
 use crate::support::{INARCH, assert_status, host, inarch, stderr, stdout, within};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ fn the_command_returns_when_the_mount_answers() {
     assert_eq!((link("fd/1"), link("fd/2")), (scene.usual_log(), scene.usual_log()));
     fs::write(scene.path().join("point/new"), "written").unwrap();
     assert_eq!(fs::read_to_string(scene.path().join("tree/new")).unwrap(), "written");
-    host("umount", &["point"], scene.path());
+    unmount(&scene.path().join("point"));
     assert!(within(LONG, || !is_there(server)), "the server is still there");
     let said = fs::read_to_string(scene.usual_log()).unwrap();
     assert!(said.trim_end().ends_with("point is unmounted"), "{said}");
@@ -120,7 +120,7 @@ fn a_quiet_mount_says_what_went_wrong_only() {
     let server = server.args(["mount", "-q", "tree", "point"]).current_dir(scene.path());
     let child = server.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     assert!(within(LONG, || is_mounted(scene.path()) && scene.path().join("point/file").exists()));
-    host("umount", &["point"], scene.path());
+    unmount(&scene.path().join("point"));
     let ended = child.wait_with_output().unwrap();
     assert_status(&ended, 0);
     assert_eq!((stdout(&ended), stderr(&ended)), (String::new(), String::new()));

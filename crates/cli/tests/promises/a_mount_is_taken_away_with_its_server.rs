@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::mounted::{Scene, Server, is_mounted, is_there, last_process};
+use crate::support::mounted::{Scene, Server, is_mounted, is_there, last_process, unmount};
 use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, stderr, stdout, within};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -95,7 +95,7 @@ fn who_uses_it_is_named() {
     }
     host("mount", &["-t", "tmpfs", "none", "point/sub"], scene.path());
     let refused = umount(&[]);
-    host("umount", &["point/sub"], scene.path());
+    unmount(&scene.path().join("point/sub"));
     assert_one_line(&refused, &["point/sub is mounted in it", "--lazy"]);
     let file = fs::File::open(point.join("file")).unwrap();
     let taken = umount(&["--lazy"]);

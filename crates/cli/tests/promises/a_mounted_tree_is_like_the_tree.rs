@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::mounted::{Server, is_mounted};
+use crate::support::mounted::{Server, is_mounted, unmount};
 use crate::support::{INARCH, assert_one_line, host, inarch, scratch, within};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -157,7 +157,7 @@ fn an_overlay_goes_on_where_it_stopped_and_the_kernel_reads_it_too() {
         "mkdir merged && mount -t overlay none merged -o lowerdir=tree,upperdir=upper/upper,workdir=upper/work";
     host("sh", &["-c", overlay], dir.path());
     let merged = manifest(dir.path(), "merged");
-    host("umount", &["merged"], dir.path());
+    unmount(&dir.path().join("merged"));
     similar_asserts(&changed, &merged, "overlayfs");
     // Whatever overlayfs has left in the work directory.
     let mut server = Server::start(dir.path(), "tree", &["--overlay", "upper"]);
@@ -272,6 +272,19 @@ fn requests_come_by_io_uring_where_that_is_on() {
         assert_eq!(server.end("-TERM"), Some(0));
         assert!(!is_mounted(dir.path()));
     }
+    // Switched off while mounts begin: requests come by the device.
+    let script = format!(
+        "for i in $(seq 1000); do echo N > {RING_SWITCH}; sleep 0.02; echo Y > {RING_SWITCH}; sleep 0.02; done"
+    );
+    let mut switching = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    for _ in 0..12 {
+        let mut server = Server::start(dir.path(), "tree", &[]);
+        assert!(dir.path().join("point/sub").exists());
+        assert_eq!(server.end("-TERM"), Some(0));
+    }
+    switching.kill().unwrap();
+    switching.wait().unwrap();
+    fs::write(RING_SWITCH, "Y").unwrap();
     // Killed while there are requests: whoever made them gets an error, and nothing is left.
     let mut server = Server::start(dir.path(), "tree", &["--io-uring", "on", "--changes", "host"]);
     let mut busy = Command::new("sh")

@@ -83,6 +83,9 @@ impl<'d> Ring<'d> {
                     0 => Ok(Arrival::Request),
                     error => match Errno::from_raw_os_error(error.saturating_neg()) {
                         Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV | Errno::CANCELED => Ok(Arrival::Ended),
+                        // The switch was turned off between the kernel's offer and our answer: requests go on coming by the
+                        // device (`process_init_reply`, fs/fuse/inode.c).
+                        Errno::OPNOTSUPP => Ok(Arrival::Ended),
                         errno => Err(errno.into()),
                     },
                 };

@@ -4,8 +4,9 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
-use super::{INARCH, host, scratch};
+use super::{INARCH, host, scratch, within};
 
 /// A running `inarch mount`, in a directory of a test's own, of `source` on `point`.
 pub struct Server {
@@ -52,6 +53,14 @@ pub fn is_mounted(dir: &Path) -> bool {
     let point = dir.join("point");
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     table.lines().any(|line| line.contains(&format!(" {} ", point.display())))
+}
+
+/// Takes a mount away as umount(8) does, as soon as it is in no use: a program that goes through all of the machine's files, as other tests'
+/// do, may be in it.
+#[track_caller]
+pub fn unmount(point: &Path) {
+    let unmounted = || Command::new("umount").arg(point).output().unwrap().status.success();
+    assert!(within(Duration::from_secs(60), unmounted), "{} stays in use", point.display());
 }
 
 /// A directory with a tree, whose mount is taken away at the end.
