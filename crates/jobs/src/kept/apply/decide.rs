@@ -1,6 +1,6 @@
 //! What is to be done about each difference: a function of what differs and of what the host has.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use inarch_tree::InodeId;
 
@@ -41,7 +41,7 @@ pub(super) struct Decision<'d, 'a> {
     pub progress: &'d Progress,
     pub force: bool,
     /// What an earlier apply has made.
-    pub ready: &'d HashMap<usize, Vec<u8>>,
+    pub ready: &'d BTreeMap<usize, Vec<u8>>,
 }
 
 impl Decision<'_, '_> {
@@ -221,7 +221,8 @@ impl Decision<'_, '_> {
 
     /// Why a name cannot be taken away: the guest still has the file under another name, and the host has not.
     fn last_place(&self, i: usize, verdicts: &[Verdict]) -> Option<String> {
-        if verdicts.get(i) != Some(&Verdict::Wanted) || !self.sides.takes(i) {
+        let is_there = matches!(self.facts.found.get(i), Some(Found::Scanned { .. }));
+        if verdicts.get(i) != Some(&Verdict::Wanted) || !self.sides.takes(i) || !is_there {
             return None;
         }
         let (old, _) = self.sides.old(i)?;

@@ -1,6 +1,6 @@
 //! What an earlier apply left under names of ours: killed in between, or failed.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use inarch_tree::FileType;
 use rustix::fs::Stat;
@@ -14,9 +14,9 @@ use super::sides::parent;
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
     /// Differences of which what was replaced has a name of ours still, and its path: the guest's is in its place.
-    pub came_out: HashMap<usize, Vec<u8>>,
+    pub came_out: BTreeMap<usize, Vec<u8>>,
     /// Differences of which what is to come is made, whole, and on the disk; and the directory that it is in.
-    pub ready: HashMap<usize, Vec<u8>>,
+    pub ready: BTreeMap<usize, Vec<u8>>,
     /// Directories and names in them of what is to be made again.
     useless: Vec<(Vec<u8>, Vec<u8>)>,
     /// Files that are away from their place.

@@ -1,6 +1,6 @@
 //! What the host has where something is to be applied. Bytes decide what is equal, never a size and a time.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 
 use inarch_block::read_content;
@@ -94,13 +94,13 @@ pub(super) struct Look<'l, 'a> {
     pub host: &'l mut Host,
     pub progress: &'l Progress,
     /// Differences of which what was replaced has another name, of ours.
-    pub came_out: HashMap<usize, Vec<u8>>,
+    pub came_out: BTreeMap<usize, Vec<u8>>,
     buffers: (Vec<u8>, Vec<u8>),
 }
 
 impl<'l, 'a> Look<'l, 'a> {
     pub fn new(sides: &'l Sides<'a>, host: &'l mut Host, progress: &'l Progress) -> Look<'l, 'a> {
-        Look { sides, host, progress, came_out: HashMap::new(), buffers: (Vec::new(), Vec::new()) }
+        Look { sides, host, progress, came_out: BTreeMap::new(), buffers: (Vec::new(), Vec::new()) }
     }
 
     /// Looks at every difference that is `chosen`, and at the files that those borrow bytes of.
@@ -328,7 +328,7 @@ impl<'l, 'a> Look<'l, 'a> {
             }
             facts.lenders.insert(old, lender);
             for name in self.sides.quiet_borrowers(old) {
-                if self.has_guests_bytes(&name) {
+                if self.is_another_name_of(&name, old) || self.has_guests_bytes(&name) {
                     facts.homes.insert(name);
                 }
             }
@@ -356,15 +356,25 @@ impl<'l, 'a> Look<'l, 'a> {
         }
     }
 
+    /// Whether a path that is no difference still leads to a file of the base: what that holds stays there when another name of
+    /// it goes. Our own changes of its names are not told from those of its attributes, which do not matter here.
+    fn is_another_name_of(&mut self, name: &[u8], old: InodeId) -> bool {
+        let is_name = self.sides.base.lookup(name) == Some(old) && self.sides.guest.lookup(name).is_some();
+        let was = self.sides.base.inode(old);
+        is_name && matches!(self.stat(name), Ok(Some(stat)) if is_as_scanned(&stat, was, false))
+    }
+
     /// Whether the host's file at a path that is no difference holds what the guest's does: it is strictly what was scanned, or
     /// has the same bytes.
     fn has_guests_bytes(&mut self, name: &[u8]) -> bool {
         let Ok(Some(stat)) = self.stat(name) else { return false };
+        let Some(new) = self.sides.guest.lookup(name) else { return false };
         let was = self.sides.base.lookup(name).map(|id| self.sides.base.inode(id));
-        if was.is_some_and(|was| is_as_scanned(&stat, was, true)) {
+        // An apply that was interrupted may have given it another name, or taken one away.
+        let has_names = |was: &Inode| was.links() > 1 || self.sides.guest.inode(new).links() > 1;
+        if was.is_some_and(|was| is_as_scanned(&stat, was, !(self.progress.begun && has_names(was)))) {
             return true;
         }
-        let Some(new) = self.sides.guest.lookup(name) else { return false };
         let size = self.sides.guest.inode(new).size();
         let opened = self.host.parent(name).and_then(|(directory, name)| directory.open_file(name));
         let Ok(file) = opened else { return false };

@@ -11,7 +11,7 @@
 //!
 //! Since everything is made before anything is taken away, renames may form chains and circles.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use inarch_tree::InodeId;
 
@@ -87,7 +87,7 @@ fn late(decision: &Decision<'_, '_>, verdicts: &[Verdict]) -> Vec<Option<usize>>
 
 impl Plan {
     /// The plan that follows from a decision. `came_out`: what an earlier apply has exchanged.
-    pub fn new(decision: &Decision<'_, '_>, verdicts: Vec<Verdict>, came_out: &HashMap<usize, Vec<u8>>) -> Plan {
+    pub fn new(decision: &Decision<'_, '_>, verdicts: Vec<Verdict>, came_out: &BTreeMap<usize, Vec<u8>>) -> Plan {
         let sides = decision.sides;
         let late = late(decision, &verdicts);
         let mut plan = Plan { verdicts, ..Plan::default() };
@@ -169,7 +169,7 @@ impl Plan {
         decision: &Decision<'_, '_>,
         wanted: &[usize],
         is_alone: &HashSet<usize>,
-        came_out: &HashMap<usize, Vec<u8>>,
+        came_out: &BTreeMap<usize, Vec<u8>>,
         late: &[Option<usize>],
     ) {
         let sides = decision.sides;
@@ -197,9 +197,7 @@ impl Plan {
             }
         }
         let is_placed = |i: &&usize| matches!(self.verdicts.get(**i), Some(Verdict::Done | Verdict::Attributes));
-        let mut earlier: Vec<usize> = came_out.keys().filter(is_placed).copied().collect();
-        earlier.sort_unstable();
-        drops.extend(earlier.into_iter().map(Step::Drop));
+        drops.extend(came_out.keys().filter(is_placed).copied().map(Step::Drop));
         for i in (0..self.verdicts.len()).filter(|i| self.verdicts.get(*i) == Some(&Verdict::Attributes)) {
             attributes.push(Step::Attributes(i));
         }
