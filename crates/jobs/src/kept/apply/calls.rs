@@ -2,6 +2,17 @@
 
 use rustix::io::Errno;
 
+/// What not every file system can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ability {
+    /// To let two names change places in one step.
+    Exchange,
+    /// To hold a file that has no name yet.
+    Unnamed,
+    /// To give a file another name.
+    Link,
+}
+
 /// What is asked before each call.
 #[derive(Clone, Default)]
 pub(super) struct Calls {
@@ -9,20 +20,32 @@ pub(super) struct Calls {
     pub faults: Option<std::sync::Arc<Faults>>,
 }
 
+/// What somebody else does in a tree.
+#[cfg(test)]
+pub(super) type Act = fn(&std::path::Path);
+
 /// What is to go wrong.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     /// Calls so far.
     pub count: std::sync::atomic::AtomicU64,
-    /// The call that fails, and with what.
-    pub fails: Option<(u64, Errno)>,
+    /// The calls that fail, and with what.
+    pub fails: Option<(std::ops::Range<u64>, Errno)>,
     /// The call from which on nothing happens any more.
     pub dies: Option<u64>,
     /// The tree.
     pub root: std::path::PathBuf,
     /// Inode numbers of files whose content is on the disk.
     pub synced: std::sync::Mutex<std::collections::HashSet<u64>>,
+    /// What the file system cannot do.
+    pub lacks: Vec<Ability>,
+    /// Whether several threads make copies: then the calls come in another order each time.
+    pub is_parallel: bool,
+    /// What somebody else does before a call.
+    pub acts: Option<(u64, Act)>,
+    /// What was removed: while it is open its inode number is not used again, which would be another each time.
+    pub held: std::sync::Mutex<Vec<rustix::fd::OwnedFd>>,
 }
 
 #[cfg(test)]
@@ -44,6 +67,36 @@ impl Calls {
         }
     }
 
+    /// Whether the file system is to be taken for one that cannot do something.
+    pub fn lacks(&self, ability: Ability) -> bool {
+        let _ = ability;
+        #[cfg(test)]
+        if let Some(faults) = &self.faults {
+            return faults.lacks.contains(&ability);
+        }
+        false
+    }
+
+    /// Whether calls must come in the same order each time.
+    pub fn is_in_turn(&self) -> bool {
+        #[cfg(test)]
+        if let Some(faults) = &self.faults {
+            return !faults.is_parallel;
+        }
+        false
+    }
+
+    /// Tells that a name is about to be removed.
+    pub fn goes(&self, directory: &rustix::fd::OwnedFd, name: &[u8]) {
+        let _ = (directory, name);
+        #[cfg(test)]
+        if let Some(faults) = &self.faults {
+            use rustix::fs::{Mode, OFlags, openat};
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            faults.held.lock().unwrap().extend(openat(directory, name, flags, Mode::empty()));
+        }
+    }
+
     /// Whether the next call may be made.
     #[cfg(not(test))]
     #[inline]
@@ -59,8 +112,11 @@ impl Calls {
         if faults.dies.is_some_and(|last| count >= last) {
             return Err(Errno::CANCELED);
         }
-        match faults.fails {
-            Some((at, errno)) if at == count => Err(errno),
+        if let Some((_, act)) = faults.acts.filter(|(at, _)| *at == count) {
+            act(&faults.root);
+        }
+        match &faults.fails {
+            Some((at, errno)) if at.contains(&count) => Err(*errno),
             _ => Ok(()),
         }
     }

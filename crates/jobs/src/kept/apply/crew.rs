@@ -22,7 +22,8 @@ type Made = (usize, bool, Result<(), MakeError>);
 pub(super) fn make_all(worker: &mut Worker<'_, '_>, copies: &[(usize, bool)]) -> Vec<Made> {
     let task = worker.task;
     let pieces = pieces(task.sides, copies);
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS).min(pieces.len());
+    let most = if worker.host.calls.is_in_turn() { 1 } else { THREADS };
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(most).min(pieces.len());
     let next = AtomicUsize::new(0);
     let work = |worker: &mut Worker<'_, '_>| {
         let mut made = Vec::new();
@@ -42,15 +43,16 @@ pub(super) fn make_all(worker: &mut Worker<'_, '_>, copies: &[(usize, bool)]) ->
                 scope.spawn(move || {
                     let mut other = Worker::new(task, &mut host);
                     let made = work(&mut other);
-                    (made, other.lost)
+                    (made, other.lost, other.made_as)
                 })
             })
             .collect();
         let mut made = work(worker);
         for other in others {
-            let (others, lost) = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let (others, lost, made_as) = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             made.extend(others);
             worker.lost.join(&lost);
+            worker.made_as.extend(made_as);
         }
         made
     })

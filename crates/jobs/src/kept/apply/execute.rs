@@ -80,6 +80,10 @@ pub(super) fn execute(
         outcome: Outcome::default(),
     };
     executor.worker.touched.extend(linked_before(task));
+    for (i, above) in &leftovers.ready {
+        // What cannot be looked at is not removed.
+        let _ = executor.worker.know_aside(*i, Some(above));
+    }
     executor.all(leftovers, remember);
     executor.outcome.lost = std::mem::take(&mut executor.worker.lost);
     executor.outcome
@@ -113,7 +117,7 @@ impl<'a> Executor<'_, 'a> {
                 continue;
             }
             if is_drop(step) && !at.checked_sub(1).and_then(|last| steps.get(last)).is_some_and(is_drop) {
-                self.put_back_lenders();
+                self.put_back();
             }
             self.step(step, remember);
             at += 1;
@@ -340,24 +344,35 @@ impl<'a> Executor<'_, 'a> {
         false
     }
 
-    /// Puts back what lends bytes to something that did not get into its place.
-    fn put_back_lenders(&mut self) {
-        while let Some(i) = self.exchanged.iter().copied().find(|i| self.missing(*i).is_some()) {
+    /// Puts back what lends bytes to something that did not get into its place, and what somebody else has written to.
+    fn put_back(&mut self) {
+        let changed: HashSet<usize> = self.exchanged.clone().into_iter().filter(|i| self.has_changed(*i)).collect();
+        while let Some(i) = self.exchanged.iter().copied().find(|i| changed.contains(i) || self.missing(*i).is_some()) {
             self.exchanged.remove(&i);
-            if self.sides().is_directory(i) {
-                let name = String::from_utf8_lossy(&self.worker.task.progress.aside(i)).into_owned();
-                self.fail(i, format!("what was there is kept beside it as {name}: something has bytes of it"));
-                continue;
-            }
-            match self.worker.exchange_back(i) {
+            let why = match changed.contains(&i) {
+                true => "it changed meanwhile",
+                false => "something has bytes of it, and is not in its place",
+            };
+            let back =
+                if self.sides().is_directory(i) { Err(MakeError::Changed) } else { self.worker.exchange_back(i) };
+            match back {
                 Ok(()) => {
                     self.placed.remove(&i);
                     self.outcome.done.remove(&i);
-                    self.fail(i, "left alone: something has bytes of it, and is not in its place".to_owned());
+                    self.fail(i, format!("left alone: {why}"));
+                }
+                Err(MakeError::Changed) => {
+                    let name = String::from_utf8_lossy(&self.worker.task.progress.aside(i)).into_owned();
+                    self.fail(i, format!("what was there is kept beside it as {name}: {why}"));
                 }
                 Err(error) => drop(self.note(i, Err(error))),
             }
         }
+    }
+
+    /// Whether what an exchange took out is no longer what it was.
+    fn has_changed(&mut self, i: usize) -> bool {
+        matches!(self.worker.is_out(i), Ok(false))
     }
 
     /// Waits for the disk, and notes what is there for good.

@@ -12,7 +12,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::calls::Calls;
+use super::calls::{Ability, Calls};
 
 /// Directories that stay open between steps.
 const OPEN_MAX: usize = 64;
@@ -45,6 +45,11 @@ impl Directory {
     /// To be asked before each call that looks at the host or changes it.
     pub fn call(&self) -> Result<(), Errno> {
         self.calls.next()
+    }
+
+    /// Whether its file system is to be taken for one that cannot do something.
+    pub fn lacks(&self, ability: Ability) -> bool {
+        self.calls.lacks(ability)
     }
 
     /// What `name` in it is; nothing if it is not there.
@@ -103,23 +108,22 @@ impl Directory {
 
     /// Waits until a file in it, and its name, is on the disk.
     pub fn sync_file(&self, name: &[u8]) -> Result<(), Errno> {
-        self.call()?;
-        let file = openat(
-            &*self.fd,
-            name,
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC,
-            Mode::empty(),
-        );
-        match file {
-            Ok(file) => {
-                rustix::fs::fsync(&file)?;
-                self.calls.synced(Some(rustix::fs::fstat(&file)?.st_ino));
+        let is_file = self.stat(name)?.is_some_and(|stat| file_type(&stat) == Some(FileType::Regular));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(&*self.fd, c".", flags, Mode::empty())?;
+        // All that another kind of file has is in its directory's file system, like its name.
+        if is_file {
+            match self.open_file(name) {
+                Ok(file) => {
+                    rustix::fs::fsync(&file)?;
+                    self.calls.synced(Some(rustix::fs::fstat(&file)?.st_ino));
+                }
+                // Whoever applies may not read what the guest's user may not.
+                Err(Errno::ACCESS) => rustix::fs::syncfs(&directory)?,
+                Err(errno) => return Err(errno),
             }
-            // A symlink's content is in its directory's file system, like its name.
-            Err(Errno::LOOP | Errno::NXIO) => {}
-            Err(errno) => return Err(errno),
         }
-        rustix::fs::fsync(openat(&*self.fd, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+        rustix::fs::fsync(directory)
     }
 
     pub fn read_link(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
@@ -130,6 +134,7 @@ impl Directory {
     /// Removes a name that is no directory, if it is there.
     pub fn remove(&self, name: &[u8]) -> Result<(), Errno> {
         self.call()?;
+        self.calls.goes(&self.fd, name);
         match unlinkat(&*self.fd, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
             result => result,
@@ -138,6 +143,7 @@ impl Directory {
 
     pub fn remove_directory(&self, name: &[u8]) -> Result<(), Errno> {
         self.call()?;
+        self.calls.goes(&self.fd, name);
         unlinkat(&*self.fd, name, AtFlags::REMOVEDIR)
     }
 
@@ -157,13 +163,20 @@ impl Directory {
     /// Gives what is called `from` another name too.
     pub fn link(&self, from: &[u8], other: &Directory, to: &[u8]) -> Result<(), Errno> {
         self.call()?;
+        if self.lacks(Ability::Link) {
+            return Err(Errno::PERM);
+        }
         rustix::fs::linkat(&*self.fd, from, &*other.fd, to, AtFlags::empty())
     }
 
     /// Lets two names change places. `away` is a name that nothing has, for file systems that cannot do it in one step.
     pub fn exchange(&self, name: &[u8], other: &Directory, with: &[u8], away: &[u8]) -> Result<(), Errno> {
         self.call()?;
-        match renameat_with(&*self.fd, name, &*other.fd, with, RenameFlags::EXCHANGE) {
+        let exchanged = match self.lacks(Ability::Exchange) {
+            true => Err(Errno::INVAL),
+            false => renameat_with(&*self.fd, name, &*other.fd, with, RenameFlags::EXCHANGE),
+        };
+        match exchanged {
             Err(Errno::INVAL | Errno::NOSYS) => {
                 other.rename_new(with, self, away)?;
                 if let Err(errno) = self.rename_new(name, other, with) {

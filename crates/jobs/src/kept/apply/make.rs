@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawMode, copy_file_range, linkat, m
 use rustix::io::Errno;
 
 use super::attributes::{Lost, Target, Wanted, set_attributes};
+use super::calls::Ability;
 use super::host::Directory;
 
 /// Bytes that are copied at once: they stay in a processor's cache between the read and the write.
@@ -47,7 +48,11 @@ pub(super) fn make_file(
         let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         openat(directory.as_fd(), part, flags, Mode::RUSR | Mode::WUSR)
     };
-    let (file, named) = match openat(directory.as_fd(), c".", flags | OFlags::TMPFILE, mode) {
+    let unnamed = match directory.lacks(Ability::Unnamed) {
+        true => Err(Errno::OPNOTSUPP),
+        false => openat(directory.as_fd(), c".", flags | OFlags::TMPFILE, mode),
+    };
+    let (file, named) = match unnamed {
         Ok(file) => (file, false),
         // Not every file system has files without a name.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => (by_name(directory).map_err(host("make"))?, true),

@@ -1,6 +1,7 @@
 //! Whatever happens, no bytes are lost: those that were visible on the host or in the guest are there afterwards, on the
 //! host or in the run. Random trees, random changes on both sides, choices, failing calls, kills and losses of power.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,8 +10,8 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use rustix::io::Errno;
 
-use super::calls::Faults;
-use super::world::{Attempt, Memory, World, fill, set_time};
+use super::calls::{Ability, Faults};
+use super::world::{Attempt, HostFile, Memory, World, files, fill, set_time};
 
 /// Where things are: files and directories take each other's places.
 const PATHS: [&str; 14] = ["a", "b", "c", "d", "e", "x", "x/a", "x/b", "x/c", "y", "y/a", "y/x", "y/x/a", "z"];
@@ -93,6 +94,27 @@ impl Visible {
         Visible { guest: guest.map(|(bytes, _)| bytes).collect(), foreign: world.foreign_files() }
     }
 
+    /// What has to be there after the host has gone on: what it wrote itself, and of the guest's what can be read, was applied,
+    /// or is made beside its place. What the host wrote over is its own loss.
+    fn follow(&mut self, world: &World) {
+        let (guest, paths) = (world.guest_paths(), world.paths());
+        let readable: Vec<Vec<u8>> =
+            world.guest_files().into_iter().filter(|(_, readable)| *readable).map(|(bytes, _)| bytes).collect();
+        let is_guests = |file: &HostFile| {
+            let path = format!("/{}", file.path.strip_prefix(world.root()).unwrap().display());
+            let place = match path.rsplit_once(".inarch-new-t-") {
+                Some((_, number)) => paths.get(number.parse::<usize>().unwrap()).map(|path| format!("/{path}")),
+                None => Some(path),
+            };
+            place.is_some_and(|place| guest.get(&place) == Some(&Some(file.bytes.clone())))
+        };
+        let there: HashSet<Vec<u8>> =
+            files(&world.root()).into_iter().filter(is_guests).map(|file| file.bytes).collect();
+        self.guest.retain(|bytes| there.contains(bytes) || readable.contains(bytes));
+        // Only the host's own begin so.
+        self.foreign = world.host_files().into_iter().filter(|bytes| bytes.starts_with(b"the h")).collect();
+    }
+
     fn check(&self, world: &World, when: &str) -> Result<(), TestCaseError> {
         let host = world.host_files();
         let readable: Vec<Vec<u8>> =
@@ -122,6 +144,8 @@ fn asked(world: &World, choice: &[usize]) -> Vec<String> {
 #[derive(Clone, Debug)]
 enum Fault {
     Fails(u64, i32),
+    /// Every call from one on.
+    FailsFrom(u64, i32),
     Killed(Vec<u64>),
     PowerLost(Vec<u64>, Vec<u8>),
 }
@@ -138,6 +162,12 @@ fn fault() -> BoxedStrategy<Fault> {
     .boxed()
 }
 
+fn lasting_fault() -> BoxedStrategy<Fault> {
+    let errno = prop::sample::select(vec![libc::ENOSPC, libc::EROFS, libc::EIO]);
+    let fails = (0u64..400, errno).prop_map(|(at, errno)| Fault::FailsFrom(at, errno));
+    prop_oneof![1 => fails, 3 => fault()].boxed()
+}
+
 /// The call at which something goes wrong: of so many as there are without.
 fn place(number: u64, calls: u64) -> u64 {
     number % calls.max(1)
@@ -149,8 +179,130 @@ fn seed() -> RngSeed {
     RngSeed::Fixed(seed.unwrap_or(2))
 }
 
+/// What a case is made of.
+#[derive(Clone, Debug)]
+struct Case {
+    numbers: Vec<usize>,
+    guest: Vec<Change>,
+    host: Vec<Change>,
+    choice: Vec<usize>,
+    fault: Fault,
+    /// What the host's file system cannot do.
+    lacks: Vec<Ability>,
+    /// What the host changes behind an apply that was interrupted.
+    later: Vec<Change>,
+}
+
+impl Case {
+    fn world(&self) -> World {
+        let mut world = World::new(|root| grow(root, &self.numbers));
+        self.guest.iter().for_each(|change| change_guest(&mut world, *change));
+        self.host.iter().for_each(|change| change_host(&world.root(), *change));
+        world.age();
+        world
+    }
+
+    fn faults(&self) -> Faults {
+        Faults { lacks: self.lacks.clone(), ..Faults::default() }
+    }
+
+    /// Once without anything that goes wrong. Gives the calls to the host.
+    fn play_well(&self) -> Result<u64, TestCaseError> {
+        let mut world = self.world();
+        let visible = Visible::of(&world);
+        let chosen = asked(&world, &self.choice);
+        let chosen: Vec<&str> = chosen.iter().map(String::as_str).collect();
+        let attempt = world.apply(&mut Memory::default(), &chosen, self.faults());
+        visible.check(&world, "applied")?;
+        prop_assert_eq!(has_names_of_ours(&world), Vec::<String>::new());
+        if self.host.is_empty() {
+            attempt.assert_whole();
+            if self.choice.is_empty() {
+                prop_assert_eq!(world.host_paths(), world.guest_paths());
+            }
+        }
+        Ok(attempt.calls)
+    }
+
+    /// Lets something go wrong in an apply that makes so many `calls` without.
+    fn go_wrong(
+        &self,
+        (world, memory): (&mut World, &mut Memory),
+        (chosen, calls): (&[&str], u64),
+        visible: &Visible,
+    ) -> Result<(), TestCaseError> {
+        let mut fail = |fails, when| {
+            world.apply(memory, chosen, Faults { fails: Some(fails), ..self.faults() });
+            visible.check(world, when)
+        };
+        match &self.fault {
+            Fault::Fails(at, errno) => {
+                let at = place(*at, calls);
+                fail((at..at + 1, Errno::from_raw_os_error(*errno)), "failed")
+            }
+            Fault::FailsFrom(at, errno) => {
+                fail((place(*at, calls)..u64::MAX, Errno::from_raw_os_error(*errno)), "failing")
+            }
+            Fault::Killed(at) => at.iter().try_for_each(|at| {
+                world.apply(memory, chosen, Faults { dies: Some(place(*at, calls)), ..self.faults() });
+                visible.check(world, "killed")
+            }),
+            Fault::PowerLost(at, how) => at.iter().try_for_each(|at| {
+                world.apply(memory, chosen, Faults { dies: Some(place(*at, calls)), ..self.faults() });
+                world.lose_power(memory, how);
+                visible.check(world, "without power")
+            }),
+        }
+    }
+
+    fn play(&self) -> Result<(), TestCaseError> {
+        let calls = self.play_well()?;
+        let mut world = self.world();
+        let mut visible = Visible::of(&world);
+        let chosen = asked(&world, &self.choice);
+        let chosen: Vec<&str> = chosen.iter().map(String::as_str).collect();
+        let mut memory = Memory::default();
+        self.go_wrong((&mut world, &mut memory), (&chosen, calls), &visible)?;
+        if !self.later.is_empty() {
+            // Size and time alone tell what an interrupted apply has linked from what somebody else wrote to in place.
+            let shows = |change: &&Change| change.0 % 6 != 1;
+            self.later.iter().filter(shows).for_each(|change| change_host(&world.root(), *change));
+            visible.follow(&world);
+        }
+        let attempt = world.apply(&mut memory, &chosen, self.faults());
+        visible.check(&world, "gone on with")?;
+        let left = has_names_of_ours(&world);
+        let Attempt { verdicts, outcome, .. } = &attempt;
+        // After a call that failed what cannot be made again may stay beside its place, under a name that is told.
+        let may_stay = matches!(self.fault, Fault::Fails(..) | Fault::FailsFrom(..)) || !self.later.is_empty();
+        let told = (&outcome.conflicts, &outcome.failures);
+        prop_assert!(left.is_empty() || may_stay, "{left:?} {verdicts:?} {told:?}");
+        if self.host.is_empty() && !may_stay {
+            attempt.assert_whole();
+            if self.choice.is_empty() {
+                prop_assert_eq!(world.host_paths(), world.guest_paths());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        cases: 600,
+        max_shrink_iters: 2000,
+        failure_persistence: None,
+        rng_seed: seed(),
+        ..ProptestConfig::default()
+    }
+}
+
+fn abilities() -> impl Strategy<Value = Vec<Ability>> {
+    prop::sample::subsequence(vec![Ability::Exchange, Ability::Unnamed, Ability::Link], 0..=3)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 2000, failure_persistence: None, rng_seed: seed(), ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn no_bytes_are_lost(
@@ -160,66 +312,19 @@ proptest! {
         choice in prop::collection::vec(0usize..50, 0..3),
         fault in fault(),
     ) {
-        let make = || {
-            let mut world = World::new(|root| grow(root, &numbers));
-            guest.iter().for_each(|change| change_guest(&mut world, *change));
-            host.iter().for_each(|change| change_host(&world.root(), *change));
-            world.age();
-            world
-        };
-        // Once without anything that goes wrong.
-        let mut world = make();
-        let visible = Visible::of(&world);
-        let chosen = asked(&world, &choice);
-        let chosen: Vec<&str> = chosen.iter().map(String::as_str).collect();
-        let attempt = world.apply(&mut Memory::default(), &chosen, Faults::default());
-        visible.check(&world, "applied")?;
-        prop_assert_eq!(has_names_of_ours(&world), Vec::<String>::new());
-        if host.is_empty() {
-            attempt.assert_whole();
-            if choice.is_empty() {
-                prop_assert_eq!(world.host_paths(), world.guest_paths());
-            }
-        }
-        let calls = attempt.calls;
+        Case { numbers, guest, host, choice, fault, lacks: Vec::new(), later: Vec::new() }.play()?;
+    }
 
-        let mut world = make();
-        let visible = Visible::of(&world);
-        let mut memory = Memory::default();
-        match &fault {
-            Fault::Fails(at, errno) => {
-                let fails = Some((place(*at, calls), Errno::from_raw_os_error(*errno)));
-                world.apply(&mut memory, &chosen, Faults { fails, ..Faults::default() });
-                visible.check(&world, "failed")?;
-            }
-            Fault::Killed(at) => {
-                for at in at {
-                    let dies = Some(place(*at, calls));
-                    world.apply(&mut memory, &chosen, Faults { dies, ..Faults::default() });
-                    visible.check(&world, "killed")?;
-                }
-            }
-            Fault::PowerLost(at, how) => {
-                for at in at {
-                    let dies = Some(place(*at, calls));
-                    world.apply(&mut memory, &chosen, Faults { dies, ..Faults::default() });
-                    world.lose_power(&mut memory, how);
-                    visible.check(&world, "without power")?;
-                }
-            }
-        }
-        let attempt = world.apply(&mut memory, &chosen, Faults::default());
-        visible.check(&world, "gone on with")?;
-        let left = has_names_of_ours(&world);
-        let Attempt { verdicts, outcome, .. } = &attempt;
-        // After a call that failed what cannot be made again may stay beside its place, under a name that is told.
-        let may_stay = matches!(fault, Fault::Fails(..));
-        prop_assert!(left.is_empty() || may_stay, "{left:?} {verdicts:?} {:?} {:?}", outcome.conflicts, outcome.failures);
-        if host.is_empty() && !matches!(fault, Fault::Fails(..)) {
-            attempt.assert_whole();
-            if choice.is_empty() {
-                prop_assert_eq!(world.host_paths(), world.guest_paths());
-            }
-        }
+    #[test]
+    fn no_bytes_are_lost_where_the_host_can_less_and_goes_on(
+        numbers in prop::collection::vec(0usize..60, 14),
+        guest in changes(10),
+        host in changes(3),
+        choice in prop::collection::vec(0usize..50, 0..3),
+        fault in lasting_fault(),
+        lacks in abilities(),
+        later in changes(4),
+    ) {
+        Case { numbers, guest, host, choice, fault, lacks, later }.play()?;
     }
 }

@@ -1,11 +1,12 @@
 //! Each way in which an apply could lose bytes, once.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::Path;
 
-use super::calls::Faults;
+use super::calls::{Ability, Act, Faults};
 use super::decide::Verdict;
-use super::world::{Attempt, Memory, World, fill, set_time};
+use super::world::{Attempt, Memory, World, files, fill, set_time};
 
 fn world(lines: &[(&str, &str)]) -> World {
     World::new(|root| fill(root, lines))
@@ -316,7 +317,7 @@ fn what_gives_an_owners_rights_comes_only_with_that_owner() {
     let mut dropped = 0;
     for at in 0..attempt.calls {
         let mut world = make();
-        let fails = Some((at, rustix::io::Errno::PERM));
+        let fails = Some((at..at + 1, rustix::io::Errno::PERM));
         let lost = world.apply(&mut Memory::default(), &[], Faults { fails, ..Faults::default() }).outcome.lost;
         assert_eq!(rights(&world).0, Vec::<String>::new(), "call {at} failed");
         assert!(lost.owners == lost.privileges, "call {at}: {lost:?}");
@@ -369,4 +370,124 @@ fn a_file_stays_whose_bytes_another_has_in_the_guest_alone() {
     let attempt = apply(&mut world, &[]);
     assert!(matches!(attempt.verdict("b"), Verdict::Refused(_)), "{:?}", attempt.verdicts);
     assert_eq!(fs::read(world.host("b")).unwrap(), b"same");
+}
+
+#[test]
+fn a_torn_file_is_brought_again_where_another_name_of_the_old_one_stays() {
+    let make = || {
+        let mut world = world(&[("a", "bytes"), ("b", "= a")]);
+        assert!(world.remove("b") && world.write("b", b"other"));
+        world
+    };
+    let calls = apply(&mut make(), &[]).calls;
+    for at in 0..calls {
+        for how in [[0, 0], [1, 0], [1, 1], [3, 1]] {
+            let (mut world, mut memory) = (make(), Memory::default());
+            world.apply(&mut memory, &[], Faults { dies: Some(at), ..Faults::default() });
+            world.lose_power(&mut memory, &how);
+            world.apply(&mut memory, &[], Faults::default()).assert_whole();
+            assert_eq!(world.host_paths(), world.guest_paths(), "power lost at {at}");
+        }
+    }
+}
+
+#[test]
+fn a_pipe_is_renamed_as_a_file_is() {
+    let mut world = World::new(|root| {
+        fill(root, &[("d", "")]);
+        rustix::fs::mknodat(rustix::fs::CWD, root.join("pipe"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .unwrap();
+    });
+    assert!(world.rename("pipe", "d/moved"));
+    apply(&mut world, &[]).assert_whole();
+    assert!(fs::symlink_metadata(world.host("d/moved")).unwrap().file_type().is_fifo());
+    assert!(!world.host("pipe").exists());
+}
+
+#[test]
+fn what_came_meanwhile_stays_whatever_fails() {
+    let make = || {
+        let mut world = world(&[("a", "old bytes"), ("d", "a file"), ("gone", "old bytes"), ("m", "moves")]);
+        assert!(world.write("a", b"new bytes") && world.remove("d") && world.mkdir("d") && world.remove("gone"));
+        assert!(world.write("n", b"n") && world.rename("m", "o"));
+        world.meanwhile = Some(Box::new(|root| {
+            for path in ["a", "d", "gone", "m"] {
+                fs::remove_file(root.join(path)).unwrap();
+                fs::write(root.join(path), format!("the host's {path}")).unwrap();
+            }
+        }));
+        world
+    };
+    let calls = apply(&mut make(), &[]).calls;
+    for lacks in [vec![], vec![Ability::Exchange]] {
+        for at in 0..calls + 20 {
+            for end in [at + 1, u64::MAX] {
+                let mut world = make();
+                let fails = Some((at..end, rustix::io::Errno::IO));
+                world.apply(&mut Memory::default(), &[], Faults { fails, lacks: lacks.clone(), ..Faults::default() });
+                for path in ["a", "d", "gone", "m"] {
+                    let bytes = format!("the host's {path}").into_bytes();
+                    assert!(world.host_files().contains(&bytes), "{path} is lost when {at} fails");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_written_to_after_it_came_out_is_put_back() {
+    let make = || {
+        let mut world = world(&[("log", "old"), ("goes", "moves"), ("d", "file")]);
+        assert!(world.append("log", b"+new") && world.rename("goes", "comes"));
+        assert!(world.remove("d") && world.mkdir("d") && world.write("d/in", b"in"));
+        world
+    };
+    // Who has a file open goes on to write, whatever its name is by now.
+    let acts: [Act; 2] = [|root| add_to(root, b"old"), |root| add_to(root, b"file")];
+    let calls = apply(&mut make(), &[]).calls;
+    for (act, bytes) in acts.into_iter().zip(["old and more", "file and more"]) {
+        let is_lost = |at: &u64| {
+            let mut world = make();
+            world.apply(&mut Memory::default(), &[], Faults { acts: Some((*at, act)), ..Faults::default() });
+            world.root().with_file_name("acted").exists() && !world.host_files().contains(bytes.as_bytes())
+        };
+        // Between the last look at a file and its removal there is always a moment.
+        let lost: Vec<u64> = (0..calls).filter(is_lost).collect();
+        assert!(lost.len() <= 1, "{bytes:?} is lost at {lost:?} of {calls}");
+    }
+}
+
+fn add_to(root: &Path, bytes: &[u8]) {
+    for file in files(root).into_iter().filter(|file| file.bytes == bytes) {
+        fs::write(&file.path, [bytes, b" and more"].concat()).unwrap();
+        fs::write(root.with_file_name("acted"), "").unwrap();
+    }
+}
+
+#[test]
+fn what_takes_a_name_in_the_moment_of_an_exchange_stays_whatever_fails() {
+    let make = || {
+        let mut world = world(&[("a", "old bytes"), ("b", "old bytes")]);
+        assert!(world.write("a", b"new bytes") && world.append("b", b"+"));
+        world
+    };
+    let acts: [Act; 2] = [|root| replace(&root.join("a")), |root| replace(&root.join("b"))];
+    let calls = apply(&mut make(), &[]).calls;
+    for (at, behind) in (0..calls).flat_map(|at| (1..6).map(move |behind| (at, behind))) {
+        for act in acts {
+            let mut world = make();
+            let fails = Some((at + behind..at + behind + 1, rustix::io::Errno::IO));
+            world.apply(&mut Memory::default(), &[], Faults { acts: Some((at, act)), fails, ..Faults::default() });
+            let is_kept = world.host_files().contains(&b"the host's"[..]);
+            assert!(is_kept || !world.root().with_file_name("acted").exists(), "lost at {at}, {behind} fails");
+        }
+    }
+}
+
+fn replace(path: &Path) {
+    if fs::read(path).is_ok_and(|bytes| bytes == b"old bytes") {
+        fs::remove_file(path).unwrap();
+        fs::write(path, "the host's").unwrap();
+        fs::write(path.parent().unwrap().with_file_name("acted"), "").unwrap();
+    }
 }

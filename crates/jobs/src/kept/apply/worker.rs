@@ -1,6 +1,6 @@
 //! What is done on the host for one difference.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use inarch_tree::{FileType, Inode, InodeId};
 use rustix::fs::Stat;
@@ -31,11 +31,16 @@ pub(super) struct Worker<'w, 'a> {
     pub lost: Lost,
     /// Objects that got other names or attributes by our doing: their times of a change of attributes are ours.
     pub touched: HashSet<u64>,
+    /// Inode numbers of what was made under names of ours.
+    pub made_as: HashMap<usize, u64>,
+    /// What was put in its place by an exchange.
+    placed_as: HashMap<usize, Seen>,
 }
 
 impl<'w, 'a> Worker<'w, 'a> {
     pub fn new(task: &'w Task<'w, 'a>, host: &'w mut Host) -> Worker<'w, 'a> {
-        Worker { task, host, buffer: Vec::new(), lost: Lost::default(), touched: HashSet::new() }
+        let (buffer, lost, touched, made_as, placed_as) = Default::default();
+        Worker { task, host, buffer, lost, touched, made_as, placed_as }
     }
 
     fn path(&self, i: usize) -> &'a [u8] {
@@ -73,19 +78,34 @@ impl<'w, 'a> Worker<'w, 'a> {
     pub fn make(&mut self, i: usize, how: &How) -> Result<(), MakeError> {
         let (directory, name) = self.made_at(i)?;
         match how {
-            How::Ready => Ok(()),
-            How::New => self.make_new(i, &directory, &name),
+            How::Ready => {}
+            How::New => self.make_new(i, &directory, &name)?,
             How::Link(from) => {
                 self.check_home(i, from)?;
                 let from = from.clone();
                 let (source, source_name) = self.host.parent(&from).map_err(host("reach"))?;
-                self.link(i, (&source, source_name), (&directory, &name))
+                self.link(i, (&source, source_name), (&directory, &name))?;
             }
             How::SameAs(first) => {
                 let (source, source_name) = self.made_at(*first)?;
-                self.link(i, (&source, &source_name), (&directory, &name))
+                self.link(i, (&source, &source_name), (&directory, &name))?;
             }
         }
+        match self.task.plan.asides.contains_key(&i) {
+            true => self.know_aside(i, None),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes note of what has a name of ours, and was made for a difference: nothing else is removed under that name.
+    pub fn know_aside(&mut self, i: usize, above: Option<&Vec<u8>>) -> Result<(), MakeError> {
+        let (place, aside) = match above {
+            Some(above) => self.aside_in(i, above)?,
+            None => self.aside(i)?,
+        };
+        let stat = place.stat(&aside).map_err(host("look at"))?;
+        self.made_as.extend(stat.map(|stat| (i, stat.st_ino)));
+        Ok(())
     }
 
     /// Whether the host still has at `from` what it had when it was looked at.
@@ -173,6 +193,8 @@ impl<'w, 'a> Worker<'w, 'a> {
         // Its other names lead to something that has changed by this, whatever comes of it.
         let seen = self.task.facts.stats.get(i).copied().flatten();
         self.touched.extend(seen.map(|stat| stat.st_ino));
+        let made = place.stat(aside).map_err(host("look at"))?;
+        self.placed_as.extend(made.map(|stat| (i, Seen::of(&stat))));
         place.exchange(aside, directory, name, &away).map_err(host("replace"))?;
         let came_out = place.stat(aside);
         if let Ok(Some(stat)) = &came_out
@@ -185,10 +207,16 @@ impl<'w, 'a> Worker<'w, 'a> {
         Err(came_out.map_or_else(host("look at"), |_| MakeError::Changed))
     }
 
-    /// Puts what an exchange took out back, and what was made under its name of ours.
+    /// Puts what an exchange took out back, and what was made under its name of ours, if that is still in its place.
     pub fn exchange_back(&mut self, i: usize) -> Result<(), MakeError> {
         let (place, aside) = self.aside(i)?;
         let (directory, name) = self.final_place(i)?;
+        let stat = directory.stat(&name).map_err(host("look at"))?;
+        let seen = self.task.facts.stats.get(i).copied().flatten().map(|stat| Seen::of(&stat));
+        let placed = self.placed_as.get(&i).copied().or(seen);
+        if !stat.is_some_and(|stat| placed.is_some_and(|placed| Seen::of(&stat).is_still(&placed))) {
+            return Err(MakeError::Changed);
+        }
         place.exchange(&aside, &directory, &name, &self.task.progress.away(i)).map_err(host("put back"))
     }
 
@@ -199,10 +227,27 @@ impl<'w, 'a> Worker<'w, 'a> {
         place.rename_new(&aside, &directory, &name).map_err(host("name"))
     }
 
-    /// Removes what an exchange took out.
+    /// Removes what an exchange took out, if that is still what it was: somebody may have it open, and go on to write.
     pub fn drop_out(&mut self, i: usize) -> Result<(), MakeError> {
         let (place, aside) = self.aside(i)?;
-        self.remove_at(&place, &aside)
+        let stat = place.stat(&aside).map_err(host("look at"))?;
+        if !self.is_out_still(i, stat.as_ref()) {
+            return Err(MakeError::Changed);
+        }
+        self.remove_at(&place, &aside, stat)
+    }
+
+    /// Whether what an exchange took out, now or in an earlier apply, is still what it was, or is gone.
+    pub fn is_out(&mut self, i: usize) -> Result<bool, MakeError> {
+        let (place, aside) = self.aside(i)?;
+        let stat = place.stat(&aside).map_err(host("look at"))?;
+        Ok(self.is_out_still(i, stat.as_ref()))
+    }
+
+    fn is_out_still(&self, i: usize, stat: Option<&Stat>) -> bool {
+        let old = self.task.sides.old(i);
+        let is_old = |stat: &Stat| old.is_some_and(|(_, was)| is_as_scanned(stat, was, false));
+        stat.is_none_or(|stat| self.is_seen(i, stat) || is_old(stat))
     }
 
     /// Whether what was made for a difference is a file that has another name still: to remove this one loses nothing.
@@ -221,8 +266,9 @@ impl<'w, 'a> Worker<'w, 'a> {
             Some(above) => self.aside_in(i, above)?,
             None => self.aside(i)?,
         };
-        // Never what was exchanged for it.
-        if place.stat(&aside).map_err(host("look at"))?.is_some_and(|stat| self.is_seen(i, &stat)) {
+        // Never what was exchanged for it, or came there from elsewhere.
+        let is_ours = |stat: &Stat| !self.is_seen(i, stat) && self.made_as.get(&i) == Some(&stat.st_ino);
+        if !place.stat(&aside).map_err(host("look at"))?.as_ref().is_none_or(is_ours) {
             return Err(MakeError::Changed);
         }
         place.remove(&aside).map_err(host("remove"))
@@ -231,12 +277,12 @@ impl<'w, 'a> Worker<'w, 'a> {
     /// Removes a file, if it is still what was seen there.
     pub fn remove(&mut self, i: usize) -> Result<(), MakeError> {
         let (directory, name) = self.final_place(i)?;
-        self.check(i, directory.stat(&name).map_err(host("look at"))?)?;
-        self.remove_at(&directory, &name)
+        let stat = directory.stat(&name).map_err(host("look at"))?;
+        self.check(i, stat)?;
+        self.remove_at(&directory, &name, stat)
     }
 
-    fn remove_at(&mut self, directory: &Directory, name: &[u8]) -> Result<(), MakeError> {
-        let stat = directory.stat(name).map_err(host("look at"))?;
+    fn remove_at(&mut self, directory: &Directory, name: &[u8], stat: Option<Stat>) -> Result<(), MakeError> {
         directory.remove(name).map_err(host("remove"))?;
         // Its other names lead to something that has changed by this.
         self.touched.extend(stat.map(|stat| stat.st_ino));

@@ -11,7 +11,8 @@ use inarch_block::{Content, Cursor};
 use inarch_tree::compare::{Difference, Lineage, differences};
 use inarch_tree::scan::{ScanOptions, scan};
 use inarch_tree::{Attributes, Builder, FileType, InodeId, Timestamp, Tree, Xattr};
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, openat, utimensat};
 
 use super::calls::Faults;
 use super::decide::Verdict;
@@ -113,6 +114,8 @@ pub struct World {
     /// Files that were there before anything was applied.
     old: HashSet<u64>,
     synced: HashSet<u64>,
+    /// What is or was there: while it is open its inode number is not used again.
+    held: Vec<OwnedFd>,
     /// Runs before each attempt is carried out, behind its plan.
     pub meanwhile: Option<Meanwhile>,
 }
@@ -136,11 +139,42 @@ impl World {
             capable: HashSet::new(),
             old: files(&root).iter().map(|file| file.ino).collect(),
             synced: HashSet::new(),
+            held: Vec::new(),
             meanwhile: None,
             dir,
         };
+        world.hold();
+        world.outlast_tick();
         world.begin_guest();
         world
+    }
+
+    /// Keeps the inode numbers of all that is there.
+    fn hold(&mut self) {
+        let mut stack = vec![self.root()];
+        while let Some(path) = stack.pop() {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            self.held.push(openat(CWD, &path, flags, Mode::empty()).unwrap());
+            if fs::symlink_metadata(&path).unwrap().is_dir() {
+                stack.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        }
+    }
+
+    /// Waits until a change gives a file another time than the scan saw, however coarse the kernel's clock is.
+    fn outlast_tick(&self) {
+        let newest =
+            self.base.inodes().map(|(_, inode)| inode.ctime()).max_by_key(|ctime| (ctime.seconds, ctime.nanoseconds));
+        let newest = newest.map(|ctime| (ctime.seconds, i64::from(ctime.nanoseconds)));
+        let probe = self.dir.path().join("clock");
+        loop {
+            fs::write(&probe, "").unwrap();
+            let found = fs::metadata(&probe).unwrap();
+            if Some((found.ctime(), found.ctime_nsec())) > newest {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 
     fn begin_guest(&mut self) {
@@ -153,7 +187,9 @@ impl World {
                 }
                 FileType::Symlink => Kind::Symlink(base.symlink_target(id).to_vec()),
                 _ => {
-                    let bytes = fs::read(path).unwrap();
+                    // Pipes have none.
+                    let is_file = inode.file_type() == FileType::Regular;
+                    let bytes = if is_file { fs::read(path).unwrap() } else { Vec::new() };
                     let pieces = if bytes.is_empty() { vec![] } else { vec![Piece::Base(id, 0, bytes.len())] };
                     self.bytes.insert(id, bytes);
                     Kind::File(pieces)
@@ -394,6 +430,7 @@ impl World {
             overlapping: HashSet::new(),
             conflicting: HashSet::new(),
         });
+        self.hold();
         let faults = Arc::new(Faults { root: self.root(), ..faults });
         let mut host = Host::open(&self.root(), false).unwrap();
         host.calls.faults = Some(Arc::clone(&faults));
@@ -411,6 +448,7 @@ impl World {
         let verdicts = plan.verdicts.iter().enumerate().map(|(i, verdict)| (name(i), verdict.clone())).collect();
         let mut attempt = Attempt { outcome: Outcome::default(), verdicts, calls: 0, died: faults.is_dead() };
         if attempt.died {
+            self.held.append(&mut faults.held.lock().unwrap());
             return attempt;
         }
         memory.0.begun = true;
@@ -439,6 +477,11 @@ impl World {
             memory.0.restarted = false;
         }
         self.synced.extend(faults.synced.lock().unwrap().iter());
+        self.held.append(&mut faults.held.lock().unwrap());
+        if !memory.0.begun {
+            // What was applied in part is waited for at the end.
+            self.synced.extend(files(&self.root()).iter().map(|file| file.ino));
+        }
         attempt
     }
 
@@ -534,6 +577,7 @@ impl World {
     /// Notes that what is on the host now was there before.
     pub fn age(&mut self) {
         self.old = files(&self.root()).iter().map(|file| file.ino).collect();
+        self.hold();
     }
 }
 
