@@ -6,8 +6,8 @@ use std::os::fd::{BorrowedFd, RawFd};
 
 use rustix::io::{FdFlags, fcntl_getfd};
 
-/// Closes what whoever started this process left open for it, but for 0 to 2: a shell waits for the end of a pipe, and others for a
-/// lock, for as long as somebody holds it.
+/// Closes the inherited descriptors above 2: a shell waits for the end of a pipe, and others for a lock,
+/// for as long as one process has it open.
 ///
 /// What was inherited is known by the lack of `FD_CLOEXEC`, with which this program opens all that it opens. So it can be
 /// called at any time, when no thread is about to start a program.
@@ -30,7 +30,7 @@ pub fn close_inherited() -> io::Result<()> {
 }
 
 /// Gives SIGCHLD its usual meaning again. A caller may have had it ignored, which programs inherit: then a child that has ended leaves
-/// no status, and nobody can wait for it. For the start of a program, before it has threads.
+/// no status to wait for. For the start of a program, before it has threads.
 #[expect(unsafe_code, reason = "no library sets a signal back to what it does by itself")]
 pub fn heed_children() {
     // SAFETY: no handler is set, so no code runs in a signal's context. It cannot fail for a signal that there is.

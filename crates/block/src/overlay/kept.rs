@@ -144,7 +144,7 @@ pub(super) fn open(path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(Fi
     Ok((file, states))
 }
 
-/// The note in the header of the overlay at `path`, which another process may use at the time; `None` where there is none.
+/// The note in the header of the overlay at `path`, also while another process uses it; `None` where there is no file.
 pub(super) fn note(path: &Path) -> Result<Option<u32>, OverlayError> {
     match open_file(path, OpenOptions::new().read(true)) {
         Err(OverlayError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -3,11 +3,11 @@
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::support::kept::Scene;
-use crate::support::{assert_one_line, assert_status, host, stderr, stdout, within};
+use crate::support::{INARCH, assert_one_line, assert_status, host, stderr, stdout, within};
 
 #[test]
 fn what_was_written_is_there_the_next_time() {
@@ -166,7 +166,6 @@ fn one_command_has_it_at_a_time() {
 
 #[test]
 fn what_cannot_be_kept_is_refused() {
-    small_rooms_are_refused();
     let scene = Scene::new();
     for name in ["", "..", "a/b", ".x", "a b"] {
         assert_one_line(&scene.run(name, "true"), &["name"]);
@@ -203,42 +202,30 @@ fn what_cannot_be_kept_is_refused() {
     assert_eq!(fs::read_dir(scene.path().join("state")).unwrap().count(), 0);
 }
 
+/// Runs a script, whose `$0` is `inarch`, where what is kept lies on a file system of so many MiB.
+fn in_small_place(scene: &Scene, mib: u32, script: &str) -> Output {
+    let script = format!("mount -t tmpfs -o size={mib}m none state && {script}");
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &script, INARCH]).current_dir(scene.path());
+    command.env("XDG_STATE_HOME", scene.path().join("state")).output().unwrap()
+}
+
 /// The guest's disk is as large as the place of its writes: what does not fit there is the guest's ENOSPC, and the rest is kept.
 #[test]
 fn a_small_place_is_a_small_disk() {
-    let scene = Scene::new();
     let script = r#"
-mount -t tmpfs -o size=160m none state
 run() { "$0" run -q --accel=tcg --keep full --root root -- /bin/sh -c "$1"; echo "status $?"; }
 run 'mkdir /in; /bin/busybox yes | /bin/busybox head -c 20971520 >/in/kept; dd if=/dev/zero of=/in/big bs=1M; sync || echo lost
     rm /in/big; echo ok > /in/ok'
 run 'ls /in; dd if=/dev/zero of=/in/big bs=1M; sync || echo lost; rm /in/big; echo more >> /in/ok; /bin/busybox wc -c </in/kept; cat /in/ok'
 "$0" diff full
 "#;
-    let output = std::process::Command::new("unshare")
-        .args(["-m", "sh", "-c", script, crate::support::INARCH])
-        .env("XDG_STATE_HOME", scene.path().join("state"))
-        .current_dir(scene.path())
-        .output()
-        .unwrap();
-    assert_eq!(
-        stdout(&output),
-        "status 0\nkept\nok\n20971520\nok\nmore\nstatus 0\nA  /in/\nA  /in/kept\nA  /in/ok\n",
-        "{}",
-        stderr(&output)
-    );
+    let output = in_small_place(&Scene::new(), 160, script);
+    let expected = "status 0\nkept\nok\n20971520\nok\nmore\nstatus 0\nA  /in/\nA  /in/kept\nA  /in/ok\n";
+    assert_eq!(stdout(&output), expected, "{}", stderr(&output));
     assert_eq!(stderr(&output).matches("/in/big': No space left on device").count(), 2, "{}", stderr(&output));
-}
 
-/// A place that is nearly full has no room for a disk.
-fn small_rooms_are_refused() {
-    let scene = Scene::new();
-    let script = "mount -t tmpfs -o size=40m none state && exec \"$0\" run -q --accel=tcg --keep full --root root -- /bin/sh -c true";
-    let output = std::process::Command::new("unshare")
-        .args(["-m", "sh", "-c", script, crate::support::INARCH])
-        .env("XDG_STATE_HOME", scene.path().join("state"))
-        .current_dir(scene.path())
-        .output()
-        .unwrap();
+    let refused = "exec \"$0\" run -q --accel=tcg --keep full --root root -- /bin/sh -c true";
+    let output = in_small_place(&Scene::new(), 40, refused);
     assert_one_line(&output, &["MiB are free", "too little", "XDG_STATE_HOME"]);
 }

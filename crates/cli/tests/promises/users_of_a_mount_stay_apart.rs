@@ -36,13 +36,13 @@ fn where_writes_go_through() {
 
 #[test]
 fn where_the_kernel_never_looks_again_by_itself() {
-    // What was given away in place is not known before a day has gone: nobody else was to change anything.
+    // With `--changes guest` the kernel remembers an owner for a day: a change by the host is not seen before.
     let parts = ["absences", "names", "nodes"];
     users_stay_apart("where_the_kernel_never_looks_again_by_itself", &["--changes", "guest"], &parts);
 }
 
 /// The same among the users of a guest that shares a directory in each of these ways; gives what went wrong, the way before it.
-/// What the host would change is changed by another share of the same directory, of which the guest's kernel keeps nothing.
+/// A second share of the same directory, which the guest's kernel does not cache, makes the changes that the host would make.
 fn wrong_in_a_guest(ways: &[(&str, &str)]) -> String {
     let dir = scratch();
     fs::copy(PROGRAM, dir.path().join("two_users.py")).unwrap();
@@ -69,7 +69,7 @@ fn in_a_guest() {
     let wrong = wrong_in_a_guest(&[
         ("via=virtiofs", "absences names nodes permissions"),
         ("via=9p", "absences names nodes permissions"),
-        // What was given away in place is not known before a day has gone: nobody else was to change anything.
+        // With `--changes guest` the kernel remembers an owner for a day: a change by the host is not seen before.
         ("via=virtiofs,changes=guest", "absences names nodes"),
         ("via=9p,changes=guest", "absences names nodes"),
     ]);

@@ -68,7 +68,7 @@ pub enum MountError {
         /// What it said.
         reason: String,
     },
-    /// Somebody uses what is to be unmounted.
+    /// The mount is in use.
     #[error("{}: cannot be unmounted: it is in use", path.display())]
     Busy {
         /// Where it is mounted.
@@ -162,7 +162,7 @@ pub fn unmount_device(point: &Path, device: DeviceNumber) -> Result<Unmounted, M
         }
         return Ok(Unmounted::Clean);
     }
-    // Whatever the reason is: detached, nobody new finds it.
+    // Detached, it has no new users, whatever the reason is.
     unmount_unused(point).map(|()| Unmounted::Clean).or_else(|_| detach(point).map(|()| Unmounted::InUse))
 }
 
