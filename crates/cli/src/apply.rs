@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use inarch_jobs::kept::{self, ApplyReport, ApplyRequest};
+use inarch_jobs::kept::{self, ApplyReport, ApplyRequest, Done};
 
 use crate::output::{answer, complain};
 
@@ -73,17 +73,24 @@ pub fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
 fn text(report: &ApplyReport, dry_run: bool) -> String {
     let mut text = String::new();
     if dry_run {
-        text.extend(report.done.iter().map(|(verb, path)| format!("{verb:<10}  {path}\n")));
+        let from = |done: &Done| done.from.as_ref().map_or(String::new(), |from| format!("{from} -> "));
+        text.extend(report.done.iter().map(|done| format!("{:<10}  {}{}\n", done.what, from(done), done.path)));
         return text;
     }
-    let count = |verb: &str| report.done.iter().filter(|(done, _)| *done == verb).count();
-    let counts: Vec<String> =
-        [("added", "add"), ("changed", "change"), ("removed", "remove"), ("with other attributes", "attributes")]
-            .into_iter()
-            .map(|(word, verb)| (count(verb), word))
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, word)| format!("{count} {word}"))
-            .collect();
+    let count = |what: &str| report.done.iter().filter(|done| done.what == what).count();
+    let words = [
+        ("added", "add"),
+        ("changed", "change"),
+        ("removed", "remove"),
+        ("renamed", "rename"),
+        ("with other attributes", "attributes"),
+    ];
+    let counts: Vec<String> = words
+        .into_iter()
+        .map(|(word, what)| (count(what), word))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
     text += &if counts.is_empty() { "nothing to do\n".to_owned() } else { counts.join(", ") + "\n" };
     text
 }

@@ -9,14 +9,14 @@ use inarch_jobs::kept::{self, ChangeReport, FileStat, RunDiff};
 use inarch_jobs::shown;
 
 use crate::apply::cleaned;
-use crate::output::{answer, answer_bytes, complain};
+use crate::output::{answer, answer_with, complain};
 
 /// Options of `inarch diff`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   inarch diff try                   after inarch run --keep try make install
-  inarch diff try /etc --patch      what changed within text files there
+  inarch diff try /etc --patch      what changed within files there
   inarch diff try --show /etc/fstab
 
 A line for each path: A added, M changed, D deleted, R renamed, P only attributes (permissions, owner, time,
@@ -37,7 +37,7 @@ pub struct DiffArguments {
     #[arg(long, conflicts_with = "patch")]
     pub stat: bool,
 
-    /// Show what changed within text files, as patch(1) takes it
+    /// Show what changed within files, as git apply takes it, and of texts patch(1)
     #[arg(short = 'p', long)]
     pub patch: bool,
 
@@ -54,12 +54,10 @@ pub fn run(arguments: DiffArguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let paths: Vec<PathBuf> = arguments.paths.iter().map(|path| cleaned(&here.join(path))).collect();
-    let diff = kept::diff(&arguments.name)?.only(paths);
+    let diff = kept::diff(&arguments.name)?.only(paths)?;
     diff.notes().iter().chain(&diff.conflicts()).for_each(complain);
     if arguments.patch {
-        let mut text = Vec::new();
-        diff.write_patch(&mut text)?;
-        answer_bytes(&text)?;
+        answer_with(|out| diff.write_patch(out))?;
     } else if arguments.stat {
         answer(stat(&diff))?;
     } else if arguments.json {
@@ -130,6 +128,9 @@ fn details(change: &ChangeReport) -> Vec<String> {
     let mut details = Vec::new();
     if change.kind == "renamed" && change.content {
         details.push("changed".to_owned());
+    }
+    if let Some(was) = change.old_type {
+        details.push(format!("{was} -> {}", change.file_type));
     }
     if let Some([was, is]) = &change.mode {
         details.push(format!("mode {was} -> {is}"));

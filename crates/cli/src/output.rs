@@ -1,20 +1,20 @@
 //! Standard output and standard error of the commands.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
 
 use inarch_jobs::JobError;
 
 /// Prints an answer. A reader that has gone (`| head`) has what it wanted.
 pub fn answer(text: impl Display) -> anyhow::Result<()> {
-    answer_bytes(text.to_string().as_bytes())
+    answer_with(|out| write!(out, "{text}"))
 }
 
-/// As [`answer`], of what may not be UTF-8.
-pub fn answer_bytes(bytes: &[u8]) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
+/// As [`answer`], of what is written piece by piece.
+pub fn answer_with(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(anyhow::anyhow!("cannot write to standard output: {error}")),
         Ok(()) => Ok(()),

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 use inarch_jobs::kept::{self, RunReport, RunState};
 
-use crate::output::answer;
+use crate::output::{answer, complain};
 use crate::size::show;
 use inarch_jobs::shown;
 
@@ -26,6 +26,9 @@ pub struct RunsArguments {
 /// Lists them.
 pub fn run(arguments: RunsArguments) -> anyhow::Result<ExitCode> {
     let runs = kept::runs()?;
+    if runs.is_empty() && !arguments.json {
+        complain("no runs are kept; inarch run --keep NAME keeps one");
+    }
     answer(if arguments.json { serde_json::to_string_pretty(&runs)? + "\n" } else { table(&runs) })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -48,6 +51,7 @@ fn row(run: &RunReport) -> [String; 8] {
         RunState::Clean => "clean",
         RunState::InUse => "in use",
         RunState::ApplyUnfinished => "apply unfinished",
+        RunState::Applied => "applied",
     };
     let status = match (run.status, run.state) {
         (Some(status), _) => status.to_string(),
@@ -68,6 +72,7 @@ fn row(run: &RunReport) -> [String; 8] {
         state.to_owned(),
         ago(run.used),
         match (run.changed, run.deleted) {
+            (0, 0) => "nothing".to_owned(),
             (changed, 0) => format!("{changed} changed"),
             (0, deleted) => format!("{deleted} deleted"),
             (changed, deleted) => format!("{changed} changed, {deleted} deleted"),

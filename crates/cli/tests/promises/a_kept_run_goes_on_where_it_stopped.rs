@@ -66,7 +66,11 @@ fn what_was_written_is_there_the_next_time() {
     assert_eq!(fs::read(scene.host("data/f1")).unwrap(), b"the host's");
 
     assert_status(&scene.call(["discard", "one"]), 0);
-    assert_eq!(stdout(&scene.call(["runs"])), "");
+    let none = scene.call(["runs"]);
+    assert_status(&none, 0);
+    assert!(stdout(&none).is_empty() && stderr(&none).contains("no runs are kept"), "{none:?}");
+    let none = scene.call(["runs", "--json"]);
+    assert_eq!((stdout(&none), stderr(&none)), ("[]\n".to_owned(), String::new()));
     assert_one_line(&scene.call(["diff", "one"]), &["no kept run 'one'"]);
     assert_one_line(&scene.call(["discard", "one"]), &["no kept run 'one'"]);
 }

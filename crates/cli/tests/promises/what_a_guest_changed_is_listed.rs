@@ -59,16 +59,17 @@ P  /etc/passwd  (time)
         (Some("directory"), Some("added"))
     );
 
+    // What is in no tree is not unchanged: it may be misspelt.
+    assert_one_line(&scene.call(["diff", "run", "/data/f2", "/data/nothing"]), &["/data/nothing", "nothing is there"]);
+    assert_one_line(&scene.call(["diff", "run", "/data/f2/below"]), &["/data/f2/below", "nothing is there"]);
+
     // The patch makes of a copy of the host's files what the guest has.
     host("cp", &["-a", "root", "copy"], scene.path());
     let patch = scene.call(["diff", "run", "-p"]);
-    assert!(stdout(&patch).contains("Binary files /dev/null and b/data/new/zeros differ"), "{}", stdout(&patch));
-    let patch = stdout(&patch);
-    let parts = patch.split("diff --git ").filter(|part| !part.is_empty() && !part.contains("zeros"));
-    let text: String = parts.map(|part| format!("diff --git {part}")).collect();
-    fs::write(scene.path().join("patch"), text).unwrap();
+    fs::write(scene.path().join("patch"), &patch.stdout).unwrap();
     if std::process::Command::new("git").arg("--version").stdout(Stdio::null()).status().is_ok() {
         host("git", &["apply", "--unsafe-paths", "--directory", "copy", "patch"], scene.path());
+        assert_eq!(fs::read(scene.path().join("copy/data/new/zeros")).unwrap(), [0; 5000]);
         assert_eq!(fs::read(scene.path().join("copy/data/f2")).unwrap(), b"file 2\ntwo\n");
         assert_eq!(fs::read(scene.path().join("copy/data/new/with space")).unwrap(), b"a name\n");
         assert_eq!(fs::read(scene.path().join("copy/data/moved/below")).unwrap(), b"below\nbelow too\n");
@@ -77,6 +78,27 @@ P  /etc/passwd  (time)
         println!("skipped: changes_are_listed_and_noise_is_not: git is not installed");
     }
     assert_one_line(&scene.call(["diff", "none"]), &["no kept run 'none'"]);
+
+    // An apply tells the same.
+    let root = scene.host("").canonicalize().unwrap();
+    let root = root.to_str().unwrap();
+    let dry = stdout(&scene.call(["apply", "run", "-n"]));
+    let words = [("M  ", "change"), ("D  ", "remove"), ("A  ", "add"), ("R  ", "rename"), ("P  ", "attributes")];
+    let told = |line: &str| {
+        let (_, word) = words.iter().find(|(letter, _)| line.starts_with(letter)).unwrap();
+        let what = line[3..].split("  (").next().unwrap().trim_end_matches('/').replace("/ -> ", " -> ");
+        format!(
+            "{word:<10}  {}",
+            what.replace("/data", &format!("{root}/data")).replace("/etc", &format!("{root}/etc"))
+        )
+    };
+    assert_eq!(dry.lines().collect::<Vec<_>>(), expected.lines().map(told).collect::<Vec<_>>());
+    let applied = scene.call(["apply", "run"]);
+    assert_status(&applied, 0);
+    assert_eq!(stdout(&applied), "5 added, 2 changed, 1 removed, 2 renamed, 2 with other attributes\n");
+    // Nothing is left to be applied.
+    let runs = stdout(&scene.call(["runs"]));
+    assert!(runs.contains(" applied ") && runs.contains(" nothing "), "{runs}");
 }
 
 #[test]

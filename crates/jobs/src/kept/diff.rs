@@ -21,6 +21,8 @@ pub struct RunDiff {
     folded: Vec<String>,
     /// The paths of the guest that were asked for; all where there are none.
     asked: Vec<PathBuf>,
+    /// The trees of the run, those without changes too.
+    all: Vec<KeptTree>,
 }
 
 /// What it made of one of them.
@@ -52,6 +54,9 @@ pub struct ChangeReport {
     /// `file`, `directory`, `symlink`, `char`, `block`, `fifo` or `socket`; of what is gone, what it was.
     #[serde(rename = "type")]
     pub file_type: &'static str,
+    /// What it was, where that is another kind of thing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old_type: Option<&'static str>,
     /// Bytes of a regular file before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old_size: Option<u64>,
@@ -78,7 +83,7 @@ pub fn diff(name: &str) -> Result<RunDiff, JobError> {
     let record = run.record.as_ref().ok_or_else(|| JobError::Other(format!("the kept run '{name}' has no record")))?;
     // What was applied is what the host has.
     if record.applied.is_some() {
-        Ok(RunDiff { trees: Vec::new(), folded: Vec::new(), asked: Vec::new() })
+        Ok(RunDiff { trees: Vec::new(), folded: Vec::new(), asked: Vec::new(), all: record.trees.clone() })
     } else {
         RunDiff::of(&run, record)
     }
@@ -92,11 +97,18 @@ impl RunDiff {
             let Some(disk) = KeptDisk::open(run, tree)? else { continue };
             trees.push(TreeDiff::new(tree.clone(), disk)?);
         }
-        Ok(RunDiff { trees, folded, asked: Vec::new() })
+        Ok(RunDiff { trees, folded, asked: Vec::new(), all: record.trees.clone() })
     }
 
     /// Leaves only changes at these paths of the guest, and of what is below them; of all, where there are none.
-    pub fn only(mut self, paths: Vec<PathBuf>) -> RunDiff {
+    ///
+    /// # Errors
+    /// Neither guest nor host have one of them: it may be misspelt.
+    pub fn only(mut self, paths: Vec<PathBuf>) -> Result<RunDiff, JobError> {
+        if let Some(path) = paths.iter().find(|path| !self.is_known(path)) {
+            let reason = "nothing is there, neither in the guest nor, when its last command began, on this machine";
+            return Err(JobError::Other(format!("{}: {reason}", shown(path))));
+        }
         self.asked = paths;
         let trees = std::mem::take(&mut self.trees);
         let keep = |mut tree: TreeDiff| {
@@ -108,7 +120,22 @@ impl RunDiff {
         };
         let trees = trees.into_iter().map(keep).collect();
         self.trees = trees;
-        self
+        Ok(self)
+    }
+
+    /// Whether there is, or was, something at a path of the guest.
+    fn is_known(&self, path: &Path) -> bool {
+        let above = self.all.iter().filter_map(|tree| Some((tree, path.strip_prefix(tree.destination()).ok()?)));
+        let Some((tree, within)) = above.min_by_key(|(_, within)| within.components().count()) else {
+            return self.all.iter().any(|tree| tree.destination().starts_with(path));
+        };
+        match self.trees.iter().find(|changed| changed.tree == *tree) {
+            Some(TreeDiff { disk, .. }) => {
+                let within = within.as_os_str().as_bytes();
+                disk.base.lookup(within).or_else(|| disk.guest.lookup(within)).is_some()
+            }
+            None => tree.source().join(within).symlink_metadata().is_ok(),
+        }
     }
 
     pub(super) fn trees(&self) -> &[TreeDiff] {
@@ -139,7 +166,7 @@ impl RunDiff {
         self.trees.iter().flat_map(of).collect()
     }
 
-    fn is_asked(&self, path: &Path) -> bool {
+    pub(super) fn is_asked(&self, path: &Path) -> bool {
         self.asked.is_empty() || self.asked.iter().any(|top| path.starts_with(top))
     }
 }
@@ -177,6 +204,7 @@ impl TreeDiff {
             from: change.from.as_deref().map(text),
             link_to: change.link_to.as_deref().map(text),
             file_type: is.or(was).map_or("file", |inode| type_name(inode.file_type())),
+            old_type: was.filter(|_| change.aspects.file_type).map(|inode| type_name(inode.file_type())),
             old_size: size(base, change.old),
             size: size(guest, change.new),
             content: change.aspects.beyond_attributes(),

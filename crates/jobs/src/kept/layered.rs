@@ -127,8 +127,8 @@ impl Layered {
         let rest = self.conflicts.len() - named.len();
         let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
         vec![format!(
-            "this machine changed {} of the paths that the kept run '{name}' changed, and the guest sees the run's: {}{rest}; \
-             inarch diff {name} lists them",
+            "this machine changed {} of the paths that the kept run '{name}' changed, and the guest sees the run's \
+             changes: {}{rest}; inarch diff {name} lists them",
             self.conflicts.len(),
             named.join(", ")
         )]

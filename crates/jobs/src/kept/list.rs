@@ -52,6 +52,8 @@ pub enum RunState {
     InUse,
     /// An apply has begun and not ended.
     ApplyUnfinished,
+    /// Everything was applied: its next command begins with the host's trees as they are then.
+    Applied,
 }
 
 /// All kept runs, by name.
@@ -93,11 +95,14 @@ fn report(store: &Store, name: String, record: &Record, used: bool) -> RunReport
         .collect();
     // A run that is in use changes meanwhile; what cannot be read is told by whoever needs it.
     let held = |tree: &KeptTree| store.files(&name, tree.ordinal).load_layer().ok().flatten();
-    let counts = record.trees.iter().filter(|tree| !tree.read_only).filter_map(held).map(|layer| layer.counts());
+    // What was applied is the host's, though it is kept until the next command.
+    let unapplied = record.trees.iter().filter(|tree| !tree.read_only && record.applied.is_none());
+    let counts = unapplied.filter_map(held).map(|layer| layer.counts());
     let (changed, deleted) = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     let state = match record {
         _ if used => RunState::InUse,
         Record { applying: Some(_), .. } => RunState::ApplyUnfinished,
+        Record { applied: Some(_), .. } => RunState::Applied,
         _ => RunState::Clean,
     };
     let size = |tree: &KeptTree| store.files(&name, tree.ordinal).bytes();

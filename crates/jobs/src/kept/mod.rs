@@ -5,7 +5,7 @@
 //! 2. When the command has ended, or before the next use of a run that was killed, the disk is made again without a machine,
 //!    and what the guest's file system has is folded into a layer over the host's tree ([`fold`]).
 //! 3. A later run scans the host's trees as they are then, and lays the layer over them ([`layered`]).
-//! 4. `diff` compares host and layer ([`guest`], [`diff`], [`patch`]).
+//! 4. `diff` compares host and layer ([`guest`], [`diff`], [`stat`], [`patch`]).
 //! 5. `apply` brings the differences into the host's tree ([`apply`]).
 
 mod apply;
@@ -22,18 +22,21 @@ mod patch;
 mod record;
 mod same;
 mod show;
+mod side;
 mod spent;
+mod stat;
 mod store;
 
-pub use apply::{ApplyReport, ApplyRequest, apply};
+pub use apply::{ApplyReport, ApplyRequest, Done, apply};
 pub(crate) use bytes::Bytes;
 pub use diff::{ChangeReport, RunDiff, diff};
 pub(crate) use fold::fold;
 pub(crate) use layered::{KeptBase, Layered};
 pub use list::{RunReport, RunState, TreeReport, discard, runs};
+pub(crate) use own::mount_points_in;
 pub(crate) use owners::OwnersBack;
-pub use patch::FileStat;
 pub(crate) use record::{KeptTree, Record};
 pub use show::show;
 pub(crate) use spent::settle;
+pub use stat::FileStat;
 pub(crate) use store::{KeptRun, Store, now};

@@ -14,13 +14,16 @@ use super::KeptTree;
 /// The directories of a tree that the run itself makes where they are missing: places to mount at, and what they are
 /// in.
 pub(super) fn mount_points(tree: &KeptTree, all: &[KeptTree]) -> HashSet<Vec<u8>> {
+    mount_points_in(&tree.destination(), all.iter().map(KeptTree::destination))
+}
+
+/// The same of the tree at `here`, in a guest with trees at `others`.
+pub(crate) fn mount_points_in(here: &Path, others: impl Iterator<Item = PathBuf>) -> HashSet<Vec<u8>> {
     /// What the agent mounts in every guest: `agent/mounts.c`, and `/tmp` by the session.
     const OF_EVERY_GUEST: [&str; 5] = ["/dev", "/proc", "/sys", "/run", "/tmp"];
-    let here = tree.destination();
-    let others = all.iter().map(KeptTree::destination).chain(OF_EVERY_GUEST.map(PathBuf::from));
     let mut points = HashSet::new();
-    for other in others {
-        let Ok(below) = other.strip_prefix(&here) else { continue };
+    for other in others.chain(OF_EVERY_GUEST.map(PathBuf::from)) {
+        let Ok(below) = other.strip_prefix(here) else { continue };
         points.extend(
             below.ancestors().filter(|path| *path != Path::new("")).map(|path| path.as_os_str().as_bytes().to_owned()),
         );

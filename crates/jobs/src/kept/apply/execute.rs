@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 
-use inarch_tree::compare::Difference;
 use rustix::io::Errno;
 
 use super::attributes::Lost;
@@ -23,16 +22,6 @@ const SYNCED_ONE_BY_ONE: usize = 32;
 
 /// Takes note of files that are on the host's disk, for good.
 pub(super) type Remember<'r> = dyn FnMut(Vec<(Vec<u8>, Durable)>) -> io::Result<()> + 'r;
-
-/// What is done about a difference, in a word.
-pub(super) fn verb(difference: &Difference) -> &'static str {
-    match (difference.old, difference.new) {
-        (None, _) => "add",
-        (_, None) => "remove",
-        _ if difference.aspects.beyond_attributes() => "change",
-        _ => "attributes",
-    }
-}
 
 /// What was done, and what was not.
 #[derive(Default)]

@@ -16,6 +16,7 @@ mod attributes;
 mod calls;
 mod crew;
 mod decide;
+mod done;
 mod execute;
 mod host;
 mod leftovers;
@@ -52,6 +53,8 @@ use super::{KeptRun, Store, now};
 use crate::JobError;
 use crate::notes::shown;
 use decide::{Decision, Verdict};
+pub use done::Done;
+use done::done;
 use execute::{Outcome, execute};
 use host::{Host, is_beneath};
 use leftovers::Leftovers;
@@ -78,8 +81,8 @@ pub struct ApplyRequest {
 /// What came of an apply.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ApplyReport {
-    /// What was done, or would be, to which path of the host: `add`, `change`, `remove`, `attributes`.
-    pub done: Vec<(&'static str, String)>,
+    /// What was done, or would be.
+    pub done: Vec<Done>,
     /// Paths that were as the guest has them already.
     pub already: u64,
     /// Paths of the host that were left alone, and why.
@@ -187,12 +190,10 @@ impl<'a> Work<'a> {
             if let Some(reason) = self.refusal(i, &plan.verdicts) {
                 report.conflicts.push((host_path(self.tree, self.sides.path(i)), reason));
             }
-            if verdict.is_wanted()
-                && request.dry_run
-                && let Some(difference) = self.tree.differences.get(i)
-            {
-                report.done.push((execute::verb(difference), host_path(self.tree, &difference.path)));
-            }
+        }
+        if request.dry_run {
+            let wanted = plan.verdicts.iter().enumerate().filter(|(_, verdict)| verdict.is_wanted());
+            report.done.extend(self.told(wanted.map(|(i, _)| i).collect()));
         }
         let is_over = |i: &usize| !matches!(plan.verdicts.get(*i), Some(Verdict::Done | Verdict::Attributes));
         let stuck = leftovers.came_out.iter().filter(|(i, _)| is_over(i)).map(|(_, path)| path);
@@ -239,13 +240,14 @@ impl<'a> Work<'a> {
         rest
     }
 
+    /// Differences, in the words of `diff`.
+    fn told(&self, which: HashSet<usize>) -> Vec<Done> {
+        done(&self.tree.differences, &self.tree.changes, &which, &|path| host_path(self.tree, path))
+    }
+
     fn tell(&self, outcome: Outcome, report: &mut ApplyReport) {
         let path = |path: &[u8]| host_path(self.tree, path);
-        for i in outcome.done {
-            if let Some(difference) = self.tree.differences.get(i) {
-                report.done.push((execute::verb(difference), path(&difference.path)));
-            }
-        }
+        report.done.extend(self.told(outcome.done.iter().copied().collect()));
         let told = |mut list: Vec<(Vec<u8>, String)>| {
             list.sort();
             list.into_iter().map(|(at, reason)| (path(&at), reason)).collect::<Vec<_>>()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_block::{Content, Cursor};
-use inarch_tree::compare::{Difference, Lineage, differences};
+use inarch_tree::compare::{Difference, Lineage, changes, differences};
 use inarch_tree::scan::{ScanOptions, scan};
 use inarch_tree::{Attributes, Builder, FileType, InodeId, Timestamp, Tree, Xattr};
 use rustix::fd::OwnedFd;
@@ -16,6 +16,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, o
 
 use super::calls::Faults;
 use super::decide::Verdict;
+use super::done::{Done, done};
 use super::execute::{Outcome, execute};
 use super::host::Host;
 use super::progress::Progress;
@@ -412,6 +413,21 @@ impl World {
         let (guest, of) = self.guest();
         let found = differences(&self.base, &guest, &self.double(&of)).unwrap();
         found.into_iter().map(|difference| String::from_utf8(difference.path).unwrap()).collect()
+    }
+
+    /// What an apply of everything but `left` tells.
+    pub fn told(&self, left: &[&str]) -> Vec<String> {
+        let (guest, of) = self.guest();
+        let double = self.double(&of);
+        let found = differences(&self.base, &guest, &double).unwrap();
+        let read = changes(&self.base, &guest, &found, &double);
+        let name = |path: &[u8]| String::from_utf8(path.to_vec()).unwrap();
+        let which = (0..found.len()).filter(|i| !left.contains(&&name(&found[*i].path)[..])).collect();
+        let line = |done: Done| match done.from {
+            Some(from) => format!("{} {from} -> {}", done.what, done.path),
+            None => format!("{} {}", done.what, done.path),
+        };
+        done(&found, &read, &which, &name).into_iter().map(line).collect()
     }
 
     /// Applies what was `asked` for, everything if that is nothing.

@@ -1,0 +1,53 @@
+//! One side of a comparison of files.
+
+use inarch_block::{Content, read_content};
+use inarch_tree::{FileType, InodeId, Tree};
+
+/// A file with a NUL among its first bytes is no text: git's rule.
+const LOOKED_AT: usize = 8000;
+
+/// What is at a path, as a patch sees it.
+pub(super) enum Side {
+    /// No file or symlink is there.
+    Nothing,
+    /// A file's bytes, or a symlink's target.
+    Bytes(Vec<u8>),
+    /// It is larger than is wanted.
+    TooLarge,
+    /// It can no longer be read: the host's file that it lies in changed.
+    Unreadable,
+}
+
+impl Side {
+    /// Reads `id`, if it has no more than `most` bytes.
+    pub fn read((tree, content): (&Tree, &dyn Content), id: Option<InodeId>, most: u64) -> Side {
+        let Some(id) = id else { return Side::Nothing };
+        let inode = tree.inode(id);
+        match inode.file_type() {
+            FileType::Symlink => Side::Bytes(tree.symlink_target(id).to_owned()),
+            FileType::Regular if inode.size() <= most => {
+                let mut bytes = vec![0; inode.size() as usize];
+                match read_content(content, id, 0, &mut bytes) {
+                    Ok(()) => Side::Bytes(bytes),
+                    Err(_) => Side::Unreadable,
+                }
+            }
+            FileType::Regular => Side::TooLarge,
+            _ => Side::Nothing,
+        }
+    }
+
+    /// The bytes, none of what is not there.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Side::Nothing => Some(&[]),
+            Side::Bytes(bytes) => Some(bytes),
+            Side::TooLarge | Side::Unreadable => None,
+        }
+    }
+
+    /// The bytes, if they are a text.
+    pub fn text(&self) -> Option<&[u8]> {
+        self.bytes().filter(|bytes| !bytes.iter().take(LOOKED_AT).any(|byte| *byte == 0))
+    }
+}
