@@ -91,6 +91,10 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
     let block_size = arguments.block_size.map(u32::try_from).transpose().context("--block-size is too large")?;
     let to_stdout = arguments.output.as_os_str() == "-";
     anyhow::ensure!(!(to_stdout && arguments.json), "standard output cannot take both the image and --json");
+    anyhow::ensure!(
+        !(to_stdout && std::io::stdout().is_terminal()),
+        "standard output is a terminal, which an image is not for; lead it elsewhere (-o - > FILE), or name a file"
+    );
     let selection = arguments.filters.reproducible_selection()?;
     let epoch = selection.epoch;
     let request = ImageRequest {

@@ -96,6 +96,31 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(EXIT_FAILED)
 }
 
+/// Those of `words` that the fewest mistakes make `word` of; first those that begin as it does.
+fn nearest<'a>(word: &str, words: &'a [String]) -> Vec<&'a str> {
+    let mistakes = |other: &str| {
+        // The distance of Levenshtein, row by row.
+        let other: Vec<char> = other.chars().collect();
+        let mut row: Vec<usize> = (0..=other.len()).collect();
+        for (i, letter) in word.chars().enumerate() {
+            let mut before = std::mem::replace(&mut row[0], i + 1);
+            for (j, theirs) in other.iter().enumerate() {
+                let changed = before + usize::from(letter != *theirs);
+                before = row[j + 1];
+                row[j + 1] = changed.min(before + 1).min(row[j] + 1);
+            }
+        }
+        row[other.len()]
+    };
+    let alike = |other: &str| word.chars().zip(other.chars()).take_while(|(ours, theirs)| ours == theirs).count();
+    let mut found: Vec<(usize, usize, &str)> =
+        words.iter().map(|other| (mistakes(other), usize::MAX - alike(other), &other[..])).collect();
+    found.sort();
+    found.dedup();
+    let fewest = found.first().map_or(0, |(mistakes, ..)| *mistakes);
+    found.into_iter().filter(|(mistakes, ..)| *mistakes == fewest).map(|(.., other)| other).collect()
+}
+
 /// What the user may have meant.
 fn suggestion(error: &clap::Error) -> Option<String> {
     let text = |kind| match error.get(kind)? {
@@ -104,7 +129,12 @@ fn suggestion(error: &clap::Error) -> Option<String> {
         _ => None,
     };
     let similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
-    let similar = similar.into_iter().find_map(text).map(|words| format!("did you mean '{words}'? "));
+    let meant = error.get(ContextKind::SuggestedSubcommand).zip(text(ContextKind::InvalidSubcommand));
+    let meant = match meant {
+        Some((ContextValue::Strings(words), word)) => Some(nearest(&word, words).join("' or '")),
+        _ => similar.into_iter().find_map(text),
+    };
+    let similar = meant.map(|words| format!("did you mean '{words}'? "));
     let command = text(ContextKind::InvalidSubcommand).filter(|word| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).any(|directory| directory.join(word).is_file())

@@ -214,7 +214,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     let mut refused = Refused::from(refused);
     refused.privileges |= options.contains(&MountOption::NoSuid);
     refused.devices |= options.contains(&MountOption::NoDev);
-    let writes = match upper.place() {
+    let writes = match upper.place()? {
         Some(_) if ro => {
             anyhow::bail!("-o ro: what is written over SRC is for writing; leave out --overlay or --ephemeral")
         }

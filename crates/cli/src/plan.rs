@@ -55,14 +55,19 @@ fn table(report: &PlanReport) -> String {
         let _ = writeln!(text, "{name:<12} {value}");
     };
     row("source", report.source.clone());
-    row(
-        "entries",
-        format!(
-            "{} ({} files, {} directories, {} symlinks, {} other)",
-            report.entries, report.files, report.directories, report.symlinks, report.other
-        ),
-    );
-    row("content", format!("{}, none of it copied", show(report.file_bytes)));
+    let count = |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
+    // The root has no name.
+    let mut kinds = vec![
+        count(report.files, "file", "files"),
+        count(report.directories.saturating_sub(1), "directory", "directories"),
+        count(report.symlinks, "symlink", "symlinks"),
+        format!("{} other", report.other),
+    ];
+    if report.more_names > 0 {
+        kinds.push(count(report.more_names, "more name of a file", "more names of files"));
+    }
+    row("entries", format!("{} ({})", report.entries, kinds.join(", ")));
+    row("content", format!("{}, {}", show(report.file_bytes), report.content));
     let writable = match report.free_bytes {
         0 => "read-only".to_owned(),
         bytes => format!("of it {} free for the guest", show(bytes)),

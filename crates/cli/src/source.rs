@@ -53,7 +53,7 @@ pub struct SourceArguments {
     pub owners: OwnerArguments,
 
     /// Make what is younger than this as old as this: seconds since 1970
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub epoch: Option<i64>,
 
     /// Of an archive or image that is damaged, take what can be read and say what could not
@@ -157,6 +157,11 @@ impl SourceArguments {
         }
         Ok(filter.build()?)
     }
+}
+
+/// A number of seconds since 1970.
+fn seconds(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| "no number of seconds since 1970; date +%s -d TIME gives it".to_owned())
 }
 
 fn contexts(file: &Path) -> anyhow::Result<FileContexts> {

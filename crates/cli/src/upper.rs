@@ -23,18 +23,22 @@ pub struct UpperArguments {
     overlay_dir: PathBuf,
 
     /// Keep thrown-away writes in memory, SIZE of it at most, instead of a directory
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "ephemeral")]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     in_memory: Option<u64>,
 }
 
 impl UpperArguments {
     /// Where writes go; none if they are to change SRC.
-    pub fn place(self) -> Option<UpperPlace> {
-        match (self.overlay, self.ephemeral, self.in_memory) {
+    pub fn place(self) -> anyhow::Result<Option<UpperPlace>> {
+        anyhow::ensure!(
+            self.ephemeral || self.in_memory.is_none(),
+            "--in-memory is for writes that are thrown away; say --ephemeral as well"
+        );
+        Ok(match (self.overlay, self.ephemeral, self.in_memory) {
             (Some(directory), ..) => Some(UpperPlace::Kept(directory)),
             (None, true, Some(bytes)) => Some(UpperPlace::InMemory(bytes)),
             (None, true, None) => Some(UpperPlace::ThrownAway(self.overlay_dir)),
             (None, false, _) => None,
-        }
+        })
     }
 }

@@ -128,6 +128,8 @@ pub(crate) struct Recipe {
     pub disks: u8,
     /// What a kept run has changed of the tree so far.
     pub kept: Option<KeptBase>,
+    /// Where a guest that cannot write to it mounts something else: directories, paths from the root.
+    pub mount_points: Vec<Vec<u8>>,
 }
 
 /// Does what is to be done with `source`; a panic, of which standard error tells, becomes an error.
@@ -148,7 +150,8 @@ impl Recipe {
     fn try_prepare(&self) -> Result<Prepared, JobError> {
         self.check()?;
         let started = Instant::now();
-        let mut opened = open_with(&self.source, &self.selection, &self.resources())?;
+        let mut opened =
+            open_with(&self.source, &self.selection, &self.resources())?.with_directories(&self.mount_points)?;
         if let Some(kept) = &self.kept {
             kept.files.keep_base(&opened.tree)?;
             let laid = kept.lay_over(opened)?;

@@ -97,6 +97,10 @@ pub struct ImageReport {
 pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageReport, JobError> {
     descriptors::make_room();
     let started = Instant::now();
+    if request.output.is_dir() {
+        let output = shown(&request.output);
+        return Err(JobError::Other(format!("{output}: is a directory; name a file in it")));
+    }
     let format = choose(request)?;
     refuse_output_in_source(request)?;
     let Opened { tree, content, report, notes: source_notes, .. } = open(&request.source, &request.selection)?;
@@ -168,10 +172,29 @@ fn choose(request: &ImageRequest) -> Result<&'static dyn Format, JobError> {
         Some(name) => format_by_name(name)
             .ok_or_else(|| JobError::Other(format!("'{name}' is no format of images; these are: {names}"))),
         None => format_by_extension(&request.output).ok_or_else(|| {
-            let output = shown(&request.output);
-            JobError::Other(format!("{output}: its name says no format; end it with one or use --format: {names}"))
+            let output = &request.output;
+            let reason = match compressor(output) {
+                _ if output == Path::new("-") => format!("standard output says no format; use --format: {names}"),
+                // What is written to a pipe any program can compress.
+                Some(program) => format!(
+                    "{0}: an archive is written without compression; inarch image {1} -o - --format tar | {program} > {0}",
+                    shown(output),
+                    request.source
+                ),
+                None => {
+                    format!("{}: its name says no format; end it with one or use --format: {names}", shown(output))
+                }
+            };
+            JobError::Other(reason)
         }),
     }
+}
+
+/// The program that makes what the name of a compressed archive says.
+fn compressor(output: &Path) -> Option<&'static str> {
+    let programs = [("gz", "gzip"), ("tgz", "gzip"), ("zst", "zstd"), ("xz", "xz"), ("bz2", "bzip2"), ("lz4", "lz4")];
+    let extension = output.extension()?;
+    programs.into_iter().find(|(name, _)| extension == *name).map(|(_, program)| program)
 }
 
 /// An image in the tree that it is made of would change the tree, and be part of the next one.

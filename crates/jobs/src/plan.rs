@@ -12,7 +12,7 @@ use vm_memory::VolatileSlice;
 
 use crate::JobError;
 use crate::device::{FileSystem, Recipe, Writes};
-use crate::source::Source;
+use crate::source::{FileKind, Source};
 
 /// What a device of a tree is.
 #[derive(Clone, Debug, Serialize)]
@@ -23,7 +23,7 @@ pub struct PlanReport {
     pub format: &'static str,
     /// Names below the root.
     pub entries: u64,
-    /// Regular files (inodes).
+    /// Regular files, each once, whatever names it has.
     pub files: u64,
     /// Directories, the root included.
     pub directories: u64,
@@ -31,8 +31,12 @@ pub struct PlanReport {
     pub symlinks: u64,
     /// Device nodes, sockets and fifos.
     pub other: u64,
+    /// Names beyond the first of what has several: hard links.
+    pub more_names: u64,
     /// Bytes of the files, holes included.
     pub file_bytes: u64,
+    /// How those come to the device, in words.
+    pub content: &'static str,
     /// Bytes of the file system on the device.
     pub device_bytes: u64,
     /// Bytes of it that are computed.
@@ -58,6 +62,7 @@ pub fn plan(source: &Source, selection: &Selection, format: FileSystem) -> Resul
     let started = Instant::now();
     let recipe = Recipe {
         kept: None,
+        mount_points: Vec::new(),
         source: source.clone(),
         selection: selection.clone(),
         patience: Duration::ZERO,
@@ -79,10 +84,14 @@ pub fn plan(source: &Source, selection: &Selection, format: FileSystem) -> Resul
     let count = |wanted: &[FileType]| tree.inodes().filter(|(_, i)| wanted.contains(&i.file_type())).count() as u64;
     let summary = &prepared.summary;
     let milliseconds = |d: std::time::Duration| d.as_secs_f64() * 1e3;
+    let entries = u64::from(tree.entry_count());
     Ok(PlanReport {
         source: source.to_string(),
         format: format.name(),
-        entries: u64::from(tree.entry_count()),
+        entries,
+        // The root is an inode without a name.
+        more_names: (entries + 1).saturating_sub(u64::from(tree.inode_count())),
+        content: content(source, prepared.image.is_some()),
         files: count(&[FileType::Regular]),
         directories: count(&[FileType::Directory]),
         symlinks: count(&[FileType::Symlink]),
@@ -100,6 +109,22 @@ pub fn plan(source: &Source, selection: &Selection, format: FileSystem) -> Resul
     })
 }
 
+/// How the bytes of a source's files come to a device.
+fn content(source: &Source, is_container: bool) -> &'static str {
+    match source {
+        Source::Oci { .. } => "of compressed layers unpacked into a temporary file",
+        Source::File { .. } if is_container => "of compressed layers unpacked into a temporary file",
+        Source::File { kind: FileKind::CompressedTar, .. } => "unpacked into a temporary file",
+        Source::Pipe(_) | Source::StandardInput => "copied into a temporary file",
+        Source::File { kind: FileKind::Erofs | FileKind::Squashfs, .. } => {
+            "none of it copied; what the image has compressed is unpacked when it is read"
+        }
+        Source::Directory(_) | Source::Empty | Source::File { kind: FileKind::Tar | FileKind::Ext4, .. } => {
+            "none of it copied"
+        }
+    }
+}
+
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -115,7 +140,8 @@ pub(crate) fn left_out(report: &Report) -> Vec<String> {
         lines.push(format!("{unnamed} more"));
     }
     if report.filtered > 0 {
-        lines.push(format!("{} names by filters", report.filtered));
+        let names = if report.filtered == 1 { "name" } else { "names" };
+        lines.push(format!("{} {names} left out by filters, not counting what is below", report.filtered));
     }
     lines
 }

@@ -64,6 +64,11 @@ impl Room {
         }
     }
 
+    /// Bytes that a guest may write.
+    pub fn bytes(&self) -> u64 {
+        self.free
+    }
+
     /// The room of a kept disk whose overlay has this note.
     pub fn noted(mib: u32) -> Room {
         let free = u64::from(mib) * MIB;

@@ -43,7 +43,7 @@ use inarch_vm::session::{Outcome, Report, Streams};
 use crate::JobError;
 use crate::descriptors;
 use crate::device::FileSystem;
-use crate::notes::say;
+use crate::notes::{lasting, say};
 use crate::share::{Changes, Refused};
 use crate::source::Source;
 use attempt::{DiskFailure, Guest, LiveDisk};
@@ -208,6 +208,9 @@ impl RunRequest {
 /// speaks within a second.
 const KVM_PATIENCE: Duration = Duration::from_secs(8);
 
+/// The status of a command that ran out of time.
+const TIMED_OUT: u8 = 124;
+
 /// Runs the command; its exit status as a shell would give it, 124 if it ran out of time.
 ///
 /// # Errors
@@ -228,7 +231,11 @@ pub fn run(request: &RunRequest) -> Result<u8, JobError> {
     let (sender, launch) = mpsc::channel();
     let disks: Vec<LiveDisk> = job.trees.disks.iter().map(|disk| job.start(disk, &failure, &sender)).collect();
     job.tell_launch(sender);
-    let result = job.guest().and_then(|guest| job.boot(&guest, &disks, &failure, &launch)).and_then(status);
+    let report = job.guest().and_then(|guest| job.boot(&guest, &disks, &failure, &launch));
+    if let (Ok(Report { outcome: Outcome::TimedOut, .. }), Some(limit)) = (&report, request.timeout) {
+        say(format_args!("the command ran longer than {} and was ended (status {TIMED_OUT})", lasting(limit)));
+    }
+    let result = report.and_then(status);
     // What a command failed of is not kept from anybody.
     if !request.quiet || !matches!(result, Ok(0)) {
         disks.iter().flat_map(LiveDisk::notes).for_each(say);
@@ -253,7 +260,7 @@ fn status(report: Report) -> Result<u8, JobError> {
     match report.outcome {
         Outcome::Exited(status) => Ok(status),
         Outcome::Signaled(signal) => Ok(128 + signal),
-        Outcome::TimedOut => Ok(124),
+        Outcome::TimedOut => Ok(TIMED_OUT),
         Outcome::Failed { status, message } => Err(JobError::Command { status, message }),
         Outcome::GuestDied => Err(JobError::Other("the guest died".to_owned())),
     }
@@ -512,6 +519,11 @@ fn kvm_failure(result: &Result<Report, JobError>) -> Option<String> {
         Err(JobError::Guest(GuestFailure::Silent { .. })) => {
             Some("/dev/kvm opens, but no guest comes up under it".into())
         }
+        // The words of a failed assertion are for those who work on QEMU.
+        Err(JobError::Guest(GuestFailure::Qemu { message, .. })) if message.contains("Assertion `") => Some(
+            "QEMU gives up under this KVM, which does not do what it needs (so it is within some virtual machines)"
+                .into(),
+        ),
         Err(JobError::Guest(GuestFailure::Qemu { message, .. })) => Some(format!("QEMU cannot use KVM ({message})")),
         _ => None,
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use inarch_tree::scan::{Scan, ScanOptions, scan};
 use inarch_tree::select::{
     FileContexts, Filter, FilterBuilder, IdRange, OwnerMap, Owners, PathList, Selected, Selection, select,
+    with_directories,
 };
 use inarch_tree::{FileType, InodeId, Timestamp, Tree};
 use proptest::prelude::*;
@@ -314,4 +315,27 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn directories_can_be_added() {
+    let root = example();
+    let scan = whole(root.path());
+    let wanted = ["dev", "usr/bin", "usr/lib/a/b", "usr/lib/z", "zz", "lib/below", "etc/conf/below", "usr/lib/a"];
+    let wanted: Vec<Vec<u8>> = wanted.iter().map(|path| path.as_bytes().to_vec()).collect();
+    let added = with_directories(&scan.tree, &wanted).unwrap();
+    let before = nodes_of(&scan.tree);
+    let found = nodes_of(&added.tree);
+    let new: Vec<_> = found.keys().filter(|path| !before.contains_key(*path)).cloned().collect();
+    assert_eq!(new, ["dev", "usr/lib/a", "usr/lib/a/b", "usr/lib/z", "zz"].map(|path| path.as_bytes().to_vec()));
+    for path in &new {
+        let inode = added.tree.inode(added.tree.lookup(path).unwrap());
+        assert_eq!((inode.mode(), inode.uid(), inode.gid()), (0o040_755, 0, 0));
+    }
+    // Nothing else changed, but for how many directories are in another.
+    for (id, inode) in scan.tree.inodes().filter(|(_, inode)| inode.file_type() != FileType::Directory) {
+        let new = added.tree.lookup(&scan.tree.path(id)).unwrap();
+        assert_eq!((added.origins[new.index()], added.tree.inode(new).links()), (id, inode.links()));
+    }
+    assert_eq!(found.len(), before.len() + new.len());
 }

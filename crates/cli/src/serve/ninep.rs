@@ -96,7 +96,7 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
         changes: arguments.changes.into(),
         read_only: arguments.access.read_only(),
         refused: arguments.refused.into(),
-        over: arguments.upper.place(),
+        over: arguments.upper.place()?,
         submounts: arguments.cross.into(),
         acl: false,
         writeback: false,

@@ -119,7 +119,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
         changes: arguments.changes.into(),
         read_only: arguments.access.read_only(),
         refused: arguments.refused.into(),
-        over: arguments.upper.place(),
+        over: arguments.upper.place()?,
         submounts: arguments.cross.into(),
         acl: arguments.acl,
         writeback: arguments.writeback,

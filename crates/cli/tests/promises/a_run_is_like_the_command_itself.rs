@@ -82,6 +82,7 @@ fn time_limits_end_the_command_with_124() {
     let output = run_script(dir.path(), &["--timeout", "1"], "echo begun; sleep 100000", b"");
     assert_status(&output, 124);
     assert_eq!(stdout(&output), "begun\n");
+    assert_eq!(stderr(&output), "inarch: the command ran longer than 1s and was ended (status 124)\n");
 }
 
 #[test]

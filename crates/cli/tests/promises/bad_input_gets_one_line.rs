@@ -56,7 +56,8 @@ fn options_that_make_no_sense() {
 #[test]
 fn misspelled_words_get_a_suggestion() {
     for (words, suggestion) in [
-        (&["rum"][..], "did you mean 'run"),
+        (&["rum"][..], "did you mean 'run'?"),
+        (&["umuont"], "did you mean 'umount'?"),
         (&["run", "--qiet", "true"], "'--quiet'"),
         (&["run", "--via=ext5", "true"], "'ext4'"),
         (&["run", "--net=usr", "true"], "'user'"),
@@ -83,6 +84,8 @@ fn words_that_contradict_each_other() {
         (&["mount", "-o", "ro,rx", "/usr", "/mnt"], "'rx'"),
         (&["mount", "-o", "ro", "--ephemeral", "/usr", "/mnt"], "-o ro"),
         (&["mount", "--ro", "--rw", "/usr", "/mnt"], "--rw"),
+        (&["mount", "--in-memory=1M", "/usr", "/mnt"], "say --ephemeral"),
+        (&["plan", "--epoch=yesterday", "/usr"], "no number of seconds since 1970"),
         (&["run"], "inarch run CMD"),
         (&["rm"], "NAME"),
     ] {

@@ -43,6 +43,18 @@ fn formats_and_options_that_there_are_not() {
     refused(dir, "place/x.ext4", &["--block-size=1K"], &["4096", "1024"]);
     refused(dir, "place/x.ext4", &["--uuid=1234"], &["'1234'", "UUID"]);
     refused(dir, "-", &["--format=tar", "--json"], &["--json"]);
+    refused(dir, "place/x.tar.gz", &[], &["-o - --format tar | gzip > place/x.tar.gz"]);
+    refused(dir, "place", &[], &["place: is a directory"]);
+}
+
+#[test]
+fn a_terminal_gets_no_image() {
+    let dir = small();
+    let program =
+        "import pty, subprocess, sys; sys.exit(subprocess.run(sys.argv[1:], stdout=pty.openpty()[1]).returncode)";
+    let words = ["-c", program, INARCH, "image", "source", "-o", "-", "--format=tar"];
+    let output = Command::new("python3").args(words).current_dir(dir.path()).output().unwrap();
+    assert_one_line(&output, &["standard output is a terminal"]);
 }
 
 #[test]

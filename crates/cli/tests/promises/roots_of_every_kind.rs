@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{assert_status, host, inarch, scratch, stdout};
+use crate::support::{assert_one_line, assert_status, host, inarch, scratch, stdout};
 
 /// A root with nothing in it but busybox, as a container's might be.
 fn small_root(root: &Path) {
@@ -31,6 +31,28 @@ fn another_directory_is_the_root() {
     let seen = stdout(&output);
     assert!(seen.starts_with("uid=1234(alice) gid=1234(alice) groups="), "{seen}");
     assert!(seen.contains("77(wheel)") && seen.ends_with("\n/home/alice\n"), "{seen}");
+}
+
+/// The directories that a guest mounts something at need not be there, though it can make none.
+#[test]
+fn a_read_only_root_has_places_to_mount_at() {
+    let dir = scratch();
+    small_root(dir.path());
+    let tree = scratch();
+    std::fs::write(tree.path().join("file"), "of the tree\n").unwrap();
+    let root = format!("--root={}", dir.path().display());
+    let tree = format!("--tree={}:/mnt/tree,ro", tree.path().display());
+    let script =
+        "ls /; cat /mnt/tree/file; echo x > /tmp/x && cat /tmp/x; (echo x > /written) 2>&1 | grep -o Read-only";
+    for way in ["--via=ext4", "--via=tar"] {
+        let output = inarch(["run", "-q", "--accel=tcg", way, "--ro", &root, &tree, "--", "/bin/sh", "-c", script]);
+        assert_status(&output, 0);
+        assert_eq!(stdout(&output), "bin\ndev\netc\nmnt\nproc\nrun\nsys\ntmp\nof the tree\nx\nRead-only\n", "{way}");
+    }
+    assert!(!dir.path().join("dev").exists());
+    // Nothing is added to what is live.
+    let live = inarch(["run", "-q", "--accel=tcg", "--via=virtiofs", "--ro", &root, "--", "/bin/sh", "-c", script]);
+    assert_one_line(&live, &["dev, proc, run, sys, tmp", "make no directory"]);
 }
 
 #[test]

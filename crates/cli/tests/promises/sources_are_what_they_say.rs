@@ -133,3 +133,30 @@ fn damaged_file_systems_are_refused_or_salvaged() {
         assert_one_line(&plan(&image, &[]), &["cut off"]);
     }
 }
+
+#[test]
+fn a_plan_counts_each_file_once() {
+    let dir = scratch();
+    let script = "mkdir -p tree/sub tree/out && head -c 3000 /dev/zero > tree/a && ln tree/a tree/sub/b && ln tree/a tree/c && \
+                  ln -s a tree/l && echo x > tree/out/x && tar -C tree -czf tree.tar.gz . && tar -C tree -cf tree.tar .";
+    host("sh", &["-c", script], dir.path());
+    let output = plan(&dir.path().join("tree"), &["--exclude=out"]);
+    assert_status(&output, 0);
+    let text = stdout(&output);
+    let entries = "entries      5 (1 file, 1 directory, 1 symlink, 0 other, 2 more names of files)\n";
+    assert!(text.contains(entries), "{text}");
+    assert!(text.contains("content      2.9 KiB, none of it copied\n"), "{text}");
+    assert!(text.contains("left out     1 name left out by filters, not counting what is below\n"), "{text}");
+    let packed = stdout(&plan(&dir.path().join("tree.tar.gz"), &["--format=erofs"]));
+    assert!(
+        packed.contains("2.9 KiB, unpacked into a temporary file\n") && packed.contains("device       erofs"),
+        "{packed}"
+    );
+    let plain = stdout(&plan(&dir.path().join("tree.tar"), &["--json"]));
+    let plain: serde_json::Value = serde_json::from_str(&plain).unwrap();
+    assert_eq!(
+        (plain["entries"].as_u64(), plain["files"].as_u64(), plain["more_names"].as_u64()),
+        (Some(7), Some(2), Some(2))
+    );
+    assert_eq!(plain["content"], "none of it copied");
+}

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::support::{MANIFEST, assert_status, host, inarch, run_script, scratch, stderr, stdout};
+use crate::support::{MANIFEST, assert_one_line, assert_status, host, inarch, run_script, scratch, stderr, stdout};
 
 /// What a tmpfs of every kernel can hold, and what a tar can: no sockets, no user attributes.
 fn plain_tree(tree: &Path) {
@@ -120,4 +120,28 @@ fn auto_takes_what_the_kernel_has_and_says_why() {
     assert!(seen.starts_with("content\nw\n"), "{seen}");
     assert!(seen.contains(" /t tmpfs rw"), "{seen}");
     assert_eq!(said, "inarch: /t goes by tar: unpacked in the guest, whose kernel can mount nothing of ours\n");
+}
+
+#[test]
+fn what_fits_nowhere_is_refused_before_the_start() {
+    let dir = scratch();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    host("sh", &["-c", "head -c 140M /dev/urandom > large"], &tree);
+    let option = format!("--tree={}:/t", tree.display());
+    let run = |words: &[&str]| {
+        inarch(
+            [&["run", "-q", "--accel=tcg", "--root=none", "-w/", "--mem=256M", &option], words, &["--", "true"]]
+                .concat(),
+        )
+    };
+    let modules = modules_without(dir.path(), &["virtio_blk", "overlay"]);
+    assert_one_line(&run(&[&modules]), &["141 MiB", "128", "-m 282M"]);
+    let small = dir.path().join("small");
+    fs::create_dir(&small).unwrap();
+    host("mount", &["-t", "tmpfs", "-o", "size=20M", "tmpfs", small.to_str().unwrap()], dir.path());
+    let overlay = format!("--overlay-dir={}", small.display());
+    let output = run(&[&overlay, "--via=tar"]);
+    host("umount", &[small.to_str().unwrap()], dir.path());
+    assert_one_line(&output, &["141 MiB", "on a disk 17", "without --via tar"]);
 }

@@ -1,6 +1,7 @@
 //! Which trees a run shows its guest, and where.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -12,10 +13,12 @@ use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use super::choice::{self, Choice, Needs};
 use super::holding::Held;
 use super::shares::{SharedTree, Wire};
-use super::unpacked::UnpackedTree;
+use super::unpacked::{Places, UnpackedTree};
 use super::{Root, RunRequest, TreeMount, Way};
 use crate::JobError;
 use crate::device::{FileSystem, Recipe, Writes};
+use crate::kept::mount_points_in;
+use crate::notes::shown;
 use crate::share::{Changes, Refused, Share, Submounts, directory_of};
 use crate::source::{KERNEL_TREES, Source};
 
@@ -136,25 +139,42 @@ pub(super) fn trees(
     let mut wanted = wanted(request, directory)?;
     let chosen = wanted.iter_mut().filter_map(|tree| tree.choose(guest)).collect();
     let mut trees = Trees { chosen, ..Trees::default() };
-    for (ordinal, tree) in wanted.iter().filter(|tree| tree.via == Way::Tar).enumerate() {
+    let destinations: Vec<PathBuf> = wanted.iter().map(|tree| tree.destination.clone()).collect();
+    // In what can be written to, the agent makes them.
+    let mount_points = |tree: &Wanted| match tree.read_only {
+        true => mount_points_in(&tree.destination, destinations.iter().cloned()).into_iter().collect(),
+        false => Vec::new(),
+    };
+    let has_disks = (guest.has)("ext4") && (guest.has)("virtio_blk");
+    let is_unpacked = wanted.iter().any(|tree| tree.via == Way::Tar);
+    let mut places = Places::new(guest.memory, (is_unpacked && has_disks).then_some(&request.overlay_dir))?;
+    // Of a kernel without these it is said, when its modules are looked for, that it can run nothing at all.
+    let is_reached = (guest.has)("virtio_pci") && (guest.has)("virtio_console");
+    for (ordinal, tree) in wanted.iter().filter(|tree| is_reached && tree.via == Way::Tar).enumerate() {
         let source = (tree.source.clone(), &tree.selection);
-        let (destination, memory) = (tree.destination.clone(), guest.memory);
-        let tree = UnpackedTree::open(source, ordinal, destination, tree.read_only, memory, &request.overlay_dir)?;
-        trees.unpacked.push(tree);
+        let place = (tree.destination.clone(), tree.read_only, mount_points(tree));
+        trees.unpacked.push(UnpackedTree::open(source, ordinal, place, &mut places, &request.overlay_dir)?);
     }
     // Without ext4 what is written stays in the guest's memory.
-    let written = wanted.iter().any(Wanted::is_overlaid) && (guest.has)("ext4") && (guest.has)("virtio_blk");
+    let written = wanted.iter().any(Wanted::is_overlaid) && has_disks;
     let has_scratch = written || trees.unpacked.iter().any(|tree| tree.on_scratch);
     let is_disk = |tree: &Wanted| matches!(tree.via, Way::Disk(_));
     let count = wanted.iter().filter(|tree| is_disk(tree)).count() as u8 + u8::from(has_scratch);
     for tree in wanted {
+        let mount_points = mount_points(&tree);
         match tree.via {
             Way::Disk(format) => {
                 let ordinal = trees.disks.len() as u8;
-                trees.disks.push(disk(request, (ordinal, count), format, tree));
+                let mut disk = disk(request, (ordinal, count), format, tree);
+                disk.recipe.mount_points = mount_points;
+                trees.disks.push(disk);
             }
-            Way::Virtiofs => trees.shares.push(shared(trees.shares.len(), Wire::Virtiofs, tree)?),
+            Way::Virtiofs => {
+                check_mount_points(&tree, &mount_points)?;
+                trees.shares.push(shared(trees.shares.len(), Wire::Virtiofs, tree)?);
+            }
             Way::Ninep => {
+                check_mount_points(&tree, &mount_points)?;
                 let wire = if (guest.has)(SOCKET_MODULE) { Wire::Ninep } else { Wire::NinepOverTcp };
                 trees.shares.push(shared(trees.shares.len(), wire, tree)?);
             }
@@ -163,6 +183,24 @@ pub(super) fn trees(
     }
     trees.disks.extend(has_scratch.then(|| scratch(request, count)));
     Ok(trees)
+}
+
+/// Nothing can be added to what is shared as it is.
+fn check_mount_points(tree: &Wanted, mount_points: &[Vec<u8>]) -> Result<(), JobError> {
+    let source = tree.source.path();
+    let missing = |point: &&Vec<u8>| !source.join(OsStr::from_bytes(point)).exists();
+    let mut missing: Vec<String> =
+        mount_points.iter().filter(missing).map(|point| String::from_utf8_lossy(point).into_owned()).collect();
+    missing.sort();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(JobError::Other(format!(
+            "{}: the guest mounts something at {} in it, and can make no directory in what is live and read-only; make it \
+             here, or leave out --via and via=",
+            shown(source),
+            shown(Path::new(&missing.join(", ")))
+        ))),
+    }
 }
 
 /// What the request asks for, each mount point after those above it.
@@ -266,7 +304,17 @@ fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: FileSystem, wa
     let hold = hold.then(Held::default);
     let read_only = read_only || overlaid;
     let writes = if read_only { Writes::Refused } else { Writes::ThrownAway(request.overlay_dir.clone()) };
-    let recipe = Recipe { source, selection, patience: Duration::ZERO, format, writes, ordinal, disks, kept: None };
+    let recipe = Recipe {
+        source,
+        selection,
+        patience: Duration::ZERO,
+        format,
+        writes,
+        ordinal,
+        disks,
+        kept: None,
+        mount_points: Vec::new(),
+    };
     Disk { recipe, destination: Some(destination), read_only, overlaid, serial: format!("inarch-{ordinal}"), hold }
 }
 
@@ -281,6 +329,7 @@ fn scratch(request: &RunRequest, disks: u8) -> Disk {
         ordinal: disks - 1,
         disks,
         kept: None,
+        mount_points: Vec::new(),
     };
     Disk {
         recipe,

@@ -16,12 +16,67 @@ use super::attempt::{DiskFailure, pair};
 use crate::JobError;
 use crate::image::{StreamParts, stored_bytes};
 use crate::notes::shown;
+use crate::room::Room;
 use crate::source::{Resources, Source, open_with};
 
 /// Bytes of a page, the unit of a tmpfs.
 const PAGE: u64 = 4096;
 /// Bytes that a tmpfs takes for a file beside its content: inode, directory entry, name.
 const INODE: u64 = 1024;
+
+/// Where a guest has room to unpack something.
+pub(super) struct Places<'a> {
+    all_memory: u64,
+    /// Bytes that its memory still takes.
+    memory: u64,
+    /// The directory of this machine that a disk of the guest's lies in, and the bytes that are free there; none where its kernel
+    /// knows no such disks.
+    disk: Option<(&'a Path, u64)>,
+}
+
+impl<'a> Places<'a> {
+    /// Those of a guest of so many bytes of memory, whose disks lie in `directory`.
+    pub fn new(memory: u64, directory: Option<&'a PathBuf>) -> Result<Places<'a>, JobError> {
+        let free = |directory: &'a PathBuf| Ok::<_, JobError>((&**directory, Room::thrown_away(directory, 1)?.bytes()));
+        // A tmpfs takes half of the memory at most; the rest is for what runs there.
+        Ok(Places { all_memory: memory, memory: memory / 2, disk: directory.map(free).transpose()? })
+    }
+
+    /// Takes `needed` bytes; says whether of the disk, or why not.
+    fn take(&mut self, needed: u64) -> Result<bool, String> {
+        let mib_needed = mib(needed).saturating_add(1);
+        if let Some(rest) = self.memory.checked_sub(needed) {
+            self.memory = rest;
+            return Ok(false);
+        }
+        let memory = format!(
+            "unpacked it takes {mib_needed} MiB, and of its {} MiB of memory the guest has {} for that",
+            mib(self.all_memory),
+            mib(self.memory)
+        );
+        match &mut self.disk {
+            Some((_, free)) if *free >= needed => {
+                *free -= needed;
+                Ok(true)
+            }
+            Some((directory, free)) => Err(format!(
+                "{memory}, and on a disk {}, which is what {} has free; without --via tar it is not copied",
+                mib(*free),
+                shown(directory)
+            )),
+            None => {
+                let wanted = mib_needed.saturating_add(mib(self.all_memory / 2 - self.memory)).saturating_mul(2);
+                Err(format!(
+                    "{memory}, and its kernel knows no disk of ours; give it more (-m {wanted}M), or leave something out"
+                ))
+            }
+        }
+    }
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}
 
 /// A tree, and where the guest unpacks it.
 #[derive(Clone)]
@@ -44,21 +99,20 @@ pub(super) struct UnpackedTree {
 }
 
 impl UnpackedTree {
-    /// Scans the tree, whose size says where it can be unpacked by a guest of `memory` bytes.
+    /// Scans the tree, whose size says where of `places` it is unpacked. `place`: where, whether the guest cannot write to it, and
+    /// which directories it has then to mount at.
     pub fn open(
         (source, selection): (Source, &Selection),
         ordinal: usize,
-        destination: PathBuf,
-        read_only: bool,
-        memory: u64,
+        (destination, read_only, mount_points): (PathBuf, bool, Vec<Vec<u8>>),
+        places: &mut Places<'_>,
         spool_directory: &Path,
     ) -> Result<UnpackedTree, JobError> {
         let resources = Resources { spool_directory: spool_directory.to_owned(), ..Resources::default() };
-        let opened = open_with(&source, selection, &resources)?;
+        let opened = open_with(&source, selection, &resources)?.with_directories(&mount_points)?;
         let (_, bytes) = stored_bytes(&opened.tree, PAGE);
         let needed = bytes + opened.tree.inodes().count() as u64 * INODE;
-        // A tmpfs takes half of the memory at most; the rest is for what runs there.
-        let on_scratch = needed > memory / 2;
+        let on_scratch = places.take(needed).map_err(|reason| JobError::Other(format!("{source}: {reason}")))?;
         let planned = Tar.plan(&opened.tree, &ImageOptions::default());
         let planned = planned.map_err(|error| JobError::Other(format!("{source}: {error}")))?;
         let Layout::Stream(archive) = planned.layout else {
@@ -67,12 +121,11 @@ impl UnpackedTree {
         let mut notes = opened.notes;
         notes.extend(planned.notes);
         if on_scratch {
-            let mib = |bytes: u64| bytes >> 20;
             notes.push(format!(
                 "{}: {} MiB are unpacked onto a disk of the guest, as it has {} MiB of memory",
                 shown(source.path()),
                 mib(needed),
-                mib(memory)
+                mib(places.all_memory)
             ));
         }
         let (content, archive, image) = (opened.content, Arc::from(archive), opened.image);
@@ -133,5 +186,33 @@ impl UnpackedTree {
 impl std::fmt::Debug for UnpackedTree {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("UnpackedTree").field("source", &self.source).field("destination", &self.destination).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn what_fits_nowhere_is_refused() {
+        let directory = PathBuf::from("/");
+        let mut places = Places { all_memory: 64 * MIB, memory: 32 * MIB, disk: Some((&directory, 100 * MIB)) };
+        assert_eq!(places.take(20 * MIB), Ok(false));
+        // Two that would each fit in the memory do not both.
+        assert_eq!(places.take(20 * MIB), Ok(true));
+        assert_eq!(places.take(12 * MIB), Ok(false));
+        let refused = places.take(90 * MIB).unwrap_err();
+        assert!(
+            refused.contains("91 MiB") && refused.contains("on a disk 80") && refused.contains("--via tar"),
+            "{refused}"
+        );
+        let mut places = Places { disk: None, memory: 30 * MIB, ..places };
+        let refused = places.take(40 * MIB).unwrap_err();
+        // What is in its memory already, and this.
+        assert!(refused.contains("41 MiB") && refused.contains("-m 86M"), "{refused}");
+        let mut larger = Places { all_memory: 86 * MIB, memory: 41 * MIB, disk: None };
+        assert_eq!(larger.take(40 * MIB), Ok(false));
     }
 }

@@ -65,6 +65,7 @@ impl ServedTree {
             writes: self.writes.clone(),
             ordinal: 0,
             disks: 1,
+            mount_points: Vec::new(),
         }
     }
 

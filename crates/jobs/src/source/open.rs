@@ -12,7 +12,7 @@ use inarch_block::{BackedFiles, BackingFile, Content, HostFiles, Renumbered, rea
 use inarch_format::oci::ImageConfig;
 use inarch_format::{Damage, ReadError, erofs, ext4, oci, squashfs};
 use inarch_tree::scan::{self, Report};
-use inarch_tree::select::{ReadFile, Selection, select};
+use inarch_tree::select::{ReadFile, Selection, select, with_directories};
 use inarch_tree::{Attributes, BuildError, Builder, Extents, InodeId, Tree};
 use sha2::{Digest, Sha256};
 
@@ -216,6 +216,21 @@ impl<R: Read> Read for Hashing<R> {
 }
 
 impl Opened {
+    /// It with directories, paths from the root, where nothing is at those.
+    pub(crate) fn with_directories(self, paths: &[Vec<u8>]) -> Result<Opened, JobError> {
+        if paths.iter().all(|path| self.tree.lookup(path).is_some()) {
+            return Ok(self);
+        }
+        let added = with_directories(&self.tree, paths);
+        let added = added.map_err(|error| JobError::Other(format!("directories to mount at: {error}")))?;
+        Ok(Opened {
+            tree: Arc::new(added.tree),
+            content: Arc::new(Renumbered::new(self.content, added.origins)),
+            original: Some(self.original.unwrap_or(self.tree)),
+            ..self
+        })
+    }
+
     /// What `selection` leaves of it.
     fn select(self, source: &Source, selection: &Selection) -> Result<Opened, JobError> {
         if selection.is_all() {

@@ -1,6 +1,6 @@
 //! The transformation: a walk over a tree that adds to a new one what is taken.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::contexts::LABEL;
@@ -47,9 +47,19 @@ pub fn select(tree: &Tree, selection: &Selection, read: &ReadFile<'_>) -> Result
     Walk::new(tree, selection, read)?.run()
 }
 
+/// `tree` with `directories` in it, paths from the root, and those that they are in: each is empty and root's where nothing is
+/// at its path. Where something else is, or above it, that stays.
+pub fn with_directories(tree: &Tree, directories: &[Vec<u8>]) -> Result<Selected, BuildError> {
+    let selection = Selection::default();
+    let mut walk = Walk::new(tree, &selection, &|_, _| None)?;
+    walk.directories = directories;
+    walk.run()
+}
+
 /// A directory that is to be listed.
 struct Task {
-    old: InodeId,
+    /// None if it is new.
+    old: Option<InodeId>,
     new: InodeId,
     /// From the root, without a leading slash.
     path: Vec<u8>,
@@ -64,6 +74,8 @@ struct Walk<'a> {
     selection: &'a Selection,
     read: &'a ReadFile<'a>,
     marks: Option<Marks>,
+    /// Directories that are to be there.
+    directories: &'a [Vec<u8>],
     builder: Builder,
     origins: Vec<InodeId>,
     /// For each old inode its new one, `u32::MAX` where it has none yet.
@@ -85,6 +97,7 @@ impl<'a> Walk<'a> {
             selection,
             read,
             marks,
+            directories: &[],
             builder: Builder::new(&attributes)?,
             origins: vec![InodeId::ROOT],
             taken: vec![u32::MAX; tree.inode_count() as usize],
@@ -99,7 +112,7 @@ impl<'a> Walk<'a> {
 
     fn run(mut self) -> Result<Selected, BuildError> {
         let whole = self.marks.as_ref().is_none_or(|marks| marks.takes_all_below(InodeId::ROOT));
-        let root = Task { old: InodeId::ROOT, new: InodeId::ROOT, path: Vec::new(), ignore: None, whole };
+        let root = Task { old: Some(InodeId::ROOT), new: InodeId::ROOT, path: Vec::new(), ignore: None, whole };
         let mut tasks = vec![root];
         while let Some(task) = tasks.pop() {
             let oldest = tasks.len();
@@ -116,14 +129,18 @@ impl<'a> Walk<'a> {
     fn directory(&mut self, task: Task, tasks: &mut Vec<Task>) -> Result<(), BuildError> {
         let tree = self.tree;
         let filter = &self.selection.filter;
-        let ignore = ignore_level(tree, filter, (task.old, &task.path), task.ignore, self.read);
+        let ignore = match task.old {
+            Some(old) => ignore_level(tree, filter, (old, &task.path), task.ignore, self.read),
+            None => task.ignore,
+        };
         self.builder.list(task.new)?;
+        let mut missing = self.directories_in(&task.path);
         let mut path = task.path;
         if !path.is_empty() {
             path.push(b'/');
         }
         let parent = path.len();
-        for (index, entry) in tree.indexed_entries(task.old) {
+        for (index, entry) in task.old.map(|old| tree.indexed_entries(old)).into_iter().flatten() {
             if !task.whole && !self.marks.as_ref().is_some_and(|marks| marks.takes(index)) {
                 continue;
             }
@@ -135,13 +152,41 @@ impl<'a> Walk<'a> {
                 self.filtered += 1;
                 continue;
             }
+            let behind = missing.split_off(entry.name);
+            for name in std::mem::replace(&mut missing, behind) {
+                tasks.push(self.add_directory(name, &path[..parent])?);
+            }
+            missing.remove(entry.name);
             let new = self.add(entry.name, entry.inode, &path)?;
             if directory {
                 let whole = task.whole || self.marks.as_ref().is_some_and(|marks| marks.takes_all_below(entry.inode));
-                tasks.push(Task { old: entry.inode, new, path: path.clone(), ignore: ignore.clone(), whole });
+                let old = Some(entry.inode);
+                tasks.push(Task { old, new, path: path.clone(), ignore: ignore.clone(), whole });
             }
         }
+        for name in missing {
+            tasks.push(self.add_directory(name, &path[..parent])?);
+        }
         Ok(())
+    }
+
+    /// The names that are to be in the directory `path`.
+    fn directories_in(&self, path: &[u8]) -> BTreeSet<&'a [u8]> {
+        let below = self.directories.iter().filter_map(|directory| match path {
+            [] => Some(&directory[..]),
+            path => directory.strip_prefix(path)?.strip_prefix(b"/"),
+        });
+        below.filter_map(|rest| rest.split(|byte| *byte == b'/').next()).filter(|name| !name.is_empty()).collect()
+    }
+
+    /// Adds a directory that the old tree does not have to the one below `above`, which ends in a slash or is empty.
+    fn add_directory(&mut self, name: &[u8], above: &[u8]) -> Result<Task, BuildError> {
+        let mtime = self.tree.inode(InodeId::ROOT).mtime();
+        let attributes = Attributes { mode: 0o040_755, mtime, ctime: mtime, ..Attributes::default() };
+        let new = self.builder.add(name, &attributes)?;
+        // It has no content.
+        self.origins.push(InodeId::ROOT);
+        Ok(Task { old: None, new, path: [above, name].concat(), ignore: None, whole: true })
     }
 
     /// Adds a name and, if it is its first one, the inode.
