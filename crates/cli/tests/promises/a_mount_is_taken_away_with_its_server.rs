@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::mounted::{Scene, Server, is_mounted, is_there, last_process, unmount};
+use crate::support::mounted::{Scene, Server, is_mount_point, is_mounted, is_there, last_process, unmount};
 use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, stderr, stdout, within};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -55,7 +55,7 @@ fn other_mounts_stay() {
     let scene = Scene::new();
     let refused = |point: &str, parts: &[&str]| assert_one_line(&inarch(["umount", point]), parts);
     refused("/proc", &["/proc: proc is mounted there (proc), which Inarch did not mount"]);
-    refused("/", &["/: ", "which Inarch did not mount"]);
+    refused("/", &["/: it is the root of all files, which Inarch did not mount\n"]);
     refused(&scene.path().display().to_string(), &["nothing is mounted there"]);
     refused("/nonexistent", &["/nonexistent", "No such file"]);
     assert!(Path::new("/proc/self").exists());
@@ -185,4 +185,85 @@ fn a_server_whose_mount_is_covered_ends() {
     assert!(has_ended, "the server is still there");
     assert!(stdout(&used).starts_with("content") && !is_mounted(scene.path()), "{}", stdout(&used));
     assert!(stdout(&used).contains("cannot be unmounted: another mount covers it"), "{}", stdout(&used));
+}
+
+#[test]
+fn a_mount_whose_directory_has_another_name_is_taken_away() {
+    for end in ["kill -KILL", "kill -TERM"] {
+        let scene = Scene::new();
+        let used =
+            scene.shell("mkdir -p a/point; $INARCH mount -b tree a/point --log log && mv a b && cat b/point/file");
+        assert_eq!((assert_status(&used, 0), stdout(&used).as_str()), ((), "content"));
+        let server = last_process(&scene.path().join("log"));
+        assert_status(&scene.shell(&format!("{end} {server}")), 0);
+        let is_gone = within(LONG, || !is_there(server) && !is_mount_point(&scene.path().join("b/point")));
+        scene.shell("umount -q --lazy b/point");
+        assert!(is_gone, "{end}: the mount is still there");
+    }
+    // It is one of several, and waited for.
+    let scene = Scene::new();
+    let used = scene.shell(
+        "set -e; mkdir -p a/point; for n in 1 2 3; do $INARCH mount -b tree a/point --overlay upper --log log
+         mv a b; $INARCH umount b/point; mv b a; done; ls a/point",
+    );
+    assert_eq!((assert_status(&used, 0), stdout(&used).as_str()), ((), ""));
+    assert!(!is_there(last_process(&scene.path().join("log"))));
+}
+
+#[test]
+fn what_covers_a_mount_is_named() {
+    let scene = Scene::new();
+    let point = scene.path().join("point");
+    let mount = |log: &str| {
+        assert_status(&scene.shell(&format!("$INARCH mount -b tree point --log {log}")), 0);
+        last_process(&scene.path().join(log))
+    };
+    let kill = |server: u32| {
+        host("kill", &["-KILL", &server.to_string()], scene.path());
+        assert!(within(LONG, || !is_there(server)));
+    };
+    let server = mount("one");
+    host("mount", &["-t", "tmpfs", "the-cover", "point"], scene.path());
+    kill(server);
+    let first = format!("take that away first: umount {}", point.display());
+    assert_one_line(&scene.shell("$INARCH umount point"), &["the-cover (tmpfs) covers what Inarch mounted", &first]);
+    unmount(&point);
+    let used = scene.shell("$INARCH umount point");
+    assert_eq!((assert_status(&used, 0), stderr(&used).as_str()), ((), ""));
+    assert!(!is_mounted(scene.path()));
+
+    // What covers it is of Inarch as well.
+    let lower = mount("lower");
+    mount("upper");
+    kill(lower);
+    let used = scene.shell("$INARCH umount point");
+    assert_status(&used, 0);
+    assert!(stderr(&used).contains("tree was mounted beneath and is there still"), "{}", stderr(&used));
+    assert_status(&scene.shell("$INARCH umount point"), 0);
+    assert!(!is_mounted(scene.path()));
+
+    // A directory above it is covered.
+    assert_status(&scene.shell("mkdir -p a/point; $INARCH mount -qb tree a/point && mount -t tmpfs high a"), 0);
+    let refused = scene.shell("$INARCH umount a/point");
+    let first = format!("take that away first: umount {}", scene.path().join("a").display());
+    let used = scene.shell("umount a && $INARCH umount a/point");
+    assert_one_line(&refused, &["high (tmpfs) covers", &first]);
+    assert_status(&used, 0);
+}
+
+#[test]
+fn a_mount_of_another_mount_namespace_is_told_of() {
+    let scene = Scene::new();
+    let script = "unshare --mount --propagation private $INARCH mount -b tree point --log log";
+    assert_status(&scene.shell(script), 0);
+    let server = last_process(&scene.path().join("log"));
+    let refused = scene.shell("$INARCH umount point");
+    let text = stderr(&refused);
+    let (_, command) = text.trim_end().split_once("as root: ").unwrap_or_default();
+    let used = scene.shell(&command.replace(" inarch ", " $INARCH "));
+    let has_ended = !is_there(server);
+    let _ = Command::new("kill").arg(server.to_string()).stderr(Stdio::null()).status();
+    assert_one_line(&refused, &["nothing is mounted there but in the mount namespace of process", "nsenter"]);
+    assert_eq!((assert_status(&used, 0), stderr(&used).as_str(), has_ended), ((), "", true));
+    assert_one_line(&scene.shell("$INARCH umount point"), &["nothing is mounted there\n"]);
 }

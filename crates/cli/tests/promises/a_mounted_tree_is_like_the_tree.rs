@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::mounted::{Server, is_mounted, unmount};
+use crate::support::mounted::{Server, is_mounted, is_there, unmount};
 use crate::support::{INARCH, assert_one_line, host, inarch, scratch, within};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -438,16 +438,20 @@ fn what_is_mounted_in_the_place_of_another_mount_stays() {
     let dir = scratch();
     fs::create_dir(dir.path().join("tree")).unwrap();
     fs::write(dir.path().join("tree/file"), "here").unwrap();
-    let mut first = Server::start(dir.path(), "tree", &[]);
-    let signal = |signal: &str| host("kill", &[signal, &first.child.id().to_string()], Path::new("/"));
-    // It learns only when another has its place, and its number, that its own mount is gone.
-    signal("-STOP");
-    let unmount = "import ctypes, os, sys; sys.exit(ctypes.CDLL(None).umount2(os.fsencode(sys.argv[1]), 2))";
-    host("python3", &["-c", unmount, dir.path().join("point").to_str().unwrap()], dir.path());
-    let mut second = Server::start(dir.path(), "tree", &[]);
-    signal("-CONT");
-    assert_eq!(first.child.wait().unwrap().code(), Some(0));
-    assert_eq!(fs::read_to_string(dir.path().join("point/file")).unwrap(), "here");
-    assert_eq!(second.end("-TERM"), Some(0));
-    assert!(!is_mounted(dir.path()));
+    for (signal, status) in [("-CONT", Some(0)), ("-KILL", None)] {
+        let mut first = Server::start(dir.path(), "tree", &[]);
+        let process = first.child.id();
+        let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();
+        let children: Vec<u32> = children.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        // It learns only when another has its place, and its numbers, that its own mount is gone; or never, and its guard neither.
+        host("kill", &["-STOP", &process.to_string()], Path::new("/"));
+        let unmount = "import ctypes, os, sys; sys.exit(ctypes.CDLL(None).umount2(os.fsencode(sys.argv[1]), 2))";
+        host("python3", &["-c", unmount, dir.path().join("point").to_str().unwrap()], dir.path());
+        let mut second = Server::start(dir.path(), "tree", &[]);
+        assert_eq!(first.end(signal), status);
+        assert!(!children.is_empty() && within(LONG, || !children.iter().any(|child| is_there(*child))), "{signal}");
+        assert_eq!(fs::read_to_string(dir.path().join("point/file")).unwrap(), "here", "{signal}");
+        assert_eq!(second.end("-TERM"), Some(0));
+        assert!(!is_mounted(dir.path()));
+    }
 }

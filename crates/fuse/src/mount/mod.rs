@@ -1,6 +1,7 @@
 //! Mounting and unmounting: by mount(2) where that is permitted, by fusermount3, which is set-user-ID, where not.
 
 mod helper;
+mod identity;
 mod table;
 mod users;
 
@@ -18,7 +19,8 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
 
 use crate::session::DEVICE;
-pub use table::{Copy, DeviceNumber, Entry, copies, mount_points_beneath, mounted};
+pub use identity::{DeviceNumber, MountId};
+pub use table::{Copy, Entry, Place, copies, mount_points_beneath, mounted, mounts_at, place_of, process_that_sees};
 pub use users::{User, users};
 
 /// What mount tables show as type, and the part of it that is ours.
@@ -88,7 +90,7 @@ pub enum MountError {
 #[derive(Debug)]
 pub struct Mount {
     point: PathBuf,
-    device: DeviceNumber,
+    id: MountId,
 }
 
 /// Whether something was still used when it was unmounted.
@@ -116,54 +118,53 @@ impl Mount {
             }
             result => result?,
         };
-        let device = table::mounted(point).filter(Entry::is_ours).map(|entry| entry.device);
-        let device = device.ok_or_else(|| refuse("another mount covers it".into()))?;
-        Ok((Mount { point: point.to_owned(), device }, fd))
+        let entry = table::mounted(point).filter(Entry::is_ours);
+        let entry = entry.ok_or_else(|| refuse("another mount covers it".into()))?;
+        Ok((Mount { point: point.to_owned(), id: MountId::of(&entry, point) }, fd))
     }
 
-    /// Where it is.
+    /// Where it was mounted.
     pub fn point(&self) -> &Path {
         &self.point
     }
 
-    /// What tells it from other mounts at the same place.
-    pub fn device(&self) -> DeviceNumber {
-        self.device
+    /// What tells it from other mounts.
+    pub fn id(&self) -> MountId {
+        self.id
     }
 
     /// Leaves alone what is at the mount point: somebody else took this mount away, and another may be there by now, under the
-    /// same number.
+    /// same numbers.
     pub fn forget(self) {
         std::mem::forget(self);
     }
 
     /// Takes it away, whether it is in use or not.
     pub fn unmount(self) -> Result<Unmounted, MountError> {
-        unmount_device(&self.point, self.device)
+        unmount_wherever(&self.id)
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
         // After `unmount` it finds nothing to do, and nobody is left to be told.
-        let _ = unmount_device(&self.point, self.device);
+        let _ = unmount_wherever(&self.id);
     }
 }
 
-/// Takes the mount with this number at `point` away, unless somebody else did already.
+/// Takes this mount away from where it is by now, unless somebody else did already.
 ///
 /// # Errors
 /// It is not this user's to unmount, or another mount covers it, which no unmounting reaches through.
-pub fn unmount_device(point: &Path, device: DeviceNumber) -> Result<Unmounted, MountError> {
-    if table::mounted(point).is_none_or(|entry| entry.device != device) {
-        if table::is_mounted_beneath(point, device) {
-            let reason = "another mount covers it; unmount that first, then this one with umount".to_owned();
-            return Err(MountError::Unmount { path: point.to_owned(), reason });
-        }
-        return Ok(Unmounted::Clean);
+pub fn unmount_wherever(mount: &MountId) -> Result<Unmounted, MountError> {
+    let Some(Place { point, cover, .. }) = place_of(mount) else { return Ok(Unmounted::Clean) };
+    if let Some((_, cover)) = cover {
+        let kind = cover.kind;
+        let reason = format!("another mount covers it ({kind}); unmount that first, then this one with umount");
+        return Err(MountError::Unmount { path: point, reason });
     }
     // Detached, it has no new users, whatever the reason is.
-    unmount_unused(point).map(|()| Unmounted::Clean).or_else(|_| detach(point).map(|()| Unmounted::InUse))
+    unmount_unused(&point).map(|()| Unmounted::Clean).or_else(|_| detach(&point).map(|()| Unmounted::InUse))
 }
 
 /// Takes what is mounted at `point`, an absolute path, away.

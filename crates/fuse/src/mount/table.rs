@@ -1,52 +1,18 @@
 //! What is mounted where: `/proc/self/mountinfo` (Linux's Documentation/filesystems/proc.rst, section 3.5).
 
 use std::ffi::OsString;
-use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-/// A mounted file system's number: no two that are mounted at a time have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceNumber {
-    major: u32,
-    minor: u32,
-}
-
-impl From<u64> for DeviceNumber {
-    /// Of one as stat(2) gives it.
-    fn from(device: u64) -> DeviceNumber {
-        DeviceNumber { major: rustix::fs::major(device), minor: rustix::fs::minor(device) }
-    }
-}
-
-impl DeviceNumber {
-    /// Whether it is this one.
-    pub(super) fn is(self, major: Option<u32>, minor: Option<u32>) -> bool {
-        (Some(self.major), Some(self.minor)) == (major, minor)
-    }
-}
-
-impl fmt::Display for DeviceNumber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.major, self.minor)
-    }
-}
-
-impl FromStr for DeviceNumber {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(text: &str) -> Result<DeviceNumber, Self::Err> {
-        let (major, minor) = text.split_once(':').unwrap_or((text, ""));
-        Ok(DeviceNumber { major: major.parse()?, minor: minor.parse()? })
-    }
-}
+use super::identity::{DeviceNumber, MountId};
 
 /// A mount, as the table has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// What tells it from other mounts of the same file system; not used again while it is there.
     pub id: u64,
+    /// The mount that it is mounted in.
+    pub parent: u64,
     /// Of the file system.
     pub device: DeviceNumber,
     /// Type of the file system.
@@ -63,6 +29,74 @@ pub fn mounted(point: &Path) -> Option<Entry> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     // The last one covers those before.
     table.split(|byte| *byte == b'\n').rev().find_map(|line| parse(line, point.as_os_str().as_bytes()))
+}
+
+/// A mount, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its mount point.
+    pub point: PathBuf,
+    /// What is mounted there.
+    pub entry: Entry,
+    /// What a path to it leads into instead: what is mounted over it, or over a directory above it.
+    pub cover: Option<(PathBuf, Entry)>,
+}
+
+/// All that is mounted at `point`, an absolute path, in the order of the table.
+pub fn mounts_at(point: &Path) -> Vec<Place> {
+    places(|place, _| place == point)
+}
+
+/// Where this mount is by now: a directory above it may have another name. Nothing if it is gone.
+pub fn place_of(mount: &MountId) -> Option<Place> {
+    let found = places(|_, entry| mount.is(entry)).pop()?;
+    // Another mount may have its numbers.
+    (found.cover.is_some() || mount.may_be_at(&found.point)).then_some(found)
+}
+
+fn places(is_meant: impl Fn(&Path, &Entry) -> bool) -> Vec<Place> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let line = |line| parse_line(line).map(|(point, entry)| (PathBuf::from(OsString::from_vec(point)), entry));
+    let mounts: Vec<(PathBuf, Entry)> = table.split(|byte| *byte == b'\n').filter_map(line).collect();
+    let meant = mounts.iter().filter(|(point, entry)| is_meant(point, entry));
+    let place = |(point, entry): &(PathBuf, Entry)| {
+        let cover = seen_at(&mounts, point).filter(|(_, seen)| seen.id != entry.id);
+        Place { point: point.clone(), entry: entry.clone(), cover: cover.cloned() }
+    };
+    meant.map(place).collect()
+}
+
+/// The mount that a path to `point` leads into: on the way each step may lead into one that is mounted in the one before.
+fn seen_at<'m>(mounts: &'m [(PathBuf, Entry)], point: &Path) -> Option<&'m (PathBuf, Entry)> {
+    let has_parent =
+        |mount: &Entry| mounts.iter().any(|(_, other)| other.id == mount.parent && mount.id != mount.parent);
+    let mut inside = mounts.iter().map(|(_, mount)| mount).find(|mount| !has_parent(mount))?.parent;
+    let mut steps: Vec<&Path> = point.ancestors().collect();
+    let mut seen = None;
+    while let Some(step) = steps.last() {
+        match mounts.iter().find(|(place, mount)| mount.parent == inside && mount.id != inside && place == step) {
+            Some(found) => (inside, seen) = (found.1.id, Some(found)),
+            None => drop(steps.pop()),
+        }
+    }
+    seen
+}
+
+/// A process in another mount namespace in which something of ours is mounted at `point`, as far as this user may look.
+pub fn process_that_sees(point: &Path) -> Option<u32> {
+    let own = std::fs::read("/proc/self/mountinfo").ok()?;
+    let mut processes: Vec<u32> = std::fs::read_dir("/proc").ok()?.flatten().filter_map(number).collect();
+    processes.sort_unstable();
+    processes.into_iter().find(|process| {
+        let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
+        let mut found = table.split(|byte| *byte == b'\n').filter_map(|line| parse(line, point.as_os_str().as_bytes()));
+        table != own && found.any(|entry| entry.is_ours())
+    })
+}
+
+/// The process that an entry of /proc is of.
+fn number(entry: std::fs::DirEntry) -> Option<u32> {
+    entry.file_name().to_str()?.parse().ok()
 }
 
 /// A place where a file system is mounted once more: bound to it, or in another mount namespace, which had a copy of the table.
@@ -103,13 +137,6 @@ pub fn copies(mount: &Entry) -> Vec<Copy> {
     copies
 }
 
-/// Whether the file system with this number is mounted at `point`, be it beneath another.
-pub(super) fn is_mounted_beneath(point: &Path, device: DeviceNumber) -> bool {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut entries = table.split(|byte| *byte == b'\n').filter_map(|line| parse(line, point.as_os_str().as_bytes()));
-    entries.any(|entry| entry.device == device)
-}
-
 /// Where something is mounted beneath `directory`, an absolute path without symbolic links: each place once. Asks nothing of what is
 /// mounted.
 pub fn mount_points_beneath(directory: &Path) -> Vec<PathBuf> {
@@ -133,7 +160,8 @@ fn parse_line(line: &[u8]) -> Option<(Vec<u8>, Entry)> {
     let text = |word| std::str::from_utf8(word).ok();
     let mut words = line.split(|byte| *byte == b' ');
     let id = text(words.next()?)?.parse().ok()?;
-    let device = text(words.nth(1)?)?.parse().ok()?;
+    let parent = text(words.next()?)?.parse().ok()?;
+    let device = text(words.next()?)?.parse().ok()?;
     let point = unescape(words.nth(1)?);
     // Optional words end with a dash.
     words.find(|word| *word == b"-")?;
@@ -141,7 +169,7 @@ fn parse_line(line: &[u8]) -> Option<(Vec<u8>, Entry)> {
     let source = PathBuf::from(OsString::from_vec(unescape(words.next()?)));
     let mut options = words.next().unwrap_or_default().split(|byte| *byte == b',');
     let user = options.find_map(|option| text(option.strip_prefix(b"user_id=")?)?.parse().ok());
-    Some((point, Entry { id, device, kind, source, user }))
+    Some((point, Entry { id, parent, device, kind, source, user }))
 }
 
 /// Blanks, line breaks and backslashes are written as octal numbers.
@@ -178,6 +206,33 @@ mod tests {
         assert_eq!(parse(b"1 0 0:2 / /sys rw - sysfs none rw", b"/sys").unwrap().user, None);
         assert!(parse(line, b"/tmp/a").is_none());
         assert!(parse(b"98 35 0:47", b"/tmp/a").is_none());
+    }
+
+    #[test]
+    fn a_path_leads_into_what_covers_the_others() {
+        let mount =
+            |line: &str| parse_line(line.as_bytes()).map(|(point, entry)| (OsString::from_vec(point).into(), entry));
+        let mounts: Vec<(PathBuf, Entry)> = [
+            "20 1 0:1 / / rw - ext4 disk rw",
+            "30 20 0:2 / /a/point rw - fuse.inarch lower rw",
+            "31 30 0:3 / /a/point rw - fuse.inarch upper rw",
+            "32 31 0:4 / /a/point/in rw - proc within rw",
+            "33 20 0:5 / /a/pointless rw - proc beside rw",
+            "34 20 0:6 / /b/point rw - fuse.inarch hidden rw",
+            "35 20 0:7 / /b rw - tmpfs above rw",
+            "36 35 0:8 / /b/point rw - fuse.inarch seen rw",
+        ]
+        .into_iter()
+        .filter_map(mount)
+        .collect();
+        for (point, seen) in
+            [("/", "disk"), ("/a/point", "upper"), ("/a/point/in/x", "within"), ("/b", "above"), ("/b/point", "seen")]
+        {
+            assert_eq!(seen_at(&mounts, Path::new(point)).unwrap().1.source, Path::new(seen), "{point}");
+        }
+        // Within a directory that is the root of a process no mount is mounted in another.
+        assert_eq!(seen_at(&mounts[4..], Path::new("/b/point")).unwrap().1.source, Path::new("seen"));
+        assert!(seen_at(&mounts[4..], Path::new("/")).is_none() && seen_at(&[], Path::new("/")).is_none());
     }
 
     #[test]

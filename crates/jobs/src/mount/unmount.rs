@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_confine::close_inherited;
-use inarch_fuse::mount::{self, Copy, Entry, MountError, User};
+use inarch_fuse::mount::{self, Copy, Entry, MountError, Place, User};
+use inarch_vm::qemu::shell_word;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -16,12 +17,18 @@ use crate::JobError;
 use crate::notes::{say, shown};
 use crate::serve::guarded::{ServerProcess, server_of};
 
-/// After this long it is said who is waited for, and it is looked again what that does.
-const SHORT: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
+/// How long the end of a server is waited for.
+struct Patience {
+    /// After this long it is said who is waited for, and it is looked again what that does.
+    look: Timespec,
+    /// So many times a server that does nothing is looked at.
+    idle: u32,
+    /// So many times one that works is.
+    longest: u32,
+}
 
-/// So many times a server that does nothing is waited for, half a minute; and one that works, ten minutes.
-const IDLE: u32 = 10;
-const LONGEST: u32 = 200;
+/// Half a minute, and ten minutes.
+const PATIENCE: Patience = Patience { look: Timespec { tv_sec: 3, tv_nsec: 0 }, idle: 10, longest: 200 };
 
 /// Processes that are named, at most.
 const NAMED: usize = 5;
@@ -59,10 +66,13 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
         return refuse(&point, &format!("{owner} mounted it, and no other user can unmount it"));
     }
     // As long as it is mounted, it is known by its guard.
-    let server = server_of(&point, entry.device, owner);
+    let server = server_of(&point, &entry, owner);
     let copies = mount::copies(&entry);
     let users = match unmount_unused(&point, &entry, server.as_ref()) {
-        Ok(None) => return server.map_or(Ok(()), |server| wait(&server, &point, &entry, &copies, request)),
+        Ok(None) => {
+            say_what_is_left(&point, request);
+            return server.map_or(Ok(()), |server| wait(&server, &PATIENCE, &point, &entry, &copies, request));
+        }
         Ok(Some(users)) => described(&point, &users),
         Err(error) => return Err(error.into()),
     };
@@ -71,7 +81,20 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
     }
     mount::detach(&point)?;
     request.say(format_args!("{}: {users}; its server ends after them", shown(&point)));
+    say_what_is_left(&point, request);
     Ok(())
+}
+
+/// Says that the mount which was taken away from `point` had covered another one of ours.
+fn say_what_is_left(point: &Path, request: &UnmountRequest) {
+    let left = mount::mounts_at(point).into_iter().find(|place| place.entry.is_ours() && place.cover.is_none());
+    if let Some(place) = left {
+        let source = shown(&place.entry.source);
+        request.say(format_args!(
+            "{}: {source} was mounted beneath and is there still; umount takes it away",
+            shown(point)
+        ));
+    }
 }
 
 /// Takes the mount away, or gives those who use it for two seconds: who only looks what is there, an indexer or a scan of this
@@ -116,30 +139,62 @@ fn refuse(point: &Path, reason: &str) -> Result<(), JobError> {
 
 /// The mount that `path` means, which is `absolute`, and where it is: by the table, as the server may not answer.
 fn find(path: &Path, absolute: &Path) -> Result<(PathBuf, Entry), JobError> {
-    let fail = |error| JobError::path(path, "cannot be unmounted", error);
     let beside = absolute.parent().zip(absolute.file_name());
     let named = beside.and_then(|(parent, name)| Some(parent.canonicalize().ok()?.join(name)));
-    let looked = |point: PathBuf| mount::mounted(&point).map(|entry| (point, entry));
-    let found = match named.and_then(looked) {
-        Some(found) => Some(found),
-        // A symbolic link to it.
-        None => looked(absolute.canonicalize().map_err(fail)?),
-    };
-    match found {
-        Some((point, entry)) if entry.is_ours() => Ok((point, entry)),
-        Some((point, entry)) => {
-            let (source, kind) = (shown(&entry.source), &entry.kind);
-            let reason =
-                format!("{source} is mounted there ({kind}), which Inarch did not mount; umount takes it away");
-            Err(JobError::Other(format!("{}: {reason}", shown(&point))))
-        }
-        None => {
-            let above = |point: &&Path| mount::mounted(point).is_some_and(|entry| entry.is_ours());
-            let within = absolute.ancestors().find(above);
-            let within = within.map_or(String::new(), |point| format!("; it lies in the mount {}", shown(point)));
-            Err(JobError::Other(format!("{}: nothing is mounted there{within}", shown(path))))
-        }
+    let named = named.unwrap_or_else(|| absolute.to_owned());
+    let mut places = mount::mounts_at(&named);
+    let target = absolute.canonicalize();
+    // A symbolic link to it.
+    if let (true, Ok(target)) = (places.is_empty(), &target) {
+        places = mount::mounts_at(target);
     }
+    let ours = places.iter().rfind(|place| place.entry.is_ours());
+    let seen = places.iter().find(|place| place.cover.is_none());
+    let (point, reason) = match (ours, seen.or(places.last())) {
+        (_, Some(Place { point, entry, cover: None })) if entry.is_ours() => return Ok((point.clone(), entry.clone())),
+        (Some(Place { point, cover: Some(cover), .. }), _) => (&**point, covered_by(cover)),
+        (_, Some(Place { point, entry, .. })) => (&**point, not_ours(point, entry)),
+        (_, None) => match (mount::process_that_sees(&named), target) {
+            (Some(process), _) => (path, elsewhere(process, &named)),
+            (None, Ok(_)) => (path, format!("nothing is mounted there{}", within(absolute))),
+            (None, Err(error)) => return Err(JobError::path(path, "cannot be unmounted", error)),
+        },
+    };
+    Err(JobError::Other(format!("{}: {reason}", shown(point))))
+}
+
+/// What is in the way of a mount of ours.
+fn covered_by((point, cover): &(PathBuf, Entry)) -> String {
+    let (source, kind) = (shown(&cover.source), &cover.kind);
+    let command = if cover.is_ours() { "inarch umount" } else { "umount" };
+    let point = word(point);
+    format!("{source} ({kind}) covers what Inarch mounted there; take that away first: {command} {point}")
+}
+
+fn not_ours(point: &Path, entry: &Entry) -> String {
+    if point == Path::new("/") {
+        return "it is the root of all files, which Inarch did not mount".to_owned();
+    }
+    let (source, kind) = (shown(&entry.source), &entry.kind);
+    format!("{source} is mounted there ({kind}), which Inarch did not mount; umount takes it away")
+}
+
+/// What to do where only another mount namespace has it.
+fn elsewhere(process: u32, point: &Path) -> String {
+    let command = format!("nsenter --target {process} --mount inarch umount {}", word(point));
+    format!("nothing is mounted there but in the mount namespace of process {process}; as root: {command}")
+}
+
+/// A path as a word of a command.
+fn word(path: &Path) -> String {
+    shown(Path::new(&shell_word(path.as_os_str())))
+}
+
+/// That `path` lies in a mount of ours, as part of a line.
+fn within(path: &Path) -> String {
+    let above = |point: &&Path| mount::mounted(point).is_some_and(|entry| entry.is_ours());
+    let within = path.ancestors().find(above);
+    within.map_or(String::new(), |point| format!("; it lies in the mount {}", shown(point)))
 }
 
 /// What keeps the mount in use, as part of a line.
@@ -163,6 +218,7 @@ fn described(point: &Path, users: &[User]) -> String {
 /// It has not ended.
 fn wait(
     server: &ServerProcess,
+    patience: &Patience,
     point: &Path,
     entry: &Entry,
     before: &[Copy],
@@ -170,7 +226,7 @@ fn wait(
 ) -> Result<(), JobError> {
     let fail = |errno: Errno| JobError::Other(format!("cannot wait for the server: {}", io::Error::from(errno)));
     let has_ended = || {
-        let ready = poll(&mut [PollFd::new(&server.handle, PollFlags::IN)], Some(&SHORT));
+        let ready = poll(&mut [PollFd::new(&server.handle, PollFlags::IN)], Some(&patience.look));
         ready.map(|count| count > 0).map_err(fail)
     };
     let stays = |why: String| {
@@ -187,16 +243,51 @@ fn wait(
     }
     request.say(format_args!("waiting for the end of the server, process {}", server.process));
     let (mut idle, mut last) = (0, server.work());
-    for _ in 0..LONGEST {
+    for _ in 0..patience.longest {
         if has_ended()? {
             return Ok(());
         }
         let work = server.work();
         let works = work != last || work.is_some_and(|work| work.waits_for_disk);
         (idle, last) = (if works { 0 } else { idle + 1 }, work);
-        if idle == IDLE {
+        if idle == patience.idle {
             return stays("does nothing and does not end; it may have something left to write".to_owned());
         }
     }
     stays("is still at work; wait for its end".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    const QUIET: UnmountRequest = UnmountRequest { points: Vec::new(), lazy: false, quiet: true };
+
+    /// How a server ends whose mount is gone; it is a shell that runs `script`.
+    fn waited_for(script: &str, idle: u32, longest: u32) -> Result<(), String> {
+        let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let look = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        // Nothing is mounted like this.
+        let entry = Entry { device: "0:0".parse().unwrap(), ..mount::mounted(Path::new("/")).unwrap() };
+        let server = ServerProcess::of_child(&child);
+        let ended = wait(&server, &Patience { look, idle, longest }, Path::new("/point"), &entry, &[], &QUIET);
+        end(&mut child);
+        ended.map_err(|error| error.to_string())
+    }
+
+    fn end(child: &mut Child) {
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_server_that_does_not_end_is_told_of() {
+        assert_eq!(waited_for("exec sleep 0.2", 1000, 1000), Ok(()));
+        let idle = waited_for("exec sleep 1000", 3, 1000).unwrap_err();
+        assert!(idle.contains("/point is unmounted, but") && idle.contains("does nothing and does not end"), "{idle}");
+        let busy = waited_for("while :; do :; done", 1000, 10).unwrap_err();
+        assert!(busy.contains("is still at work"), "{busy}");
+    }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use inarch_confine::close_inherited;
-use inarch_fuse::mount::{self, Mount, Unmounted};
+use inarch_fuse::mount::{self, Mount, MountId, Unmounted};
 
 use crate::JobError;
 
@@ -46,8 +46,8 @@ impl Guard {
     /// For a mount; `own_file` if its mount point is a file that was made for it, and goes with it.
     pub fn of_mount(mount: &Mount, own_file: bool) -> Result<Guard, JobError> {
         let kind = if own_file { MOUNT_ON_OWN_FILE } else { MOUNT };
-        let device = mount.device().to_string();
-        Guard::start(mount.point(), &[kind.as_ref(), mount.point().as_os_str(), device.as_ref()])
+        let id = mount.id().to_string();
+        Guard::start(mount.point(), &[kind.as_ref(), mount.point().as_os_str(), id.as_ref()])
     }
 
     /// For a directory at `path`, an absolute path, that is about to be made, and all that will be in it.
@@ -121,10 +121,13 @@ pub fn guard(words: &[OsString]) -> u8 {
     match words {
         [kind, path, inode] if kind == SOCKET => remove_socket(path.as_ref(), &inode.to_string_lossy()),
         [kind, path] if kind == DIRECTORY => drop(std::fs::remove_dir_all(path)),
-        [kind, point, device] if kind == MOUNT || kind == MOUNT_ON_OWN_FILE => {
-            let status = if is_gone { CLEAN } else { unmount(point.as_ref(), &device.to_string_lossy()) };
+        [kind, point, mount] if kind == MOUNT || kind == MOUNT_ON_OWN_FILE => {
+            let Ok(mount) = mount.to_string_lossy().parse() else { return FAILED };
+            // A directory above it may have another name by now.
+            let place = if is_gone { None } else { mount::place_of(&mount).map(|place| place.point) };
+            let status = if is_gone { CLEAN } else { unmount(&mount) };
             if kind == MOUNT_ON_OWN_FILE {
-                remove_empty_file(point.as_ref());
+                remove_empty_file(place.as_deref().unwrap_or(point.as_ref()));
             }
             return status;
         }
@@ -133,10 +136,9 @@ pub fn guard(words: &[OsString]) -> u8 {
     CLEAN
 }
 
-/// Takes the mount with this number away; gives the exit status that says how that went.
-fn unmount(point: &Path, device: &str) -> u8 {
-    let Ok(device) = device.parse() else { return FAILED };
-    match mount::unmount_device(point, device) {
+/// Takes the mount away; gives the exit status that says how that went.
+fn unmount(mount: &MountId) -> u8 {
+    match mount::unmount_wherever(mount) {
         Ok(Unmounted::Clean) => CLEAN,
         Ok(Unmounted::InUse) => IN_USE,
         Err(error) => {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use inarch_fuse::mount::DeviceNumber;
+use inarch_fuse::mount::{Entry, MountId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -23,6 +23,13 @@ pub(crate) struct ServerProcess {
 }
 
 impl ServerProcess {
+    /// A child of a test's own.
+    #[cfg(test)]
+    pub fn of_child(child: &std::process::Child) -> ServerProcess {
+        let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).unwrap();
+        ServerProcess { process: child.id(), handle, owner: rustix::process::geteuid().as_raw() }
+    }
+
     /// Whether a process is a child of it, of the same user or of root.
     pub fn has_child(&self, process: u32) -> bool {
         let child = Process::of(process).is_some_and(|child| child.is_of(self.owner) && child.parent == self.process);
@@ -44,17 +51,18 @@ impl ServerProcess {
     }
 }
 
-/// The server of the mount with this number at `point`. None if this user cannot see it or its guard, or if it has ended.
+/// The server of this mount, which is at `point`. None if this user cannot see it or its guard, or if it has ended.
 ///
 /// Anybody can give a process any command line: only processes of `owner`, who mounted it, and of root count.
-pub(crate) fn server_of(point: &Path, device: DeviceNumber, owner: u32) -> Option<ServerProcess> {
-    let device = device.to_string();
+pub(crate) fn server_of(point: &Path, mount: &Entry, owner: u32) -> Option<ServerProcess> {
+    let is_of_mount = |place: &OsString, id: &OsString| {
+        let id: Option<MountId> = id.to_str().and_then(|id| id.parse().ok());
+        // A copy of it, at the same place of another mount namespace, has another number.
+        id.is_some_and(|id| id.is(mount) || (id.device() == mount.device && point == Path::new(place)))
+    };
     let is_guard = |words: &[OsString]| match words {
-        [_, word, kind, place, number, ..] => {
-            word == GUARD_ARGUMENT
-                && (kind == MOUNT || kind == MOUNT_ON_OWN_FILE)
-                && point == Path::new(place)
-                && *number == *device
+        [_, word, kind, place, id, ..] => {
+            word == GUARD_ARGUMENT && (kind == MOUNT || kind == MOUNT_ON_OWN_FILE) && is_of_mount(place, id)
         }
         _ => false,
     };
@@ -145,6 +153,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    use inarch_fuse::mount::mounted;
+
     use super::*;
 
     /// Whoever can start a process can have it look like a server and its guard.
@@ -157,28 +167,33 @@ mod tests {
         fs::write(directory.path().join(GUARD_ARGUMENT), "read line; :").unwrap();
         let is_root = rustix::process::geteuid().is_root();
         let user = if is_root { 65_534 } else { rustix::process::geteuid().as_raw() };
-        let mut words = vec!["sh", "mount", "/a point", "0:7"];
+        let mut words = vec!["sh", "mount", "/a point", "0:7/30"];
         if is_root {
             words.splice(0..0, ["setpriv", "--reuid", "65534", "--clear-groups", "--regid", "65534"]);
         }
         let mut command = Command::new(words[0]);
         let mut server = command.args(&words[1..]).current_dir(&directory).stdin(Stdio::piped()).spawn().unwrap();
-        let device = "0:7".parse().unwrap();
-        let find = |owner| server_of(Path::new("/a point"), device, owner);
+        let mount =
+            |device: &str, id| Entry { device: device.parse().unwrap(), id, ..mounted(Path::new("/")).unwrap() };
+        let find_at = |point: &str, mount: &Entry, owner| server_of(Path::new(point), mount, owner);
+        let find = |owner| find_at("/a point", &mount("0:7", 30), owner);
         let found = (0..1000).find_map(|_| {
             thread::sleep(Duration::from_millis(10));
             find(user)
         });
+        // By its number where a directory above has another name; by its place in another mount namespace.
+        let elsewhere = [("/b", "0:7", 30), ("/a point", "0:7", 31), ("/b", "0:7", 31), ("/a point", "0:8", 30)];
+        let elsewhere = elsewhere.map(|(point, device, id)| find_at(point, &mount(device, id), user).is_some());
         let (others, of_root) = (find(user + 1).is_some(), find(0).is_some());
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", server.id())).unwrap();
         let child = children.trim().parse().unwrap();
         let found = found.map(|found| (found.process, found.has_child(child), found.has_child(1)));
-        let stranger =
-            ServerProcess { process: server.id(), handle: Process::of(server.id()).unwrap().handle, owner: 0 };
+        let stranger = ServerProcess { owner: 0, ..ServerProcess::of_child(&server) };
         let stranger = stranger.has_child(child);
         drop(server.stdin.take());
         server.wait().unwrap();
         assert_eq!(found, Some((server.id(), true, false)));
+        assert_eq!(elsewhere, [true, true, false, false]);
         assert_eq!((others, of_root, stranger), (false, false, false));
         assert!(find(user).is_none());
     }

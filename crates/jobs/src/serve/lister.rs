@@ -42,7 +42,7 @@ impl ListerChild {
         let mut child = Command::new("/proc/self/exe")
             .arg(LISTER_ARGUMENT)
             .arg(mount.point())
-            .arg(mount.device().to_string())
+            .arg(mount.id().device().to_string())
             .arg(confined)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -50,7 +50,11 @@ impl Server {
 
 /// Whether `point` in `dir` is a mount point.
 pub fn is_mounted(dir: &Path) -> bool {
-    let point = dir.join("point");
+    is_mount_point(&dir.join("point"))
+}
+
+/// Whether something is mounted there.
+pub fn is_mount_point(point: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     table.lines().any(|line| line.contains(&format!(" {} ", point.display())))
 }

@@ -1,0 +1,128 @@
+//! What tells one mount from another.
+
+use std::fmt;
+use std::num::ParseIntError;
+use std::path::Path;
+use std::str::FromStr;
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
+use super::table::Entry;
+
+/// A mounted file system's number: no two that are mounted at a time have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceNumber {
+    major: u32,
+    minor: u32,
+}
+
+impl From<u64> for DeviceNumber {
+    /// Of one as stat(2) gives it.
+    fn from(device: u64) -> DeviceNumber {
+        DeviceNumber { major: rustix::fs::major(device), minor: rustix::fs::minor(device) }
+    }
+}
+
+impl DeviceNumber {
+    /// Whether it is this one.
+    pub(super) fn is(self, major: Option<u32>, minor: Option<u32>) -> bool {
+        (Some(self.major), Some(self.minor)) == (major, minor)
+    }
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+impl FromStr for DeviceNumber {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<DeviceNumber, Self::Err> {
+        let (major, minor) = text.split_once(':').unwrap_or((text, ""));
+        Ok(DeviceNumber { major: major.parse()?, minor: minor.parse()? })
+    }
+}
+
+/// `STATX_MNT_ID_UNIQUE` of Linux's include/uapi/linux/stat.h (since 6.8).
+const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+/// A mount, whatever the directories above it are called by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MountId {
+    device: DeviceNumber,
+    /// As the table has it. Another mount may have this number and the device's when this one is gone.
+    number: u64,
+    /// Never given again; none before Linux 6.8.
+    unique: Option<u64>,
+}
+
+impl MountId {
+    /// Of a mount that is at `point`, above all else there.
+    pub(super) fn of(entry: &Entry, point: &Path) -> MountId {
+        MountId { device: entry.device, number: entry.id, unique: unique(point) }
+    }
+
+    /// Of the file system.
+    pub fn device(&self) -> DeviceNumber {
+        self.device
+    }
+
+    /// Whether the table has it there, or one that has its numbers since it is gone.
+    pub fn is(&self, entry: &Entry) -> bool {
+        (self.device, self.number) == (entry.device, entry.id)
+    }
+
+    /// Whether it may be what is at `point`, above all else there: none that only has its numbers, as far as the kernel says.
+    pub(super) fn may_be_at(&self, point: &Path) -> bool {
+        self.unique.zip(unique(point)).is_none_or(|(own, there)| own == there)
+    }
+}
+
+/// The number of the mount at `point` that is never given again. Asks nothing of its server, which may be dead.
+fn unique(point: &Path) -> Option<u64> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let told = statx(CWD, point, flags, UNIQUE).ok()?;
+    (told.stx_mask & UNIQUE.bits() != 0).then_some(told.stx_mnt_id)
+}
+
+impl fmt::Display for MountId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.device, self.number)?;
+        self.unique.map_or(Ok(()), |unique| write!(f, "/{unique}"))
+    }
+}
+
+impl FromStr for MountId {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<MountId, ParseIntError> {
+        let (device, numbers) = text.split_once('/').unwrap_or((text, ""));
+        let (number, unique) =
+            numbers.split_once('/').map_or((numbers, None), |(number, unique)| (number, Some(unique)));
+        let unique = unique.map(str::parse).transpose()?;
+        Ok(MountId { device: device.parse()?, number: number.parse()?, unique })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mounted;
+    use super::*;
+
+    #[test]
+    fn a_mount_is_known_by_its_numbers() {
+        let (root, proc) = (Path::new("/"), Path::new("/proc"));
+        let entry = mounted(proc).unwrap();
+        let id = MountId::of(&entry, proc);
+        assert!(id.is(&entry) && !id.is(&mounted(root).unwrap()));
+        assert!(id.may_be_at(proc) && (id.unique.is_none() || !id.may_be_at(root)));
+        for id in [id, MountId { unique: None, ..id }] {
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+        for wrong in ["", "0:47", "0:47/", "0:47/x", "0:47/1/", "0:47/1/2/3"] {
+            assert!(wrong.parse::<MountId>().is_err(), "{wrong}");
+        }
+    }
+}
