@@ -40,6 +40,15 @@ struct Caller<'c> {
     scratch: Scratch,
 }
 
+/// Sets what other threads go on until, even if this thread panics: or they, and the test, would never end.
+struct AtEnd<'d>(&'d AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Connection {
     fn new() -> Connection {
         let directory = tempfile::tempdir().unwrap();
@@ -66,9 +75,11 @@ impl Connection {
     fn race(&self, change: impl Fn(&mut Caller<'_>, u32) + Sync, look: impl Fn(&mut Caller<'_>) + Sync) {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
+            let _done = AtEnd(&done);
             for thread in 1..THREADS {
                 let (look, done) = (&look, &done);
                 scope.spawn(move || {
+                    let _done = AtEnd(done);
                     let mut caller = self.caller(thread);
                     while !done.load(Ordering::Relaxed) {
                         look(&mut caller);
@@ -79,7 +90,6 @@ impl Connection {
             for round in 0..ROUNDS {
                 change(&mut caller, round);
             }
-            done.store(true, Ordering::Relaxed);
         });
     }
 }
@@ -139,10 +149,14 @@ impl Caller<'_> {
 
     /// Removes a name, as Linux does: what is another file by now is looked at again.
     fn unlink(&mut self, name: &str) {
-        while self.call(opcode::UNLINK, ROOT, &strings(&[name.as_bytes()])).errno != 0 {
+        for _ in 0..ROUNDS {
+            if self.call(opcode::UNLINK, ROOT, &strings(&[name.as_bytes()])).errno == 0 {
+                return;
+            }
             let node = self.lookup(ROOT, name).unwrap();
             self.forget(node);
         }
+        panic!("{name} cannot be removed");
     }
 
     fn lock(&mut self, unique: u64, opcode: u32, (node, fh, owner): (u64, u64, u64), kind: i32) -> i32 {
@@ -215,9 +229,8 @@ fn who_waits_for_a_lock_gets_it_or_is_interrupted() {
         let (waiting, answered) = (connection.number(), AtomicBool::new(false));
         let errno = thread::scope(|scope| {
             let waits = scope.spawn(|| {
-                let errno = connection.caller(1).lock(waiting, opcode::SETLKW, waiter, libc::F_WRLCK);
-                answered.store(true, Ordering::Relaxed);
-                errno
+                let _answered = AtEnd(&answered);
+                connection.caller(1).lock(waiting, opcode::SETLKW, waiter, libc::F_WRLCK)
             });
             scope.spawn(|| {
                 let interrupt = InterruptIn { unique: waiting };

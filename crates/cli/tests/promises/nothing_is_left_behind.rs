@@ -2,6 +2,7 @@
 
 use crate::support;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -84,6 +85,47 @@ fn after_a_signal_to_the_command() {
     assert_eq!(status.code(), Some(143), "the command's own status: ended by SIGTERM");
     assert!(within(A_SECOND, || !started.iter().any(|pid| alive(*pid))), "QEMU is still there");
     assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
+}
+
+/// In place of QEMU: a guest whose agent says HELLO, hears its request, and starts nothing. The file `heard` beside it says so.
+const GUEST_THAT_STARTS_NOTHING: &str = r#"#!/usr/bin/env python3
+import os, re, signal, sys
+agent = next(int(n) for word in sys.argv for n in re.findall(r"socket,id=agent,fd=(\d+)", word))
+os.write(agent, bytes([1, 4, 0, 0, 0, 1, 0, 0, 0]))
+os.read(agent, 1)
+os.close(os.open(os.path.join(os.path.dirname(__file__), "heard"), os.O_CREAT))
+signal.pause()
+"#;
+
+#[test]
+fn after_a_signal_before_the_command_is_started() {
+    let (dir, place) = (scratch(), scratch());
+    let (qemu, heard) = (place.path().join("qemu"), place.path().join("heard"));
+    fs::write(&qemu, GUEST_THAT_STARTS_NOTHING).unwrap();
+    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
+    for (signal, number) in [("-TERM", 15), ("-INT", 2), ("-HUP", 1)] {
+        let mut run = Command::new(INARCH)
+            .args(["run", "--accel=tcg", "--overlay-dir", ".", "--", "true"])
+            .current_dir(dir.path())
+            .envs([("INARCH_QEMU", &qemu), ("TMPDIR", &dir.path().into())])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        assert!(within(60 * A_SECOND, || heard.exists()), "the request was not sent");
+        let started = children(run.id());
+        assert!(!started.is_empty(), "no QEMU was found");
+        kill(signal, run.id());
+        let has_ended = within(60 * A_SECOND, || run.try_wait().unwrap().is_some());
+        let _ = run.kill();
+        let output = run.wait_with_output().unwrap();
+        assert!(has_ended, "{signal}: the run goes on");
+        assert_eq!((output.status.code(), support::stdout(&output)), (Some(128 + number), String::new()), "{signal}");
+        assert!(within(A_SECOND, || !started.iter().any(|pid| alive(*pid))), "{signal}: QEMU is still there");
+        assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
+        fs::remove_file(&heard).unwrap();
+    }
 }
 
 #[test]
