@@ -1,6 +1,6 @@
 //! Carrying out a plan. Each step may be the last before a crash, and each call may fail.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 
 use rustix::io::Errno;
@@ -303,7 +303,7 @@ impl<'a> Executor<'_, 'a> {
         })
     }
 
-    /// Whether something that lent bytes to what was made for `i` has been taken away, now or before.
+    /// Whether something that lent bytes to what was made for `i` has been taken away, now or before, or can be read no more.
     fn lender_is_gone(&self, i: usize) -> bool {
         let task = self.worker.task;
         let needs = &task.plan.needs;
@@ -311,7 +311,7 @@ impl<'a> Executor<'_, 'a> {
         // One whose attributes changed by our doing cannot be told from one that somebody else changed: it lends no more.
         let lends = |stat: &rustix::fs::Stat| !self.worker.touched.contains(&stat.st_ino);
         let is_there = |old| {
-            let lender = task.facts.lenders.get(old).filter(|lender| !lender.names.is_empty());
+            let lender = task.facts.lenders.get(old).filter(|lender| lender.readable);
             lender.is_some_and(|lender| lender.stat.as_ref().is_none_or(lends))
         };
         if !lenders.iter().all(is_there) {
@@ -374,7 +374,7 @@ impl<'a> Executor<'_, 'a> {
 
     fn try_sync(&mut self, there: &[usize], remember: &mut Remember<'_>) -> Result<(), String> {
         let fail = |errno: Errno| format!("what was made of it may not be on the disk: {}", io::Error::from(errno));
-        let mut durable = Vec::new();
+        let (mut durable, mut other_names) = (BTreeMap::new(), BTreeMap::new());
         let mut places = Vec::new();
         for i in there {
             let place = match self.placed.contains(i) {
@@ -383,9 +383,13 @@ impl<'a> Executor<'_, 'a> {
             };
             let (directory, name) = place.map_err(fail)?;
             let stat = directory.stat(&name).map_err(fail)?.ok_or_else(|| fail(Errno::NOENT))?;
-            let borrows = self.sides().new_inode(*i).is_some_and(|(new, _)| !self.sides().lenders(new).is_empty());
-            if borrows {
-                durable.push((self.sides().path(*i).to_owned(), Durable::of(&Seen::of(&stat))));
+            let sides = self.sides();
+            if let Some((new, _)) = sides.new_inode(*i).filter(|(new, _)| !sides.lenders(*new).is_empty()) {
+                let made = Durable::of(&Seen::of(&stat));
+                // Its other names lead there too, when they come.
+                let others = sides.names.of_guest(sides.guest, new);
+                other_names.extend(others.into_iter().map(|name| (name, made)));
+                durable.insert(sides.path(*i).to_owned(), made);
             }
             places.push((directory, name));
         }
@@ -394,7 +398,9 @@ impl<'a> Executor<'_, 'a> {
         } else {
             self.worker.host.sync().map_err(fail)?;
         }
-        remember(durable)
+        // Where nothing can be linked each name has a file of its own.
+        other_names.append(&mut durable);
+        remember(other_names.into_iter().collect())
             .map_err(|error| format!("it cannot be noted that what was made of it is on the disk: {error}"))
     }
 

@@ -491,3 +491,40 @@ fn replace(path: &Path) {
         fs::write(path.parent().unwrap().with_file_name("acted"), "").unwrap();
     }
 }
+
+#[test]
+fn another_name_of_a_copy_of_what_is_linked_is_known_again_after_a_kill() {
+    let make = || {
+        let mut world = world(&[("a", "third"), ("c", "other"), ("m", "moved"), ("z", "= a")]);
+        assert!(world.edit("a", b'X') && world.exchange_blocks("a", "c") && world.link("c", "n"));
+        assert!(world.remove("m") && world.rename("z", "m"));
+        world
+    };
+    let calls = apply(&mut make(), &[]).calls;
+    for at in 0..calls {
+        let (mut world, mut memory) = (make(), Memory::default());
+        world.apply(&mut memory, &[], Faults { dies: Some(at), ..Faults::default() });
+        world.apply(&mut memory, &[], Faults::default()).assert_whole();
+        assert_eq!(world.host_paths(), world.guest_paths(), "killed at {at}");
+    }
+}
+
+#[test]
+fn what_is_kept_beside_its_place_stays_there_while_it_cannot_be_made_again() {
+    let make = || {
+        let mut world = world(&[("y", ""), ("y/a", "first"), ("z", "-> first")]);
+        assert!(world.append("y/a", b"+more"));
+        assert!(world.rename("z", "t") && world.rename("y/a", "z") && world.rename("t", "y/a"));
+        world
+    };
+    let calls = apply(&mut make(), &[]).calls;
+    for at in 0..calls {
+        let (mut world, mut memory) = (make(), Memory::default());
+        // The file system takes nothing more from then on, until the next apply.
+        let fails = Some((at..u64::MAX, rustix::io::Errno::ROFS));
+        world.apply(&mut memory, &[], Faults { fails, ..Faults::default() });
+        world.apply(&mut memory, &[], Faults::default());
+        let is_readable = world.guest_files().into_iter().any(|(bytes, readable)| readable && bytes == b"first+more");
+        assert!(is_readable || world.host_files().contains(&b"first+more"[..]), "lost where call {at} failed");
+    }
+}
