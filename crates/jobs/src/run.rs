@@ -528,3 +528,19 @@ fn kvm_failure(result: &Result<Report, JobError>) -> Option<String> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_assertion_of_qemu_is_told_in_other_words() {
+        let failure = |message: &str| {
+            let (status, message) = ("killed by signal 6".to_owned(), message.to_owned());
+            kvm_failure(&Err(JobError::Guest(GuestFailure::Qemu { status, message, tail: Vec::new() }))).unwrap()
+        };
+        let told = failure("qemu: ../target/i386/kvm/kvm.c:3079: kvm_buf_set_msrs: Assertion `ret == 5' failed.");
+        assert!(told.contains("KVM") && !told.contains("kvm.c") && !told.contains("Assertion"), "{told}");
+        assert_eq!(failure("Permission denied"), "QEMU cannot use KVM (Permission denied)");
+    }
+}

@@ -65,6 +65,16 @@ fn what_was_written_is_there_the_next_time() {
     assert!(stderr(&refused).contains("data/f1: left alone: it changed on the host, too"), "{}", stderr(&refused));
     assert_eq!(fs::read(scene.host("data/f1")).unwrap(), b"the host's");
 
+    // A conflict has ended where the run has this machine's version.
+    host("touch", &["-d", "2020-01-01", "data/f1"], &scene.host(""));
+    host("tar", &["-C", "root", "--format=posix", "-cf", "archive", "data/f1"], scene.path());
+    let archive = fs::File::open(scene.path().join("archive")).unwrap();
+    let settle = ["run", "-q", "--accel=tcg", "--keep", "one", "--", "/bin/busybox", "tar", "-C", "/", "-xf", "-"];
+    assert_status(&scene.inarch(settle).stdin(archive).output().unwrap(), 0);
+    let left = scene.call(["diff", "one"]);
+    assert!(!stdout(&left).contains("/data/f1\n") && !stderr(&left).contains("/data/f1"), "{left:?}");
+    assert!(stderr(&left).contains("/data/f2: this machine changed it, too"), "{left:?}");
+
     assert_status(&scene.call(["discard", "one"]), 0);
     let none = scene.call(["runs"]);
     assert_status(&none, 0);
