@@ -3,10 +3,12 @@
 mod accessed;
 mod ahead;
 mod hostile;
+mod locks;
 mod mounts;
 mod operations;
 mod races;
 mod refused;
+mod unopened;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,43 +1,30 @@
-//! The loop of a session.
+//! The loop of a session: what is waited for, and when all is over.
+//!
+//! What the guest says is in [`said`], what it is told in [`told`], and what happens when time is up in [`limits`].
 
-use std::io::{self, Read, Write};
+mod limits;
+mod said;
+mod told;
+
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGWINCH};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::output::{OUTPUT_WINDOW, Output, wake_descriptor};
 use super::signals::Signals;
 use super::streams::{RawTerminal, Streams, window_size};
-use super::{Outcome, Report, Session, SessionError, SessionOptions, Started, is_temporary};
-use crate::protocol::{Decoder, GuestFrame, HostFrame, OutputStream, STDIN_FRAME, SessionRequest};
+use super::{Outcome, Report, Session, SessionError, SessionOptions, Started};
+use crate::protocol::{Decoder, HostFrame, OutputStream, SessionRequest};
+use limits::Deadline;
 
 /// A session is given up when so many SIGINTs, or SIGTERMs, came.
 const INSISTENCE: u32 = 3;
-/// After SIGKILL the guest has so long to report the end.
-const KILLED_GRACE: Duration = Duration::from_secs(3);
-/// A guest that has said EXIT or ERROR has so long to read what we still send, BYE among it.
-const BYE_GRACE: Duration = Duration::from_secs(1);
-/// A guest that writes back and unmounts has so long.
-const UNMOUNT_DEADLINE: Duration = Duration::from_secs(120);
 /// Standard input is not read while so much waits to be sent.
 const OUTGOING_MAX: usize = 256 * 1024;
-
-/// So many warnings wait for the output before them, at most.
-const MOST_WARNINGS: usize = 16;
-
-/// What happens when time is up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Deadline {
-    Start,
-    StartWhenReady,
-    Terminate,
-    Kill,
-    GiveUp,
-    Unmount,
-}
 
 /// A session while its command runs.
 pub(super) struct Relay<'a> {
@@ -190,11 +177,6 @@ impl<'a> Relay<'a> {
         Ok((settled && said_bye && !unmounting).then_some(outcome))
     }
 
-    /// Whether the guest unmounts its file systems after this end.
-    fn unmounts_after(&self, outcome: &Outcome) -> bool {
-        self.clean_shutdown && !matches!(outcome, Outcome::Failed { .. })
-    }
-
     /// Waits for whatever comes first, and takes it in.
     fn wait(&mut self, buffer: &mut [u8]) -> Result<(), SessionError> {
         let reads_input = self.input_credit > 0 && self.outgoing.len() < OUTGOING_MAX && self.outcome.is_none();
@@ -237,225 +219,6 @@ impl<'a> Relay<'a> {
             self.read_socket(buffer)?;
         }
         self.check_deadline()
-    }
-
-    fn read_socket(&mut self, buffer: &mut [u8]) -> Result<(), SessionError> {
-        match self.socket.read(buffer) {
-            Ok(0) => self.connected = false,
-            Ok(length) => {
-                self.decoder.push(buffer.get(..length).unwrap_or_default());
-                self.take_frames()?;
-            }
-            Err(error) if is_temporary(&error) => {}
-            Err(error) if is_disconnect(&error) => self.connected = false,
-            Err(error) => return Err(SessionError::io("read from the guest")(error)),
-        }
-        Ok(())
-    }
-
-    fn take_frames(&mut self) -> Result<(), SessionError> {
-        while let Some(frame) = self.decoder.next()? {
-            self.take_frame(frame)?;
-        }
-        Ok(())
-    }
-
-    fn take_frame(&mut self, frame: GuestFrame) -> Result<(), SessionError> {
-        let unmounts = self.clean_shutdown && !self.unmounted && frame == GuestFrame::Unmounted;
-        if self.outcome.is_some() && !unmounts {
-            return Err(SessionError::Conversation("it went on after the command's end"));
-        }
-        match frame {
-            GuestFrame::Hello { .. } => return Err(SessionError::Conversation("it said HELLO twice")),
-            // A second raw mode would take the first one for what is to be restored.
-            GuestFrame::Started { .. } if self.started.is_some() => {
-                return Err(SessionError::Conversation("it said STARTED twice"));
-            }
-            GuestFrame::Ready if self.ready || self.started.is_some() => {
-                return Err(SessionError::Conversation("it said READY twice, or after STARTED"));
-            }
-            GuestFrame::Ready => {
-                self.ready = true;
-                let until = Instant::now() + self.options.start_when_ready;
-                if self.deadline.is_none_or(|(at, _)| until < at) {
-                    self.deadline = Some((until, Deadline::StartWhenReady));
-                }
-            }
-            GuestFrame::Started { agent, command } => {
-                self.started = Some(Started { agent, command });
-                self.deadline = self.options.timeout.map(|timeout| (Instant::now() + timeout, Deadline::Terminate));
-                // What the guest was told before lay about while it loaded modules and mounted.
-                if self.sets_clock {
-                    HostFrame::Clock(SystemTime::now()).encode(&mut self.outgoing);
-                }
-                if self.window.is_some() {
-                    self.raw = self.input.as_ref().and_then(RawTerminal::enter);
-                }
-            }
-            GuestFrame::Output(stream, bytes) => {
-                let [stdout, stderr] = &mut self.outputs;
-                let output = if stream == OutputStream::Stdout { stdout } else { stderr };
-                if !output.take(&bytes) {
-                    return Err(SessionError::Conversation("it sent more output than it may"));
-                }
-            }
-            GuestFrame::StdinCredit(bytes) => self.input_credit = self.input_credit.saturating_add(u64::from(bytes)),
-            GuestFrame::StdinClosed => self.input = None,
-            GuestFrame::Exit { status, signal: 0 } => self.end(Outcome::Exited(status)),
-            GuestFrame::Exit { signal, .. } => self.end(Outcome::Signaled(signal)),
-            GuestFrame::Error { status, text } => {
-                // A command that did not start did not succeed, whatever the guest says.
-                let status = if status == 0 { 125 } else { status };
-                self.end(Outcome::Failed { status, message: text });
-            }
-            GuestFrame::Warning(text) => {
-                if self.warnings.len() >= MOST_WARNINGS {
-                    self.say_warnings();
-                }
-                self.warnings.push(text);
-            }
-            GuestFrame::Unmounted if self.outcome.is_none() => {
-                return Err(SessionError::Conversation("it said UNMOUNTED before the command's end"));
-            }
-            GuestFrame::Unmounted => {
-                self.unmounted = true;
-                self.deadline = self.drain_until.map(|at| (at, Deadline::GiveUp));
-            }
-        }
-        Ok(())
-    }
-
-    fn say_warnings(&mut self) {
-        self.warnings.drain(..).for_each(|text| (self.options.warn)(&text));
-    }
-
-    fn end(&mut self, outcome: Outcome) {
-        let now = Instant::now();
-        self.input = None;
-        // What was written is still to reach our readers: the time limit holds for them too.
-        self.drain_until = self.deadline.map(|(at, _)| at);
-        self.deadline = if self.unmounts_after(&outcome) {
-            Some((now + UNMOUNT_DEADLINE, Deadline::Unmount))
-        } else {
-            self.drain_until.map(|at| (at, Deadline::GiveUp))
-        };
-        self.bye_until = Some(now + BYE_GRACE);
-        self.outcome = Some(outcome);
-        self.raw = None;
-        self.say(HostFrame::Bye);
-    }
-
-    fn say(&mut self, frame: HostFrame<'_>) {
-        frame.encode(&mut self.outgoing);
-    }
-
-    /// Sends what the socket takes now.
-    fn flush(&mut self) -> Result<(), SessionError> {
-        while self.connected && !self.outgoing.is_empty() {
-            match self.socket.write(&self.outgoing) {
-                Ok(sent) => drop(self.outgoing.drain(..sent)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_temporary(&error) => break,
-                // What the guest said before it went is still to be read: reading finds the end.
-                Err(error) if is_disconnect(&error) => self.outgoing.clear(),
-                Err(error) => return Err(SessionError::io("write to the guest")(error)),
-            }
-        }
-        Ok(())
-    }
-
-    fn read_input(&mut self, buffer: &mut [u8]) {
-        let Some(input) = &self.input else { return };
-        let most = STDIN_FRAME.min(usize::try_from(self.input_credit).unwrap_or(usize::MAX)).min(buffer.len());
-        let Some(room) = buffer.get_mut(..most) else { return };
-        match rustix::io::read(input, &mut *room) {
-            Err(error) if is_temporary(&error.into()) => {}
-            // An input that cannot be read (a directory, a terminal that is gone) is at its end for the command.
-            Ok(0) | Err(_) => {
-                self.input = None;
-                self.say(HostFrame::StdinEnd);
-            }
-            Ok(length) => {
-                self.input_credit = self.input_credit.saturating_sub(length as u64);
-                HostFrame::Stdin(room.get(..length).unwrap_or_default()).encode(&mut self.outgoing);
-            }
-        }
-    }
-
-    /// Gives back the credit of what was written, and passes on that a reader is gone.
-    fn settle(&mut self) {
-        const STREAMS: [(OutputStream, &str); 2] = [(OutputStream::Stdout, "output"), (OutputStream::Stderr, "error")];
-        for (output, (stream, name)) in self.outputs.iter_mut().zip(STREAMS) {
-            let (grant, failure) = output.settle();
-            if let Some(grant) = grant {
-                HostFrame::OutputCredit(stream, grant).encode(&mut self.outgoing);
-            }
-            if let Some(source) = failure {
-                HostFrame::OutputClosed(stream).encode(&mut self.outgoing);
-                if source.kind() != io::ErrorKind::BrokenPipe && self.output_failure.is_none() {
-                    self.output_failure = Some(SessionError::Output { stream: name, source });
-                }
-            }
-        }
-    }
-
-    fn take_signals(&mut self) {
-        let pending = self.signals.as_mut().map(Signals::pending).unwrap_or_default();
-        for signal in pending {
-            let has_command = self.started.is_some() || self.outcome.is_some();
-            match signal {
-                SIGINT | SIGTERM | SIGHUP | SIGQUIT if !has_command => {
-                    self.ended_by.get_or_insert(signal);
-                    continue;
-                }
-                SIGWINCH => {
-                    if let Some(size) = self.window.as_ref().and_then(window_size) {
-                        self.say(HostFrame::Window(size));
-                    }
-                    continue;
-                }
-                SIGINT => self.interrupts[0] += 1,
-                SIGTERM => self.interrupts[1] += 1,
-                _ => {}
-            }
-            self.say(HostFrame::Signal(signal as u32));
-        }
-    }
-
-    fn check_deadline(&mut self) -> Result<(), SessionError> {
-        let now = Instant::now();
-        if self.bye_until.is_some_and(|until| now >= until) {
-            self.bye_until = None;
-            self.deaf = true;
-        }
-        let Some((at, deadline)) = self.deadline else { return Ok(()) };
-        if now < at {
-            return Ok(());
-        }
-        self.deadline = match deadline {
-            Deadline::Start => {
-                let waited = self.options.start.unwrap_or_default();
-                return Err(SessionError::NotStarted { waited });
-            }
-            Deadline::StartWhenReady => {
-                return Err(SessionError::NotStartedThoughReady { waited: self.options.start_when_ready });
-            }
-            Deadline::Terminate => {
-                self.timed_out = true;
-                self.say(HostFrame::Signal(SIGTERM as u32));
-                Some((now + self.options.kill_grace, Deadline::Kill))
-            }
-            Deadline::Kill => {
-                self.say(HostFrame::Signal(SIGKILL as u32));
-                Some((now + KILLED_GRACE, Deadline::GiveUp))
-            }
-            Deadline::GiveUp => {
-                self.given_up = true;
-                None
-            }
-            Deadline::Unmount => return Err(SessionError::NotUnmounted),
-        };
-        Ok(())
     }
 }
 

@@ -1,0 +1,187 @@
+//! What is to be run, by what `inarch run` is told.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::io::IsTerminal;
+
+use anyhow::Context;
+use inarch_jobs::run::{Root, RunRequest, TreeMount, Way};
+use inarch_jobs::share::Changes;
+use inarch_jobs::source::Source;
+
+use super::arguments::{NetworkArgument, RunArguments};
+use crate::source::SourceArguments;
+use crate::tree_option::{self, TreeOption};
+
+/// The request; not yet what becomes of it at the end.
+pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
+    let root = match arguments.root.to_str() {
+        Some("host") => Root::Host,
+        Some("none") => Root::None,
+        _ => Root::Source(Source::parse(&arguments.root)?),
+    };
+    anyhow::ensure!(
+        !arguments.via.is_live() || arguments.source.is_whole(),
+        "--via virtiofs or 9p: a live directory is shared whole; what leaves something out or changes times takes a disk"
+    );
+    // Only a shell that a person types to gets a terminal: a terminal would change the bytes that an image's command writes to a pipe.
+    let is_interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let terminal = arguments.tty || (arguments.command.is_empty() && is_interactive);
+    let trees = trees(&arguments)?;
+    let net = match (arguments.machine.net, arguments.machine.publish.is_empty()) {
+        (Some(NetworkArgument::None), false) => {
+            anyhow::bail!("-p leads into the guest's network, and --net=none gives it none")
+        }
+        (net, is_private) => net.map_or(!is_private, |net| net == NetworkArgument::User),
+    };
+    Ok(RunRequest {
+        root,
+        root_via: arguments.via,
+        root_read_only: arguments.ro,
+        root_selection: arguments.source.selection(&[])?,
+        hold: !arguments.no_hold,
+        trees,
+        command: arguments.command,
+        entrypoint: arguments.entrypoint,
+        environment: arguments.environment.iter().map(|e| variable(e)).collect::<anyhow::Result<_>>()?,
+        working_directory: arguments.workdir,
+        user: arguments.user,
+        terminal,
+        timeout: arguments.timeout,
+        quiet: arguments.quiet,
+        verbose: arguments.verbose,
+        kernel: arguments.machine.kernel,
+        modules: arguments.machine.modules,
+        accel: arguments.machine.accel,
+        cpus: arguments.machine.cpus,
+        memory: arguments.machine.memory,
+        net,
+        published: arguments.machine.publish,
+        kernel_parameters: arguments.machine.append,
+        qemu_arguments: arguments.machine.qemu_arg,
+        console: arguments.machine.console,
+        overlay_dir: arguments.machine.overlay_dir,
+        boot_timeout: arguments.machine.boot_timeout,
+        keep: None,
+    })
+}
+
+/// The trees besides the root.
+fn trees(arguments: &RunArguments) -> anyhow::Result<Vec<TreeMount>> {
+    let parsed = |name: &str, parse: fn(&OsStr) -> Result<TreeOption, String>, text: &OsStr| {
+        let option = parse(text).map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
+        tree(format_args!("{name} {}", text.display()), option, &arguments.source, arguments.via)
+    };
+    let trees = arguments.tree.iter().map(|text| parsed("--tree", tree_option::parse, text));
+    let volumes = arguments.volume.iter().map(|text| parsed("--volume", tree_option::volume, text));
+    let here = arguments.rw.then(|| parsed("--rw", tree_option::parse, OsStr::new(".,rw")));
+    trees.chain(volumes).chain(here).collect()
+}
+
+/// `shown` is how it was asked for.
+fn tree(shown: impl Display, option: TreeOption, source: &SourceArguments, via: Way) -> anyhow::Result<TreeMount> {
+    let live = option.live || option.write_through;
+    // What writes are to reach can only be the directory itself.
+    let via = option.via.unwrap_or(if live { Way::Auto } else { via });
+    if via.is_live() || (via == Way::Auto && live) {
+        anyhow::ensure!(
+            source.is_whole() && option.exclude.is_empty(),
+            "{shown}: a live directory is shared whole; what leaves something out or changes times takes a disk \
+             (via=ext4)"
+        );
+        anyhow::ensure!(
+            !(option.write_through && option.changes == Some(Changes::None)),
+            "{shown}: rw is for writing, and changes=none says that nobody does"
+        );
+    } else {
+        anyhow::ensure!(
+            !option.write_through && option.changes.is_none(),
+            "{shown}: a disk is a snapshot, on which rw and changes= have no effect; share the directory live \
+             (via=virtiofs)"
+        );
+    }
+    anyhow::ensure!(
+        !option.writeback || (option.write_through && option.changes == Some(Changes::Guest)),
+        "{shown}: writeback has the guest keep back what it writes to a directory that it alone changes; say rw and \
+         changes=guest"
+    );
+    anyhow::ensure!(
+        !(option.writeback && via == Way::Ninep),
+        "{shown}: over 9P every write is sent at once; writeback is for via=virtiofs"
+    );
+    let mut selection = source.selection(&option.exclude)?;
+    if let Some(owner) = option.owner {
+        selection.owners = owner.into();
+    }
+    let source = Source::parse(&option.source)?;
+    anyhow::ensure!(
+        !option.hold || (!via.is_live() && !live && matches!(source, Source::Directory(_))),
+        "{shown}: hold is for a directory that goes as a snapshot (via=ext4): only its files are read as they were"
+    );
+    Ok(TreeMount {
+        destination: option.destination,
+        source,
+        read_only: option.read_only,
+        via,
+        changes: option.changes.unwrap_or_default(),
+        writeback: option.writeback,
+        write_through: option.write_through,
+        refused: option.refused,
+        live,
+        hold: option.hold,
+        selection,
+    })
+}
+
+/// `KEY=VALUE`, or `KEY` for our own value of it.
+fn variable(text: &OsStr) -> anyhow::Result<(OsString, OsString)> {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = text.as_bytes();
+    let (key, value) = match bytes.iter().position(|b| *b == b'=') {
+        Some(at) => (OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..]).to_owned()),
+        None => {
+            let value = std::env::var_os(text);
+            (text, value.with_context(|| format!("-e {}: there is no such variable here", text.display()))?)
+        }
+    };
+    anyhow::ensure!(!key.is_empty(), "-e {}: write KEY=VALUE or KEY", text.display());
+    Ok((key.to_owned(), value))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+
+    use super::super::keep::{FirstWords, parse};
+    use super::*;
+
+    #[test]
+    fn habitual_words_are_understood() {
+        for words in [["-m", "1G"], ["--mem", "1G"], ["--memory", "1024M"]] {
+            assert_eq!(parse(&words).machine.memory, Some(1 << 30));
+        }
+        for words in [&["--net"][..], &["--network"], &["--network=user"], &["--net", "ls"]] {
+            assert_eq!(parse(words).machine.net, Some(NetworkArgument::User));
+        }
+        assert_eq!(parse(&["--network=none"]).machine.net, Some(NetworkArgument::None));
+        let net = |words: &[&str]| request(parse(words)).map(|request| request.net);
+        assert!(net(&["-p", "80:80"]).unwrap() && !net(&[]).unwrap());
+        assert!(net(&["-p", "80:80", "--net=none"]).is_err());
+        assert_eq!(parse(&["--qemu-arg", "-s", "--qemu-arg=-S", "ls"]).machine.qemu_arg, ["-s", "-S"]);
+        assert_eq!(parse(&["--timeout", "1m"]).timeout, Some(Duration::from_secs(60)));
+        assert_eq!(parse(&["--name", "try"]).keep.as_deref(), Some("try"));
+        assert!(parse(&["-it", "--rm", "ls"]).tty);
+        assert!(parse(&["--read-only"]).ro && parse(&["--rw"]).rw && parse(&["--verbose"]).verbose);
+        assert_eq!(parse(&["-v", "a:/b", "--volume", "c:/d:ro"]).volume, ["a:/b", "c:/d:ro"]);
+        assert!(FirstWords::try_parse_from(["run", "--rm", "--keep", "x"]).is_err());
+    }
+
+    #[test]
+    fn volumes_and_the_current_directory_are_live() {
+        let trees = trees(&parse(&["-v", "/usr:/b", "-v", "/usr:/c:ro", "--rw", "--tree", "/usr:/d"])).unwrap();
+        let told: Vec<_> = trees.iter().map(|tree| (tree.live, tree.write_through, tree.read_only)).collect();
+        assert_eq!(told, [(false, false, false), (true, true, false), (true, false, true), (true, true, false)]);
+    }
+}

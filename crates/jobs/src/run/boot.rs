@@ -1,0 +1,142 @@
+//! How a guest is booted: with KVM or without, and what the next run learns of it.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use inarch_vm::accel::{self, Accel, Decision, Subject, Verdict};
+use inarch_vm::process::GuestFailure;
+use inarch_vm::session::{Report, Streams};
+
+use super::attempt::{self, DiskFailure, Guest, LiveDisk};
+use super::holding::Holding;
+use super::launch::Launch;
+use super::{Job, command, guest};
+use crate::JobError;
+
+/// How long a guest may be silent under a KVM of which nobody knows yet whether it works. Where it does, a guest
+/// speaks within a second.
+const KVM_PATIENCE: Duration = Duration::from_secs(8);
+
+impl Job<'_> {
+    pub(super) fn decide(&self, guest: &Guest) -> Result<Decision, JobError> {
+        Ok(accel::decide(self.request.accel, &guest::verdicts(), subject(guest))?)
+    }
+
+    /// Boots with the acceleration that was asked for, or that works.
+    pub(super) fn boot(
+        &self,
+        guest: &Guest,
+        disks: &[LiveDisk],
+        failure: &Arc<DiskFailure>,
+        launch: &Receiver<Launch>,
+    ) -> Result<Report, JobError> {
+        let request = self.request;
+        let streams = || {
+            Streams::of_process().map_err(|error| JobError::Other(format!("a standard stream cannot be used: {error}")))
+        };
+        let session = command::session(request, &self.trees, &streams()?, self.open_files);
+        // A tree that is scanned or unpacked for long delays the start as long: only who wants an end at all gets one.
+        let start = request.timeout.map(|timeout| timeout.max(request.boot_timeout));
+        let limits = attempt::Limits { start, command: request.timeout };
+        let attempt = |accel, patience, fall_back: Option<&str>| {
+            let streams = streams()?;
+            let hold = |live| {
+                // Of a machine that does not come up for another reason there is something else to say.
+                fall_back.inspect(|reason| request.say_fall_back(reason));
+                let _holding = Holding::begin(disks, &request.overlay_dir);
+                let (launch, limits) = limits.wait_for(launch)?;
+                attempt::hold(live, &launch.complete(session.clone()), streams, limits, request.quiet)
+            };
+            Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, hold))
+        };
+        for port in &request.published {
+            let refused = |error| JobError::Other(format!("-p: cannot have the port {}: {error}", port.host));
+            port.check().map_err(refused)?;
+        }
+        // A verdict that cannot be kept only costs the next run another look. What the user adds may be at fault, too.
+        let is_usual = request.kernel_parameters.is_empty() && request.qemu_arguments.is_empty();
+        let remember = |verdict| {
+            if is_usual {
+                drop(guest::verdicts().remember(subject(guest), verdict));
+            }
+        };
+        let (mut suspect, mut fall_back) = (None, None);
+        let accel = match self.decide(guest)? {
+            Decision::Use(accel) => {
+                if request.verbose {
+                    request.say(format_args!("the guest runs under {}", accel.to_string().to_uppercase()));
+                }
+                accel
+            }
+            Decision::FallBack(reason) => {
+                fall_back = Some(reason);
+                Accel::Tcg
+            }
+            Decision::TryKvm => {
+                let tried = attempt(Accel::Kvm, KVM_PATIENCE, None)?;
+                if tried.greeted {
+                    remember(Verdict::Works);
+                    return tried.result;
+                }
+                let Some(reason) = kvm_failure(&tried.result) else {
+                    return tried.result;
+                };
+                fall_back = Some(reason.clone());
+                suspect = Some(reason);
+                Accel::Tcg
+            }
+        };
+        let tried = attempt(accel, request.boot_timeout, fall_back.as_deref())?;
+        // Only the same machine coming up without KVM shows that it was KVM's fault.
+        if let (true, Some(reason)) = (tried.greeted, suspect) {
+            remember(Verdict::Broken(reason));
+        }
+        if let (false, Accel::Kvm, Some(reason)) = (tried.greeted, accel, kvm_failure(&tried.result)) {
+            remember(Verdict::Broken(reason));
+        }
+        // Asking QEMU for its version takes as long as starting it: it is asked when something went wrong.
+        if let (false, Err(JobError::Guest(GuestFailure::Qemu { .. } | GuestFailure::PoweredOff { .. }))) =
+            (tried.greeted, &tried.result)
+        {
+            guest.qemu.version()?;
+        }
+        tried.result
+    }
+}
+
+fn subject(guest: &Guest) -> Subject<'_> {
+    Subject { qemu: guest.qemu.path(), kernel: &guest.kernel.release }
+}
+
+/// Why a guest that did not speak makes KVM suspect; `None` if something else ended it.
+fn kvm_failure(result: &Result<Report, JobError>) -> Option<String> {
+    match result {
+        Err(JobError::Guest(GuestFailure::Silent { .. })) => {
+            Some("/dev/kvm opens, but no guest comes up under it".into())
+        }
+        // The words of a failed assertion are for those who work on QEMU.
+        Err(JobError::Guest(GuestFailure::Qemu { message, .. })) if message.contains("Assertion `") => Some(
+            "QEMU gives up under this KVM, which does not do what it needs (so it is within some virtual machines)"
+                .into(),
+        ),
+        Err(JobError::Guest(GuestFailure::Qemu { message, .. })) => Some(format!("QEMU cannot use KVM ({message})")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_assertion_of_qemu_is_told_in_other_words() {
+        let failure = |message: &str| {
+            let (status, message) = ("killed by signal 6".to_owned(), message.to_owned());
+            kvm_failure(&Err(JobError::Guest(GuestFailure::Qemu { status, message, tail: Vec::new() }))).unwrap()
+        };
+        let told = failure("qemu: ../target/i386/kvm/kvm.c:3079: kvm_buf_set_msrs: Assertion `ret == 5' failed.");
+        assert!(told.contains("KVM") && !told.contains("kvm.c") && !told.contains("Assertion"), "{told}");
+        assert_eq!(failure("Permission denied"), "QEMU cannot use KVM (Permission denied)");
+    }
+}
