@@ -88,6 +88,18 @@ pub enum MountWrites {
     Over(UpperPlace),
 }
 
+impl MountWrites {
+    /// The same from every directory.
+    fn absolute(&self) -> MountWrites {
+        match self {
+            MountWrites::Over(UpperPlace::Kept(path)) => {
+                MountWrites::Over(UpperPlace::Kept(path.canonicalize().unwrap_or_else(|_| path.clone())))
+            }
+            other => other.clone(),
+        }
+    }
+}
+
 impl MountRequest {
     /// What is no directory does not change, and what nobody changes is not changed here either.
     fn effective(&self) -> MountRequest {
@@ -138,8 +150,10 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     };
     let confinement = confinement(request, upper.as_ref())?;
     let source = request.source.path();
-    // Whoever looks at the mount table is in another directory than we are.
+    // Whoever looks at the mount table or the log is in another directory than we are.
     let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
+    let logged = MountRequest { writes: request.writes.absolute(), ..request.clone() };
+    let logged = introduction(&logged, shown(&source), &point);
     let mount_points = note_on_mount_points(&source, request.submounts);
     let signals = Caught::from_now_on()?;
     let (mount, device) = Mount::new(&point, &source, request.writes == MountWrites::Refused)?;
@@ -161,8 +175,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     mount_points.iter().for_each(|note| request.say(note));
     let answers = answers.and_then(|()| child.map_or(Ok(()), Child::answer));
     match answers {
-        // Whoever reads the log does not know the caller's directory.
-        Ok(()) if request.background.is_some() => request.say(introduction(request, shown(&source), &point)),
+        Ok(()) if request.background.is_some() => request.say(logged),
         Ok(()) => {}
         Err(_) => stop.stop(),
     }
@@ -307,7 +320,7 @@ fn session_options(request: &MountRequest) -> SessionOptions {
     SessionOptions { connection, passthrough_depth: 1, rings, ..SessionOptions::default() }
 }
 
-/// What of `source` is mounted, and what keeps requests within it.
+/// What is mounted of `source`, and who changes it.
 fn introduction(request: &MountRequest, source: impl Display, point: &Path) -> String {
     let access = match &request.writes {
         MountWrites::Through => format!("writes change it{}", left_out(request.refused)),
@@ -320,8 +333,5 @@ fn introduction(request: &MountRequest, source: impl Display, point: &Path) -> S
         Changes::None => "nobody changes it",
     };
     let locks = if request.locks { "; locks are the host's" } else { "" };
-    format!(
-        "mounted {source} on {}: {access}; {changes}{locks}; one name at a time, no symbolic link followed, no device opened",
-        shown(point)
-    )
+    format!("mounted {source} on {}: {access}; {changes}{locks}", shown(point))
 }

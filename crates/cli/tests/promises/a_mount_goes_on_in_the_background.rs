@@ -46,6 +46,16 @@ fn the_command_returns_when_the_mount_answers() {
 }
 
 #[test]
+fn the_log_names_places_whole() {
+    let scene = Scene::new();
+    let used = scene.shell("$INARCH mount -b tree point --overlay changes && umount point");
+    assert_status(&used, 0);
+    assert!(stderr(&used).contains(": writes are kept in changes;"), "{}", stderr(&used));
+    let (log, kept) = (fs::read_to_string(scene.usual_log()).unwrap(), scene.path().join("changes"));
+    assert!(log.contains(&format!(": writes are kept in {};", kept.display())), "{log}");
+}
+
+#[test]
 fn nothing_of_the_caller_is_kept() {
     let scene = Scene::new();
     // A lock, a directory that the mount is not for, and a pipe that an archive came by.
