@@ -13,9 +13,9 @@ use crate::output::{answer, complain};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  inarch apply try --dry-run        what would be done, after inarch run --keep try make install
-  inarch apply try /usr/local       only what is there
-  inarch apply try                  all of it; inarch discard try then takes the run away
+  inarch apply try --dry-run    what would be done, after inarch run --keep try
+  inarch apply try /usr/local   only what is there
+  inarch apply try              all of it; then inarch discard try
 
 Exit status: 0 everything was applied; 1 something was left alone or failed, and is named; 125 nothing could be done.")]
 pub struct ApplyArguments {

@@ -11,9 +11,9 @@ use clap::{Parser, Subcommand};
 #[command(name = "inarch", version = env!("INARCH_VERSION"), max_term_width = 110)]
 #[command(after_help = "\
 Examples:
-  inarch run make check          run a command in a VM over this directory; all it writes is thrown away
+  inarch run make check          run a command in a VM over this directory
   inarch run -t                  a shell in a VM over your own files
-  inarch mount app.tar.zst /mnt  an archive, image or directory as a mount of this machine
+  inarch mount app.tar.zst /mnt  an archive, image or directory as a mount
   inarch doctor                  what this machine can do
 
 'inarch help COMMAND' says more about a command.")]
@@ -64,7 +64,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use clap::{Args, CommandFactory};
 
     /// Every command that does something, `serve blk` and the like among them.
     fn leaves(command: clap::Command) -> Vec<clap::Command> {
@@ -80,6 +80,46 @@ mod tests {
             let name = command.get_name().to_owned();
             let help = command.render_long_help().to_string();
             assert!(help.contains("Example"), "{name} has no example");
+        }
+    }
+
+    #[test]
+    fn every_help_has_one_form() {
+        let below = |command: &clap::Command| command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
+        let root = Arguments::command();
+        let commands: Vec<String> = below(&root);
+        let servers: Vec<String> = below(root.find_subcommand("serve").unwrap());
+        let paths = commands.into_iter().map(|name| vec![name]);
+        let paths = paths.chain(servers.into_iter().map(|name| vec!["serve".to_owned(), name]));
+        for path in paths.chain([Vec::new()]) {
+            let help = |option: &str, width: usize| {
+                let words = ["inarch"].into_iter().chain(path.iter().map(String::as_str)).chain([option]);
+                let command = Arguments::command().term_width(width);
+                command.try_get_matches_from(words).unwrap_err().render().to_string()
+            };
+            let text = help("--help", 80);
+            assert_eq!(text, help("-h", 80), "{path:?} says two things");
+            let long = |line: &&str| line.chars().count() > 80 && !line.starts_with("Usage:");
+            assert_eq!(text.lines().find(long), None, "{path:?}");
+            // Examples are not wrapped, and what is wrapped has no line ends of its own.
+            let wide = help("--help", 1000);
+            let [narrow, wide] =
+                [&text, &wide].map(|text| text.split_once("\nExample").map_or("", |(_, examples)| examples));
+            let examples = |text: &str| text.split("\n\n").next().unwrap_or_default().to_owned();
+            assert_eq!(examples(narrow), examples(wide), "{path:?}");
+            let broken = wide.split("\n\n").skip(1).find(|paragraph| paragraph.trim_end().contains('\n'));
+            assert_eq!(broken, None, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_taken_has_a_heading_of_its_own() {
+        let taken = crate::source::SourceArguments::augment_args(clap::Command::new("all"));
+        for command in leaves(Arguments::command()) {
+            let under = command.get_arguments().filter(|one| one.get_help_heading() == Some("What is taken"));
+            let strange =
+                under.map(|one| one.get_id()).find(|id| !taken.get_arguments().any(|one| one.get_id() == *id));
+            assert_eq!(strange, None, "{}", command.get_name());
         }
     }
 

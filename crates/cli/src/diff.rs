@@ -19,7 +19,7 @@ Examples:
   inarch diff try /etc --patch      what changed within files there
   inarch diff try --show /etc/fstab
 
-A line for each path: A added, M changed, D deleted, R renamed, P only attributes (permissions, owner, time,
+A line for each path: A added, M changed, D deleted, R renamed, P only attributes (permissions, owner, time, \
 extended attributes). Of a directory that was renamed only what else changed in it is listed.")]
 pub struct DiffArguments {
     /// The kept run

@@ -12,7 +12,7 @@ use crate::output::try_all;
 #[command(after_help = "\
 Examples:
   inarch discard try         take away the kept run 'try'
-  inarch rm -f try another   two of them, even if an apply of theirs was interrupted")]
+  inarch rm -f try another   two, even if an apply was interrupted")]
 pub struct DiscardArguments {
     /// The kept runs
     #[arg(value_name = "NAME", required = true)]

@@ -27,18 +27,18 @@ Examples:
   inarch image /usr -o usr.ext4 --size 16G --label usr --exclude '*.pyc'
   inarch image rootfs -o - --format cpio | zstd > initramfs.img
 
-The format follows from the end of OUT's name, or from --format. The same tree gives the same bytes.")]
+The same tree gives the same bytes.")]
 pub struct ImageArguments {
     /// What to make an image of: a directory, an archive or an image
-    #[arg(value_name = "SRC", long_help = SRC_HELP)]
+    #[arg(value_name = "SRC", help = SRC_HELP)]
     pub source: OsString,
 
     /// The image: a new file, or one to be replaced when the image is whole; a block device; - for standard output
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
 
-    /// The format of the image
-    #[arg(long, value_name = "FORMAT")]
+    /// The format of the image; the end of OUT's name says it where not given
+    #[arg(long, value_name = "ext4|erofs|squashfs|tar|cpio")]
     pub format: Option<String>,
 
     /// Name of the volume

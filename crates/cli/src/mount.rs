@@ -22,13 +22,13 @@ Examples:
   inarch mount --background ~/src /mnt --ephemeral && ls /mnt
   inarch mount -b image.tar.zst /mnt --overlay ~/changes
   inarch umount /mnt
-  inarch mount ~/src ~/build --changes guest               # until Ctrl-C
+  inarch mount ~/src ~/build --changes guest   # until Ctrl-C
 
-It is mounted until SIGTERM, SIGINT or 'inarch umount DIR'; as a user it takes fusermount3 (Debian's package fuse3).
+It is mounted until SIGTERM, SIGINT or 'inarch umount DIR'; as a user it takes fusermount3 (Debian's package fuse3). \
 With --background the status is 0 when the mount answers, 1 when nothing is mounted.")]
 pub struct MountArguments {
     /// What to mount
-    #[arg(value_name = "SRC", long_help = SRC_HELP)]
+    #[arg(value_name = "SRC", help = SRC_HELP)]
     pub source: OsString,
 
     /// Where: a directory outside SRC, or SRC itself
@@ -55,7 +55,7 @@ pub struct MountArguments {
 
     /// Who may change SRC meanwhile: guest (programs in the mount alone: they keep what they know), host (everybody:
     /// what they know is at most a second old), none (nobody: read-only, all is kept)
-    #[arg(long, value_enum, default_value = "host")]
+    #[arg(long, value_name = "guest|host|none", value_enum, default_value = "host", hide_possible_values = true)]
     pub changes: ChangesArgument,
 
     /// Write down in FILE what is done in the mount: each name looked for, found or not, each file opened, read and
@@ -76,7 +76,7 @@ pub struct MountArguments {
 
     /// Whether the kernel's requests come by io_uring, which is faster: auto (where this machine has it switched on), on
     /// (or fail), off
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, value_name = "auto|on|off", value_enum, default_value = "auto", hide_possible_values = true)]
     pub io_uring: RingsArgument,
 
     #[command(flatten)]

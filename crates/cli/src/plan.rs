@@ -22,7 +22,7 @@ Examples:
   inarch plan . --exclude target --json")]
 pub struct PlanArguments {
     /// What to plan: a directory, an archive or an image
-    #[arg(value_name = "SRC", long_help = SRC_HELP)]
+    #[arg(value_name = "SRC", help = SRC_HELP)]
     pub source: OsString,
 
     /// The file system on the device

@@ -7,7 +7,9 @@ use inarch_jobs::Sandbox;
 #[derive(Args, Clone, Copy, Debug)]
 pub struct SandboxArgument {
     /// Confine the server to what it serves by all that this machine has (auto), or not at all (none)
-    #[arg(long, value_name = "auto|none", default_value = "auto", value_enum, hide_possible_values = true)]
+    // Some commands have the options of what is taken before it, whose heading would be this one's.
+    #[arg(long, value_name = "auto|none", default_value = "auto", value_enum, hide_possible_values = true,
+        help_heading = None::<&str>)]
     sandbox: By,
 }
 

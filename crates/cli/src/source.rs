@@ -10,7 +10,7 @@ use clap::Args;
 use inarch_jobs::share::Submounts;
 use inarch_tree::select::{FileContexts, Filter, IdRange, OwnerMap, Owners, PathList, Selection};
 
-/// What SRC may be, for the long help of every command.
+/// What SRC may be, for the help of every command.
 pub const SRC_HELP: &str = "\
 A directory; a tar archive (plain, .gz, .zst, .xz; '-' reads one from standard input), or a container image in one, as \
 'docker save' writes them; oci:DIR[:TAG] for an OCI image layout, or oci:FILE:TAG for one of several images; \

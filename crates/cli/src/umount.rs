@@ -15,7 +15,7 @@ Examples:
   inarch umount /mnt
   inarch umount --lazy /mnt ~/view   even if somebody uses them
 
-It returns when the servers have ended: all is written, and the next mount can have the same --overlay. As a user it takes
+It returns when the servers have ended: all is written, and the next mount can have the same --overlay. As a user it takes \
 fusermount3 (Debian's package fuse3).")]
 pub struct UmountArguments {
     /// Where something is mounted that 'inarch mount' or 'inarch serve file' shows

@@ -17,13 +17,13 @@ use crate::{duration, publish, size, tree_option};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  inarch run make check                  test this directory in a VM; all it writes is thrown away
+  inarch run make check                  test this directory in a VM
   inarch run -t                          a shell in a VM over your own files
-  inarch run --tree ~/x:/x,ro ls -l /x   another directory, at another path, read-only
-  inarch run -v ~/out:/out make install  a directory live: what the guest writes there is written
+  inarch run --tree ~/x:/x,ro ls -l /x   another directory, read-only, at /x
+  inarch run -v ~/out:/out make install  a directory live: writes reach it
   inarch run --root ./bookworm --net apt-get update
   inarch run --root oci:app              what a container image says it runs
-  inarch run --keep try make             keep what it writes; then inarch diff try, inarch apply try
+  inarch run --keep try make             keep its writes; then inarch diff try
 
 What follows CMD is the command's own; '--' before it is for a CMD that begins with '-'.
 
@@ -37,9 +37,9 @@ pub struct RunArguments {
     #[arg(long, value_name = "host|SRC|none", default_value = "host")]
     pub root: OsString,
 
-    /// Another tree: SRC[:DST][,ro|overlay|rw][,nosuid][,nodev][,via=WAY][,changes=WHO][,writeback][,hold][,owner=MAP][,exclude=GLOB]; DST is the same path where
-    /// none is given; with rw the guest's writes reach the directory itself
-    #[arg(long, value_name = "SRC[:DST][,OPT]")]
+    /// Another tree; DST is the same path where none is given. OPT is ro, overlay or rw (the guest's writes reach the directory itself), nosuid,
+    /// nodev, via=WAY, changes=WHO, writeback, hold, owner=MAP or exclude=GLOB
+    #[arg(long, value_name = "SRC[:DST][,OPT]...")]
     pub tree: Vec<OsString>,
 
     /// A directory live, as docker has it: what the guest writes there reaches SRC, unless :ro is given. The same as --tree SRC:DST,rw

@@ -14,7 +14,8 @@ use crate::output::answer;
 #[command(after_help = "\
 Example:
   inarch serve blk ~/src --socket /tmp/src.sock &
-  qemu-system-x86_64 ... $(inarch serve blk ~/src --socket /tmp/src.sock --print-qemu-args)
+  qemu-system-x86_64 ... \\
+    $(inarch serve blk ~/src --socket /tmp/src.sock --print-qemu-args)
 
 The server goes on until SIGTERM or SIGINT; a second machine may connect when the first has gone.")]
 pub struct BlkArguments {

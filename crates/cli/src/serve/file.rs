@@ -23,11 +23,11 @@ pub struct FileArguments {
     pub tree: TreeArguments,
 
     /// Where: a new or empty file, which becomes the image, or an empty directory, in which it is disk.raw
-    #[arg(value_name = "FILE|DIR")]
+    #[arg(value_name = "FILE|DIR", help_heading = None::<&str>)]
     pub target: PathBuf,
 
     /// Print the arguments that QEMU needs, and end
-    #[arg(long)]
+    #[arg(long, help_heading = None::<&str>)]
     pub print_qemu_args: bool,
 }
 

@@ -48,7 +48,7 @@ pub enum Offering {
 #[derive(Args, Debug)]
 pub struct TreeArguments {
     /// What to serve: a directory, an archive or an image
-    #[arg(value_name = "SRC", long_help = SRC_HELP)]
+    #[arg(value_name = "SRC", help = SRC_HELP)]
     pub source: OsString,
 
     /// The file system that it is offered as; only ext4 can be written to

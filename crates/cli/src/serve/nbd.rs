@@ -15,7 +15,8 @@ use crate::output::answer;
 #[command(after_help = "\
 Examples:
   inarch serve nbd ~/src --socket /tmp/src.sock &
-  qemu-system-x86_64 ... $(inarch serve nbd ~/src --socket /tmp/src.sock --print-qemu-args)
+  qemu-system-x86_64 ... \\
+    $(inarch serve nbd ~/src --socket /tmp/src.sock --print-qemu-args)
   nbdcopy 'nbd+unix:///?socket=/tmp/src.sock' src.raw
 
 The server goes on until SIGTERM or SIGINT. Several clients may connect; all of them see one disk.")]

@@ -23,8 +23,10 @@ use crate::upper::UpperArguments;
 #[command(after_help = "\
 Example:
   inarch serve 9p ~/src --socket /tmp/src.sock &
-  qemu-system-x86_64 ... $(inarch serve 9p ~/src --socket /tmp/src.sock --print-qemu-args)
-  guest# mount -t 9p -o trans=tcp,version=9p2000.L,msize=1048576,cache=mmap 10.0.2.100 /mnt
+  qemu-system-x86_64 ... \\
+    $(inarch serve 9p ~/src --socket /tmp/src.sock --print-qemu-args)
+  guest# mount -t 9p -o trans=tcp,version=9p2000.L,msize=1048576,cache=mmap \\
+    10.0.2.100 /mnt
 
 Clients' writes reach the directory unless --ro, --overlay or --ephemeral is given. The server goes on until SIGTERM or \
 SIGINT; several clients may connect.")]

@@ -21,7 +21,9 @@ use crate::upper::UpperArguments;
 #[command(after_help = "\
 Example:
   inarch serve virtiofs ~/src --socket /tmp/src.sock --tag src &
-  qemu-system-x86_64 ... $(inarch serve virtiofs ~/src --socket /tmp/src.sock --tag src --print-qemu-args)
+  qemu-system-x86_64 ... \\
+    $(inarch serve virtiofs ~/src --socket /tmp/src.sock --tag src \\
+      --print-qemu-args)
   guest# mount -t virtiofs src /mnt
 
 The guest's writes reach the directory unless --ro, --overlay or --ephemeral is given. The server goes on until SIGTERM or \
