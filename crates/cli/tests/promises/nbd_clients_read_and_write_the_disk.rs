@@ -105,15 +105,12 @@ fn what_clients_write_and_flush_is_there_again_after_a_kill() {
     };
     io(
         &server,
-        &["write -P 0xab 20G 1M", "write -f -P 0xcd 20481M 4095", "write -z 20482M 1M", "discard 20480M 64k", "flush"],
+        &["write -P 0xab 1G 1M", "write -f -P 0xcd 1025M 4095", "write -z 1026M 1M", "discard 1024M 64k", "flush"],
     );
     server.end("-KILL");
     assert!(within(LONG, || !dir.path().join("socket").exists()));
     let server = Server::start(dir.path(), &["--overlay", "overlay"]);
-    io(
-        &server,
-        &["read -P 0 20G 64k", "read -P 0xab 20971584k 960k", "read -P 0xcd 20481M 4095", "read -P 0 20482M 1M"],
-    );
+    io(&server, &["read -P 0 1G 64k", "read -P 0xab 1048640k 960k", "read -P 0xcd 1025M 4095", "read -P 0 1026M 1M"]);
     // A whole image from elsewhere, and back.
     host("sh", &["-c", "mke2fs -q -t ext4 other 32M && truncate -s 1G other"], dir.path());
     host("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", "other", &server.uri], dir.path());
