@@ -2,21 +2,19 @@
 
 mod common;
 
-use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
 
 use common::mount::{Mount, host_content, xattrs};
+use common::mounted::{compare_inode, compare_names};
 use common::odd::odd_tree;
 use common::*;
 use inarch_format::ext4::{Options, plan};
 use inarch_tree::scan::{ScanOptions, scan};
-use inarch_tree::{FileType, Inode, InodeId, Timestamp, Tree};
+use inarch_tree::{FileType, InodeId, Timestamp, Tree};
 
 /// The time ext4 shows for one: the nearest end of its range for times beyond it.
 fn shown(time: Timestamp) -> (i64, i64) {
@@ -25,53 +23,25 @@ fn shown(time: Timestamp) -> (i64, i64) {
 }
 
 /// Compares everything but content.
-fn compare_attributes(tree: &Tree, inode: &Inode, path: &Path, id: InodeId) {
-    let metadata = fs::symlink_metadata(path).unwrap();
-    assert_eq!(metadata.mode(), inode.mode(), "{path:?}");
-    assert_eq!((metadata.uid(), metadata.gid()), (inode.uid(), inode.gid()), "{path:?}");
+fn compare_attributes(tree: &Tree, id: InodeId, path: &Path) {
+    let inode = tree.inode(id);
+    let metadata = compare_inode(tree, id, path);
     assert_eq!((metadata.mtime(), metadata.mtime_nsec()), shown(inode.mtime()), "{path:?}");
     assert_eq!((metadata.ctime(), metadata.ctime_nsec()), shown(inode.ctime()), "{path:?}");
     assert_eq!((metadata.atime(), metadata.atime_nsec()), shown(inode.mtime()), "{path:?}");
     assert_eq!(xattrs(path), tree.xattrs(inode.xattrs()), "{path:?}");
     let links = u64::from(inode.links()) + u64::from(id == InodeId::ROOT);
     assert_eq!(metadata.nlink(), links, "{path:?}");
-    match inode.file_type() {
-        FileType::Regular => assert_eq!(metadata.len(), inode.size(), "{path:?}"),
-        FileType::Symlink => {
-            assert_eq!(fs::read_link(path).unwrap().as_os_str().as_bytes(), tree.symlink_target(id), "{path:?}");
-        }
-        FileType::CharDevice | FileType::BlockDevice => {
-            let (major, minor) = inode.device();
-            assert_eq!(metadata.rdev(), rustix::fs::makedev(major, minor), "{path:?}");
-        }
-        _ => {}
-    }
 }
 
 /// Compares a mounted directory with the tree's, and all below; calls `content` for each regular file.
 fn compare(tree: &Tree, at: &Path, content: &mut impl FnMut(InodeId, &Path)) {
-    let mut numbers = HashMap::new();
-    let mut directories = vec![InodeId::ROOT];
-    while let Some(dir) = directories.pop() {
-        let path = at.join(OsStr::from_bytes(&tree.path(dir)));
-        compare_attributes(tree, tree.inode(dir), &path, dir);
-        let mut names: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        names.retain(|name| dir != InodeId::ROOT || name != "lost+found");
-        names.sort();
-        assert!(names.iter().map(|name| name.as_bytes()).eq(tree.entries(dir).map(|entry| entry.name)), "{path:?}");
-        for entry in tree.entries(dir) {
-            let path = path.join(OsStr::from_bytes(entry.name));
-            let inode = tree.inode(entry.inode);
-            compare_attributes(tree, inode, &path, entry.inode);
-            let number = fs::symlink_metadata(&path).unwrap().ino();
-            assert_eq!(*numbers.entry(entry.inode).or_insert(number), number, "{path:?} is not the same file");
-            match inode.file_type() {
-                FileType::Directory => directories.push(entry.inode),
-                FileType::Regular => content(entry.inode, &path),
-                _ => {}
-            }
+    compare_names(tree, at, Some("lost+found"), &mut |id, path| {
+        compare_attributes(tree, id, path);
+        if tree.inode(id).file_type() == FileType::Regular {
+            content(id, path);
         }
-    }
+    });
 }
 
 #[test]

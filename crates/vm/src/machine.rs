@@ -141,6 +141,29 @@ impl PublishedPort {
 }
 
 impl Machine {
+    /// One without a device but its first serial line, and without a network.
+    pub fn bare(kernel: Kernel, accel: Accel, cpus: u32, memory: u64, console: Source) -> Machine {
+        Machine {
+            kernel,
+            initramfs: None,
+            parameters: Vec::new(),
+            verbose: false,
+            accel,
+            cpus,
+            memory,
+            agent: None,
+            console,
+            disks: Vec::new(),
+            shares: Vec::new(),
+            sockets: None,
+            forwards: Vec::new(),
+            streams: Vec::new(),
+            network: false,
+            published: Vec::new(),
+            arguments: Vec::new(),
+        }
+    }
+
     /// The command line that makes `qemu` this machine.
     pub fn command(self, qemu: &Qemu) -> QemuCommand {
         let mut line = CommandLine { arguments: Vec::new(), descriptors: Vec::new() };
@@ -451,25 +474,8 @@ mod tests {
             entry: Entry::Pvh,
             modules: None,
         };
-        Machine {
-            kernel,
-            initramfs: None,
-            parameters: vec!["user.word".to_owned()],
-            accel: Accel::Tcg,
-            cpus: 2,
-            memory: 512 << 20,
-            agent: None,
-            console: Source::Path("/run/console".into()),
-            disks: Vec::new(),
-            shares: Vec::new(),
-            sockets: None,
-            forwards: Vec::new(),
-            streams: Vec::new(),
-            network: false,
-            published: Vec::new(),
-            arguments: Vec::new(),
-            verbose: false,
-        }
+        let console = Source::Path("/run/console".into());
+        Machine { parameters: vec!["user.word".to_owned()], ..Machine::bare(kernel, Accel::Tcg, 2, 512 << 20, console) }
     }
 
     fn line(machine: Machine) -> String {

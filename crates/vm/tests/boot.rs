@@ -38,23 +38,9 @@ fn start(qemu: &Qemu, kernel: &Kernel, parameters: &[&str]) -> (Process, UnixStr
     let (console, console_end) = pair();
     let (agent, agent_end) = pair();
     let machine = Machine {
-        kernel: kernel.clone(),
-        initramfs: None,
         parameters: parameters.iter().map(|word| (*word).to_owned()).collect(),
-        accel: Accel::Tcg,
-        cpus: 1,
-        memory: 256 << 20,
         agent: Some(agent),
-        console,
-        disks: Vec::new(),
-        shares: Vec::new(),
-        sockets: None,
-        forwards: Vec::new(),
-        streams: Vec::new(),
-        network: false,
-        published: Vec::new(),
-        arguments: Vec::new(),
-        verbose: false,
+        ..Machine::bare(kernel.clone(), Accel::Tcg, 1, 256 << 20, console)
     };
     (Process::spawn(machine.command(qemu), console_end, None).unwrap(), agent_end.into())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -24,14 +24,20 @@ pub struct Held {
 fn compare_attributes(tree: &Tree, id: InodeId, path: &Path, held: &dyn Fn(&Inode) -> Held) {
     let inode = tree.inode(id);
     let held = held(inode);
-    let metadata = fs::symlink_metadata(path).unwrap();
-    assert_eq!(metadata.mode(), inode.mode(), "{path:?}");
-    assert_eq!((metadata.uid(), metadata.gid()), (inode.uid(), inode.gid()), "{path:?}");
+    let metadata = compare_inode(tree, id, path);
     assert_eq!((metadata.mtime(), metadata.mtime_nsec()), held.mtime, "{path:?}");
     // The kernel does not even list attributes where a squashfs image has none at all.
     let none_at_all = rustix::fs::llistxattr(path, &mut [0u8; 1]) == Err(rustix::io::Errno::OPNOTSUPP);
     assert!(if none_at_all { held.xattrs.is_empty() } else { xattrs(path) == held.xattrs }, "{path:?}");
     assert_eq!(metadata.nlink(), u64::from(inode.links()), "{path:?}");
+}
+
+/// Compares what every format holds alike: type and permissions, owners, size, target and device.
+pub fn compare_inode(tree: &Tree, id: InodeId, path: &Path) -> Metadata {
+    let inode = tree.inode(id);
+    let metadata = fs::symlink_metadata(path).unwrap();
+    assert_eq!(metadata.mode(), inode.mode(), "{path:?}");
+    assert_eq!((metadata.uid(), metadata.gid()), (inode.uid(), inode.gid()), "{path:?}");
     match inode.file_type() {
         FileType::Regular => assert_eq!(metadata.len(), inode.size(), "{path:?}"),
         FileType::Symlink => {
@@ -43,6 +49,7 @@ fn compare_attributes(tree: &Tree, id: InodeId, path: &Path, held: &dyn Fn(&Inod
         }
         _ => {}
     }
+    metadata
 }
 
 /// Calls `check` with parts of a file that cover it, or much of it if it is large.
@@ -72,23 +79,33 @@ fn compare_content(tree: &Tree, id: InodeId, content: &dyn Content, path: &Path)
 
 /// Compares a mounted directory with the tree's, and all below: attributes as the format holds them (`held`), and content.
 pub fn compare(tree: &Tree, content: &dyn Content, at: &Path, held: &dyn Fn(&Inode) -> Held) {
+    compare_names(tree, at, None, &mut |id, path| {
+        compare_attributes(tree, id, path, held);
+        if tree.inode(id).file_type() == FileType::Regular {
+            compare_content(tree, id, content, path);
+        }
+    });
+}
+
+/// Compares the names in a mounted directory with the tree's, and in all below, and which of them are one file; calls `check` for each. In
+/// the root the name `beside` is the format's own.
+pub fn compare_names(tree: &Tree, at: &Path, beside: Option<&str>, check: &mut dyn FnMut(InodeId, &Path)) {
     let mut numbers = HashMap::new();
     let mut directories = vec![InodeId::ROOT];
+    check(InodeId::ROOT, at);
     while let Some(dir) = directories.pop() {
         let path = at.join(OsStr::from_bytes(&tree.path(dir)));
-        compare_attributes(tree, dir, &path, held);
         let mut names: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.retain(|name| dir != InodeId::ROOT || beside.is_none_or(|beside| name != beside));
         names.sort();
         assert!(names.iter().map(|name| name.as_bytes()).eq(tree.entries(dir).map(|entry| entry.name)), "{path:?}");
         for entry in tree.entries(dir) {
             let path = path.join(OsStr::from_bytes(entry.name));
-            compare_attributes(tree, entry.inode, &path, held);
+            check(entry.inode, &path);
             let number = fs::symlink_metadata(&path).unwrap().ino();
             assert_eq!(*numbers.entry(entry.inode).or_insert(number), number, "{path:?} is not the same file");
-            match tree.inode(entry.inode).file_type() {
-                FileType::Directory => directories.push(entry.inode),
-                FileType::Regular => compare_content(tree, entry.inode, content, &path),
-                _ => {}
+            if tree.inode(entry.inode).file_type() == FileType::Directory {
+                directories.push(entry.inode);
             }
         }
     }

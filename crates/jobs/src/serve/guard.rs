@@ -56,15 +56,8 @@ impl Guard {
     }
 
     fn start(path: &Path, words: &[&OsStr]) -> Result<Guard, JobError> {
-        let child = Command::new("/proc/self/exe")
-            .arg(GUARD_ARGUMENT)
+        let child = own_child(GUARD_ARGUMENT)
             .args(words)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            // It keeps nobody's directory in use.
-            .current_dir("/")
-            .process_group(0)
             .spawn()
             .map_err(|error| JobError::path(path, "cannot start the process that clears it away", error))?;
         Ok(Guard { path: path.to_owned(), child })
@@ -110,6 +103,15 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.release();
     }
+}
+
+/// This program as a child that serves its parent: pipes lead to and from it, it is in a process group of its own, and it keeps
+/// nobody's directory in use.
+pub(super) fn own_child(word: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.current_dir("/").process_group(0);
+    command
 }
 
 /// The child's whole life: waits until standard input ends, then clears away what `words` say. Gives its exit status.

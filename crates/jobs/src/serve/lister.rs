@@ -2,9 +2,8 @@
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 use inarch_confine::close_inherited;
 use inarch_fuse::mount::Mount;
@@ -12,6 +11,7 @@ use inarch_fuse::{Lister, list_directories};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::guard::own_child;
 use crate::confinement::{Access, Confinement, Grants, Sandbox, Work};
 
 /// The first word of the child's command line; what follows is [`list`]'s.
@@ -39,16 +39,10 @@ impl ListerChild {
             return None;
         }
         let confined = if sandbox == Sandbox::None { FREE } else { CONFINED };
-        let mut child = Command::new("/proc/self/exe")
-            .arg(LISTER_ARGUMENT)
+        let mut child = own_child(LISTER_ARGUMENT)
             .arg(mount.point())
             .arg(mount.id().device().to_string())
             .arg(confined)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .current_dir("/")
-            .process_group(0)
             .spawn()
             .ok()?;
         let (orders, reports) = (child.stdin.take()?, child.stdout.take()?);

@@ -38,25 +38,7 @@ pub enum ProbeError {
 /// The kernel did not come up, with the reason.
 pub fn probe(qemu: &Qemu, kernel: &Kernel, accel: Accel, patience: Duration) -> Result<Duration, ProbeError> {
     let (theirs, ours) = UnixStream::pair()?;
-    let machine = Machine {
-        kernel: kernel.clone(),
-        initramfs: None,
-        parameters: Vec::new(),
-        accel,
-        cpus: 1,
-        memory: MEMORY,
-        agent: None,
-        console: Source::Descriptor(theirs.into()),
-        disks: Vec::new(),
-        shares: Vec::new(),
-        sockets: None,
-        forwards: Vec::new(),
-        streams: Vec::new(),
-        network: false,
-        published: Vec::new(),
-        arguments: Vec::new(),
-        verbose: false,
-    };
+    let machine = Machine::bare(kernel.clone(), accel, 1, MEMORY, Source::Descriptor(theirs.into()));
     let begun = Instant::now();
     let process = Process::spawn(machine.command(qemu), ours.into(), None)?;
     let symptom = match process.wait(patience) {
