@@ -97,16 +97,16 @@ impl Visible {
     /// What has to be there after the host has gone on: what it wrote itself, and of the guest's what can be read, was applied,
     /// or is made beside its place. What the host wrote over is its own loss.
     fn follow(&mut self, world: &World) {
-        let (guest, paths) = (world.guest_paths(), world.paths());
+        let paths = world.paths();
         let readable: Vec<Vec<u8>> =
             world.guest_files().into_iter().filter(|(_, readable)| *readable).map(|(bytes, _)| bytes).collect();
         let is_guests = |file: &HostFile| {
-            let path = format!("/{}", file.path.strip_prefix(world.root()).unwrap().display());
+            let path = file.path.strip_prefix(world.root()).unwrap().to_str().unwrap();
             let place = match path.rsplit_once(".inarch-new-t-") {
-                Some((_, number)) => paths.get(number.parse::<usize>().unwrap()).map(|path| format!("/{path}")),
+                Some((_, number)) => paths.get(number.parse::<usize>().unwrap()).map(String::as_str),
                 None => Some(path),
             };
-            place.is_some_and(|place| guest.get(&place) == Some(&Some(file.bytes.clone())))
+            place.is_some_and(|place| world.guest_file(place).as_ref() == Some(&file.bytes))
         };
         let there: HashSet<Vec<u8>> =
             files(&world.root()).into_iter().filter(is_guests).map(|file| file.bytes).collect();

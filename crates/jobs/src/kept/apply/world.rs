@@ -534,6 +534,14 @@ impl World {
         files.map(|(id, _)| (double.bytes[id.index()].clone(), double.is_readable(id))).collect()
     }
 
+    /// What the guest's regular file at a path holds.
+    pub fn guest_file(&self, path: &str) -> Option<Vec<u8>> {
+        match &self.nodes[self.find(path)?].kind {
+            Kind::File(pieces) => Some(self.bytes_of(pieces)),
+            Kind::Symlink(_) | Kind::Directory(_) => None,
+        }
+    }
+
     /// What the guest has at every path: bytes, targets; nothing of directories.
     pub fn guest_paths(&self) -> BTreeMap<String, Option<Vec<u8>>> {
         let mut found = BTreeMap::new();
