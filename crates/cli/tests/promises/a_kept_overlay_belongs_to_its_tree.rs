@@ -3,11 +3,8 @@
 use crate::support;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use crate::support::{INARCH, assert_one_line, host, inarch, scratch, within};
-
-const LONG: Duration = Duration::from_secs(20);
+use crate::support::{INARCH, LONG, assert_one_line, host, inarch, scratch, within};
 
 fn serve(dir: &Path) -> Child {
     let server = Command::new(INARCH)

@@ -4,12 +4,9 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use crate::support::mounted::{Scene, Server, is_mounted, is_there, last_process, unmount};
-use crate::support::{INARCH, assert_status, host, inarch, stderr, stdout, within};
-
-const LONG: Duration = Duration::from_secs(30);
+use crate::support::{INARCH, LONG, assert_status, host, inarch, stderr, stdout, within};
 
 /// What the numbers in /proc/PID/stat say from the fourth on: parent, group, session, terminal.
 fn relations(process: u32) -> Vec<i64> {

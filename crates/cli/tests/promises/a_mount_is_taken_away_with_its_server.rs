@@ -5,12 +5,9 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use crate::support::mounted::{Scene, Server, is_mount_point, is_mounted, is_there, last_process, unmount};
-use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, stderr, stdout, within};
-
-const LONG: Duration = Duration::from_secs(30);
+use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, inarch, stderr, stdout, within};
 
 #[test]
 fn the_next_mount_has_the_same_overlay_at_once() {

@@ -8,9 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::support::mounted::{Server, is_mounted, is_there, unmount};
-use crate::support::{INARCH, assert_one_line, host, inarch, scratch, within};
-
-const LONG: Duration = Duration::from_secs(30);
+use crate::support::{INARCH, LONG, assert_one_line, host, inarch, scratch, within};
 
 fn tree(dir: &Path) {
     fs::create_dir_all(dir.join("tree/sub/deep")).unwrap();

@@ -7,12 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use crate::support::mounted::{Server, is_mounted};
-use crate::support::{host, scratch, within};
-
-const LONG: Duration = Duration::from_secs(60);
+use crate::support::{LONG, host, scratch, within};
 
 /// 40 directories of 50 files, and one of 3,000.
 fn tree(dir: &Path) -> Vec<PathBuf> {

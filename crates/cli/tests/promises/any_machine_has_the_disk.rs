@@ -3,12 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use crate::support::bare_guest::BareGuest;
-use crate::support::{INARCH, assert_status, host, run_script, scratch, stdout, within};
-
-const LONG: Duration = Duration::from_secs(30);
+use crate::support::{INARCH, LONG, assert_status, host, run_script, scratch, stdout, within};
 
 /// What a guest does with both disks: reads all files, writes one, and lets go.
 const SCRIPT: &str = r#"

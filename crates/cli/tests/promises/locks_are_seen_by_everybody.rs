@@ -4,10 +4,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use crate::support::mounted::Server;
-use crate::support::{assert_one_line, host, inarch, scratch, within};
+use crate::support::{LONG, assert_one_line, host, inarch, scratch, within};
 
 /// Makes the file SIGN.ready, takes a lock, says so by making the file SIGN, and keeps it until it is killed:
 /// `PATH KIND START LENGTH WAIT SIGN`.
@@ -74,7 +73,6 @@ impl Holder {
     }
 }
 
-const LONG: Duration = Duration::from_secs(60);
 const WHOLE: [&str; 3] = ["flock", "0", "0"];
 
 #[test]

@@ -3,11 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use crate::support::{INARCH, assert_one_line, host, scratch, stderr, within};
-
-const LONG: Duration = Duration::from_secs(30);
+use crate::support::{INARCH, LONG, assert_one_line, host, scratch, stderr, within};
 
 /// A server of `dir/tree` on `dir/socket`.
 struct Server {

@@ -6,12 +6,9 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use crate::support::bare_guest::BareGuest;
-use crate::support::{INARCH, NINEP_CLIENT, host, scratch, within};
-
-const LONG: Duration = Duration::from_secs(30);
+use crate::support::{INARCH, LONG, NINEP_CLIENT, host, scratch, within};
 
 /// Every server, by the arguments before its options.
 const SERVERS: [&[&str]; 6] = [

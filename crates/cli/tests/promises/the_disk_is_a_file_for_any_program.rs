@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{INARCH, assert_one_line, host, inarch, manifest_program, scratch, within};
+use crate::support::{INARCH, LONG, assert_one_line, host, inarch, manifest_program, scratch, within};
 
-const LONG: Duration = Duration::from_secs(30);
 const A_SECOND: Duration = Duration::from_secs(1);
 
 struct Server {

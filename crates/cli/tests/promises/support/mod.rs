@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// The built `inarch`.
 pub const INARCH: &str = env!("CARGO_BIN_EXE_inarch");
 
+/// How long what must come may take, on a busy machine too.
+pub const LONG: Duration = Duration::from_secs(120);
+
 /// Runs `inarch` with `arguments` and empty standard input.
 pub fn inarch<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
     Command::new(INARCH).args(arguments).stdin(Stdio::null()).output().expect("inarch starts")

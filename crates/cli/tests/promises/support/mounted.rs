@@ -4,9 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
-use super::{INARCH, host, scratch, within};
+use super::{INARCH, LONG, host, scratch, within};
 
 /// A running `inarch mount`, in a directory of a test's own, of `source` on `point`.
 pub struct Server {
@@ -64,7 +63,7 @@ pub fn is_mount_point(point: &Path) -> bool {
 #[track_caller]
 pub fn unmount(point: &Path) {
     let unmounted = || Command::new("umount").arg(point).output().unwrap().status.success();
-    assert!(within(Duration::from_secs(60), unmounted), "{} stays in use", point.display());
+    assert!(within(LONG, unmounted), "{} stays in use", point.display());
 }
 
 /// A directory with a tree, whose mount is taken away at the end.
