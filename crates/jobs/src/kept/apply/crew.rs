@@ -78,3 +78,49 @@ fn pieces(sides: &Sides<'_>, copies: &[(usize, bool)]) -> Vec<Range<usize>> {
     pieces.sort_by_key(|(_, bytes)| *bytes <= BYTES);
     pieces.into_iter().map(|(piece, _)| piece).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::calls::Faults;
+    use super::super::world::{Memory, World, fill};
+
+    const DIRECTORIES: [&str; 6] = ["one", "two", "three", "four", "five", "six"];
+
+    #[test]
+    fn several_threads_bring_the_same_as_one() {
+        let mut world = World::new(|root| {
+            for directory in DIRECTORIES {
+                fill(
+                    root,
+                    &[(directory, ""), (&format!("{directory}/old"), "old"), (&format!("{directory}/log"), "log")],
+                );
+            }
+        });
+        for directory in DIRECTORIES {
+            let path = |name: &str| format!("{directory}/{name}");
+            assert!(world.write(&path("old"), directory.as_bytes()) && world.append(&path("log"), b"+more"));
+            for name in ["new", "other", "third"] {
+                assert!(world.write(&path(name), format!("{name} in {directory}").as_bytes()));
+            }
+            assert!(world.link(&path("new"), &path("link")) && world.write(&path("taken"), b"the guest's"));
+        }
+        world.meanwhile = Some(Box::new(|root| {
+            for directory in DIRECTORIES {
+                fill(&root.join(directory), &[("taken", "the host's")]);
+            }
+        }));
+        let attempt = world.apply(&mut Memory::default(), &[], Faults { is_parallel: true, ..Faults::default() });
+        // Each thread tells of its own.
+        let mut conflicts: Vec<_> = attempt.outcome.conflicts.iter().map(|(path, _)| path.clone()).collect();
+        conflicts.sort();
+        let mut expected = DIRECTORIES.map(|directory| format!("{directory}/taken").into_bytes());
+        expected.sort();
+        assert_eq!(conflicts, expected);
+        assert!(attempt.outcome.failures.is_empty(), "{:?}", attempt.outcome.failures);
+        let mut guest = world.guest_paths();
+        for directory in DIRECTORIES {
+            guest.insert(format!("/{directory}/taken"), Some(b"the host's".to_vec()));
+        }
+        assert_eq!(world.host_paths(), guest);
+    }
+}
