@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use inarch_tree::InodeId;
+use inarch_tree::{FileType, Inode, InodeId};
 
 use super::decide::{Decision, Verdict};
 use super::look::Found;
@@ -101,7 +101,9 @@ impl Plan {
         let before_links = copies_of_what_is_linked(decision, &hows);
         for (i, how) in hows {
             match how {
-                How::New if stands_alone(decision, i) && !plan.is_late(i, &late) => alone.push(Step::MakeAndPlace(i)),
+                How::New if plan.stands_alone(decision, i) && !plan.is_late(i, &late) => {
+                    alone.push(Step::MakeAndPlace(i))
+                }
                 How::New | How::Ready => copies.push(Step::Make(i, how)),
                 How::Link(_) | How::SameAs(_) => links.push(Step::Make(i, how)),
             }
@@ -229,6 +231,20 @@ impl Plan {
             self.steps.push(Step::Sync(borrowers));
         }
     }
+
+    /// Whether what is made for a difference is a regular file that has one name, borrows nothing and replaces what nothing
+    /// else needs.
+    fn stands_alone(&self, decision: &Decision<'_, '_>, i: usize) -> bool {
+        let sides = decision.sides;
+        let Some((new, is)) = sides.new_inode(i) else { return false };
+        let is_plain = |inode: &Inode| inode.file_type() == FileType::Regular && inode.links() == 1;
+        is_plain(is)
+            && sides.origin(i).is_none()
+            && sides.lenders(new).is_empty()
+            && sides.old(i).is_none_or(|(_, was)| is_plain(was))
+            && !self.needs.contains_key(&i)
+            && !sides.takes_directory(i)
+    }
 }
 
 /// How each of what is brought comes to be.
@@ -273,19 +289,4 @@ fn copies_of_what_is_linked(decision: &Decision<'_, '_>, hows: &[(usize, How)]) 
         *how == How::New && sides.new_inode(*i).is_some_and(|(new, _)| borrowers.contains(&new))
     };
     hows.iter().filter(is_copy).map(|(i, _)| *i).collect()
-}
-
-/// Whether what is made for a difference is a regular file that has one name, borrows nothing and replaces what lends
-/// nothing.
-fn stands_alone(decision: &Decision<'_, '_>, i: usize) -> bool {
-    let sides = decision.sides;
-    let Some((new, is)) = sides.new_inode(i) else { return false };
-    is.file_type() == inarch_tree::FileType::Regular
-        && is.links() == 1
-        && sides.origin(i).is_none()
-        && sides.lenders(new).is_empty()
-        && sides.old(i).is_none_or(|(old, was)| {
-            was.file_type() == inarch_tree::FileType::Regular && was.links() == 1 && sides.borrowers(old).is_empty()
-        })
-        && !sides.takes_directory(i)
 }

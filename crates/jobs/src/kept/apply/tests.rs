@@ -528,3 +528,10 @@ fn what_is_kept_beside_its_place_stays_there_while_it_cannot_be_made_again() {
         assert!(is_readable || world.host_files().contains(&b"first+more"[..]), "lost where call {at} failed");
     }
 }
+
+#[test]
+fn a_file_that_moves_is_not_replaced_before_it_is_linked() {
+    let mut world = world(&[("a", "first"), ("x", ""), ("x/a", "other"), ("y", "other")]);
+    assert!(world.exchange_blocks("x/a", "y") && world.rename("x/a", "a") && world.write("x/a", b"third"));
+    assert_applied(&mut world);
+}
