@@ -62,6 +62,18 @@ impl Record {
     }
 }
 
+impl Record {
+    /// After a wait for the disk that failed: what applies made may be torn, as after another start of the machine.
+    pub fn in_doubt(self) -> Record {
+        let applied = self.applied.map(|_| Applied { boot: UNKNOWN_BOOT.to_owned() });
+        let made = self.made.map(|made| Made { boot: UNKNOWN_BOOT.to_owned(), ..made });
+        Record { applied, made, ..self }
+    }
+}
+
+/// No start of the machine: none is named so.
+pub(super) const UNKNOWN_BOOT: &str = "";
+
 /// A tree of a kept run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeptTree {
@@ -154,5 +166,25 @@ impl KeptTree {
     /// Where the guest sees it.
     pub fn destination(&self) -> PathBuf {
         self.destination.to_path()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spent::boot;
+    use super::*;
+
+    #[test]
+    fn after_a_failed_wait_for_the_disk_nothing_is_known_to_be_there() {
+        let now = boot().unwrap();
+        let made = Made { token: "t".to_owned(), boot: now.clone(), ..Made::default() };
+        let record = Record { applied: Some(Applied::now().unwrap()), made: Some(made), ..Record::new() };
+        assert_eq!(record.applied.as_ref().map(|applied| &applied.boot), Some(&now));
+        let doubted = record.in_doubt();
+        assert!(doubted.applied.is_some_and(|applied| applied.boot != now));
+        assert!(doubted.made.is_some_and(|made| made.boot != now && made.token == "t"));
+        // What has not begun is in no doubt.
+        let fresh = Record::new().in_doubt();
+        assert!(fresh.applied.is_none() && fresh.made.is_none());
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Outcome {
     pub lost: Lost,
     /// What is left as it was, but for the times that linking it gave it.
     pub touched: Vec<(Vec<u8>, Seen)>,
+    /// A wait for the disk failed, and may have been told what a later one is not told again.
+    pub in_doubt: bool,
 }
 
 /// Carries out the plan of one tree.
@@ -74,6 +76,7 @@ pub(super) fn execute(
         let _ = executor.worker.know_aside(*i, Some(above));
     }
     executor.all(leftovers, remember);
+    executor.outcome.in_doubt = executor.not_synced.is_some();
     executor.outcome.lost = std::mem::take(&mut executor.worker.lost);
     executor.outcome
 }
@@ -366,6 +369,10 @@ impl<'a> Executor<'_, 'a> {
 
     /// Waits for the disk, and notes what is there for good.
     fn sync(&mut self, made: &[usize], remember: &mut Remember<'_>) {
+        // What failed once is not told again.
+        if self.not_synced.is_some() {
+            return;
+        }
         let there: Vec<usize> = made.iter().copied().filter(|i| self.made.contains(i)).collect();
         if let Err(reason) = self.try_sync(&there, remember) {
             self.not_synced = Some(reason);
@@ -396,7 +403,8 @@ impl<'a> Executor<'_, 'a> {
         if places.len() <= SYNCED_ONE_BY_ONE {
             places.iter().try_for_each(|(directory, name)| directory.sync_file(name)).map_err(fail)?;
         } else {
-            self.worker.host.sync().map_err(fail)?;
+            let task = self.worker.task;
+            self.worker.host.sync(there.iter().map(|i| task.sides.path(*i))).map_err(fail)?;
         }
         // Where nothing can be linked each name has a file of its own.
         other_names.append(&mut durable);

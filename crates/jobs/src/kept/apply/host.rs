@@ -1,6 +1,6 @@
 //! The host's tree, reached one name at a time: no symlink is followed, nothing leads out of it.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -225,14 +225,23 @@ impl Host {
         Ok(stat.st_ino == inode.source_ino() && file_type(&stat) == Some(FileType::Directory))
     }
 
-    /// Waits until everything in it is on the disk.
-    pub fn sync(&mut self) -> Result<(), Errno> {
+    /// Waits until everything in it is on the disk. `written`: paths, in whichever of its file systems.
+    pub fn sync<'p>(&mut self, written: impl Iterator<Item = &'p [u8]>) -> Result<(), Errno> {
         self.calls.next()?;
-        if self.cross {
-            rustix::fs::sync();
-        } else {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            rustix::fs::syncfs(openat(&self.root, c".", flags, Mode::empty())?)?;
+        sync_file_system(self.root.as_fd())?;
+        let mut synced = HashSet::from([rustix::fs::fstat(&self.root)?.st_dev]);
+        let crosses = self.cross;
+        // sync(2) reaches all at once, and does not say what failed.
+        for path in written.take_while(|_| crosses) {
+            let directory = match self.parent(path) {
+                Ok((directory, _)) => directory,
+                // What is gone needs no disk.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+                Err(errno) => return Err(errno),
+            };
+            if synced.insert(rustix::fs::fstat(directory.as_fd())?.st_dev) {
+                sync_file_system(directory.as_fd())?;
+            }
         }
         self.calls.synced(None);
         Ok(())
@@ -295,6 +304,12 @@ impl Host {
     pub fn forget(&mut self, path: &[u8]) {
         self.open.retain(|(open, _)| !is_beneath(open, path));
     }
+}
+
+/// Waits until everything in the file system of a directory is on the disk.
+fn sync_file_system(directory: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::syncfs(openat(directory, c".", flags, Mode::empty())?)
 }
 
 /// How far to go in one step from `start` on: to the end, or so far that the kernel takes the path and that, from a

@@ -218,6 +218,10 @@ impl<'l, 'a> Look<'l, 'a> {
         }
         let opened = self.host.parent(self.sides.path(i)).and_then(|(directory, name)| directory.open_file(name));
         let Ok(file) = opened else { return Found::Other };
+        if torn_is_ours {
+            // What a disk refused is in the kernel's memory still, until that is given back.
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        }
         match self.compare_with(&file, there, new) {
             Ok((true, _)) if there == is.size() => Found::GuestsContent,
             Ok((_, true)) if torn_is_ours => Found::Torn,

@@ -49,7 +49,7 @@ use super::bytes::Bytes;
 use super::diff::{RunDiff, TreeDiff};
 use super::record::{Applied, Applying, DurableFile, Made, Record, TouchedFile};
 use super::spent::boot;
-use super::{KeptRun, Store, now};
+use super::{KeptRun, KeptTree, Store, now};
 use crate::JobError;
 use crate::notes::shown;
 use decide::{Decision, Verdict};
@@ -140,6 +140,7 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
         let left = std::mem::take(&mut outcome.touched);
         touched.extend(left.iter().map(|(path, seen)| TouchedFile::new(ordinal, path, seen)));
         work.applied.extend(&outcome.done);
+        work.in_doubt = outcome.in_doubt;
         work.tell(outcome, &mut report);
     }
     end(&mut run, request, (&mut works, touched), &mut report)?;
@@ -158,6 +159,8 @@ struct Work<'a> {
     plan: Plan,
     /// Differences that are on the host now.
     applied: HashSet<usize>,
+    /// Whether a wait for the disk has failed.
+    in_doubt: bool,
 }
 
 impl<'a> Work<'a> {
@@ -174,8 +177,8 @@ impl<'a> Work<'a> {
         let asked = with_directories(&sides, asked);
         let chosen = Ties::new(&sides).with_required(&asked);
         let host = open(tree)?;
-        let (facts, leftovers, plan, applied) = Default::default();
-        Ok(Work { tree, sides, host, progress, chosen, facts, leftovers, plan, applied })
+        let (facts, leftovers, plan, applied, in_doubt) = Default::default();
+        Ok(Work { tree, sides, host, progress, chosen, facts, leftovers, plan, applied, in_doubt })
     }
 
     /// Looks at the host, and decides.
@@ -227,6 +230,12 @@ impl<'a> Work<'a> {
         execute(&task, &mut self.host, &self.leftovers, remember)
     }
 
+    /// Waits until what was applied is on the disk.
+    fn sync(&mut self) -> Result<(), JobError> {
+        let written = self.applied.iter().map(|i| self.sides.path(*i));
+        self.host.sync(written).map_err(|errno| not_durable(self.tree.tree.source(), errno.into()))
+    }
+
     /// What is still to be applied, with the directories that it is in.
     fn rest(&self) -> Vec<Difference> {
         let mut rest: Vec<Difference> = Vec::new();
@@ -254,6 +263,10 @@ impl<'a> Work<'a> {
         };
         report.conflicts.extend(told(outcome.conflicts));
         report.failures.extend(told(outcome.failures));
+        if outcome.in_doubt {
+            let reason = "what was applied may not be on the disk: apply it again, which brings what is not";
+            report.failures.push((path(b""), reason.to_owned()));
+        }
         report.lost.extend(outcome.lost.lines());
     }
 
@@ -422,18 +435,17 @@ fn end(
 ) -> Result<(), JobError> {
     report.complete = request.paths.is_empty() && report.is_whole();
     let in_part = !report.complete && works.iter().any(|work| !work.applied.is_empty());
-    if in_part {
-        // What is there now is not looked at again for what a fall of the machine may have torn.
-        for work in works.iter_mut() {
-            let source = work.tree.tree.source();
-            let failed =
-                |errno| JobError::path(&source, "cannot make what was applied durable", io::Error::from(errno));
-            work.host.sync().map_err(failed)?;
-        }
-    }
     let Some(mut record) = run.record.clone() else { return Ok(()) };
     if let Some(made) = &mut record.made {
         made.touched = touched;
+    }
+    if works.iter().any(|work| work.in_doubt) {
+        return run.save(Record { used: now(), ..record.in_doubt() });
+    }
+    // What was applied in part is not looked at again for what a fall of the machine may have torn.
+    if in_part && let Err(error) = works.iter_mut().try_for_each(Work::sync) {
+        run.save(record.in_doubt())?;
+        return Err(error);
     }
     let applied = report.complete.then(Applied::now).transpose()?;
     run.save(Record { applying: None, applied, used: now(), ..record })?;
@@ -459,6 +471,21 @@ pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> R
         }
     }
     Ok(None)
+}
+
+/// Waits until everything is on the disk in the file systems of a tree: `written` are paths in them.
+pub(super) fn make_durable<'p>(tree: &KeptTree, written: impl Iterator<Item = &'p [u8]>) -> Result<(), JobError> {
+    let source = tree.source();
+    let synced = source.canonicalize().and_then(|there| Ok(Host::open(&there, tree.cross)?.sync(written)?));
+    match synced {
+        // What is gone needs no disk.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(()),
+        synced => synced.map_err(|error| not_durable(source, error)),
+    }
+}
+
+fn not_durable(source: PathBuf, error: io::Error) -> JobError {
+    JobError::path(&source, "cannot make what was applied durable", error)
 }
 
 /// The host's tree, if it is the one that was scanned.

@@ -16,7 +16,7 @@ pub(super) struct Progress {
     pub is_old: bool,
     /// An apply began and did not end, or everything was applied: what is not as it was scanned may be ours.
     pub begun: bool,
-    /// The machine was started again since: what was not made durable may be torn.
+    /// The machine was started again since, or a wait for the disk failed: what was not made durable may be torn.
     pub restarted: bool,
     /// Paths of the tree that the earlier apply left alone.
     pub left: HashSet<Vec<u8>>,

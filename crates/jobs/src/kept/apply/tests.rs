@@ -535,3 +535,31 @@ fn a_file_that_moves_is_not_replaced_before_it_is_linked() {
     assert!(world.exchange_blocks("x/a", "y") && world.rename("x/a", "a") && world.write("x/a", b"third"));
     assert_applied(&mut world);
 }
+
+#[test]
+fn what_the_disk_refused_is_brought_again() {
+    let make = || {
+        let mut world = world(&[("a", "one"), ("b", "two"), ("c", "= b"), ("d", "six")]);
+        // What has blocks of another file, and is linked, is waited for before, and before what that replaces goes.
+        assert!(world.exchange_blocks("a", "b") && world.rename("c", "e") && world.edit("d", b'X'));
+        assert!(world.write("new", b"new"));
+        world
+    };
+    let calls = apply(&mut make(), &[]).calls;
+    let mut refused = 0;
+    for at in 0..calls {
+        for how in [[1, 0], [1, 1], [3, 0]] {
+            let (mut world, mut memory) = (make(), Memory::default());
+            let fails = Some((at..at + 1, rustix::io::Errno::IO));
+            let attempt = world.apply(&mut memory, &[], Faults { fails, ..Faults::default() });
+            if !attempt.outcome.in_doubt {
+                continue;
+            }
+            refused += 1;
+            world.tear(&how);
+            world.apply(&mut memory, &[], Faults::default()).assert_whole();
+            assert_eq!(world.host_paths(), world.guest_paths(), "call {at} failed");
+        }
+    }
+    assert!(refused > 0, "else nothing is checked here");
+}

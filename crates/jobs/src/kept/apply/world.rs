@@ -486,11 +486,12 @@ impl World {
         });
         memory.0.touched = attempt.outcome.touched.iter().cloned().collect();
         attempt.died = faults.is_dead();
+        let in_doubt = attempt.outcome.in_doubt;
         attempt.calls = faults.count.load(std::sync::atomic::Ordering::Relaxed);
         // What was applied wholly may be ours, and torn, for as long as the run is kept.
-        memory.0.begun = attempt.died || (asked.is_empty() && attempt.is_whole());
+        memory.0.begun = attempt.died || in_doubt || (asked.is_empty() && attempt.is_whole());
         if !attempt.died {
-            memory.0.restarted = false;
+            memory.0.restarted = in_doubt;
         }
         self.synced.extend(faults.synced.lock().unwrap().iter());
         self.held.append(&mut faults.held.lock().unwrap());
@@ -501,9 +502,14 @@ impl World {
         attempt
     }
 
-    /// The machine goes down: files whose content was not waited for lose some, as `how` says one after another.
+    /// The machine goes down.
     pub fn lose_power(&self, memory: &mut Memory, how: &[u8]) {
         memory.0.restarted = true;
+        self.tear(how);
+    }
+
+    /// Files whose content was not waited for lose some, as `how` says one after another.
+    pub fn tear(&self, how: &[u8]) {
         let mut how = how.iter().cycle();
         for file in files(&self.root()) {
             if self.old.contains(&file.ino) || self.synced.contains(&file.ino) {
