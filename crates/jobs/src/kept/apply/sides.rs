@@ -32,8 +32,8 @@ pub(super) struct Sides<'a> {
     successors: HashSet<InodeId>,
     /// For each inode of the base, those of the guest that come and have bytes of it.
     borrowers: HashMap<InodeId, Vec<InodeId>>,
-    /// For each inode of the base that goes, files of the guest that are no difference and have bytes of it: they lie
-    /// where the host has the same bytes in another file.
+    /// For each inode of the base that goes, files of the guest that stay on the host, with other attributes at most, and have
+    /// bytes of it: they lie where the host has the same bytes in another file.
     quiet_borrowers: HashMap<InodeId, Vec<InodeId>>,
 }
 
@@ -97,7 +97,8 @@ impl<'a> Sides<'a> {
         if taken.is_empty() {
             return;
         }
-        let loud: HashSet<InodeId> = self.differences.iter().filter_map(|difference| difference.new).collect();
+        let brought = (0..self.differences.len()).filter(|i| self.brings(*i)).filter_map(|i| self.new_inode(i));
+        let loud: HashSet<InodeId> = brought.map(|(new, _)| new).collect();
         for (new, inode) in self.guest.inodes() {
             if inode.file_type() != FileType::Regular || loud.contains(&new) {
                 continue;
@@ -108,7 +109,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// Where the guest has files that are no difference and have bytes of a file that goes.
+    /// Where the guest has files that stay on the host, with other attributes at most, and have bytes of a file that goes.
     pub fn quiet_borrowers(&self, old: InodeId) -> Vec<Vec<u8>> {
         let quiet = self.quiet_borrowers.get(&old);
         quiet.into_iter().flatten().map(|new| self.guest.path(*new)).collect()

@@ -563,3 +563,13 @@ fn what_the_disk_refused_is_brought_again() {
     }
     assert!(refused > 0, "else nothing is checked here");
 }
+
+#[test]
+fn a_file_stays_whose_bytes_another_has_that_changed_on_the_host() {
+    let mut world = world(&[("a", "same"), ("b", "same")]);
+    assert!(world.write("a", b"other") && world.chmod("a", 0o700) && world.exchange_blocks("a", "b"));
+    fs::write(world.host("a"), "mine").unwrap();
+    let attempt = apply(&mut world, &[]);
+    assert!(matches!(attempt.verdict("b"), Verdict::Refused(_)), "{:?}", attempt.verdicts);
+    assert_eq!(fs::read(world.host("b")).unwrap(), b"same");
+}
