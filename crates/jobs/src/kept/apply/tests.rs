@@ -539,10 +539,11 @@ fn a_file_that_moves_is_not_replaced_before_it_is_linked() {
 #[test]
 fn what_the_disk_refused_is_brought_again() {
     let make = || {
-        let mut world = world(&[("a", "one"), ("b", "two"), ("c", "= b"), ("d", "six")]);
-        // What has blocks of another file, and is linked, is waited for before, and before what that replaces goes.
-        assert!(world.exchange_blocks("a", "b") && world.rename("c", "e") && world.edit("d", b'X'));
-        assert!(world.write("new", b"new"));
+        let lines = [("a", "third"), ("c", "other"), ("m", "moved"), ("z", "= a"), ("d", "six")];
+        let mut world = world(&lines);
+        // What has blocks of a file that is linked is waited for before that, and again before what it replaces goes.
+        assert!(world.edit("a", b'X') && world.exchange_blocks("a", "c") && world.link("c", "n"));
+        assert!(world.remove("m") && world.rename("z", "m") && world.edit("d", b'X') && world.write("new", b"new"));
         world
     };
     let calls = apply(&mut make(), &[]).calls;

@@ -493,7 +493,9 @@ impl World {
         if !attempt.died {
             memory.0.restarted = in_doubt;
         }
-        self.synced.extend(faults.synced.lock().unwrap().iter());
+        if !in_doubt {
+            self.synced.extend(faults.synced.lock().unwrap().iter());
+        }
         self.held.append(&mut faults.held.lock().unwrap());
         if !memory.0.begun {
             // What was applied in part is waited for at the end.
