@@ -71,17 +71,24 @@ fn row(run: &RunReport) -> [String; 8] {
         run.name.clone(),
         state.to_owned(),
         ago(run.used),
-        match (run.changed, run.deleted) {
-            (0, 0) => "nothing".to_owned(),
-            (changed, 0) => format!("{changed} changed"),
-            (0, deleted) => format!("{deleted} deleted"),
-            (changed, deleted) => format!("{changed} changed, {deleted} deleted"),
-        },
+        holds(run),
         show(run.overlay_bytes),
         status,
         shortened(&text(&run.command.join(" "))),
         text(&trees.join(" ")),
     ]
+}
+
+/// What a run has changed; what a command changed that was killed, or goes on, is counted by the next use.
+fn holds(run: &RunReport) -> String {
+    let changed = (run.changed > 0).then(|| format!("{} changed", run.changed));
+    let deleted = (run.deleted > 0).then(|| format!("{} deleted", run.deleted));
+    let more = run.is_more.then(|| "more not counted yet".to_owned());
+    match [changed, deleted, more].into_iter().flatten().collect::<Vec<_>>() {
+        parts if parts.is_empty() => "nothing".to_owned(),
+        parts if parts == ["more not counted yet"] => "not counted yet".to_owned(),
+        parts => parts.join(", "),
+    }
 }
 
 /// How long ago a time in seconds since 1970 was, in its greatest unit.

@@ -206,6 +206,9 @@ fn check_point(source: &Source, point: &Path) -> Result<(), JobError> {
     if !point.is_dir() {
         return refuse("it is no directory, and a tree is mounted on a directory; make one with mkdir");
     }
+    if point == Path::new("/") {
+        return refuse("it would hide every file of this machine; name a directory below");
+    }
     let Source::Directory(directory) = source else { return Ok(()) };
     let Ok(directory) = directory.canonicalize() else { return Ok(()) };
     if point != directory && point.starts_with(&directory) {

@@ -170,7 +170,8 @@ fn one_command_has_it_at_a_time() {
     ] {
         assert_one_line(&second, &["'two' is in use", &pid]);
     }
-    assert!(stdout(&scene.call(["runs"])).contains("in use"));
+    let used = stdout(&scene.call(["runs"]));
+    assert!(used.contains("in use") && used.contains("not counted yet") && !used.contains("nothing"), "{used}");
     // A killed run can be gone on with at once.
     first.kill().unwrap();
     first.wait().unwrap();

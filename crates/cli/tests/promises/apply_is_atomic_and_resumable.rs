@@ -143,7 +143,8 @@ fn what_changed_on_the_host_is_left_alone() {
     ] {
         fs::write(scene.host(path), content).unwrap();
     }
-    host("chmod", &["640", "data/f3"], &scene.host(""));
+    host("sh", &["-c", "chmod 640 data/f3; echo host > data/f3"], &scene.host(""));
+    let edited = fs::metadata(scene.host("data/f3")).unwrap().modified().unwrap();
     // The guest's version can be had, in a conflict too, unless a part of it was the host's and is gone.
     let shown = scene.call(["diff", "run", "--show", "/data/f1"]);
     assert_status(&shown, 0);
@@ -187,6 +188,10 @@ fn what_changed_on_the_host_is_left_alone() {
     assert!(stderr(&output).contains("data/big: left alone: its content cannot be read"), "{}", stderr(&output));
     assert_eq!(fs::read(scene.host("data/big")).unwrap(), b"small");
     assert_eq!(fs::read(scene.host("data/f1")).unwrap(), b"file 1\nguest\n");
+    // Of what the guest changed only the permissions of, those are set: `make` still sees that the host's content is newer.
+    let f3 = fs::metadata(scene.host("data/f3")).unwrap();
+    assert_eq!((f3.mode() & 0o777, f3.modified().unwrap()), (0o600, edited));
+    assert_eq!(fs::read(scene.host("data/f3")).unwrap(), b"host\n");
     assert!(!scene.host("data/f2").exists());
     assert_eq!(fs::read(scene.host("data/dir/in")).unwrap(), b"in\n");
 }

@@ -42,6 +42,8 @@ fn formats_and_options_that_there_are_not() {
     refused(dir, "place/x.ext4", &["--compress=rar"], &["'rar'"]);
     refused(dir, "place/x.ext4", &["--block-size=1K"], &["4096", "1024"]);
     refused(dir, "place/x.ext4", &["--uuid=1234"], &["'1234'", "UUID"]);
+    refused(dir, "place/x.erofs", &["--free=1M"], &["erofs", "leave the free space out"]);
+    refused(dir, "place/x.squashfs", &["--free=1M"], &["squashfs", "leave the free space out"]);
     refused(dir, "-", &["--format=tar", "--json"], &["--json"]);
     refused(dir, "place/x.tar.gz", &[], &["-o - --format tar | gzip > place/x.tar.gz"]);
     refused(dir, "place", &[], &["place: is a directory"]);

@@ -35,7 +35,7 @@ const NAME: &str = "erofs";
 /// The EROFS format: 4 KiB blocks, at most 16 TiB, uncompressed or with files compressed by LZ4. Linux 5.15 and later
 /// mount it.
 ///
-/// Of times it keeps the modification time. It is read-only, so [`ImageOptions::free_bytes`] has no effect. Files with
+/// Of times it keeps the modification time. It is read-only, so [`ImageOptions::free_bytes`] is refused. Files with
 /// holes and those of one block are never compressed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Erofs;

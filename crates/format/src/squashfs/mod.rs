@@ -80,6 +80,9 @@ fn check(options: &ImageOptions) -> Result<u32, FormatError> {
     if options.uuid.is_some() {
         return Err(refuse("it has no UUID; leave the UUID out"));
     }
+    if options.free_bytes > 0 {
+        return Err(refuse("it is read-only, and has no free space; leave the free space out"));
+    }
     let block_size = options.block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
     if !block_size.is_power_of_two() || !(MIN_BLOCK_SIZE..=MAX_BLOCK_SIZE).contains(&block_size) {
         return Err(refuse(format!(

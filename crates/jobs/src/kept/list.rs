@@ -25,6 +25,8 @@ pub struct RunReport {
     pub changed: u64,
     /// How many names of the host it has no more.
     pub deleted: u64,
+    /// Whether there is more that is not counted: of a command that goes on or was killed.
+    pub is_more: bool,
     /// Bytes on the host's disk that it takes.
     pub overlay_bytes: u64,
     /// Its trees, the root's first.
@@ -99,6 +101,8 @@ fn report(store: &Store, name: String, record: &Record, used: bool) -> RunReport
     let unapplied = record.trees.iter().filter(|tree| !tree.read_only && record.applied.is_none());
     let counts = unapplied.filter_map(held).map(|layer| layer.counts());
     let (changed, deleted) = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    let unfolded = |tree: &KeptTree| store.files(&name, tree.ordinal).unfolded().ok().flatten().is_some();
+    let is_more = record.trees.iter().any(|tree| !tree.read_only && unfolded(tree));
     let state = match record {
         _ if used => RunState::InUse,
         Record { applying: Some(_), .. } => RunState::ApplyUnfinished,
@@ -114,6 +118,7 @@ fn report(store: &Store, name: String, record: &Record, used: bool) -> RunReport
         status: record.status,
         changed,
         deleted,
+        is_more,
         overlay_bytes: record.trees.iter().map(size).sum(),
         trees,
         name,

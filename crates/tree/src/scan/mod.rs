@@ -102,14 +102,14 @@ pub struct Scan {
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
     /// The directory cannot be opened.
-    #[error("cannot open the directory {}: {}", path.display(), std::io::Error::from(*error))]
+    #[error("cannot read the directory {}: {}", path.display(), std::io::Error::from(*error))]
     Open {
         /// As it was given.
         path: PathBuf,
         /// `ENOENT`, `ENOTDIR`, `EACCES`...
         error: Errno,
     },
-    /// The directory was opened but cannot be listed.
+    /// The directory cannot be listed, before it is said which.
     #[error("cannot list the directory: {}", std::io::Error::from(*.0))]
     Root(Errno),
     /// Too few descriptors or too little memory, or a kernel before Linux 4.11.
@@ -126,6 +126,16 @@ pub enum ScanError {
     Panic,
 }
 
+impl ScanError {
+    /// The same of the directory that was given, by its name.
+    fn at(self, root: &Path) -> ScanError {
+        match self {
+            ScanError::Root(error) => ScanError::Open { path: root.to_owned(), error },
+            other => other,
+        }
+    }
+}
+
 /// Reads the attributes of everything below the directory `root`. A symlink as `root` is followed, symlinks below
 /// are not. What cannot be read is left out and reported, and what vanishes meanwhile is left out: only an error
 /// that concerns the whole fails the scan.
@@ -134,7 +144,8 @@ pub fn scan(root: &Path, options: &ScanOptions) -> Result<Scan, ScanError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root_fd = rustix::fs::open(root, flags, Mode::empty())
         .map_err(|error| ScanError::Open { path: root.to_owned(), error })?;
-    let root_stat = rustix::fs::statx(&root_fd, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE).map_err(ScanError::Root)?;
+    let root_stat = rustix::fs::statx(&root_fd, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE)
+        .map_err(|error| ScanError::Root(error).at(root))?;
     let threads = match options.threads {
         0 => std::thread::available_parallelism().map_or(1, NonZero::get),
         threads => threads,
@@ -154,11 +165,11 @@ pub fn scan(root: &Path, options: &ScanOptions) -> Result<Scan, ScanError> {
         kept: &kept,
         kept_max: kept_max(threads),
     };
-    let mut findings = run(&walk, threads)?;
+    let mut findings = run(&walk, threads).map_err(|error| error.at(root))?;
     let serials = walk.next_serial.load(Ordering::Relaxed);
     drop(walk);
     let walk_time = begin.elapsed();
-    let tree = assemble::assemble(&mut findings, serials)?;
+    let tree = assemble::assemble(&mut findings, serials).map_err(|error| error.at(root))?;
     let report = ReportPart::merge(findings.into_iter().map(|f| f.report));
     Ok(Scan { tree, root: root_fd, report, walk_time, assembly_time: begin.elapsed() - walk_time })
 }

@@ -122,6 +122,9 @@ fn check_options(options: &ImageOptions) -> Result<(), FormatError> {
         let label = &options.label;
         return Err(refuse(format!("the label {label:?} is longer than {LABEL_MAX} bytes, or has a NUL")));
     }
+    if options.free_bytes > 0 {
+        return Err(refuse("it is read-only, and has no free space; leave the free space out".to_owned()));
+    }
     if let Some(size) = options.block_size.filter(|size| *size as usize != BLOCK_SIZE) {
         return Err(refuse(format!("blocks of {size} bytes were asked for, and only {BLOCK_SIZE} are supported")));
     }

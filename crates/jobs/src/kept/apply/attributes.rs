@@ -75,20 +75,48 @@ pub(super) enum Target<'a> {
     Named(&'a Directory, &'a [u8]),
 }
 
+/// The attributes that are set, and the extended ones that there were before.
+#[derive(Clone, Copy)]
+pub(super) struct Changed<'a> {
+    pub aspects: Aspects,
+    pub had: &'a [Xattr],
+}
+
+impl Changed<'_> {
+    /// Of what was made just now: all.
+    pub const ALL: Changed<'static> = Changed {
+        aspects: Aspects {
+            mode: true,
+            owner: true,
+            mtime: true,
+            xattrs: true,
+            file_type: false,
+            content: false,
+            inode: false,
+        },
+        had: &[],
+    };
+}
+
 /// Sets owner, permissions, extended attributes and the time of the last change, in the order in which the one does
-/// not undo the other, as far as they are not what is wanted. `inherits`: it may have got an ACL when it was made.
+/// not undo the other, as far as they are `changed` and not what is wanted: the others stay the host's. `inherits`: it may have got an
+/// ACL when it was made.
 pub(super) fn set_attributes(
     target: Target<'_>,
     inherits: bool,
+    changed: Changed<'_>,
     wanted: &Wanted<'_>,
     lost: &mut Lost,
 ) -> Result<(), MakeError> {
+    let Changed { aspects, had } = changed;
     let inode = wanted.tree.inode(wanted.inode);
     let there = target.stat().map_err(host("look at"))?;
-    let owner_differs = (there.st_uid, there.st_gid) != (wanted.uid, wanted.gid);
     let mut is_owned = !wanted.is_foreign;
-    lost.foreign += u64::from(wanted.is_foreign);
-    if owner_differs {
+    lost.foreign += u64::from(wanted.is_foreign && aspects.owner);
+    let owner_differs = (there.st_uid, there.st_gid) != (wanted.uid, wanted.gid);
+    if owner_differs && !aspects.owner {
+        is_owned = false;
+    } else if owner_differs {
         match target.chown(wanted.uid, wanted.gid) {
             Err(Errno::PERM) => {
                 lost.owners += 1;
@@ -98,21 +126,25 @@ pub(super) fn set_attributes(
         }
     }
     let inherited = [&b"system.posix_acl_access"[..], b"system.posix_acl_default"].into_iter().filter(|_| inherits);
-    for name in wanted.unwanted.iter().map(|name| &name[..]).chain(inherited) {
+    let unwanted = wanted.unwanted.iter().map(|name| &name[..]).filter(|_| aspects.xattrs);
+    for name in unwanted.chain(inherited) {
         // It may not be there.
         let _ = target.remove_xattr(name);
     }
     // What a file may do in its owner's name it may not do in another's.
-    let is_directory = inode.file_type() == FileType::Directory;
-    let denied = if is_owned || is_directory { 0 } else { inode.mode() & SET_ID };
-    let mode = inode.mode() & 0o7777 & !denied;
+    let has_mode = if aspects.mode { inode.mode() } else { there.st_mode };
+    let is_another = if aspects.mode { !is_owned } else { owner_differs && aspects.owner };
+    let is_denied = is_another && inode.file_type() != FileType::Directory;
+    let denied = if is_denied { has_mode & SET_ID } else { 0 };
+    let mode = has_mode & 0o7777 & !denied;
     // Another owner, or an ACL less, may have changed them.
     let mode_differs = (there.st_mode ^ mode) & 0o7777 != 0;
-    if inode.file_type() != FileType::Symlink && (mode_differs || owner_differs || inherits) {
+    if inode.file_type() != FileType::Symlink && (mode_differs || (owner_differs && aspects.owner) || inherits) {
         target.chmod(mode).map_err(host("set the permissions of"))?;
     }
     let mut without = denied != 0;
-    for xattr in wanted.tree.xattrs(inode.xattrs()) {
+    let xattrs = if aspects.xattrs { wanted.tree.xattrs(inode.xattrs()) } else { &[] };
+    for xattr in xattrs.iter().filter(|xattr| !had.contains(xattr)) {
         let mut value = xattr.value.to_vec();
         if *xattr.name == *b"security.capability" && !is_owned {
             without = true;
@@ -129,48 +161,7 @@ pub(super) fn set_attributes(
         }
     }
     lost.privileges += u64::from(without);
-    set_time(target, inode, &there)
-}
-
-/// Sets only those attributes of a directory in which the guest's differs from what it was: `aspects`.
-pub(super) fn set_changed(
-    target: Target<'_>,
-    aspects: Aspects,
-    wanted: &Wanted<'_>,
-    had: &[Xattr],
-    lost: &mut Lost,
-) -> Result<(), MakeError> {
-    let inode = wanted.tree.inode(wanted.inode);
-    let there = target.stat().map_err(host("look at"))?;
-    if aspects.owner && (there.st_uid, there.st_gid) != (wanted.uid, wanted.gid) {
-        match target.chown(wanted.uid, wanted.gid) {
-            Err(Errno::PERM) => lost.owners += 1,
-            result => result.map_err(host("set the owner of"))?,
-        }
-    }
-    lost.foreign += u64::from(wanted.is_foreign && aspects.owner);
-    if aspects.mode {
-        target.chmod(inode.mode() & 0o7777).map_err(host("set the permissions of"))?;
-    }
-    if aspects.xattrs {
-        for name in &wanted.unwanted {
-            // It may not be there.
-            let _ = target.remove_xattr(name);
-        }
-        let is_new = |xattr: &&Xattr| !had.contains(xattr);
-        for xattr in wanted.tree.xattrs(inode.xattrs()).iter().filter(is_new) {
-            let mut value = xattr.value.to_vec();
-            if xattr.name.starts_with(b"system.posix_acl_") && !wanted.back.acl(&mut value) {
-                lost.foreign += 1;
-                continue;
-            }
-            match target.set_xattr(&xattr.name, &value) {
-                Err(Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS) => lost.xattrs += 1,
-                result => result.map_err(host("set the extended attributes of"))?,
-            }
-        }
-    }
-    set_time(target, inode, &there)
+    if aspects.mtime { set_time(target, inode, &there) } else { Ok(()) }
 }
 
 fn set_time(target: Target<'_>, inode: &Inode, there: &Stat) -> Result<(), MakeError> {

@@ -270,8 +270,10 @@ impl<'l, 'a> Look<'l, 'a> {
         let owners = self.sides.owners;
         let is_owner = |back: Option<u32>, id: u32| back.is_none_or(|back| back == id);
         let same_owner = is_owner(owners.uid(is.uid()), stat.st_uid) && is_owner(owners.gid(is.gid()), stat.st_gid);
-        let same_time = !self.sides.in_place(i) || !aspects.mtime || mtime(stat) == is.mtime();
-        same_mode
+        // Those which the guest left are the host's.
+        let in_place = self.sides.in_place(i);
+        let same_time = !in_place || !aspects.mtime || mtime(stat) == is.mtime();
+        (same_mode || (in_place && !aspects.mode))
             && same_time
             && (same_owner || (!aspects.owner && !added))
             && (!(aspects.xattrs || added) || self.has_xattrs(i))

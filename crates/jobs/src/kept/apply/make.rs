@@ -7,7 +7,7 @@ use inarch_tree::{DataRange, FileType, InodeId};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawMode, copy_file_range, linkat, makedev, mknodat, openat, symlinkat};
 use rustix::io::Errno;
 
-use super::attributes::{Lost, Target, Wanted, set_attributes};
+use super::attributes::{Changed, Lost, Target, Wanted, set_attributes};
 use super::calls::Ability;
 use super::host::Directory;
 
@@ -60,7 +60,7 @@ pub(super) fn make_file(
     };
     let made =
         directory.call().map_err(host("write")).and_then(|()| fill(&file, content, wanted, buffer)).and_then(|()| {
-            set_attributes(Target::Open(file.as_fd(), directory), directory.gives_acl, wanted, lost)?;
+            set_attributes(Target::Open(file.as_fd(), directory), directory.gives_acl, Changed::ALL, wanted, lost)?;
             directory.call().map_err(host("name"))?;
             let named =
                 if named { directory.rename_new(part, directory, name) } else { name_file(&file, directory, name) };
@@ -182,7 +182,7 @@ pub(super) fn make_other(
         }
         FileType::Regular => return Err(MakeError::Host("make", Errno::INVAL)),
     }
-    let made = set_attributes(Target::Named(directory, name), directory.gives_acl, wanted, lost);
+    let made = set_attributes(Target::Named(directory, name), directory.gives_acl, Changed::ALL, wanted, lost);
     if made.is_err() {
         let _ = directory.remove(name);
     }

@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use inarch_tree::compare::Aspects;
 use inarch_tree::{FileType, Inode, InodeId};
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
-use super::attributes::{Lost, Target, Wanted, set_attributes, set_changed};
+use super::attributes::{Changed, Lost, Target, Wanted, set_attributes};
 use super::host::{Directory, Host, is_as_scanned};
 use super::look::{Facts, Found, Seen};
 use super::make::{MakeError, host, make_file, make_other};
@@ -312,18 +313,21 @@ impl<'w, 'a> Worker<'w, 'a> {
         seen.is_some_and(|seen| Seen::of(stat).is_still(&Seen::of(&seen)))
     }
 
-    /// Sets the attributes of what is in its place: of a directory that was there only those which the guest changed.
+    /// Sets the attributes of what is in its place: of what was there, and was not `made` anew, those which the guest changed.
     pub fn attributes(&mut self, i: usize, made: bool) -> Result<(), MakeError> {
         let sides = self.task.sides;
         let Some((new, is)) = sides.new_inode(i) else { return Ok(()) };
         let (directory, name) = self.final_place(i)?;
         let wanted = self.wanted(i, new, is);
         let target = Target::Named(&directory, &name);
-        if sides.is_directory(i) && sides.was_directory(i) {
-            let aspects = sides.differences.get(i).map(|difference| difference.aspects).unwrap_or_default();
-            let had = sides.old(i).map(|(_, was)| sides.base.xattrs(was.xattrs())).unwrap_or_default();
-            return set_changed(target, aspects, &wanted, had, &mut self.lost);
-        }
+        let was_there = if sides.is_directory(i) { sides.was_directory(i) } else { !made };
+        let changed = match sides.old(i).filter(|_| was_there && sides.in_place(i)) {
+            Some((_, was)) => Changed {
+                aspects: sides.differences.get(i).map(|difference| difference.aspects).unwrap_or_default(),
+                had: sides.base.xattrs(was.xattrs()),
+            },
+            None => Changed::ALL,
+        };
         if !sides.is_directory(i) {
             let stat = directory.stat(&name).map_err(host("look at"))?;
             if !made {
@@ -332,8 +336,8 @@ impl<'w, 'a> Worker<'w, 'a> {
             // Its other names lead to something that has changed by this.
             self.touched.extend(stat.map(|stat| stat.st_ino));
         }
-        let inherits = sides.is_directory(i) && directory.gives_acl;
-        set_attributes(target, inherits, &wanted, &mut self.lost)
+        let inherits = sides.is_directory(i) && !was_there && directory.gives_acl;
+        set_attributes(target, inherits, changed, &wanted, &mut self.lost)
     }
 
     /// Sets the time of a directory in which something was done, as the guest has it.
@@ -354,7 +358,8 @@ impl<'w, 'a> Worker<'w, 'a> {
             back: sides.owners,
             unwanted: Vec::new(),
         };
-        set_changed(Target::Named(&directory, name), Default::default(), &wanted, &[], &mut self.lost)
+        let time = Changed { aspects: Aspects { mtime: true, ..Aspects::default() }, had: &[] };
+        set_attributes(Target::Named(&directory, name), false, time, &wanted, &mut self.lost)
     }
 
     /// What is to be on the host for a difference. An owner that the guest did not change stays the host's.
