@@ -149,6 +149,30 @@ fn users_take_their_own_mounts_away() {
     assert!(!is_mounted(scene.path()) && !is_there(last_process(&scene.path().join("log"))));
 }
 
+/// The owner of a directory above a mount puts a symbolic link in its place, which leads to another mount.
+#[test]
+fn a_mount_in_the_way_stays() {
+    let scene = Scene::new();
+    let used = scene.shell(
+        "mkdir -p above/p others/p && mount -t tmpfs none others/p && echo precious > others/p/file
+         $INARCH mount -qb tree above/p --log log || exit 99
+         (cd above/p && exec sleep 1000) & user=$!
+         $INARCH umount --lazy above/p & umount=$!
+         sleep 0.3; mv above elsewhere; ln -s others above
+         wait $umount; kill $user; cat others/p/file; umount others/p; ls elsewhere/p",
+    );
+    assert_eq!(stdout(&used), "precious\n", "{}", stderr(&used));
+    // The same of a server that ends.
+    let used = scene.shell(
+        "rm above; mv elsewhere above; mount -t tmpfs none others/p && echo precious > others/p/file
+         $INARCH mount -q tree above/p & server=$!
+         until test -e above/p/file; do sleep 0.01; done
+         (for i in $(seq 300); do mv above elsewhere; ln -s others above; rm above; mv elsewhere above; done) 2>/dev/null &
+         sleep 0.1; kill $server; wait $server; echo $?; wait; cat others/p/file; umount others/p; ls above/p",
+    );
+    assert_eq!(stdout(&used), "0\nprecious\n", "{}", stderr(&used));
+}
+
 #[test]
 fn a_mount_that_is_elsewhere_too_is_not_waited_for() {
     let scene = Scene::new();

@@ -1,5 +1,6 @@
 //! Mounting and unmounting: by mount(2) where that is permitted, by fusermount3, which is set-user-ID, where not.
 
+mod held;
 mod helper;
 mod identity;
 mod table;
@@ -15,10 +16,10 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, unmount};
+use rustix::mount::MountFlags;
 
 use crate::session::DEVICE;
+pub use held::Held;
 pub use identity::{DeviceNumber, MountId};
 pub use table::{Copy, Entry, Place, copies, mount_points_beneath, mounted, mounts_at, place_of, process_that_sees};
 pub use users::{User, users};
@@ -30,6 +31,9 @@ const SUBTYPE: &str = "inarch";
 /// How often to try to unmount what is in use, and when again: who only looks for something there has it in use meanwhile.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// How often a mount is looked for whose directories are renamed meanwhile.
+const MOVES: u32 = 1000;
 
 /// Why nothing could be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
@@ -155,52 +159,48 @@ impl Drop for Mount {
 /// Takes this mount away from where it is by now, unless somebody else did already.
 ///
 /// # Errors
-/// It is not this user's to unmount, or another mount covers it, which no unmounting reaches through.
+/// It is not this user's to unmount, another mount covers it, which no unmounting reaches through, or the directories above it
+/// change all the time.
 pub fn unmount_wherever(mount: &MountId) -> Result<Unmounted, MountError> {
-    let Some(Place { point, cover, .. }) = place_of(mount) else { return Ok(Unmounted::Clean) };
-    if let Some((_, cover)) = cover {
-        let kind = cover.kind;
-        let reason = format!("another mount covers it ({kind}); unmount that first, then this one with umount");
-        return Err(MountError::Unmount { path: point, reason });
-    }
+    let mut attempts = 1;
+    let held = loop {
+        let Some(Place { point, entry, cover }) = place_of(mount) else { return Ok(Unmounted::Clean) };
+        if let Some((_, cover)) = cover {
+            let kind = cover.kind;
+            let reason = format!("another mount covers it ({kind}); unmount that first, then this one with umount");
+            return Err(MountError::Unmount { path: point, reason });
+        }
+        match Held::new(&point, &entry) {
+            Ok(held) => break held,
+            Err(error) if attempts >= MOVES => return Err(error),
+            Err(_) => attempts += 1,
+        }
+    };
     // Detached, it has no new users, whatever the reason is.
-    unmount_unused(&point).map(|()| Unmounted::Clean).or_else(|_| detach(&point).map(|()| Unmounted::InUse))
+    unmount_unused(&held).map(|()| Unmounted::Clean).or_else(|_| detach(&held).map(|()| Unmounted::InUse))
 }
 
-/// Takes what is mounted at `point`, an absolute path, away.
+/// Takes a mount away.
 ///
 /// # Errors
 /// [`MountError::Busy`] if somebody uses it, for longer than a moment; or it is not this user's to unmount.
-pub fn unmount_unused(point: &Path) -> Result<(), MountError> {
+pub fn unmount_unused(mount: &Held) -> Result<(), MountError> {
     for _ in 1..ATTEMPTS {
-        if unmount_either_way(point, false).is_ok() {
+        if mount.unmount(false).is_ok() {
             return Ok(());
         }
         thread::sleep(PAUSE);
     }
-    unmount_either_way(point, false)
+    mount.unmount(false)
 }
 
-/// Takes what is mounted at `point`, an absolute path, and all that is mounted in it, out of the file tree: whoever uses it does so until they
-/// have done, and nobody new finds it.
+/// Takes a mount, and all that is mounted in it, out of the file tree: whoever uses it does so until they have done, and it has no new
+/// users.
 ///
 /// # Errors
 /// It is not this user's to unmount.
-pub fn detach(point: &Path) -> Result<(), MountError> {
-    unmount_either_way(point, true)
-}
-
-fn unmount_either_way(point: &Path, detach: bool) -> Result<(), MountError> {
-    let flags = if detach { UnmountFlags::NOFOLLOW | UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
-    match unmount(point, flags) {
-        Ok(()) => Ok(()),
-        Err(Errno::PERM) => helper::unmount(point, detach),
-        Err(Errno::BUSY) => Err(MountError::Busy { path: point.to_owned() }),
-        Err(errno) => {
-            let reason = io::Error::from(errno).to_string();
-            Err(MountError::Unmount { path: point.to_owned(), reason })
-        }
-    }
+pub fn detach(mount: &Held) -> Result<(), MountError> {
+    mount.unmount(true)
 }
 
 impl Entry {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_confine::close_inherited;
-use inarch_fuse::mount::{self, Copy, Entry, MountError, Place, User};
+use inarch_fuse::mount::{self, Copy, Entry, Held, MountError, Place, User};
 use inarch_vm::qemu::shell_word;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -65,10 +65,11 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
         let owner = if owner == 0 { "root".to_owned() } else { format!("user {owner}") };
         return refuse(&point, &format!("{owner} mounted it, and no other user can unmount it"));
     }
+    let held = Held::new(&point, &entry)?;
     // As long as it is mounted, it is known by its guard.
     let server = server_of(&point, &entry, owner);
     let copies = mount::copies(&entry);
-    let users = match unmount_unused(&point, &entry, server.as_ref()) {
+    let users = match unmount_unused(&held, &entry, server.as_ref()) {
         Ok(None) => {
             say_what_is_left(&point, request);
             return server.map_or(Ok(()), |server| wait(&server, &PATIENCE, &point, &entry, &copies, request));
@@ -79,7 +80,7 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
     if !request.lazy {
         return refuse(&point, &format!("{users}; --lazy takes it out of the file tree all the same"));
     }
-    mount::detach(&point)?;
+    mount::detach(&held)?;
     request.say(format_args!("{}: {users}; its server ends after them", shown(&point)));
     say_what_is_left(&point, request);
     Ok(())
@@ -100,16 +101,12 @@ fn say_what_is_left(point: &Path, request: &UnmountRequest) {
 /// Takes the mount away, or gives those who use it for two seconds: who only looks what is there, an indexer or a scan of this
 /// machine's files, is waited for. The server's own child may use it for a moment, or for as long as the server does not answer;
 /// then nobody misses it.
-fn unmount_unused(
-    point: &Path,
-    entry: &Entry,
-    server: Option<&ServerProcess>,
-) -> Result<Option<Vec<User>>, MountError> {
+fn unmount_unused(held: &Held, entry: &Entry, server: Option<&ServerProcess>) -> Result<Option<Vec<User>>, MountError> {
     const ATTEMPTS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);
     let mut users = Vec::new();
     for _ in 0..ATTEMPTS {
-        match mount::unmount_unused(point) {
+        match mount::unmount_unused(held) {
             Ok(()) => return Ok(None),
             Err(MountError::Busy { .. }) => {}
             Err(error) => return Err(error),
@@ -119,7 +116,7 @@ fn unmount_unused(
     }
     let is_child = |user: &User| server.is_some_and(|server| server.has_child(user.process));
     match !users.is_empty() && users.iter().all(is_child) {
-        true => mount::detach(point).map(|()| None),
+        true => mount::detach(held).map(|()| None),
         false => Ok(Some(users)),
     }
 }

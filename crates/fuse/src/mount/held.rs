@@ -1,0 +1,96 @@
+//! A mount that stays within reach, whoever renames directories above it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::table::Entry;
+use super::{MountError, helper};
+
+/// A mount by the directory that it is in. By its path, the owner of a directory above could put a symbolic link in the way between a
+/// look at the table and umount(2), and a caller with more rights would take away another mount. The last name cannot be given away: while
+/// something is mounted there, it is not renamed.
+#[derive(Debug)]
+pub struct Held {
+    point: PathBuf,
+    parent: OwnedFd,
+    name: OsString,
+}
+
+impl Held {
+    /// Holds the mount that the table has as `entry` at `point`, an absolute path.
+    ///
+    /// # Errors
+    /// The path leads to another mount by now.
+    pub fn new(point: &Path, entry: &Entry) -> Result<Held, MountError> {
+        let refuse = |reason: String| MountError::Unmount { path: point.to_owned(), reason };
+        let elsewhere = || refuse("the directories above it changed meanwhile; try again".to_owned());
+        let (Some(directory), Some(name)) = (point.parent(), point.file_name()) else {
+            return Err(refuse("it is the root of all files".to_owned()));
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = match open(directory, flags, Mode::empty()) {
+            Ok(parent) => parent,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(elsewhere()),
+            Err(errno) => return Err(refuse(io::Error::from(errno).to_string())),
+        };
+        let held = Held { point: point.to_owned(), parent, name: name.to_owned() };
+        if held.is(entry) { Ok(held) } else { Err(elsewhere()) }
+    }
+
+    /// Where it was when it was found.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// Whether this mount is above all else there. Asks nothing of its server, which may be dead.
+    fn is(&self, entry: &Entry) -> bool {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let Ok(told) = statx(self.parent.as_fd(), &self.name, flags, StatxFlags::MNT_ID) else { return false };
+        // Linux before 5.8 does not tell the number.
+        let is_number = told.stx_mask & StatxFlags::MNT_ID.bits() == 0 || told.stx_mnt_id == entry.id;
+        is_number && entry.device.is(Some(told.stx_dev_major), Some(told.stx_dev_minor))
+    }
+
+    /// Takes it away: out of the file tree alone, if `detach` is set.
+    pub(super) fn unmount(&self, detach: bool) -> Result<(), MountError> {
+        let flags = if detach { UnmountFlags::NOFOLLOW | UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
+        let path = Path::new("/proc/self/fd").join(self.parent.as_raw_fd().to_string()).join(&self.name);
+        match unmount(path, flags) {
+            Ok(()) => Ok(()),
+            Err(Errno::PERM) => helper::unmount(&self.point, detach),
+            Err(Errno::BUSY) => Err(MountError::Busy { path: self.point.clone() }),
+            Err(errno) => {
+                let reason = io::Error::from(errno).to_string();
+                Err(MountError::Unmount { path: self.point.clone(), reason })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mounted;
+    use super::*;
+
+    #[test]
+    fn another_mount_in_its_way_is_not_taken_for_it() {
+        let entry = mounted(Path::new("/proc")).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        // A symbolic link leads to another place of the same name.
+        std::fs::create_dir(dir.path().join("proc")).unwrap();
+        std::os::unix::fs::symlink("/", dir.path().join("root")).unwrap();
+        assert!(Held::new(Path::new("/proc"), &entry).is_ok());
+        assert!(Held::new(&dir.path().join("root/proc"), &entry).is_ok());
+        for point in ["proc", "root/dev", "root/none", "none/proc"] {
+            let error = Held::new(&dir.path().join(point), &entry).unwrap_err().to_string();
+            assert!(error.contains("changed meanwhile"), "{point}: {error}");
+        }
+        assert!(Held::new(Path::new("/"), &entry).is_err());
+    }
+}
