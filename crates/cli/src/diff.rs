@@ -17,6 +17,7 @@ use crate::output::{answer, answer_with, complain};
 Examples:
   inarch diff try                   after inarch run --keep try make install
   inarch diff try /etc --patch      what changed within files there
+  inarch diff try -p | git -C / apply
   inarch diff try --show /etc/fstab
 
 A line for each path: A added, M changed, D deleted, R renamed, P only attributes (permissions, owner, time, \
