@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{INARCH, inarch, scratch, stderr, within};
-
-const A_SECOND: Duration = Duration::from_secs(1);
+use crate::support::{INARCH, LONG, inarch, scratch, stderr, within};
 
 /// Starts a run that sleeps, in a working directory and a temporary directory of its own.
 fn sleeping_run(dir: &Path) -> Child {
@@ -56,7 +54,7 @@ fn after_kill_9_of_the_command() {
     assert!(!started.is_empty(), "no QEMU was found");
     kill("-9", run.id());
     run.wait().unwrap();
-    assert!(within(A_SECOND, || !started.iter().any(|pid| alive(*pid))), "QEMU is still there");
+    assert!(within(LONG, || !started.iter().any(|pid| alive(*pid))), "QEMU is still there");
     assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
 }
 
@@ -69,7 +67,7 @@ fn after_kill_9_of_qemu() {
         kill("-9", *pid);
     }
     let waited = std::thread::spawn(move || run.wait_with_output().unwrap());
-    assert!(within(A_SECOND, || !alive(id)), "the command is still there");
+    assert!(within(LONG, || !alive(id)), "the command is still there");
     let output = waited.join().unwrap();
     support::assert_one_line(&output, &["QEMU", "9"]);
     assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
@@ -83,7 +81,7 @@ fn after_a_signal_to_the_command() {
     kill("-TERM", run.id());
     let status = run.wait().unwrap();
     assert_eq!(status.code(), Some(143), "the command's own status: ended by SIGTERM");
-    assert!(within(A_SECOND, || !started.iter().any(|pid| alive(*pid))), "QEMU is still there");
+    assert!(within(LONG, || !started.iter().any(|pid| alive(*pid))), "QEMU is still there");
     assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
 }
 
@@ -113,16 +111,16 @@ fn after_a_signal_before_the_command_is_started() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        assert!(within(60 * A_SECOND, || heard.exists()), "the request was not sent");
+        assert!(within(LONG, || heard.exists()), "the request was not sent");
         let started = children(run.id());
         assert!(!started.is_empty(), "no QEMU was found");
         kill(signal, run.id());
-        let has_ended = within(60 * A_SECOND, || run.try_wait().unwrap().is_some());
+        let has_ended = within(LONG, || run.try_wait().unwrap().is_some());
         let _ = run.kill();
         let output = run.wait_with_output().unwrap();
         assert!(has_ended, "{signal}: the run goes on");
         assert_eq!((output.status.code(), support::stdout(&output)), (Some(128 + number), String::new()), "{signal}");
-        assert!(within(A_SECOND, || !started.iter().any(|pid| alive(*pid))), "{signal}: QEMU is still there");
+        assert!(within(LONG, || !started.iter().any(|pid| alive(*pid))), "{signal}: QEMU is still there");
         assert_eq!(files(dir.path()), Vec::<PathBuf>::new());
         fs::remove_file(&heard).unwrap();
     }
@@ -139,12 +137,17 @@ fn after_kill_9_of_a_server() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    assert!(within(10 * A_SECOND, || socket.exists()), "no socket");
-    let helpers = children(server.id());
+    // The guard that removes the socket is started as soon as there is one.
+    let mut helpers = Vec::new();
+    let is_guarded = || {
+        helpers = children(server.id());
+        socket.exists() && !helpers.is_empty()
+    };
+    assert!(within(LONG, is_guarded), "no socket, or nothing that removes it");
     kill("-9", server.id());
     server.wait().unwrap();
-    assert!(within(A_SECOND, || files(dir.path()).is_empty()), "{:?} is still there", files(dir.path()));
-    assert!(within(A_SECOND, || !helpers.iter().any(|pid| alive(*pid))));
+    assert!(within(LONG, || files(dir.path()).is_empty()), "{:?} is still there", files(dir.path()));
+    assert!(within(LONG, || !helpers.iter().any(|pid| alive(*pid))));
 
     // The path is free for the next server, which removes it at its own end.
     let mut server = Command::new(INARCH)
@@ -153,7 +156,7 @@ fn after_kill_9_of_a_server() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    assert!(within(10 * A_SECOND, || socket.exists()));
+    assert!(within(LONG, || socket.exists()));
     kill("-TERM", server.id());
     assert_eq!(server.wait().unwrap().code(), Some(0));
     assert!(!socket.exists());

@@ -6,11 +6,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use crate::support::{INARCH, LONG, assert_one_line, host, inarch, manifest_program, scratch, within};
-
-const A_SECOND: Duration = Duration::from_secs(1);
 
 struct Server {
     child: Child,
@@ -210,7 +207,7 @@ fn after_kill_9_nothing_is_mounted_and_whoever_had_it_open_gets_errors() {
     let image = fs::File::open(&server.image).unwrap();
     server.signal("-KILL");
     server.child.wait().unwrap();
-    assert!(within(A_SECOND, || !dir.path().join("disk.raw").exists()), "it is still there");
+    assert!(within(LONG, || !dir.path().join("disk.raw").exists()), "it is still there");
     assert!(!is_mounted(&dir.path().join("disk.raw")));
     assert!(image.read_exact_at(&mut [0; 4096], 1 << 30).is_err());
     // A server that is told to end while it is in use ends, and says so.
