@@ -20,8 +20,8 @@ const MOST_KEPT: u64 = 64 << 30;
 
 /// The least room, in bytes, where what a guest writes is kept.
 const LEAST_ROOM: u64 = 64 * MIB;
-/// The least free space, in bytes, of such a disk.
-const LEAST_FREE: u64 = 8 * MIB;
+/// The least free space, in bytes, of such a disk: the guest's kernel keeps up to 16 MiB of it to itself (`ext4_calculate_resv_clusters`).
+const LEAST_FREE: u64 = 32 * MIB;
 /// Bytes that stay free beside such a disk: for the layer that is made of it, and for other users of the place.
 const LEAST_BESIDE: u64 = 16 * MIB;
 
@@ -51,16 +51,17 @@ impl Room {
         Ok(Room { free: (share - share / RESERVED_FRACTION).min(MOST_THROWN_AWAY), journal: None })
     }
 
-    /// Of a disk whose writes are kept in `dir`, one of `sharers`. `beside` is how many bytes are written there at the end.
+    /// Of a disk whose writes are kept in `dir`, one of `sharers`. `beside` is how many bytes the
+    /// host's tree takes there, which is written already, and is written once more by the next command.
     pub fn kept(dir: &Path, sharers: u64, beside: u64) -> Result<Room, JobError> {
         let available = available(dir)?;
-        let beside = beside.saturating_add((available / 20).max(LEAST_BESIDE));
-        let share = available.saturating_sub(beside) / sharers.max(1);
+        let left = available.saturating_sub(beside.saturating_add((available / 20).max(LEAST_BESIDE)));
+        let share = left / sharers.max(1);
         let room = share - share / RESERVED_FRACTION;
         let free = room.saturating_sub(journal_for(room)).min(MOST_KEPT) / MIB;
         match u32::try_from(free) {
             Ok(free) if u64::from(free) * MIB >= LEAST_FREE => Ok(Room::noted(free)),
-            _ => Err(too_little(dir, available)),
+            _ => Err(too_little(dir, available.saturating_add(beside))),
         }
     }
 
@@ -135,8 +136,8 @@ mod tests {
         let room = Room::kept(dir.path(), 1, 0).unwrap();
         assert!(room.free <= MOST_KEPT && room.free + room.journal.unwrap() < available, "{room:?}");
         assert_eq!(Room::noted(room.note()), room, "it can be made again");
-        let half = Room::kept(dir.path(), 1000, 0).unwrap();
-        assert!(half.free < available / 1000);
+        let part = Room::kept(dir.path(), 10, 0).unwrap();
+        assert!(part.free < available / 10);
         let error = Room::kept(dir.path(), 1, available - LEAST_ROOM / 4).unwrap_err().to_string();
         assert!(error.contains("MiB are free") && error.lines().count() == 1, "{error}");
     }

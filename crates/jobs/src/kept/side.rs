@@ -46,8 +46,11 @@ impl Side {
         }
     }
 
-    /// The bytes, if they are a text.
+    /// The bytes, if they are a text whose lines end where git and patch(1) see their end: `similar` ends one at a carriage return, too.
     pub fn text(&self) -> Option<&[u8]> {
-        self.bytes().filter(|bytes| !bytes.iter().take(LOOKED_AT).any(|byte| *byte == 0))
+        let has_zero = |bytes: &[u8]| bytes.iter().take(LOOKED_AT).any(|byte| *byte == 0);
+        let ends_otherwise =
+            |bytes: &[u8]| bytes.windows(2).any(|two| two[0] == b'\r' && two[1] != b'\n') || bytes.ends_with(b"\r");
+        self.bytes().filter(|bytes| !has_zero(bytes) && !ends_otherwise(bytes))
     }
 }

@@ -152,6 +152,20 @@ fn what_is_no_text_goes_as_gits_binary_patch() {
     assert!(!scene.patch().contains("Binary files"));
 }
 
+/// Progress bars and old Macs' texts, beside Windows' and others.
+#[test]
+fn carriage_returns() {
+    if !have(&["git"]) {
+        return;
+    }
+    let scene = Scene::new(
+        "printf 'one\\ntwo\\rthree\\nfour\\n' > within; printf 'x\\ry\\rz' > mac; printf 'a\\r\\nb\\r\\n' > windows; printf 'a\\n' > plain",
+        "printf 'one\\ntwo\\rTHREE\\nfour\\n' > within; printf 'x\\rY\\rz' > mac; printf 'a\\r\\nB\\r\\n' > windows; printf 'b\\n' > plain; \
+         printf 'new\\rfile\\rlast\\r' > new",
+    );
+    scene.assert_round_trip();
+}
+
 #[test]
 fn symlinks_modes_and_odd_names() {
     if !have(&["git"]) {
