@@ -217,7 +217,7 @@ fn what_cannot_be_kept_is_refused() {
     assert_eq!(fs::read_dir(scene.path().join("state")).unwrap().count(), 0);
 }
 
-/// Runs a script, whose `$0` is `inarch`, where what is kept lies on a file system of so many MiB.
+/// Runs a script with the state directory on a tmpfs of `mib` MiB; its `$0` is `inarch`.
 fn in_small_place(scene: &Scene, mib: u32, script: &str) -> Output {
     let script = format!("mount -t tmpfs -o size={mib}m none state && {script}");
     let mut command = Command::new("unshare");

@@ -1,4 +1,4 @@
-//! A mount that stays within reach, whoever renames directories above it.
+//! A handle of a mount that stays valid when directories above the mount are renamed.
 
 use std::ffi::OsString;
 use std::io;

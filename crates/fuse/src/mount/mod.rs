@@ -156,7 +156,7 @@ impl Drop for Mount {
     }
 }
 
-/// Takes this mount away from where it is by now, unless somebody else did already.
+/// Unmounts this mount wherever it is now; does nothing if it is already gone.
 ///
 /// # Errors
 /// It is not this user's to unmount, another mount covers it, which no unmounting reaches through, or the directories above it
@@ -194,8 +194,7 @@ pub fn unmount_unused(mount: &Held) -> Result<(), MountError> {
     mount.unmount(false)
 }
 
-/// Takes a mount, and all that is mounted in it, out of the file tree: whoever uses it does so until they have done, and it has no new
-/// users.
+/// Detaches a mount and all mounts in it (`MNT_DETACH`): programs keep the files that they have open, and no new file is opened.
 ///
 /// # Errors
 /// It is not this user's to unmount.
