@@ -42,7 +42,7 @@ pub fn keep(name: String, arguments: &mut RunArguments) -> anyhow::Result<Keep> 
     Ok(Keep { name, words, directory })
 }
 
-/// The words of a command line that come before a command of so many.
+/// Drops the last `command` words of a command line, and a `--` before them.
 fn words_before(mut words: Vec<OsString>, command: usize) -> Vec<OsString> {
     words.truncate(words.len().saturating_sub(command));
     words.pop_if(|word| word == "--");

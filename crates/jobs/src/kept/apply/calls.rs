@@ -20,7 +20,7 @@ pub(super) struct Calls {
     pub faults: Option<std::sync::Arc<Faults>>,
 }
 
-/// What somebody else does in a tree.
+/// A change that another program makes in a tree.
 #[cfg(test)]
 pub(super) type Act = fn(&std::path::Path);
 
