@@ -1,5 +1,8 @@
 //! Calls to the host, one by one: tests let each of them fail in turn, or be the last before a crash.
 
+#[cfg(test)]
+use std::sync::atomic::Ordering;
+
 use rustix::io::Errno;
 
 /// What not every file system can do.
@@ -38,11 +41,13 @@ pub(super) struct Faults {
     pub root: std::path::PathBuf,
     /// Inode numbers of files whose content is on the disk.
     pub synced: std::sync::Mutex<std::collections::HashSet<u64>>,
+    /// A wait for the disk failed: a later one says nothing of what was written before.
+    pub sync_failed: std::sync::atomic::AtomicBool,
     /// What the file system cannot do.
     pub lacks: Vec<Ability>,
     /// Whether several threads make copies: then the calls come in another order each time.
     pub is_parallel: bool,
-    /// What somebody else does before a call.
+    /// A change that another program makes just before a call.
     pub acts: Option<(u64, Act)>,
     /// What was removed: while it is open its inode number is not used again, which would be another each time.
     pub held: std::sync::Mutex<Vec<rustix::fd::OwnedFd>>,
@@ -52,7 +57,7 @@ pub(super) struct Faults {
 impl Faults {
     /// Whether the process would be dead.
     pub fn is_dead(&self) -> bool {
-        self.dies.is_some_and(|last| self.count.load(std::sync::atomic::Ordering::Relaxed) > last)
+        self.dies.is_some_and(|last| self.count.load(Ordering::Relaxed) > last)
     }
 }
 
@@ -61,9 +66,17 @@ impl Calls {
     pub fn synced(&self, ino: Option<u64>) {
         let _ = ino;
         #[cfg(test)]
-        if let Some(faults) = &self.faults {
+        if let Some(faults) = self.faults.as_ref().filter(|faults| !faults.sync_failed.load(Ordering::Relaxed)) {
             let all = || super::world::files(&faults.root).into_iter().map(|file| file.ino).collect::<Vec<_>>();
             faults.synced.lock().unwrap().extend(ino.map_or_else(all, |ino| vec![ino]));
+        }
+    }
+
+    /// Tells that a wait for the disk failed.
+    pub fn sync_failed(&self) {
+        #[cfg(test)]
+        if let Some(faults) = &self.faults {
+            faults.sync_failed.store(true, Ordering::Relaxed);
         }
     }
 
@@ -108,7 +121,7 @@ impl Calls {
     #[cfg(test)]
     pub fn next(&self) -> Result<(), Errno> {
         let Some(faults) = &self.faults else { return Ok(()) };
-        let count = faults.count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let count = faults.count.fetch_add(1, Ordering::Relaxed);
         if faults.dies.is_some_and(|last| count >= last) {
             return Err(Errno::CANCELED);
         }

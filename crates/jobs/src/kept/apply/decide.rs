@@ -169,17 +169,22 @@ impl Decision<'_, '_> {
             return Verdict::Refused(reason.to_owned());
         }
         let is_there = |old: InodeId| self.facts.lenders.get(&old);
-        if self.moved(new).is_some() || self.home(new).is_some() || self.ready.contains_key(&i) {
+        if self.linked_from(new).is_some() || self.ready.contains_key(&i) {
             return Verdict::Wanted;
         }
         let lenders = self.sides.lenders(new);
         match lenders.into_iter().find(|old| is_there(*old).is_some_and(|lender| !lender.readable)) {
             Some(lender) => Verdict::Refused(format!(
                 "its content cannot be read: {} changed on the host, which holds a part of it",
-                String::from_utf8_lossy(&self.sides.base.path(lender)).escape_debug()
+                self.sides.host_path(&self.sides.base.path(lender))
             )),
             None => Verdict::Wanted,
         }
+    }
+
+    /// The name on the host that an inode of the guest is linked from, rather than copied.
+    pub fn linked_from(&self, new: InodeId) -> Option<Vec<u8>> {
+        self.home(new).or_else(|| self.moved(new))
     }
 
     /// The name on the host of the very file that the guest gave other names: it is linked, not copied.
@@ -236,13 +241,13 @@ impl Decision<'_, '_> {
         let lender = self.facts.lenders.get(&old)?;
         let quiet = self.sides.quiet_borrowers(old);
         if let Some(name) = quiet.iter().find(|name| !self.facts.homes.contains(*name)) {
-            let name = String::from_utf8_lossy(name).escape_debug().to_string();
+            let name = self.sides.host_path(name);
             return Some(format!("it holds what the guest has as {name}, which changed on the host"));
         }
         if stays.is_empty() || stays.iter().any(|name| lender.names.contains(name)) {
             return None;
         }
-        let name = stays.first().map(|name| String::from_utf8_lossy(name).escape_debug().to_string())?;
+        let name = stays.first().map(|name| self.sides.host_path(name))?;
         Some(format!("it is the last place of what the guest has as {name}, which is gone on the host"))
     }
 }

@@ -331,12 +331,12 @@ impl<'a> Executor<'_, 'a> {
             return false;
         }
         let Some(missing) = self.missing(i) else { return true };
-        let path = String::from_utf8_lossy(self.sides().path(missing)).escape_debug().to_string();
+        let path = self.sides().host_path(self.sides().path(missing));
         self.fail(i, format!("left alone: {path} has bytes of it, and is not in its place"));
         false
     }
 
-    /// Puts back what lends bytes to something that did not get into its place, and what somebody else has written to.
+    /// Puts back what lends bytes to a place that was not made, and what another program has written to meanwhile.
     fn put_back(&mut self) {
         let changed: HashSet<usize> = self.exchanged.clone().into_iter().filter(|i| self.has_changed(*i)).collect();
         while let Some(i) = self.exchanged.iter().copied().find(|i| changed.contains(i) || self.missing(*i).is_some()) {
@@ -375,6 +375,7 @@ impl<'a> Executor<'_, 'a> {
         }
         let there: Vec<usize> = made.iter().copied().filter(|i| self.made.contains(i)).collect();
         if let Err(reason) = self.try_sync(&there, remember) {
+            self.worker.host.calls.sync_failed();
             self.not_synced = Some(reason);
         }
     }

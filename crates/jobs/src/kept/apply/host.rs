@@ -118,7 +118,7 @@ impl Directory {
                     rustix::fs::fsync(&file)?;
                     self.calls.synced(Some(rustix::fs::fstat(&file)?.st_ino));
                 }
-                // Whoever applies may not read what the guest's user may not.
+                // The file's mode may keep this user from opening it.
                 Err(Errno::ACCESS) => rustix::fs::syncfs(&directory)?,
                 Err(errno) => return Err(errno),
             }

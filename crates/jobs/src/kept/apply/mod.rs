@@ -36,7 +36,6 @@ mod worker;
 mod world;
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -191,7 +190,7 @@ impl<'a> Work<'a> {
                 self.applied.insert(i);
             }
             if let Some(reason) = self.refusal(i, &plan.verdicts) {
-                report.conflicts.push((host_path(self.tree, self.sides.path(i)), reason));
+                report.conflicts.push((self.sides.host_path(self.sides.path(i)), reason));
             }
         }
         if request.dry_run {
@@ -202,7 +201,7 @@ impl<'a> Work<'a> {
         let stuck = leftovers.came_out.iter().filter(|(i, _)| is_over(i)).map(|(_, path)| path);
         for path in leftovers.strange.iter().chain(stuck) {
             let reason = "an earlier apply left it, and it is not known what it is; move it away".to_owned();
-            report.failures.push((host_path(self.tree, path), reason));
+            report.failures.push((self.sides.host_path(path), reason));
         }
         (self.facts, self.leftovers, self.plan) = (facts, leftovers, plan);
     }
@@ -217,7 +216,7 @@ impl<'a> Work<'a> {
                 if above.is_some_and(is_left) || self.sides.takes_directory(i) {
                     return None;
                 }
-                let path = host_path(self.tree, self.sides.path(*why));
+                let path = self.sides.host_path(self.sides.path(*why));
                 Some(format!("it goes together with {path}, which is left alone"))
             }
             _ => None,
@@ -251,11 +250,11 @@ impl<'a> Work<'a> {
 
     /// Differences, in the words of `diff`.
     fn told(&self, which: HashSet<usize>) -> Vec<Done> {
-        done(&self.tree.differences, &self.tree.changes, &which, &|path| host_path(self.tree, path))
+        done(&self.tree.differences, &self.tree.changes, &which, &|path| self.sides.host_path(path))
     }
 
     fn tell(&self, outcome: Outcome, report: &mut ApplyReport) {
-        let path = |path: &[u8]| host_path(self.tree, path);
+        let path = |path: &[u8]| self.sides.host_path(path);
         report.done.extend(self.told(outcome.done.iter().copied().collect()));
         let told = |mut list: Vec<(Vec<u8>, String)>| {
             list.sort();
@@ -295,6 +294,7 @@ fn sides(tree: &TreeDiff) -> Sides<'_> {
         differences: &tree.differences,
         overlapping: disk.overlapping(),
         conflicting: disk.conflicting().into_iter().map(<[u8]>::to_vec).collect(),
+        source: tree.tree.source(),
     })
 }
 
@@ -467,7 +467,7 @@ pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> R
             *verdict == Verdict::Done || (*verdict == Verdict::Attributes && work.sides.is_directory(i))
         };
         if let Some(i) = work.plan.verdicts.iter().enumerate().position(|one| !is_applied(one)) {
-            return Ok(Some(host_path(tree, work.sides.path(i))));
+            return Ok(Some(work.sides.host_path(work.sides.path(i))));
         }
     }
     Ok(None)
@@ -519,10 +519,4 @@ fn check_paths(request: &ApplyRequest, diff: &RunDiff) -> Result<(), JobError> {
         ))),
         None => Ok(()),
     }
-}
-
-/// A path of a tree as the host has it, fit to be printed.
-fn host_path(tree: &TreeDiff, path: &[u8]) -> String {
-    let source = tree.tree.source();
-    shown(&if path.is_empty() { source } else { source.join(OsStr::from_bytes(path)) })
 }

@@ -160,7 +160,9 @@ impl Plan {
         }
         for i in 0..self.verdicts.len() {
             let (Some(old), Some((new, _))) = (sides.touches(i), sides.new_inode(i)) else { continue };
-            let others = sides.borrowers(old).iter().filter(|borrower| **borrower != new);
+            // What is linked from where the host has it is not read.
+            let is_read = |other: &InodeId| decision.linked_from(*other).is_none();
+            let others = sides.borrowers(old).iter().filter(|other| **other != new && is_read(other));
             let groups = others.filter_map(|other| arrivals.get(other).cloned());
             self.lends.insert(i, groups.collect());
         }
@@ -262,7 +264,7 @@ fn hows(decision: &Decision<'_, '_>, brought: &[usize]) -> Vec<(usize, How)> {
     }
     for i in brought.iter().copied().filter(|i| !ready.contains_key(i)) {
         let Some((new, is)) = sides.new_inode(i) else { continue };
-        let how = match decision.home(new).or_else(|| decision.moved(new)) {
+        let how = match decision.linked_from(new) {
             Some(name) => How::Link(name),
             None if is.links() > 1 => match first.get(&new) {
                 Some(first) => How::SameAs(*first),

@@ -224,7 +224,7 @@ impl Case {
         Ok(attempt.calls)
     }
 
-    /// Lets something go wrong in an apply that makes so many `calls` without.
+    /// Runs an apply with this case's fault. Without a fault it makes `calls` calls.
     fn go_wrong(
         &self,
         (world, memory): (&mut World, &mut Memory),
@@ -264,7 +264,7 @@ impl Case {
         let mut memory = Memory::default();
         self.go_wrong((&mut world, &mut memory), (&chosen, calls), &visible)?;
         if !self.later.is_empty() {
-            // Size and time alone tell what an interrupted apply has linked from what somebody else wrote to in place.
+            // An edit in place that keeps size and time looks like a link that an interrupted apply made: left out.
             let shows = |change: &&Change| change.0 % 6 != 1;
             self.later.iter().filter(shows).for_each(|change| change_host(&world.root(), *change));
             visible.follow(&world);

@@ -1,6 +1,9 @@
 //! The two sides that an apply brings together: the tree that was given to the guest, and the one that the guest left.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use inarch_block::Content;
 use inarch_tree::compare::{Aspects, Difference, Lineage};
@@ -8,6 +11,7 @@ use inarch_tree::{FileType, Inode, InodeId, Tree};
 
 use super::links::Names;
 use crate::kept::OwnersBack;
+use crate::notes::shown;
 
 /// A kept tree as an apply sees it. Differences are known by their place in the list.
 pub(super) struct Sides<'a> {
@@ -24,6 +28,7 @@ pub(super) struct Sides<'a> {
     pub overlapping: HashSet<InodeId>,
     /// Paths that the host had changed too before the last command of the run began.
     pub conflicting: HashSet<Vec<u8>>,
+    source: PathBuf,
     pub names: Names,
     index: HashMap<&'a [u8], usize>,
     /// For each difference the inode of the base that the guest's has been.
@@ -46,11 +51,14 @@ pub(super) struct Parts<'a> {
     pub differences: &'a [Difference],
     pub overlapping: HashSet<InodeId>,
     pub conflicting: HashSet<Vec<u8>>,
+    /// Where the host has the tree.
+    pub source: PathBuf,
 }
 
 impl<'a> Sides<'a> {
     pub fn new(parts: Parts<'a>) -> Sides<'a> {
-        let Parts { trees: (base, guest), content, lineage, owners, differences, overlapping, conflicting } = parts;
+        let Parts { trees: (base, guest), content, lineage, owners, differences, overlapping, conflicting, source } =
+            parts;
         let names = Names::new(base, guest, differences, lineage);
         let index = differences.iter().enumerate().map(|(i, difference)| (&difference.path[..], i)).collect();
         let origins: Vec<_> =
@@ -65,6 +73,7 @@ impl<'a> Sides<'a> {
             differences,
             overlapping,
             conflicting,
+            source,
             names,
             index,
             origins,
@@ -122,6 +131,14 @@ impl<'a> Sides<'a> {
 
     pub fn path(&self, i: usize) -> &'a [u8] {
         self.differences.get(i).map_or(&[], |difference| &difference.path)
+    }
+
+    /// A path of the tree as the host has it, fit to be printed.
+    pub fn host_path(&self, path: &[u8]) -> String {
+        match path {
+            b"" => shown(&self.source),
+            _ => shown(&self.source.join(OsStr::from_bytes(path))),
+        }
     }
 
     /// The difference at a path.

@@ -161,7 +161,7 @@ fn a_torn_file_is_brought_again_whatever_its_size() {
         (memory.0.begun, memory.0.restarted) = (true, true);
         world.apply(&mut memory, &[], Faults::default()).assert_whole();
         assert_eq!(world.host_paths(), world.guest_paths());
-        // What somebody else wrote is not taken for it.
+        // Another program's file is not taken for it.
         fs::write(world.host("new"), "new Bytes").unwrap();
         set_time(&world.host("new"));
         (memory.0.begun, memory.0.restarted) = (true, true);
@@ -442,7 +442,7 @@ fn what_is_written_to_after_it_came_out_is_put_back() {
         assert!(world.remove("d") && world.mkdir("d") && world.write("d/in", b"in"));
         world
     };
-    // Who has a file open goes on to write, whatever its name is by now.
+    // A program keeps writing through its open descriptor after a rename of the file.
     let acts: [Act; 2] = [|root| add_to(root, b"old"), |root| add_to(root, b"file")];
     let calls = apply(&mut make(), &[]).calls;
     for (act, bytes) in acts.into_iter().zip(["old and more", "file and more"]) {
@@ -573,4 +573,16 @@ fn a_file_stays_whose_bytes_another_has_that_changed_on_the_host() {
     let attempt = apply(&mut world, &[]);
     assert!(matches!(attempt.verdict("b"), Verdict::Refused(_)), "{:?}", attempt.verdicts);
     assert_eq!(fs::read(world.host("b")).unwrap(), b"same");
+}
+
+#[test]
+fn links_of_files_that_exchanged_their_blocks_do_not_wait_for_each_other() {
+    let mut circle = world(&[("a", "same"), ("b", "same"), ("c", "other")]);
+    assert!(circle.exchange_blocks("a", "b") && circle.link("a", "la") && circle.link("b", "lb"));
+    assert_applied(&mut circle);
+
+    let mut swapped = world(&[("a", "same"), ("b", "= a"), ("c", "same"), ("d", "other")]);
+    assert!(swapped.exchange_blocks("a", "c") && swapped.link("c", "e"));
+    assert!(swapped.rename("b", "t") && swapped.rename("d", "b") && swapped.rename("t", "d"));
+    assert_applied(&mut swapped);
 }

@@ -228,7 +228,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         place.rename_new(&aside, &directory, &name).map_err(host("name"))
     }
 
-    /// Removes what an exchange took out, if that is still what it was: somebody may have it open, and go on to write.
+    /// Removes what an exchange took out if it did not change since: another program may still write to it through an open descriptor.
     pub fn drop_out(&mut self, i: usize) -> Result<(), MakeError> {
         let (place, aside) = self.aside(i)?;
         let stat = place.stat(&aside).map_err(host("look at"))?;

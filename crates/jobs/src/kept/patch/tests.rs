@@ -100,7 +100,7 @@ impl Scene {
             old: (&old.tree, &*old.content),
             new: (&new.tree, &*new.content),
             lineage: &lineage,
-            destination: Path::new("/work"),
+            destination: Path::new("/src"),
         };
         let mut text = Vec::new();
         patch.write(patch.files(&found).iter(), &mut text).unwrap();
@@ -119,11 +119,11 @@ impl Scene {
     #[track_caller]
     fn assert_round_trip(&self) {
         let patch = self.patch();
-        self.shell("mkdir -p applied && cp -a old applied/work");
+        self.shell("mkdir -p applied && cp -a old applied/src");
         for (words, wanted) in [(&["apply"][..], "new"), (&["apply", "-R"], "old")] {
             let output = self.shell(&format!("cd applied && {{ git {} ../patch 2>&1 || :; }}", words.join(" ")));
             assert_eq!(output, "", "{patch}");
-            assert_eq!(self.listing("applied/work"), self.listing(wanted), "{patch}");
+            assert_eq!(self.listing("applied/src"), self.listing(wanted), "{patch}");
         }
     }
 }
@@ -192,7 +192,7 @@ fn directories_that_were_renamed_bring_their_files() {
         "mv sub moved; echo more >> moved/deep/two; rm moved/four; mkdir sub; echo new > sub/one; chmod +x moved/one",
     );
     scene.assert_round_trip();
-    assert!(scene.patch().contains("rename from work/sub/deep/three\nrename to work/moved/deep/three\n"));
+    assert!(scene.patch().contains("rename from src/sub/deep/three\nrename to src/moved/deep/three\n"));
 }
 
 #[test]
@@ -233,15 +233,15 @@ fn patch_1_takes_texts_and_leaves_the_rest_alone() {
          ln -sfn b link; rm gone; echo new > 'ne w'",
     );
     text.patch();
-    text.shell("mkdir applied; cp -a old applied/work; cd applied; patch -s -p1 < ../patch");
-    assert_eq!(text.listing("applied/work"), text.listing("new"));
+    text.shell("mkdir applied; cp -a old applied/src; cd applied; patch -s -p1 < ../patch");
+    assert_eq!(text.listing("applied/src"), text.listing("new"));
 
     let binary = Scene::new("printf 'a\\0' > a; echo t > t", "printf 'b\\0' > a; printf 'n\\0' > new; echo u > t");
     binary.patch();
-    binary.shell("mkdir applied; cp -a old applied/work; cd applied; ! patch -p1 < ../patch");
-    assert!(!binary.host("applied/work/new").exists());
-    assert_eq!(fs::read(binary.host("applied/work/a")).unwrap(), b"a\0");
-    assert_eq!(fs::read(binary.host("applied/work/t")).unwrap(), b"u\n");
+    binary.shell("mkdir applied; cp -a old applied/src; cd applied; ! patch -p1 < ../patch");
+    assert!(!binary.host("applied/src/new").exists());
+    assert_eq!(fs::read(binary.host("applied/src/a")).unwrap(), b"a\0");
+    assert_eq!(fs::read(binary.host("applied/src/t")).unwrap(), b"u\n");
 }
 
 #[test]
@@ -250,14 +250,14 @@ fn what_is_too_large_is_refused_by_git_and_left_alone_by_patch() {
         return;
     }
     let scene = Scene::new("echo a > a", "truncate -s 65M large; echo b > a");
-    assert!(scene.patch().contains("GIT binary patch\n# b/work/large: it is too large"));
-    scene.shell("mkdir applied; cp -a old applied/work");
+    assert!(scene.patch().contains("GIT binary patch\n# b/src/large: it is too large"));
+    scene.shell("mkdir applied; cp -a old applied/src");
     let refused = scene.shell("cd applied; ! git apply ../patch 2>&1");
     assert!(refused.contains("unrecognized binary patch at line"), "{refused}");
-    assert_eq!(fs::read(scene.host("applied/work/a")).unwrap(), b"a\n");
+    assert_eq!(fs::read(scene.host("applied/src/a")).unwrap(), b"a\n");
     scene.shell("cd applied; patch -p1 < ../patch || :");
-    assert!(!scene.host("applied/work/large").exists());
-    assert_eq!(fs::read(scene.host("applied/work/a")).unwrap(), b"b\n");
+    assert!(!scene.host("applied/src/large").exists());
+    assert_eq!(fs::read(scene.host("applied/src/a")).unwrap(), b"b\n");
 }
 
 #[test]
