@@ -9,6 +9,7 @@ use inarch_jobs::mount::{Background, Changes, MountRequest, MountWrites, Rings, 
 use inarch_jobs::share::Refused;
 use inarch_jobs::source::Source;
 
+use crate::EXIT_FAILED;
 use crate::access::{AccessArguments, RefusedArguments};
 use crate::output::complain;
 use crate::sandbox::SandboxArgument;
@@ -25,7 +26,7 @@ Examples:
   inarch mount ~/src ~/build --changes guest   # until Ctrl-C
 
 It is mounted until SIGTERM, SIGINT or 'inarch umount DIR'; as a user it takes fusermount3 (Debian's package fuse3). \
-With --background the status is 0 when the mount answers, 1 when nothing is mounted.")]
+With --background the status is 0 when the mount answers, 125 when nothing is mounted.")]
 pub struct MountArguments {
     /// What to mount
     #[arg(value_name = "SRC", help = SRC_HELP)]
@@ -173,9 +174,6 @@ impl From<ChangesArgument> for Changes {
     }
 }
 
-/// What `--background` ends with if nothing is mounted.
-const EXIT_NOT_MOUNTED: u8 = 1;
-
 /// Mounts, and serves until told to stop; or has `words`, the arguments as they were given, do so in the background.
 pub fn run(arguments: MountArguments, words: &[OsString]) -> anyhow::Result<ExitCode> {
     if !arguments.background {
@@ -185,7 +183,7 @@ pub fn run(arguments: MountArguments, words: &[OsString]) -> anyhow::Result<Exit
         complain(error);
         false
     });
-    Ok(if is_mounted { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_MOUNTED) })
+    Ok(if is_mounted { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
 
 /// Mounts, and serves until told to stop.

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
-use inarch_jobs::FileSystem;
 use inarch_jobs::plan::{self, PlanReport};
 use inarch_jobs::source::Source;
+use inarch_jobs::{FileSystem, counted};
 
 use crate::arguments::one_of;
 use crate::output::answer;
@@ -55,16 +55,15 @@ fn table(report: &PlanReport) -> String {
         let _ = writeln!(text, "{name:<12} {value}");
     };
     row("source", report.source.clone());
-    let count = |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
     // The root has no name.
     let mut kinds = vec![
-        count(report.files, "file", "files"),
-        count(report.directories.saturating_sub(1), "directory", "directories"),
-        count(report.symlinks, "symlink", "symlinks"),
+        counted(report.files, "file", "files"),
+        counted(report.directories.saturating_sub(1), "directory", "directories"),
+        counted(report.symlinks, "symlink", "symlinks"),
         format!("{} other", report.other),
     ];
     if report.more_names > 0 {
-        kinds.push(count(report.more_names, "more name of a file", "more names of files"));
+        kinds.push(counted(report.more_names, "more name of a file", "more names of files"));
     }
     row("entries", format!("{} ({})", report.entries, kinds.join(", ")));
     row("content", format!("{}, {}", show(report.file_bytes), report.content));

@@ -6,7 +6,7 @@ use inarch_jobs::run::PublishedPort;
 
 /// Parses it; of this machine it is 127.0.0.1's alone where no address is given.
 pub fn parse(text: &str) -> Result<PublishedPort, String> {
-    let wrong = || format!("'{text}' are no ports; write [ADDR:]HOST:GUEST[/tcp|/udp], as 8080:80");
+    let wrong = || format!("'{text}' is no pair of ports; write [ADDR:]HOST:GUEST[/tcp|/udp], as 8080:80");
     let (ports, udp) = match text.split_once('/') {
         None | Some((_, "tcp")) => (text.trim_end_matches("/tcp"), false),
         Some((ports, "udp")) => (ports, true),
@@ -24,9 +24,37 @@ pub fn parse(text: &str) -> Result<PublishedPort, String> {
     Ok(PublishedPort { udp, host: SocketAddrV4::new(address, port(ports.0)?), guest: port(ports.1)? })
 }
 
+/// Refuses a port of this machine that is given twice: it can lead to one port of the guest.
+pub fn check(ports: &[PublishedPort]) -> Result<(), String> {
+    let collides = |one: &PublishedPort, other: &PublishedPort| {
+        let (a, b) = (one.host.ip(), other.host.ip());
+        one.udp == other.udp
+            && one.host.port() == other.host.port()
+            && (a == b || a.is_unspecified() || b.is_unspecified())
+    };
+    for (i, port) in ports.iter().enumerate() {
+        if ports[..i].iter().any(|other| collides(other, port)) {
+            return Err(format!(
+                "-p names port {} of this machine twice; give each guest port its own",
+                port.host.port()
+            ));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_of_this_machine_leads_to_one_of_the_guest() {
+        let check = |texts: &[&str]| check(&texts.iter().map(|text| parse(text).unwrap()).collect::<Vec<_>>());
+        assert!(check(&["80:1", "81:1", "80:1/udp", "127.0.0.2:80:2"]).is_ok());
+        for twice in [["80:1", "80:2"], ["80:1", "80:1"], ["0.0.0.0:80:1", "127.0.0.1:80:2"]] {
+            assert!(check(&twice).unwrap_err().contains("port 80"), "{twice:?}");
+        }
+    }
 
     #[test]
     fn ports_are_read_as_docker_s_users_write_them() {

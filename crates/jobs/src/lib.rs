@@ -30,4 +30,4 @@ pub use confinement::Sandbox;
 pub use device::{FileSystem, Writes};
 pub use error::JobError;
 pub use inarch_confine::heed_children;
-pub use notes::{say, shown};
+pub use notes::{counted, say, shown};

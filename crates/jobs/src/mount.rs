@@ -173,11 +173,9 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
         introduce(&(introduction(request, &request.source, &point) + "\n" + &confined + &log));
     }
     mount_points.iter().for_each(|note| request.say(note));
-    let answers = answers.and_then(|()| child.map_or(Ok(()), Child::answer));
-    match answers {
-        Ok(()) if request.background.is_some() => request.say(logged),
-        Ok(()) => {}
-        Err(_) => stop.stop(),
+    let answers = answers.and_then(|()| child.map_or(Ok(()), |child| child.answer(|| request.say(logged))));
+    if answers.is_err() {
+        stop.stop();
     }
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
     // It may have the mount open.

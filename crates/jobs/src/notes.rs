@@ -68,6 +68,12 @@ fn held(held: &ChangedFiles, source: &Source) -> Option<String> {
     (held.count > 0).then(|| format!("{who} changed on the host; the guest read {what} when the run began"))
 }
 
+/// A number of things: `1 file`, `2 files`.
+pub fn counted(number: impl Into<u64>, one: &str, many: &str) -> String {
+    let number = number.into();
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 /// A path as it is safe to print: names in a tree may hold line breaks and a terminal's control sequences.
 pub fn shown(path: &Path) -> String {
     let text = path.to_string_lossy();

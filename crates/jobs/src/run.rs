@@ -40,7 +40,7 @@ use inarch_vm::session::{Outcome, Report};
 
 use crate::JobError;
 use crate::descriptors;
-use crate::notes::{lasting, say};
+use crate::notes::{counted, lasting, say};
 use attempt::{DiskFailure, Guest, LiveDisk};
 use keep::Kept;
 pub use keep::{Keep, kept_words};
@@ -206,9 +206,10 @@ impl<'a> Job<'a> {
             if let (false, [files, directories]) = (quiet, unreadable)
                 && files + directories > 0
             {
+                let files = counted(files, "file", "files");
+                let directories = counted(directories, "directory", "directories");
                 say(format_args!(
-                    "{source}: {files} files and {directories} directories are not readable and left out \
-                     (inarch plan {source} lists them)"
+                    "{source}: left out what is not readable: {files}, {directories} (inarch plan {source} lists them)"
                 ));
             }
         })

@@ -147,7 +147,7 @@ pub struct MachineArguments {
     #[arg(short = 'm', long, value_name = "SIZE", visible_alias = "mem", value_parser = size::parse)]
     pub memory: Option<u64>,
 
-    /// Give the guest a network: user (it gets out, nobody gets in but by -p), which --net alone means, or none, as without
+    /// Give the guest a network: user (connections out, and in by -p), which --net alone means, or none, the default
     #[arg(long, visible_alias = "network", value_enum, value_name = "user|none", hide_possible_values = true,
         num_args = 0..=1, require_equals = true, default_missing_value = "user")]
     pub net: Option<NetworkArgument>,

@@ -10,6 +10,7 @@ use inarch_jobs::share::Changes;
 use inarch_jobs::source::Source;
 
 use super::arguments::{NetworkArgument, RunArguments};
+use crate::publish;
 use crate::source::SourceArguments;
 use crate::tree_option::{self, TreeOption};
 
@@ -34,6 +35,7 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         }
         (net, is_private) => net.map_or(!is_private, |net| net == NetworkArgument::User),
     };
+    publish::check(&arguments.machine.publish).map_err(anyhow::Error::msg)?;
     Ok(RunRequest {
         root,
         root_via: arguments.via,

@@ -97,11 +97,12 @@ impl Child {
         detach().map_err(|error| JobError::Other(format!("cannot go to the background: {error}")))
     }
 
-    /// Lets the parent go: the mount answers. What is said from now on goes to the log.
-    pub fn answer(self) -> Result<(), JobError> {
+    /// Lets the parent go: the mount answers. What is said from now on goes to the log, and what `introduce` says is there by then.
+    pub fn answer(self, introduce: impl FnOnce()) -> Result<(), JobError> {
         let answer = || {
             dup2_stderr(&self.log)?;
             say_in_log();
+            introduce();
             let mut output = io::stdout();
             output.write_all(b"\n")?;
             output.flush()?;

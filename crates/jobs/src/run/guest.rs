@@ -56,7 +56,8 @@ pub(super) fn memory(asked: Option<u64>) -> Result<u64, JobError> {
     match asked {
         None => Ok((host / 2).clamp(LEAST_MEMORY, USUAL_MEMORY) & !((1 << 20) - 1)),
         Some(bytes) if bytes < LEAST_MEMORY => Err(JobError::Other(format!(
-            "{bytes} bytes of memory are too little for a guest; give it {} MiB or more (--mem 1G)",
+            "{} of memory are too little for a guest; give it {} MiB or more (--mem 1G)",
+            if bytes < 1 << 20 { format!("{bytes} bytes") } else { format!("{} MiB", mib(bytes)) },
             mib(LEAST_MEMORY)
         ))),
         Some(bytes) if bytes > host => {

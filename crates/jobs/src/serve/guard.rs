@@ -105,8 +105,8 @@ impl Drop for Guard {
     }
 }
 
-/// This program as a child that serves its parent: pipes lead to and from it, it is in a process group of its own, and it keeps
-/// nobody's directory in use.
+/// This program as a child that serves its parent: pipes lead to and from it, it is in a process group of its own, and its
+/// working directory is the root, so that no other directory stays in use.
 pub(super) fn own_child(word: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
