@@ -1,5 +1,6 @@
 //! What was acknowledged is kept: a flush that returned survives kill -9, and an overlay knows its device.
 
+#[path = "all/common/mod.rs"]
 mod common;
 
 use std::fs::{self, File};

@@ -1,5 +1,6 @@
 //! Without a free descriptor a read fails, and nothing is said of the file: it may not have changed at all.
 
+#[path = "all/common/mod.rs"]
 mod common;
 
 use std::fs::{self, File};

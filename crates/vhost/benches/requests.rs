@@ -1,7 +1,7 @@
 //! Requests a second through one queue, without a virtual machine: 4 KiB reads of a device that does nothing, so that
 //! what is left is the price of the ring and of waking up. `cargo bench -p inarch-vhost`.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/all/common/mod.rs"]
 mod common;
 
 use std::io;

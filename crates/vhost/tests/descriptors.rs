@@ -1,5 +1,6 @@
 //! Alone in its process, so that every open descriptor is the server's or the front end's.
 
+#[path = "all/common/mod.rs"]
 mod common;
 
 use std::fs;

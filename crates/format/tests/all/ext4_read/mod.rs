@@ -1,0 +1,7 @@
+//! The reader of ext4 finds on an image what the kernel does when it mounts it.
+
+mod hostile;
+mod journals;
+mod made;
+mod planned;
+mod same;

@@ -1,0 +1,31 @@
+//! Formats and archives: what is made is what the real tools and the kernel take, and what is read is what they made.
+//! One program: to link each file alone takes longer than to run most of them.
+
+mod common;
+mod erofs;
+mod squashfs;
+
+mod cpio_writes;
+mod erofs_compresses;
+mod erofs_hostile;
+mod erofs_mounts;
+mod erofs_plans;
+mod erofs_random;
+mod erofs_reads;
+mod ext4_agrees_with_mke2fs;
+mod ext4_fits_its_size;
+mod ext4_is_clean_to_e2fsck;
+mod ext4_layout;
+mod ext4_mounts;
+mod ext4_read;
+mod ext4_reads_back;
+mod ext4_refuses;
+mod oci_reads;
+mod squashfs_hostile;
+mod squashfs_mounts;
+mod squashfs_packs;
+mod squashfs_random;
+mod squashfs_reads;
+mod tar_oddities;
+mod tar_reads;
+mod tar_writes;

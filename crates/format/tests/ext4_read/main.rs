@@ -1,9 +1,0 @@
-//! The reader of ext4 finds on an image what the kernel does when it mounts it.
-
-#[path = "../common/mod.rs"]
-mod common;
-mod hostile;
-mod journals;
-mod made;
-mod planned;
-mod same;

@@ -1,0 +1,213 @@
+//! `Tflush`, `Tlock`, `Tgetlock`: who waits for what.
+
+use crate::support::{Client, Served, lock_request, lock_status, range};
+use inarch_ninep::NinepOptions;
+use inarch_ninep::wire::{LockRange, Reply, Request, lock};
+use rustix::io::Errno;
+
+/// Two clients that have a file open.
+fn two(served: &Served) -> (Client, Client) {
+    served.write("file", b"content");
+    let mut both = [served.client(), served.client()];
+    for client in &mut both {
+        client.walk(0, 1, "file");
+        client.open(1, 2);
+    }
+    let [first, second] = both;
+    (first, second)
+}
+
+fn all(process: u32) -> LockRange<'static> {
+    range(lock::EXCLUSIVE, 0, 0, process)
+}
+
+fn unlock(process: u32) -> LockRange<'static> {
+    range(lock::UNLOCK, 0, 0, process)
+}
+
+#[test]
+fn a_flush_of_nothing_is_answered_at_once() {
+    let served = Served::new();
+    let mut client = served.client();
+    client.getattr(0);
+    for old_tag in [1, 55, 0xffff] {
+        client.send(60, &Request::Flush { old_tag });
+        assert_eq!(client.receive().unwrap().reply(), Reply::Flush);
+    }
+    // Of itself.
+    client.send(60, &Request::Flush { old_tag: 60 });
+    assert_eq!(client.receive().unwrap().reply(), Reply::Flush);
+}
+
+#[test]
+fn one_who_waits_for_a_lock_gets_it_when_it_is_free() {
+    let served = Served::new();
+    let (mut first, mut second) = two(&served);
+    assert_eq!(lock_status(&first.ok(&lock_request(1, all(7), false))), lock::SUCCESS);
+    assert_eq!(lock_status(&second.ok(&lock_request(1, all(7), false))), lock::BLOCKED);
+    second.send(40, &lock_request(1, all(7), true));
+    assert!(second.is_silent());
+    // Its connection goes on meanwhile.
+    second.getattr(1);
+    first.ok(&lock_request(1, unlock(7), false));
+    let message = second.receive().unwrap();
+    assert_eq!((message.tag, lock_status(&message)), (40, lock::SUCCESS));
+}
+
+#[test]
+fn a_flushed_lock_is_never_taken_and_its_tag_is_free() {
+    let served = Served::new();
+    let (mut first, mut second) = two(&served);
+    first.ok(&lock_request(1, all(7), false));
+    for _ in 0..50 {
+        second.send(40, &lock_request(1, all(8), true));
+        second.send(41, &Request::Flush { old_tag: 40 });
+        assert_eq!(second.receive().unwrap().tag, 41);
+        second.send(40, &Request::Getattr { fid: 1, mask: 0 });
+        let message = second.receive().unwrap();
+        assert!(matches!((message.tag, message.reply()), (40, Reply::Getattr(_))));
+    }
+    first.ok(&lock_request(1, unlock(7), false));
+    assert!(second.is_silent());
+    assert_eq!(lock_status(&first.ok(&lock_request(1, all(9), false))), lock::SUCCESS);
+}
+
+#[test]
+fn flushes_of_flushes_and_several_of_one_are_answered_in_order() {
+    let served = Served::new();
+    let (mut first, mut second) = two(&served);
+    first.ok(&lock_request(1, all(7), false));
+    second.send(40, &lock_request(1, all(8), true));
+    assert!(second.is_silent());
+    for (tag, old_tag) in [(41, 40), (42, 41), (43, 40), (44, 42)] {
+        second.send(tag, &Request::Flush { old_tag });
+        assert_eq!(second.receive().unwrap().tag, tag);
+    }
+    // Whether the request or its flush comes to its end first, the flush is never answered before it.
+    for round in 0..200u16 {
+        second.send(1, &Request::Read { fid: 1, offset: 0, count: 100 });
+        second.send(2, &Request::Flush { old_tag: 1 });
+        let tags = [second.receive().unwrap().tag, second.receive().unwrap().tag];
+        assert_eq!(tags, [1, 2], "round {round}");
+    }
+}
+
+#[test]
+fn a_tag_in_use_is_not_used_again() {
+    let served = Served::new();
+    let (mut first, mut second) = two(&served);
+    first.ok(&lock_request(1, all(7), false));
+    second.send(40, &lock_request(1, all(8), true));
+    second.send(40, &Request::Getattr { fid: 1, mask: 0 });
+    assert_eq!(second.receive(), None);
+}
+
+#[test]
+fn locks_end_with_their_fid_and_with_their_connection() {
+    let served = Served::new();
+    let (mut first, mut second) = two(&served);
+    first.ok(&lock_request(1, all(7), false));
+    second.send(40, &lock_request(1, all(8), true));
+    assert!(second.is_silent());
+    first.clunk(1);
+    assert_eq!(lock_status(&second.receive().unwrap()), lock::SUCCESS);
+    first.walk(0, 1, "file");
+    first.open(1, 2);
+    first.send(40, &lock_request(1, all(7), true));
+    assert!(first.is_silent());
+    second.end().unwrap();
+    assert_eq!(lock_status(&first.receive().unwrap()), lock::SUCCESS);
+}
+
+#[test]
+fn locks_are_of_ranges_and_of_processes() {
+    let served = Served::new();
+    let (mut first, mut second) = two(&served);
+    first.ok(&lock_request(1, range(lock::EXCLUSIVE, 10, 10, 7), false));
+    first.ok(&lock_request(1, range(lock::UNLOCK, 13, 2, 7), false));
+    for (start, length, status) in [(0, 10, 0), (0, 11, 1), (13, 2, 0), (12, 1, 1), (15, 1, 1), (20, 0, 0), (19, 0, 1)]
+    {
+        let wanted = range(lock::SHARED, start, length, 7);
+        assert_eq!(lock_status(&second.ok(&lock_request(1, wanted, false))), status, "{start} {length}");
+        second.ok(&lock_request(1, unlock(7), false));
+    }
+    // Another process of the same machine.
+    assert_eq!(lock_status(&first.ok(&lock_request(1, range(lock::SHARED, 10, 1, 8), false))), lock::BLOCKED);
+    let found = second.ok(&Request::Getlock { fid: 1, range: range(lock::SHARED, 0, 0, 7) });
+    let Reply::Getlock(found) = found.reply() else { panic!("{found:?}") };
+    assert_eq!((found.kind, found.start, found.length), (lock::EXCLUSIVE, 10, 3));
+    // Linux asks for no lock when it means any.
+    let any = second.ok(&Request::Getlock { fid: 1, range: range(lock::UNLOCK, 0, 0, 7) });
+    assert!(matches!(any.reply(), Reply::Getlock(LockRange { kind: lock::EXCLUSIVE, start: 10, length: 3, .. })));
+    let none = second.ok(&Request::Getlock { fid: 1, range: range(lock::UNLOCK, 100, 1, 7) });
+    assert!(matches!(none.reply(), Reply::Getlock(LockRange { kind: lock::UNLOCK, start: 100, length: 1, .. })));
+    let none = second.ok(&Request::Getlock { fid: 1, range: range(lock::EXCLUSIVE, 100, 1, 7) });
+    assert!(matches!(none.reply(), Reply::Getlock(LockRange { kind: lock::UNLOCK, .. })));
+}
+
+#[test]
+fn locks_that_make_no_sense_are_refused() {
+    let served = Served::new();
+    let (mut client, _other) = two(&served);
+    let invalid = Errno::INVAL.raw_os_error();
+    for wanted in [
+        range(3, 0, 0, 1),
+        range(lock::SHARED, u64::MAX, 1, 1),
+        range(lock::SHARED, 5, u64::MAX, 1),
+        range(lock::SHARED, 1 << 63, 0, 1),
+    ] {
+        assert_eq!(client.fails(&lock_request(1, wanted, false)), invalid, "{wanted:?}");
+    }
+    assert_eq!(client.fails(&Request::Lock { fid: 1, range: all(1), flags: 8 }), invalid);
+    assert_eq!(client.fails(&lock_request(0, all(1), false)), Errno::BADF.raw_os_error());
+}
+
+#[test]
+fn only_so_many_wait_for_locks() {
+    let served = Served::with(NinepOptions { waiting_locks: 3, ..NinepOptions::default() });
+    let (mut first, mut second) = two(&served);
+    first.ok(&lock_request(1, all(7), false));
+    for tag in 1..=4 {
+        second.send(tag, &lock_request(1, all(tag.into()), true));
+    }
+    // They are executed at once, so that any may be the one for which there is no room.
+    assert_eq!(lock_status(&second.receive().unwrap()), lock::BLOCKED);
+    assert!(second.is_silent());
+    // Who hangs up while others of its requests wait leaves nothing.
+    second.end().unwrap();
+    first.ok(&lock_request(1, unlock(7), false));
+}
+
+#[test]
+fn one_flushed_among_a_hundred_leaves_the_others() {
+    let served = Served::new();
+    served.write("file", &[b'x'; 4096]);
+    let mut client = served.client();
+    client.walk(0, 1, "file");
+    client.open(1, 0);
+    for round in 0..20u16 {
+        let flushed = 1 + round * 5;
+        let mut bytes = Vec::new();
+        for tag in 1..=100 {
+            Request::Read { fid: 1, offset: 0, count: 4096 }.encode(tag, &mut bytes);
+        }
+        Request::Flush { old_tag: flushed }.encode(200, &mut bytes);
+        client.send_raw(&bytes);
+        let mut seen = Vec::new();
+        while !seen.contains(&200) || seen.len() < 100 {
+            seen.push(client.receive().unwrap().tag);
+        }
+        // Its answer came, if at all, before that of its flush.
+        if let Some(answered) = seen.iter().position(|tag| *tag == flushed) {
+            assert!(answered < seen.iter().position(|tag| *tag == 200).unwrap(), "{seen:?}");
+        }
+        if seen.len() == 100 && !seen.contains(&flushed) {
+            assert!((1..=100).filter(|tag| *tag != flushed).all(|tag| seen.contains(&tag)), "{seen:?}");
+        } else if seen.len() == 100 {
+            seen.push(client.receive().unwrap().tag);
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert!(seen.len() >= 100, "{seen:?}");
+    }
+}

@@ -1,0 +1,15 @@
+//! The 9P server, as a client meets it.
+//! One program: to link each file alone takes longer than to run most of them.
+
+mod support;
+
+mod attributes;
+mod ending;
+mod every_kind_of_layer;
+mod flushing_and_locks;
+mod hostile;
+mod names;
+mod open_files;
+mod versions_and_frames;
+mod walking;
+mod xattrs_and_directories;
