@@ -13,18 +13,17 @@ demo: all
 	INARCH=$(inarch) scripts/demo
 
 test: setup-test
-	cargo build --release
-	# A script that runs this in the background has these signals ignored, and tests send them.
-	env --default-signal=INT,QUIT cargo test --release --workspace --exclude inarch -- $(TEST_FLAGS)
-	env --default-signal=INT,QUIT cargo test --release -p inarch -- --test-threads 2 $(TEST_FLAGS)
+	# One build of all packages: a part of them has other features, and is compiled again. Two tests run at a time: one
+	# waits for its guest while the other works. A script that runs this in the background has signals ignored that tests send.
+	env --default-signal=INT,QUIT cargo test --release --workspace -- --test-threads 2 $(TEST_FLAGS)
 
 # What to run after each edit: under two minutes once all is built, and no guest is started.
 check: setup-test
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	# Without optimization the standard library adds system calls to those that a test counts.
-	cargo test -q --workspace --exclude inarch --exclude inarch-vm --exclude inarch-vhost -- --skip most_requests_are_one_system_call
-	cargo test -q --lib -p inarch-vhost -p inarch-vm
+	# All test programs but `guests` and `promises`. Without optimization the standard library adds system calls to those
+	# that a test counts.
+	cargo test -q --workspace --lib --bins --test '[!gp]*' -- --skip most_requests_are_one_system_call --skip qemu::
 
 lint: setup
 	cargo fmt --all --check

@@ -73,7 +73,7 @@ for tag in @ORDER@; do
   timed $tag first-read 'tar cf - /tree/tree | cat'
   timed $tag second-read 'tar cf - /tree/tree | cat'
   timed $tag third-read 'tar cf - /tree/tree | cat'
-  timed $tag grep 'grep -r "no such text" /tree/tree || test $? = 1'
+  timed $tag grep '/usr/bin/grep -r "no such text" /tree/tree || test $? = 1'
   # Brings the index up to date: on another file system the files have other inode numbers.
   case ,@WORK@, in *status*) git -C /tree/tree status -s >/dev/null ;; esac
   forget

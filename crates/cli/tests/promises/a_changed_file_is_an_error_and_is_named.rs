@@ -7,9 +7,8 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
-use crate::support::{INARCH, scratch, stderr};
+use crate::support::{INARCH, LONG, scratch, stderr};
 use rustix::fs::inotify;
 
 /// Starts a script in a guest that says "ready", and waits for that.
@@ -100,7 +99,7 @@ fn changed_and_removed_files_of_a_project() {
     let other = format!("--tree={}:/mnt/other,ro", at("other").display());
     let child = start(&at("project/src"), &[&asked, &other], script);
     for watch in &watches {
-        assert!(support::within(Duration::from_secs(120), || is_told(watch)), "the files are not held");
+        assert!(support::within(LONG, || is_told(watch)), "the files are not held");
     }
     for name in ["project/top.c", "project/src/rewritten.c", "project/out/built", "asked/file", "other/file"] {
         fs::write(at(name), "new\n".repeat(200)).unwrap();

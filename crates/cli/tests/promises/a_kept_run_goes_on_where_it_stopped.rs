@@ -4,10 +4,9 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use crate::support::kept::Scene;
-use crate::support::{INARCH, assert_one_line, assert_status, host, stderr, stdout, within};
+use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, stderr, stdout, within};
 
 #[test]
 fn what_was_written_is_there_the_next_time() {
@@ -175,7 +174,7 @@ fn one_command_has_it_at_a_time() {
     // A killed run can be gone on with at once.
     first.kill().unwrap();
     first.wait().unwrap();
-    assert!(within(Duration::from_secs(60), || scene.call(["diff", "two"]).status.success()), "the lock stays");
+    assert!(within(LONG, || scene.call(["diff", "two"]).status.success()), "the lock stays");
     assert!(stdout(&scene.call(["runs"])).contains("killed"));
 }
 

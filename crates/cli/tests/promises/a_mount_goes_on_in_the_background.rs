@@ -88,7 +88,7 @@ fn what_cannot_be_mounted_is_told_in_one_line() {
         ("tree point -o ro --ephemeral", "-o ro"),
     ] {
         let refused = scene.shell(&format!("$INARCH mount --background {arguments}"));
-        assert_status(&refused, 1);
+        assert_status(&refused, 125);
         let text = stderr(&refused);
         assert!(text.lines().count() == 1 && text.starts_with("inarch: ") && text.contains(part), "{text}");
         assert!(!is_mounted(scene.path()));

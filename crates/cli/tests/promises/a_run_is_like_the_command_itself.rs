@@ -4,9 +4,8 @@ use crate::support;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use crate::support::{INARCH, assert_status, host, run_script, scratch, stderr, stdout, within};
+use crate::support::{INARCH, LONG, assert_status, host, run_script, scratch, stderr, stdout, within};
 
 #[test]
 fn streams_stay_apart_and_byte_exact() {
@@ -135,7 +134,7 @@ fn a_reader_that_leaves_ends_the_run() {
     let mut some = [0; 4096];
     child.stdout.as_mut().unwrap().read_exact(&mut some).unwrap();
     drop(child.stdout.take());
-    assert!(within(Duration::from_secs(60), || child.try_wait().unwrap().is_some()), "yes goes on for ever");
+    assert!(within(LONG, || child.try_wait().unwrap().is_some()), "yes goes on for ever");
 }
 
 #[test]

@@ -5,10 +5,9 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use crate::support::mounted::Server;
-use crate::support::{INARCH, NINEP_CLIENT, assert_status, host, run_script, scratch, stderr, stdout, within};
+use crate::support::{INARCH, LONG, NINEP_CLIENT, assert_status, host, run_script, scratch, stderr, stdout, within};
 
 /// Files of the host that `powers.py` uses, with the bits.
 const THERE: usize = 9;
@@ -114,7 +113,7 @@ fn said_by_a_server(dir: &Path, arguments: &[&str], client: impl FnOnce()) -> St
     let mut command = Command::new(INARCH);
     command.arg("serve").args(arguments).args(["--socket", "socket"]).current_dir(dir).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    assert!(within(Duration::from_secs(30), || socket.exists()));
+    assert!(within(LONG, || socket.exists()));
     client();
     host("kill", &["-TERM", &child.id().to_string()], dir);
     let output = child.wait_with_output().unwrap();

@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 
 use crate::support::{INARCH, assert_status, host, run_script, scratch, stdout};
 
-/// Does the work of the programs `$2`... in the current directory, with the package `$1`; names each that has passed.
+/// Does the work of the programs `$2`... in the current directory, with the package `$1`; names each that has passed. git has `$FILES` files a
+/// commit, SQLite writes `$ROWS` rows by each of four processes.
 const WORK: &str = r#"set -e
 package=$1
 shift
@@ -19,7 +20,7 @@ work_git() {
     git init -q --initial-branch=main origin
     for commit in 1 2 3; do
         mkdir -p origin/d$commit
-        for n in $(seq 30); do seq $((commit * n)) $((commit * n + 300)) > origin/d$commit/f$n; done
+        for n in $(seq $FILES); do seq $((commit * n)) $((commit * n + 300)) > origin/d$commit/f$n; done
         git -C origin add -A
         git -C origin commit -qm $commit
     done
@@ -35,20 +36,21 @@ work_git() {
 
 work_sqlite() {
 /usr/bin/python3 - <<'PYTHON'
-import multiprocessing, sqlite3
+import multiprocessing, os, sqlite3
+rows = int(os.environ['ROWS'])
 def connect():
     return sqlite3.connect('base', timeout=60, isolation_level=None)
 def work(number):
     base = connect()
-    for row in range(40):
+    for row in range(rows):
         base.execute('begin immediate')
         base.execute('insert into t values (?, ?, ?)', (number, row, 'x' * 500))
         base.execute('update c set n = n + 1')
         base.execute('commit')
-        if row % 10 == number:
+        if row % 5 == number:
             base.execute('pragma wal_checkpoint(passive)')
-        (seen,), (rows,) = base.execute('select n from c').fetchone(), base.execute('select count(*) from t').fetchone()
-        assert seen <= rows
+        (seen,), (there,) = base.execute('select n from c').fetchone(), base.execute('select count(*) from t').fetchone()
+        assert seen <= there
 base = connect()
 assert base.execute('pragma journal_mode=wal').fetchone() == ('wal',)
 base.execute('create table t (a, b, c)')
@@ -58,8 +60,8 @@ workers = [multiprocessing.Process(target=work, args=(n,)) for n in range(4)]
 for worker in workers: worker.start()
 for worker in workers: worker.join()
 assert all(worker.exitcode == 0 for worker in workers)
-assert base.execute('select count(*), count(distinct a * 1000 + b) from t').fetchone() == (160, 160)
-assert base.execute('select n from c').fetchone() == (160,)
+assert base.execute('select count(*), count(distinct a * 1000 + b) from t').fetchone() == (4 * rows, 4 * rows)
+assert base.execute('select n from c').fetchone() == (4 * rows,)
 assert base.execute('pragma integrity_check').fetchone() == ('ok',)
 PYTHON
 }
@@ -134,6 +136,8 @@ fn work_in_mount(dir: &Path, options: &[&str]) {
     let work = Command::new("sh")
         .args(["-c", WORK, "work", &package.display().to_string()])
         .args(ALL.split(' '))
+        .env("FILES", "30")
+        .env("ROWS", "40")
         .current_dir(dir.join("point"))
         .output()
         .unwrap();
@@ -157,14 +161,14 @@ fn in_a_mount() {
 }
 
 /// Has the `programs` work in a guest, in a directory that it reaches by `options`; the host finds what they made.
-fn work_in_guest(options: &str, programs: &str) {
+fn work_in_guest(options: &str, programs: &str, (files, rows): (u32, u32)) {
     let dir = scratch();
     make_package(dir.path());
     fs::create_dir(dir.path().join("tree")).unwrap();
     fs::write(dir.path().join("work"), WORK).unwrap();
     let at = dir.path().display();
     let tree = format!("{at}/tree:/shared,{options}");
-    let script = format!("cd /shared && sh {at}/work {at}/package.deb {programs}");
+    let script = format!("cd /shared && export FILES={files} ROWS={rows} && sh {at}/work {at}/package.deb {programs}");
     let output = run_script(dir.path(), &["--tree", &tree], &script, b"");
     assert_status(&output, 0);
     assert_eq!(stdout(&output), programs.replace(' ', "\n") + "\n", "{options}");
@@ -179,10 +183,10 @@ fn work_in_guest(options: &str, programs: &str) {
 /// minutes without KVM, and also where nobody else may change the directory.
 fn work_in_guests(options: &str, usual: &str) {
     if std::env::var_os("INARCH_ALL_PROGRAMS").is_none() {
-        return work_in_guest(options, usual);
+        return work_in_guest(options, usual, (10, 10));
     }
-    work_in_guest(options, ALL);
-    work_in_guest(&format!("{options},changes=guest"), ALL);
+    work_in_guest(options, ALL, (30, 40));
+    work_in_guest(&format!("{options},changes=guest"), ALL, (30, 40));
 }
 
 #[test]
