@@ -3,7 +3,7 @@
  *
  * 1. Load the modules of the initramfs, the port's driver first; open the port; send HELLO.
  * 2. Take in what the session is, until RUN.
- * 3. Set the clock, mount its file systems, set up network and name; start the command.
+ * 3. Set the clock, start the other processors, mount its file systems, set up network and name; start the command.
  * 4. Relay streams and signals until the command has ended and the host has said BYE.
  * 5. Unmount if asked to; power off.
  *
@@ -30,6 +30,7 @@
 #include "network.h"
 #include "port.h"
 #include "power.h"
+#include "processors.h"
 #include "relay.h"
 #include "report.h"
 #include "session.h"
@@ -75,6 +76,7 @@ static void load_and_greet(void)
 {
 	struct module_process file_systems;
 	char error[512];
+	start_processors_beside();
 	bool beside = modules_load_beside(&file_systems, "/modules/beside");
 	modules_load_all("/modules/port", error, sizeof error);
 	/* After a module that failed nothing is to be hoped for. */
@@ -110,6 +112,7 @@ static void set_up_machine(void)
 {
 	if (session.clock_nanoseconds && set_clock(session.clock_nanoseconds) != 0)
 		warn(&channel, "cannot set the guest's clock: %s", strerror(errno));
+	start_processors(&channel);
 	/* What is mounted may lie behind it. */
 	network_up(&channel, &session);
 	watch_questions(&session);

@@ -199,10 +199,10 @@ fn ports_kernel_words_and_devices_are_the_guests() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let server = "import socket; s = socket.create_server(('', 8000)); print('listening', flush=True); \
                   c = s.accept()[0]; c.sendall(b'from the guest'); c.close()";
-    let script = "grep -o 'my.word=[^ ]*' /proc/cmdline; grep -c 0x1005 /sys/bus/pci/devices/*/device | grep -c ':1'; \
+    let script = "nproc; grep -o 'my.word=[^ ]*' /proc/cmdline; grep -c 0x1005 /sys/bus/pci/devices/*/device | grep -c ':1'; \
                   exec python3 -c \"$0\"";
     let mut child = Command::new(INARCH)
-        .args(["run", "-q", "--accel=tcg", "-p", &format!("{}:8000", free.port()), "--console", "log"])
+        .args(["run", "-q", "--accel=tcg", "--cpus=3", "-p", &format!("{}:8000", free.port()), "--console", "log"])
         .args(["--append", "my.word=a my.word=b", "--qemu-arg", "-device", "--qemu-arg=virtio-rng-pci"])
         .args(["sh", "-c", script, server])
         .current_dir(dir.path())
@@ -211,7 +211,7 @@ fn ports_kernel_words_and_devices_are_the_guests() {
         .spawn()
         .unwrap();
     // One such device is there always.
-    let expected = "my.word=a\nmy.word=b\n2\nlistening\n";
+    let expected = "3\nmy.word=a\nmy.word=b\n2\nlistening\n";
     let mut said = vec![0; expected.len()];
     child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
     assert_eq!(String::from_utf8_lossy(&said), expected);

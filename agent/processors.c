@@ -1,0 +1,55 @@
+#include "processors.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "files.h"
+#include "report.h"
+
+#define PROCESSORS "/sys/devices/system/cpu"
+
+/* Starts one processor; to one that runs, this does nothing (Documentation/ABI/testing/sysfs-devices-system-cpu). Says why
+ * it does not start, or returns NULL. */
+static const char *start(const char *directory, int number)
+{
+	char online[80];
+	snprintf(online, sizeof online, "%s/online", directory);
+	if (write_file(online, "1") || sysconf(_SC_NPROCESSORS_ONLN) > number)
+		return NULL;
+	const char *why = strerror(errno);
+	return access(online, F_OK) == 0 ? why : "its kernel is built without CONFIG_HOTPLUG_CPU";
+}
+
+/* Starts all of them, in order, until one does not start: says why, and how many the guest has. The kernel numbers them
+ * without gaps, and number 0 runs this. */
+static const char *start_all(int *count)
+{
+	const char *why = NULL;
+	for (*count = 1; !why; *count += !why) {
+		char directory[64];
+		snprintf(directory, sizeof directory, PROCESSORS "/cpu%d", *count);
+		if (access(directory, F_OK) != 0)
+			return NULL;
+		why = start(directory, *count);
+	}
+	return why;
+}
+
+void start_processors_beside(void)
+{
+	int count;
+	if (fork() == 0) {
+		start_all(&count);
+		_exit(0);
+	}
+}
+
+void start_processors(struct channel *channel)
+{
+	int count;
+	const char *why = start_all(&count);
+	if (why)
+		warn(channel, "the guest has %d of its processors: number %d cannot be started: %s", count, count + 1, why);
+}
