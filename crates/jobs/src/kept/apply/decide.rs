@@ -241,13 +241,13 @@ impl Decision<'_, '_> {
         let lender = self.facts.lenders.get(&old)?;
         let quiet = self.sides.quiet_borrowers(old);
         if let Some(name) = quiet.iter().find(|name| !self.facts.homes.contains(*name)) {
-            let name = self.sides.host_path(name);
+            let name = self.sides.guest_path(name);
             return Some(format!("it holds what the guest has as {name}, which changed on the host"));
         }
         if stays.is_empty() || stays.iter().any(|name| lender.names.contains(name)) {
             return None;
         }
-        let name = stays.first().map(|name| self.sides.host_path(name))?;
+        let name = stays.first().map(|name| self.sides.guest_path(name))?;
         Some(format!("it is the last place of what the guest has as {name}, which is gone on the host"))
     }
 }

@@ -295,6 +295,7 @@ fn sides(tree: &TreeDiff) -> Sides<'_> {
         overlapping: disk.overlapping(),
         conflicting: disk.conflicting().into_iter().map(<[u8]>::to_vec).collect(),
         source: tree.tree.source(),
+        destination: tree.tree.destination(),
     })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use inarch_block::Content;
 use inarch_tree::compare::{Aspects, Difference, Lineage};
@@ -29,6 +29,7 @@ pub(super) struct Sides<'a> {
     /// Paths that the host had changed too before the last command of the run began.
     pub conflicting: HashSet<Vec<u8>>,
     source: PathBuf,
+    destination: PathBuf,
     pub names: Names,
     index: HashMap<&'a [u8], usize>,
     /// For each difference the inode of the base that the guest's has been.
@@ -53,12 +54,14 @@ pub(super) struct Parts<'a> {
     pub conflicting: HashSet<Vec<u8>>,
     /// Where the host has the tree.
     pub source: PathBuf,
+    /// Where the guest has it.
+    pub destination: PathBuf,
 }
 
 impl<'a> Sides<'a> {
     pub fn new(parts: Parts<'a>) -> Sides<'a> {
-        let Parts { trees: (base, guest), content, lineage, owners, differences, overlapping, conflicting, source } =
-            parts;
+        let Parts { trees: (base, guest), content, lineage, owners, differences, overlapping, conflicting, .. } = parts;
+        let (source, destination) = (parts.source, parts.destination);
         let names = Names::new(base, guest, differences, lineage);
         let index = differences.iter().enumerate().map(|(i, difference)| (&difference.path[..], i)).collect();
         let origins: Vec<_> =
@@ -74,6 +77,7 @@ impl<'a> Sides<'a> {
             overlapping,
             conflicting,
             source,
+            destination,
             names,
             index,
             origins,
@@ -135,10 +139,12 @@ impl<'a> Sides<'a> {
 
     /// A path of the tree as the host has it, fit to be printed.
     pub fn host_path(&self, path: &[u8]) -> String {
-        match path {
-            b"" => shown(&self.source),
-            _ => shown(&self.source.join(OsStr::from_bytes(path))),
-        }
+        within(&self.source, path)
+    }
+
+    /// A path of the tree as the guest has it, fit to be printed.
+    pub fn guest_path(&self, path: &[u8]) -> String {
+        within(&self.destination, path)
     }
 
     /// The difference at a path.
@@ -228,6 +234,14 @@ impl<'a> Sides<'a> {
     /// Whether a file of the guest holds what the one of the base held that it was.
     pub fn is_unmodified(&self, old: InodeId, new: InodeId) -> bool {
         !Aspects::between((self.base, old), (self.guest, new), self.lineage).beyond_attributes()
+    }
+}
+
+/// A path below `top`, fit to be printed.
+fn within(top: &Path, path: &[u8]) -> String {
+    match path {
+        b"" => shown(top),
+        _ => shown(&top.join(OsStr::from_bytes(path))),
     }
 }
 

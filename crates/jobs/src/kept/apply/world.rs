@@ -204,6 +204,7 @@ impl World {
             overlapping: HashSet::new(),
             conflicting: HashSet::new(),
             source: self.root(),
+            destination: "/guest".into(),
         });
         self.hold();
         let faults = Arc::new(Faults { root: self.root(), ..faults });
