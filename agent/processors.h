@@ -8,7 +8,7 @@
  * modules are loaded meanwhile. */
 void start_processors_beside(void);
 
-/* Waits until all of them run. One that does not start is warned of: the command has fewer. */
+/* Waits until all of those run. One that does not start is warned of: the command has fewer. */
 void start_processors(struct channel *channel);
 
 #endif

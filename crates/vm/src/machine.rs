@@ -274,7 +274,10 @@ const TCG_PARAMETERS: [&str; 4] = [
 /// translates code before it write-protects the page. A processor that translates the breakpoint while another one writes
 /// the final bytes keeps the translation, and takes a breakpoint that is no longer there for ever. While one processor runs, no
 /// other one translates. What it costs is lost in the noise (1.01 of a boot by 14 pairs).
-const ONE_AT_BOOT: &str = "maxcpus=1";
+///
+/// The kernel hands the second word, which it does not know, to the agent as a variable of its environment. A user who gives a
+/// `maxcpus=` gets as many as that says, and the agent starts none.
+const ONE_AT_BOOT: [&str; 2] = ["maxcpus=1", "INARCH_START_PROCESSORS=1"];
 
 /// The kernel's command line.
 fn parameters(machine: &Machine) -> String {
@@ -290,7 +293,7 @@ fn parameters(machine: &Machine) -> String {
         words.extend(TCG_PARAMETERS);
         words.extend(rate.as_deref());
         if machine.cpus > 1 && !machine.parameters.iter().any(|word| word.starts_with("maxcpus=")) {
-            words.push(ONE_AT_BOOT);
+            words.extend(ONE_AT_BOOT);
         }
     }
     words.extend(machine.parameters.iter().map(String::as_str));
@@ -538,6 +541,8 @@ mod tests {
         assert!(line.contains("user,id=net,hostfwd=tcp:127.0.0.1:8080-:80,hostfwd=udp:0.0.0.0:53-:5353 "), "{line}");
         assert!(line.ends_with(" -device virtio-rng-pci") && line.contains(" user.word'"), "{line}");
         assert!(!line.contains(" quiet "), "{line}");
+        let line = self::line(Machine { parameters: vec!["maxcpus=2".to_owned()], cpus: 4, ..machine() });
+        assert!(line.contains(" maxcpus=2'") && !line.contains("maxcpus=1") && !line.contains("START_"), "{line}");
     }
 
     #[test]

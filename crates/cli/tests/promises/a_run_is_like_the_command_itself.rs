@@ -224,6 +224,13 @@ fn ports_kernel_words_and_devices_are_the_guests() {
 }
 
 #[test]
+fn a_limit_of_processors_that_the_user_gives_the_kernel_stays() {
+    let output = support::inarch(["run", "-q", "--accel=tcg", "--cpus=3", "--append", "maxcpus=2", "nproc"]);
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "2\n");
+}
+
+#[test]
 fn input_from_a_slow_writer_is_streamed() {
     let dir = scratch();
     let mut child = Command::new(INARCH)
