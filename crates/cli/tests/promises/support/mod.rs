@@ -25,11 +25,10 @@ pub fn inarch<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output
     Command::new(INARCH).args(arguments).stdin(Stdio::null()).output().expect("inarch starts")
 }
 
-/// Runs `inarch run --quiet --accel tcg --cpus 1 OPTIONS -- sh -c SCRIPT` in `dir`, with `input` on standard input. Two tests run at a
-/// time: with a virtual processor each they are done in four fifths of the time.
+/// Runs `inarch run --quiet --accel tcg OPTIONS -- sh -c SCRIPT` in `dir`, with `input` on standard input.
 pub fn run_script(dir: &Path, options: &[&str], script: &str, input: &[u8]) -> Output {
     let mut child = Command::new(INARCH)
-        .args(["run", "--quiet", "--accel", "tcg", "--cpus", "1"])
+        .args(["run", "--quiet", "--accel", "tcg"])
         .args(options)
         .args(["--", "sh", "-c", script])
         .current_dir(dir)
