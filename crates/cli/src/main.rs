@@ -26,8 +26,8 @@ mod upper;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
 
 use arguments::{Arguments, Command};
 use inarch_jobs::JobError;
@@ -96,8 +96,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(EXIT_FAILED)
 }
 
-/// Those of `words` that the fewest mistakes make `word` of; first those that begin as it does.
-fn nearest<'a>(word: &str, words: &'a [String]) -> Vec<&'a str> {
+/// Those of `words` that the fewest mistakes, `most` at the most, make `word` of; first those that begin as it does.
+fn nearest<'a>(word: &str, words: &'a [String], most: usize) -> Vec<&'a str> {
     let mistakes = |other: &str| {
         // The distance of Levenshtein, row by row.
         let other: Vec<char> = other.chars().collect();
@@ -117,7 +117,7 @@ fn nearest<'a>(word: &str, words: &'a [String]) -> Vec<&'a str> {
         words.iter().map(|other| (mistakes(other), usize::MAX - alike(other), &other[..])).collect();
     found.sort();
     found.dedup();
-    let fewest = found.first().map_or(0, |(mistakes, ..)| *mistakes);
+    let fewest = found.first().map_or(0, |(mistakes, ..)| *mistakes).min(most);
     found.into_iter().filter(|(mistakes, ..)| *mistakes == fewest).map(|(.., other)| other).collect()
 }
 
@@ -129,9 +129,14 @@ fn suggestion(error: &clap::Error) -> Option<String> {
         _ => None,
     };
     let similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
-    let meant = error.get(ContextKind::SuggestedSubcommand).zip(text(ContextKind::InvalidSubcommand));
-    let meant = match meant {
-        Some((ContextValue::Strings(words), word)) => Some(nearest(&word, words).join("' or '")),
+    let meant = match (error.get(ContextKind::SuggestedSubcommand), text(ContextKind::InvalidSubcommand)) {
+        (Some(ContextValue::Strings(words)), Some(word)) => Some(nearest(&word, words, usize::MAX).join("' or '")),
+        // What follows `help`.
+        (None, Some(word)) => {
+            let commands: Vec<String> =
+                Arguments::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+            Some(nearest(&word, &commands, 2).join("' or '")).filter(|words| !words.is_empty())
+        }
         _ => similar.into_iter().find_map(text),
     };
     let similar = meant.map(|words| format!("did you mean '{words}'? "));

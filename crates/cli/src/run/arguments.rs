@@ -82,7 +82,7 @@ pub struct RunArguments {
     pub environment: Vec<OsString>,
 
     /// Working directory in the guest; the current one where the root is this machine's, a container image's own
-    #[arg(short = 'w', long, value_name = "DIR")]
+    #[arg(short = 'w', long, value_name = "DIR", alias = "cwd")]
     pub workdir: Option<PathBuf>,
 
     /// User in the guest, by name or number; yourself where the root is this machine's, a container image's own, else root
@@ -140,11 +140,11 @@ pub struct MachineArguments {
     pub accel: AccelChoice,
 
     /// Virtual processors; as many as this machine has where not given
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255))]
+    #[arg(long, value_name = "N", alias = "smp", value_parser = clap::value_parser!(u32).range(1..=255))]
     pub cpus: Option<u32>,
 
     /// Memory of the guest; half of this machine's, 2 GiB at most, where not given
-    #[arg(short = 'm', long, value_name = "SIZE", visible_alias = "mem", value_parser = size::parse)]
+    #[arg(short = 'm', long, value_name = "SIZE", visible_alias = "mem", alias = "ram", value_parser = size::parse)]
     pub memory: Option<u64>,
 
     /// Give the guest a network: user (connections out, and in by -p), which --net alone means, or none, the default

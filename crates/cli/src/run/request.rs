@@ -152,6 +152,7 @@ fn variable(text: &OsStr) -> anyhow::Result<(OsString, OsString)> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::time::Duration;
 
     use clap::Parser;
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn habitual_words_are_understood() {
-        for words in [["-m", "1G"], ["--mem", "1G"], ["--memory", "1024M"]] {
+        for words in [["-m", "1G"], ["--mem", "1G"], ["--memory", "1024M"], ["--ram", "1G"]] {
             assert_eq!(parse(&words).machine.memory, Some(1 << 30));
         }
         for words in [&["--net"][..], &["--network"], &["--network=user"], &["--net", "ls"]] {
@@ -173,6 +174,7 @@ mod tests {
         assert!(net(&["-p", "80:80", "--net=none"]).is_err());
         assert_eq!(parse(&["--qemu-arg", "-s", "--qemu-arg=-S", "ls"]).machine.qemu_arg, ["-s", "-S"]);
         assert_eq!(parse(&["--timeout", "1m"]).timeout, Some(Duration::from_secs(60)));
+        assert_eq!(parse(&["--smp", "2", "--cwd", "/x"]).workdir.as_deref(), Some(Path::new("/x")));
         assert_eq!(parse(&["--name", "try"]).keep.as_deref(), Some("try"));
         assert!(parse(&["-it", "--rm", "ls"]).tty);
         assert!(parse(&["--read-only"]).ro && parse(&["--rw"]).rw && parse(&["--verbose"]).verbose);

@@ -58,6 +58,7 @@ fn misspelled_words_get_a_suggestion() {
     for (words, suggestion) in [
         (&["rum"][..], "did you mean 'run'?"),
         (&["umuont"], "did you mean 'umount'?"),
+        (&["help", "rum"], "did you mean 'run'?"),
         (&["run", "--qiet", "true"], "'--quiet'"),
         (&["run", "--via=ext5", "true"], "'ext4'"),
         (&["run", "--net=usr", "true"], "'user'"),
