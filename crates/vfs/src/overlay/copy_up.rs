@@ -16,6 +16,7 @@ use super::attributes::copy_attributes;
 use super::closed::Directory;
 use super::content::{Copied, Open};
 use super::copying::{Halfway, Turn};
+use super::table::MADE_ABOVE;
 use super::work::is_directory;
 use super::{ME, Overlay, hold};
 use crate::{Attributes, Context, Entry, HandleId, NewNode, NodeId, SetAttributes, SetTime};
@@ -27,6 +28,8 @@ pub(super) type Change<'a> = &'a mut dyn FnMut(NodeId) -> Result<(), Errno>;
 struct Copy {
     entry: Entry,
     handle: HandleId,
+    /// The inode number that it is shown under, if that is not the one of what it is a copy of.
+    inode: Option<u64>,
 }
 
 impl Overlay {
@@ -117,11 +120,12 @@ impl Overlay {
                     let step = || self.upper.rename(&ME, work, &temporary, parent, &name, flags);
                     self.unseen_in(parent, || self.with_rights(&taken, step))
                 });
-            put.inspect_err(|_| self.upper.forget(made.node, 1)).map(|()| made.node)
+            put.inspect_err(|_| self.upper.forget(made.node, 1)).map(|()| made)
         });
         let upper = put.inspect_err(|_| self.discard(work, &temporary))?;
-        self.settle(node, upper, None)?;
-        Ok(upper)
+        let settled = hold(&self.table).set_upper(node, upper.node, None, number_above(&attributes, &upper));
+        settled.inspect_err(|_| self.give_back_above(upper.node, None))?;
+        Ok(upper.node)
     }
 
     /// Makes what is of the same kind and owner as something below, for nobody else to use yet.
@@ -188,7 +192,7 @@ impl Overlay {
             Ok(copied)
         });
         match copied {
-            Ok(Copied::Whole) => Ok(Copy { entry, handle }),
+            Ok(Copied::Whole) => Ok(Copy { entry, handle, inode: number_above(&source, &entry) }),
             Ok(Copied::UpTo(at)) => {
                 self.give_back_halfway(turn.leave(Halfway { at, ..begun }));
                 Err(Errno::INTR)
@@ -224,14 +228,14 @@ impl Overlay {
         let _changing = hold(&self.changing);
         let place = hold(&self.table).place(node);
         let Ok((parent, name)) = place else {
-            return hold(&self.table).set_upper(node, upper, Some(copy.handle));
+            return hold(&self.table).set_upper(node, upper, Some(copy.handle), copy.inode);
         };
         let directory = self.bring_up_held(parent)?;
         let step = || self.upper.link(&ME, upper, directory, &name);
         let named = self.unseen_in(directory, || self.with_rights(&[Directory::At(directory)], step))?;
         // The table has one lookup of it.
         self.upper.forget(named.node, 1);
-        hold(&self.table).set_upper(node, upper, None)?;
+        hold(&self.table).set_upper(node, upper, None, copy.inode)?;
         self.upper.release(upper, copy.handle, None);
         Ok(())
     }
@@ -250,16 +254,9 @@ impl Overlay {
         Ok(done)
     }
 
-    /// The node lies above from now on.
-    fn settle(&self, node: NodeId, upper: NodeId, nameless: Option<HandleId>) -> Result<(), Errno> {
-        let settled = hold(&self.table).set_upper(node, upper, nameless);
-        settled.inspect_err(|_| self.give_back_above(upper, nameless))
-    }
-
-    /// Writes down the inode number of what was brought up, so that it is the same when it is looked up anew. A file
-    /// that had several names parts from the others, which keep the number.
+    /// Writes down the inode number of what was brought up, so that it is the same when it is looked up anew.
     fn note_origin(&self, upper: NodeId, attributes: &Attributes) -> Result<(), Errno> {
-        if is_directory(attributes) || attributes.links != 1 {
+        if is_directory(attributes) || parts(attributes) {
             return Ok(());
         }
         let number = attributes.inode.to_string();
@@ -269,6 +266,17 @@ impl Overlay {
             set => set,
         }
     }
+}
+
+/// Whether what is brought up parts from other names that it has below. Those keep the inode number: two files of one number and several
+/// links are one file to tar and cp.
+fn parts(below: &Attributes) -> bool {
+    !is_directory(below) && below.links != 1
+}
+
+/// The inode number that what parts from its other names has from then on, which is that of a later lookup.
+fn number_above(below: &Attributes, upper: &Entry) -> Option<u64> {
+    parts(below).then_some(upper.attributes.inode | MADE_ABOVE)
 }
 
 fn is_regular(attributes: &Attributes) -> bool {

@@ -19,7 +19,7 @@ pub struct Layers {
     pub is_directory: bool,
     /// What keeps the file above, which was brought up when it had no name any more.
     pub nameless: Option<HandleId>,
-    /// The number that stat(2) shows: stays the same when it is brought up.
+    /// The number that stat(2) shows: stays the same when it is brought up, but of a file that parts from other names.
     pub inode: u64,
 }
 
@@ -218,11 +218,19 @@ impl Table {
         Ok((NodeId(self.nodes.number(index)), surplus, gone))
     }
 
-    /// A node was brought up, and lies above from now on; without a name, what keeps it there is `nameless`.
-    pub fn set_upper(&mut self, node: NodeId, upper: NodeId, nameless: Option<HandleId>) -> Result<(), Errno> {
+    /// A node was brought up, and lies above from now on; without a name, what keeps it there is `nameless`. If it parts from
+    /// what was below, it is shown under another `inode` number.
+    pub fn set_upper(
+        &mut self,
+        node: NodeId,
+        upper: NodeId,
+        nameless: Option<HandleId>,
+        inode: Option<u64>,
+    ) -> Result<(), Errno> {
         let index = self.index(node)?;
         let layers = &mut self.nodes.get_mut(index).ok_or(Errno::STALE)?.layers;
         (layers.upper, layers.nameless) = (Some(upper), nameless);
+        layers.inode = inode.unwrap_or(layers.inode);
         self.by_upper.insert(upper, index);
         Ok(())
     }

@@ -142,6 +142,33 @@ fn what_is_changed_is_kept_above_and_what_is_below_stays() {
 }
 
 #[test]
+fn a_file_that_parts_from_its_other_names_has_another_number() {
+    let mut scene = Scene::new();
+    let lower = scene.directory.path().join("lower");
+    fs::hard_link(lower.join("a"), lower.join("d/a")).unwrap();
+    symlink("a", lower.join("l")).unwrap();
+    fs::hard_link(lower.join("l"), lower.join("d/l")).unwrap();
+    let numbers = |scene: &Scene, file: &str| -> (u64, u64) {
+        let number = |path: &str| scene.overlay.attributes(&ME, scene.node(path), None).unwrap().inode;
+        (number(file), number(&format!("d/{file}")))
+    };
+    let is_one = |scene: &Scene, file| matches!(numbers(scene, file), (one, other) if one == other);
+    assert!(is_one(&scene, "a") && is_one(&scene, "l"));
+    let a = scene.node("a");
+    let handle = scene.overlay.open(&ME, a, WRITE).unwrap().handle;
+    scene.write(a, handle, "upper");
+    let set = SetAttributes { uid: Some(1), ..SetAttributes::default() };
+    scene.overlay.set_attributes(&ME, scene.node("l"), None, &set).unwrap();
+    let told = ["a", "l"].map(|file| numbers(&scene, file));
+    // With several links again, programs would take both for one file.
+    scene.overlay.link(&ME, a, scene.node("d"), b"linked").unwrap();
+    assert_eq!(scene.overlay.attributes(&ME, scene.node("d/linked"), None).unwrap().inode, told[0].0);
+    assert!(!is_one(&scene, "a") && !is_one(&scene, "l"));
+    scene = scene.again();
+    assert_eq!(["a", "l"].map(|file| numbers(&scene, file)), told);
+}
+
+#[test]
 fn attributes_go_up_with_a_file() {
     let scene = Scene::new();
     let lower = scene.directory.path().join("lower/a");
