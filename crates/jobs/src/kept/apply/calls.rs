@@ -14,6 +14,9 @@ pub(super) enum Ability {
     Unnamed,
     /// To give a file another name.
     Link,
+    /// To tell upper from lower case.
+    #[cfg(test)]
+    Case,
 }
 
 /// What is asked before each call.
@@ -49,6 +52,10 @@ pub(super) struct Faults {
     pub is_parallel: bool,
     /// A change that another program makes just before a call.
     pub acts: Option<(u64, Act)>,
+    /// Whether the directory `across`, and what is in it, is another file system.
+    pub is_across: bool,
+    /// An inode number of a file there, and that which it has instead: one of this file system's.
+    pub alike: Option<(u64, u64)>,
     /// What was removed: while it is open its inode number is not used again, which would be another each time.
     pub held: std::sync::Mutex<Vec<rustix::fd::OwnedFd>>,
 }
@@ -90,6 +97,16 @@ impl Calls {
         false
     }
 
+    /// The path under which a directory finds `path`.
+    pub fn found_as<'p>(&self, directory: rustix::fd::BorrowedFd<'_>, path: &'p [u8]) -> std::borrow::Cow<'p, [u8]> {
+        let _ = directory;
+        #[cfg(test)]
+        if self.lacks(Ability::Case) {
+            return super::world::found_as(directory, path).into();
+        }
+        path.into()
+    }
+
     /// Whether calls must come in the same order each time.
     pub fn is_in_turn(&self) -> bool {
         #[cfg(test)]
@@ -97,6 +114,34 @@ impl Calls {
             return !faults.is_parallel;
         }
         false
+    }
+
+    /// What a name in a directory is, as tests have it.
+    pub fn seen(&self, directory: rustix::fd::BorrowedFd<'_>, stat: rustix::fs::Stat) -> rustix::fs::Stat {
+        let _ = directory;
+        #[cfg(test)]
+        if let Some(faults) = self.faults.as_ref().filter(|_| self.is_across(directory)) {
+            let ino = faults.alike.filter(|(from, _)| *from == stat.st_ino).map_or(stat.st_ino, |(_, to)| to);
+            let mut other = stat;
+            (other.st_dev, other.st_ino) = (stat.st_dev + 1, ino);
+            return other;
+        }
+        stat
+    }
+
+    /// Whether two directories are to be taken for such in different file systems.
+    pub fn are_apart(&self, one: rustix::fd::BorrowedFd<'_>, other: rustix::fd::BorrowedFd<'_>) -> bool {
+        let _ = (one, other);
+        #[cfg(test)]
+        return self.is_across(one) != self.is_across(other);
+        #[cfg(not(test))]
+        false
+    }
+
+    #[cfg(test)]
+    fn is_across(&self, directory: rustix::fd::BorrowedFd<'_>) -> bool {
+        let is_across = self.faults.as_ref().is_some_and(|faults| faults.is_across);
+        is_across && super::world::path_of(directory).components().any(|name| name.as_os_str() == "across")
     }
 
     /// Tells that a name is about to be removed.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use inarch_tree::InodeId;
 
-use super::host::file_type;
+use super::host::{Volume, file_type};
 use super::look::{Facts, Found};
 use super::progress::Progress;
-use super::sides::Sides;
+use super::sides::{Sides, parent};
 use super::ties::Ties;
 
 /// What is to be done about a difference.
@@ -88,6 +88,10 @@ impl Decision<'_, '_> {
             |reason: &str| if self.force { self.forced(i, reason) } else { Verdict::Refused(reason.to_owned()) };
         if let Some(name) = self.facts.crowded.get(&i) {
             return Verdict::Refused(format!("the host has {} in it", String::from_utf8_lossy(name).escape_debug()));
+        }
+        if *found == Found::Alias {
+            let reason = "the host takes this name for another one: it does not tell upper from lower case there";
+            return Verdict::Refused(reason.to_owned());
         }
         let is_done = *found == Found::Guests || (*found == Found::Nothing && !new);
         if !begun && !is_done && self.sides.conflicting.contains(self.sides.path(i)) {
@@ -187,6 +191,21 @@ impl Decision<'_, '_> {
         self.home(new).or_else(|| self.moved(new))
     }
 
+    /// The name on the host that what comes for a difference is linked from. What comes to another volume is copied as long as its
+    /// bytes can be read as those of the scan: a link would spoil that.
+    pub fn link(&self, i: usize) -> Option<Vec<u8>> {
+        let (new, _) = self.sides.new_inode(i)?;
+        let from = self.linked_from(new)?;
+        let is_readable = |old: &InodeId| self.facts.lenders.get(old).is_some_and(|lender| lender.readable);
+        let is_one = self.volume(parent(&from)) == self.volume(parent(self.sides.path(i)));
+        (is_one || !self.sides.lenders(new).iter().all(is_readable)).then_some(from)
+    }
+
+    /// The volume of a directory.
+    pub fn volume(&self, directory: &[u8]) -> Option<Volume> {
+        self.facts.volumes.get(directory).copied()
+    }
+
     /// The name on the host of the very file that the guest gave other names: it is linked, not copied.
     pub fn moved(&self, new: InodeId) -> Option<Vec<u8>> {
         let origin = self.sides.lineage.origin(new)?;
@@ -240,14 +259,13 @@ impl Decision<'_, '_> {
         let stays: Vec<&Vec<u8>> = names.iter().filter(kept).collect();
         let lender = self.facts.lenders.get(&old)?;
         let quiet = self.sides.quiet_borrowers(old);
-        if let Some(name) = quiet.iter().find(|name| !self.facts.homes.contains(*name)) {
-            let name = self.sides.guest_path(name);
-            return Some(format!("it holds what the guest has as {name}, which changed on the host"));
-        }
-        if stays.is_empty() || stays.iter().any(|name| lender.names.contains(name)) {
-            return None;
-        }
-        let name = stays.first().map(|name| self.sides.guest_path(name))?;
-        Some(format!("it is the last place of what the guest has as {name}, which is gone on the host"))
+        let name = match quiet.iter().find(|name| !self.facts.homes.contains(*name)) {
+            Some(name) => name,
+            // Files without bytes: links, devices and the like.
+            None if stays.iter().any(|name| lender.names.contains(name)) => return None,
+            None => *stays.first()?,
+        };
+        let name = self.sides.guest_path(name);
+        Some(format!("it holds what the guest has as {name}, which was changed or removed on the host"))
     }
 }

@@ -119,20 +119,26 @@ impl<'a> Executor<'_, 'a> {
         self.note_touched();
     }
 
-    /// Notes what is to go, did not, and was linked meanwhile: the next apply is to know it again.
+    /// Notes what is to go, did not, and was linked meanwhile or by an earlier apply: the next one is to know it again.
     fn note_touched(&mut self) {
         let task = self.worker.task;
-        let is_left = |i: &usize| task.sides.takes(*i) && task.plan.verdicts.get(*i) == Some(&Verdict::Wanted);
-        let left: Vec<usize> =
-            (0..task.plan.verdicts.len()).filter(is_left).filter(|i| !self.placed.contains(i)).collect();
+        let is_left = |i: &usize| task.sides.takes(*i) && !self.placed.contains(i);
+        let left: Vec<usize> = (0..task.plan.verdicts.len()).filter(is_left).collect();
         for i in left {
-            let there = self.worker.host.parent(task.sides.path(i)).and_then(|(directory, name)| directory.stat(name));
-            let Ok(Some(stat)) = there else { continue };
-            let was_seen = task.facts.stats.get(i).copied().flatten().map(|stat| Seen::of(&stat));
-            let is_same = was_seen.is_some_and(|seen| Seen::of(&stat).is_still(&seen));
-            if is_same && self.worker.touched.contains(&stat.st_ino) {
-                self.outcome.touched.push((task.sides.path(i).to_owned(), Seen::of(&stat)));
+            let path = task.sides.path(i);
+            // What is no longer so is not taken for it.
+            let mut touched = task.progress.touched.get(path).copied();
+            let there = self.worker.host.parent(path).and_then(|(directory, name)| directory.stat(name));
+            if let Ok(Some(stat)) = there
+                && let Some(seen) = task.facts.stats.get(i).copied().flatten()
+                && Seen::of(&stat).is_still(&Seen::of(&seen))
+                && self.worker.touched.contains(&stat.st_ino)
+                // What is a conflict stays one.
+                && task.plan.verdicts.get(i) == Some(&Verdict::Wanted)
+            {
+                touched = Some(Seen::of(&stat));
             }
+            self.outcome.touched.extend(touched.map(|seen| (path.to_owned(), seen)));
         }
     }
 

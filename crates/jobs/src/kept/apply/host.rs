@@ -55,18 +55,28 @@ impl Directory {
     /// What `name` in it is; nothing if it is not there.
     pub fn stat(&self, name: &[u8]) -> Result<Option<Stat>, Errno> {
         self.call()?;
-        match statat(&*self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(stat)),
+        match statat(&*self.fd, &*self.calls.found_as(self.fd.as_fd(), name), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(self.calls.seen(self.fd.as_fd(), stat))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// The file system and the mount that it is in: between two of these no file can have names.
+    pub fn volume(&self) -> Result<Volume, Errno> {
+        let device = self.stat(b".")?.ok_or(Errno::NOENT)?.st_dev;
+        let flags = AtFlags::EMPTY_PATH;
+        // Before Linux 5.8 without the mount.
+        let mount =
+            rustix::fs::statx(&*self.fd, c"", flags, rustix::fs::StatxFlags::MNT_ID).map_or(0, |stat| stat.stx_mnt_id);
+        Ok(Volume { device, mount })
     }
 
     /// A regular file in it, to be read.
     pub fn open_file(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
         self.call()?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        openat(&*self.fd, name, flags, Mode::empty())
+        openat(&*self.fd, &*self.calls.found_as(self.fd.as_fd(), name), flags, Mode::empty())
     }
 
     /// The names in it.
@@ -166,6 +176,9 @@ impl Directory {
         if self.lacks(Ability::Link) {
             return Err(Errno::PERM);
         }
+        if self.calls.are_apart(self.fd.as_fd(), other.fd.as_fd()) {
+            return Err(Errno::XDEV);
+        }
         rustix::fs::linkat(&*self.fd, from, &*other.fd, to, AtFlags::empty())
     }
 
@@ -189,6 +202,13 @@ impl Directory {
             result => result,
         }
     }
+}
+
+/// Where files can have names in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Volume {
+    device: u64,
+    mount: u64,
 }
 
 /// A tree of the host.
@@ -291,8 +311,9 @@ impl Host {
 
     fn beneath(&self, parent: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let path = self.calls.found_as(parent, path);
         loop {
-            match openat2(parent, path, flags, Mode::empty(), self.resolve) {
+            match openat2(parent, &*path, flags, Mode::empty(), self.resolve) {
                 // Something else was renamed at the wrong moment; see openat2(2).
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 result => return result,

@@ -9,7 +9,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{SeekFrom, Stat, seek};
 use rustix::io::Errno;
 
-use super::host::{Host, file_type, is_as_scanned, mtime};
+use super::host::{Host, Volume, file_type, is_as_scanned, mtime};
 use super::progress::Progress;
 use super::sides::Sides;
 use crate::kept::same::data_of_either;
@@ -34,6 +34,8 @@ pub(super) enum Found {
     /// A directory where the guest has one, and it is not the one that was scanned.
     Directory,
     Other,
+    /// What another name leads to: the host's directory takes both for one, since it does not tell upper from lower case.
+    Alias,
     Unknown(Errno),
 }
 
@@ -84,6 +86,8 @@ pub(super) struct Facts {
     pub lenders: HashMap<InodeId, Lender>,
     /// Names in the guest, of files that come under others too, at which the host has the file already.
     pub homes: HashSet<Vec<u8>>,
+    /// Directories that a file comes to or goes from, and the volumes that they are in, or are to be made in.
+    pub volumes: HashMap<Vec<u8>, Volume>,
     /// Directories that are to go and have something that the scan did not see.
     pub crowded: HashMap<usize, Vec<u8>>,
 }
@@ -95,28 +99,33 @@ pub(super) struct Look<'l, 'a> {
     pub progress: &'l Progress,
     /// Differences of which what was replaced has another name, of ours.
     pub came_out: BTreeMap<usize, Vec<u8>>,
+    /// The directory whose names were read last, and these.
+    listed: Option<(Vec<u8>, HashSet<Vec<u8>>)>,
     buffers: (Vec<u8>, Vec<u8>),
 }
 
 impl<'l, 'a> Look<'l, 'a> {
     pub fn new(sides: &'l Sides<'a>, host: &'l mut Host, progress: &'l Progress) -> Look<'l, 'a> {
-        Look { sides, host, progress, came_out: BTreeMap::new(), buffers: (Vec::new(), Vec::new()) }
+        Look { sides, host, progress, came_out: BTreeMap::new(), listed: None, buffers: (Vec::new(), Vec::new()) }
     }
 
     /// Looks at every difference that is `chosen`, and at the files that those borrow bytes of.
     pub fn all(&mut self, chosen: &[bool]) -> Facts {
         let mut facts = Facts::default();
-        // The last directory that is not there: what is in it is not there either.
-        let mut absent: Option<&[u8]> = None;
+        // The last directory that is not there, or only under another name: so is what is in it.
+        let mut absent: Option<(&[u8], Found)> = None;
         for (i, chosen) in chosen.iter().enumerate() {
             let path = self.sides.path(i);
-            let is_within = absent.is_some_and(|top| super::host::is_beneath(path, top));
-            let (found, stat) = match (chosen, is_within) {
-                (false, _) | (true, true) => (Found::Nothing, None),
-                (true, false) => self.one(i),
+            let within = absent.as_ref().filter(|(top, _)| super::host::is_beneath(path, top)).map(|(_, found)| found);
+            let is_within = within.is_some();
+            let (found, stat) = match (chosen, within) {
+                (false, _) => (Found::Nothing, None),
+                (true, Some(found)) => (found.clone(), None),
+                (true, None) => self.one(i),
             };
-            if found == Found::Nothing && *chosen && !is_within && self.sides.is_directory(i) {
-                absent = Some(path);
+            let is_absent = matches!(found, Found::Nothing | Found::Alias);
+            if is_absent && *chosen && !is_within && self.sides.is_directory(i) {
+                absent = Some((path, found.clone()));
             }
             if *chosen && self.sides.takes_directory(i) && stat.is_some_and(|stat| is_directory(&stat)) {
                 facts.crowded.extend(self.stranger_in(i).map(|name| (i, name)));
@@ -128,7 +137,35 @@ impl<'l, 'a> Look<'l, 'a> {
             self.look_at_lenders(i, &mut facts);
             self.look_for_homes(i, chosen, &mut facts);
         }
+        self.look_for_volumes(chosen, &mut facts);
         facts
+    }
+
+    /// Finds where what may be linked comes to, and from.
+    fn look_for_volumes(&mut self, chosen: &[bool], facts: &mut Facts) {
+        let sides = self.sides;
+        let links = |i: &usize| sides.origin(*i).is_some() || sides.new_inode(*i).is_some_and(|(_, is)| is.links() > 1);
+        let come = (0..chosen.len()).filter(|i| chosen.get(*i) == Some(&true) && sides.brings(*i)).filter(links);
+        let lenders = facts.lenders.values().flat_map(|lender| &lender.names);
+        let names = come.map(|i| sides.path(i)).chain(facts.homes.iter().chain(lenders).map(Vec::as_slice));
+        let directories: HashSet<Vec<u8>> = names.map(|name| super::sides::parent(name).to_owned()).collect();
+        for directory in directories {
+            let volume = self.volume(&directory);
+            facts.volumes.extend(volume.map(|volume| (directory, volume)));
+        }
+    }
+
+    /// The volume of a directory, or of the one that it is to be made in.
+    fn volume(&mut self, directory: &[u8]) -> Option<Volume> {
+        let mut path = directory;
+        loop {
+            let inside = if path.is_empty() { b".".to_vec() } else { [path, b"/."].concat() };
+            match self.host.parent(&inside) {
+                Ok((found, _)) => return found.volume().ok(),
+                Err(_) if path.is_empty() => return None,
+                Err(_) => path = super::sides::parent(path),
+            }
+        }
     }
 
     fn stat(&mut self, path: &[u8]) -> Result<Option<Stat>, Errno> {
@@ -145,6 +182,14 @@ impl<'l, 'a> Look<'l, 'a> {
             Ok(None) => return (Found::Nothing, None),
             Err(errno) => return (Found::Unknown(errno), None),
         };
+        // What the scan saw it saw under its own name.
+        if self.sides.base.lookup(self.sides.path(i)).is_none() {
+            match self.is_listed(self.sides.path(i)) {
+                Ok(true) => {}
+                Ok(false) => return (Found::Alias, Some(stat)),
+                Err(errno) => return (Found::Unknown(errno), Some(stat)),
+            }
+        }
         let scanned = self.sides.old(i).filter(|(_, was)| is_as_scanned(&stat, was, false));
         let found = match scanned {
             Some((_, was)) => {
@@ -160,6 +205,19 @@ impl<'l, 'a> Look<'l, 'a> {
             && self.has_attributes(i, &stat);
         let found = if is_guests { Found::Guests } else { found };
         (found, Some(stat))
+    }
+
+    /// Whether the host has a path under that very name: in a directory that does not tell upper from lower case (vfat, CIFS, ext4's
+    /// casefold) it is found under others as well.
+    fn is_listed(&mut self, path: &[u8]) -> Result<bool, Errno> {
+        let above = super::sides::parent(path);
+        let name = path.get(above.len()..).unwrap_or_default();
+        let name = name.strip_prefix(b"/").unwrap_or(name);
+        if self.listed.as_ref().is_none_or(|(listed, _)| listed != above) {
+            let (directory, _) = self.host.parent(path)?;
+            self.listed = Some((above.to_owned(), directory.names()?.into_iter().collect()));
+        }
+        Ok(self.listed.as_ref().is_some_and(|(_, names)| names.contains(name)))
     }
 
     fn not_scanned(&mut self, i: usize, stat: &Stat) -> Found {
@@ -198,7 +256,7 @@ impl<'l, 'a> Look<'l, 'a> {
 
     /// Whether the host has there the very file of the base that the guest gave this name, and its content is the same
     /// in the guest.
-    pub fn is_moved_here(&self, stat: &Stat, new: InodeId) -> bool {
+    pub fn is_moved_here(&mut self, stat: &Stat, new: InodeId) -> bool {
         let Some(origin) = self.sides.lineage.origin(new) else { return false };
         let was = self.sides.base.inode(origin);
         let is = self.sides.guest.inode(new);
@@ -208,6 +266,21 @@ impl<'l, 'a> Look<'l, 'a> {
             && (was.file_type() != FileType::Regular || stat.st_size as u64 == was.size())
             && has_its_time
             && self.sides.is_unmodified(origin, new)
+            && self.is_in_file_system_of(origin, stat)
+    }
+
+    /// Whether something of the host is in the file system that an inode of the base was scanned in: in another one, a mount or a
+    /// subvolume, the same inode number is another file's.
+    fn is_in_file_system_of(&mut self, old: InodeId, stat: &Stat) -> bool {
+        let mut path = self.sides.base.path(old);
+        loop {
+            match self.stat(&path) {
+                Ok(Some(there)) => return there.st_dev == stat.st_dev,
+                _ if path.is_empty() => return false,
+                // What is gone was in the file system of its directory.
+                _ => path.truncate(super::sides::parent(&path).len()),
+            }
+        }
     }
 
     fn compare_bytes(&mut self, i: usize, stat: &Stat, (new, is): (InodeId, &Inode)) -> Found {

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use inarch_block::{Content, read_content};
+use inarch_block::{Content, Cursor, read_content};
 use inarch_tree::{DataRange, FileType, InodeId};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawMode, copy_file_range, linkat, makedev, mknodat, openat, symlinkat};
 use rustix::io::Errno;
@@ -71,6 +71,30 @@ pub(super) fn make_file(
         let _ = directory.remove(part);
     }
     made
+}
+
+/// A file of the host that has what the guest has.
+pub(super) struct Same<'f>(pub &'f OwnedFd);
+
+impl Content for Same<'_> {
+    fn read(&self, _: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> std::io::Result<()> {
+        let mut piece = vec![0; count.min(PIECE as u64) as usize];
+        let (mut at, end) = (offset, offset.saturating_add(count));
+        while at < end {
+            let want = (end - at).min(PIECE as u64) as usize;
+            match rustix::io::pread(self.0, piece.get_mut(..want).unwrap_or_default(), at)? {
+                0 => {
+                    out.fill_zeros(end - at);
+                    at = end;
+                }
+                read => {
+                    out.copy_from(piece.get(..read).unwrap_or_default());
+                    at += read as u64;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Gives a file without a name one.

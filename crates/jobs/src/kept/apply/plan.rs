@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use inarch_tree::{FileType, Inode, InodeId};
 
 use super::decide::{Decision, Verdict};
+use super::host::Volume;
 use super::look::Found;
 use super::sides::parent;
 
@@ -161,7 +162,8 @@ impl Plan {
         for i in 0..self.verdicts.len() {
             let (Some(old), Some((new, _))) = (sides.touches(i), sides.new_inode(i)) else { continue };
             // What is linked from where the host has it is not read.
-            let is_read = |other: &InodeId| decision.linked_from(*other).is_none();
+            let is_read =
+                |other: &InodeId| arrivals.get(other).is_none_or(|all| all.iter().any(|i| decision.link(*i).is_none()));
             let others = sides.borrowers(old).iter().filter(|other| **other != new && is_read(other));
             let groups = others.filter_map(|other| arrivals.get(other).cloned());
             self.lends.insert(i, groups.collect());
@@ -252,24 +254,26 @@ impl Plan {
 /// How each of what is brought comes to be.
 fn hows(decision: &Decision<'_, '_>, brought: &[usize]) -> Vec<(usize, How)> {
     let ready = decision.ready;
-    let mut first: HashMap<InodeId, usize> = HashMap::new();
     let sides = decision.sides;
+    // Names in different volumes are different files.
+    let group = |new: InodeId, i: usize| (new, decision.volume(parent(sides.path(i))));
+    let mut first: HashMap<(InodeId, Option<Volume>), usize> = HashMap::new();
     let mut hows = Vec::new();
     // What is ready is what others can be linked to.
     for i in brought.iter().copied().filter(|i| ready.contains_key(i)) {
         if let Some((new, _)) = sides.new_inode(i) {
-            first.entry(new).or_insert(i);
+            first.entry(group(new, i)).or_insert(i);
             hows.push((i, How::Ready));
         }
     }
     for i in brought.iter().copied().filter(|i| !ready.contains_key(i)) {
         let Some((new, is)) = sides.new_inode(i) else { continue };
-        let how = match decision.linked_from(new) {
+        let how = match decision.link(i) {
             Some(name) => How::Link(name),
-            None if is.links() > 1 => match first.get(&new) {
+            None if is.links() > 1 => match first.get(&group(new, i)) {
                 Some(first) => How::SameAs(*first),
                 None => {
-                    first.insert(new, i);
+                    first.insert(group(new, i), i);
                     How::New
                 }
             },

@@ -138,13 +138,98 @@ fn links_become_files_of_their_own_and_back() {
 
 #[test]
 fn the_last_place_of_what_the_guest_has_stays() {
-    let mut world = world(&[("a", "bytes"), ("b", "= a")]);
-    assert!(world.remove("a"));
-    fs::remove_file(world.host("b")).unwrap();
-    // Another time of a change of attributes is a conflict of its own.
-    let attempt = apply(&mut world, &[]);
-    assert!(matches!(attempt.verdict("a"), Verdict::Refused(_)), "{:?}", attempt.verdicts);
-    assert_eq!(fs::read(world.host("a")).unwrap(), b"bytes");
+    for content in ["bytes", "-> target"] {
+        let mut world = world(&[("a", content), ("b", "= a")]);
+        assert!(world.remove("a"));
+        fs::remove_file(world.host("b")).unwrap();
+        // Another time of a change of attributes is a conflict of its own.
+        assert_eq!(apply(&mut world, &[]).verdict("a"), &Verdict::Refused("it changed on the host".to_owned()));
+        // Not so where an earlier apply may have been in the midst of it.
+        let mut memory = Memory::default();
+        (memory.0.begun, memory.0.is_old) = (true, true);
+        let attempt = world.apply(&mut memory, &[], Faults::default());
+        let why = "it holds what the guest has as /guest/b, which was changed or removed on the host";
+        assert_eq!(attempt.verdict("a"), &Verdict::Refused(why.to_owned()), "{content}");
+        assert!(fs::symlink_metadata(world.host("a")).is_ok());
+    }
+}
+
+#[test]
+fn names_that_the_host_takes_for_one_are_not_two_places() {
+    let case = || Faults { lacks: vec![Ability::Case], ..Faults::default() };
+    let changes: [fn(&mut World) -> bool; 4] = [
+        |world| world.rename("README", "readme"),
+        |world| world.rename("DIR", "dir") && world.write("dir/new", b"new"),
+        |world| world.write("readme", b"the only copy") && world.remove("README"),
+        |world| world.rename("README", "DIR/F") && world.rename("DIR/f", "README"),
+    ];
+    for change in changes {
+        let mut world = world(&[("README", "the only copy"), ("DIR", ""), ("DIR/f", "in")]);
+        assert!(change(&mut world));
+        let mut memory = Memory::default();
+        let attempt = world.apply(&mut memory, &[], case());
+        let is_told =
+            |verdict: &Verdict| matches!(verdict, Verdict::Refused(why) if why.contains("upper from lower case"));
+        assert!(attempt.verdicts.iter().any(|(_, verdict)| is_told(verdict)), "{:?}", attempt.verdicts);
+        // Once more it has the name to itself, or everything is as it was.
+        world.apply(&mut memory, &[], case());
+        let contents: Vec<Vec<u8>> = files(&world.root()).into_iter().map(|file| file.bytes).collect();
+        assert!(contents.contains(&b"the only copy".to_vec()) && contents.contains(&b"in".to_vec()), "{contents:?}");
+    }
+}
+
+#[test]
+fn a_file_of_another_file_system_with_the_same_number_is_another() {
+    let mut world = world(&[("f", "the guest's"), ("across", "")]);
+    assert!(world.rename("f", "across/f"));
+    fs::write(world.host("across/f"), "the host's.").unwrap();
+    set_time(&world.host("across/f"));
+    let number = |path: &str| fs::metadata(world.host(path)).unwrap().ino();
+    let alike = Some((number("across/f"), number("f")));
+    let faults = Faults { is_across: true, alike, ..Faults::default() };
+    let attempt = world.apply(&mut Memory::default(), &[], faults);
+    assert!(matches!(attempt.verdict("across/f"), Verdict::Refused(_)), "{:?}", attempt.verdicts);
+    assert_eq!(fs::read(world.host("f")).unwrap(), b"the guest's");
+    assert_eq!(fs::read(world.host("across/f")).unwrap(), b"the host's.");
+}
+
+#[test]
+fn a_file_with_a_link_here_and_a_name_in_another_file_system_comes_to_both() {
+    let across = || Faults { is_across: true, ..Faults::default() };
+    let make = || {
+        let mut world = world(&[("d", ""), ("d/f", "data"), ("across", "")]);
+        assert!(world.link("d/f", "d/l") && world.rename("d/f", "across/m"));
+        world
+    };
+    let calls = make().apply(&mut Memory::default(), &[], across()).calls;
+    for at in 0..=calls {
+        let (mut world, mut memory) = (make(), Memory::default());
+        world.apply(&mut memory, &[], Faults { dies: Some(at), ..across() });
+        world.apply(&mut memory, &[], across()).assert_whole();
+        assert!(!world.host("d/f").exists());
+        for path in ["d/l", "across/m"] {
+            assert_eq!(fs::read(world.host(path)).unwrap(), b"data", "{path}, killed at {at}");
+        }
+    }
+}
+
+#[test]
+fn what_an_apply_linked_is_known_again_after_several_that_failed() {
+    let make = || {
+        let mut world = world(&[("g", "moved")]);
+        assert!(world.rename("g", "g2"));
+        world
+    };
+    let calls = make().apply(&mut Memory::default(), &[], Faults::default()).calls;
+    for (first, second) in (0..calls).flat_map(|first| (0..calls).map(move |second| (first, second))) {
+        let (mut world, mut memory) = (make(), Memory::default());
+        for at in [first, second] {
+            let fails = Some((at..at + 1, rustix::io::Errno::PERM));
+            world.apply(&mut memory, &[], Faults { fails, ..Faults::default() });
+        }
+        world.apply(&mut memory, &[], Faults::default()).assert_whole();
+        assert_eq!(world.host_paths(), world.guest_paths(), "calls {first} and {second} fail");
+    }
 }
 
 #[test]
@@ -368,7 +453,7 @@ fn a_file_stays_whose_bytes_another_has_in_the_guest_alone() {
     fs::write(world.host("a"), "mine").unwrap();
     set_time(&world.host("a"));
     let attempt = apply(&mut world, &[]);
-    let why = "it holds what the guest has as /guest/a, which changed on the host";
+    let why = "it holds what the guest has as /guest/a, which was changed or removed on the host";
     assert_eq!(attempt.verdict("b"), &Verdict::Refused(why.to_owned()));
     assert_eq!(fs::read(world.host("b")).unwrap(), b"same");
 }

@@ -2,15 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
+use inarch_block::Content;
 use inarch_tree::compare::Aspects;
 use inarch_tree::{FileType, Inode, InodeId};
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use super::attributes::{Changed, Lost, Target, Wanted, set_attributes};
-use super::host::{Directory, Host, is_as_scanned};
+use super::host::{Directory, Host, file_type, is_as_scanned};
 use super::look::{Facts, Found, Seen};
-use super::make::{MakeError, host, make_file, make_other};
+use super::make::{MakeError, Same, host, make_file, make_other};
 use super::plan::{How, Plan};
 use super::progress::Progress;
 use super::sides::{Sides, parent};
@@ -130,24 +131,62 @@ impl<'w, 'a> Worker<'w, 'a> {
         (source, from): (&Directory, &[u8]),
         (directory, name): (&Directory, &[u8]),
     ) -> Result<(), MakeError> {
-        let ino = source.stat(from).map_err(host("look at"))?.map(|stat| stat.st_ino);
+        let seen = source.stat(from).map_err(host("look at"))?;
         match source.link(from, directory, name) {
             // Not between these file systems, not on this one, or not so many.
-            Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP) => self.make_new(i, directory, name),
+            Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP) => {
+                self.copy(i, (source, from, seen), directory, name)
+            }
             result => {
-                self.touched.extend(ino);
+                self.touched.extend(seen.map(|stat| stat.st_ino));
                 result.map_err(host("link"))
             }
         }
     }
 
+    /// Copies what cannot be linked from where the host has it. A link that was made before has changed that file's times: then its
+    /// bytes are not to be had as those of the scan.
+    fn copy(
+        &mut self,
+        i: usize,
+        (source, from, seen): (&Directory, &[u8], Option<Stat>),
+        directory: &Directory,
+        name: &[u8],
+    ) -> Result<(), MakeError> {
+        let is_file = seen.is_some_and(|stat| file_type(&stat) == Some(FileType::Regular));
+        let Some(seen) = seen.filter(|_| is_file) else { return self.make_new(i, directory, name) };
+        let file = match source.open_file(from) {
+            Ok(file) => file,
+            // What another user may not read the guest's disk may have.
+            Err(Errno::ACCESS) => return self.make_new(i, directory, name),
+            Err(errno) => return Err(host("read")(errno)),
+        };
+        self.make_from(i, directory, name, &Same(&file))?;
+        let is = source.stat(from).map_err(host("look at"))?;
+        if is.is_some_and(|is| Seen::of(&is) == Seen::of(&seen)) {
+            return Ok(());
+        }
+        directory.remove(name).map_err(host("remove"))?;
+        Err(MakeError::Changed)
+    }
+
     fn make_new(&mut self, i: usize, directory: &Directory, name: &[u8]) -> Result<(), MakeError> {
+        self.make_from(i, directory, name, self.task.sides.content)
+    }
+
+    fn make_from(
+        &mut self,
+        i: usize,
+        directory: &Directory,
+        name: &[u8],
+        content: &dyn Content,
+    ) -> Result<(), MakeError> {
         let Some((new, is)) = self.task.sides.new_inode(i) else { return Ok(()) };
         let wanted = self.wanted(i, new, is);
         let part = self.task.progress.part(i);
         match is.file_type() {
             FileType::Regular => {
-                make_file(directory, name, &part, self.task.sides.content, &wanted, (&mut self.lost, &mut self.buffer))
+                make_file(directory, name, &part, content, &wanted, (&mut self.lost, &mut self.buffer))
             }
             _ => make_other(directory, name, &wanted, &mut self.lost),
         }

@@ -3,8 +3,11 @@
 mod guest;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +15,7 @@ use std::sync::Arc;
 use inarch_tree::compare::{Difference, changes, differences};
 use inarch_tree::scan::{ScanOptions, scan};
 use inarch_tree::{InodeId, Timestamp, Tree};
-use rustix::fd::OwnedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, openat, utimensat};
 
 use super::calls::Faults;
@@ -353,6 +356,25 @@ pub fn files(root: &Path) -> Vec<HostFile> {
         }
     }
     found
+}
+
+/// Where a directory is.
+pub fn path_of(directory: BorrowedFd<'_>) -> PathBuf {
+    fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())).unwrap()
+}
+
+/// The path under which a directory that does not tell upper from lower case finds `path`.
+pub fn found_as(directory: BorrowedFd<'_>, path: &[u8]) -> Vec<u8> {
+    let mut found = path_of(directory);
+    let start = found.as_os_str().len() + 1;
+    for name in path.split(|byte| *byte == b'/') {
+        let names = fs::read_dir(&found).into_iter().flatten().map(|entry| entry.unwrap().file_name());
+        let alike: Vec<OsString> = names.filter(|other| other.as_bytes().eq_ignore_ascii_case(name)).collect();
+        let is_there = name == b"." || alike.iter().any(|other| other.as_bytes() == name);
+        let other = alike.into_iter().next().filter(|_| !is_there);
+        found.push(other.unwrap_or_else(|| OsStr::from_bytes(name).to_owned()));
+    }
+    found.as_os_str().as_bytes()[start..].to_owned()
 }
 
 pub fn set_time(path: &Path) {
