@@ -254,13 +254,18 @@ impl Overlay {
         Ok(done)
     }
 
-    /// Writes down the inode number of what was brought up, so that it is the same when it is looked up anew.
+    /// Writes down the inode number of what was brought up, so that it is the same when it is looked up anew; of a directory,
+    /// whose it was.
     fn note_origin(&self, upper: NodeId, attributes: &Attributes) -> Result<(), Errno> {
-        if is_directory(attributes) || parts(attributes) {
+        if parts(attributes) {
             return Ok(());
         }
-        let number = attributes.inode.to_string();
-        match self.upper.set_xattr(&ME, upper, self.origin, number.as_bytes(), 0, false) {
+        let (name, number) = match is_directory(attributes) {
+            true => (self.owner, u64::from(attributes.uid)),
+            false => (self.origin, attributes.inode),
+        };
+        let number = number.to_string();
+        match self.upper.set_xattr(&ME, upper, name, number.as_bytes(), 0, false) {
             // A symbolic link or a device of a user's has no attributes.
             Err(Errno::OPNOTSUPP | Errno::PERM | Errno::NOSYS) => Ok(()),
             set => set,

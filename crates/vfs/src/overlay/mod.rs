@@ -65,6 +65,8 @@ pub struct Overlay {
     opaque: &'static [u8],
     /// The attribute that tells the inode number of what was brought up.
     origin: &'static [u8],
+    /// The attribute that tells whose a directory was when it was brought up.
+    owner: &'static [u8],
     place: Mutex<Place>,
     temporaries: work::Names,
     steps: closed::Steps,
@@ -95,6 +97,7 @@ impl Overlay {
             is_thrown_away: false,
             opaque: if as_root { b"trusted.overlay.opaque" } else { b"user.overlay.opaque" },
             origin: if as_root { b"trusted.inarch.origin" } else { b"user.inarch.origin" },
+            owner: if as_root { b"trusted.inarch.owner" } else { b"user.inarch.owner" },
             place: Mutex::new(place),
             temporaries: work::Names::default(),
             steps: closed::Steps::default(),

@@ -57,7 +57,7 @@ impl Overlay {
         let hides = match (upper, lower) {
             (None, None) => return Err(Errno::NOENT),
             (Some(_), Some(below)) if !is_directory(&below.attributes) => true,
-            (Some(above), Some(_)) => self.is_opaque(above.node).inspect_err(|_| self.forget_there(&there))?,
+            (Some(above), Some(below)) => self.hides(&above, &below).inspect_err(|_| self.forget_there(&there))?,
             _ => false,
         };
         let upper = upper
@@ -79,6 +79,18 @@ impl Overlay {
         }
         let attributes = self.outside_of_steps(|| self.upper.attributes(context, found.node, None))?;
         Ok(Entry { attributes, ..found })
+    }
+
+    /// Whether a directory above is seen alone, without the one of its name below.
+    fn hides(&self, above: &Entry, below: &Entry) -> Result<bool, Errno> {
+        Ok(self.is_opaque(above.node)? || self.is_anothers(above.node, below.attributes.uid)?)
+    }
+
+    /// Whether a directory above was brought up from one of another user than the one who has the directory below now. It would
+    /// show what is in there with the permissions that the first one gave.
+    fn is_anothers(&self, upper: NodeId, below: u32) -> Result<bool, Errno> {
+        let value = optional(self.upper.get_xattr(&ME, upper, self.owner))?;
+        Ok(value.is_some_and(|value| value != below.to_string().as_bytes()))
     }
 
     /// Whether a directory of the upper layer hides the one below. It is an error not to know: what is hidden would be seen.

@@ -189,6 +189,35 @@ fn attributes_go_up_with_a_file() {
 }
 
 #[test]
+fn a_directory_above_is_not_merged_with_a_later_one_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mut scene = Scene::new();
+    let (d, e) = (scene.directory.path().join("lower/d"), scene.directory.path().join("lower/d/e"));
+    std::os::unix::fs::chown(&e, Some(1), Some(1)).unwrap();
+    scene.create("d/e", "new", "new");
+    scene = scene.again();
+    assert_eq!(
+        (scene.names("d"), scene.names("d/e")),
+        (vec!["b".to_owned(), "e".to_owned()], vec!["c".to_owned(), "new".to_owned()])
+    );
+    fs::rename(&e, d.join("before")).unwrap();
+    fs::create_dir(&e).unwrap();
+    fs::write(e.join("private"), "").unwrap();
+    // The same user may have made the directory anew.
+    std::os::unix::fs::chown(&e, Some(1), Some(1)).unwrap();
+    scene = scene.again();
+    assert_eq!(scene.names("d/e"), ["new", "private"]);
+    std::os::unix::fs::chown(&e, Some(2), Some(1)).unwrap();
+    scene = scene.again();
+    assert_eq!(scene.names("d/e"), ["new"]);
+    assert_eq!(scene.try_node("d/e/private"), Err(Errno::NOENT));
+    let names = scene.overlay.list_xattrs(&ME, scene.node("d/e")).unwrap();
+    assert!(names.is_empty(), "{}", String::from_utf8_lossy(&names));
+}
+
+#[test]
 fn what_is_removed_stays_removed() {
     let scene = Scene::new();
     scene.unlink("", "a").unwrap();
