@@ -275,9 +275,15 @@ const TCG_PARAMETERS: [&str; 4] = [
 /// the final bytes keeps the translation, and takes a breakpoint that is no longer there for ever. While one processor runs, no
 /// other one translates. What it costs is lost in the noise (1.01 of a boot by 14 pairs).
 ///
-/// The kernel hands the second word, which it does not know, to the agent as a variable of its environment. A user who gives a
+/// The second word keeps the kernel from patching `native_send_call_func_ipi` when the last processor has started
+/// (`arch/x86/kernel/apic/ipi.c`, `apic_smt_update`): that one was started beside the loading of modules, which sends such interrupts.
+/// With it, a debugger sees no patch (`text_poke_bp_batch`) while more than one processor runs, from the boot to the command's end; with a
+/// network there is one, in `netdev_pick_tx`, before anything is sent. What it costs are as many interrupts as processors, where one
+/// broadcast would do.
+///
+/// The kernel hands the last word, which it does not know, to the agent as a variable of its environment. A user who gives a
 /// `maxcpus=` gets as many as that says, and the agent starts none.
-const ONE_AT_BOOT: [&str; 2] = ["maxcpus=1", "INARCH_START_PROCESSORS=1"];
+const ONE_AT_BOOT: [&str; 3] = ["maxcpus=1", "no_ipi_broadcast=1", "INARCH_START_PROCESSORS=1"];
 
 /// The kernel's command line.
 fn parameters(machine: &Machine) -> String {
