@@ -6,7 +6,7 @@ mod limits;
 mod said;
 mod told;
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::output::{OUTPUT_WINDOW, Output, wake_descriptor};
 use super::signals::Signals;
-use super::streams::{RawTerminal, Streams, window_size};
+use super::streams::{RawTerminal, Streams};
 use super::{Outcome, Report, Session, SessionError, SessionOptions, Started};
 use crate::protocol::{Decoder, HostFrame, OutputStream, SessionRequest};
 use limits::Deadline;
@@ -83,7 +83,7 @@ impl<'a> Relay<'a> {
         let window = [streams.input.as_ref(), Some(&streams.output), Some(&streams.error)]
             .into_iter()
             .flatten()
-            .find(|stream| request.terminal.is_some() && window_size(stream).is_some())
+            .find(|stream| request.terminal.is_some() && stream.is_terminal())
             .map(OwnedFd::try_clone)
             .transpose()
             .map_err(&failed)?;

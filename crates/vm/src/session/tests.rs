@@ -13,6 +13,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
+
+use super::streams::window_size;
 use super::*;
 use crate::agent::AGENT;
 use crate::protocol::{User, WindowSize};
@@ -271,6 +275,29 @@ fn a_terminal_has_its_size_and_is_one() {
     let finished = run_with(&cat, Some(reader.into()), &SessionOptions::default());
     assert_eq!(finished.outcome(), Outcome::Exited(0));
     assert!(finished.stdout.ends_with(b"hello\r\n"), "{:?}", String::from_utf8_lossy(&finished.stdout));
+}
+
+/// A serial console, or a terminal that a program made, often does not know its size.
+#[test]
+fn a_terminal_without_a_size_is_raw_while_the_command_runs() {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let terminal = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    let ours = terminal.try_clone().unwrap();
+    let echoes = move || tcgetattr(&ours).unwrap().local_modes.contains(LocalModes::ECHO);
+    assert!(window_size(&terminal).is_none() && echoes());
+    let read = SessionRequest {
+        terminal: Some(WindowSize { rows: 24, columns: 80 }),
+        ..request(&["sh", "-c", "read line; echo got $line"])
+    };
+    let running = thread::spawn(move || run_with(&read, Some(terminal), &SessionOptions::default()));
+    wait_for("the terminal is not raw", || !echoes());
+    rustix::io::write(&master, b"typed\n").unwrap();
+    let finished = running.join().unwrap();
+    assert_eq!(finished.outcome(), Outcome::Exited(0));
+    assert!(finished.stdout.ends_with(b"got typed\r\n"), "{:?}", String::from_utf8_lossy(&finished.stdout));
+    assert!(echoes(), "the terminal is as it was");
 }
 
 #[test]
