@@ -167,7 +167,7 @@ impl<'a> Job<'a> {
             job.launch = Some(Launch::new(request, job.directory.as_deref(), image)?);
         }
         if let (Some(kept), Some(keep)) = (kept, &request.keep) {
-            kept.begin(request, keep, &job.trees.disks, job.place.as_deref())?;
+            kept.begin(request, keep, &job.trees, job.place.as_deref())?;
         }
         Ok(job)
     }

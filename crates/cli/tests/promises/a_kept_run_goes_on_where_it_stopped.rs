@@ -12,9 +12,16 @@ use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, stderr,
 fn what_was_written_is_there_the_next_time() {
     let scene = Scene::new();
     let first = "cat /data/f1; echo more >> /data/f1; mkdir -p /new/dir; echo x > /new/dir/x; rm /data/f2";
-    let output = scene.run("one", first);
+    // Beside what is kept the guest has a directory of the host's, at a place that the run makes for it.
+    let live = scene.host("../live");
+    fs::create_dir(&live).unwrap();
+    let live = format!("{}:/mounted/live", live.display());
+    let line = ["run", "-q", "--accel=tcg", "--keep", "one", "--root", "root", "-v", &live, "--", "/bin/sh", "-c"];
+    let output = scene.inarch(line).arg(first).output().unwrap();
     assert_status(&output, 0);
     assert_eq!(stdout(&output), "file 1\n");
+    let changed = stdout(&scene.call(["diff", "one"]));
+    assert!(changed.contains("/new/dir/x") && !changed.contains("/mounted"), "{changed}");
     // The second command says nothing of trees, and comes from elsewhere.
     let mut again = scene.inarch(["run", "-q", "--accel=tcg", "--keep", "one", "--", "/bin/sh", "-c"]);
     let output = again.arg("cat /data/f1 /new/dir/x; ls /data; exit 3").current_dir("/").output().unwrap();

@@ -39,7 +39,7 @@ pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, JobError> {
         let files = run.files(tree.ordinal);
         let Some(generation) = files.unfolded()? else { continue };
         let disk = GuestDisk::open(run.name(), &files, tree, generation)?;
-        let layer = disk.layer(&files, generation, &mount_points(tree, &record.trees));
+        let layer = disk.layer(&files, generation, &mount_points(tree, record));
         let layer = layer.map_err(|error| disk_error(tree, &error))?;
         files.save_layer(&layer)?;
         let destination = shown(&tree.destination());

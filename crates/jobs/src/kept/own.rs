@@ -9,12 +9,13 @@ use inarch_tree::compare::Difference;
 use inarch_tree::{FileType, InodeId, Tree};
 use inarch_vm::protocol::Network;
 
-use super::KeptTree;
+use super::{Bytes, KeptTree, Record};
 
 /// The directories of a tree that the run itself makes where they are missing: places to mount at, and what they are
 /// in.
-pub(super) fn mount_points(tree: &KeptTree, all: &[KeptTree]) -> HashSet<Vec<u8>> {
-    mount_points_in(&tree.destination(), all.iter().map(KeptTree::destination))
+pub(super) fn mount_points(tree: &KeptTree, record: &Record) -> HashSet<Vec<u8>> {
+    let beside = record.beside.iter().map(Bytes::to_path);
+    mount_points_in(&tree.destination(), record.trees.iter().map(KeptTree::destination).chain(beside))
 }
 
 /// The same of the tree at `here`, in a guest with trees at `others`.

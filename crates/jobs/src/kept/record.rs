@@ -26,6 +26,9 @@ pub(crate) struct Record {
     pub status: Option<u8>,
     /// The trees, the root's first.
     pub trees: Vec<KeptTree>,
+    /// Where the guest of the last command had trees that are not kept.
+    #[serde(default)]
+    pub beside: Vec<Bytes>,
     /// The words of the command line that made the run, for what it says of trees.
     pub words: Vec<Bytes>,
     /// The directory that those words were given in.
@@ -52,6 +55,7 @@ impl Record {
             command: Vec::new(),
             status: None,
             trees: Vec::new(),
+            beside: Vec::new(),
             words: Vec::new(),
             directory: Bytes::new(b"/"),
             place: None,

@@ -8,7 +8,7 @@ use inarch_block::OverlayError;
 
 use super::RunRequest;
 use super::attempt::LiveDisk;
-use super::trees::Disk;
+use super::trees::{Disk, Trees};
 use crate::JobError;
 use crate::device::Writes;
 use crate::kept::{Bytes, KeptBase, KeptRun, KeptTree, OwnersBack, Record, Store, fold, now, settle};
@@ -99,15 +99,19 @@ impl Kept {
         &mut self,
         request: &RunRequest,
         keep: &Keep,
-        disks: &[Disk],
+        trees: &Trees,
         place: Option<&Path>,
     ) -> Result<(), JobError> {
+        let shares = trees.shares.iter().map(|tree| &tree.destination);
+        let beside =
+            shares.chain(trees.unpacked.iter().map(|tree| &tree.destination)).map(|path| Bytes::path(path)).collect();
         let command = request.command.iter().map(|word| Bytes::new(word.as_bytes())).collect();
         let record = match self.run.record.clone() {
-            Some(record) => Record { command, status: None, used: now(), ..record },
+            Some(record) => Record { command, status: None, used: now(), beside, ..record },
             None => Record {
                 command,
-                trees: disks.iter().map(tree).collect::<Result<_, _>>()?,
+                trees: trees.disks.iter().map(tree).collect::<Result<_, _>>()?,
+                beside,
                 words: keep.words.iter().map(|word| Bytes::new(word.as_bytes())).collect(),
                 directory: Bytes::path(&keep.directory),
                 place: place.map(Bytes::path),
