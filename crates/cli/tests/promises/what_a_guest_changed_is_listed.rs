@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Stdio;
 
 use crate::support::kept::Scene;
-use crate::support::{assert_one_line, assert_status, host, stdout};
+use crate::support::{assert_one_line, assert_status, host, stderr, stdout};
 
 #[test]
 fn changes_are_listed_and_noise_is_not() {
@@ -132,12 +132,28 @@ fn trees_are_told_apart() {
     assert_status(&scene.call(arguments), 0);
     // The directories to mount at were made by the run itself.
     assert_eq!(stdout(&scene.call(["diff", "run"])), "A  /r\nM  /mnt/tree/a\nA  /mnt/tree/dir/new\n");
+    // A tree that is not there, on a disk that is not plugged in, holds up no other.
+    fs::rename(scene.path().join("tree"), scene.path().join("away")).unwrap();
+    let listed = scene.call(["diff", "run"]);
+    assert_eq!(stdout(&listed), "A  /r\n");
+    assert!(stderr(&listed).contains("tree: it is gone"), "{listed:?}");
+    let output = scene.call(["apply", "run"]);
+    assert_status(&output, 1);
+    assert_eq!(stdout(&output), "1 added\n");
+    assert!(scene.host("r").exists() && !scene.host("mnt").exists());
+    assert_one_line(&scene.call(["apply", "run", "/mnt/tree"]), &["/mnt/tree: ", "is gone"]);
+    assert_one_line(&scene.call(["diff", "run", "/mnt/tree/a"]), &["is gone"]);
+    assert_one_line(&scene.call(["diff", "run", "--show", "/mnt/tree/a"]), &["is gone"]);
+    let again = scene.call(["run", "-q", "--accel=tcg", "--keep", "run", "--", "/bin/true"]);
+    assert_one_line(&again, &["'run' has", "tree, which is gone", "inarch apply run"]);
+    fs::rename(scene.path().join("away"), scene.path().join("tree")).unwrap();
+    assert_eq!(stdout(&scene.call(["diff", "run"])), "M  /mnt/tree/a\nA  /mnt/tree/dir/new\n");
+
     let output = scene.call(["apply", "run", "/mnt/tree"]);
     assert_status(&output, 0);
     assert_eq!(fs::read(scene.path().join("tree/a")).unwrap(), b"a\nmore\n");
-    assert!(scene.path().join("tree/dir/new").exists() && !scene.host("r").exists());
+    assert!(scene.path().join("tree/dir/new").exists());
     // What the guest did not change stays the host's.
     assert_eq!(host("stat", &["-c", "%u:%g", "tree/a"], scene.path()), "1000:100\n");
-    assert_eq!(stdout(&scene.call(["apply", "run"])), "1 added\n");
-    assert!(scene.host("r").exists() && !scene.host("mnt").exists());
+    assert_eq!(stdout(&scene.call(["apply", "run"])), "nothing to do\n");
 }

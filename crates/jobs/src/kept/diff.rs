@@ -8,7 +8,7 @@ use inarch_tree::compare::{Change, ChangeKind, Difference, changes, differences}
 use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
-use super::fold::fold;
+use super::fold::fold_but;
 use super::guest::KeptDisk;
 use super::{KeptRun, KeptTree, Record, Store};
 use crate::JobError;
@@ -23,6 +23,8 @@ pub struct RunDiff {
     asked: Vec<PathBuf>,
     /// The trees of the run, those without changes too.
     all: Vec<KeptTree>,
+    /// Those of them that this machine does not have any more.
+    gone: Vec<KeptTree>,
 }
 
 /// What it made of one of them.
@@ -83,7 +85,8 @@ pub fn diff(name: &str) -> Result<RunDiff, JobError> {
     let record = run.record.as_ref().ok_or_else(|| JobError::Other(format!("the kept run '{name}' has no record")))?;
     // What was applied is what the host has.
     if record.applied.is_some() {
-        Ok(RunDiff { trees: Vec::new(), folded: Vec::new(), asked: Vec::new(), all: record.trees.clone() })
+        let all = record.trees.clone();
+        Ok(RunDiff { trees: Vec::new(), folded: Vec::new(), asked: Vec::new(), all, gone: Vec::new() })
     } else {
         RunDiff::of(&run, record)
     }
@@ -91,13 +94,31 @@ pub fn diff(name: &str) -> Result<RunDiff, JobError> {
 
 impl RunDiff {
     pub(super) fn of(run: &KeptRun, record: &Record) -> Result<RunDiff, JobError> {
-        let folded = fold(run)?;
+        let gone: Vec<KeptTree> =
+            record.trees.iter().filter(|tree| !tree.read_only && tree.is_gone()).cloned().collect();
+        let folded = fold_but(run, &gone)?;
         let mut trees = Vec::new();
-        for tree in &record.trees {
+        for tree in record.trees.iter().filter(|tree| !gone.contains(tree)) {
             let Some(disk) = KeptDisk::open(run, tree)? else { continue };
             trees.push(TreeDiff::new(tree.clone(), disk)?);
         }
-        Ok(RunDiff { trees, folded, asked: Vec::new(), all: record.trees.clone() })
+        Ok(RunDiff { trees, folded, asked: Vec::new(), all: record.trees.clone(), gone })
+    }
+
+    /// The tree that a path of the guest is in, if this machine does not have that any more.
+    fn gone_around(&self, path: &Path) -> Option<&KeptTree> {
+        let around = self.all.iter().filter(|tree| path.starts_with(tree.destination()));
+        let nearest = around.max_by_key(|tree| tree.destination().components().count())?;
+        self.gone.iter().find(|gone| *gone == nearest)
+    }
+
+    /// # Errors
+    /// A path of the guest is in a tree that this machine does not have any more.
+    pub(super) fn refuse_gone(&self, path: &Path) -> Result<(), JobError> {
+        let gone = self.gone_around(path);
+        gone.map_or(Ok(()), |tree| {
+            Err(JobError::Other(format!("{}: it is in {}, which is gone", shown(path), shown(&tree.source()))))
+        })
     }
 
     /// Leaves only changes at these paths of the guest, and of what is below them; of all, where there are none.
@@ -105,6 +126,7 @@ impl RunDiff {
     /// # Errors
     /// Neither guest nor host have one of them: it may be misspelt.
     pub fn only(mut self, paths: Vec<PathBuf>) -> Result<RunDiff, JobError> {
+        paths.iter().try_for_each(|path| self.refuse_gone(path))?;
         if let Some(path) = paths.iter().find(|path| !self.is_known(path)) {
             let reason = "nothing is there, neither in the guest nor, when its last command began, on this machine";
             return Err(JobError::Other(format!("{}: {reason}", shown(path))));
@@ -154,6 +176,12 @@ impl RunDiff {
             tree.disk.notes.iter().map(move |note| format!("{destination}: {note}")).collect::<Vec<_>>()
         };
         self.folded.iter().cloned().chain(self.trees.iter().flat_map(notes)).collect()
+    }
+
+    /// The trees that nothing is known of, as this machine does not have them any more, and why, each with its place here.
+    pub fn left_out(&self) -> Vec<(String, String)> {
+        let reason = "it is gone; what the run changed there waits until it is back";
+        self.gone.iter().map(|tree| (shown(&tree.source()), reason.to_owned())).collect()
     }
 
     /// What this machine changed, too, before the last command of the run, a line each.

@@ -33,9 +33,14 @@ use crate::notes::shown;
 
 /// Folds what every disk of a run holds that is not folded yet. Gives what the user should know, a line each.
 pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, JobError> {
+    fold_but(run, &[])
+}
+
+/// The same without the trees that are `gone`.
+pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, JobError> {
     let Some(record) = &run.record else { return Ok(Vec::new()) };
     let mut notes = Vec::new();
-    for tree in record.trees.iter().filter(|tree| !tree.read_only) {
+    for tree in record.trees.iter().filter(|tree| !tree.read_only && !gone.contains(tree)) {
         let files = run.files(tree.ordinal);
         let Some(generation) = files.unfolded()? else { continue };
         let disk = GuestDisk::open(run.name(), &files, tree, generation)?;

@@ -1,6 +1,8 @@
 //! What is known of a kept run beside its disks: `run.json`.
 
 use std::collections::HashMap;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -150,6 +152,12 @@ pub(crate) struct DurableFile {
 }
 
 impl KeptTree {
+    /// Whether the host does not have the tree any more.
+    pub fn is_gone(&self) -> bool {
+        let kind = fs::metadata(self.source()).map_err(|error| error.kind());
+        matches!(kind, Err(ErrorKind::NotFound | ErrorKind::NotADirectory))
+    }
+
     pub fn new(
         source: &Path,
         destination: &Path,

@@ -24,6 +24,7 @@ pub fn show(name: &str, path: &Path, out: &mut dyn Write) -> Result<(), JobError
     let run = Store::of_user()?.open(name)?;
     let record = run.record.as_ref().ok_or_else(|| JobError::Other(format!("the kept run '{name}' has no record")))?;
     let diff = RunDiff::of(&run, record)?;
+    diff.refuse_gone(path)?;
     let within = |tree: &&TreeDiff| path.starts_with(tree.tree.destination());
     let deepest = |tree: &&TreeDiff| tree.tree.destination().components().count();
     let tree = diff.trees().iter().filter(within).max_by_key(deepest);

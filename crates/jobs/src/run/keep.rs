@@ -29,8 +29,18 @@ pub struct Keep {
 
 /// The words that the kept run `name` was made with and the directory they were given in; `None` where there is no such
 /// run.
+///
+/// # Errors
+/// This machine does not have one of its trees any more.
 pub fn kept_words(name: &str) -> Result<Option<(Vec<OsString>, PathBuf)>, JobError> {
     let record = Store::of_user()?.look(name)?.map(|(record, _)| record);
+    if let Some(gone) = record.iter().flat_map(|record| &record.trees).find(|tree| tree.is_gone()) {
+        return Err(JobError::Other(format!(
+            "the kept run '{name}' has {}, which is gone: bring it back; inarch apply {name} brings what the run changed in its \
+             other trees to this machine, inarch discard {name} forgets it all",
+            shown(&gone.source())
+        )));
+    }
     Ok(record.map(|record| (record.words.iter().map(Bytes::to_os_string).collect(), record.directory.to_path())))
 }
 

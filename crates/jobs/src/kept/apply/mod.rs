@@ -119,6 +119,15 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
     let diff = RunDiff::of(&run, &record)?;
     let mut report = ApplyReport { notes: diff.notes(), ..ApplyReport::default() };
     check_paths(request, &diff)?;
+    let gone = diff.left_out();
+    if let (Some((path, _)), Some(_)) = (gone.first(), &record.applying) {
+        return Err(JobError::Other(format!(
+            "{path}: it is gone, and an apply has begun there and not ended; bring it back"
+        )));
+    }
+    if request.paths.is_empty() {
+        report.failures.extend(gone);
+    }
     let token = token(&record);
     let mut works = Vec::new();
     for tree in diff.trees() {
@@ -404,16 +413,19 @@ fn begin(
     // What is torn may be from before the last start of the machine, as long as no apply has ended.
     let unended = record.made.as_ref().filter(|_| record.applying.is_some() || record.applied.is_some());
     let boot = unended.map_or(boot, |made| made.boot.clone());
-    let mut durable: Vec<DurableFile> = Vec::new();
+    // What is known of trees that are gone stays known.
+    let of_others = |ordinal: u8| works.iter().all(|work| work.tree.tree.ordinal != ordinal);
+    let before = record.made.clone().unwrap_or_default();
+    let mut durable: Vec<DurableFile> = before.durable.into_iter().filter(|file| of_others(file.ordinal)).collect();
     for work in works {
         durable.extend(
             work.progress.durable.iter().map(|(path, file)| DurableFile::new(work.tree.tree.ordinal, path, file)),
         );
     }
-    let overlays: HashMap<u8, String> =
-        works.iter().map(|work| (work.tree.tree.ordinal, stamp(run, work.tree.tree.ordinal))).collect();
-    let touched = record.made.as_ref().map(|made| made.touched.clone()).unwrap_or_default();
-    let made = Made { token, boot, overlays, durable, touched };
+    let mut overlays: HashMap<u8, String> =
+        before.overlays.into_iter().filter(|(ordinal, _)| of_others(*ordinal)).collect();
+    overlays.extend(works.iter().map(|work| (work.tree.tree.ordinal, stamp(run, work.tree.tree.ordinal))));
+    let made = Made { token, boot, overlays, durable, touched: before.touched };
     run.save(Record { applying: Some(applying), applied: None, made: Some(made), ..record })
 }
 
@@ -438,7 +450,8 @@ fn end(
     let in_part = !report.complete && works.iter().any(|work| !work.applied.is_empty());
     let Some(mut record) = run.record.clone() else { return Ok(()) };
     if let Some(made) = &mut record.made {
-        made.touched = touched;
+        made.touched.retain(|file| works.iter().all(|work| work.tree.tree.ordinal != file.ordinal));
+        made.touched.extend(touched);
     }
     if works.iter().any(|work| work.in_doubt) {
         return run.save(Record { used: now(), ..record.in_doubt() });
@@ -460,6 +473,9 @@ fn end(
 /// The first path of the host that is no longer as everything was applied. Attributes of directories are not looked at.
 pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> Result<Option<String>, JobError> {
     let everything = ApplyRequest { name: String::new(), paths: Vec::new(), force: false, dry_run: true };
+    if let Some((gone, _)) = diff.left_out().into_iter().next() {
+        return Ok(Some(gone));
+    }
     for tree in diff.trees() {
         let progress = progress(run, record, tree, &boot()?, &token(record));
         let mut work = Work::new(tree, progress, &everything)?;
@@ -511,6 +527,7 @@ fn check_paths(request: &ApplyRequest, diff: &RunDiff) -> Result<(), JobError> {
             .iter()
             .any(|tree| tree.differences.iter().any(|difference| tree.in_guest(&difference.path).starts_with(path)))
     };
+    request.paths.iter().try_for_each(|path| diff.refuse_gone(path))?;
     match request.paths.iter().find(|path| !is_named(path)) {
         Some(path) => Err(JobError::Other(format!(
             "{}: the kept run '{}' changed nothing there; inarch diff {} lists what it changed",
