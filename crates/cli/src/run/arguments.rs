@@ -173,7 +173,7 @@ pub struct MachineArguments {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub overlay_dir: PathBuf,
 
-    /// Fail if the guest has not spoken after so long
+    /// Fail if the guest has not spoken after so long; without KVM one that is silent for half of it is started once more
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration::parse)]
     pub boot_timeout: Duration,
 }

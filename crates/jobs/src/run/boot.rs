@@ -8,7 +8,7 @@ use inarch_vm::accel::{self, Accel, Decision, Subject, Verdict};
 use inarch_vm::process::GuestFailure;
 use inarch_vm::session::{Report, Streams};
 
-use super::attempt::{self, DiskFailure, Guest, LiveDisk};
+use super::attempt::{self, Attempt, DiskFailure, Guest, LiveDisk};
 use super::holding::Holding;
 use super::launch::Launch;
 use super::{Job, command, guest};
@@ -17,6 +17,10 @@ use crate::JobError;
 /// How long a guest may be silent under a KVM of which nobody knows yet whether it works. Where it does, a guest
 /// speaks within a second.
 const KVM_PATIENCE: Duration = Duration::from_secs(8);
+
+/// A guest under TCG that is silent for so large a part of its time is started once more: seldom one hangs while its kernel
+/// boots, and a run is started by a program more often than by somebody who would start it again. Nothing was run by then.
+const PART_OF_FIRST_START: u32 = 2;
 
 impl Job<'_> {
     pub(super) fn decide(&self, guest: &Guest) -> Result<Decision, JobError> {
@@ -87,7 +91,20 @@ impl Job<'_> {
                 Accel::Tcg
             }
         };
-        let tried = attempt(accel, request.boot_timeout, fall_back.as_deref())?;
+        let start = |patience| attempt(accel, patience, fall_back.as_deref());
+        let tried = match accel {
+            Accel::Tcg => match start(request.boot_timeout / PART_OF_FIRST_START)? {
+                Attempt { greeted: false, result: Err(JobError::Guest(GuestFailure::Silent { waited, .. })) } => {
+                    request.say(format_args!(
+                        "the guest did not answer within {} s; it is started once more",
+                        waited.as_secs()
+                    ));
+                    start(request.boot_timeout)?
+                }
+                tried => tried,
+            },
+            Accel::Kvm => start(request.boot_timeout)?,
+        };
         // Only the same machine coming up without KVM shows that it was KVM's fault.
         if let (true, Some(reason)) = (tried.greeted, suspect) {
             remember(Verdict::Broken(reason));
