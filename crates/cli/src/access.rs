@@ -20,6 +20,11 @@ impl AccessArguments {
     pub fn read_only(self) -> bool {
         self.ro && !self.rw
     }
+
+    /// Whether somebody asked for writes.
+    pub fn asks_for_writes(self) -> bool {
+        self.rw
+    }
 }
 
 /// What cannot be left in a directory that is written to.

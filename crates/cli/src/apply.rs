@@ -47,11 +47,11 @@ pub fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
     let here = std::env::current_dir().context("there is no current directory; go to another")?;
     let request = ApplyRequest {
         paths: arguments.paths.iter().map(|path| cleaned(&here.join(path))).collect(),
-        name: arguments.name,
+        name: arguments.name.clone(),
         force: arguments.force,
         dry_run: arguments.dry_run,
     };
-    let report = kept::apply(&request)?;
+    let (report, name) = (kept::apply(&request)?, arguments.name);
     if arguments.json {
         answer(serde_json::to_string_pretty(&report)? + "\n")?;
     } else if !arguments.quiet {
@@ -61,6 +61,12 @@ pub fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
         report.notes.iter().for_each(complain);
         for (path, reason) in &report.conflicts {
             complain(format_args!("{path}: left alone: {reason}"));
+        }
+        if !report.conflicts.is_empty() && !arguments.quiet {
+            complain(format_args!(
+                "what was left alone is as this machine has it: inarch diff {name} --show PATH shows the guest's version, inarch apply \
+                 --force {name} PATH brings it here"
+            ));
         }
         for (path, reason) in &report.failures {
             complain(format_args!("{path}: {reason}"));

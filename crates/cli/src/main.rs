@@ -128,16 +128,11 @@ fn suggestion(error: &clap::Error) -> Option<String> {
         ContextValue::Strings(words) => Some(words.join("' or '")),
         _ => None,
     };
-    let similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
-    let meant = match (error.get(ContextKind::SuggestedSubcommand), text(ContextKind::InvalidSubcommand)) {
-        (Some(ContextValue::Strings(words)), Some(word)) => Some(nearest(&word, words, usize::MAX).join("' or '")),
-        // What follows `help`.
-        (None, Some(word)) => {
-            let commands: Vec<String> =
-                Arguments::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
-            Some(nearest(&word, &commands, 2).join("' or '")).filter(|words| !words.is_empty())
-        }
-        _ => similar.into_iter().find_map(text),
+    let commands = || Arguments::command().get_subcommands().map(|c| c.get_name().to_owned()).collect::<Vec<_>>();
+    let meant = match text(ContextKind::InvalidSubcommand) {
+        // Also what follows `help`, which clap suggests nothing for.
+        Some(word) => Some(nearest(&word, &commands(), 2).join("' or '")).filter(|words| !words.is_empty()),
+        None => [ContextKind::SuggestedArg, ContextKind::SuggestedValue].into_iter().find_map(text),
     };
     let similar = meant.map(|words| format!("did you mean '{words}'? "));
     let command = text(ContextKind::InvalidSubcommand).filter(|word| {
@@ -145,5 +140,9 @@ fn suggestion(error: &clap::Error) -> Option<String> {
         std::env::split_paths(&path).any(|directory| directory.join(word).is_file())
     });
     let command = command.map(|word| format!("'inarch run {word}' runs that in a guest; "));
-    (similar.is_some() || command.is_some()).then(|| similar.into_iter().chain(command).collect())
+    let image = text(ContextKind::InvalidArg)
+        .filter(|word| !word.starts_with('-') && std::env::args_os().nth(1).is_some_and(|command| command == "image"))
+        .map(|word| format!("-o {word} writes the image there; "));
+    let all: String = similar.into_iter().chain(command).chain(image).collect();
+    (!all.is_empty()).then_some(all)
 }

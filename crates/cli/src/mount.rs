@@ -221,6 +221,11 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         None => MountWrites::Through,
     };
     let source = Source::parse(&source)?;
+    if access.asks_for_writes() && writes == MountWrites::Through && !matches!(source, Source::Directory(_)) {
+        anyhow::bail!(
+            "--rw: archives and images are not changed; --ephemeral takes writes and forgets them, --overlay DIR keeps them in DIR"
+        );
+    }
     let (changes, owners, rings) = (changes.into(), owners.owners(), io_uring.into());
     let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());
     let submounts = cross.into();

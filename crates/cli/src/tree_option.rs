@@ -109,7 +109,7 @@ pub fn volume(text: &OsStr) -> Result<TreeOption, String> {
     let shown = text.to_string_lossy();
     let option = parse(text)?;
     if option.destination.is_none() {
-        return Err(format!("'{shown}' says not where the guest sees it; write SRC:DST[:ro]"));
+        return Err(format!("'{shown}' does not say where the guest sees it; write SRC:DST[:ro]"));
     }
     if option.via.is_some_and(|via| !via.is_live()) {
         return Err(format!("'{shown}': a volume is the directory itself, and no disk; use --tree for a snapshot"));

@@ -50,7 +50,10 @@ pub(crate) fn refuse_options(format: &'static str, options: &ImageOptions) -> Re
         (options.size.is_some(), "its size is that of what it holds; leave the size out"),
         (options.free_bytes > 0, "it has no free space; leave the free space out"),
         (options.block_size.is_some(), "it has no choice of a block size; leave the block size out"),
-        (options.compression.is_some(), "it is not compressed here; pass it through a program that compresses"),
+        (
+            options.compression.is_some(),
+            "it cannot be compressed here; leave --compress out, and pass the archive through a program that compresses",
+        ),
     ];
     match refused.iter().find(|(given, _)| *given) {
         Some((_, reason)) => Err(FormatError { format, reason: (*reason).to_owned() }),

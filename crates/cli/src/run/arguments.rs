@@ -140,7 +140,7 @@ pub struct MachineArguments {
     pub accel: AccelChoice,
 
     /// Virtual processors; as many as this machine has where not given
-    #[arg(long, value_name = "N", alias = "smp", value_parser = clap::value_parser!(u32).range(1..=255))]
+    #[arg(long, value_name = "N", alias = "smp", value_parser = processors)]
     pub cpus: Option<u32>,
 
     /// Memory of the guest; half of this machine's, 2 GiB at most, where not given
@@ -176,6 +176,12 @@ pub struct MachineArguments {
     /// Fail if the guest has not spoken after so long; without KVM one that is silent for half of it is started once more
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration::parse)]
     pub boot_timeout: Duration,
+}
+
+/// A number of processors that a machine can have.
+fn processors(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (1..=255).contains(number));
+    number.ok_or_else(|| "a guest has 1 to 255 processors".to_owned())
 }
 
 /// What a guest reaches.

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 
 use anyhow::Context;
 use inarch_jobs::run::{Root, RunRequest, TreeMount, Way};
@@ -35,6 +36,10 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         }
         (net, is_private) => net.map_or(!is_private, |net| net == NetworkArgument::User),
     };
+    if let Some(word) = arguments.machine.qemu_arg.iter().find(|word| is_two_words(word)) {
+        let word = word.to_string_lossy();
+        anyhow::bail!("--qemu-arg: '{word}' is one word to QEMU; give it each word by a --qemu-arg of its own");
+    }
     publish::check(&arguments.machine.publish).map_err(anyhow::Error::msg)?;
     Ok(RunRequest {
         root,
@@ -148,6 +153,11 @@ fn variable(text: &OsStr) -> anyhow::Result<(OsString, OsString)> {
     };
     anyhow::ensure!(!key.is_empty(), "-e {}: write KEY=VALUE or KEY", text.display());
     Ok((key.to_owned(), value))
+}
+
+/// Whether an argument for QEMU is an option with its value behind a space.
+fn is_two_words(word: &OsStr) -> bool {
+    word.as_bytes().starts_with(b"-") && word.as_bytes().contains(&b' ')
 }
 
 #[cfg(test)]

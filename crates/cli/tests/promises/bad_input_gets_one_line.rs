@@ -4,7 +4,7 @@ use crate::support;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
-use crate::support::{INARCH, assert_one_line, inarch, scratch};
+use crate::support::{INARCH, assert_one_line, host, inarch, scratch};
 
 #[test]
 fn sources_that_are_none() {
@@ -39,7 +39,10 @@ fn options_that_make_no_sense() {
     for (option, part) in [
         ("--mem=5", "5"),
         ("--mem=x", "'x'"),
-        ("--cpus=0", "0"),
+        ("--cpus=0", "1 to 255"),
+        ("--cpus=256", "1 to 255"),
+        ("--modules=/no/such/place", "cannot read /no/such/place"),
+        ("--qemu-arg=-device edu", "a --qemu-arg of its own"),
         ("--timeout=-1", "-1"),
         ("--tree=/usr:relative", "absolute"),
         ("--tree=/usr,rx", "'rx'"),
@@ -59,6 +62,8 @@ fn misspelled_words_get_a_suggestion() {
         (&["rum"][..], "did you mean 'run'?"),
         (&["umuont"], "did you mean 'umount'?"),
         (&["help", "rum"], "did you mean 'run'?"),
+        (&["rn", "true"], "did you mean 'run'?"),
+        (&["image", "/usr", "out.ext4"], "-o out.ext4 writes the image there"),
         (&["run", "--qiet", "true"], "'--quiet'"),
         (&["run", "--via=ext5", "true"], "'ext4'"),
         (&["run", "--net=usr", "true"], "'user'"),
@@ -76,7 +81,7 @@ fn words_that_contradict_each_other() {
     for (words, part) in [
         (&["run", "--rm", "--keep=x", "true"][..], "--rm"),
         (&["run", "--ro", "--rw", "true"], "--rw"),
-        (&["run", "-v", "/usr", "true"], "SRC:DST[:ro]"),
+        (&["run", "-v", "/usr", "true"], "'/usr' does not say where the guest sees it; write SRC:DST[:ro]"),
         (&["run", "-v", "/usr:/a:rx", "true"], "more than one ':'"),
         (&["run", "-v", "/usr:/a,via=ext4", "true"], "--tree"),
         (&["run", "-v", "/usr:/a,hold", "true"], "hold is for"),
@@ -92,6 +97,15 @@ fn words_that_contradict_each_other() {
     ] {
         assert_one_line(&inarch(words), &[part]);
     }
+}
+
+#[test]
+fn an_archive_takes_no_writes() {
+    let dir = scratch();
+    std::fs::write(dir.path().join("file"), "x").unwrap();
+    host("tar", &["-cf", "a.tar", "file"], dir.path());
+    let [archive, point] = ["a.tar", "."].map(|name| dir.path().join(name).display().to_string());
+    assert_one_line(&inarch(["mount", "--rw", &archive, &point]), &["--rw", "--ephemeral", "--overlay DIR"]);
 }
 
 #[test]

@@ -41,6 +41,9 @@ pub(crate) fn verdicts() -> Verdicts {
 
 /// The kernel's modules: those in `directory`, or where they usually are.
 pub(crate) fn modules(kernel: &Kernel, directory: Option<&Path>) -> Result<ModuleTree, ModuleError> {
+    if let Some(path) = directory {
+        std::fs::metadata(path).map_err(|source| ModuleError::Read { path: path.to_owned(), source })?;
+    }
     let usual = || Path::new("/lib/modules").join(&kernel.release);
     let directory = directory.map(Path::to_owned).or(kernel.modules.clone()).unwrap_or_else(usual);
     ModuleTree::open(&kernel.release, &directory)
@@ -56,8 +59,8 @@ pub(super) fn memory(asked: Option<u64>) -> Result<u64, JobError> {
     match asked {
         None => Ok((host / 2).clamp(LEAST_MEMORY, USUAL_MEMORY) & !((1 << 20) - 1)),
         Some(bytes) if bytes < LEAST_MEMORY => Err(JobError::Other(format!(
-            "{} of memory are too little for a guest; give it {} MiB or more (--mem 1G)",
-            if bytes < 1 << 20 { format!("{bytes} bytes") } else { format!("{} MiB", mib(bytes)) },
+            "{} of memory is too little for a guest; give it {} MiB or more (--memory 1G)",
+            if bytes < 1 << 20 { format!("{bytes} B") } else { format!("{} MiB", mib(bytes)) },
             mib(LEAST_MEMORY)
         ))),
         Some(bytes) if bytes > host => {
