@@ -90,7 +90,8 @@ pub struct Machine {
     pub memory: u64,
     /// Socket for the agent's port.
     pub agent: Option<Source>,
-    /// Socket that gets what the kernel prints to its first serial line.
+    /// Pipe or file that gets what the kernel prints to its first serial line. QEMU writes a character at a time and drops those that find no
+    /// room (`hw/char/serial.c`): a socket has room for some 280 of them, a pipe for 65,536 and more.
     pub console: Source,
     /// Disks in the guest's order: the first is /dev/vda.
     pub disks: Vec<Disk>,
@@ -173,7 +174,10 @@ impl Machine {
             let file = line.file(initramfs);
             line.option("-initrd", file);
         }
-        line.chardev("console", self.console);
+        let console = line.file(self.console);
+        let mut value = OsString::from("file,id=console,path=");
+        value.push(option_value(&console));
+        line.option("-chardev", value);
         line.option("-serial", "chardev:console");
         if let Some(agent) = self.agent {
             line.chardev("agent", agent);
@@ -344,7 +348,7 @@ impl CommandLine {
         self.option("-kernel", &machine.kernel.image);
     }
 
-    /// The path by which QEMU reads the file.
+    /// The path by which QEMU opens the file.
     fn file(&mut self, source: Source) -> OsString {
         match source {
             Source::Path(path) => path.into_os_string(),
@@ -523,7 +527,7 @@ mod tests {
             "-accel tcg,thread=multi ",
             "-smp 2 -m 536870912B -object memory-backend-memfd,id=mem,size=536870912B,share=on ",
             "-kernel /cache/vmlinux -append 'console=ttyS0 quiet panic=-1 ",
-            " user.word' -chardev socket,id=console,path=/run/console -serial chardev:console",
+            " user.word' -chardev file,id=console,path=/run/console -serial chardev:console",
         ] {
             assert!(line.contains(part), "{part} in {line}");
         }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::qemu::QemuCommand;
@@ -98,6 +99,19 @@ impl GuestFailure {
             | GuestFailure::Silent { tail, .. } => tail,
         }
     }
+}
+
+/// A pipe for a machine's console: this process's end, which is read, and the machine's.
+///
+/// # Errors
+/// No pipe could be had.
+pub fn console_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    /// Bytes that it holds while nobody reads: what any user may have.
+    const ROOM: usize = 1 << 20;
+    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+    // A user of many pipes gets a smaller one.
+    let _ = fcntl_setpipe_size(&theirs, ROOM);
+    Ok((ours, theirs))
 }
 
 /// A running QEMU. It is killed when this is dropped.

@@ -1,7 +1,10 @@
 //! Promise: a guest that panics, never speaks, or has no space left is told in a line, and nothing hangs.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use crate::support::{INARCH, assert_one_line, assert_status, host, inarch, run_script, scratch, stderr, stdout};
 
@@ -58,13 +61,48 @@ fn a_guest_that_does_not_speak_is_started_once_more() {
     let output = Command::new(INARCH)
         .args(["run", "--accel=tcg", "--boot-timeout=30", &tree, "--", "sh", "-c", "cat /mnt/tree/file -"])
         .env("INARCH_QEMU", &qemu)
-        .stdin(std::fs::File::open(dir.path().join("qemu")).unwrap())
+        .stdin(File::open(dir.path().join("qemu")).unwrap())
         .output()
         .unwrap();
     assert_status(&output, 0);
     let whole = format!("of the tree\n{}", std::fs::read_to_string(&qemu).unwrap());
     assert_eq!(stdout(&output), whole);
     assert!(stderr(&output).contains("did not answer within 15 s; it is started once more"), "{}", stderr(&output));
+}
+
+/// Whoever reads the console may take long: here until the guest has written all.
+#[test]
+fn what_the_guest_prints_is_whole() {
+    let dir = scratch();
+    let console = dir.path().join("console");
+    host("mkfifo", &["console"], dir.path());
+    // Opened for both, a FIFO waits for nobody.
+    let mut fifo = File::options().read(true).write(true).open(&console).unwrap();
+    let script = "dmesg -n 1; i=0; while [ $i -lt 4500 ]; do i=$((i+1)); echo \"console line $i\"; done > /dev/ttyS0; echo written";
+    let mut child = Command::new(INARCH)
+        .args(["run", "-q", "--accel=tcg", "--console"])
+        .arg(&console)
+        .args(["--", "sh", "-c", script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "written\n");
+    let mut reader = fifo.try_clone().unwrap();
+    let read = thread::spawn(move || {
+        let (mut all, mut piece) = (Vec::new(), [0; 4096]);
+        while !all.ends_with(b"the end\n") {
+            let count = reader.read(&mut piece).unwrap();
+            all.extend_from_slice(&piece[..count]);
+        }
+        String::from_utf8_lossy(&all).replace('\r', "")
+    });
+    assert!(child.wait().unwrap().success());
+    fifo.write_all(b"the end\n").unwrap();
+    let (read, lines) = (read.join().unwrap(), (1..=4500).map(|i| format!("console line {i}\n")).collect::<String>());
+    assert!(read.contains(&lines), "{} of {} lines", read.matches("console line").count(), 4500);
 }
 
 #[test]

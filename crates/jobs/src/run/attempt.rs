@@ -17,7 +17,7 @@ use inarch_vhost::{Event, Pending};
 use inarch_vm::accel::Accel;
 use inarch_vm::kernel::Kernel;
 use inarch_vm::machine::{self, Machine, PublishedPort};
-use inarch_vm::process::{Process, Symptom};
+use inarch_vm::process::{self, Process, Symptom};
 use inarch_vm::protocol::SessionRequest;
 use inarch_vm::qemu::{Qemu, QemuCommand};
 use inarch_vm::session::{Outcome, Report, Session, SessionError, SessionOptions, Streams};
@@ -272,7 +272,7 @@ impl Guest {
 
     /// The command line, for people to read: names stand for what a run makes for itself, and nothing is started.
     pub fn command_line(&self, accel: Accel, disks: &[LiveDisk]) -> Result<String, JobError> {
-        let ours = ["agent.sock", "console.sock", "initramfs.cpio"].map(|name| machine::Source::Path(name.into()));
+        let ours = ["agent.sock", "console.log", "initramfs.cpio"].map(|name| machine::Source::Path(name.into()));
         Ok(self.machine(accel, disks, Sockets::Named, ours)?.shell_line())
     }
 
@@ -353,9 +353,11 @@ impl Guest {
 fn connected<T>(
     make: impl FnOnce(machine::Source, machine::Source) -> Result<T, JobError>,
 ) -> Result<(T, Ends), JobError> {
-    let ((agent, agent_theirs), (console, console_theirs)) = (pair()?, pair()?);
+    let (agent, agent_theirs) = pair()?;
+    let console = process::console_pipe();
+    let (console, console_theirs) = console.map_err(|error| JobError::Other(format!("cannot make a pipe: {error}")))?;
     let made = make(machine::Source::Descriptor(agent_theirs), machine::Source::Descriptor(console_theirs))?;
-    Ok((made, Ends { agent, console: console.into() }))
+    Ok((made, Ends { agent, console }))
 }
 
 /// How long a session may take.

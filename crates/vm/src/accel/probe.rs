@@ -4,13 +4,12 @@
 //! about its missing root: that panic is the proof.
 
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use super::Accel;
 use crate::kernel::Kernel;
 use crate::machine::{Machine, Source};
-use crate::process::{GuestFailure, Process, SpawnError, Symptom};
+use crate::process::{GuestFailure, Process, SpawnError, Symptom, console_pipe};
 use crate::qemu::Qemu;
 
 /// Enough for a distribution's kernel.
@@ -21,9 +20,9 @@ const NO_ROOT: &str = "Unable to mount root fs";
 /// Why a kernel did not come up.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// No socket could be had.
-    #[error("cannot make a socket for the console: {0}")]
-    Socket(#[from] io::Error),
+    /// No pipe could be had.
+    #[error("cannot make a pipe for the console: {0}")]
+    Pipe(#[from] io::Error),
     /// QEMU could not be started.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
@@ -37,10 +36,10 @@ pub enum ProbeError {
 /// # Errors
 /// The kernel did not come up, with the reason.
 pub fn probe(qemu: &Qemu, kernel: &Kernel, accel: Accel, patience: Duration) -> Result<Duration, ProbeError> {
-    let (theirs, ours) = UnixStream::pair()?;
-    let machine = Machine::bare(kernel.clone(), accel, 1, MEMORY, Source::Descriptor(theirs.into()));
+    let (ours, theirs) = console_pipe()?;
+    let machine = Machine::bare(kernel.clone(), accel, 1, MEMORY, Source::Descriptor(theirs));
     let begun = Instant::now();
-    let process = Process::spawn(machine.command(qemu), ours.into(), None)?;
+    let process = Process::spawn(machine.command(qemu), ours, None)?;
     let symptom = match process.wait(patience) {
         Some(_) => Symptom::Closed,
         None => Symptom::Silence(patience),

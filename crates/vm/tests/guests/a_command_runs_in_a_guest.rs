@@ -84,7 +84,7 @@ impl Guest {
         initramfs.write_all(&archive).unwrap();
         initramfs.rewind().unwrap();
         let (agent, agent_end) = UnixStream::pair().unwrap();
-        let (console, console_end) = UnixStream::pair().unwrap();
+        let (console_end, console) = std::io::pipe().unwrap();
         let machine = Machine {
             kernel,
             initramfs: Some(Source::Descriptor(initramfs.into())),

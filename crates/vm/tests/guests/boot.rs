@@ -35,14 +35,15 @@ fn pair() -> (Source, OwnedFd) {
 }
 
 fn start(qemu: &Qemu, kernel: &Kernel, parameters: &[&str]) -> (Process, UnixStream) {
-    let (console, console_end) = pair();
+    let (console_end, console) = std::io::pipe().unwrap();
+    let console = Source::Descriptor(console.into());
     let (agent, agent_end) = pair();
     let machine = Machine {
         parameters: parameters.iter().map(|word| (*word).to_owned()).collect(),
         agent: Some(agent),
         ..Machine::bare(kernel.clone(), Accel::Tcg, 1, 256 << 20, console)
     };
-    (Process::spawn(machine.command(qemu), console_end, None).unwrap(), agent_end.into())
+    (Process::spawn(machine.command(qemu), console_end.into(), None).unwrap(), agent_end.into())
 }
 
 #[test]
