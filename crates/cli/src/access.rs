@@ -21,7 +21,7 @@ impl AccessArguments {
         self.ro && !self.rw
     }
 
-    /// Whether somebody asked for writes.
+    /// Whether the user asked for writes.
     pub fn asks_for_writes(self) -> bool {
         self.rw
     }

@@ -106,7 +106,7 @@ impl GuestFailure {
 /// # Errors
 /// No pipe could be had.
 pub fn console_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    /// Bytes that it holds while nobody reads: what any user may have.
+    /// Its capacity in bytes: the most that a user without privileges may ask for.
     const ROOM: usize = 1 << 20;
     let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
     // A user of many pipes gets a smaller one.

@@ -70,13 +70,13 @@ fn a_guest_that_does_not_speak_is_started_once_more() {
     assert!(stderr(&output).contains("did not answer within 15 s; it is started once more"), "{}", stderr(&output));
 }
 
-/// Whoever reads the console may take long: here until the guest has written all.
+/// The reader of the console is slow: it begins when the guest has written all.
 #[test]
 fn what_the_guest_prints_is_whole() {
     let dir = scratch();
     let console = dir.path().join("console");
     host("mkfifo", &["console"], dir.path());
-    // Opened for both, a FIFO waits for nobody.
+    // To open a FIFO for reading and writing does not block.
     let mut fifo = File::options().read(true).write(true).open(&console).unwrap();
     let script = "dmesg -n 1; i=0; while [ $i -lt 4500 ]; do i=$((i+1)); echo \"console line $i\"; done > /dev/ttyS0; echo written";
     let mut child = Command::new(INARCH)

@@ -18,8 +18,8 @@ use crate::JobError;
 /// speaks within a second.
 const KVM_PATIENCE: Duration = Duration::from_secs(8);
 
-/// A guest under TCG that is silent for so large a part of its time is started once more: seldom one hangs while its kernel
-/// boots, and a run is started by a program more often than by somebody who would start it again. Nothing was run by then.
+/// A guest under TCG that is silent for this part of its time (1/2) is started once more. Seldom a guest hangs while its kernel boots, and
+/// the test driver or build that started the run would take that for a failure. The command has not run by then.
 const PART_OF_FIRST_START: u32 = 2;
 
 impl Job<'_> {

@@ -86,8 +86,8 @@ impl Overlay {
         Ok(self.is_opaque(above.node)? || self.is_anothers(above.node, below.attributes.uid)?)
     }
 
-    /// Whether a directory above was brought up from one of another user than the one who has the directory below now. It would
-    /// show what is in there with the permissions that the first one gave.
+    /// Whether a directory above is a copy of another user's directory than the one below. Merged, it would show the files of the one below
+    /// with the permissions of the copy.
     fn is_anothers(&self, upper: NodeId, below: u32) -> Result<bool, Errno> {
         let value = optional(self.upper.get_xattr(&ME, upper, self.owner))?;
         Ok(value.is_some_and(|value| value != below.to_string().as_bytes()))
