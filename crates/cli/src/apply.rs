@@ -62,7 +62,8 @@ pub fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
         for (path, reason) in &report.conflicts {
             complain(format_args!("{path}: left alone: {reason}"));
         }
-        if !report.conflicts.is_empty() && !arguments.quiet {
+        // What force leaves alone cannot be had by either command.
+        if !report.conflicts.is_empty() && !arguments.quiet && !arguments.force {
             complain(format_args!(
                 "what was left alone is as this machine has it: inarch diff {name} --show PATH shows the guest's version, inarch apply \
                  --force {name} PATH brings it here"

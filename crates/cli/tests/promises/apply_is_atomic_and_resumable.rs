@@ -167,7 +167,9 @@ fn what_changed_on_the_host_is_left_alone() {
     for path in ["data/f1", "data/f2", "data/new", "data/f3", "data/dir", "data/big"] {
         assert!(text.lines().any(|line| line.contains(&format!("root/{path}: left alone: it "))), "{path}: {text}");
     }
-    assert_eq!(text.lines().count(), 6, "{text}");
+    let hint = "inarch diff run --show PATH shows the guest's version, inarch apply --force run PATH brings it here";
+    assert!(text.lines().last().unwrap().contains(hint), "{text}");
+    assert_eq!(text.lines().count(), 7, "{text}");
     assert_eq!(fs::read(scene.host("data/f1")).unwrap(), b"host 1\n");
     assert_eq!(fs::read(scene.host("data/f2")).unwrap(), b"host 2\n");
     assert_eq!(fs::read(scene.host("data/new")).unwrap(), b"host\n");
