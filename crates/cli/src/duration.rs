@@ -38,9 +38,30 @@ fn sum_of_units(mut text: &str) -> Option<f64> {
     }
 }
 
+/// A span of time as options take it: `1h30m`, `90s` being `1m30s`, `1.5s`.
+pub fn lasting(time: Duration) -> String {
+    if time.subsec_nanos() > 0 {
+        return format!("{}s", time.as_secs_f64());
+    }
+    let seconds = time.as_secs();
+    let parts = [(seconds / 3600, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
+    let text: String =
+        parts.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}")).collect();
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_told_as_options_take_them() {
+        for (milliseconds, text) in
+            [(60_000, "1m"), (90_000, "1m30s"), (1500, "1.5s"), (7_200_000, "2h"), (250, "0.25s")]
+        {
+            assert_eq!(lasting(Duration::from_millis(milliseconds)), text);
+        }
+    }
 
     #[test]
     fn times_are_read_as_people_write_them() {

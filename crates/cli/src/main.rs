@@ -18,6 +18,7 @@ mod run;
 mod runs;
 mod sandbox;
 mod serve;
+mod signals;
 mod size;
 mod source;
 mod tree_option;

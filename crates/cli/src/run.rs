@@ -3,23 +3,43 @@
 mod arguments;
 mod keep;
 mod request;
+mod told;
 
 use std::process::ExitCode;
 
-use inarch_jobs::run::{self, RunRequest};
+use inarch_jobs::run::{self, Outcome, RunRequest};
+use inarch_jobs::{Events, JobError};
 
 pub use arguments::RunArguments;
 
-use crate::output::answer;
+use crate::duration::lasting;
+use crate::output::{answer, complain};
+use told::{ReportFile, Telling};
+
+/// The status of a command that ran out of time.
+const TIMED_OUT: u8 = 124;
 
 /// Runs the command; the status is the command's own.
 pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let dry_run = arguments.dry_run;
+    let telling = Telling::new(arguments.quiet, arguments.verbose);
+    let report_file = arguments.report.take();
     let keep = arguments.keep.clone().map(|name| keep::keep(name, &mut arguments)).transpose()?;
     let request = RunRequest { keep, ..request::request(arguments)? };
     if dry_run {
         answer(run::dry_run(&request)? + "\n")?;
         return Ok(ExitCode::SUCCESS);
     }
-    Ok(ExitCode::from(run::run(&request)?))
+    let report_file = report_file.as_deref().map(ReportFile::create).transpose()?;
+    let (timeout, teller) = (request.timeout, telling.clone());
+    let report = run::start(request, Events::new(move |event| teller.tell(event)))?.wait();
+    if let (Ok(Outcome::TimedOut), Some(limit)) = (&report.result, timeout) {
+        complain(format_args!("the command ran longer than {} and was ended (status {TIMED_OUT})", lasting(limit)));
+    }
+    telling.tell_end(&report);
+    let written = report_file.map_or(Ok(()), |file| file.write(&report));
+    let status = report.status();
+    report.result?;
+    written?;
+    Ok(ExitCode::from(status.ok_or(JobError::GuestDied)?))
 }

@@ -83,6 +83,21 @@ pub enum JobError {
         /// What the system said.
         error: io::Error,
     },
+    /// Who started the job stopped it.
+    #[error("it was stopped")]
+    Stopped,
+    /// The job could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    /// The command's standard streams cannot be used.
+    #[error("a standard stream cannot be used: {0}")]
+    Streams(io::Error),
+    /// A thread of the job panicked, which is a defect of this program.
+    #[error("a thread of the job panicked; that is a defect of inarch")]
+    Panicked,
+    /// The guest's kernel died, or the guest switched itself off.
+    #[error("the guest died")]
+    GuestDied,
     /// Something else that the user can act on.
     #[error("{0}")]
     Other(String),

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use inarch_block::{ChangedFiles, Device};
 
@@ -80,18 +80,6 @@ pub fn shown(path: &Path) -> String {
     text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
-/// A span of time as options take it: `1h30m`, `90s` being `1m30s`, `1.5s`.
-pub(crate) fn lasting(time: Duration) -> String {
-    if time.subsec_nanos() > 0 {
-        return format!("{}s", time.as_secs_f64());
-    }
-    let seconds = time.as_secs();
-    let parts = [(seconds / 3600, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
-    let text: String =
-        parts.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}")).collect();
-    if text.is_empty() { "0s".to_owned() } else { text }
-}
-
 /// Whether standard error is a log, whose reader asks when a line was said, and by which process.
 static IS_LOG: AtomicBool = AtomicBool::new(false);
 
@@ -113,15 +101,6 @@ pub(crate) fn say_in_log() {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_told_as_options_take_them() {
-        for (milliseconds, text) in
-            [(60_000, "1m"), (90_000, "1m30s"), (1500, "1.5s"), (7_200_000, "2h"), (250, "0.25s")]
-        {
-            assert_eq!(lasting(Duration::from_millis(milliseconds)), text);
-        }
-    }
 
     #[test]
     fn names_cannot_play_tricks_with_a_terminal() {

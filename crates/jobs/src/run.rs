@@ -12,22 +12,25 @@
 mod attempt;
 mod boot;
 mod choice;
+mod clock;
 mod command;
 pub(crate) mod guest;
+mod handle;
 mod hints;
 mod holding;
 mod keep;
 mod launch;
 mod project;
+mod report;
 mod request;
 mod shares;
 mod trees;
 mod unpacked;
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
+use std::time::Instant;
 
 use inarch_tree::scan::Reason;
 use inarch_vm::accel::{Accel, Decision};
@@ -36,75 +39,73 @@ use inarch_vm::kernel::Kernel;
 pub use inarch_vm::machine::PublishedPort;
 use inarch_vm::modules::ModuleTree;
 use inarch_vm::qemu::Qemu;
-use inarch_vm::session::{Outcome, Report};
+pub use inarch_vm::session::{SignalSource, Streams};
 
 use crate::JobError;
 use crate::descriptors;
-use crate::notes::{counted, lasting, say};
+use crate::events::Events;
+use crate::notes::shown;
 use attempt::{DiskFailure, Guest, LiveDisk};
+use choice::Choice;
+use clock::Clock;
+pub use handle::{RunHandle, start};
 use keep::Kept;
 pub use keep::{Keep, kept_words};
 use launch::Launch;
+pub use report::{DiskReport, Outcome, Phases, RunEvent, RunReport, TreeReport};
 pub use request::{Root, RunRequest, TreeMount, Way};
 use shares::Wire;
 use trees::{Chosen, Disk, GuestAbilities, Trees};
 
-/// The status of a command that ran out of time.
-const TIMED_OUT: u8 = 124;
-
-/// Runs the command; its exit status as a shell would give it, 124 if it ran out of time.
-///
-/// # Errors
-/// The command could not be run, or its guest failed.
-pub fn run(request: &RunRequest) -> Result<u8, JobError> {
-    let mut kept = request.keep.as_ref().map(Kept::open).transpose()?;
+/// Runs the command, and tells `failure` of what goes wrong and what happens.
+fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
+    let began = Instant::now();
+    let opened = request.keep.as_ref().map(|keep| Kept::open(keep, failure.events())).transpose();
+    let mut kept = match opened {
+        Ok(kept) => kept,
+        Err(error) => return RunReport::of_failure(error),
+    };
     let job = match Job::begin(request, kept.as_mut()) {
         Ok(job) => job,
         Err(error) => {
             if let Some(kept) = kept {
                 kept.refuse();
             }
-            return Err(error);
+            return RunReport::of_failure(error);
         }
     };
-    job.say_choices();
-    let failure = Arc::new(DiskFailure::default());
+    job.tell_choices(failure.events());
     let (sender, launch) = mpsc::channel();
-    let disks: Vec<LiveDisk> = job.trees.disks.iter().map(|disk| job.start(disk, &failure, &sender)).collect();
-    job.tell_launch(sender);
-    let report = job.guest().and_then(|guest| job.boot(&guest, &disks, &failure, &launch));
-    if let (Ok(Report { outcome: Outcome::TimedOut, .. }), Some(limit)) = (&report, request.timeout) {
-        say(format_args!("the command ran longer than {} and was ended (status {TIMED_OUT})", lasting(limit)));
-    }
-    let result = report.and_then(status);
-    // What a command failed of is not kept from anybody.
-    if !request.quiet || !matches!(result, Ok(0)) {
-        disks.iter().flat_map(LiveDisk::notes).for_each(say);
-    }
-    if !request.quiet && matches!(result, Ok(1..) | Err(JobError::Command { .. })) {
-        let reason = match &result {
-            Err(JobError::Command { message, .. }) => Some(&**message),
-            _ => None,
-        };
-        hints::of_failure(request, reason).iter().for_each(say);
-    }
-    let known = match &result {
-        Ok(status) | Err(JobError::Command { status, .. }) => Some(*status),
-        Err(_) => None,
+    let disks: Vec<LiveDisk> = job.trees.disks.iter().map(|disk| job.start(disk, failure, &sender)).collect();
+    job.tell_launch(sender, failure.events());
+    let mut clock = Clock::from(began);
+    let session = job.guest().and_then(|guest| job.boot(&guest, &disks, failure, &launch, &clock));
+    clock.stop();
+    let result = session.and_then(|report| match report.outcome {
+        Outcome::Failed { status, message } => Err(JobError::Command { status, message }),
+        Outcome::GuestDied => Err(JobError::GuestDied),
+        outcome => Ok(outcome),
+    });
+    let (trees, notes) = (job.tree_reports(&disks), disks.iter().flat_map(LiveDisk::notes).collect());
+    let mut report = RunReport { result, phases: Phases::default(), trees, notes, hints: Vec::new() };
+    report.hints = match (&report.result, report.status()) {
+        (Err(JobError::Command { message, .. }), _) => hints::of_failure(request, Some(message)),
+        (Ok(_), Some(1..)) => hints::of_failure(request, None),
+        _ => Vec::new(),
     };
-    let ended = kept.map_or(Ok(()), |kept| kept.end(disks, known));
-    result.and_then(|status| ended.map(|()| status))
+    let status = report.status();
+    if let Some(Err(error)) = kept.map(|kept| kept.end(disks, status, failure.events()))
+        && report.result.is_ok()
+    {
+        report.result = Err(error);
+    }
+    report.phases = clock.phases();
+    report
 }
 
-/// The status that a shell would give.
-fn status(report: Report) -> Result<u8, JobError> {
-    match report.outcome {
-        Outcome::Exited(status) => Ok(status),
-        Outcome::Signaled(signal) => Ok(128 + signal),
-        Outcome::TimedOut => Ok(TIMED_OUT),
-        Outcome::Failed { status, message } => Err(JobError::Command { status, message }),
-        Outcome::GuestDied => Err(JobError::Other("the guest died".to_owned())),
-    }
+/// Whether nobody has been told yet, since this machine started, that guests run without KVM. From now on somebody has.
+pub fn fall_back_is_news() -> bool {
+    guest::verdicts().tell_once()
 }
 
 /// The QEMU command line of the run, as a shell would read it. Nothing is scanned or started.
@@ -172,54 +173,71 @@ impl<'a> Job<'a> {
         Ok(job)
     }
 
-    /// Says how trees go of which nobody said it: where that is as usual only to somebody who looks on, as what a program
-    /// writes is better alone in a log.
-    fn say_choices(&self) {
-        let is_watched = self.request.verbose || std::io::stderr().is_terminal();
-        let chosen = self.trees.chosen.iter().filter(|chosen| is_watched || !chosen.choice.is_usual);
-        for Chosen { destination, choice } in chosen {
-            let destination = crate::notes::shown(destination);
-            self.request.say(format_args!("{destination} goes by {}: {}", choice.way.name(), choice.reason));
+    /// Tells the transport of each tree whose way was left open.
+    fn tell_choices(&self, events: &Events<RunEvent>) {
+        for Chosen { destination, choice: Choice { way, reason, is_usual } } in &self.trees.chosen {
+            let (destination, way, reason, is_usual) = (destination.clone(), *way, *reason, *is_usual);
+            events.emit(RunEvent::Way { destination, way, reason, is_usual });
         }
-        self.trees.unpacked.iter().flat_map(|tree| &tree.notes).for_each(|note| self.request.say(note));
+        let notes = self.trees.unpacked.iter().flat_map(|tree| &tree.notes);
+        notes.for_each(|note| events.emit(RunEvent::Tree(note.clone())));
+    }
+
+    /// What became of each tree.
+    fn tree_reports(&self, disks: &[LiveDisk]) -> Vec<TreeReport> {
+        let why = |destination: &Path| {
+            let chosen = self.trees.chosen.iter().find(|chosen| chosen.destination == destination);
+            chosen.map(|chosen| chosen.choice.reason)
+        };
+        let report = |source: String, destination: Option<&Path>, way, disk| TreeReport {
+            source,
+            destination: destination.map(shown),
+            way,
+            why: destination.and_then(why),
+            disk,
+        };
+        let disks = self.trees.disks.iter().zip(disks).map(|(disk, live)| {
+            let source = disk.recipe.source.to_string();
+            report(source, disk.destination.as_deref(), disk.recipe.format.name(), live.report())
+        });
+        let shares = self.trees.shares.iter().map(|shared| {
+            let way = if shared.wire == Wire::Virtiofs { Way::Virtiofs } else { Way::Ninep };
+            report(shown(&shared.share.directory), Some(&shared.destination), way.name(), None)
+        });
+        let unpacked = self.trees.unpacked.iter().map(|tree| {
+            report(tree.source.to_string(), Some(&tree.destination), Way::Tar.name(), None)
+        });
+        disks.chain(shares).chain(unpacked).collect()
     }
 
     /// Begins to make `disk`. If what is run depends on it, `launch` is told of that, or `failure` why nothing can be run.
     fn start(&self, disk: &Disk, failure: &Arc<DiskFailure>, launch: &Sender<Launch>) -> LiveDisk {
-        let (source, quiet) = (disk.recipe.source.clone(), self.request.quiet);
+        let (source, events) = (disk.recipe.source.clone(), failure.events().clone());
         let decides = self.launch.is_none() && disk.destination.as_deref() == Some(Path::new("/"));
         let deciding = decides.then(|| (self.request.clone(), self.directory.clone(), launch.clone()));
         let failed = Arc::clone(failure);
         LiveDisk::start(disk, failure, move |prepared| {
             if let Some((request, directory, launch)) = deciding {
                 match Launch::new(&request, directory.as_deref(), prepared.image.as_ref()) {
-                    Ok(found) => found.tell(&request, prepared.image.is_some(), &launch),
+                    Ok(found) => found.tell(prepared.image.is_some(), &launch, &events),
                     // The channel's end comes after it.
                     Err(error) => failed.set(error),
                 }
             }
-            if !quiet {
-                prepared.notes.iter().for_each(say);
-            }
-            let unreadable =
+            prepared.notes.iter().for_each(|note| events.emit(RunEvent::Tree(note.clone())));
+            let [files, directories] =
                 [Reason::UnreadableFile, Reason::UnreadableDirectory].map(|reason| prepared.report.count(reason));
-            if let (false, [files, directories]) = (quiet, unreadable)
-                && files + directories > 0
-            {
-                let files = counted(files, "file", "files");
-                let directories = counted(directories, "directory", "directories");
-                say(format_args!(
-                    "{source}: left out what is not readable: {files}, {directories} (inarch plan {source} lists them)"
-                ));
+            if files + directories > 0 {
+                events.emit(RunEvent::Unreadable { source: source.to_string(), files, directories });
             }
         })
     }
 
     /// Tells what is run if that is known already.
-    fn tell_launch(&self, sender: Sender<Launch>) {
+    fn tell_launch(&self, sender: Sender<Launch>, events: &Events<RunEvent>) {
         if let Some(launch) = &self.launch {
             let is_of_image = self.trees.unpacked.iter().any(|tree| tree.image.is_some());
-            launch.clone().tell(self.request, is_of_image, &sender);
+            launch.clone().tell(is_of_image, &sender, events);
         }
     }
 

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::{Decoder, GuestFrame, PROTOCOL_VERSION, ProtocolError, RequestError, SessionRequest};
 
+pub use signals::{CatchSignals, SignalSource};
 pub use streams::Streams;
 
 /// How a command ended.
@@ -143,10 +144,10 @@ pub struct SessionOptions<'a> {
     pub timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL.
     pub kill_grace: Duration,
-    /// Passes on this process's SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM,
-    /// SIGPROF, SIGIO and SIGXCPU, unless it ignores them. At most one session at a time may do this. The third SIGINT or SIGTERM gives the session up;
-    /// before the command's start the first one does, or the first SIGHUP or SIGQUIT.
-    pub signals: bool,
+    /// Where the signals come from that are passed on to the command: caught from the session's start to its end. SIGWINCH
+    /// passes the terminal's new size on. The third SIGINT or SIGTERM gives the session up; before the command's start the
+    /// first one does, or the first SIGHUP or SIGQUIT.
+    pub signals: Option<&'a CatchSignals<'a>>,
     /// Told, in one line, what the guest lacks though the command could start.
     pub warn: &'a dyn Fn(&str),
 }
@@ -159,7 +160,7 @@ impl Default for SessionOptions<'_> {
             start_when_ready: Duration::from_secs(300),
             timeout: None,
             kill_grace: Duration::from_secs(5),
-            signals: false,
+            signals: None,
             warn: &|_| {},
         }
     }

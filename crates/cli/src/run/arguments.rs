@@ -105,6 +105,10 @@ pub struct RunArguments {
     #[arg(long)]
     pub dry_run: bool,
 
+    /// Write down in FILE, as JSON, how the run went: status, seconds of each phase, what was asked of each tree
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
     /// Print nothing of our own but errors, and why the command failed where that was not its own doing
     #[arg(short = 'q', long)]
     pub quiet: bool,

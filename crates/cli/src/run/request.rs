@@ -4,14 +4,16 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use anyhow::Context;
-use inarch_jobs::run::{Root, RunRequest, TreeMount, Way};
+use inarch_jobs::run::{Root, RunRequest, Streams, TreeMount, Way};
 use inarch_jobs::share::Changes;
 use inarch_jobs::source::Source;
 
 use super::arguments::{NetworkArgument, RunArguments};
 use crate::publish;
+use crate::signals::Signals;
 use crate::source::SourceArguments;
 use crate::tree_option::{self, TreeOption};
 
@@ -54,9 +56,10 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         working_directory: arguments.workdir,
         user: arguments.user,
         terminal,
+        shell: std::io::stdin().is_terminal() || std::io::stdout().is_terminal(),
+        streams: Arc::new(Streams::of_process().context("a standard stream cannot be used")?),
+        signals: Some(Signals::watch),
         timeout: arguments.timeout,
-        quiet: arguments.quiet,
-        verbose: arguments.verbose,
         kernel: arguments.machine.kernel,
         modules: arguments.machine.modules,
         accel: arguments.machine.accel,

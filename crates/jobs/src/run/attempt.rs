@@ -1,6 +1,6 @@
 //! One boot: disks, machine, session.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -20,18 +20,22 @@ use inarch_vm::machine::{self, Machine, PublishedPort};
 use inarch_vm::process::{self, Process, Symptom};
 use inarch_vm::protocol::SessionRequest;
 use inarch_vm::qemu::{Qemu, QemuCommand};
-use inarch_vm::session::{Outcome, Report, Session, SessionError, SessionOptions, Streams};
+use inarch_vm::session::{
+    CatchSignals, Outcome, Report, Session, SessionError, SessionOptions, SignalSource, Streams,
+};
 use rustix::fs::MemfdFlags;
 
 use super::holding::{Held, Part};
 use super::launch::Launch;
+use super::report::{DiskReport, RunEvent};
 use super::shares::{SharedTree, Wire, connect_sockets};
 use super::trees::Disk;
 use super::unpacked::UnpackedTree;
 use crate::JobError;
 use crate::confinement::disk_among_others;
 use crate::device::{Prepared, disk_options};
-use crate::notes::{notes, say, shown};
+use crate::events::Events;
+use crate::notes::{notes, shown};
 use crate::share::QUEUE_SIZE;
 use crate::source::Source;
 
@@ -50,13 +54,28 @@ pub(super) struct LiveDisk {
     writable: Arc<OnceLock<u64>>,
 }
 
-/// What went wrong with a disk, and the machine that must not wait for it.
-#[derive(Default)]
+/// What went wrong with a disk, and the machine that must not wait for it; and who is told what happens meanwhile.
+#[derive(Debug)]
 pub(super) struct DiskFailure {
     state: Mutex<(Option<JobError>, Option<Arc<Process>>)>,
+    events: Events<RunEvent>,
 }
 
 impl DiskFailure {
+    pub fn new(events: Events<RunEvent>) -> DiskFailure {
+        DiskFailure { state: Mutex::default(), events }
+    }
+
+    /// Who is told what happens in the run.
+    pub fn events(&self) -> &Events<RunEvent> {
+        &self.events
+    }
+
+    /// Tells that a part of the run failed which the guest can go on without.
+    pub fn tell_fault(&self, fault: impl std::fmt::Display) {
+        self.events.emit(RunEvent::Fault(fault.to_string()));
+    }
+
     pub fn set(&self, error: JobError) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.0.get_or_insert(error);
@@ -127,6 +146,12 @@ impl LiveDisk {
         device.map(|device| notes(device, &self.source, self.writable.get().copied())).unwrap_or_default()
     }
 
+    /// What the guest asked of it.
+    pub fn report(&self) -> Option<DiskReport> {
+        let device = self.pending.get().and_then(Result::ok);
+        device.map(|device| DiskReport::of(device))
+    }
+
     /// Whether this guest wrote nothing to it.
     pub fn is_untouched(&self) -> bool {
         let device = self.pending.get().and_then(Result::ok);
@@ -146,6 +171,7 @@ impl LiveDisk {
         let (ours, theirs) = pair()?;
         let options = disk_options(queues, self.read_only, &self.serial);
         let (source, failure) = (self.source.clone(), Arc::clone(failure));
+        let faults = Arc::clone(&failure);
         let fail = move |reason: &dyn std::fmt::Display| {
             failure.set(JobError::Other(format!("{}: its disk can no longer be served: {reason}", source)));
         };
@@ -156,7 +182,7 @@ impl LiveDisk {
             // stands still would let the guest wait for ever.
             move |event: Event| match event {
                 Event::QueueStopped { .. } => fail(&event),
-                Event::RequestPanicked { .. } => say(event),
+                Event::RequestPanicked { .. } => faults.tell_fault(event),
                 _ => {}
             }
         };
@@ -265,7 +291,7 @@ impl Guest {
         };
         process.kill();
         if let (Some(path), Some(error)) = (&self.console, process.log_error()) {
-            say(format_args!("{}: the log of the guest's console is not whole: {error}", shown(path)));
+            failure.tell_fault(format_args!("{}: the log of the guest's console is not whole: {error}", shown(path)));
         }
         Attempt { greeted, result }
     }
@@ -391,35 +417,27 @@ fn console_log(path: &Path) -> Result<File, JobError> {
     File::create(path).map_err(|error| JobError::path(path, "cannot write the guest's console there", error))
 }
 
-/// Holds the session of `request` with this process's streams and signals.
+/// Holds the session of `request` with these streams, and the signals that `catch` gives.
 pub(super) fn hold(
     session: Session,
     request: &SessionRequest,
     streams: Streams,
     limits: Limits,
-    quiet: bool,
+    catch: Option<fn() -> std::io::Result<Box<dyn SignalSource>>>,
+    events: &Events<RunEvent>,
 ) -> Result<Report, SessionError> {
-    /// A guest that has more to complain of is not heard.
+    /// Of a guest that has more to complain of the rest is not told.
     const MOST_WARNINGS: usize = 20;
-    let warnings = RefCell::new(Vec::new());
+    let told = Cell::new(0);
     let warn = |line: &str| {
-        let mut warnings = warnings.borrow_mut();
-        if warnings.len() < MOST_WARNINGS {
-            warnings.push(line.to_owned());
-            if !quiet {
-                say(line);
-            }
+        if told.replace(told.get() + 1) < MOST_WARNINGS {
+            events.emit(RunEvent::Guest(line.to_owned()));
         }
     };
     let Limits { start, command: timeout } = limits;
-    let options = SessionOptions { start, timeout, signals: true, warn: &warn, ..SessionOptions::default() };
-    let result = session.run(request, streams, &options);
-    // What a command fails of is said to everybody.
-    let is_success = result.as_ref().is_ok_and(|report| report.outcome == Outcome::Exited(0));
-    if quiet && !is_success {
-        warnings.take().iter().for_each(say);
-    }
-    result
+    let signals = catch.as_ref().map(|catch| catch as &CatchSignals<'_>);
+    let options = SessionOptions { start, timeout, signals, warn: &warn, ..SessionOptions::default() };
+    session.run(request, streams, &options)
 }
 
 pub(super) fn pair() -> Result<(UnixStream, OwnedFd), JobError> {

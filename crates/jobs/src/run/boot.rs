@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use inarch_vm::accel::{self, Accel, Decision, Subject, Verdict};
 use inarch_vm::process::GuestFailure;
-use inarch_vm::session::{Report, Streams};
+use inarch_vm::session::Report;
 
 use super::attempt::{self, Attempt, DiskFailure, Guest, LiveDisk};
 use super::holding::Holding;
 use super::launch::Launch;
+use super::clock::Clock;
+use super::report::RunEvent;
 use super::{Job, command, guest};
 use crate::JobError;
 
@@ -34,23 +36,22 @@ impl Job<'_> {
         disks: &[LiveDisk],
         failure: &Arc<DiskFailure>,
         launch: &Receiver<Launch>,
+        clock: &Clock,
     ) -> Result<Report, JobError> {
-        let request = self.request;
-        let streams = || {
-            Streams::of_process().map_err(|error| JobError::Other(format!("a standard stream cannot be used: {error}")))
-        };
-        let session = command::session(request, &self.trees, &streams()?, self.open_files);
+        let (request, events) = (self.request, failure.events());
+        let session = command::session(request, &self.trees, &request.streams, self.open_files);
         // A tree that is scanned or unpacked for long delays the start as long: only who wants an end at all gets one.
         let start = request.timeout.map(|timeout| timeout.max(request.boot_timeout));
         let limits = attempt::Limits { start, command: request.timeout };
         let attempt = |accel, patience, fall_back: Option<&str>| {
-            let streams = streams()?;
+            let streams = request.streams.try_clone().map_err(JobError::Streams)?;
             let hold = |live| {
+                clock.guest_spoke();
                 // Of a machine that does not come up for another reason there is something else to say.
-                fall_back.inspect(|reason| request.say_fall_back(reason));
+                events.emit(RunEvent::Acceleration { accel, fall_back: fall_back.map(str::to_owned) });
                 let _holding = Holding::begin(disks, &request.overlay_dir);
                 let (launch, limits) = limits.wait_for(launch)?;
-                attempt::hold(live, &launch.complete(session.clone()), streams, limits, request.quiet)
+                attempt::hold(live, &launch.complete(session.clone()), streams, limits, request.signals, events)
             };
             Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, hold))
         };
@@ -67,12 +68,7 @@ impl Job<'_> {
         };
         let (mut suspect, mut fall_back) = (None, None);
         let accel = match self.decide(guest)? {
-            Decision::Use(accel) => {
-                if request.verbose {
-                    request.say(format_args!("the guest runs under {}", accel.to_string().to_uppercase()));
-                }
-                accel
-            }
+            Decision::Use(accel) => accel,
             Decision::FallBack(reason) => {
                 fall_back = Some(reason);
                 Accel::Tcg
@@ -95,10 +91,7 @@ impl Job<'_> {
         let tried = match accel {
             Accel::Tcg => match start(request.boot_timeout / PART_OF_FIRST_START)? {
                 Attempt { greeted: false, result: Err(JobError::Guest(GuestFailure::Silent { waited, .. })) } => {
-                    request.say(format_args!(
-                        "the guest did not answer within {} s; it is started once more",
-                        waited.as_secs()
-                    ));
+                    events.emit(RunEvent::StartedAgain(waited));
                     start(request.boot_timeout)?
                 }
                 tried => tried,

@@ -1,7 +1,6 @@
 //! What the agent is told of the machine, and what follows of command, environment, user and place from the request alone.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{IsTerminal, stdin, stdout};
 use std::path::{Path, PathBuf};
 
 use inarch_vm::protocol::{Mount, MountSource, Network, SessionRequest, User};
@@ -112,7 +111,7 @@ pub(super) fn command(request: &RunRequest) -> Result<Vec<OsString>, JobError> {
     if !request.command.is_empty() {
         return Ok(request.command.clone());
     }
-    if !request.terminal && !stdin().is_terminal() && !stdout().is_terminal() {
+    if !request.terminal && !request.shell {
         return Err(JobError::Other(
             "no command was given: inarch run CMD..., or inarch run in a terminal for a shell".into(),
         ));

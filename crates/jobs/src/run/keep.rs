@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 
 use inarch_block::OverlayError;
 
-use super::RunRequest;
+use super::{RunEvent, RunRequest};
 use super::attempt::LiveDisk;
 use super::trees::{Disk, Trees};
 use crate::JobError;
 use crate::device::Writes;
+use crate::events::Events;
 use crate::kept::{Bytes, KeptBase, KeptRun, KeptTree, OwnersBack, Record, Store, fold, now, settle};
-use crate::notes::{say, shown};
+use crate::notes::shown;
 use crate::room::require;
 use crate::source::Source;
 
@@ -54,7 +55,7 @@ pub(super) struct Kept {
 
 impl Kept {
     /// The run with that name, for this process alone.
-    pub fn open(keep: &Keep) -> Result<Kept, JobError> {
+    pub fn open(keep: &Keep, events: &Events<RunEvent>) -> Result<Kept, JobError> {
         let store = Store::of_user()?;
         let mut run = store.open_or_create(&keep.name)?;
         if run.record.as_ref().is_some_and(|record| record.applying.is_some()) {
@@ -65,7 +66,7 @@ impl Kept {
         }
         settle(&mut run)?;
         // Of a command that was killed.
-        fold(&run)?.into_iter().for_each(say);
+        fold(&run)?.into_iter().for_each(|note| events.emit(RunEvent::Kept(note)));
         let before = run.record.clone();
         Ok(Kept { store, run, before })
     }
@@ -141,7 +142,12 @@ impl Kept {
 
     /// Makes durable what the guest wrote, notes how the command ended, and folds what the guest changed. Where no guest
     /// came up it is as if there had been no command.
-    pub fn end(mut self, disks: Vec<LiveDisk>, status: Option<u8>) -> Result<(), JobError> {
+    pub fn end(
+        mut self,
+        disks: Vec<LiveDisk>,
+        status: Option<u8>,
+        events: &Events<RunEvent>,
+    ) -> Result<(), JobError> {
         if status.is_none() && disks.iter().all(LiveDisk::is_untouched) {
             let trees = self.run.record.iter().flat_map(|record| &record.trees);
             for tree in trees.filter(|tree| !tree.read_only) {
@@ -161,7 +167,7 @@ impl Kept {
         // The servers' threads end with the machine, and then let go of the overlays.
         drop(disks);
         match fold(&self.run) {
-            Ok(notes) => notes.into_iter().for_each(say),
+            Ok(notes) => notes.into_iter().for_each(|note| events.emit(RunEvent::Kept(note))),
             // The next use of the run folds it.
             Err(JobError::Overlay(OverlayError::InUse(_))) => {}
             Err(error) => return Err(error),

@@ -9,8 +9,9 @@ use std::sync::mpsc::Sender;
 use inarch_format::oci::ImageConfig;
 use inarch_vm::protocol::{SessionRequest, User};
 
-use super::{Root, RunRequest, command};
+use super::{Root, RunEvent, RunRequest, command};
 use crate::JobError;
+use crate::events::Events;
 use crate::notes::shown;
 
 /// Bytes of one word that a program is started with, at most: the kernel's `MAX_ARG_STRLEN`, less its NUL.
@@ -93,10 +94,10 @@ impl Launch {
         SessionRequest { command, environment, directory, make_directory, user, ..request }
     }
 
-    /// Tells those who wait what is run; a user who wants to know hears what an image makes of it.
-    pub fn tell(self, request: &RunRequest, is_of_image: bool, waiting: &Sender<Launch>) {
-        if is_of_image && request.verbose {
-            request.say(format_args!("the image runs {}", self.line()));
+    /// Gives what is run to the one that waits for it.
+    pub fn tell(self, is_of_image: bool, waiting: &Sender<Launch>, events: &Events<RunEvent>) {
+        if is_of_image {
+            events.emit(RunEvent::Image(self.line()));
         }
         // Nobody listens any more where the guest has failed.
         let _ = waiting.send(self);

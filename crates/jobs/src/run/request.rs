@@ -1,16 +1,18 @@
 //! What a run is asked for.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use inarch_tree::select::Selection;
 use inarch_vm::accel::AccelChoice;
 use inarch_vm::machine::PublishedPort;
+use inarch_vm::session::{SignalSource, Streams};
 
-use super::{Keep, guest};
+use super::Keep;
 use crate::device::FileSystem;
-use crate::notes::say;
 use crate::share::{Changes, Refused};
 use crate::source::Source;
 
@@ -112,13 +114,15 @@ pub struct RunRequest {
     pub user: Option<String>,
     /// Whether the command gets a terminal.
     pub terminal: bool,
+    /// Whether a shell is started where neither the command nor an image says what is run.
+    pub shell: bool,
+    /// What the command's standard streams are connected to.
+    pub streams: Arc<Streams>,
+    /// Begins to catch the signals that are passed on to the command, when the guest is up; none are where there is none.
+    pub signals: Option<fn() -> io::Result<Box<dyn SignalSource>>>,
     /// The command is ended when it has run for so long; and the guest, if it takes longer than this, and than
     /// `boot_timeout`, to start it.
     pub timeout: Option<Duration>,
-    /// Nothing of our own is printed but errors.
-    pub quiet: bool,
-    /// Also what is as usual is said.
-    pub verbose: bool,
     /// The guest's kernel; the newest of /boot if there is none.
     pub kernel: Option<PathBuf>,
     /// Directory of the kernel's modules.
@@ -145,21 +149,4 @@ pub struct RunRequest {
     pub boot_timeout: Duration,
     /// Under what name its writes are kept, instead of being thrown away.
     pub keep: Option<Keep>,
-}
-
-impl RunRequest {
-    pub(super) fn say(&self, line: impl std::fmt::Display) {
-        if !self.quiet {
-            say(line);
-        }
-    }
-
-    /// Says that the guest runs under TCG, once in the life of this machine's system: `reason` is told to who asks for it.
-    pub(super) fn say_fall_back(&self, reason: &str) {
-        if self.verbose {
-            self.say(format_args!("the guest runs under TCG: {reason}"));
-        } else if !self.quiet && guest::verdicts().tell_once() {
-            say("the guest runs under TCG, which is slower than KVM (inarch doctor says why; this is said once)");
-        }
-    }
 }

@@ -17,7 +17,6 @@ use inarch_vm::protocol::{Mount, MountSource};
 use super::attempt::{DiskFailure, pair};
 use crate::JobError;
 use crate::confinement::{Confinement, Work, among_others};
-use crate::notes::say;
 use crate::share::Share;
 
 /// What carries requests from the guest to the directory.
@@ -151,7 +150,7 @@ impl Loss {
         let loss = self.clone();
         move |event: Event| match event {
             Event::QueueStopped { .. } => loss.because(&event),
-            event => say(event),
+            event => loss.failure.tell_fault(event),
         }
     }
 }

@@ -81,7 +81,7 @@ fn mib(bytes: u64) -> u64 {
 /// A tree, and where the guest unpacks it.
 #[derive(Clone)]
 pub(super) struct UnpackedTree {
-    source: Source,
+    pub source: Source,
     content: Arc<dyn Content>,
     archive: Arc<dyn Stream>,
     /// How many there are before it.

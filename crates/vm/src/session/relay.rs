@@ -11,11 +11,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use libc::{SIGINT, SIGTERM};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::output::{OUTPUT_WINDOW, Output, wake_descriptor};
-use super::signals::Signals;
+use super::signals::SignalSource;
 use super::streams::{RawTerminal, Streams};
 use super::{Outcome, Report, Session, SessionError, SessionOptions, Started};
 use crate::protocol::{Decoder, HostFrame, OutputStream, SessionRequest};
@@ -39,7 +39,7 @@ pub(super) struct Relay<'a> {
     /// Where the window's size comes from, when the command has a terminal.
     window: Option<OwnedFd>,
     raw: Option<RawTerminal>,
-    signals: Option<Signals>,
+    signals: Option<Box<dyn SignalSource>>,
     interrupts: [u32; 2],
     /// The signal that came when there was no command yet to end by it.
     ended_by: Option<i32>,
@@ -103,7 +103,7 @@ impl<'a> Relay<'a> {
             wake,
             window,
             raw: None,
-            signals: options.signals.then(Signals::watch).transpose().map_err(&failed)?,
+            signals: options.signals.map(|catch| catch()).transpose().map_err(&failed)?,
             interrupts: [0; 2],
             ended_by: None,
             ready: false,

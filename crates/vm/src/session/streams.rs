@@ -28,6 +28,15 @@ impl Streams {
         })
     }
 
+    /// The same streams by other descriptors.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            input: self.input.as_ref().map(OwnedFd::try_clone).transpose()?,
+            output: self.output.try_clone()?,
+            error: self.error.try_clone()?,
+        })
+    }
+
     /// Size of the terminal that one of the streams is, if one is.
     pub fn window_size(&self) -> Option<WindowSize> {
         [self.input.as_ref(), Some(&self.output), Some(&self.error)].into_iter().flatten().find_map(window_size)

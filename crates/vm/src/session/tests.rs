@@ -4,13 +4,13 @@ mod users;
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
@@ -566,45 +566,58 @@ fn a_guest_that_reads_nothing_after_its_end_is_not_waited_for() {
     assert_eq!(report.outcome, Outcome::Exited(0));
 }
 
-/// One session at a time may have the process's signals.
-static SIGNALS: Mutex<()> = Mutex::new(());
+/// Signals that a test sends, a byte each.
+struct Sent(UnixStream);
+
+impl AsFd for Sent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl SignalSource for Sent {
+    fn pending(&mut self) -> Vec<i32> {
+        let mut bytes = [0; 16];
+        let length = self.0.read(&mut bytes).unwrap();
+        bytes[..length].iter().map(|byte| i32::from(*byte)).collect()
+    }
+}
 
 #[test]
 fn the_first_signal_to_end_ends_a_session_without_a_command() {
-    let _signals = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
     for signal in [2, 15, 1, 3] {
-        // A shell without job control starts programs that ignore SIGINT and SIGQUIT, and a session leaves ignored signals alone.
-        signal_hook::flag::register(signal, Arc::default()).unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&HELLO).unwrap();
         let session = Session::greet(ours, LONG).unwrap();
         let (_stdout, output) = io::pipe().unwrap();
         let (_stderr, error) = io::pipe().unwrap();
         let streams = Streams { input: None, output: output.into(), error: error.into() };
+        let (mut sender, source) = UnixStream::pair().unwrap();
         let running = thread::spawn(move || {
-            let options = SessionOptions { signals: true, ..Default::default() };
+            let catch = || Ok(Box::new(Sent(source.try_clone()?)) as Box<dyn SignalSource>);
+            let options = SessionOptions { signals: Some(&catch), ..Default::default() };
             session.run(&request(&["true"]), streams, &options).unwrap()
         });
-        // Signals are caught before the request is sent.
-        theirs.read_exact(&mut [0; 1]).unwrap();
-        signal_hook::low_level::raise(signal).unwrap();
+        sender.write_all(&[signal]).unwrap();
         wait_for("the session goes on", || running.is_finished());
         let report = running.join().unwrap();
-        assert_eq!(report, Report { outcome: Outcome::Signaled(signal as u8), started: None });
+        assert_eq!(report, Report { outcome: Outcome::Signaled(signal), started: None });
     }
 }
 
 #[test]
 fn signals_are_passed_on() {
-    let _signals = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut reader, output) = io::pipe().unwrap();
     let (_stderr, error) = io::pipe().unwrap();
     let streams = Streams { input: None, output: output.into(), error: error.into() };
     let mut agent = Agent::start();
     let session = Session::greet(agent.socket, LONG).unwrap();
     let script = "trap 'echo got' USR1; echo ready; while :; do sleep 0.01; done";
+    let (mut sender, source) = UnixStream::pair().unwrap();
     let running = thread::spawn(move || {
-        let options = SessionOptions { signals: true, timeout: Some(Duration::from_secs(20)), ..Default::default() };
+        let catch = || Ok(Box::new(Sent(source.try_clone()?)) as Box<dyn SignalSource>);
+        let timeout = Some(Duration::from_secs(20));
+        let options = SessionOptions { signals: Some(&catch), timeout, ..Default::default() };
         session.run(&request(&["sh", "-c", script]), streams, &options).unwrap()
     });
     let mut line = |expected: &[u8]| {
@@ -613,9 +626,9 @@ fn signals_are_passed_on() {
         assert_eq!(bytes, expected);
     };
     line(b"ready\n");
-    signal_hook::low_level::raise(signal_hook::consts::SIGUSR1).unwrap();
+    sender.write_all(&[libc::SIGUSR1 as u8]).unwrap();
     line(b"got\n");
-    signal_hook::low_level::raise(signal_hook::consts::SIGALRM).unwrap();
+    sender.write_all(&[libc::SIGALRM as u8]).unwrap();
     assert_eq!(running.join().unwrap().outcome, Outcome::Signaled(14));
     agent.process.wait().unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGKILL, SIGTERM};
+use libc::{SIGKILL, SIGTERM};
 
 use super::Relay;
 use crate::protocol::HostFrame;

@@ -2,11 +2,10 @@
 
 use std::io::{self, Write};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
+use libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 
 use super::{Relay, is_disconnect};
 use crate::protocol::{HostFrame, OutputStream, STDIN_FRAME};
-use crate::session::signals::Signals;
 use crate::session::streams::window_size;
 use crate::session::{SessionError, is_temporary};
 
@@ -66,7 +65,7 @@ impl Relay<'_> {
     }
 
     pub(super) fn take_signals(&mut self) {
-        let pending = self.signals.as_mut().map(Signals::pending).unwrap_or_default();
+        let pending = self.signals.as_mut().map(|signals| signals.pending()).unwrap_or_default();
         for signal in pending {
             let has_command = self.started.is_some() || self.outcome.is_some();
             match signal {

@@ -1,0 +1,111 @@
+//! Which events of a run a person reads, and when.
+
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context;
+use inarch_jobs::JobError;
+use inarch_jobs::run::{self, Outcome, RunEvent, RunReport};
+use serde_json::json;
+
+use crate::output::complain;
+
+/// How much of a run is told.
+#[derive(Clone)]
+pub struct Telling {
+    quiet: bool,
+    verbose: bool,
+    /// Somebody looks on: in a log, what a program writes is better alone.
+    is_watched: bool,
+    /// What the guest's agent warned of while nothing was told.
+    untold: Arc<Mutex<Vec<String>>>,
+}
+
+impl Telling {
+    /// `quiet`: only what went wrong. `verbose`: also what is as usual.
+    pub fn new(quiet: bool, verbose: bool) -> Telling {
+        let is_watched = verbose || std::io::stderr().is_terminal();
+        Telling { quiet, verbose, is_watched, untold: Arc::default() }
+    }
+
+    /// Tells an event, or not.
+    pub fn tell(&self, event: RunEvent) {
+        let is_told = match &event {
+            RunEvent::Fault(_) | RunEvent::Kept(_) => true,
+            _ if self.quiet => false,
+            RunEvent::Way { is_usual, .. } => self.is_watched || !is_usual,
+            RunEvent::Image(_) => self.verbose,
+            RunEvent::Acceleration { fall_back, .. } => {
+                if fall_back.is_some() && !self.verbose && run::fall_back_is_news() {
+                    complain(
+                        "the guest runs under TCG, which is slower than KVM (inarch doctor says why; this is said once)",
+                    );
+                }
+                self.verbose
+            }
+            RunEvent::Tree(_) | RunEvent::Unreadable { .. } | RunEvent::StartedAgain(_) | RunEvent::Guest(_) => true,
+        };
+        match event {
+            _ if is_told => complain(event),
+            RunEvent::Guest(line) => self.untold.lock().unwrap_or_else(PoisonError::into_inner).push(line),
+            _ => {}
+        }
+    }
+
+    /// Tells what the user should know at the end. Why a command failed is told to everybody.
+    pub fn tell_end(&self, report: &RunReport) {
+        let is_success = report.status() == Some(0);
+        if !is_success {
+            std::mem::take(&mut *self.untold.lock().unwrap_or_else(PoisonError::into_inner)).iter().for_each(complain);
+        }
+        if !self.quiet || !is_success {
+            report.notes.iter().for_each(complain);
+        }
+        if !self.quiet {
+            report.hints.iter().for_each(complain);
+        }
+    }
+}
+
+/// The file that gets the report of a run as JSON.
+pub struct ReportFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl ReportFile {
+    /// Makes the file: where that fails, nothing is run.
+    pub fn create(path: &Path) -> anyhow::Result<ReportFile> {
+        let file = File::create(path).with_context(|| format!("--report {}: cannot write it", path.display()))?;
+        Ok(ReportFile { path: path.to_owned(), file })
+    }
+
+    /// Writes the report.
+    pub fn write(mut self, report: &RunReport) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(&as_json(report))? + "\n";
+        let written = self.file.write_all(text.as_bytes());
+        written.with_context(|| format!("--report {}: cannot write it", self.path.display()))
+    }
+}
+
+fn as_json(report: &RunReport) -> serde_json::Value {
+    let (ended, error) = match &report.result {
+        Ok(Outcome::Exited(_)) => ("exited", None),
+        Ok(Outcome::Signaled(_)) => ("signaled", None),
+        Ok(Outcome::TimedOut) => ("timed out", None),
+        Err(error @ JobError::Command { .. }) => ("not started", Some(error.to_string())),
+        Ok(Outcome::Failed { message, .. }) => ("not started", Some(message.clone())),
+        Ok(Outcome::GuestDied) => ("failed", Some(JobError::GuestDied.to_string())),
+        Err(error) => ("failed", Some(error.to_string())),
+    };
+    json!({
+        "ended": ended,
+        "status": report.status(),
+        "error": error,
+        "seconds": report.phases,
+        "trees": report.trees,
+        "notes": report.notes,
+    })
+}

@@ -1,0 +1,81 @@
+//! The signals of this process that a run passes on to its command.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::{fs, io};
+
+use inarch_jobs::run::SignalSource;
+use signal_hook::consts::{
+    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH, SIGXCPU,
+};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+
+/// Those that ask for something, and the others whose default is to end the process, which would leave the terminal raw.
+/// Not those of job control, which are for this process, nor those of its own faults.
+const PASSED_ON: [i32; 12] =
+    [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU];
+
+/// Catches signals until it is dropped; from then on they do what they do by default.
+#[derive(Debug)]
+pub struct Signals {
+    delivery: SignalDelivery<UnixStream, SignalOnly>,
+    /// Our own end, to wait on.
+    readable: UnixStream,
+    nobody_listens: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Catches each signal that is passed on, but for those that this process ignores.
+    pub fn watch() -> io::Result<Box<dyn SignalSource>> {
+        let ignored = ignored_signals();
+        let wanted: Vec<i32> = PASSED_ON.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect();
+        let nobody_listens = default_handlers(&wanted)?;
+        let (read, write) = UnixStream::pair()?;
+        let readable = read.try_clone()?;
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, &wanted)?;
+        nobody_listens.store(false, Ordering::SeqCst);
+        Ok(Box::new(Self { delivery, readable, nobody_listens }))
+    }
+}
+
+impl SignalSource for Signals {
+    fn pending(&mut self) -> Vec<i32> {
+        self.delivery.pending().collect()
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.nobody_listens.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A handler of `signal_hook` stays installed for good, and swallows the signal once nobody listens; these then do what the signal
+/// does by default. Installed once a process.
+fn default_handlers(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
+    static NOBODY_LISTENS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    if let Some(flag) = NOBODY_LISTENS.get() {
+        return Ok(Arc::clone(flag));
+    }
+    let flag = Arc::new(AtomicBool::new(true));
+    for signal in signals {
+        signal_hook::flag::register_conditional_default(*signal, Arc::clone(&flag))?;
+    }
+    Ok(Arc::clone(NOBODY_LISTENS.get_or_init(|| flag)))
+}
+
+/// The mask of signals that this process ignores, as under nohup(1) or in a shell's background: they stay ignored.
+fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

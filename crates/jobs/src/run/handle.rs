@@ -1,0 +1,41 @@
+//! A run that goes on in a thread of its own.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use super::attempt::DiskFailure;
+use super::report::{RunEvent, RunReport};
+use super::{RunRequest, run};
+use crate::JobError;
+use crate::events::Events;
+
+/// A run that was started.
+#[derive(Debug)]
+pub struct RunHandle {
+    failure: Arc<DiskFailure>,
+    thread: JoinHandle<RunReport>,
+}
+
+/// Starts the run, and tells `events` what happens in it.
+///
+/// # Errors
+/// No thread could be started. All else that goes wrong is in the report.
+pub fn start(request: RunRequest, events: Events<RunEvent>) -> Result<RunHandle, JobError> {
+    let failure = Arc::new(DiskFailure::new(events));
+    let ours = Arc::clone(&failure);
+    let thread = thread::Builder::new().name("run".to_owned()).spawn(move || run(&request, &ours));
+    let thread = thread.map_err(JobError::Thread)?;
+    Ok(RunHandle { failure, thread })
+}
+
+impl RunHandle {
+    /// Ends the machine at once; the report's result is [`JobError::Stopped`]. What a kept run's guest has flushed is kept.
+    pub fn stop(&self) {
+        self.failure.set(JobError::Stopped);
+    }
+
+    /// Waits for the end.
+    pub fn wait(self) -> RunReport {
+        self.thread.join().unwrap_or_else(|_| RunReport::of_failure(JobError::Panicked))
+    }
+}

@@ -1,0 +1,196 @@
+//! What a run tells: its events while it goes on, its report at the end.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use inarch_block::Device;
+use inarch_vm::accel::Accel;
+pub use inarch_vm::session::Outcome;
+use serde::Serialize;
+
+use super::Way;
+use crate::JobError;
+use crate::notes::{counted, shown};
+
+/// The status of a command that ran out of time.
+const TIMED_OUT: u8 = 124;
+
+/// Something that happened in a run. Its text is one line.
+#[derive(Clone, Debug)]
+pub enum RunEvent {
+    /// The transport of a tree whose way was left open.
+    Way {
+        /// Where the guest sees the tree.
+        destination: PathBuf,
+        /// How it reaches the guest.
+        way: Way,
+        /// Why this way.
+        reason: &'static str,
+        /// Whether a guest with every driver gets it this way.
+        is_usual: bool,
+    },
+    /// Something that the user should know of a tree: what was left out of it or could not be read.
+    Tree(String),
+    /// Names of a tree that this user cannot read, and that the guest does not have.
+    Unreadable {
+        /// The tree's source, as it was given.
+        source: String,
+        /// How many files.
+        files: u64,
+        /// How many directories.
+        directories: u64,
+    },
+    /// What a container image runs: its words, working directory and user.
+    Image(String),
+    /// The guest has spoken, and runs under this; `fall_back` says why KVM was not used although it was left open.
+    Acceleration {
+        /// How the guest's instructions run.
+        accel: Accel,
+        /// Why not by KVM.
+        fall_back: Option<String>,
+    },
+    /// The guest was silent for so long, and is started once more.
+    StartedAgain(Duration),
+    /// The guest's agent warns of what the guest lacks.
+    Guest(String),
+    /// Something about the kept run: what could not be kept, or conflicts with the host.
+    Kept(String),
+    /// A part of the run failed, and the guest goes on.
+    Fault(String),
+}
+
+impl fmt::Display for RunEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RunEvent::Way { destination, way, reason, .. } => {
+                write!(f, "{} goes by {}: {reason}", shown(destination), way.name())
+            }
+            RunEvent::Unreadable { source, files, directories } => {
+                let files = counted(*files, "file", "files");
+                let directories = counted(*directories, "directory", "directories");
+                write!(
+                    f,
+                    "{source}: left out what is not readable: {files}, {directories} (inarch plan {source} lists them)"
+                )
+            }
+            RunEvent::Image(words) => write!(f, "the image runs {words}"),
+            RunEvent::Acceleration { accel, fall_back } => {
+                write!(f, "the guest runs under {}", accel.to_string().to_uppercase())?;
+                fall_back.as_ref().map_or(Ok(()), |reason| write!(f, ": {reason}"))
+            }
+            RunEvent::StartedAgain(waited) => {
+                write!(f, "the guest did not answer within {} s; it is started once more", waited.as_secs())
+            }
+            RunEvent::Tree(line) | RunEvent::Guest(line) | RunEvent::Kept(line) | RunEvent::Fault(line) => {
+                f.write_str(line)
+            }
+        }
+    }
+}
+
+/// How a run went.
+#[derive(Debug)]
+pub struct RunReport {
+    /// How the command ended, or why there is no telling.
+    pub result: Result<Outcome, JobError>,
+    /// What took how long.
+    pub phases: Phases,
+    /// The trees, in the order in which the guest mounts them.
+    pub trees: Vec<TreeReport>,
+    /// What the user should know: files that changed, disks that ran full.
+    pub notes: Vec<String>,
+    /// What may help where the command failed: files of this machine that the guest does not have.
+    pub hints: Vec<String>,
+}
+
+impl RunReport {
+    /// A run that failed before anything was started.
+    pub(super) fn of_failure(error: JobError) -> RunReport {
+        RunReport {
+            result: Err(error),
+            phases: Phases::default(),
+            trees: Vec::new(),
+            notes: Vec::new(),
+            hints: Vec::new(),
+        }
+    }
+
+    /// The exit status that a shell would give the command, 124 if it ran out of time; none where the run failed.
+    pub fn status(&self) -> Option<u8> {
+        match &self.result {
+            Ok(Outcome::Exited(status)) => Some(*status),
+            Ok(Outcome::Signaled(signal)) => Some(128 + signal),
+            Ok(Outcome::TimedOut) => Some(TIMED_OUT),
+            Ok(Outcome::Failed { status, .. }) | Err(JobError::Command { status, .. }) => Some(*status),
+            Ok(Outcome::GuestDied) | Err(_) => None,
+        }
+    }
+}
+
+/// How long the parts of a run took, by this machine's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Phases {
+    /// Seconds from the run's start to the guest's first word.
+    pub boot: f64,
+    /// Seconds from there to the command's end; 0 if the guest did not speak.
+    pub command: f64,
+    /// Seconds from the run's start to its end.
+    pub total: f64,
+}
+
+/// How one tree was used.
+#[derive(Clone, Debug, Serialize)]
+pub struct TreeReport {
+    /// Its source, as it was given.
+    pub source: String,
+    /// Where the guest saw it; none of the disk that only takes writes.
+    pub destination: Option<String>,
+    /// How it reached the guest: ext4, erofs, squashfs, virtiofs, 9p, tar.
+    pub way: &'static str,
+    /// Why it went this way, where that was left open.
+    pub why: Option<&'static str>,
+    /// What the guest asked of it, if it was a disk.
+    pub disk: Option<DiskReport>,
+}
+
+/// What a guest asked of a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DiskReport {
+    /// Requests to read.
+    pub reads: u64,
+    /// Requests to write.
+    pub writes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Bytes read of the tree's files.
+    pub file_bytes_read: u64,
+    /// Bytes read of computed metadata.
+    pub metadata_bytes_read: u64,
+    /// Bytes read of what the guest had written.
+    pub overlay_bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Files that changed on the host and read as an I/O error, a few at most.
+    pub changed: Vec<String>,
+    /// Files that changed on the host and read as they were, a few at most.
+    pub held: Vec<String>,
+}
+
+impl DiskReport {
+    pub(super) fn of(device: &Device) -> DiskReport {
+        let events = device.events();
+        let names = |files: &inarch_block::ChangedFiles| files.named.iter().map(|file| shown(&file.path)).collect();
+        DiskReport {
+            reads: events.reads,
+            writes: events.writes,
+            errors: events.errors,
+            file_bytes_read: events.file_bytes_read,
+            metadata_bytes_read: events.metadata_bytes_read,
+            overlay_bytes_read: events.overlay_bytes_read,
+            bytes_written: events.bytes_written,
+            changed: names(&events.changed),
+            held: names(&events.held),
+        }
+    }
+}
