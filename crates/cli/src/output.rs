@@ -26,6 +26,11 @@ pub fn complain(text: impl Display) {
     inarch_jobs::say(text);
 }
 
+/// Says on standard error how to use what is served. If nobody can hear it, that is no failure.
+pub fn introduce(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
 /// Does all of it, whatever becomes of the others. The last failure is main's to tell.
 pub fn try_all(results: impl Iterator<Item = Result<(), JobError>>) -> anyhow::Result<ExitCode> {
     let mut failures = results.filter_map(Result::err);

@@ -1,12 +1,13 @@
-//! The signals of this process that a run passes on to its command.
+//! The signals of this process: those that a run passes on to its command, and those that end a server.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::{fs, io};
+use std::{fs, io, thread};
 
 use inarch_jobs::run::SignalSource;
+use inarch_jobs::serve::StopHandle;
 use signal_hook::consts::{
     SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH, SIGXCPU,
 };
@@ -56,6 +57,30 @@ impl AsFd for Signals {
 impl Drop for Signals {
     fn drop(&mut self) {
         self.nobody_listens.store(true, Ordering::SeqCst);
+    }
+}
+
+/// SIGINT and SIGTERM, which do not end the process any more: they wait until they lead to something.
+pub struct EndingSignals(signal_hook::iterator::Signals);
+
+impl EndingSignals {
+    /// Catches them from now on.
+    pub fn catch() -> io::Result<EndingSignals> {
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map(EndingSignals)
+    }
+
+    /// Starts a thread, as confined as the calling one, which has the first of them stop the server and the second end the
+    /// process.
+    pub fn lead_to(mut self, server: StopHandle) {
+        thread::spawn(move || {
+            for signal in self.0.forever() {
+                if server.is_stopped() {
+                    // What the server leaves is cleared away by its guard, which sees our end.
+                    std::process::exit(128 + signal);
+                }
+                server.stop();
+            }
+        });
     }
 }
 

@@ -86,6 +86,14 @@ pub enum JobError {
     /// Who started the job stopped it.
     #[error("it was stopped")]
     Stopped,
+    /// The system did not give what the job takes to start.
+    #[error("cannot make {what}: {error}")]
+    Setup {
+        /// What was asked for.
+        what: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
     /// The job could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),

@@ -1,6 +1,7 @@
 //! Ending a server from another thread.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,6 +98,12 @@ impl StopHandle {
 
     fn lock(&self) -> MutexGuard<'_, Connected> {
         self.state.connected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for StopHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StopHandle").field("is_stopped", &self.is_stopped()).finish_non_exhaustive()
     }
 }
 

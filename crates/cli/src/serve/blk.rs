@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::serve::blk::{self, BlkRequest};
 
-use super::{QemuMemory, TreeArguments};
+use super::{QemuMemory, TreeArguments, until_stopped};
 use crate::output::answer;
 
 /// Options of `inarch serve blk`.
@@ -50,7 +50,7 @@ pub fn run(arguments: BlkArguments) -> anyhow::Result<ExitCode> {
     if arguments.qemu.print_qemu_args {
         answer(arguments.qemu.arguments(blk::qemu_arguments(&request)?))?;
     } else {
-        blk::serve(&request)?;
+        until_stopped(|events| blk::start(request, events))?;
     }
     Ok(ExitCode::SUCCESS)
 }

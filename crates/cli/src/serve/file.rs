@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::serve::file::{self, FileRequest};
 
-use super::TreeArguments;
+use super::{TreeArguments, until_stopped};
 use crate::output::answer;
 
 /// Options of `inarch serve file`.
@@ -37,7 +37,7 @@ pub fn run(arguments: FileArguments) -> anyhow::Result<ExitCode> {
     if arguments.print_qemu_args {
         answer(file::qemu_arguments(&request)? + "\n")?;
     } else {
-        file::serve(&request)?;
+        until_stopped(|events| file::start(request, events))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -11,13 +11,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use inarch_jobs::serve::ServedTree;
+use inarch_jobs::serve::{ServedTree, Service, ServiceEvent};
 use inarch_jobs::source::Source;
-use inarch_jobs::{FileSystem, Writes};
+use inarch_jobs::{Events, FileSystem, JobError, Writes};
 
 use crate::access::AccessArguments;
 use crate::arguments::one_of;
+use crate::output::{complain, introduce};
 use crate::sandbox::SandboxArgument;
+use crate::signals::EndingSignals;
 use crate::source::{SRC_HELP, SourceArguments};
 
 /// Options of `inarch serve`.
@@ -134,6 +136,19 @@ fn parse_memory(text: &str) -> Result<Memory, String> {
         return Err(format!("'{text}' is not a number of pages of 4 KiB"));
     }
     Ok(Memory(bytes))
+}
+
+/// Starts a server, says how to use what it serves, and waits until it ends: by SIGINT or SIGTERM, or by itself.
+fn until_stopped(
+    start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>,
+) -> anyhow::Result<()> {
+    // Before a socket or a mount can be seen: who sees it may have the server end.
+    let signals = EndingSignals::catch()?;
+    let service = start(Events::new(complain))?;
+    introduce(service.introduction());
+    service.confine_waiter();
+    signals.lead_to(service.stopper());
+    Ok(service.wait()?)
 }
 
 /// Serves until told to stop.

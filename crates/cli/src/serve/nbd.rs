@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::serve::nbd::{self, NbdAddress, NbdRequest};
 
-use super::TreeArguments;
+use super::{TreeArguments, until_stopped};
 use crate::output::answer;
 
 /// Options of `inarch serve nbd`.
@@ -58,7 +58,7 @@ pub fn run(arguments: NbdArguments) -> anyhow::Result<ExitCode> {
     if arguments.print_qemu_args {
         answer(nbd::qemu_arguments(&request)? + "\n")?;
     } else {
-        nbd::serve(&request)?;
+        until_stopped(|events| nbd::start(request, events))?;
     }
     Ok(ExitCode::SUCCESS)
 }

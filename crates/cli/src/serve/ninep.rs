@@ -11,6 +11,7 @@ use inarch_jobs::share::{Share, directory_of};
 use inarch_jobs::source::Source;
 
 use super::nbd::parse_tcp;
+use super::until_stopped;
 use super::virtiofs::ChangesBy;
 use crate::access::{AccessArguments, RefusedArguments};
 use crate::output::answer;
@@ -114,7 +115,7 @@ pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
     if arguments.print_qemu_args {
         answer(ninep::qemu_arguments(&request)? + "\n")?;
     } else {
-        ninep::serve(&request)?;
+        until_stopped(|events| ninep::start(request, events))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,7 +9,7 @@ use inarch_jobs::serve::virtiofs::{self, VirtiofsRequest};
 use inarch_jobs::share::{Changes, Share, directory_of};
 use inarch_jobs::source::Source;
 
-use super::QemuMemory;
+use super::{QemuMemory, until_stopped};
 use crate::access::{AccessArguments, RefusedArguments};
 use crate::output::answer;
 use crate::sandbox::SandboxArgument;
@@ -139,7 +139,7 @@ pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
     if arguments.qemu.print_qemu_args {
         answer(arguments.qemu.arguments(virtiofs::qemu_arguments(&request)?))?;
     } else {
-        virtiofs::serve(&request)?;
+        until_stopped(|events| virtiofs::start(request, events))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,12 +9,12 @@ use inarch_vhost::blk::BlkServer;
 
 use super::guard::Guard;
 use super::making::Making;
-use super::signals::Caught;
-use super::{ServedTree, introduce, socket};
+use super::service::{Duty, Service, ServiceEvent};
+use super::{ServedTree, socket};
 use crate::JobError;
 use crate::descriptors;
 use crate::device::disk_options;
-use crate::notes::say;
+use crate::events::Events;
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -46,28 +46,34 @@ pub fn qemu_arguments(request: &BlkRequest) -> Result<String, JobError> {
     Ok(inarch_vm::machine::vhost_user_blk_arguments(&socket, request.queues(), &request.serial()?))
 }
 
-/// Serves until SIGINT or SIGTERM, or with `once` until the first machine has gone. Says on standard error how to
-/// use the disk, and at the end which files changed meanwhile.
-pub fn serve(request: &BlkRequest) -> Result<(), JobError> {
+/// Starts a server that ends when it is stopped, or with `once` when the first machine has gone. It tells at the end which
+/// files changed meanwhile.
+///
+/// # Errors
+/// The socket cannot be had.
+pub fn start(request: BlkRequest, events: Events<ServiceEvent>) -> Result<Service, JobError> {
+    Service::start(request.tree.sandbox, events, move |duty| serve(&request, duty))
+}
+
+fn serve(request: &BlkRequest, duty: &Duty) -> Result<(), JobError> {
     descriptors::make_room();
     let usage = usage(request)?;
-    let signals = Caught::from_now_on()?;
     let listener = socket::listen(&request.socket)?;
     let mut guard = Guard::of_socket(&request.socket)?;
-    let stop = signals.stop.clone();
-    let making = Making::start(&request.tree, &stop);
+    let making = Making::start(&request.tree, duty);
     let confined = request.tree.confine(None)?;
-    signals.heed();
-    introduce(&(usage + &confined));
+    duty.is_ready(usage + &confined);
     let options = disk_options(request.queues(), request.tree.read_only(), &request.serial()?);
-    let server = BlkServer::new(making.pending(), options).on_event(|event| match event {
+    let tell = duty.on_fault();
+    let server = BlkServer::new(making.pending(), options).on_event(move |event| match event {
         // The guest has an error status for it, and the device remembers the files that changed.
         Event::RequestFailed { .. } => {}
-        event => say(event),
+        event => tell(event),
     });
-    let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
+    let stop = &duty.stop;
+    let served = if request.once { server.serve_one(listener, stop) } else { server.serve_listener(listener, stop) };
     guard.release();
-    making.finish()?;
+    making.finish(duty)?;
     served.map_err(|error| JobError::Other(format!("{}: {error}", request.socket.display())))
 }
 

@@ -14,11 +14,12 @@ use inarch_vm::qemu::shell_word;
 use super::guard::{Guard, remove_empty_file};
 use super::making::Making;
 use super::mounted::Mounted;
-use super::signals::Caught;
-use super::{ServedTree, introduce};
+use super::ServedTree;
+use super::service::{Duty, Service, ServiceEvent};
 use crate::JobError;
 use crate::descriptors;
-use crate::notes::{say, shown};
+use crate::events::Events;
+use crate::notes::shown;
 
 /// The image's name where a directory is the mount point.
 const NAME_IN_DIRECTORY: &str = "disk.raw";
@@ -43,9 +44,16 @@ fn serial(request: &FileRequest, image: &Path) -> String {
     request.tree.serial(image.as_os_str().as_bytes())
 }
 
-/// Serves until SIGINT or SIGTERM, or until somebody unmounts it. Says on standard error how to use the image, and at
-/// the end which files changed meanwhile.
-pub fn serve(request: &FileRequest) -> Result<(), JobError> {
+/// Starts a server that ends when it is stopped, or when somebody unmounts the image. It tells at the end which files changed
+/// meanwhile.
+///
+/// # Errors
+/// Nothing can be mounted there.
+pub fn start(request: FileRequest, events: Events<ServiceEvent>) -> Result<Service, JobError> {
+    Service::start(request.tree.sandbox, events, move |duty| serve(&request, duty))
+}
+
+fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     descriptors::make_room();
     let path = resolve(&request.target)?;
     let is_source = request.tree.source.path().canonicalize().is_ok_and(|source| source == path);
@@ -57,25 +65,23 @@ pub fn serve(request: &FileRequest) -> Result<(), JobError> {
     let point = Point::take(path)?;
     // Nobody answers a look at the mount until the session runs.
     let usage = usage(request, &point.image())?;
-    let signals = Caught::from_now_on()?;
     let (mount, device) = Mount::new(&point.path, request.tree.source.path(), request.tree.read_only())?;
     let mut guard = Guard::of_mount(&mount, point.is_ours)?;
-    let stop = signals.stop.clone();
-    let making = Making::start(&request.tree, &stop);
+    let stop = &duty.stop;
+    let making = Making::start(&request.tree, duty);
     let confined = request.tree.confine(Some(Path::new("/dev/fuse")))?;
-    signals.heed();
     let image = ImageFile::new(making.pending(), point.name(), request.tree.read_only(), stop.clone());
     let connection = ConnectionOptions { exclusive: true, ..ConnectionOptions::default() };
     let session = Session::new(device, Arc::new(image), SessionOptions { connection, ..SessionOptions::default() });
-    let mounted = Mounted::answer(mount, session, &stop);
-    introduce(&(usage + &confined));
+    let mounted = Mounted::answer(mount, session, stop);
+    duty.is_ready(usage + &confined);
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
     // Whoever waits for the device waits for nothing.
     making.pending().wake();
     let unmounted = mounted.end(&mut guard, &point.path);
-    making.finish()?;
+    making.finish(duty)?;
     if unmounted? == Unmounted::InUse {
-        say(format_args!("{} was in use: whoever has it open gets errors from now on", shown(&point.image())));
+        duty.note(format_args!("{} was in use: whoever has it open gets errors from now on", shown(&point.image())));
     }
     Ok(())
 }

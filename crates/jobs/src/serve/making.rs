@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use inarch_block::Device;
-use inarch_server::{Pending, StopHandle};
+use inarch_server::Pending;
 
 use super::ServedTree;
+use super::service::{Duty, ServiceEvent};
 use crate::JobError;
 use crate::confinement;
 use crate::device::Prepared;
-use crate::notes::{notes, say};
+use crate::notes::notes;
 use crate::source::Source;
 
 /// A device that a thread makes.
@@ -21,10 +22,11 @@ pub(super) struct Making {
 }
 
 impl Making {
-    /// Begins to make the device of `tree`, in a thread that keeps what that takes. If it fails, `stop` ends the server.
-    pub fn start(tree: &ServedTree, stop: &StopHandle) -> Making {
+    /// Begins to make the device of `tree`, in a thread that keeps what that takes. If it fails, the server is stopped.
+    pub fn start(tree: &ServedTree, duty: &Duty) -> Making {
         let pending = Arc::new(Pending::new());
-        let (recipe, outcome, stop) = (tree.recipe(), Arc::clone(&pending), stop.clone());
+        let (recipe, outcome, stop) = (tree.recipe(), Arc::clone(&pending), duty.stop.clone());
+        let events = duty.events.clone();
         let sandbox = tree.sandbox;
         let thread = thread::spawn(move || {
             let prepared = confinement::of_plan(&recipe).and_then(|confinement| {
@@ -34,7 +36,7 @@ impl Making {
             });
             match &prepared {
                 Ok(prepared) => {
-                    prepared.notes.iter().for_each(say);
+                    prepared.notes.iter().for_each(|note| events.emit(ServiceEvent::Note(note.clone())));
                     outcome.set(Ok(Arc::clone(&prepared.device)));
                 }
                 Err(error) => {
@@ -52,15 +54,15 @@ impl Making {
         Arc::clone(&self.pending)
     }
 
-    /// When the server has ended: says what the user should know of the device's use, or why there never was one.
-    pub fn finish(self) -> Result<(), JobError> {
+    /// When the server has ended: tells what the user should know of the device's use, or why there never was one.
+    pub fn finish(self, duty: &Duty) -> Result<(), JobError> {
         if self.pending.get().is_none() {
             // Told to stop before the plan was made: nobody waits for it any more.
             return Ok(());
         }
-        let prepared = self.thread.join().unwrap_or_else(|_| Err(JobError::Other("the plan failed".into())))?;
+        let prepared = self.thread.join().unwrap_or(Err(JobError::Panicked))?;
         for note in notes(&prepared.device, &self.source, prepared.writable_bytes()) {
-            say(note);
+            duty.note(note);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! `serve`: a tree's device for virtual machines that someone else starts.
 //!
-//! Each way to offer it does the same six things: takes its place (a socket, a mount point) with a guard that clears it
+//! Each way to offer it is a [`Service`], and does the same six things: takes its place (a socket, a mount point) with a guard that clears it
 //! however the server ends, begins to make the device, confines itself, says how to use the disk, serves requests, which
 //! wait for the device, until it is told to stop, and at the end names what changed meanwhile.
 
@@ -13,6 +13,7 @@ mod making;
 pub(crate) mod mounted;
 pub mod nbd;
 pub mod ninep;
+mod service;
 pub(crate) mod signals;
 mod socket;
 pub mod virtiofs;
@@ -29,7 +30,9 @@ use crate::device::Recipe;
 pub use crate::device::Writes;
 use crate::source::Source;
 pub use guard::{GUARD_ARGUMENT, guard};
+pub use inarch_server::StopHandle;
 pub use lister::{LISTER_ARGUMENT, list};
+pub use service::{Service, ServiceEvent};
 
 /// What tells something served from all else: in a machine's command line and, for a disk, in the guest, which finds it by
 /// this serial number. The same for the server and for who prints the command line.

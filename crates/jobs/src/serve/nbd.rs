@@ -11,11 +11,11 @@ use inarch_vm::qemu::shell_word;
 
 use super::guard::Guard;
 use super::making::Making;
-use super::signals::Caught;
-use super::{ServedTree, introduce, socket};
+use super::service::{Duty, Service, ServiceEvent, listening_failed};
+use super::{ServedTree, socket};
 use crate::JobError;
 use crate::descriptors;
-use crate::notes::say;
+use crate::events::Events;
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -49,35 +49,40 @@ fn serial(request: &NbdRequest) -> Result<String, JobError> {
     Ok(request.tree.serial(place))
 }
 
-/// Serves until SIGINT or SIGTERM, or with `once` until the first client has gone. Says on standard error how to use the
-/// export, and at the end which files changed meanwhile.
-pub fn serve(request: &NbdRequest) -> Result<(), JobError> {
+/// Starts a server that ends when it is stopped, or with `once` when the first client has gone. It tells at the end which
+/// files changed meanwhile.
+///
+/// # Errors
+/// The address cannot be had.
+pub fn start(request: NbdRequest, events: Events<ServiceEvent>) -> Result<Service, JobError> {
+    Service::start(request.tree.sandbox, events, move |duty| serve(&request, duty))
+}
+
+fn serve(request: &NbdRequest, duty: &Duty) -> Result<(), JobError> {
     descriptors::make_room();
-    let signals = Caught::from_now_on()?;
     let (listener, address, mut guard) = listen(&request.address)?;
     let usage = usage(&NbdRequest { address, ..request.clone() })?;
-    let stop = signals.stop.clone();
-    let making = Making::start(&request.tree, &stop);
+    let making = Making::start(&request.tree, duty);
     let confined = request.tree.confine(None)?;
-    signals.heed();
-    introduce(&(usage + &confined));
+    duty.is_ready(usage + &confined);
     let options = NbdOptions {
         name: request.name.clone(),
         description: format!("the tree {}", request.tree.source),
         ..NbdOptions::default()
     };
-    let server = NbdServer::new(making.pending(), options).on_event(|event| match event {
+    let tell = duty.on_fault();
+    let server = NbdServer::new(making.pending(), options).on_event(move |event| match event {
         // The client has an error for it, and the device remembers the files that changed.
         Event::RequestFailed { .. } => {}
-        event => say(event),
+        event => tell(event),
     });
-    let served =
-        if request.once { server.serve_once(&listener, &stop) } else { server.serve_listener(&listener, &stop) };
+    let stop = &duty.stop;
+    let served = if request.once { server.serve_once(&listener, stop) } else { server.serve_listener(&listener, stop) };
     if let Some(guard) = &mut guard {
         guard.release();
     }
-    making.finish()?;
-    served.map_err(|error| JobError::Other(format!("the listening socket failed: {error}")))
+    making.finish(duty)?;
+    served.map_err(listening_failed)
 }
 
 /// Listens; gives where as well, as the system may have chosen the port, and the guard of what is left.

@@ -11,12 +11,12 @@ use inarch_vm::machine::{FORWARD_ADDRESS, guest_forward_arguments};
 use inarch_vm::qemu::shell_word;
 
 use super::guard::Guard;
-use super::signals::Caught;
-use super::{introduce, name_of_place, socket};
+use super::service::{Duty, Service, ServiceEvent, listening_failed};
+use super::{name_of_place, socket};
 use crate::JobError;
 use crate::confinement::{self, Sandbox};
 use crate::descriptors;
-use crate::notes::say;
+use crate::events::Events;
 use crate::share::{Share, note_on_mount_points};
 
 /// The port that mount(8) takes when none is named (`P9_PORT` of Linux's net/9p/trans_fd.c).
@@ -61,33 +61,37 @@ pub fn qemu_arguments(request: &NinepRequest) -> Result<String, JobError> {
     })
 }
 
-/// Serves until SIGINT or SIGTERM, or with `once` until the first client has gone. Says on standard error how to mount
-/// what is shared.
-pub fn serve(request: &NinepRequest) -> Result<(), JobError> {
+/// Starts a server that ends when it is stopped, or with `once` when the first client has gone.
+///
+/// # Errors
+/// The directory cannot be shared, or the address not be had.
+pub fn start(request: NinepRequest, events: Events<ServiceEvent>) -> Result<Service, JobError> {
+    Service::start(request.sandbox, events, move |duty| serve(&request, duty))
+}
+
+fn serve(request: &NinepRequest, duty: &Duty) -> Result<(), JobError> {
     descriptors::raise_limit();
     let share = request.share.resolved()?;
     // Dropped when nobody writes any more.
     let cover = share.cover(false)?;
     // What is wrong with it is said before anybody can connect.
     drop(share.for_many(cover.as_ref())?);
-    let signals = Caught::from_now_on()?;
     let (listener, address, mut guard) = listen(&request.address)?;
     let usage = usage(&NinepRequest { address, ..request.clone() })?;
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
     let confined =
         request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share, cover.as_ref())?);
     let file_system = share.for_many(cover.as_ref())?;
-    let stop = signals.heed();
-    introduce(&(usage + &confined));
-    mount_points.iter().for_each(say);
+    duty.is_ready(usage + &confined);
+    mount_points.iter().for_each(|note| duty.note(note));
     let options = NinepOptions { msize: request.msize, ..NinepOptions::default() };
-    let server = NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(say);
-    let served =
-        if request.once { server.serve_once(&listener, &stop) } else { server.serve_listener(&listener, &stop) };
+    let server = NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(duty.on_fault());
+    let stop = &duty.stop;
+    let served = if request.once { server.serve_once(&listener, stop) } else { server.serve_listener(&listener, stop) };
     if let Some(guard) = &mut guard {
         guard.release();
     }
-    served.map_err(|error| JobError::Other(format!("the listening socket failed: {error}")))
+    served.map_err(listening_failed)
 }
 
 /// Listens; gives where as well, as the system may have chosen the port, and the guard of what is left.

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use inarch_vhost::fs::Tag;
 
 use super::guard::Guard;
-use super::signals::Caught;
-use super::{introduce, socket};
+use super::service::{Duty, Service, ServiceEvent};
+use super::socket;
 use crate::JobError;
 use crate::confinement::{self, Sandbox};
 use crate::descriptors;
-use crate::notes::say;
+use crate::events::Events;
 use crate::share::{Changes, QUEUE_SIZE, Share, default_queues, note_on_mount_points};
 
 /// What to serve, and where.
@@ -55,26 +55,31 @@ pub fn qemu_arguments(request: &VirtiofsRequest) -> Result<String, JobError> {
     Ok(inarch_vm::machine::vhost_user_fs_arguments(&socket, &request.tag, request.queues(), QUEUE_SIZE))
 }
 
-/// Serves until SIGINT or SIGTERM, or with `once` until the first machine has gone. Says on standard error how to use
-/// what is shared.
-pub fn serve(request: &VirtiofsRequest) -> Result<(), JobError> {
+/// Starts a server that ends when it is stopped, or with `once` when the first machine has gone.
+///
+/// # Errors
+/// The directory cannot be shared, or the socket not be had.
+pub fn start(request: VirtiofsRequest, events: Events<ServiceEvent>) -> Result<Service, JobError> {
+    Service::start(request.sandbox, events, move |duty| serve(&request, duty))
+}
+
+fn serve(request: &VirtiofsRequest, duty: &Duty) -> Result<(), JobError> {
     let tag = request.parsed_tag()?;
     descriptors::raise_limit();
     let share = request.share.resolved()?;
     // Dropped when nobody writes any more.
     let cover = share.cover(share.without_opening())?;
-    let server = share.server(request.queues(), request.offer_tag.then_some(tag), cover.as_ref())?.on_event(say);
-    let signals = Caught::from_now_on()?;
+    let server = share.server(request.queues(), request.offer_tag.then_some(tag), cover.as_ref())?.on_event(duty.on_fault());
     let listener = socket::listen(&request.socket)?;
     let mut guard = Guard::of_socket(&request.socket)?;
     let usage = usage(request)?;
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
     let confined =
         request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share, cover.as_ref())?);
-    let stop = signals.heed();
-    introduce(&(usage + &confined));
-    mount_points.iter().for_each(say);
-    let served = if request.once { server.serve_one(listener, &stop) } else { server.serve_listener(listener, &stop) };
+    duty.is_ready(usage + &confined);
+    mount_points.iter().for_each(|note| duty.note(note));
+    let stop = &duty.stop;
+    let served = if request.once { server.serve_one(listener, stop) } else { server.serve_listener(listener, stop) };
     guard.release();
     served.map_err(|error| JobError::Other(format!("{}: {error}", request.socket.display())))
 }
