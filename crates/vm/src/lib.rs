@@ -1,4 +1,4 @@
-//! Guests: their kernel, the machine they run in, and the process that is that machine.
+//! Runs guests: their kernel, their virtual machine, QEMU's process, and the session with the agent.
 
 pub mod accel;
 pub mod agent;

@@ -1,4 +1,4 @@
-//! The signals that a session passes on to the command.
+//! Catches the signals that a session passes on to the command.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -12,16 +12,16 @@ use signal_hook::consts::{
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
-/// Those that ask for something, and the others whose default is to end the process, which would leave the terminal raw.
-/// Not those of job control, which are for this process, nor those of its own faults.
+/// Signals that request something, and others whose default action ends the process, which would leave the terminal in
+/// raw mode. Not those of job control, which concern this process, nor those of its own faults.
 const PASSED_ON: [i32; 12] =
     [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU];
 
-/// Catches signals until it is dropped; from then on they do what they do by default.
+/// Catches signals until it is dropped; after that they have their default action.
 #[derive(Debug)]
 pub(super) struct Signals {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
-    /// Our own end, to wait on.
+    /// Readable when a signal has come.
     readable: UnixStream,
     nobody_listens: Arc<AtomicBool>,
 }
@@ -38,7 +38,7 @@ impl Signals {
         Ok(Self { delivery, readable, nobody_listens })
     }
 
-    /// What came since the last call.
+    /// The signals since the last call.
     pub(super) fn pending(&mut self) -> Vec<i32> {
         self.delivery.pending().collect()
     }
@@ -56,8 +56,8 @@ impl Drop for Signals {
     }
 }
 
-/// A handler of `signal_hook` stays installed for good, and swallows the signal once nobody listens; these then do what the signal
-/// does by default. Installed once a process.
+/// A handler of `signal_hook` stays installed for good, and swallows the signal when nobody listens. These handlers
+/// then perform the default action. Installed once in each process.
 fn default_handlers(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     static NOBODY_LISTENS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     if let Some(flag) = NOBODY_LISTENS.get() {
@@ -70,7 +70,7 @@ fn default_handlers(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     Ok(Arc::clone(NOBODY_LISTENS.get_or_init(|| flag)))
 }
 
-/// The mask of signals that this process ignores, as under nohup(1) or in a shell's background: they stay ignored.
+/// The mask of signals that this process ignores, as under nohup(1) or in a shell's background; they stay ignored.
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
