@@ -1,4 +1,4 @@
-//! Standard output and standard error of the commands.
+//! Prints to standard output and standard error.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use inarch_jobs::JobError;
 
-/// Prints an answer. A reader that has gone (`| head`) has what it wanted.
+/// Prints an answer. A reader that has gone (`| head`) is no error.
 pub fn answer(text: impl Display) -> anyhow::Result<()> {
     answer_with(|out| write!(out, "{text}"))
 }
 
-/// As [`answer`], of what is written piece by piece.
+/// Like [`answer`], for output that is written piece by piece.
 pub fn answer_with(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     match write(&mut out).and_then(|()| out.flush()) {
@@ -21,12 +21,12 @@ pub fn answer_with(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyh
     }
 }
 
-/// Tells a failure in one line. If nobody can hear it, the status still says so.
+/// Reports a failure in one line. If that fails, the status still says so.
 pub fn complain(text: impl Display) {
     inarch_jobs::say(text);
 }
 
-/// Does all of it, whatever becomes of the others. The last failure is main's to tell.
+/// Collects all results, and reports every failure but the last, which main reports.
 pub fn try_all(results: impl Iterator<Item = Result<(), JobError>>) -> anyhow::Result<ExitCode> {
     let mut failures = results.filter_map(Result::err);
     let Some(first) = failures.next() else { return Ok(ExitCode::SUCCESS) };

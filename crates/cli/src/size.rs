@@ -1,4 +1,4 @@
-//! Sizes as people write them: `512M`, `4G`, `1.5g`, `65536`.
+//! Parses and prints sizes: `512M`, `4G`, `1.5g`, `65536`.
 
 /// Parses a size in bytes; `K`, `M`, `G` and `T` are powers of 1024, an `i` and a `B` may follow.
 pub fn parse(text: &str) -> Result<u64, String> {
@@ -22,7 +22,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     if bytes.is_finite() && bytes < u64::MAX as f64 { Ok(bytes as u64) } else { Err(wrong()) }
 }
 
-/// A size for people: three significant digits and a binary unit.
+/// Formats a size: three significant digits and a binary unit.
 pub fn show(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
