@@ -1,13 +1,14 @@
-//! A command in a virtual machine.
+//! `inarch run`: runs a command in a virtual machine.
 //!
-//! 1. The request is resolved: which trees, which kernel, which user, where ([`trees`], [`guest`], [`command`]).
-//!    What is run in it ([`launch`]) may be known only when the root is open: a container image says it.
-//! 2. Every tree's scan and plan begin in the background; its disk is served on one end of a socket pair, where the
+//! 1. The request is resolved: which trees at which paths, which kernel, which user ([`trees`], [`guest`],
+//!    [`command`]). What runs in the guest ([`launch`]) may be known only when the root is open, because a container
+//!    image may define it.
+//! 2. Scan and plan of every tree begin in the background. Each disk is served on one end of a socket pair, where the
 //!    first request waits for the plan.
-//! 3. QEMU starts ([`boot`]) with the other ends, a kernel and an initramfs in memory: nothing of a run has a name in any
-//!    file system, so nothing can be left behind.
-//! 4. The agent speaks; it gets the command, and the session relays streams and signals until it ends.
-//! 5. QEMU is ended, and what the user should know is said: files that changed, a full overlay.
+//! 3. QEMU starts ([`boot`]) with the other ends, and with a kernel and an initramfs in memory. Nothing of a run has a
+//!    name in a file system, so nothing can be left behind.
+//! 4. The agent says HELLO and gets the command. The session relays streams and signals until the command ends.
+//! 5. QEMU is ended, and the user learns what matters: files that changed, a full overlay.
 
 mod attempt;
 mod boot;
@@ -49,10 +50,10 @@ pub use request::{Root, RunRequest, TreeMount, Way};
 use shares::Wire;
 use trees::{Chosen, Disk, GuestAbilities, Trees};
 
-/// The status of a command that ran out of time.
+/// The status of a command that exceeded `--timeout`.
 const TIMED_OUT: u8 = 124;
 
-/// Runs the command; its exit status as a shell would give it, 124 if it ran out of time.
+/// Runs the command. Returns its exit status as a shell would, 124 if it exceeded its time.
 ///
 /// # Errors
 /// The command could not be run, or its guest failed.
@@ -77,7 +78,7 @@ pub fn run(request: &RunRequest) -> Result<u8, JobError> {
         say(format_args!("the command ran longer than {} and was ended (status {TIMED_OUT})", lasting(limit)));
     }
     let result = report.and_then(status);
-    // What a command failed of is not kept from anybody.
+    // With --quiet, too, the reason of a failure is reported.
     if !request.quiet || !matches!(result, Ok(0)) {
         disks.iter().flat_map(LiveDisk::notes).for_each(say);
     }
@@ -107,7 +108,7 @@ fn status(report: Report) -> Result<u8, JobError> {
     }
 }
 
-/// The QEMU command line of the run, as a shell would read it. Nothing is scanned or started.
+/// The QEMU command line of the run, for a shell. Scans and starts nothing.
 pub fn dry_run(request: &RunRequest) -> Result<String, JobError> {
     let job = Job::new(request, None)?;
     let guest = job.guest()?;
@@ -120,18 +121,18 @@ pub fn dry_run(request: &RunRequest) -> Result<String, JobError> {
     guest.command_line(accel, &disks)
 }
 
-/// A request that makes sense, before anything is started for it.
+/// A valid request, before anything is started for it.
 struct Job<'a> {
     request: &'a RunRequest,
     directory: Option<PathBuf>,
-    /// The directory whose tree is brought along where it is not part of the root.
+    /// The directory whose tree is brought along if it is not part of the root.
     place: Option<PathBuf>,
     trees: Trees,
     kernel: Kernel,
     modules: ModuleTree,
     memory: u64,
     open_files: Option<(u64, u64)>,
-    /// What is run, where no disk must be opened to know it.
+    /// What to run, if that is known without opening a disk.
     launch: Option<Launch>,
 }
 
@@ -155,10 +156,10 @@ impl<'a> Job<'a> {
         Ok(Job { request, directory, place, trees, kernel, modules, memory, open_files, launch: None })
     }
 
-    /// The job, of which a kept run knows that it is about to be done.
+    /// Prepares a run. `kept` records that its command is about to start.
     fn begin(request: &'a RunRequest, kept: Option<&mut Kept>) -> Result<Job<'a>, JobError> {
         let mut job = Job::new(request, kept.as_deref())?;
-        // What is plainly wrong is said before anything is opened.
+        // Report obvious errors before anything is opened.
         let _ = request.user.as_deref().map(command::user).transpose()?;
         let unpacked = job.trees.unpacked.iter().find(|tree| tree.destination == Path::new("/"));
         let may_be_an_image = matches!(&request.root, Root::Source(source) if source.may_be_an_image());
@@ -172,8 +173,8 @@ impl<'a> Job<'a> {
         Ok(job)
     }
 
-    /// Says how trees go of which nobody said it: where that is as usual only to somebody who looks on, as what a program
-    /// writes is better alone in a log.
+    /// Reports the transport chosen for each `--via auto` tree. The usual choice is reported on a terminal only,
+    /// because a log should contain only what the program writes.
     fn say_choices(&self) {
         let is_watched = self.request.verbose || std::io::stderr().is_terminal();
         let chosen = self.trees.chosen.iter().filter(|chosen| is_watched || !chosen.choice.is_usual);
@@ -184,7 +185,8 @@ impl<'a> Job<'a> {
         self.trees.unpacked.iter().flat_map(|tree| &tree.notes).for_each(|note| self.request.say(note));
     }
 
-    /// Begins to make `disk`. If what is run depends on it, `launch` is told of that, or `failure` why nothing can be run.
+    /// Begins to make `disk`. If the disk defines what to run, sends that to `launch`; sets `failure` if nothing can be
+    /// run.
     fn start(&self, disk: &Disk, failure: &Arc<DiskFailure>, launch: &Sender<Launch>) -> LiveDisk {
         let (source, quiet) = (disk.recipe.source.clone(), self.request.quiet);
         let decides = self.launch.is_none() && disk.destination.as_deref() == Some(Path::new("/"));
@@ -194,7 +196,7 @@ impl<'a> Job<'a> {
             if let Some((request, directory, launch)) = deciding {
                 match Launch::new(&request, directory.as_deref(), prepared.image.as_ref()) {
                     Ok(found) => found.tell(&request, prepared.image.is_some(), &launch),
-                    // The channel's end comes after it.
+                    // The channel is closed after this.
                     Err(error) => failed.set(error),
                 }
             }
@@ -215,7 +217,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Tells what is run if that is known already.
+    /// Sends what to run, if that is known already.
     fn tell_launch(&self, sender: Sender<Launch>) {
         if let Some(launch) = &self.launch {
             let is_of_image = self.trees.unpacked.iter().any(|tree| tree.image.is_some());
@@ -252,8 +254,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// What is written to an overlay of a shared directory is not kept: there is no saying what it was written over. Nor is
-/// what is written to something unpacked.
+/// Refuses to keep writes to the overlay of a shared directory, because it is unknown what they were written over, and
+/// writes to an unpacked tree.
 fn refuse_what_is_not_kept(trees: &Trees) -> Result<(), JobError> {
     let shares = trees.shares.iter().filter(|shared| shared.overlaid).map(|shared| &shared.destination);
     let unpacked = trees.unpacked.iter().filter(|tree| !tree.read_only).map(|tree| &tree.destination);

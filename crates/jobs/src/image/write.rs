@@ -1,4 +1,4 @@
-//! Writing each shape of a plan to each kind of output, and reading it back.
+//! Writes each kind of layout to each kind of output, and reads it back.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use inarch_format::{Layout, Pack, Piece, Stream};
 
 use super::output::Output;
 
-/// A plan, and what it takes to write it.
+/// A layout, and what is needed to write it.
 pub(super) struct Job<'a> {
     pub(super) layout: &'a Layout,
     pub(super) content: &'a dyn Content,
@@ -28,7 +28,7 @@ pub(super) struct Done {
 }
 
 impl Job<'_> {
-    /// Bytes of the image, where they are known before it is made.
+    /// Bytes of the image, if known before it is written.
     fn length(&self) -> Option<u64> {
         match self.layout {
             Layout::Blocks(map) => Some(map.blocks() * BLOCK_SIZE as u64),
@@ -70,12 +70,12 @@ impl Job<'_> {
         }
     }
 
-    /// Reads the image back, and compares it with what the plan and the content give now.
+    /// Reads the image back, and compares it with what layout and content give now.
     pub(super) fn verify(&self, output: &Output, length: u64) -> Result<(), WriteError> {
         let file = match output {
             Output::New(new) => &new.file,
             Output::Device { file, .. } => file,
-            // What went down a pipe is gone.
+            // A pipe cannot be read back.
             Output::Pipe(_) => return Ok(()),
         };
         let done = self.write_to(&Verifier(file), self.progress)?;
@@ -133,7 +133,7 @@ impl Job<'_> {
                 Ok(Done { length, written })
             }
             Layout::Packed(pack) => {
-                // Its parts come in no order: it is made somewhere else first.
+                // Its parts come in no order, so it is written to a temporary file first.
                 let output = |error| WriteError::Output { offset: 0, error };
                 let whole = tempfile::tempfile().map_err(output)?;
                 let done = self.pack_to(&**pack, &FileSink::new(&whole), self.progress)?;
@@ -149,14 +149,14 @@ fn set_length(file: &File, length: u64) -> Result<(), WriteError> {
     file.set_len(length).map_err(|error| WriteError::Output { offset: length, error })
 }
 
-/// The parts of an archive.
+/// Iterates over the parts of an archive.
 pub(crate) struct StreamParts<'a> {
     pieces: Box<dyn Iterator<Item = Piece> + Send + 'a>,
     at: u64,
 }
 
 impl<'a> StreamParts<'a> {
-    /// Those of `stream`, from its start.
+    /// The parts of `stream`, from its start.
     pub(crate) fn new(stream: &'a dyn Stream) -> StreamParts<'a> {
         StreamParts { pieces: stream.pieces(), at: 0 }
     }
@@ -181,7 +181,7 @@ impl Iterator for StreamParts<'_> {
     }
 }
 
-/// Remembers what went wrong with a sink, as whoever packs cannot tell it from what goes wrong with content.
+/// Records a sink's error, because a packer does not distinguish it from a content error.
 struct Watched<'a> {
     sink: &'a dyn Sink,
     failed: Mutex<Option<(u64, io::Error)>>,
