@@ -42,6 +42,6 @@ pub use map::{BLOCK_SIZE, BlockMap, FileExtent, Inlay, MapError, Metadata, Run};
 pub use overlay::{Overlay, OverlayError};
 pub use scatter::Cursor;
 pub use write::{
-    DeviceSink, FileSink, MapParts, Part, PastCache, Placed, Progress, SHARE_FROM, Sink, Source, Verifier, WriteError,
-    Written, stream_parts, write_parts,
+    DeviceSink, FileSink, ImageSource, MapParts, Part, PastCache, Placed, Progress, SHARE_FROM, Sink, Verifier,
+    WriteError, Written, stream_parts, write_parts,
 };

@@ -15,4 +15,4 @@ pub mod qemu;
 pub mod session;
 
 pub use accel::{Accel, AccelChoice};
-pub use machine::{Disk, Machine, Share, Source, vhost_user_blk_arguments};
+pub use machine::{Disk, Endpoint, Machine, Share, vhost_user_blk_arguments};

@@ -16,7 +16,7 @@ pub const AGENT_PORT: &str = "org.inarch.agent";
 
 /// A file or a socket for QEMU.
 #[derive(Debug)]
-pub enum Source {
+pub enum Endpoint {
     /// An open descriptor that QEMU inherits. Nothing remains of it, however this process ends.
     Descriptor(OwnedFd),
     /// A path that QEMU opens or, for a socket, connects to.
@@ -27,7 +27,7 @@ pub enum Source {
 #[derive(Debug)]
 pub struct Disk {
     /// A connected or listening socket.
-    pub socket: Source,
+    pub socket: Endpoint,
     /// Name of the device within QEMU: letters, digits and `-`.
     pub id: String,
     /// Number of virtqueues, at least 1.
@@ -38,7 +38,7 @@ pub struct Disk {
 #[derive(Debug)]
 pub struct Share {
     /// A connected or listening socket.
-    pub socket: Source,
+    pub socket: Endpoint,
     /// The name that the guest mounts: letters, digits and `-`.
     pub tag: String,
     /// Number of request queues, at least 1.
@@ -52,7 +52,7 @@ pub struct Share {
 #[derive(Debug)]
 pub struct Forward {
     /// A connected or listening socket.
-    pub socket: Source,
+    pub socket: Endpoint,
     /// Name of the device within QEMU: letters, digits and `-`.
     pub id: String,
     /// The TCP port.
@@ -63,7 +63,7 @@ pub struct Forward {
 #[derive(Debug)]
 pub struct Stream {
     /// A connected or listening socket.
-    pub socket: Source,
+    pub socket: Endpoint,
     /// Name of the port, and of the device within QEMU: letters, digits and `-`.
     pub port: String,
 }
@@ -77,7 +77,7 @@ pub struct Machine {
     /// The kernel that it boots.
     pub kernel: Kernel,
     /// A cpio archive in memory or in a file.
-    pub initramfs: Option<Source>,
+    pub initramfs: Option<Endpoint>,
     /// Additional kernel parameters, after those that the machine needs.
     pub parameters: Vec<String>,
     /// Whether the kernel prints all messages to its first serial line, which takes time, and not only emergencies.
@@ -89,17 +89,17 @@ pub struct Machine {
     /// Memory in bytes, a multiple of a page.
     pub memory: u64,
     /// The other end of the agent's port.
-    pub agent: Option<Source>,
+    pub agent: Option<Endpoint>,
     /// Pipe or file for the kernel's output on its first serial line. QEMU writes one character at a time and drops
     /// those that find no room (`hw/char/serial.c`): a socket has room for about 280 of them, a pipe for 65,536 or
     /// more.
-    pub console: Source,
+    pub console: Endpoint,
     /// Disks in the guest's order: the first is /dev/vda.
     pub disks: Vec<Disk>,
     /// Directories that it shares.
     pub shares: Vec<Share>,
     /// Socket of a vhost-user server for the machine's virtio socket device; `None` for no such device.
-    pub sockets: Option<Source>,
+    pub sockets: Option<Endpoint>,
     /// Sockets that it reaches over TCP. If there are any and `network` is not set, it gets a network that leads
     /// nowhere else.
     pub forwards: Vec<Forward>,
@@ -145,7 +145,7 @@ impl PublishedPort {
 
 impl Machine {
     /// A machine with no device but its first serial line, and without a network.
-    pub fn bare(kernel: Kernel, accel: Accel, cpus: u32, memory: u64, console: Source) -> Machine {
+    pub fn bare(kernel: Kernel, accel: Accel, cpus: u32, memory: u64, console: Endpoint) -> Machine {
         Machine {
             kernel,
             initramfs: None,
@@ -354,10 +354,10 @@ impl CommandLine {
     }
 
     /// The path by which QEMU opens the file.
-    fn file(&mut self, source: Source) -> OsString {
+    fn file(&mut self, source: Endpoint) -> OsString {
         match source {
-            Source::Path(path) => path.into_os_string(),
-            Source::Descriptor(descriptor) => {
+            Endpoint::Path(path) => path.into_os_string(),
+            Endpoint::Descriptor(descriptor) => {
                 let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
                 self.descriptors.push(descriptor);
                 path.into()
@@ -365,10 +365,10 @@ impl CommandLine {
         }
     }
 
-    fn chardev(&mut self, id: &str, socket: Source) {
+    fn chardev(&mut self, id: &str, socket: Endpoint) {
         let value = chardev(id, &socket);
         self.option("-chardev", value);
-        if let Source::Descriptor(descriptor) = socket {
+        if let Endpoint::Descriptor(descriptor) = socket {
             self.descriptors.push(descriptor);
         }
     }
@@ -386,11 +386,11 @@ impl CommandLine {
     }
 }
 
-fn chardev(id: &str, socket: &Source) -> OsString {
+fn chardev(id: &str, socket: &Endpoint) -> OsString {
     let mut value = OsString::from(format!("socket,id={id},"));
     match socket {
-        Source::Descriptor(descriptor) => value.push(format!("fd={}", descriptor.as_raw_fd())),
-        Source::Path(path) => {
+        Endpoint::Descriptor(descriptor) => value.push(format!("fd={}", descriptor.as_raw_fd())),
+        Endpoint::Path(path) => {
             value.push("path=");
             value.push(option_value(path.as_os_str()));
         }
@@ -406,7 +406,7 @@ fn vhost_user_blk(chardev: &str, queues: u16) -> String {
 /// distinguishes it from the machine's other devices: letters, digits and `-`. The machine also needs shared memory,
 /// see [`shared_memory_arguments`].
 pub fn vhost_user_blk_arguments(socket: &Path, queues: u16, id: &str) -> String {
-    let socket = chardev(id, &Source::Path(socket.to_owned()));
+    let socket = chardev(id, &Endpoint::Path(socket.to_owned()));
     let device = vhost_user_blk(id, queues);
     let words: [&OsStr; 4] = ["-chardev".as_ref(), &socket, "-device".as_ref(), device.as_ref()];
     words.map(shell_word).join(" ")
@@ -431,7 +431,7 @@ pub fn vhost_user_fs_arguments(socket: &Path, tag: &str, queues: u16, queue_size
     // util/id.c).
     let in_id = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
     let id = format!("fs-{}", tag.chars().map(in_id).collect::<String>());
-    let socket = chardev(&id, &Source::Path(socket.to_owned()));
+    let socket = chardev(&id, &Endpoint::Path(socket.to_owned()));
     let device = vhost_user_fs(&id, tag, queues, queue_size);
     let words: [&OsStr; 4] = ["-chardev".as_ref(), &socket, "-device".as_ref(), &device];
     words.map(shell_word).join(" ")
@@ -470,7 +470,7 @@ pub fn nbd_arguments(address: &NbdAddress, export: &str, read_only: bool, serial
 /// QEMU arguments for a network on which [`FORWARD_ADDRESS`] and `port` lead to the socket at `path`. `id`
 /// distinguishes its QEMU objects: letters, digits and `-`.
 pub fn guest_forward_arguments(path: &Path, port: u16, id: &str) -> String {
-    let socket = chardev(id, &Source::Path(path.to_owned()));
+    let socket = chardev(id, &Endpoint::Path(path.to_owned()));
     format!(
         "-chardev {} -netdev user,id=net-{id},guestfwd=tcp:{FORWARD_ADDRESS}:{port}-chardev:{id} \
          -device virtio-net-pci,netdev=net-{id}",
@@ -505,7 +505,7 @@ mod tests {
             entry: Entry::Pvh,
             modules: None,
         };
-        let console = Source::Path("/run/console".into());
+        let console = Endpoint::Path("/run/console".into());
         Machine { parameters: vec!["user.word".to_owned()], ..Machine::bare(kernel, Accel::Tcg, 2, 512 << 20, console) }
     }
 
@@ -566,7 +566,8 @@ mod tests {
         let (first, _far) = UnixStream::pair().unwrap();
         let number = first.as_raw_fd();
         let disk = |socket, id: &str| Disk { socket, id: id.to_owned(), queues: 2 };
-        let disks = vec![disk(Source::Descriptor(first.into()), "root"), disk(Source::Path("/a,b".into()), "second")];
+        let disks =
+            vec![disk(Endpoint::Descriptor(first.into()), "root"), disk(Endpoint::Path("/a,b".into()), "second")];
         let command = Machine { disks, ..machine() }.command(&Qemu::at(Path::new("qemu")));
         assert_eq!(command.descriptors.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>(), [number]);
         let expected = format!(
@@ -580,7 +581,7 @@ mod tests {
     fn initramfs_is_read_through_its_descriptor() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let expected = format!("-initrd /proc/self/fd/{} ", file.as_raw_fd());
-        let line = line(Machine { initramfs: Some(Source::Descriptor(file.into())), ..machine() });
+        let line = line(Machine { initramfs: Some(Endpoint::Descriptor(file.into())), ..machine() });
         assert!(line.contains(&expected), "{line}");
     }
 }

@@ -1,4 +1,4 @@
-//! [`Overlay`]: copy on write, for what is written to or zeroed on a device.
+//! [`Overlay`]: copy-on-write storage for the clusters of a device that were written or zeroed.
 //!
 //! Data lies in one sparse file at its offset on the device, so nothing is allocated or looked up. Two bits for each 4
 //! KiB cluster say whether its content is below, in the file, or zeros. Reads take no lock. A write stores its data

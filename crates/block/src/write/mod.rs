@@ -43,7 +43,7 @@ use crate::{BlockMap, Content};
 
 /// The content of an image's parts.
 #[derive(Clone, Copy)]
-pub struct Source<'a> {
+pub struct ImageSource<'a> {
     /// Renders [`Part::Metadata`]; not needed where there is none.
     pub map: Option<&'a BlockMap>,
     /// The files' content.

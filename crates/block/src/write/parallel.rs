@@ -8,7 +8,7 @@ use super::batch::{Batch, Batches};
 use super::lane::Lane;
 use super::part::Filled;
 use super::share::{LongRun, Sharing};
-use super::{Placed, Progress, Sink, Source, WriteError, Written};
+use super::{ImageSource, Placed, Progress, Sink, WriteError, Written};
 
 /// The least number of threads: some wait for the disk while others read.
 const LEAST_THREADS: usize = 4;
@@ -23,7 +23,7 @@ const MOST_THREADS: usize = 16;
 pub fn write_parts(
     parts: impl Iterator<Item = Placed> + Send,
     length: u64,
-    source: Source<'_>,
+    source: ImageSource<'_>,
     sink: &dyn Sink,
     progress: &dyn Progress,
     threads: usize,
@@ -68,7 +68,7 @@ struct Queue<I: Iterator<Item = Placed>> {
 
 struct Work<'a, I: Iterator<Item = Placed>> {
     queue: Mutex<Queue<I>>,
-    source: Source<'a>,
+    source: ImageSource<'a>,
     sink: &'a dyn Sink,
     sharing: Sharing<'a>,
     progress: &'a dyn Progress,
@@ -141,7 +141,12 @@ impl<I: Iterator<Item = Placed>> Work<'_, I> {
 }
 
 /// Fills the buffer of a batch that starts at byte `at`; zeros where no part is.
-pub(super) fn fill(parts: &[Placed], at: u64, source: &Source<'_>, buffer: &mut [u8]) -> Result<Filled, WriteError> {
+pub(super) fn fill(
+    parts: &[Placed],
+    at: u64,
+    source: &ImageSource<'_>,
+    buffer: &mut [u8],
+) -> Result<Filled, WriteError> {
     let (mut filled, mut end) = (Filled::default(), 0);
     for placed in parts {
         let start = (placed.at - at) as usize;

@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 use inarch_tree::InodeId;
 
-use super::{Source, WriteError};
+use super::{ImageSource, WriteError};
 use crate::{BLOCK_SIZE, BlockMap, Content, Run, read_content};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -73,7 +73,7 @@ impl Part {
 
     /// Writes the part's bytes into `out`, which has its length and any content; returns how much of it is file
     /// content.
-    pub(super) fn fill(&self, source: &Source<'_>, out: &mut [u8]) -> Result<Filled, WriteError> {
+    pub(super) fn fill(&self, source: &ImageSource<'_>, out: &mut [u8]) -> Result<Filled, WriteError> {
         let mut filled = Filled::default();
         match self {
             Part::Bytes(bytes) => out.copy_from_slice(bytes),

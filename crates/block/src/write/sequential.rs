@@ -4,13 +4,13 @@ use std::io::Write;
 
 use super::batch::{Batch, Batches, GATHER};
 use super::parallel::fill;
-use super::{Placed, Progress, Source, WriteError, Written};
+use super::{ImageSource, Placed, Progress, WriteError, Written};
 
 /// Writes the parts of an image of `length` bytes to `output`, from the first byte to the last, including zeros.
 pub fn stream_parts(
     parts: impl Iterator<Item = Placed>,
     length: u64,
-    source: Source<'_>,
+    source: ImageSource<'_>,
     output: &mut dyn Write,
     progress: &dyn Progress,
 ) -> Result<Written, WriteError> {

@@ -9,7 +9,7 @@ use rustix::io::{Errno, pread};
 
 use super::batch::GATHER;
 use super::lane::Lane;
-use super::{Sink, Source, WriteError, Written};
+use super::{ImageSource, Sink, WriteError, Written};
 use crate::content::Lent;
 use crate::{BLOCK_SIZE, read_content};
 
@@ -87,7 +87,12 @@ impl<'a> Sharing<'a> {
     }
 
     /// Writes a run; the part that is not shared goes through `lane`.
-    pub(super) fn write(&self, source: &Source<'_>, run: LongRun, lane: &mut Lane<'_>) -> Result<Written, WriteError> {
+    pub(super) fn write(
+        &self,
+        source: &ImageSource<'_>,
+        run: LongRun,
+        lane: &mut Lane<'_>,
+    ) -> Result<Written, WriteError> {
         let LongRun { at, inode, offset, length } = run;
         let content = |error| WriteError::Content { inode: Some(inode), error };
         let (mut written, mut failure) = (Written::default(), None);
@@ -147,7 +152,7 @@ impl<'a> Sharing<'a> {
 }
 
 /// Reads and writes a run that cannot be lent.
-fn through_memory(source: &Source<'_>, run: LongRun, lane: &mut Lane<'_>) -> Result<Written, WriteError> {
+fn through_memory(source: &ImageSource<'_>, run: LongRun, lane: &mut Lane<'_>) -> Result<Written, WriteError> {
     let mut done = 0;
     while done < run.length {
         let (at, count) = (run.at + done, (run.length - done).min(GATHER) as usize);

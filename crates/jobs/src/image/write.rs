@@ -5,8 +5,8 @@ use std::io::{self, Read, Write};
 use std::sync::{Mutex, PoisonError};
 
 use inarch_block::{
-    BLOCK_SIZE, Content, DeviceSink, FileSink, MapParts, Part, Placed, Progress, Sink, Source, Verifier, WriteError,
-    Written, stream_parts, write_parts,
+    BLOCK_SIZE, Content, DeviceSink, FileSink, ImageSource, MapParts, Part, Placed, Progress, Sink, Verifier,
+    WriteError, Written, stream_parts, write_parts,
 };
 use inarch_format::{Layout, Pack, Piece, Stream};
 
@@ -91,13 +91,13 @@ impl Job<'_> {
         match self.layout {
             Layout::Blocks(map) => {
                 let length = map.blocks() * BLOCK_SIZE as u64;
-                let source = Source { map: Some(map), content };
+                let source = ImageSource { map: Some(map), content };
                 let written = write_parts(MapParts::new(map), length, source, sink, progress, threads)?;
                 Ok(Done { length, written })
             }
             Layout::Stream(stream) => {
                 let (parts, length) = (StreamParts::new(&**stream), stream.length());
-                let written = write_parts(parts, length, Source { map: None, content }, sink, progress, threads)?;
+                let written = write_parts(parts, length, ImageSource { map: None, content }, sink, progress, threads)?;
                 Ok(Done { length, written })
             }
             Layout::Packed(pack) => self.pack_to(&**pack, sink, progress),
@@ -123,13 +123,14 @@ impl Job<'_> {
         match self.layout {
             Layout::Blocks(map) => {
                 let length = map.blocks() * BLOCK_SIZE as u64;
-                let source = Source { map: Some(map), content };
+                let source = ImageSource { map: Some(map), content };
                 let written = stream_parts(MapParts::new(map), length, source, &mut file, self.progress)?;
                 Ok(Done { length, written })
             }
             Layout::Stream(stream) => {
                 let (parts, length) = (StreamParts::new(&**stream), stream.length());
-                let written = stream_parts(parts, length, Source { map: None, content }, &mut file, self.progress)?;
+                let written =
+                    stream_parts(parts, length, ImageSource { map: None, content }, &mut file, self.progress)?;
                 Ok(Done { length, written })
             }
             Layout::Packed(pack) => {

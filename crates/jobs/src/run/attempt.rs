@@ -1,4 +1,4 @@
-//! One boot of a guest: disks, machine, session.
+//! Boots a guest once: serves its disks, starts its machine and runs its session.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -214,10 +214,10 @@ impl Sockets<'_> {
         self,
         name: &str,
         serve: impl FnOnce(&Arc<DiskFailure>) -> Result<OwnedFd, JobError>,
-    ) -> Result<machine::Source, JobError> {
+    ) -> Result<machine::Endpoint, JobError> {
         match self {
-            Sockets::Served(failure) => serve(failure).map(machine::Source::Descriptor),
-            Sockets::Named => Ok(machine::Source::Path(format!("{name}.sock").into())),
+            Sockets::Served(failure) => serve(failure).map(machine::Endpoint::Descriptor),
+            Sockets::Named => Ok(machine::Endpoint::Path(format!("{name}.sock").into())),
         }
     }
 }
@@ -239,7 +239,7 @@ impl Guest {
         session: impl FnOnce(Session) -> Result<Report, SessionError>,
     ) -> Attempt {
         let started = connected(|agent, console| {
-            let initramfs = machine::Source::Descriptor(in_memory(&self.initramfs)?);
+            let initramfs = machine::Endpoint::Descriptor(in_memory(&self.initramfs)?);
             self.machine(accel, disks, Sockets::Served(failure), [agent, console, initramfs])
         })
         .and_then(|(command, ends)| {
@@ -272,7 +272,7 @@ impl Guest {
 
     /// The command line, for people to read: with names in place of descriptors. Starts nothing.
     pub fn command_line(&self, accel: Accel, disks: &[LiveDisk]) -> Result<String, JobError> {
-        let ours = ["agent.sock", "console.log", "initramfs.cpio"].map(|name| machine::Source::Path(name.into()));
+        let ours = ["agent.sock", "console.log", "initramfs.cpio"].map(|name| machine::Endpoint::Path(name.into()));
         Ok(self.machine(accel, disks, Sockets::Named, ours)?.shell_line())
     }
 
@@ -282,7 +282,7 @@ impl Guest {
         accel: Accel,
         disks: &[LiveDisk],
         sockets: Sockets<'_>,
-        ours: [machine::Source; 3],
+        ours: [machine::Endpoint; 3],
     ) -> Result<QemuCommand, JobError> {
         let [agent, console, initramfs] = ours;
         let queues = self.cpus.clamp(1, 8) as u16;
@@ -351,12 +351,12 @@ impl Guest {
 
 /// Calls `make` with the machine's ends of two connections, the agent's and the console's; returns our ends too.
 fn connected<T>(
-    make: impl FnOnce(machine::Source, machine::Source) -> Result<T, JobError>,
+    make: impl FnOnce(machine::Endpoint, machine::Endpoint) -> Result<T, JobError>,
 ) -> Result<(T, Ends), JobError> {
     let (agent, agent_theirs) = pair()?;
     let console = process::console_pipe();
     let (console, console_theirs) = console.map_err(|error| JobError::Other(format!("cannot make a pipe: {error}")))?;
-    let made = make(machine::Source::Descriptor(agent_theirs), machine::Source::Descriptor(console_theirs))?;
+    let made = make(machine::Endpoint::Descriptor(agent_theirs), machine::Endpoint::Descriptor(console_theirs))?;
     Ok((made, Ends { agent, console }))
 }
 

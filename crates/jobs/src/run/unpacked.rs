@@ -154,7 +154,7 @@ impl UnpackedTree {
         let (mut ours, theirs) = pair()?;
         let (tree, failure) = (self.clone(), Arc::clone(failure));
         thread::spawn(move || {
-            let source = block::Source { map: None, content: &*tree.content };
+            let source = block::ImageSource { map: None, content: &*tree.content };
             let length = tree.archive.length();
             match stream_parts(StreamParts::new(&*tree.archive), length, source, &mut ours, &()) {
                 // Closing our end would lose what is still in flight to the guest, so it stays open until QEMU ends.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use super::{Identity, Layer, Lender, Mark, Name, Source};
+use super::{Identity, Layer, Lender, Mark, Name, Provenance};
 use crate::compare::Difference;
 use crate::{
     Attributes, BuildError, Builder, Extent, ExtentError, Extents, FileType, Inode, InodeId, Tree, XattrSetId,
@@ -219,7 +219,7 @@ struct Making<'a> {
     newer: &'a Tree,
     builder: Builder,
     names: Vec<Name>,
-    sources: Vec<Source>,
+    sources: Vec<Provenance>,
     /// The layer's inodes by the newer tree's, for files with several names.
     made: HashMap<InodeId, InodeId>,
     lenders: Vec<Lender>,
@@ -240,7 +240,7 @@ impl<'a> Making<'a> {
             newer: draft.newer,
             builder: Builder::new(&attributes(root, XattrSetId::NONE))?,
             names: Vec::new(),
-            sources: vec![Source::default()],
+            sources: vec![Provenance::default()],
             made: HashMap::new(),
             lenders: Vec::new(),
             lender_index: HashMap::new(),
@@ -277,7 +277,7 @@ impl<'a> Making<'a> {
         }
         let xattrs = self.xattrs(self.newer, inode);
         let id = self.builder.add(&node.name, &attributes(inode, xattrs))?;
-        let mut source = Source::default();
+        let mut source = Provenance::default();
         if node.mark == Mark::Changed {
             let origin = facts.origin(new);
             source.link = unchanged
@@ -313,7 +313,7 @@ impl<'a> Making<'a> {
         let mode = if self.is_directory(node) { DIRECTORY } else { WHITEOUT };
         let id = self.builder.add(&node.name, &Attributes { mode, ..Attributes::default() })?;
         self.names.push(name);
-        self.sources.push(Source::default());
+        self.sources.push(Provenance::default());
         Ok(id)
     }
 

@@ -46,7 +46,7 @@ pub(crate) struct Name {
 
 /// What a layer knows of one of its inodes besides its attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct Provenance {
     /// The lower tree's file from which it was made: an index into the lenders.
     pub origin: Option<u32>,
     /// A file of the lower tree of which it is another name: an index into the lenders.
@@ -65,7 +65,7 @@ pub struct Layer {
     root: Name,
     names: Vec<Name>,
     /// For each inode of `tree`.
-    sources: Vec<Source>,
+    sources: Vec<Provenance>,
     /// What the lower tree had in directories that are replaced, by path.
     hidden: Vec<(Vec<u8>, Identity)>,
     lenders: Vec<Lender>,
@@ -91,7 +91,7 @@ impl Layer {
         let root = Attributes { mode: 0o040_755, ..Attributes::default() };
         let tree = Builder::new(&root).and_then(Builder::finish).map(Arc::new).unwrap_or_else(|_| unreachable!());
         let root = Name { mark: Mark::Passing, was: None };
-        let (names, sources, hidden) = (Vec::new(), vec![Source::default()], Vec::new());
+        let (names, sources, hidden) = (Vec::new(), vec![Provenance::default()], Vec::new());
         Layer {
             tree,
             root,
@@ -180,7 +180,7 @@ impl Layer {
         self.was(path).flatten().or_else(|| self.hidden.get(hidden()?).map(|(_, was)| *was))
     }
 
-    pub(crate) fn source(&self, inode: InodeId) -> Source {
+    pub(crate) fn source(&self, inode: InodeId) -> Provenance {
         self.sources.get(inode.index()).copied().unwrap_or_default()
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Layer, Lender, Mark, Name, Source};
+use super::{Identity, Layer, Lender, Mark, Name, Provenance};
 use crate::{Extent, Extents, InodeId, LoadError, Tree};
 
 const MAGIC: [u8; 8] = *b"INARCHLY";
@@ -23,7 +23,7 @@ const HEADER: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadLayerError {
     /// They do not start with the magic number.
-    #[error("it is no layer: it does not start with the magic number")]
+    #[error("it is not a layer: it does not start with the magic number")]
     NotALayer,
     /// Written by another version of this program.
     #[error("it has format version {found}; this program knows version {VERSION}")]
@@ -45,7 +45,7 @@ pub enum LoadLayerError {
 /// Mark and former inode, of the root and then of each entry of the tree; 0 passing, 1 changed, 2 deleted.
 type StoredName = (u8, Option<Identity>);
 /// Origin, link, whole.
-type StoredSource = (Option<u32>, Option<u32>, bool);
+type StoredProvenance = (Option<u32>, Option<u32>, bool);
 /// The inode; offset, length, at, backing.
 type StoredExtent = (u32, u64, u64, u64, u32);
 
@@ -54,7 +54,7 @@ struct Stored<'a> {
     #[serde(borrow)]
     tree: Cow<'a, [u8]>,
     names: Vec<StoredName>,
-    sources: Vec<StoredSource>,
+    sources: Vec<StoredProvenance>,
     hidden: Vec<(Vec<u8>, Identity)>,
     lenders: Vec<Lender>,
     files: Vec<String>,
@@ -139,7 +139,7 @@ impl Layer {
         {
             return Err(LoadLayerError::Damaged("it names a file that it does not list"));
         }
-        let source = |(origin, link, whole)| Source { origin, link, whole };
+        let source = |(origin, link, whole)| Provenance { origin, link, whole };
         let sources = stored.sources.iter().copied().map(source).collect();
         let extent = |(id, offset, length, at, backing)| (InodeId(id), Extent { offset, length, at, backing });
         let extents = Extents::new(tree.inode_count(), stored.extents.iter().copied().map(extent).collect())

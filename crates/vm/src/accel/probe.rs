@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Accel;
 use crate::kernel::Kernel;
-use crate::machine::{Machine, Source};
+use crate::machine::{Endpoint, Machine};
 use crate::process::{GuestFailure, Process, SpawnError, Symptom, console_pipe};
 use crate::qemu::Qemu;
 
@@ -37,7 +37,7 @@ pub enum ProbeError {
 /// The kernel did not boot, with the reason.
 pub fn probe(qemu: &Qemu, kernel: &Kernel, accel: Accel, patience: Duration) -> Result<Duration, ProbeError> {
     let (ours, theirs) = console_pipe()?;
-    let machine = Machine::bare(kernel.clone(), accel, 1, MEMORY, Source::Descriptor(theirs));
+    let machine = Machine::bare(kernel.clone(), accel, 1, MEMORY, Endpoint::Descriptor(theirs));
     let begun = Instant::now();
     let process = Process::spawn(machine.command(qemu), ours, None)?;
     let symptom = match process.wait(patience) {
