@@ -7,7 +7,7 @@ const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
 /// Parses a duration above 0: seconds, or numbers with a unit each (`ms`, `s`, `m`, `h`, `d`).
 pub fn parse(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no time from above 0 to 1e9 seconds; write it as 30, 1.5s, 10m or 1h30m");
+    let wrong = || format!("'{text}' is not a time above 0, up to 1e9 seconds; write it as 30, 1.5s, 10m or 1h30m");
     let seconds = match text.parse::<f64>() {
         Ok(seconds) => seconds,
         Err(_) => sum_of_units(text).ok_or_else(wrong)?,

@@ -153,7 +153,7 @@ fn summary(report: &ImageReport) -> String {
 }
 
 fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
-    let wrong = || format!("'{text}' is no UUID; write it as 12345678-9abc-def0-1234-56789abcdef0");
+    let wrong = || format!("'{text}' is not a UUID; write it as 12345678-9abc-def0-1234-56789abcdef0");
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
     let dashes = [8, 13, 18, 23].iter().all(|at| text.as_bytes().get(*at) == Some(&b'-'));
     if text.len() != 36 || !dashes || digits.len() != 32 {
@@ -170,7 +170,7 @@ fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
 fn parse_compression(text: &str) -> Result<Compression, String> {
     let (name, level) = match text.split_once(':') {
         Some((name, level)) => {
-            let level = level.parse().map_err(|_| format!("'{level}' is no level of compression"))?;
+            let level = level.parse().map_err(|_| format!("'{level}' is not a compression level"))?;
             (name, Some(level))
         }
         None => (text, None),
@@ -178,7 +178,7 @@ fn parse_compression(text: &str) -> Result<Compression, String> {
     let known = [Algorithm::Gzip, Algorithm::Lz4, Algorithm::Xz, Algorithm::Zstd];
     let Some(algorithm) = known.into_iter().find(|algorithm| algorithm.name() == name) else {
         let known = known.map(Algorithm::name).join(", ");
-        return Err(format!("'{name}' is no way to compress; these are: {known}"));
+        return Err(format!("'{name}' is not a compression; these are: {known}"));
     };
     Ok(Compression { algorithm, level })
 }

@@ -6,7 +6,7 @@ use inarch_jobs::run::PublishedPort;
 
 /// Parses a port; ADDR is 127.0.0.1 by default.
 pub fn parse(text: &str) -> Result<PublishedPort, String> {
-    let wrong = || format!("'{text}' is no pair of ports; write [ADDR:]HOST:GUEST[/tcp|/udp], as 8080:80");
+    let wrong = || format!("'{text}' is not a pair of ports; write [ADDR:]HOST:GUEST[/tcp|/udp], as 8080:80");
     let (ports, udp) = match text.split_once('/') {
         None | Some((_, "tcp")) => (text.trim_end_matches("/tcp"), false),
         Some((ports, "udp")) => (ports, true),
@@ -15,7 +15,7 @@ pub fn parse(text: &str) -> Result<PublishedPort, String> {
     let (address, ports) = match ports.rsplitn(3, ':').collect::<Vec<_>>()[..] {
         [guest, host] => (Ipv4Addr::LOCALHOST, (host, guest)),
         [guest, host, address] => {
-            let no_address = |_| format!("'{text}': '{address}' is no IPv4 address of this machine's");
+            let no_address = |_| format!("'{text}': '{address}' is not an IPv4 address of this machine");
             (address.parse().map_err(no_address)?, (host, guest))
         }
         _ => return Err(wrong()),

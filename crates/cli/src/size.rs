@@ -2,7 +2,7 @@
 
 /// Parses a size in bytes; `K`, `M`, `G` and `T` are powers of 1024, an `i` and a `B` may follow.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is no size; write it as 512M, 4G or a number of bytes");
+    let wrong = || format!("'{text}' is not a size; write it as 512M, 4G or a number of bytes");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let unit = unit.to_ascii_lowercase();

@@ -140,7 +140,7 @@ impl SourceArguments {
         if let (None, Some(text)) = (selection.epoch, std::env::var_os("SOURCE_DATE_EPOCH").filter(|t| !t.is_empty())) {
             let seconds = text.to_str().and_then(|text| text.parse().ok());
             selection.epoch = Some(seconds.with_context(|| {
-                format!("SOURCE_DATE_EPOCH is '{}', which is no number of seconds since 1970", text.display())
+                format!("SOURCE_DATE_EPOCH is '{}', which is not a number of seconds since 1970", text.display())
             })?);
         }
         Ok(selection)
@@ -162,11 +162,11 @@ impl SourceArguments {
 
 /// Parses seconds since 1970.
 fn seconds(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| "no number of seconds since 1970; date +%s -d TIME gives it".to_owned())
+    text.parse().map_err(|_| "not a number of seconds since 1970; date +%s -d TIME gives it".to_owned())
 }
 
 fn contexts(file: &Path) -> anyhow::Result<FileContexts> {
-    let text = String::from_utf8(read(file)?).with_context(|| format!("{}: is no text in UTF-8", file.display()))?;
+    let text = String::from_utf8(read(file)?).with_context(|| format!("{}: is not UTF-8 text", file.display()))?;
     FileContexts::parse(&text).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))
 }
 

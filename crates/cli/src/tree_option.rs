@@ -57,7 +57,7 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     if let Some(destination) = &destination
         && !destination.is_absolute()
     {
-        return Err(format!("'{}' is no absolute path to mount a tree at", destination.display()));
+        return Err(format!("'{}' is not an absolute path to mount a tree at", destination.display()));
     }
     let mut option = TreeOption {
         source,
@@ -95,7 +95,7 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
             Some(("exclude", glob)) => option.exclude.push(glob.to_owned()),
             _ => {
                 return Err(format!(
-                    "'{part}' in '{shown}' is no option of a tree: ro, overlay, rw, nosuid, nodev, via=, changes=, \
+                    "'{part}' in '{shown}' is not an option of a tree: ro, overlay, rw, nosuid, nodev, via=, changes=, \
                      writeback, hold, owner=, exclude="
                 ));
             }
@@ -128,10 +128,9 @@ pub fn via(text: &str) -> Result<Way, String> {
         "virtiofs" => Ok(Way::Virtiofs),
         "9p" => Ok(Way::Ninep),
         "tar" => Ok(Way::Tar),
-        text => text
-            .parse()
-            .map(Way::Disk)
-            .map_err(|_| format!("'{text}' is no way for a tree to reach the guest; these are: {known}")),
+        text => {
+            text.parse().map(Way::Disk).map_err(|_| format!("'{text}' is not a transport of trees; these are: {known}"))
+        }
     }
 }
 

@@ -170,7 +170,7 @@ fn choose(request: &ImageRequest) -> Result<&'static dyn Format, JobError> {
     let names = names.join(", ");
     match &request.format {
         Some(name) => format_by_name(name)
-            .ok_or_else(|| JobError::Other(format!("'{name}' is no format of images; these are: {names}"))),
+            .ok_or_else(|| JobError::Other(format!("'{name}' is not an image format; these are: {names}"))),
         None => format_by_extension(&request.output).ok_or_else(|| {
             let output = &request.output;
             let reason = match compressor(output) {
@@ -241,7 +241,7 @@ fn explain(request: &ImageRequest, content: &dyn Content, error: WriteError) -> 
             format!("{output}: the disk is full; no image was made")
         }
         WriteError::Output { error, .. } if error.kind() == std::io::ErrorKind::InvalidData => {
-            format!("{output}: {error}; the image is no good")
+            format!("{output}: {error}; the image is unusable")
         }
         WriteError::Output { offset, error } => format!("{output}: cannot write at byte {offset}: {error}"),
         error => format!("{output}: {error}"),

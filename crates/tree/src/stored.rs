@@ -30,7 +30,7 @@ const BEYOND: &str = "a number is too large";
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LoadError {
     /// They do not start with the magic number.
-    #[error("it is no stored tree: it does not start with the magic number")]
+    #[error("it is not a stored tree: it does not start with the magic number")]
     NotATree,
     /// Written by another version of this program.
     #[error("it has format version {found}; this program knows version {VERSION}")]

@@ -1,4 +1,4 @@
-//! [`Tree`]: four flat tables and an arena of names.
+//! [`Tree`]: stores an immutable tree in four flat tables and an arena of names.
 
 use std::ops::Range;
 

@@ -68,7 +68,7 @@ pub(super) fn parse_tcp(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse() {
         return Ok((Ipv4Addr::LOCALHOST, port).into());
     }
-    let mut found = text.to_socket_addrs().map_err(|error| format!("'{text}' is no address and port: {error}"))?;
+    let mut found = text.to_socket_addrs().map_err(|error| format!("'{text}' is not an address and port: {error}"))?;
     found.next().ok_or_else(|| format!("'{text}' has no address"))
 }
 

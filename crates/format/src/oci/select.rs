@@ -176,7 +176,7 @@ fn image_of(store: &Store, manifest: Manifest, descriptor: &Descriptor, notes: &
     let kind = &manifest.config.media_type;
     if !is_image_config(kind) {
         let kind = kind.escape_debug();
-        return Err(malformed(format!("{} is no container image: its configuration is {kind}", descriptor.digest)));
+        return Err(malformed(format!("{} is not a container image: its configuration is {kind}", descriptor.digest)));
     }
     let config: Config = parse(&manifest.config.digest, &blob(store, &manifest.config)?)?;
     if descriptor.platform.is_none() {

@@ -219,7 +219,8 @@ impl Image<'_> {
         }
         if !text.starts_with('/') {
             let text = shown(Path::new(text));
-            return self.fail(&format!("its working directory '{text}' is no absolute path; give another with -w DIR"));
+            return self
+                .fail(&format!("its working directory '{text}' is not an absolute path; give another with -w DIR"));
         }
         // `..` removes a name, whatever the name leads to, as where the image was built.
         let mut path = PathBuf::from("/");

@@ -116,7 +116,7 @@ impl Matcher {
         whole.map(Matcher::Regex).map_err(|error| {
             let text = error.to_string();
             let reason = text.lines().last().unwrap_or_default().trim_start_matches("error:").trim();
-            format!("{pattern:?} is no regular expression: {reason}")
+            format!("{pattern:?} is not a regular expression: {reason}")
         })
     }
 
@@ -182,6 +182,6 @@ fn parse_type(text: &str) -> Result<FileType, String> {
         "-b" => FileType::BlockDevice,
         "-p" => FileType::Fifo,
         "-s" => FileType::Socket,
-        other => return Err(format!("{other:?} is no file type; --, -d, -l, -c, -b, -p and -s are")),
+        other => return Err(format!("{other:?} is not a file type; --, -d, -l, -c, -b, -p and -s are")),
     })
 }

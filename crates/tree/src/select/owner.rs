@@ -98,10 +98,10 @@ pub struct IdRange {
     count: u32,
 }
 
-/// The text is no range of ids.
+/// The text is not a range of ids.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no range of ids; write FROM:TO:COUNT, so that COUNT ids from FROM on become those from TO on, all below \
+    "{0:?} is not a range of ids; write FROM:TO:COUNT, so that COUNT ids from FROM on become those from TO on, all below \
      4294967295"
 )]
 pub struct IdRangeError(String);

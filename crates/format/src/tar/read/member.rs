@@ -192,7 +192,7 @@ impl<'a> Members<'a> {
         // The next data is beyond the zeros.
         self.at = data / BLOCK_BYTES * BLOCK_BYTES;
         Err(malformed(match at {
-            0 => format!("it begins with {data} zeros, and is no tar archive"),
+            0 => format!("it begins with {data} zeros, and is not a tar archive"),
             _ => format!(
                 "byte {at}: here the archive ends by a block of zeros, and there is more at byte {data}: a part of it was \
                  lost, or another archive was appended"

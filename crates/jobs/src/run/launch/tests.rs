@@ -143,7 +143,7 @@ fn working_directories_are_absolute() {
         assert_eq!(directory(text), Ok(Some(path.to_owned())), "{text}");
     }
     for (text, part) in [
-        ("srv", "'srv' is no absolute path"),
+        ("srv", "'srv' is not an absolute path"),
         ("../etc", "no absolute path"),
         ("a\n\u{1b}[2J", "'a\\n\\u{1b}[2J'"),
         (&*"/a".repeat(1 << 20), "has 2097152 bytes"),
