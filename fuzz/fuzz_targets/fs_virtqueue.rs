@@ -1,6 +1,6 @@
-//! A guest's kernel writes whatever it likes into the rings, descriptors and buffers of a file system device.
+//! A guest's kernel writes anything into the rings, descriptors and buffers of a file system device.
 //!
-//! The target checks that every chain that was taken comes back, and that no request panics.
+//! The target checks that every chain taken is returned, and that no request panics.
 
 #![no_main]
 
@@ -51,7 +51,7 @@ struct Input {
     raw: Vec<u8>,
 }
 
-/// Reads and writes as much as it is asked to.
+/// Reads and writes as much as requested.
 struct Zeros;
 
 impl FileSystem for Zeros {

@@ -1,6 +1,6 @@
-//! A client sends whatever it likes as requests, in pieces of any size, with any room for the answer.
+//! A client sends anything as requests, in pieces of any size, with any room for the reply.
 //!
-//! The file system checks that names are names and that sizes are bounded; the target checks that answers are
+//! The file system checks that names are valid and sizes are bounded; the target checks that replies are
 //! well-formed.
 
 #![no_main]
@@ -25,7 +25,7 @@ struct Message {
     node: u64,
     unique: u64,
     extension: u16,
-    /// The length that the header says, where that is not the message's own.
+    /// The length in the header, if it differs from the message's.
     length: Option<u32>,
     body: Vec<u8>,
     piece: u8,

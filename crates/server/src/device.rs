@@ -1,4 +1,4 @@
-//! [`BlockDevice`]: what a server needs of the device that it serves.
+//! [`BlockDevice`]: the interface of a device that a server serves.
 
 use std::io;
 

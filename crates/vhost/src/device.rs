@@ -1,4 +1,4 @@
-//! [`VirtioDevice`]: what a connection needs of the device that it serves.
+//! [`VirtioDevice`]: the interface of a virtio device: features, configuration space, and execution of requests.
 
 use virtio_queue::DescriptorChain;
 
