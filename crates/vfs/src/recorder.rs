@@ -20,7 +20,7 @@ use vm_memory::VolatileSlice;
 use crate::passing::PassingOn;
 use crate::{
     Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId,
-    Opened, SetAttributes, WriteKind,
+    Opened, SetAttributes, WriteKind, passes_on,
 };
 use paths::Paths;
 
@@ -175,8 +175,9 @@ impl<S: AccessSink> Recorder<S> {
 }
 
 impl<S: AccessSink> FileSystem for Recorder<S> {
-    fn below(&self) -> Option<&dyn FileSystem> {
-        Some(&*self.below)
+    passes_on! {
+        below: flush, fsync, sync, seek, open_directory, release_directory, get_xattr, list_xattrs, test_lock, set_lock,
+        statistics, interrupted
     }
 
     fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
