@@ -42,5 +42,5 @@ pub use node::{
 pub use one_client::OneClient;
 pub use overlay::Overlay;
 pub use owners::MappedOwners;
-pub use recorder::{Access, AccessKind, AccessSink, Recorder};
+pub use recorder::{Access, AccessKind, AccessSink, Identity, RecordLevel, Recorder, Recording};
 pub use tree_files::TreeFiles;
