@@ -10,7 +10,7 @@
 
 static const struct {
 	const char *word;
-	uint16_t own, named; /* tags without and with a qualifier; 0: there is none */
+	uint16_t own, named; /* tags without and with a qualifier; 0: none */
 } TAGS[] = {
 	{ "user", 0x01, 0x02 },
 	{ "group", 0x04, 0x08 },
@@ -24,7 +24,7 @@ static void put_u16(uint8_t *bytes, uint16_t value)
 	bytes[1] = (uint8_t)(value >> 8);
 }
 
-/* One entry, which ends with `end`. */
+/* Parses one entry, which ends with `end`. */
 static int put_entry(const char *text, const char *end, uint8_t entry[8])
 {
 	const char *first = memchr(text, ':', (size_t)(end - text));

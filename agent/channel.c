@@ -24,7 +24,7 @@ static void put_header(uint8_t *at, uint8_t type, size_t length)
 	put_u32(at + 1, (uint32_t)length);
 }
 
-/* Moves what is queued to the front, so that the free space is in one piece. */
+/* Moves the queued bytes to the front, so that the free space is contiguous. */
 static void compact(struct channel *channel)
 {
 	if (channel->out_start == 0)
@@ -98,8 +98,8 @@ enum channel_state channel_flush(struct channel *channel)
 	return CHANNEL_OPEN;
 }
 
-/* Waits for an event on the port. A port whose host has not connected yet is in POLLHUP: poll(2) would return at once,
- * again and again. */
+/* Waits for an event on the port. While the host has not connected, the port is in POLLHUP, and poll(2) would
+ * return at once again and again. */
 static void wait_for(struct channel *channel, short events, int milliseconds)
 {
 	struct pollfd port = { .fd = channel->fd, .events = events };

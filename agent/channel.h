@@ -1,4 +1,4 @@
-/* The framed connection to the host: buffers, never blocking unless told to. */
+/* The framed connection to the host, with buffers; it blocks only where a function says so. */
 #ifndef INARCH_CHANNEL_H
 #define INARCH_CHANNEL_H
 
@@ -11,7 +11,7 @@
 /* One frame of output data: a write of it fills one buffer of the kernel's virtio_console driver (32 KiB). */
 #define CHANNEL_DATA_FRAME (32 * 1024 - FRAME_HEADER)
 #define CHANNEL_OUT_CAPACITY (256 * 1024)
-/* Room that data leaves to frames of control. */
+/* Room in the buffer that is reserved for control frames. */
 #define CHANNEL_OUT_RESERVE 4096
 #define CHANNEL_IN_CAPACITY (FRAME_HEADER + FRAME_PAYLOAD_MAX)
 
@@ -33,23 +33,23 @@ enum channel_state { CHANNEL_OPEN, CHANNEL_LOST };
 
 void channel_init(struct channel *channel, int fd);
 
-/* Queues a frame; waits for the host only if the buffer is full. */
+/* Queues a frame; blocks only if the buffer is full. */
 void channel_send(struct channel *channel, uint8_t type, const void *payload, size_t length);
-/* Queues up to CHANNEL_DATA_FRAME - CHANNEL_OUT_RESERVE bytes that can be read from `fd` now, at most `limit`.
- * Returns what read(2) returned. */
+/* Reads from `fd` what is available, up to `limit` and CHANNEL_DATA_FRAME - CHANNEL_OUT_RESERVE bytes, and queues
+ * it. Returns read(2)'s result. */
 long channel_send_from(struct channel *channel, uint8_t type, int fd, size_t limit);
 bool channel_has_room(const struct channel *channel);
 bool channel_is_idle(const struct channel *channel);
-/* Writes what the port takes now. */
+/* Writes what the port accepts now. */
 enum channel_state channel_flush(struct channel *channel);
-/* Writes everything, waiting for the host up to `seconds`. */
+/* Writes everything; blocks up to `seconds`. */
 enum channel_state channel_flush_all(struct channel *channel, int seconds);
 
 /* Reads what the port has now. */
 enum channel_state channel_fill(struct channel *channel);
-/* Takes the next whole frame out of the buffer: 1, 0 if there is none, -1 if the host speaks nonsense. */
+/* Takes the next complete frame from the buffer: 1; 0 if there is none; -1 if the host breaks the protocol. */
 int channel_next(struct channel *channel, struct frame *frame);
-/* Waits for a frame; false if the host is gone. */
+/* Blocks until there is a frame; false if the host is gone. */
 bool channel_wait(struct channel *channel, struct frame *frame);
 
 static inline uint32_t get_u32(const uint8_t *bytes)

@@ -1,5 +1,5 @@
 /*
- * Told from the kernel's counters since the guest's boot: nothing but the command has run there.
+ * Uses the kernel's counters since the guest's boot: only the command has run there.
  */
 #include "circumstances.h"
 
@@ -12,7 +12,7 @@
 
 #include "report.h"
 
-/* The value of the counter NAME in /proc/vmstat; 0 if the kernel does not have it. */
+/* The counter NAME of /proc/vmstat; 0 if the kernel does not have it. */
 static unsigned long memory_counter(const char *name)
 {
 	FILE *file = fopen("/proc/vmstat", "re");
@@ -26,7 +26,8 @@ static unsigned long memory_counter(const char *name)
 	return found;
 }
 
-/* /proc/net/snmp has two lines for each protocol, `Ip: NAME...` and `Ip: VALUE...`; 0 if the name is not there. */
+/* A counter of /proc/net/snmp, which has two lines for each protocol, `Ip: NAME...` and `Ip: VALUE...`; 0 if it is
+ * missing. */
 static unsigned long network_counter(const char *protocol, const char *name)
 {
 	FILE *file = fopen("/proc/net/snmp", "re");
@@ -48,7 +49,7 @@ static unsigned long network_counter(const char *protocol, const char *name)
 	return found;
 }
 
-/* Receives a copy of what programs send to a name server; negative while unused. */
+/* Receives copies of packets to a name server; negative while unused. */
 static int questions = -1;
 
 static bool has_way_out(const struct session *session)
@@ -59,7 +60,7 @@ static bool has_way_out(const struct session *session)
 
 void watch_questions(const struct session *session)
 {
-	/* Datagrams to UDP's port 53: X = length of the IP header, A = destination port. */
+	/* Matches datagrams to UDP port 53: X = length of the IP header, A = destination port. */
 	struct sock_filter code[] = {
 		BPF_STMT(BPF_LDX | BPF_B | BPF_MSH, 0),
 		BPF_STMT(BPF_LD | BPF_H | BPF_IND, 2),
@@ -70,19 +71,19 @@ void watch_questions(const struct session *session)
 	struct sock_fprog filter = { .len = sizeof code / sizeof code[0], .filter = code };
 	if (has_way_out(session))
 		return;
-	/* Without it a question to a name server is not noticed. */
+	/* If this fails, questions to a name server are not noticed. */
 	questions = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP);
 	if (questions >= 0)
 		setsockopt(questions, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
 }
 
-/* Whether something was sent where no route leads, or asked of a name server of this machine's that runs on the host. */
+/* Whether a packet had no route, or a question went to a name server at a local address, which runs only on the host. */
 static bool looked_for_network(void)
 {
 	char first;
 	if (network_counter("Ip:", "OutNoRoutes") > 0)
 		return true;
-	/* A closed port other than that of a name server says nothing about the network. */
+	/* A closed port other than a name server's says nothing about the network. */
 	return network_counter("Udp:", "NoPorts") > 0 && questions >= 0 && recv(questions, &first, 1, 0) >= 0;
 }
 

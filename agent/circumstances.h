@@ -1,14 +1,14 @@
-/* What was against a command that failed, beside itself. */
+/* Finds causes of a command's failure outside of the command: memory and network. */
 #ifndef INARCH_CIRCUMSTANCES_H
 #define INARCH_CIRCUMSTANCES_H
 
 #include "channel.h"
 #include "session.h"
 
-/* From now on counts the questions to name servers in a guest that has no network. */
+/* Starts counting questions to name servers, in a guest without a network. */
 void watch_questions(const struct session *session);
 
-/* Warns of a guest that ran out of memory, and of a network that was looked for and is not there. */
+/* Warns if the guest ran out of memory, or if the command looked for a network that is not there. */
 void warn_of_circumstances(struct channel *channel, const struct session *session);
 
 #endif

@@ -1,4 +1,4 @@
-/* Times and pauses. */
+/* Time of day, and pauses. */
 #ifndef INARCH_CLOCK_H
 #define INARCH_CLOCK_H
 
@@ -17,7 +17,7 @@ static inline uint64_t monotonic_microseconds(void)
 	return microseconds_of(CLOCK_MONOTONIC);
 }
 
-/* Sets the time of day: nanoseconds since 1970. -1 and errno if that fails. */
+/* Sets the time of day: nanoseconds since 1970. Returns -1 and errno on failure. */
 static inline int set_clock(uint64_t nanoseconds)
 {
 	struct timespec now = { .tv_sec = (time_t)(nanoseconds / 1000000000), .tv_nsec = (long)(nanoseconds % 1000000000) };

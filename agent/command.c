@@ -18,7 +18,7 @@
 
 enum step { STEP_USER, STEP_DIRECTORY, STEP_EXEC };
 
-/* What the child tells us when it cannot become the command. */
+/* The child's report that it cannot become the command. */
 struct child_error {
 	enum step step;
 	int number;
@@ -36,7 +36,7 @@ static _Noreturn void give_up(int report, enum step step, int number)
 	_exit(1);
 }
 
-/* A file that is no program of any known format is a script for the shell, as execvp(3) has it. */
+/* A file of no executable format is a shell script, as for execvp(3). */
 static void execute(const char *path, char **arguments, char **environment, size_t count)
 {
 	execve(path, arguments, environment);
@@ -52,7 +52,7 @@ static void execute(const char *path, char **arguments, char **environment, size
 	execve(script[0], script, environment);
 }
 
-/* Looks for the program as a shell does: in the session's PATH, unless its name has a slash. Returns errno. */
+/* Searches for the program like a shell: in the session's PATH, unless its name contains a slash. Returns errno. */
 static int execute_in_path(const struct session *session)
 {
 	char **arguments = session->arguments.items;
@@ -92,7 +92,7 @@ static void set_limits(const struct session *session)
 	if (files.rlim_cur > files.rlim_max)
 		files.rlim_cur = files.rlim_max;
 	if (setrlimit(RLIMIT_NOFILE, &files) != 0) {
-		/* Above the kernel's fs.nr_open, or not allowed: as much as there is. */
+		/* Exceeds the kernel's fs.nr_open, or is not allowed: use the most there is. */
 		getrlimit(RLIMIT_NOFILE, &files);
 		files.rlim_cur = files.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &files);
@@ -147,7 +147,7 @@ static void make_nonblocking(int fd)
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-/* Without this a command that is not root's could not open /dev/stdin and the like again. */
+/* Otherwise a command that does not run as root could not open /dev/stdin and the like. */
 static void give_to_user(int fd, const struct session *session)
 {
 	if (session->has_user_ids || session->user_name)
@@ -196,7 +196,7 @@ void command_start(struct command *command, struct channel *channel, const struc
 	int report[2];
 	if (session->arguments.count == 0)
 		fail(channel, STATUS_FAILED, "no command was given");
-	/* Root makes them, as container engines do. A failure is reported here, before the command starts. */
+	/* Root creates them, as container engines do. A failure is reported here, before the command starts. */
 	if (session->make_directory && session->directory && !make_directories(session->directory))
 		fail(channel, STATUS_FAILED, "the working directory %s cannot be made in the guest: %s", session->directory,
 		     strerror(errno));

@@ -48,7 +48,7 @@ bool make_directories(const char *path)
 	for (char *slash = part + 1; (slash = strchr(slash, '/')); slash++) {
 		*slash = 0;
 		int number = mkdir(part, 0755) == 0 ? EEXIST : errno;
-		/* A file system that is read-only says so of folders that are there, too. */
+		/* For existing directories, too, a read-only file system returns EROFS. */
 		bool is_there = number == EEXIST || (number == EROFS && access(part, F_OK) == 0);
 		errno = number;
 		if (!is_there)

@@ -2,13 +2,14 @@
  * PID 1 of a guest.
  *
  * 1. Load the modules of the initramfs, the port's driver first; open the port; send HELLO.
- * 2. Take in what the session is, until RUN.
- * 3. Set the clock, start the other processors, mount its file systems, set up network and name; start the command.
- * 4. Relay streams and signals until the command has ended and the host has said BYE.
+ * 2. Receive the description of the session, until RUN.
+ * 3. Set the clock, start the other processors, mount the file systems, set up network and host name; start the
+ *    command.
+ * 4. Relay streams and signals until the command has ended and the host has sent BYE.
  * 5. Unmount if asked to; power off.
  *
- * `agent --session FD` does the same over a socket in an ordinary process, without 1 and without the mounts, network,
- * clock and name: for tests, and for a host that runs commands without a machine.
+ * `agent --session FD` does the same over a socket in an ordinary process, without step 1 and without mounts,
+ * network, clock and host name: for tests, and for a host that runs commands without a machine.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +52,7 @@ static int watch_children(void)
 	return signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* Without a port there is nobody to tell but the kernel's log. */
+/* Without a port, only the kernel's log can be told. */
 static _Noreturn void fail_in_log(const char *text)
 {
 	int log = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
@@ -70,8 +71,9 @@ static void say_hello(int fd)
 		power_off();
 }
 
-/* Loads the port's driver and says HELLO, since the host judges by it whether the guest lives; only then the disks' driver,
- * which waits for the disks. Meanwhile another process loads the file systems: ext4 takes 0.1 s under TCG. */
+/* Loads the port's driver and sends HELLO first, because the host waits for it to know that the guest lives. Then
+ * loads the disks' driver, which waits for the disks. Meanwhile another process loads the file systems: ext4 takes
+ * 0.1 s under TCG. */
 static void load_and_greet(void)
 {
 	struct module_process file_systems;
@@ -79,7 +81,7 @@ static void load_and_greet(void)
 	start_processors_beside();
 	bool beside = modules_load_beside(&file_systems, "/modules/beside");
 	modules_load_all("/modules/port", error, sizeof error);
-	/* After a module that failed nothing is to be hoped for. */
+	/* After a module failed, nothing else can work. */
 	int fd = error[0] ? -1 : port_open(PORT_NAME, O_RDWR | O_NONBLOCK);
 	if (fd < 0)
 		fail_in_log(error[0] ? error : "there is no virtio-serial port " PORT_NAME);
@@ -113,7 +115,7 @@ static void set_up_machine(void)
 	if (session.clock_nanoseconds && set_clock(session.clock_nanoseconds) != 0)
 		warn(&channel, "cannot set the guest's clock: %s", strerror(errno));
 	start_processors(&channel);
-	/* What is mounted may lie behind it. */
+	/* Before the mounts, which may need the network (9P over TCP). */
 	network_up(&channel, &session);
 	watch_questions(&session);
 	mount_session(&channel, &session);
@@ -150,7 +152,7 @@ int main(int argc, char **argv)
 	int children = watch_children();
 	if (machine) {
 		mount_early();
-		/* So that no descriptor of ours is ever one of the three standard streams. */
+		/* So that none of our descriptors is ever a standard stream. */
 		while (open("/dev/null", O_RDWR) >= 0 && fcntl(STDERR_FILENO, F_GETFD) < 0)
 			;
 		load_and_greet();

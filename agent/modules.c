@@ -29,7 +29,7 @@ static void open_list(struct module_list *list, const char *order)
 	unlink(order);
 }
 
-/* Loads the next module and frees its file. False when there is none left, or it cannot be loaded. */
+/* Loads the next module and frees its file. False if none is left, or on failure. */
 static bool load_next(struct module_list *list, char *error, size_t capacity)
 {
 	error[0] = 0;
@@ -43,7 +43,7 @@ static bool load_next(struct module_list *list, char *error, size_t capacity)
 	char path[256];
 	snprintf(path, sizeof path, "/modules/%s", name);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	/* EEXIST: the kernel loaded it itself, or has it built in. */
+	/* EEXIST: the kernel has loaded it itself, or has it built in. */
 	if (fd < 0 || (syscall(SYS_finit_module, fd, "", 0) != 0 && errno != EEXIST)) {
 		snprintf(error, capacity, "cannot load the kernel module %s: %s", name, strerror(errno));
 		if (fd >= 0)

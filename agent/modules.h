@@ -1,4 +1,4 @@
-/* Loading the kernel modules that the initramfs brought along. */
+/* Loads the kernel modules in the initramfs. */
 #ifndef INARCH_MODULES_H
 #define INARCH_MODULES_H
 
@@ -11,15 +11,16 @@ struct module_process {
 	int report;
 };
 
-/* Loads the modules that the file `order` names, one file of /modules a line, dependencies first; frees their files and
- * the list's. `error` is empty, or says which module cannot be loaded, and why: then the rest is not tried. */
+/* Loads the modules listed in the file `order`, one file of /modules on each line, dependencies first; frees their
+ * files and the list's. `error` is empty, or says which module cannot be loaded, and why; the rest is not tried
+ * then. */
 void modules_load_all(const char *order, char *error, size_t capacity);
 
-/* Loads the list in the file `order` in a process of its own, so that a second processor can do it. False if there
+/* Loads the list in the file `order` in a separate process, so that a second processor can do it. False if there
  * cannot be one. */
 bool modules_load_beside(struct module_process *process, const char *order);
-/* Waits for that process. `error` is empty, or says which module cannot be loaded, and why, or that the process was
- * killed. */
+/* Waits for that process. `error` is empty, or says which module cannot be loaded, and why, or that the process
+ * was killed. */
 void modules_wait(struct module_process *process, char *error, size_t capacity);
 
 #endif

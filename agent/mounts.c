@@ -42,8 +42,8 @@ void mount_early(void)
 	}
 }
 
-/* Finds the virtio-blk disk with this serial; waits for it, as the driver finds disks while we go on. The time is a clock's and
- * not a number of attempts, which last ten times as long where the host has other work. */
+/* Finds the virtio-blk disk with this serial; waits for it, because the driver finds disks in parallel. The limit
+ * is a time, not a number of attempts, which would last ten times as long on a busy host. */
 static bool find_disk(const char *serial, char *device, size_t capacity)
 {
 	uint64_t deadline = monotonic_microseconds() + DISK_SECONDS * 1000000;
@@ -74,10 +74,10 @@ static unsigned long mount_flags(uint32_t flags)
 	       (flags & MOUNT_NO_DEV ? MS_NODEV : 0) | (flags & MOUNT_NO_ATIME ? MS_NOATIME : 0);
 }
 
-/* How long the host's server may take to answer; the kernel's own two seconds are few for a machine that has other work. */
+/* How long the host's server may take to answer; the kernel's own two seconds are too short on a busy machine. */
 #define CONNECT_SECONDS 120
 
-/* A connection to a port of the host's, or -1. */
+/* A connection to a port of the host, or -1. */
 static int connect_to_host(const char *port)
 {
 	struct sockaddr_vm address = { .svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_HOST };
@@ -95,7 +95,7 @@ static int connect_to_host(const char *port)
 	return socket_fd;
 }
 
-/* Mounts what is served by a connection: 9P, whose client keeps the descriptor. */
+/* Mounts 9P over a connection; the kernel's client keeps the descriptor. */
 static void mount_connected(struct channel *channel, const struct mount_request *request, const char *target)
 {
 	char options[512], source[64];
@@ -131,7 +131,7 @@ static void mount_source(struct channel *channel, const struct mount_request *re
 		     request->source, request->type, request->options, strerror(errno));
 }
 
-/* Mounts what holds the guest's writes: the scratch disk, or its memory where the kernel has no ext4. */
+/* Mounts the place for the guest's writes: the scratch disk, or memory if the kernel has no ext4. */
 static void mount_scratch(struct channel *channel, const struct session *session)
 {
 	struct mount_request scratch = { .flags = MOUNT_BY_SERIAL | MOUNT_NO_ATIME, .type = "ext4", .options = "" };
@@ -142,8 +142,8 @@ static void mount_scratch(struct channel *channel, const struct session *session
 	mount_source(channel, &scratch, OVERLAY_SCRATCH);
 }
 
-/* Mounts `request` where nobody sees it, and an overlay of it at `target`. What is written goes to the directory `number` of
- * the scratch disk. */
+/* Mounts `request` at a hidden place, and an overlay of it at `target`. Writes go to the directory `number` of the
+ * scratch disk. */
 static void mount_overlaid(struct channel *channel, const struct session *session, const struct mount_request *request,
 			   const char *target, size_t number)
 {
@@ -154,7 +154,7 @@ static void mount_overlaid(struct channel *channel, const struct session *sessio
 	if (!make_directories(target) || !overlay_mount(target, number, mount_flags(request->flags)))
 		fail(channel, STATUS_FAILED, "cannot mount an overlay at %s in the guest: %s", request->target,
 		     strerror(errno));
-	/* The overlay keeps both. */
+	/* The overlay keeps both mounts alive. */
 	umount2(OVERLAY_SCRATCH, MNT_DETACH);
 	umount2(OVERLAY_LOWER, MNT_DETACH);
 	rmdir(OVERLAY_SCRATCH);
@@ -174,7 +174,7 @@ static void mount_directory_of_scratch(struct channel *channel, const struct ses
 	rmdir(OVERLAY_SCRATCH);
 }
 
-/* Mounts something empty at `target`, and unpacks there what the host streams. */
+/* Mounts an empty file system at `target`, and unpacks the host's archive there. */
 static void mount_unpacked(struct channel *channel, const struct session *session, const struct mount_request *request,
 			   const char *target, size_t number)
 {
@@ -200,7 +200,7 @@ static void mount_one(struct channel *channel, const struct session *session, si
 		mount_source(channel, request, target);
 }
 
-/* Makes NEW_ROOT the root of everything. The initramfs stays mounted below it, out of reach and without content. */
+/* Makes NEW_ROOT the root of everything. The initramfs stays mounted below it, unreachable and empty. */
 static void switch_root(struct channel *channel)
 {
 	for (size_t i = 0; i < EARLY_COUNT; i++) {
@@ -213,7 +213,7 @@ static void switch_root(struct channel *channel)
 		fail(channel, STATUS_FAILED, "cannot make the mounted root the guest's /: %s", strerror(errno));
 }
 
-/* What udev would add to devtmpfs, as far as programs count on it. */
+/* The additions of udev to devtmpfs that programs rely on. */
 static void link_devices(void)
 {
 	symlink("/proc/self/fd", "/dev/fd");

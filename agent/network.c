@@ -40,7 +40,7 @@ static bool bring_up(int socket, const char *name)
 	return ioctl(socket, SIOCSIFFLAGS, &request) == 0;
 }
 
-/* Not the tunnels and the like that some kernels make by themselves. */
+/* Skips tunnels and the like, which some kernels create by themselves. */
 static bool is_ethernet(const char *name)
 {
 	char path[sizeof "/sys/class/net//type" + IFNAMSIZ], type[16];
@@ -63,7 +63,7 @@ static bool find_interface(char *name, size_t capacity)
 	return found;
 }
 
-/* Whether an address is not 0.0.0.0. */
+/* Whether an address is set (not 0.0.0.0). */
 static bool is_given(const uint8_t *address)
 {
 	return address[0] || address[1] || address[2] || address[3];
@@ -88,7 +88,7 @@ static bool configure(int socket, const char *name, const uint8_t *network)
 	return ioctl(socket, SIOCADDRT, &route) == 0;
 }
 
-/* Where /etc/resolv.conf leads to, through symbolic links that may dangle. */
+/* The target of /etc/resolv.conf, through symbolic links that may dangle. */
 static bool resolver_path(char *path, size_t capacity)
 {
 	char target[PATH_MAX], joined[PATH_MAX];
@@ -108,8 +108,8 @@ static bool resolver_path(char *path, size_t capacity)
 	return false;
 }
 
-/* Names the name server without changing the root's own file: a bind mount over it, or the file that a dangling link
- * points to. */
+/* Sets the name server without changing the root's own file: by a bind mount over it, or by the file that a
+ * dangling link points to. */
 static bool set_resolver(const uint8_t *server)
 {
 	char text[64], path[PATH_MAX], parent[PATH_MAX];

@@ -11,8 +11,9 @@
 
 #define XATTR_SPACE 65536 /* XATTR_LIST_MAX and XATTR_SIZE_MAX */
 
-/* What makes an overlay behave as one file system does: directories of the lower layer can be renamed, hard links stay links, a
- * change of attributes copies no content. And since nothing written outlives the machine, nothing is waited for. */
+/* Options that make an overlay behave like a single file system: directories of the lower layer can be renamed,
+ * hard links stay links, and a change of attributes copies no content. Nothing written outlives the machine, so
+ * nothing is synced. */
 #define LIKE_ONE_FILE_SYSTEM ",redirect_dir=on,metacopy=on,index=on,xino=auto,volatile"
 
 static void copy_xattrs(const char *from, const char *to)
@@ -26,7 +27,7 @@ static void copy_xattrs(const char *from, const char *to)
 	}
 }
 
-/* Makes `upper`, whose attributes the overlay's root shows, like the lower layer's root. */
+/* Creates `upper`, whose attributes the overlay's root shows, with those of the lower layer's root. */
 static bool make_like_lower(const char *upper)
 {
 	struct stat lower;
@@ -52,7 +53,7 @@ bool overlay_mount(const char *target, size_t number, unsigned long flags)
 		return true;
 	if (errno != EINVAL)
 		return false;
-	/* A kernel before 5.10 does not know the last of the options. */
+	/* A kernel before 5.10 does not know the last option. */
 	options[length] = 0;
 	return mount("overlay", target, "overlay", flags, options) == 0;
 }

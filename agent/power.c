@@ -29,7 +29,7 @@ static void end_processes(void)
 		;
 }
 
-/* Undoes /proc/mounts' escapes of blank characters (\040 and the like), in place. */
+/* Decodes the escapes for blank characters in /proc/mounts (\040 and the like), in place. */
 static void unescape(char *path)
 {
 	char *to = path;
@@ -65,8 +65,8 @@ void unmount_all(void)
 		fclose(mounts);
 	chdir("/");
 	sync();
-	/* The latest mount first, so that what is mounted inside another goes before it. What stays busy (the root always is)
-	 * becomes read-only: that writes its journal and its clean state. */
+	/* The latest mount first, so that nested mounts go before their parents. A busy mount (the root always is)
+	 * becomes read-only, which writes its journal and marks it clean. */
 	while (count-- > 0)
 		if (targets[count] && umount2(targets[count], 0) != 0)
 			mount(NULL, targets[count], NULL, MS_REMOUNT | MS_RDONLY, NULL);
@@ -77,7 +77,7 @@ void power_off(void)
 	if (getpid() != 1)
 		_exit(0);
 	reboot(RB_POWER_OFF);
-	/* A machine without a way to switch itself off: QEMU's -no-reboot ends it here. */
+	/* The machine cannot switch itself off: a reboot ends it, by QEMU's -no-reboot. */
 	reboot(RB_AUTOBOOT);
 	for (;;)
 		pause();

@@ -18,7 +18,7 @@ bool session_is_busy(pid_t session)
 		snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
 		if (!isdigit((unsigned char)entry->d_name[0]) || !read_line(path, line, sizeof line))
 			continue;
-		/* proc_pid_stat(5): a name in parentheses, which may hold anything; state, parent, group, session. */
+		/* proc_pid_stat(5): a name in parentheses, which may contain anything; state, parent, group, session. */
 		const char *rest = strrchr(line, ')');
 		busy = rest && sscanf(rest, ") %c %*d %*d %d", &state, &of) == 2 && of == session &&
 		       (state == 'R' || state == 'D');

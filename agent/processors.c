@@ -10,11 +10,11 @@
 #include "report.h"
 
 #define PROCESSORS "/sys/devices/system/cpu"
-/* From the kernel's command line, only where the host left processors off. */
+/* Set by the kernel's command line if the host left processors off. */
 #define ASKED "INARCH_START_PROCESSORS"
 
-/* Starts one processor; to one that runs, this does nothing (Documentation/ABI/testing/sysfs-devices-system-cpu). Says why
- * it does not start, or returns NULL. */
+/* Starts one processor; does nothing for one that runs (Documentation/ABI/testing/sysfs-devices-system-cpu).
+ * Returns why it does not start, or NULL. */
 static const char *start(const char *directory)
 {
 	char online[80];
@@ -25,8 +25,8 @@ static const char *start(const char *directory)
 	return access(online, F_OK) == 0 ? why : "its kernel is built without CONFIG_HOTPLUG_CPU";
 }
 
-/* Starts all of them, in order, until one does not start: says why, and how many the guest has. The kernel numbers them
- * without gaps, and number 0 runs this. */
+/* Starts all processors in order, until one does not start: reports why, and how many the guest has. The kernel
+ * numbers them without gaps, and number 0 runs this code. */
 static const char *start_all(int *count)
 {
 	for (*count = 1;; ++*count) {

@@ -1,6 +1,6 @@
 /*
- * One poll loop, nothing in it blocks. Each stream has a window: its sender stops at what the reader has credited, so
- * that a stream nobody reads holds up neither the others nor the signals.
+ * One poll loop, in which nothing blocks. Each stream has a window: its sender stops at the reader's credit, so
+ * that an unread stream blocks neither the others nor the signals.
  */
 #include "relay.h"
 
@@ -18,15 +18,15 @@
 #include "processes.h"
 
 #define STDIN_WINDOW (256 * 1024)
-/* An output that the command leaves to other processes is read until it is silent for so long while none of them has work,
- * and not longer than the limit: they may be filters of the command's own output (`exec > >(tee log)`), which may still wait
- * for a processor, or hold it for ever. And a terminal's output passes through a work queue of the kernel, so that what was
- * written last may come a little after the end. */
+/* An output that the command leaves to other processes is read until it is silent for this long while none of them
+ * has work, and not longer than the limit. They may be filters of the command's own output (`exec > >(tee log)`),
+ * which may still wait for a processor, or hold it for ever. Also, a terminal's output passes through a work queue
+ * of the kernel, so the last bytes may come shortly after the end. */
 #define SILENCE_MICROSECONDS 50000
 #define DRAIN_LIMIT_MICROSECONDS 1000000
-/* How soon a terminal that nobody held open is looked at again. */
+/* How soon a terminal that nobody has open is checked again. */
 #define HUNG_UP_MILLISECONDS 20
-/* The character that a terminal takes as end of file (VEOF's default). */
+/* The character that means end of file to a terminal (VEOF's default). */
 #define END_OF_FILE 0x04
 #define END_OF_FILE_MAX 2
 
@@ -34,21 +34,21 @@ struct output {
 	uint8_t type;
 	int fd; /* -1: at its end */
 	uint64_t credit;
-	/* Once the command has ended: when it has been silent for long enough; 0 while it is not listened to. */
+	/* After the command's end: when it will have been silent long enough; 0 while it is not checked. */
 	uint64_t silent_at;
-	/* It will end after these bytes, which are in the pipe already. */
+	/* It will end after this many bytes, which are in the pipe already. */
 	bool last_part;
 	uint64_t remaining;
-	/* A terminal that nobody holds open now; somebody may open it again. */
+	/* A terminal that nobody has open now; a process may open it again. */
 	bool hung_up;
 };
 
 struct input {
 	int fd;
-	size_t start, end; /* of what is in `bytes` */
-	uint32_t consumed; /* not credited again yet */
+	size_t start, end; /* of the bytes in `bytes` */
+	uint32_t consumed; /* consumed, and not yet credited again */
 	bool at_end;
-	uint8_t last; /* byte that was taken */
+	uint8_t last; /* the last byte taken */
 	uint8_t bytes[STDIN_WINDOW + END_OF_FILE_MAX];
 };
 
@@ -94,7 +94,7 @@ static void credit_input(uint32_t bytes)
 	channel_send(relay.channel, FRAME_STDIN_CREDIT, payload, sizeof payload);
 }
 
-/* Writes to the command what it takes now. */
+/* Writes to the command what it accepts now. */
 static void write_input(void)
 {
 	struct input *input = &relay.input;
@@ -133,7 +133,7 @@ static void take_input(const uint8_t *bytes, size_t length)
 		input->start = 0;
 	}
 	if (length > sizeof input->bytes - input->end) {
-		relay.lost = true; /* more than was credited: this host does not keep to the protocol */
+		relay.lost = true; /* more than the credit: the host breaks the protocol */
 		return;
 	}
 	if (length > 0)
@@ -146,7 +146,7 @@ static void take_input(const uint8_t *bytes, size_t length)
 static void end_input(void)
 {
 	if (relay.command->terminal) {
-		/* After an incomplete line the first one only hands that line to the reader. */
+		/* After an incomplete line the first one only passes that line to the reader. */
 		uint8_t characters[END_OF_FILE_MAX] = { END_OF_FILE, END_OF_FILE };
 		take_input(characters, relay.input.last == '\n' ? 1 : 2);
 	}
@@ -189,7 +189,7 @@ static void take_frame(const struct frame *frame)
 			command_resize(relay.command, get_u16(at), get_u16(at + 2));
 		break;
 	case FRAME_CLOCK:
-		/* Never back: the command has seen the time. */
+		/* Only forward: the command has seen the time. */
 		if (frame->length == 8 && relay.machine && relay.machine->clock_nanoseconds &&
 		    get_u64(at) / 1000 > microseconds_of(CLOCK_REALTIME))
 			set_clock(get_u64(at));
@@ -226,8 +226,8 @@ static void read_output(struct output *output)
 			return;
 		}
 		if (got <= 0 && relay.command->terminal && !relay.exited) {
-			/* EIO: nobody holds the terminal open. Closing our end would send SIGHUP to the command, which may be in the
-			 * middle of its exit and would then seem to have died of that. */
+			/* EIO: nobody has the terminal open. Closing our end would send SIGHUP to the command, which may be
+			 * about to exit and would then seem to have been killed by it. */
 			output->hung_up = true;
 			return;
 		}
@@ -258,7 +258,7 @@ static bool is_listened_to(const struct output *output)
 	return output->fd >= 0 && output->credit > 0 && channel_has_room(relay.channel);
 }
 
-/* What is in the output now still counts, what comes later does not. */
+/* What is in the output now still counts; later bytes do not. */
 static void take_last_part(struct output *output)
 {
 	int pending = 0;
@@ -269,7 +269,7 @@ static void take_last_part(struct output *output)
 		close_output(output);
 }
 
-/* Ends the outputs that have been silent for long enough since the command's end. */
+/* Ends the outputs that have been silent long enough since the command's end. */
 static void end_outputs(void)
 {
 	uint64_t now = monotonic_microseconds();
@@ -307,7 +307,7 @@ static int milliseconds_to_look_again(void)
 	return next == UINT64_MAX ? -1 : next <= now ? 0 : (int)((next - now) / 1000 + 1);
 }
 
-/* As PID 1 we are the parent of every orphan. */
+/* PID 1 is the parent of every orphan. */
 static void reap(void)
 {
 	struct signalfd_siginfo information;
@@ -340,7 +340,7 @@ static int wait_for_events(struct pollfd *slots)
 	if (!channel_is_idle(relay.channel))
 		slots[SLOT_CHANNEL].events |= POLLOUT;
 	slots[SLOT_CHILDREN] = (struct pollfd){ .fd = relay.child_signals, .events = POLLIN };
-	/* A pipe is watched even without data for it, so that we learn when its reader closes it; a terminal always has one. */
+	/* A pipe is watched even without data for it, to notice when its reader closes it; a terminal always has one. */
 	bool has_input = input->start < input->end;
 	slots[SLOT_INPUT] = (struct pollfd){ .fd = has_input || !relay.command->terminal ? input->fd : -1,
 					     .events = has_input ? POLLOUT : 0 };
@@ -387,7 +387,7 @@ bool relay_run(struct channel *channel, struct command *command, int child_signa
 	relay.outputs[0] = (struct output){ .type = FRAME_STDOUT, .fd = command->output };
 	relay.outputs[1] = (struct output){ .type = FRAME_STDERR, .fd = command->error };
 	credit_input(STDIN_WINDOW);
-	take_frames(); /* what came along with RUN is in the buffer already */
+	take_frames(); /* frames that came with RUN are in the buffer already */
 	take_events(slots);
 	while (!relay.done && !relay.lost)
 		if (wait_for_events(slots) > 0 || relay.exited)

@@ -1,4 +1,4 @@
-/* The time while the command runs: bytes, signals and, at the end, its status. */
+/* Relays while the command runs: bytes, signals and, at the end, its status. */
 #ifndef INARCH_RELAY_H
 #define INARCH_RELAY_H
 
@@ -6,9 +6,9 @@
 #include "command.h"
 #include "session.h"
 
-/* Relays until the host has acknowledged the command's end; false if the host is gone before. In a machine of its own, whose
- * session that is, the host may set the clock forward, and is told of what was against a command that failed; else it is
- * NULL. */
+/* Relays until the host has acknowledged the command's end; false if the host is gone before. `machine` is the
+ * session in a machine of its own: then the host may set the clock forward, and gets warnings about a failed
+ * command. Otherwise it is NULL. */
 bool relay_run(struct channel *channel, struct command *command, int child_signals, const struct session *machine);
 
 #endif

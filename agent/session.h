@@ -1,4 +1,4 @@
-/* What the host asked for: filled frame by frame until RUN. */
+/* The description of the session, filled frame by frame until RUN. */
 #ifndef INARCH_SESSION_H
 #define INARCH_SESSION_H
 
@@ -14,7 +14,7 @@ struct mount_request {
 	char *type, *source, *target, *options;
 };
 
-/* A growing vector of strings, ended by NULL as execve(2) wants it. */
+/* A growing vector of strings, terminated by NULL as for execve(2). */
 struct strings {
 	char **items;
 	size_t count;
@@ -30,7 +30,7 @@ struct session {
 	gid_t *groups;
 	size_t group_count;
 	char *hostname;
-	uint64_t clock_nanoseconds; /* 0: leave it */
+	uint64_t clock_nanoseconds; /* 0: leave the clock */
 	bool has_network;
 	uint8_t network[16];
 	struct mount_request *mounts;
@@ -45,14 +45,14 @@ struct session {
 	bool clean_shutdown;
 };
 
-/* Takes in one frame. Returns NULL, or what is wrong with the frame. */
+/* Handles one frame. Returns NULL, or what is wrong with the frame. */
 const char *session_take(struct session *session, const struct frame *frame);
 
-/* Appends a copy of `length` bytes; false without memory. */
+/* Appends a copy of `length` bytes; false if out of memory. */
 bool strings_add(struct strings *strings, const void *bytes, size_t length);
 /* The value of an environment variable, or NULL. */
 const char *environment_get(const struct strings *environment, const char *name);
-/* Adds NAME=VALUE if there is no NAME yet. */
+/* Adds NAME=VALUE if NAME is not set. */
 void environment_default(struct strings *environment, const char *name, const char *value);
 
 #endif

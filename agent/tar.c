@@ -8,7 +8,7 @@
 
 /* The records of one member: names of 4096 bytes, attributes of 64 KiB each. */
 #define RECORDS_MAX (16 << 20)
-/* Longest decimal number of a sparse map, and its line's end. */
+/* The longest decimal number of a sparse map, and its line end. */
 #define MAP_LINE 24
 
 void tar_open(struct tar *tar, int fd)
@@ -30,7 +30,7 @@ static bool wrong(struct tar *tar, const char *what)
 	return false;
 }
 
-/* Makes the buffer hold something. */
+/* Fills the buffer if it is empty. */
 static bool fill(struct tar *tar)
 {
 	while (tar->start == tar->end) {
@@ -90,7 +90,7 @@ const uint8_t *tar_data(struct tar *tar, uint64_t length, size_t *got)
 	return data;
 }
 
-/* Octal digits, ended by NUL or space. */
+/* Octal digits, terminated by NUL or space. */
 static uint64_t octal(const uint8_t *field, size_t length)
 {
 	uint64_t value = 0;
@@ -142,7 +142,7 @@ static void take_fields(struct tar *tar, const uint8_t *block, struct tar_member
 	member->device = makedev(octal(block + 329, 8), octal(block + 337, 8));
 }
 
-/* Seconds with a fraction, negative ones too: -0.5 is half a second before 1970. */
+/* Seconds with a fraction, also negative: -0.5 is half a second before 1970. */
 static struct timespec parse_time(const char *text)
 {
 	bool negative = *text == '-';
@@ -160,7 +160,7 @@ static struct timespec parse_time(const char *text)
 	return time;
 }
 
-/* Undoes the encoding of '%' and '=' in the name of an attribute, in place. */
+/* Decodes '%' and '=' in the name of an attribute, in place. */
 static char *decode_name(char *name)
 {
 	char *to = name;
@@ -219,7 +219,7 @@ static bool use_record(struct tar *tar, struct tar_member *member, char *keyword
 	return true;
 }
 
-/* Uses the records `LENGTH KEYWORD=VALUE\n` of the extended header; `*real_size` is a sparse file's. */
+/* Parses the records `LENGTH KEYWORD=VALUE\n` of the extended header; `*real_size` is a sparse file's. */
 static bool use_records(struct tar *tar, struct tar_member *member, uint64_t *real_size, bool *sparse)
 {
 	char *at = (char *)tar->records, *end = at + tar->records_length;
@@ -244,7 +244,7 @@ static bool use_records(struct tar *tar, struct tar_member *member, uint64_t *re
 	return true;
 }
 
-/* Takes the extended header's records out of the stream. */
+/* Reads the extended header's records from the stream. */
 static bool take_records(struct tar *tar, uint64_t length)
 {
 	if (length > RECORDS_MAX)
@@ -280,7 +280,7 @@ static bool take_map(struct tar *tar, struct tar_member *member)
 	uint64_t taken = 0, count;
 	if (!take_map_number(tar, &count, &taken))
 		return false;
-	/* Each takes two lines. */
+	/* Each part takes two lines. */
 	if (count > tar->left / 4)
 		return wrong(tar, "a sparse file's map is longer than its data");
 	uint8_t *room = realloc(tar->own_ranges, (count + 1) * sizeof(struct tar_range));

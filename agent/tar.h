@@ -1,5 +1,5 @@
-/* Reading the archive that the host streams: POSIX (PAX) headers, GNU tar's sparse files (format 1.0). What the host's own
- * writer makes is understood whole; its half is crates/format/src/tar/write. */
+/* Reads the archive that the host streams: POSIX (PAX) headers, GNU tar's sparse files (format 1.0). It supports
+ * everything that the host's own writer produces (crates/format/src/tar/write). */
 #ifndef INARCH_TAR_H
 #define INARCH_TAR_H
 
@@ -21,7 +21,7 @@ struct tar_xattr {
 	size_t length;
 };
 
-/* One member. Everything that it points to is valid until the next call of tar_next(). */
+/* One member. Its pointers are valid until the next call of tar_next(). */
 struct tar_member {
 	char type; /* as in the header's typeflag: '0' file, '1' hard link, '2' symlink, '3' and '4' devices, '5' directory, '6' fifo */
 	char *path, *link;
@@ -30,8 +30,8 @@ struct tar_member {
 	gid_t gid;
 	dev_t device;
 	struct timespec mtime;
-	uint64_t size; /* with its holes */
-	/* Where the data that follows goes; one range of all for a file without holes. */
+	uint64_t size; /* including its holes */
+	/* Where the following data goes; one range for a file without holes. */
 	struct tar_range *ranges;
 	size_t range_count;
 	struct tar_xattr *xattrs;
@@ -43,9 +43,9 @@ struct tar {
 	int fd;
 	uint8_t buffer[64 * 1024];
 	size_t start, end;
-	uint64_t left;	    /* bytes of the member's data that were not read yet */
-	uint64_t padding;   /* after them */
-	uint8_t *records;   /* of the extended header */
+	uint64_t left;	    /* bytes of the member's data that are not read yet */
+	uint64_t padding;   /* padding after them */
+	uint8_t *records;   /* records of the extended header */
 	size_t records_length;
 	uint8_t *own_ranges;
 	struct tar_range whole;
@@ -59,9 +59,10 @@ enum tar_result { TAR_MEMBER, TAR_END, TAR_WRONG };
 
 /* An archive at its start. */
 void tar_open(struct tar *tar, int fd);
-/* The next member; what was not read of the one before is skipped. */
+/* The next member; skips the unread data of the previous one. */
 enum tar_result tar_next(struct tar *tar, struct tar_member *member);
-/* Up to `length` bytes of the member's data where they lie; their number in `*got`, 0 at the end. NULL: see `wrong`. */
+/* Returns up to `length` bytes of the member's data in place; `*got` is their number, 0 at the end. NULL: see
+ * `wrong`. */
 const uint8_t *tar_data(struct tar *tar, uint64_t length, size_t *got);
 void tar_close(struct tar *tar);
 

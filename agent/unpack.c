@@ -16,7 +16,8 @@
 #include "report.h"
 #include "tar.h"
 
-/* What a directory gets when everything is in it: files made in it would change its time, and inherit its list. */
+/* Attributes that a directory gets when its content is complete: new files would change its time, and inherit its
+ * default list. */
 struct late {
 	struct late *next;
 	struct timespec mtime;
@@ -55,7 +56,8 @@ static void set_acl(struct unpacking *unpacking, const char *attribute, const ch
 		leave_out(unpacking, attribute, path);
 }
 
-/* In this order: a change of owner takes set-user-ID bits and capabilities away, and everything but a time changes times. */
+/* The order matters: a change of owner clears set-user-ID bits and capabilities, and everything but utimensat(2)
+ * changes times. */
 static void set_attributes(struct unpacking *unpacking, const struct tar_member *member, const char *path)
 {
 	struct timespec times[] = { member->mtime, member->mtime };
@@ -108,7 +110,7 @@ static void make_file(struct unpacking *unpacking, const struct tar_member *memb
 			left -= got;
 		}
 	}
-	/* It may end with a hole. */
+	/* The file may end with a hole. */
 	if (ftruncate(fd, (off_t)member->size) != 0)
 		give_up(unpacking, path);
 	close(fd);
@@ -138,7 +140,7 @@ static void make_node(struct unpacking *unpacking, const struct tar_member *memb
 	set_attributes(unpacking, member, path);
 }
 
-/* `./a/b/` is `a/b`, and `./` is `.`. */
+/* `./a/b/` becomes `a/b`, and `./` becomes `.`. */
 static char *relative(char *path)
 {
 	size_t length = strlen(path);
@@ -177,7 +179,7 @@ static void make_member(struct unpacking *unpacking, struct tar_member *member)
 	}
 }
 
-/* The last directory comes first: what is below before what is above. */
+/* The last directory first: children before their parents. */
 static void finish_directories(struct unpacking *unpacking)
 {
 	while (unpacking->late) {

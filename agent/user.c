@@ -10,11 +10,11 @@
 #include "report.h"
 
 #define GROUPS_MAX 65536
-/* Bytes of /etc/passwd or /etc/group, at most. */
+/* The most bytes of /etc/passwd or /etc/group. */
 #define DATABASE_MAX (64 << 20)
-/* Bytes of a line, its end among them, at most: a group of tens of thousands fits. */
+/* The most bytes of a line, including its end: a group of tens of thousands fits. */
 #define LINE_MOST (1 << 20)
-/* No user and no group has this number: it stands for none in chown(2). */
+/* Not a valid user or group number: it means "no change" to chown(2). */
 #define NO_ID UINT32_MAX
 
 struct user {
@@ -22,17 +22,17 @@ struct user {
 	uint32_t uid, gid;
 };
 
-/* The lines of an /etc/passwd or /etc/group. fgetpwent(3) is not for anybody's: it scans a long line anew for each few
- * bytes that it reads of it. */
+/* The lines of an /etc/passwd or /etc/group. fgetpwent(3) is unsuitable for hostile files: it rescans a long line
+ * for every few bytes that it reads. */
 struct database {
-	FILE *file; /* NULL: it has no lines */
-	size_t left; /* bytes that may still be read: it may grow meanwhile */
+	FILE *file; /* NULL: no lines */
+	size_t left; /* bytes that may still be read: the file may grow meanwhile */
 	char line[LINE_MOST];
 };
 
 static struct database users, groups;
 
-/* The root may be anybody's: a pipe or a device in the place of the file would hold us up for ever. */
+/* The root may be hostile: a pipe or a device in place of the file would block us for ever. */
 static void database_open(struct database *database, const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -54,8 +54,7 @@ static void database_close(struct database *database)
 	database->file = NULL;
 }
 
-/* Reads the next line, without its end, and passes over those that are too long or have a NUL. Every byte is looked at
- * once. */
+/* Reads the next line, without its end; skips lines that are too long or contain a NUL. Scans every byte once. */
 static bool database_next(struct database *database)
 {
 	size_t length = 0;
@@ -75,12 +74,12 @@ static bool database_next(struct database *database)
 	}
 	if (byte != EOF || length == 0 || length == LINE_MOST)
 		return false;
-	/* The last line has no end. */
+	/* The last line has no line end. */
 	database->line[length] = 0;
 	return true;
 }
 
-/* Cuts a line at its colons; false if it has fewer fields than `count`. The last one has the rest. */
+/* Cuts a line at its colons; false if it has fewer than `count` fields. The last field has the rest. */
 static bool cut_fields(char *line, char **fields, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -94,7 +93,7 @@ static bool cut_fields(char *line, char **fields, size_t count)
 	return true;
 }
 
-/* Whether the text is a number that can be a user's or group's. */
+/* Whether the text is a valid user or group number. */
 static bool parse_id(const char *text, uint32_t *id)
 {
 	uint64_t number = 0;
@@ -111,7 +110,7 @@ static bool parse_id(const char *text, uint32_t *id)
 	return true;
 }
 
-/* Finds a user by name, or by uid when `name` is NULL. */
+/* Finds a user by name, or by uid if `name` is NULL. */
 static bool find_user(const char *name, uint32_t uid, struct user *user)
 {
 	enum { NAME, PASSWORD, UID, GID, COMMENT, DIRECTORY, SHELL, FIELDS };
@@ -137,7 +136,7 @@ struct group_entry {
 	uint32_t gid;
 };
 
-/* Reads the next group; lines that are none are passed over. */
+/* Reads the next group; skips invalid lines. */
 static bool next_group(struct group_entry *group)
 {
 	enum { NAME, PASSWORD, GID, MEMBERS, FIELDS };
@@ -194,8 +193,8 @@ static void add_groups_of(struct session *session, const char *name)
 	database_close(&groups);
 }
 
-/* Settles who USER[:GROUP] is, as Docker does it: a number need not be known; with a group of its own the user is in no
- * other. Returns whether the user has an entry. */
+/* Resolves USER[:GROUP] like Docker: a number need not be listed; with an explicit group the user is in no other
+ * group. Returns whether the user has an entry. */
 static bool resolve_name(struct channel *channel, struct session *session, struct user *user)
 {
 	char *name = session->user_name, *group = strchr(name, ':');
@@ -211,7 +210,7 @@ static bool resolve_name(struct channel *channel, struct session *session, struc
 	bool has_group = group && *group;
 	if (has_group && !parse_id(group, &session->gid) && !find_group(group, &session->gid))
 		fail(channel, STATUS_FAILED, "the guest's /etc/group has no group '%s'", group);
-	/* The user's own group is among the supplementary ones, as after initgroups(3). */
+	/* The user's own group is also a supplementary one, as after initgroups(3). */
 	add_group(session, session->gid);
 	if (found && !has_group)
 		add_groups_of(session, user->name);

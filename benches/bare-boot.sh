@@ -1,6 +1,6 @@
 #!/bin/bash
-# The fastest boot of this machine's kernel that we know with public tools only: the reference for `inarch run -- true`.
-# An uncompressed kernel entered by PVH, qboot, trimmed parameters, busybox as init that switches off at once; no disk.
+# Measures the fastest boot of this machine's kernel that public tools allow: the reference for `inarch run -- true`.
+# It uses an uncompressed kernel entered by PVH, qboot, trimmed parameters, busybox as an init that powers off, and no disk.
 #
 # Usage: bare-boot.sh [ROUNDS]      prints the median of ROUNDS (default 5), from QEMU's start to its end
 # Environment: KERNEL (default: the newest /boot/vmlinuz-*-amd64 that is not a cloud kernel), CPUS (default 1), MEM
@@ -20,7 +20,7 @@ trap 'rm -rf "$tmp"' EXIT
 # little-endian number of $3 bytes at offset $2 of file $1
 number() { od -An -v -t "u$3" -j "$(($2))" -N "$3" "$1" | tr -d ' '; }
 
-# The payload of a bzImage, by its setup header (Documentation/x86/boot.rst); its unpacked size follows it in 4 bytes.
+# The payload of a bzImage, by its setup header (Documentation/x86/boot.rst); its last 4 bytes are the unpacked size.
 unpack() {
     local setup offset length start
     setup=$(number "$kernel" 0x1f1 1)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`inarch run -- true` against the best bare boot of the same kernel and against virtme-ng. Usage: boot.py [ROUNDS]
+"""Measures `inarch run -- true` against the fastest bare boot of the same kernel, and against virtme-ng. Usage: boot.py [ROUNDS]
 
-All under TCG. virtme-ng is installed into a virtual environment of its own, in the cache directory."""
+All run under TCG. virtme-ng gets a virtual environment in the cache directory."""
 
 import os
 import re
@@ -16,7 +16,7 @@ cache = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cac
 
 
 def virtme_ng():
-    """The path of vng; installs it where it is missing."""
+    """The path of vng; installs it if it is missing."""
     vng = os.path.join(cache, "virtme-ng", "bin", "vng")
     if not os.path.exists(vng):
         subprocess.check_call([sys.executable, "-m", "venv", os.path.join(cache, "virtme-ng")])
@@ -25,7 +25,7 @@ def virtme_ng():
 
 
 def bare():
-    """Seconds of the reference, which times itself from the start of QEMU to its end."""
+    """Seconds of the bare boot, which measures itself from the start of QEMU to its end."""
     shown = subprocess.check_output([os.path.join(here, "bare-boot.sh"), "1"], text=True)
     return float(re.findall(r"([\d.]+) s", shown)[-1])
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""In one guest, side by side: the same tree as our virtual disk and as a raw ext4 image on QEMU's own virtio-blk.
+"""Measures file access in one guest: the same tree on our virtual disk and on a raw ext4 image with QEMU's virtio-blk.
 
-Find, first read of every byte, second read; every boot mounts both anew with the guest's caches dropped. Which comes
-first changes from boot to boot: the first pays for what QEMU has to translate. Usage: guest_io.py [TREE] [ROUNDS]"""
+Measures find, the first read of every byte, and the second read. Every boot mounts both disks with the guest's caches
+dropped. The order changes with each boot, because the first pays for QEMU's translation. Usage: guest_io.py [TREE] [ROUNDS]"""
 
 import os
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Images of a large tree, against the formats' own tools. Usage: image.py [TREE] [ROUNDS] [--newest DIR] [--only PART]...
+"""Measures images of a large tree against the formats' own tools. Usage: image.py [TREE] [ROUNDS] [--newest DIR] [--only PART]...
 
 --newest DIR: a folder with a later system (made by debootstrap) whose mkfs.erofs, mksquashfs and mke2fs are measured too.
 Needs root for the runs on XFS with reflink. Images are made in /var/tmp, or in $WORK."""
@@ -27,7 +27,7 @@ def size_of(path):
 
 
 def newest(tool):
-    """The command line of a tool of the later system, run by that system's own loader and libraries."""
+    """The command line of a tool of the newer system, with that system's loader and libraries."""
     root = arguments.newest
     for place in ("usr/sbin", "usr/bin", "sbin", "bin"):
         program = os.path.join(root, place, tool)
@@ -39,7 +39,7 @@ def newest(tool):
 
 
 def fresh(path, megabytes=None):
-    """Makes sure that nothing is at `path`, or an empty file of a size."""
+    """Removes `path`, or makes it an empty file of a given size."""
     if os.path.exists(path):
         os.remove(path)
     if megabytes:
@@ -50,7 +50,7 @@ def fresh(path, megabytes=None):
 def maker(command, path, megabytes=None):
     def run():
         fresh(path, megabytes)
-        # Nobody's time has what another left to be written.
+        # Writes back first, so that no contestant's time includes another's data.
         os.sync()
         return once(command)
 
@@ -68,7 +68,7 @@ def compare(title, contestants, reference):
 
 
 def peers(tool, arguments_of, path, megabytes=None):
-    """The tool of this system and, if there is one, of the later one."""
+    """The tool of this system and, if given, of the newer one."""
     found = {tool: maker([tool, *arguments_of], path, megabytes)}
     if arguments.newest:
         found[f"{tool} (newest)"] = maker([*newest(tool), *arguments_of], path, megabytes)
@@ -83,7 +83,7 @@ def ext4(work):
 
 
 def plain(work):
-    # One image after another in one place: how quick memory is to be had depends on what was removed just before.
+    # All images go to one place in turn: how fast memory is available depends on what was removed just before.
     image = os.path.join(work, "image")
     options = ["-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet", "-noappend"]
     contestants = {
@@ -118,7 +118,7 @@ def tar(work):
 
 
 def reflink(work):
-    """On a fresh XFS: an image of files of 128 KiB and more, against copying them."""
+    """Measures, on a fresh XFS, an image of files of 128 KiB and more against copying them."""
     if os.geteuid() != 0:
         return
     disk, mount = os.path.join(work, "xfs"), os.path.join(work, "mount")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A kept run: applying it, against `cp -a` of the same files; and listing its changes. Usage: kept.py [ROUNDS]
+"""Measures applying a kept run against `cp -a` of the same files, and listing its changes. Usage: kept.py [ROUNDS]
 
 Everything lies on one file system: a fresh ext4 where this is root, since ext4 is slow for minutes after many files were
 removed from it; $WORK or /var/tmp otherwise. No files are removed between the rounds."""
@@ -20,7 +20,7 @@ WORK = os.environ.get("WORK", "/var/tmp")
 
 
 def make_root(root):
-    """A root of busybox alone."""
+    """A root that contains only busybox."""
     for directory in ("bin", "etc", "data", "proc", "dev", "tmp"):
         os.makedirs(os.path.join(root, directory))
     shutil.copy("/bin/busybox", os.path.join(root, "bin"))
@@ -29,7 +29,7 @@ def make_root(root):
 
 
 def make_files(top):
-    """10,000 small files, as sources are, in `small`; 240 MB in ten files in `large`."""
+    """`small`: 10,000 files as small as sources; `large`: 240 MB in ten files."""
     random.seed(1)
     noise = random.randbytes(1 << 20)
     for directory in range(100):
@@ -64,7 +64,7 @@ def apply_against_cp(work):
         processor = {"cp -a": [], "inarch apply": []}
 
         def aside():
-            """Takes away what was made, without removing it, and lets the disk come to rest."""
+            """Moves the result away, without deleting it, and waits until the disk is idle."""
             kept = os.path.join(done, f"{part}{next(number)}")
             os.rename(made, kept)
             subprocess.run(["sync", "--file-system", done], check=True)
@@ -82,7 +82,7 @@ def apply_against_cp(work):
             "cp -a": lambda: measured("cp -a", ["cp", "-a", os.path.join(files, part), made]),
             "inarch apply": lambda: measured("inarch apply", [INARCH, "apply", "-q", "apply", f"/data/out/{part}"]),
         }
-        # Warm; and the directory that they are made in is there from then on.
+        # Warm-up; the target directory exists from then on.
         contestants["inarch apply"]()
         for times in processor.values():
             times.clear()
@@ -93,7 +93,7 @@ def apply_against_cp(work):
 
 
 def listing(work):
-    """diff over 100,000 entries, of which 1,000 changed."""
+    """Measures `diff` over 100,000 entries, 1,000 of them changed."""
     root = os.path.join(work, "root-of-many")
     make_root(root)
     for directory in range(1000):

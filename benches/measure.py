@@ -1,4 +1,4 @@
-"""Timing of whole commands: rounds of A B A B, medians, ratios. Machines are noisy; one run's ratios are what counts."""
+"""Measures whole commands in alternating rounds; prints medians and ratios. Machines are noisy, so compare only ratios of one run."""
 
 import os
 import random
@@ -12,14 +12,14 @@ INARCH = os.path.abspath(os.environ.get("INARCH", "target/release/inarch"))
 
 
 def once(command, **options):
-    """Seconds that a command takes; its output is thrown away, its failure is ours."""
+    """Seconds that a command takes. Discards its output; fails if it fails."""
     started = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **options)
     return time.monotonic() - started
 
 
 def rounds(contestants, count, before=None):
-    """Runs every contestant (name -> callable that returns seconds) `count` times, in a new order each round."""
+    """Runs every contestant (name -> callable that returns seconds) `count` times, in another order each round."""
     times = {name: [] for name in contestants}
     names = list(contestants)
     for _ in range(count):
@@ -32,7 +32,7 @@ def rounds(contestants, count, before=None):
 
 
 def table(title, times, reference):
-    """Prints medians, ranges and the ratio of each to the reference's median."""
+    """Prints medians, ranges, and each median's ratio to the reference's."""
     base = statistics.median(times[reference])
     print(f"\n{title}")
     for name, values in times.items():
@@ -44,5 +44,5 @@ def table(title, times, reference):
 
 
 def peak_memory_of_children():
-    """MiB of the largest child so far."""
+    """Peak memory in MiB of the largest child so far."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024

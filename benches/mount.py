@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A mounted directory against the directory itself.
+"""Measures a mounted directory against the directory itself.
 Usage: mount.py [ROUNDS] [--changes guest|host|none] [--io-uring] [--only PARTS]
 
-Makes a git repository of 50,000 files, a file of 1 GiB and a small C program in $WORK (/var/tmp). The mount has its default
-options; --changes gives it another. "fresh" is the first use of a mount of a directory that the host has in memory; "again" the
-second one. "cold" is with nothing in memory, so that both read from the disk; "names forgotten" without the kernel's directory
-entries, but with the inodes of the directory, whose files' pages keep them, and none of the mount's. Those two take root. With
---io-uring the kernel's switch for FUSE over io_uring is set meanwhile, and the mount is measured with it and without."""
+Creates a git repository of 50,000 files, a file of 1 GiB and a small C program in $WORK (/var/tmp). The mount has its default
+options, unless --changes sets another one. "fresh" is the first use of a mount whose directory is in the host's memory; "again" is
+the second use. "cold" starts with empty caches, so that both sides read from the disk. "names forgotten" starts without dentries and
+without the mount's inodes, but with the directory's inodes, which its cached pages keep. These two need root. --io-uring switches
+FUSE over io_uring on for the duration, and measures the mount with and without it."""
 
 import argparse
 import os
@@ -36,7 +36,7 @@ SWITCH = "/sys/module/fuse/parameters/enable_uring"
 
 
 def switched(on):
-    """Sets the kernel's switch for FUSE over io_uring, where there is one and we may; gives what it was."""
+    """Sets the kernel's switch for FUSE over io_uring, if it exists and we may; returns its previous value."""
     try:
         with open(SWITCH) as file:
             before = file.read().strip()
@@ -49,12 +49,12 @@ def switched(on):
 
 
 def has_rings():
-    """Whether mounts can take requests by io_uring."""
+    """Whether mounts can use FUSE over io_uring."""
     return os.path.exists(SWITCH) and open(SWITCH).read().startswith("Y")
 
 
 class Mount:
-    """The source on the mount point, while it is in use."""
+    """Mounts the source for the duration of a `with` block."""
 
     def __init__(self, rings="auto"):
         self.rings = rings
@@ -72,7 +72,7 @@ class Mount:
 
 
 def make_source():
-    """Writes what is measured: the tree, the large file and the program."""
+    """Creates the tree, the large file and the program to be measured."""
     generator = random.Random(1)
     repository = os.path.join(source, "tree")
     for number in range(50_000):
@@ -84,7 +84,7 @@ def make_source():
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "all"], check=True)
-    # The index is as new as the files otherwise, so that git reads them again.
+    # Otherwise the index is as new as the files, and git reads them again.
     time.sleep(1.1)
     subprocess.run([*git, "status"], check=True, stdout=subprocess.DEVNULL)
     with open(os.path.join(source, "big"), "wb") as file:
@@ -108,7 +108,7 @@ def make_source():
 
 
 def guard(headers):
-    """Each header once."""
+    """Includes each header once."""
     return "".join(dict.fromkeys(headers.splitlines(keepends=True)))
 
 
@@ -125,12 +125,12 @@ def status(root):
 
 
 def grep(root):
-    # 1 is that there is no such text.
+    # Status 1 means that the text was not found.
     return ["sh", "-c", f"grep -r --include='*.c' 'no such text' {root}/tree || test $? = 1"]
 
 
 def tar(root):
-    # Not to /dev/null itself: tar knows it and reads nothing.
+    # Not directly to /dev/null: tar detects that and reads nothing.
     return ["sh", "-c", f"tar -cf - -C {root}/tree . | cat > /dev/null"]
 
 
@@ -170,14 +170,14 @@ def command(of, root):
 
 
 def forget_names():
-    """Has the kernel forget directory entries, and inodes of which no page is in memory."""
+    """Drops dentries, and inodes without cached pages."""
     drop_caches("2")
 
 
 def forget_all():
-    """Has the kernel forget all that it can read again."""
+    """Drops all caches."""
     os.sync()
-    # Inodes go when their pages have gone.
+    # An inode can be dropped only after its pages.
     drop_caches("3")
     drop_caches("3")
 

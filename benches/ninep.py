@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""9P: requests a second by one raw client against diod, and what a million live fids cost. Usage: ninep.py [ROUNDS]"""
+"""Measures 9P requests a second of one raw client against diod, and the cost of a million live fids. Usage: ninep.py [ROUNDS]"""
 
 import os
 import random
@@ -22,7 +22,7 @@ FIDS = 1_000_000
 
 @contextmanager
 def running(command, socket):
-    """A server, once its socket is there."""
+    """Starts a server and waits for its socket."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     try:
         for _ in range(100):
@@ -42,7 +42,7 @@ def client(socket, aname, *words):
 
 
 def compare(title, contestants):
-    """Medians of alternating rounds; the last is the reference."""
+    """Prints medians of alternating rounds; the last contestant is the reference."""
     rates = {name: [] for name in contestants}
     names = list(contestants)
     for _ in range(ROUNDS):
@@ -58,7 +58,7 @@ def compare(title, contestants):
 
 
 def resident(process):
-    """Bytes of memory of a process."""
+    """A process's resident memory in bytes."""
     with open(f"/proc/{process.pid}/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) * 1024
 
@@ -75,11 +75,11 @@ with tempfile.TemporaryDirectory() as work:
     deaths = 0
 
     def fresh(command, socket, aname, *words):
-        """Requests a second of a server that is started for it; diod dies now and then when several requests are in flight."""
+        """Requests a second of a new server. Retries, because diod sometimes dies with several requests in flight."""
         global deaths
         while True:
             if os.path.exists(socket):
-                # The one before has left it, and this one is not there yet.
+                # The previous server left it, and the new one has not started.
                 os.remove(socket)
             with running(command, socket):
                 try:

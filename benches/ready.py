@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ready: from the start of the process to the first block answered, on a warm tree. Usage: ready.py [TREE] [ROUNDS]"""
+"""Measures the time from the start of the process to the first block served, on a warm tree. Usage: ready.py [TREE] [ROUNDS]"""
 
 import os
 import subprocess

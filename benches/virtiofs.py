@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""In one guest, side by side: a directory shared by `inarch serve virtiofs`, by QEMU's C virtiofsd and by the Rust one, by
-`inarch serve 9p` (through QEMU's user-mode network) and by QEMU's own 9p, and the same files on an ext4 disk (virtio-blk).
+"""Measures, in one guest, a directory shared by `inarch serve virtiofs`, QEMU's C virtiofsd, the Rust virtiofsd, `inarch serve 9p`
+(through QEMU's user-mode network) and QEMU's own 9p, and the same files on an ext4 disk (virtio-blk).
 
-Find, first read of every byte, second and third read, grep -r, git status without and with what the guest's kernel remembers, making and
-removing many small files, many small writes, and a C build and its repetition; every boot mounts each share anew with the guest's caches
-dropped, in another order. Servers of one caching mode are compared with each other: what may be a second old (ours
-by default, theirs: cache=auto), what only the guest changes (--changes guest, cache=always), what leaves the directory as it is
-(the server keeps writes in its memory, or the guest in its own by overlayfs over the same share), what leaves it as it is and keeps
-the writes on the host (--overlay, or overlayfs in the guest with its upper directory on a second share), and 9P. A server that is not
-installed is left out; $VIRTIOFSD is the Rust one. git, make and gcc are this machine's, from a disk of /usr."""
+Measures find; the first, second and third read of every byte; grep -r; git status without and with the guest's caches; making and
+removing many small files; many small writes; and a C build and its repetition. Every boot mounts each share anew with the guest's
+caches dropped, in another order. Servers are compared within one caching mode: up to a second old (ours by default, theirs with
+cache=auto); changed by the guest only (--changes guest, cache=always); writes kept away from the directory (in the server's memory, or
+in the guest's by overlayfs over the same share); writes kept on the host (--overlay, or overlayfs in the guest with its upper
+directory on a second share); and 9P. A server that is not installed is left out; $VIRTIOFSD is the Rust one. git, make and gcc come
+from this machine, on a disk of /usr."""
 
 import argparse
 import os
@@ -50,7 +50,7 @@ timed() {
 }
 ninep=version=9p2000.L,msize=262144,cache=mmap
 churn() { mkdir $1; i=0; while [ $i -lt @FILES@ ]; do echo $i > $1/f$i; i=$((i+1)); done; rm -r $1; }
-# Whoever comes first would pay for what the kernel does after its boot.
+# Otherwise the first contestant would pay for the kernel's work after its boot.
 sleep 4; find /usr/share >/dev/null
 for tag in @ORDER@; do
   case $tag in
@@ -60,7 +60,7 @@ for tag in @ORDER@; do
     over-guest)
       mount -t virtiofs over-guest /lower && mount -t tmpfs upper /upper && mkdir /upper/upper /upper/work &&
       mount -t overlay -o lowerdir=/lower,upperdir=/upper/upper,workdir=/upper/work overlay /tree ;;
-    # A share has no trusted.* attributes.
+    # A share does not support trusted.* attributes.
     kept-guest)
       mount -t virtiofs kept-guest /lower && mount -t virtiofs kept-upper /upper && mkdir -p /upper/upper /upper/work &&
       mount -t overlay -o userxattr,lowerdir=/lower,upperdir=/upper/upper,workdir=/upper/work overlay /tree ;;
@@ -74,7 +74,7 @@ for tag in @ORDER@; do
   timed $tag second-read 'tar cf - /tree/tree | cat'
   timed $tag third-read 'tar cf - /tree/tree | cat'
   timed $tag grep '/usr/bin/grep -r "no such text" /tree/tree || test $? = 1'
-  # Brings the index up to date: on another file system the files have other inode numbers.
+  # Refreshes the index: on another file system the files have other inode numbers.
   case ,@WORK@, in *status*) git -C /tree/tree status -s >/dev/null ;; esac
   forget
   timed $tag status-cold 'git -C /tree/tree status -s'
@@ -95,7 +95,7 @@ poweroff -f
 
 
 def contestants(share, writes):
-    """Name -> (mode, the server's command line, given its socket). What is kept of writes goes beneath `writes`."""
+    """Name -> (mode, function from a socket to the server's command line). Kept writes go beneath `writes`."""
     ours_of = lambda what, mode: lambda socket: [INARCH, "serve", "virtiofs", what, "--socket", socket, "--changes", mode]
     ours = lambda mode: ours_of(share, mode)
     by_default = lambda socket: [INARCH, "serve", "virtiofs", share, "--socket", socket]
@@ -126,7 +126,7 @@ def contestants(share, writes):
 
 
 def make_share(share):
-    """What is shared: a copy of the tree as a git repository, and a program of a few sources and many headers."""
+    """Creates the share: a copy of the tree as a git repository, and a program with a few sources and many headers."""
     tree, build = os.path.join(share, "tree"), os.path.join(share, "build")
     subprocess.check_call(["cp", "-a", arguments.tree, tree])
     os.makedirs(build)
@@ -145,7 +145,7 @@ def make_share(share):
     git = ["git", "-c", "user.name=n", "-c", "user.email=n@example.org", "-C", tree]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"], ["repack", "-adq"]):
         subprocess.check_call([*git, *command])
-    # The index is as new as the files otherwise, so that git reads them again.
+    # Otherwise the index is as new as the files, and git reads them again.
     time.sleep(1.1)
     subprocess.check_call([*git, "status", "-s"], stdout=subprocess.DEVNULL)
 
@@ -178,7 +178,7 @@ def initramfs(work, kernel, order):
 
 
 def boot(kernel, initrd, work, servers, order):
-    """One guest with a device of every server; gives what it printed."""
+    """Runs one guest with a device of every server; returns its output."""
     running, devices = [], []
     tools = os.path.join(work, "tools.socket")
     writes = os.path.join(work, "writes")
@@ -224,7 +224,7 @@ def boot(kernel, initrd, work, servers, order):
 
 
 def show(servers, times):
-    """Tables, one a caching mode: medians, how many times ours that is, and how many times the disk's ours is."""
+    """Prints one table for each caching mode: medians, their ratios to ours, and our ratio to the disk."""
     for mode in ("a second", "alone", "written over", "kept over", "9p"):
         names = [name for name, (of_mode, _) in servers.items() if of_mode == mode]
         if not names:

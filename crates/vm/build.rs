@@ -1,6 +1,6 @@
 //! Compiles the guest's agent (`agent/*.c`) into a static program that the library embeds.
 //!
-//! `INARCH_AGENT_CC` names the compiler, with any options of its own; otherwise `musl-gcc`, then `cc`, is taken.
+//! `INARCH_AGENT_CC` names the compiler, with options; the default is `musl-gcc`, then `cc`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Any bytes from a guest, cut anywhere: the decoder of the agent's frames gives frames or an error, the same however the
-//! bytes come, and keeps no more of them than one frame.
+//! Any bytes from a guest, in pieces of any size: the decoder of the agent's frames returns frames or an error, independent of
+//! the pieces, and buffers at most one frame.
 
 #![no_main]
 

@@ -21,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
         while let Ok(Some(_)) = decoder.next() {}
     }
 
-    // What fits into the socket's buffer, so that nothing waits for anybody.
+    // No more than fits into the socket's buffer, so that nothing blocks.
     let (ours, mut guest) = UnixStream::pair().expect("a pair of sockets");
     guest.set_nonblocking(true).expect("a socket that does not block");
     let _ = guest.write_all(&HELLO).and_then(|()| guest.write_all(bytes));

@@ -1,7 +1,7 @@
-//! Any bytes in place of an EROFS image: alone, or over parts of a sound one, so that they get past the first checks.
+//! Any bytes as an EROFS image, alone or over parts of a valid one, so that they get past the first checks.
 //!
-//! What opens must be a sound tree of bounded size, whose files can be read to their ends or fail to be, and which can
-//! be planned again or is refused.
+//! An image that opens must give a valid tree of bounded size. Reading its files may fail, but ends, and planning the tree again succeeds or is
+//! refused.
 
 #![no_main]
 
@@ -36,7 +36,7 @@ impl Backing for Image {
     }
 
     fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
-        // The reader asks for nothing beyond the end.
+        // The reader must not read beyond the end.
         out.copy_from(&self.0[offset as usize..(offset + count) as usize]);
         Ok(())
     }
@@ -61,7 +61,7 @@ fn tree() -> Tree {
     b.finish().unwrap()
 }
 
-/// The metadata of a map; what files hold is zeros.
+/// The metadata of a map; files contain zeros.
 fn render(map: &BlockMap) -> Vec<u8> {
     let mut image = vec![0; map.blocks() as usize * BLOCK_SIZE];
     let mut block = [0; BLOCK_SIZE];
@@ -115,7 +115,7 @@ static BASES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let Ok(planned) = Erofs.plan(&Arc::new(tree()), &ImageOptions::default()) else { panic!("the tree is sound") };
     let Layout::Blocks(map) = planned.layout else { panic!("a map was planned") };
     let mut plain = render(&map);
-    // Without a checksum, as what is put over it may be the superblock.
+    // Without a checksum, because the superblock may be overwritten.
     plain[1024 + 8] &= !1;
     vec![plain, compressed(1), compressed(3), Vec::new()]
 });

@@ -1,7 +1,7 @@
-//! Any image of ext2, ext3 or ext4: it is opened or refused, and what it holds can be read, in bounded time and memory.
+//! Any image of ext2, ext3 or ext4 is opened or refused, and its content is read, in bounded time and memory.
 //!
-//! An input is a file system of our own planner with bytes replaced and a log written into its journal, or the bytes of
-//! an image themselves. Checksums are not verified, so that every change reaches the parser behind them.
+//! An input is a file system of our own planner, with bytes replaced and a log written into its journal; or the bytes of an
+//! image themselves. Checksums are not verified, so that every change reaches the parser behind them.
 
 #![no_main]
 
@@ -90,12 +90,12 @@ static BASE: LazyLock<Blocks> = LazyLock::new(|| {
             blocks.insert(number, block.to_vec());
         }
     }
-    // So that changed sizes find blocks to read.
+    // Blocks to read for changed sizes.
     blocks.insert(map.blocks() - 1, vec![0; BLOCK_SIZE]);
     blocks
 });
 
-/// Something of every kind that the reader knows.
+/// Every kind of file that the reader supports.
 fn tree() -> Tree {
     let with = |mode, size| Attributes { mode, size, ..Attributes::default() };
     let mut b = Builder::new(&with(0o040755, 0)).unwrap();

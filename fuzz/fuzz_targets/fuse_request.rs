@@ -1,6 +1,6 @@
-//! A client sends whatever it likes as requests, in pieces of any size, with any room for the answer.
+//! A client sends anything as requests, in pieces of any size, with any room for the reply.
 //!
-//! The file system checks that names are names and that sizes are bounded; the target checks that answers are
+//! The file system checks that names are valid and sizes are bounded; the target checks that replies are
 //! well-formed.
 
 #![no_main]
@@ -13,7 +13,7 @@ use inarch_fuse::{ConnectionOptions, Dispatcher, MAX_DATA, Scratch};
 use inarch_tree::Timestamp;
 use inarch_vfs::{
     Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NewNode, NodeId, Opened,
-    SetAttributes, WriteKind, check_name,
+    SetAttributes, WriteKind, check_name, not_supported,
 };
 use libfuzzer_sys::fuzz_target;
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ struct Message {
     node: u64,
     unique: u64,
     extension: u16,
-    /// The length that the header says, where that is not the message's own.
+    /// The length in the header, if it differs from the message's.
     length: Option<u32>,
     body: Vec<u8>,
     piece: u8,
@@ -176,6 +176,12 @@ impl FileSystem for Checked {
     fn set_xattr(&self, _: &Context<'_>, _: NodeId, name: &[u8], value: &[u8], _: u32, _: bool) -> Result<(), Errno> {
         assert!(!name.is_empty() && name.len() <= 255 && value.len() <= 65536);
         Ok(())
+    }
+
+    not_supported! {
+        parent, forget, disconnected, read_link, remove_directory, create_unnamed, copy_range, flush, fsync, sync,
+        fallocate, seek, release, open_directory, release_directory, list_xattrs, remove_xattr, test_lock,
+        set_lock, statistics, host_file, interrupted
     }
 }
 

@@ -1,7 +1,7 @@
-//! Any bytes in place of a guest's kernel: a bzImage, a vmlinux, or a compressed payload.
+//! Any bytes as a guest's kernel: a bzImage, a vmlinux, or a compressed payload.
 //!
-//! What is taken from an image must lie inside of it, what is unpacked must not be more than was allowed, and a release
-//! must be a plain name, as it becomes part of a path.
+//! Parts taken from an image must lie inside of it, unpacked data must not exceed the limit, and a release must be a plain
+//! name, because it becomes part of a path.
 
 #![no_main]
 
@@ -86,7 +86,7 @@ fn file(input: &Input<'_>) -> Vec<u8> {
             put(&mut file, 0x206, &(0x200 + u16::from(protocol % 16)).to_le_bytes());
             put(&mut file, 0x20e, &version.to_le_bytes());
             put(&mut file, 0x248, &u32::from(*offset % 64).to_le_bytes());
-            // Mostly the payload as it is; sometimes a part of it, or more than there is.
+            // Usually the whole payload; sometimes a part of it, or more than there is.
             let length = if *length % 4 == 0 { u32::from(*length) } else { body.len() as u32 };
             put(&mut file, 0x24c, &length.to_le_bytes());
             let setup_size = if sectors == 0 { 5 } else { usize::from(sectors) + 1 } * 512;

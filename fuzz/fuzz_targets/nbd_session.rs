@@ -1,4 +1,4 @@
-//! An NBD client says whatever it likes, from its first byte to its last.
+//! An NBD client sends anything, from its first byte to its last.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ use vm_memory::{Bytes, VolatileSlice};
 
 const SIZE: u64 = 1 << 20;
 
-/// Messages with a meaning, and such without.
+/// Valid messages, and invalid ones.
 #[derive(Arbitrary, Debug)]
 enum Message {
     StructuredReplies,
@@ -141,12 +141,12 @@ fuzz_target!(|input: Input| {
     let mut listening = ours.try_clone().unwrap();
     let listener = thread::spawn(move || io::copy(&mut listening, &mut io::sink()));
     let speaker = thread::spawn(move || {
-        // The server may hang up first.
+        // The server may disconnect first.
         let _ = ours.write_all(&said);
         let _ = ours.shutdown(Shutdown::Write);
     });
     let disk = Arc::new(Disk(Mutex::new(vec![1; SIZE as usize])));
-    // How a connection ends is its client's affair; that it ends without a panic is ours.
+    // A connection may end in any way, but without a panic.
     let ended = NbdServer::new(Arc::new(Pending::ready(disk)), NbdOptions::default()).serve_stream(theirs);
     assert!(!matches!(ended, Err(inarch_nbd::ConnectionError::Panicked)));
     speaker.join().unwrap();

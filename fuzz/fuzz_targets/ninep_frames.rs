@@ -1,4 +1,4 @@
-//! A 9P client says whatever it likes, from its first byte to its last.
+//! A 9P client sends anything, from its first byte to its last.
 
 #![no_main]
 
@@ -15,7 +15,7 @@ use inarch_server::Pending;
 use inarch_vfs::{FileSystem, HostDirectory, HostOptions};
 use libfuzzer_sys::fuzz_target;
 
-/// Messages with a header that fits, and bytes without a meaning.
+/// Messages with a valid header, and random bytes.
 #[derive(Arbitrary, Debug)]
 enum Message {
     Version { msize: u32 },
@@ -68,7 +68,7 @@ fn server() -> &'static NinepServer {
 
 fuzz_target!(|messages: Vec<Message>| {
     let said: Vec<u8> = messages.iter().flat_map(Message::bytes).collect();
-    // What is understood says the same when it is said again.
+    // A decoded request encodes to the same bytes.
     if let [_, _, _, _, kind, _, _, body @ ..] = &said[..] {
         if let Ok(request) = Request::decode(*kind, body) {
             let mut again = Vec::new();
@@ -81,11 +81,11 @@ fuzz_target!(|messages: Vec<Message>| {
     let mut listening = ours.try_clone().unwrap();
     let listener = thread::spawn(move || io::copy(&mut listening, &mut io::sink()));
     let speaker = thread::spawn(move || {
-        // The server may hang up first.
+        // The server may disconnect first.
         let _ = ours.write_all(&said);
         let _ = ours.shutdown(Shutdown::Write);
     });
-    // How a connection ends is its client's affair; that it ends without a panic is ours.
+    // A connection may end in any way, but without a panic.
     let ended = server().serve_stream(theirs);
     assert!(!matches!(ended, Err(inarch_ninep::ConnectionError::Panicked)));
     speaker.join().unwrap();

@@ -1,4 +1,4 @@
-//! Any documents and layers in place of a container image.
+//! Any documents and layers as a container image.
 
 #![no_main]
 
@@ -38,7 +38,7 @@ fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Adds a blob; gives its descriptor.
+/// Adds a blob; returns its descriptor.
 fn blob(out: &mut Vec<u8>, bytes: &[u8], media_type: &str) -> serde_json::Value {
     let digest = digest(bytes);
     archive::add_file(out, &format!("blobs/sha256/{digest}"), bytes);

@@ -1,4 +1,4 @@
-//! Any bytes in place of a kept overlay's file: opening it gives an overlay or an error, and never a panic.
+//! Any bytes as a kept overlay's file: opening it gives an overlay or an error, and never panics.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any sequence of requests to a device: it behaves as an array of bytes, and answers hostile ranges by errors.
+//! Any sequence of requests to a device: it behaves like an array of bytes, and hostile ranges are errors.
 
 #![no_main]
 
@@ -31,7 +31,7 @@ enum Step {
     Reopen,
 }
 
-/// Near a border of chunks, so that small inputs meet.
+/// Near a boundary of chunks, so that small inputs overlap.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct Place {
     chunk: u8,
@@ -55,7 +55,7 @@ impl Metadata for Numbered {
     }
 }
 
-/// Blocks that differ from what is below.
+/// Blocks that the overlay has changed.
 #[derive(Default)]
 struct Model(HashMap<u64, [u8; BLOCK_SIZE]>);
 

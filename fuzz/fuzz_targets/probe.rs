@@ -1,4 +1,4 @@
-//! Any bytes in place of a file's first and last ones: something is said of them.
+//! Any bytes as a file's first and last ones: they are identified or called unknown, without a panic.
 
 #![no_main]
 

@@ -1,7 +1,6 @@
-//! Any squashfs image: it is opened or refused, and what it holds can be read, in bounded time and memory.
+//! Any squashfs image is opened or refused, and its content is read, in bounded time and memory.
 //!
-//! An input is an image of our own planner, without compression or with, in which bytes are replaced; or the bytes of an
-//! image themselves.
+//! An input is an image of our own planner, compressed or not, with bytes replaced; or the bytes of an image themselves.
 
 #![no_main]
 
@@ -105,7 +104,7 @@ static BASES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         match Squashfs.plan(&tree, &options).unwrap().layout {
             Layout::Packed(pack) => packed(&*pack),
             Layout::Blocks(map) => {
-                // Content is zeros; all else is there.
+                // Content is zeros; everything else is there.
                 let mut bytes = vec![0; map.blocks() as usize * 4096];
                 for block in map.metadata().iter().flat_map(Clone::clone) {
                     let at = block as usize * 4096;

@@ -1,4 +1,4 @@
-//! Any bytes in place of a tar archive: what is opened is a tree, all of whose content lies within the archive.
+//! Any bytes as a tar archive: it is refused, or gives a tree whose content lies within the archive.
 
 #![no_main]
 

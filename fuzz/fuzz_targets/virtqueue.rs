@@ -1,7 +1,6 @@
-//! A guest's kernel writes whatever it likes into its rings, descriptors and buffers.
+//! A guest's kernel writes anything into its rings, descriptors and buffers.
 //!
-//! The device checks that no request reaches beyond what was offered; the target checks that every chain that was
-//! taken comes back.
+//! The device checks that no request exceeds what was offered; the target checks that every chain taken is returned.
 
 #![no_main]
 

@@ -1,8 +1,8 @@
-//! A guest sends whatever packets it likes by a virtio socket device, and receives with whatever buffers, while the host's ends of
-//! its connections are read, written and closed.
+//! A guest sends any packets by a virtio socket device, and receives with any buffers, while the host's ends of its connections
+//! are read, written and closed.
 //!
-//! The target checks that every chain comes back, that each connection's bytes arrive in order both ways, and that the guest gets
-//! no more than it has said that it has room for.
+//! The target checks that every chain is returned, that each connection's bytes arrive in order in both directions, and that the
+//! guest gets no more than its credit.
 
 #![no_main]
 
@@ -61,7 +61,7 @@ enum Step {
     },
 }
 
-/// What is known of a connection since it was granted.
+/// The state of a connection since it was accepted.
 #[derive(Default)]
 struct Known {
     /// Bytes that the guest has sent, that the host has read, that the host has written, and that the guest got.

@@ -1,4 +1,4 @@
-//! Measures `Device::read_at` over many small files whose pages are in memory.
+//! Measures `Device::read_at` over many small files in the page cache.
 //!
 //! `cargo run --release --example read_at -- [FILES [BYTES]]` makes FILES (20000) files of BYTES (6000) in a temporary
 //! directory and reads them by requests of several sizes; then the same blocks from one image file, for comparison.

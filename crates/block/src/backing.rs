@@ -1,4 +1,5 @@
-//! Files that hold the content of many: archives, and disk images with or without an overlay.
+//! [`Backing`]: a file that holds the content of many files, such as an archive or a disk image with or without an
+//! overlay.
 
 use std::fs::File;
 use std::io;
@@ -15,30 +16,30 @@ use crate::content::{Borrower, Content, Lent};
 use crate::seen::Seen;
 use crate::{ChangeReason, ChangedFile, ChangedFiles, Cursor, Device, Origin};
 
-/// Bytes that can be read at any offset, as a file system reader wants them.
+/// Bytes that a file system reader can read at any offset.
 pub trait Backing: Send + Sync {
-    /// How many there are.
+    /// The number of bytes.
     fn size(&self) -> u64;
 
-    /// Fills the next `count` bytes of `out` with those from `offset`; an error where they reach beyond the end.
+    /// Fills the next `count` bytes of `out` from `offset`; fails if that exceeds the end.
     fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()>;
 
-    /// Whether open files hold `count` bytes from `offset`, but for holes.
+    /// Whether open files hold the `count` bytes from `offset`, holes aside.
     fn lends(&self, offset: u64, count: u64) -> bool {
         let _ = (offset, count);
         false
     }
 
-    /// Lends the open files that hold `count` bytes from `offset`, where [`Backing::lends`] says that there are: calls `take`
-    /// for each part in ascending order, holes left out; [`Lent::offset`] is one of the backing's.
+    /// Lends the open files that hold `count` bytes from `offset`, if [`Backing::lends`] returns true: calls `take` for
+    /// each part in ascending order, without holes. [`Lent::offset`] counts within the backing.
     ///
-    /// Errors are those of `take`, and of a file that has changed: then what `take` took is not to be used.
+    /// Errors are those of `take`, and of a file that has changed: then the caller must not use what `take` took.
     fn lend(&self, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<()> {
         let _ = (offset, count, take);
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
 
-    /// Whether the bytes are still those of the start; says what changed.
+    /// Checks whether the file is still as it was when it was opened; returns what changed.
     fn changed(&self) -> Option<ChangedFile> {
         None
     }
@@ -59,7 +60,7 @@ pub struct BackingFile {
 }
 
 impl BackingFile {
-    /// `path` only names the file in messages.
+    /// `path` names the file in messages only.
     pub fn new(file: File, path: PathBuf) -> io::Result<BackingFile> {
         let seen = Seen::of(&file)?;
         Seen::outlast_step(seen.ctime);
@@ -121,7 +122,7 @@ impl Backing for BackingFile {
     }
 }
 
-/// A device as the backing of a file system's reader: what is on it, overlay included.
+/// A device as a file system reader's backing: its content, including the overlay.
 impl Backing for Device {
     fn size(&self) -> u64 {
         self.capacity()
@@ -149,7 +150,7 @@ impl Backing for Device {
     }
 }
 
-/// The content of a tree whose files' bytes are ranges of a few backings.
+/// The content of a tree whose files are ranges of a few backings.
 pub struct BackedFiles {
     tree: Arc<Tree>,
     extents: Extents,
@@ -172,7 +173,7 @@ impl BackedFiles {
         backing.ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
     }
 
-    /// The parts of extents that lie in `count` bytes from `offset`, and in the file.
+    /// The parts of extents within `count` bytes from `offset`, and within the file.
     fn parts(&self, inode: InodeId, offset: u64, count: u64) -> impl Iterator<Item = (&Extent, Lent)> {
         let size = if inode.0 < self.tree.inode_count() { self.tree.inode(inode).size() } else { 0 };
         let end = offset.saturating_add(count).min(size);

@@ -1,4 +1,4 @@
-//! Which files were found changed since the tree was scanned.
+//! Records which files changed after the tree was scanned.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -9,19 +9,19 @@ use std::sync::Mutex;
 
 use inarch_tree::{InodeId, Tree};
 
-/// How many changed files are named; the rest are counted.
+/// The most changed files that are named; the others are counted.
 const MAX_NAMED: usize = 1000;
 
 /// Why a file's content can no longer be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeReason {
-    /// Nothing has its name any more, or a directory on the way to it became something else.
+    /// Its name is gone, or a directory on the way was replaced.
     #[error("it is gone")]
     Vanished,
-    /// The name leads through a symlink, out of the tree, or to something that is not a regular file.
+    /// The name now leads through a symlink, out of the tree, or to something that is not a regular file.
     #[error("it was replaced by something that is not a regular file beneath the tree's root")]
     Replaced,
-    /// Another inode has its name now.
+    /// Another inode has the name now.
     #[error("another file took its place")]
     OtherInode,
     /// Its size differs from the scan's.
@@ -32,10 +32,10 @@ pub enum ChangeReason {
         /// Bytes now.
         now: u64,
     },
-    /// Its time of last write differs from the scan's.
+    /// Its mtime differs from the scan's.
     #[error("it was written to")]
     Written,
-    /// Its time of last attribute change differs from the scan's.
+    /// Its ctime differs from the scan's.
     #[error("its attributes were changed")]
     Attributes,
     /// The host refused to open or read it.
@@ -46,13 +46,13 @@ pub enum ChangeReason {
 /// One changed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedFile {
-    /// Its path within the tree: any bytes but NUL. [`ChangedFile`]'s own text is safe to print.
+    /// Its path within the tree: any bytes but NUL. The `Display` text of [`ChangedFile`] is safe to print.
     pub path: PathBuf,
-    /// What was found first.
+    /// The first change that was found.
     pub reason: ChangeReason,
 }
 
-/// Its path, escaped so that no name can move a terminal's cursor or add a line, and what was found.
+/// Writes path and reason. The path is escaped, so that no name can move a terminal's cursor or add a line.
 impl fmt::Display for ChangedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path.as_os_str().as_bytes().escape_ascii(), self.reason)
@@ -64,7 +64,7 @@ impl fmt::Display for ChangedFile {
 pub struct ChangedFiles {
     /// The first thousand, in the order they were found.
     pub named: Vec<ChangedFile>,
-    /// How many there are, named or not.
+    /// How many files changed, named or not.
     pub count: u64,
 }
 
@@ -74,7 +74,7 @@ struct Record {
     seen: HashSet<InodeId>,
 }
 
-/// Collects changed files from several threads, each file once.
+/// Collects changed files from several threads; contains each file once.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeLog {
     record: Mutex<Record>,

@@ -1,4 +1,4 @@
-//! The device: a block map, the files behind it, and an overlay above it.
+//! [`Device`]: a block map, its files' content, and an overlay for writes.
 
 use std::io;
 use std::ops::Range;
@@ -14,23 +14,23 @@ use crate::{Allowance, BLOCK_SIZE, BlockMap, Content, Cursor, Events, Hold, Over
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// What is known of a part of a device without reading it.
+/// What is known about a part of a device without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
     /// Zeros that take no space.
     Hole,
-    /// Anything.
+    /// Any bytes.
     Data,
 }
 
-/// Where a part of a device comes from.
+/// Where the bytes of a part of a device come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It was written.
+    /// The overlay: they were written.
     Overlay,
-    /// It was discarded or zeroed, or the map has nothing there.
+    /// Nowhere: they were discarded or zeroed, or the map has nothing there.
     Zeros,
-    /// The format's metadata, as it was planned.
+    /// Metadata that the format renders.
     Metadata,
     /// A file of the tree, from its byte `offset`.
     File {
@@ -41,11 +41,10 @@ pub enum Origin {
     },
 }
 
-/// A block device whose content is computed or fetched when it is read. Every method may be called from several
-/// threads at once; requests that overlap while both run may take effect in either order, sector by sector.
+/// A block device whose content is computed or fetched when it is read. Every method may be called from several threads
+/// at once. Concurrent requests that overlap may take effect in either order, sector by sector.
 ///
-/// An offset or length that reaches beyond the capacity gives `EINVAL`; on a read-only device what would change it
-/// gives `EROFS`.
+/// Offsets and lengths beyond the capacity give `EINVAL`; a change of a read-only device gives `EROFS`.
 pub struct Device {
     map: BlockMap,
     files: Arc<dyn Content>,
@@ -55,8 +54,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device of `capacity_blocks` blocks of 4 KiB, at most 2^51; beyond `map` it holds zeros. Without an overlay it
-    /// is read-only. It may be larger than its overlay: what lies beyond that can be read, and not written.
+    /// A device of `capacity_blocks` blocks of 4 KiB, at most 2^51. Beyond `map` it holds zeros. Without an overlay it
+    /// is read-only. It may be larger than its overlay: the part beyond can be read, not written.
     pub fn new(map: BlockMap, files: Arc<dyn Content>, overlay: Option<Overlay>, capacity_blocks: u64) -> Device {
         Device { map, files, overlay, capacity_blocks: capacity_blocks.min(1 << 51), counters: Counters::default() }
     }
@@ -66,7 +65,7 @@ impl Device {
         self.capacity_blocks * BLOCK
     }
 
-    /// Bytes that the map describes: the size of the file system on the device, if that is smaller than the device.
+    /// Bytes that the map describes: the size of the file system, which may be smaller than the device.
     pub fn content_size(&self) -> u64 {
         self.map.blocks().min(self.capacity_blocks) * BLOCK
     }
@@ -76,16 +75,16 @@ impl Device {
         self.overlay.is_none()
     }
 
-    /// Fills all of `out` with what the device holds from `offset`. After an error what `out` holds is undefined.
+    /// Fills all of `out` with the device's content from `offset`. After an error the content of `out` is undefined.
     ///
-    /// `EIO`: a file of the tree changed, or there was no descriptor to open it with; see [`Device::events`]. Other errors are the host's answers to reading the
-    /// overlay.
+    /// `EIO`: a file of the tree changed, or no descriptor was left to open it; see [`Device::events`]. Other errors
+    /// come from reading the overlay.
     pub fn read_at(&self, offset: u64, out: &[VolatileSlice<'_>]) -> io::Result<()> {
         let mut out = Cursor::new(out);
         self.read_to(offset, out.remaining(), &mut out)
     }
 
-    /// Fills the next `count` bytes of `out`, or all that is left of it; as [`Device::read_at`].
+    /// Fills the next `count` bytes of `out`, or the rest of it; like [`Device::read_at`].
     pub(crate) fn read_to(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
         add(&self.counters.reads, 1);
         let count = count.min(out.remaining());
@@ -94,8 +93,9 @@ impl Device {
 
     /// Writes all of `data` from `offset` on.
     ///
-    /// `ENOSPC`, `EDQUOT`: the host has no space for the overlay, or the range lies beyond it. After an error the range written to holds the old
-    /// bytes, the new ones or, where it had been written before, a part of both; everything else is as it was.
+    /// `ENOSPC`, `EDQUOT`: the host has no space for the overlay, or the range is beyond the overlay. After an error
+    /// the range holds the old bytes, the new ones or, if it had been written before, a part of both; everything else
+    /// is unchanged.
     pub fn write_at(&self, offset: u64, data: &[VolatileSlice<'_>]) -> io::Result<()> {
         add(&self.counters.writes, 1);
         let mut data = Cursor::new(data);
@@ -109,12 +109,12 @@ impl Device {
         self.count_error(result)
     }
 
-    /// Makes the range zeros and gives the host's space back.
+    /// Zeroes the range and gives the host's space back.
     pub fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.write_zeroes(offset, length, true)
     }
 
-    /// Makes the range zeros; the overlay's space for it is given back to the host only if `unmap` is set.
+    /// Zeroes the range; gives the overlay's space for it back to the host only if `unmap` is set.
     pub fn write_zeroes(&self, offset: u64, length: u64, unmap: bool) -> io::Result<()> {
         add(&self.counters.discards, 1);
         let result = self
@@ -123,18 +123,18 @@ impl Device {
         self.count_error(result)
     }
 
-    /// Waits until every write that was answered before is as durable as the overlay makes it.
+    /// Waits until every acknowledged write is as durable as the overlay makes it.
     pub fn flush(&self) -> io::Result<()> {
         add(&self.counters.flushes, 1);
         self.count_error(self.overlay.as_ref().map_or(Ok(()), Overlay::flush))
     }
 
-    /// Makes copies of the tree's files, for when they change; see [`Content::hold`].
+    /// Copies the tree's files, so that later changes on the host do not matter; see [`Content::hold`].
     pub fn hold(&self, hold: &Hold<'_>, allowance: &mut Allowance) -> io::Result<()> {
         self.files.hold(hold, allowance)
     }
 
-    /// What happened so far.
+    /// What has happened so far.
     pub fn events(&self) -> Events {
         Events {
             overlay_bytes: self.overlay.as_ref().map_or(0, Overlay::written_bytes),
@@ -146,8 +146,8 @@ impl Device {
         }
     }
 
-    /// Where what the device holds at `offset` comes from, and for how many bytes from there (at least 1) it goes on in
-    /// the same way; a part of a file goes on as one range of that file.
+    /// Where the content at `offset` comes from, and for how many bytes (at least 1) that holds; a part of a file
+    /// continues as one range of that file.
     ///
     /// Beyond the capacity there are zeros.
     pub fn origin(&self, offset: u64) -> (Origin, u64) {
@@ -170,7 +170,7 @@ impl Device {
         }
     }
 
-    /// The parts of `count` bytes from `offset`, each with where its bytes are.
+    /// The parts of `count` bytes from `offset`, each with its origin.
     pub(crate) fn parts(&self, offset: u64, count: u64) -> impl Iterator<Item = (Origin, Range<u64>)> {
         let (mut at, end) = (offset, offset.saturating_add(count));
         std::iter::from_fn(move || {
@@ -184,17 +184,17 @@ impl Device {
         })
     }
 
-    /// Where in the overlay's file the device's first byte is; `None` without an overlay.
+    /// The offset in the overlay's file of the device's first byte; `None` without an overlay.
     pub fn overlay_data_start(&self) -> Option<u64> {
         self.overlay_file().map(|(_, data_start)| data_start)
     }
 
-    /// The overlay's file, and where in it the device's first byte is.
+    /// The overlay's file, and the offset in it of the device's first byte.
     pub(crate) fn overlay_file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         self.overlay.as_ref().map(Overlay::file)
     }
 
-    /// For how many bytes from `offset` the device is known to hold zeros; 0 where that takes a read to know.
+    /// For how many bytes from `offset` the device is known to hold zeros; 0 if that is not known without reading.
     pub(crate) fn zeros_at(&self, offset: u64) -> u64 {
         let left = self.capacity().saturating_sub(offset);
         let (state, count) = self.state(offset, left);
@@ -207,8 +207,8 @@ impl Device {
         }
     }
 
-    /// What is known of the bytes from `offset` without reading them, and for how many it holds: at most `limit`, and at
-    /// least 1 where `limit` is not 0. Beyond the capacity all is hole.
+    /// What is known about the bytes from `offset` without reading them, and for how many bytes that holds: at most
+    /// `limit`, at least 1 unless `limit` is 0. Beyond the capacity everything is a hole.
     pub fn allocation(&self, offset: u64, limit: u64) -> (Allocation, u64) {
         let (allocation, mut length) = self.allocation_of_run(offset, limit);
         while length < limit {
@@ -221,7 +221,7 @@ impl Device {
         (allocation, length)
     }
 
-    /// As [`Device::allocation`], but the next bytes may be the same.
+    /// Like [`Device::allocation`], but the following bytes may have the same state.
     fn allocation_of_run(&self, offset: u64, limit: u64) -> (Allocation, u64) {
         match self.state(offset, limit) {
             (State::Zero, count) => (Allocation::Hole, count),
@@ -257,7 +257,7 @@ impl Device {
         Ok(overlay)
     }
 
-    /// Where what the device holds at `offset` is, and for how many bytes from there, at most `limit`.
+    /// The overlay's state at `offset`, and for how many bytes it holds, at most `limit`.
     fn state(&self, offset: u64, limit: u64) -> (State, u64) {
         match &self.overlay {
             Some(overlay) if limit > 0 && offset < overlay.capacity() => {
@@ -289,7 +289,7 @@ impl Device {
         add(&self.counters.zero_bytes_read, count);
     }
 
-    /// Reads `count` bytes of the map.
+    /// Reads `count` bytes from the map.
     fn read_below(&self, mut offset: u64, mut count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
         while count > 0 {
             let (block, within) = (offset / BLOCK, offset % BLOCK);
@@ -309,8 +309,8 @@ impl Device {
         Ok(())
     }
 
-    /// Renders block by block on the stack: a renderer that computed in the guest's memory would work on bytes that
-    /// the guest changes meanwhile.
+    /// Renders each block on the stack. A renderer must not work in guest memory, where the guest could change the
+    /// bytes meanwhile.
     fn read_metadata(&self, mut offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
         let mut block = [0; BLOCK_SIZE];
         let end = offset + count;

@@ -1,10 +1,10 @@
-//! What happened on a device, for the report at a run's end.
+//! Counts what happens on a device, for the report at the end of a run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ChangedFiles;
 
-/// Counters of a device since it was made.
+/// Counters of a device since it was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Events {
     /// Calls of `read_at`.
@@ -15,9 +15,9 @@ pub struct Events {
     pub discards: u64,
     /// Calls of `flush`.
     pub flushes: u64,
-    /// Calls that gave an error.
+    /// Calls that failed.
     pub errors: u64,
-    /// Bytes read that were zeros of the map or the overlay.
+    /// Bytes read as zeros, from the map or the overlay.
     pub zero_bytes_read: u64,
     /// Bytes read that were rendered metadata.
     pub metadata_bytes_read: u64,
@@ -27,19 +27,19 @@ pub struct Events {
     pub overlay_bytes_read: u64,
     /// Bytes written.
     pub bytes_written: u64,
-    /// Bytes the overlay holds now.
+    /// Bytes that the overlay holds now.
     pub overlay_bytes: u64,
     /// Whether a write failed because the host had no space for the overlay.
     pub overlay_out_of_space: bool,
     /// Reads of the tree's files that failed because the process or the host had no file descriptor left.
     pub out_of_descriptors: u64,
-    /// Files of the tree found changed.
+    /// Files of the tree that were found changed.
     pub changed: ChangedFiles,
-    /// Files of the tree found changed whose held copies were read instead.
+    /// Changed files of the tree whose held copies were read instead.
     pub held: ChangedFiles,
 }
 
-/// The counters that grow.
+/// The counters that only grow.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) reads: AtomicU64,

@@ -1,4 +1,4 @@
-//! A bounded cache of open files.
+//! [`OpenFiles`]: a bounded LRU cache of open files.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use inarch_tree::InodeId;
 use smallvec::SmallVec;
 
-/// Files of one set. Small, so that a search is a few comparisons and locks are rarely shared.
+/// Files in one set. Few, so that a search is a few comparisons and threads rarely share a lock.
 const WAYS: usize = 4;
 
 type Set = SmallVec<[(InodeId, Arc<OwnedFd>); WAYS]>;
 
-/// Open files by inode: set-associative, each set with the file used last at its end.
+/// Open files by inode: set-associative, with the most recently used file at the end of its set.
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
     sets: Box<[Mutex<Set>]>,
@@ -33,7 +33,7 @@ impl OpenFiles {
         set.last().map(|(_, file)| Arc::clone(file))
     }
 
-    /// Keeps `file`, in the place of the one of its set that was not used for the longest time.
+    /// Adds `file`, in place of the least recently used one of its set.
     pub(crate) fn put(&self, inode: InodeId, file: Arc<OwnedFd>) {
         let Some(mut set) = self.set(inode) else { return };
         let known = set.iter().position(|(id, _)| *id == inode);
@@ -43,11 +43,11 @@ impl OpenFiles {
             set.push((inode, file));
         }
         drop(set);
-        // Closed here, without the lock.
+        // Closed here, outside of the lock.
         drop(left);
     }
 
-    /// Closes every file that nobody reads at the moment.
+    /// Closes every file that no thread is reading.
     pub(crate) fn clear(&self) {
         for set in &self.sets {
             lock(set).clear();

@@ -1,4 +1,4 @@
-//! The content of a tree's regular files, as long as they are what the scan saw.
+//! [`HostFiles`]: reads a tree's regular files from the host, as long as they are as the scan saw them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ use crate::open::Opener;
 use crate::scatter::Cursor;
 use crate::seen::Seen;
 
-/// How long to wait, one after another, for a descriptor that somebody else may close.
+/// How long to wait, in turn, for a descriptor that another thread or process may close.
 const DESCRIPTOR_WAITS: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_millis(1),
@@ -30,11 +30,11 @@ const DESCRIPTOR_WAITS: [Duration; 5] = [
     Duration::from_millis(27),
 ];
 
-/// Why a file's bytes cannot be given out.
+/// Why a file's bytes cannot be returned.
 enum ReadFailure {
-    /// It is not, or not certainly, what the scan saw.
+    /// The file is not, or may not be, as the scan saw it.
     Changed(ChangeReason),
-    /// Nothing is known of it: the process or the host has no descriptor left to open it with.
+    /// Unknown: no descriptor was left to open the file, in this process or on the host.
     NoDescriptor,
 }
 
@@ -44,14 +44,15 @@ impl From<ChangeReason> for ReadFailure {
     }
 }
 
-/// Reads the content of a tree's regular files beneath the directory that was scanned.
+/// Reads a tree's regular files beneath the directory that was scanned.
 ///
-/// A snapshot stays one: after every read the file's inode number, size and times are compared with the tree's, and a
-/// file that differs, is gone or cannot be read gives `EIO` and is remembered in [`Content::changed`]; if a copy of it is
-/// held, that is read instead and it is remembered in [`Content::held`]. The kernel
-/// sets a file's times before it changes its pages, so data that a write touched is never given out as the scan's; a file
-/// that was written just before is not read until its times can tell of the next write.
-/// One change escapes the times: stores through a shared mapping whose page was dirty already when it was read.
+/// After every read the file's inode number, size and times are compared with the tree's. A file that differs, is gone
+/// or cannot be read gives `EIO` and is recorded in [`Content::changed`]. If a copy is held, the copy is read instead
+/// and the file is recorded in [`Content::held`].
+///
+/// The kernel sets a file's times before it changes its pages, so data of a later write is never returned as the
+/// scan's. A file that was written just before is not read until its times can show the next write. One change escapes
+/// the times: stores through a shared mapping to a page that was dirty already when it was read.
 #[derive(Debug)]
 pub struct HostFiles {
     tree: Arc<Tree>,
@@ -59,14 +60,14 @@ pub struct HostFiles {
     open: OpenFiles,
     changes: ChangeLog,
     copies: HeldFiles,
-    /// Files that changed and whose copies were read.
+    /// Changed files whose copies were read.
     held: ChangeLog,
     out_of_descriptors: AtomicU64,
 }
 
 impl HostFiles {
     /// The files of `tree`, whose root is the directory `root` (an `O_PATH` descriptor is enough). At most `max_open`
-    /// of them are kept open between reads; each thread that reads may have one more.
+    /// of them stay open between reads; each reading thread may have one more.
     pub fn new(root: OwnedFd, tree: Arc<Tree>, max_open: usize) -> HostFiles {
         HostFiles {
             tree,
@@ -79,14 +80,14 @@ impl HostFiles {
         }
     }
 
-    /// A bound for [`HostFiles::new`] that leaves descriptors for everything else: half of `RLIMIT_NOFILE`, at
-    /// most 512.
+    /// A limit for [`HostFiles::new`] that leaves descriptors for everything else: half of `RLIMIT_NOFILE`, at most
+    /// 512.
     pub fn default_max_open() -> usize {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         limit.map_or(512, |limit| (limit / 2).min(512) as usize)
     }
 
-    /// Remembers why a file could not be read; gives the error for whoever wanted it.
+    /// Records why a file could not be read; returns the reader's error.
     fn report(&self, id: InodeId, failure: ReadFailure) -> io::Error {
         match failure {
             ReadFailure::Changed(reason) => self.changes.add(&self.tree, id, reason),
@@ -114,10 +115,10 @@ impl HostFiles {
                 None => Arc::new(self.open_file(id)?),
             };
             let got = read_exact(file.as_fd(), offset, content, out);
-            // After the read: a change that came before it, or during it, shows in the attributes now.
+            // Checked after the read: an earlier or concurrent change shows in the attributes now.
             compare(inode, &Seen::of(&file).map_err(ChangeReason::Unreadable)?)?;
             got?;
-            // A file that was read whole is not soon read again: the reader caches it.
+            // A file that was read whole is not soon read again, because the reader caches it.
             if kept.is_none() && content < inode.size() {
                 self.open.put(id, file);
             }
@@ -126,7 +127,7 @@ impl HostFiles {
         Ok(())
     }
 
-    /// Reads as [`Content::read`] does from the copy of a file, if there is one; whether it did.
+    /// Reads a file's held copy like [`Content::read`]; returns whether there was one.
     fn read_held(&self, id: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> bool {
         if id.0 >= self.tree.inode_count() {
             return false;
@@ -137,7 +138,7 @@ impl HostFiles {
         got
     }
 
-    /// Lends a part of a file; gives what `take` said, if the file was all the time what the scan saw.
+    /// Lends a part of a file; returns the result of `take` if the file was as the scan saw it all the time.
     fn lend_unchanged(
         &self,
         id: InodeId,
@@ -155,12 +156,12 @@ impl HostFiles {
         }
         let file = self.open_file(id)?;
         let taken = take(file.as_fd(), Lent { offset, at: offset, length });
-        // As with a read: a change that came before or meanwhile shows in the attributes now.
+        // As for a read: an earlier or concurrent change shows in the attributes now.
         compare(inode, &Seen::of(&file).map_err(ChangeReason::Unreadable)?)?;
         Ok(taken)
     }
 
-    /// Opens a file whose times tell of every write from now on.
+    /// Opens a file, and waits until its times show every later write.
     fn open_file(&self, id: InodeId) -> Result<OwnedFd, ReadFailure> {
         Seen::outlast_step(self.tree.inode(id).ctime());
         let path = self.tree.path(id);
@@ -248,7 +249,7 @@ pub(crate) fn read_exact(
     Ok(())
 }
 
-/// Is the file with these attributes the one the scan saw, as the scan saw it?
+/// Compares a file's attributes with the scan's.
 fn compare(inode: &Inode, now: &Seen) -> Result<(), ChangeReason> {
     if now.file_type != FileType::RegularFile {
         return Err(ChangeReason::Replaced);

@@ -1,4 +1,4 @@
-//! Writing a device out as a raw image.
+//! Writes a device to a sparse raw image file.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use crate::{BLOCK_SIZE, Device};
 /// Bytes read and written at once; a multiple of the block size.
 const STEP: u64 = 1 << 20;
 
-/// Writes what `device` holds to `file`, which is empty, as a sparse raw image: blocks of zeros are left out.
+/// Writes the content of `device` to `file`, which is empty, as a sparse raw image: blocks of zeros are left out.
 ///
 /// Errors are those of [`Device::read_at`] and of writing to `file`.
 pub fn write_image(device: &Device, file: &File) -> io::Result<()> {

@@ -1,14 +1,15 @@
-//! A device's bytes, computed or fetched when they are asked for.
+//! [`Device`]: a block device whose bytes are computed or fetched when they are read, with a copy-on-write overlay.
 //!
-//! A [`BlockMap`] says what each block of a device is: zeros, metadata that a format renders, or a range of a file
-//! of the tree. A [`Device`] is a block map with the [`Content`] of the tree's files
-//! behind it ([`HostFiles`], or [`BackedFiles`] in an archive or image) and a copy-on-write
-//! [`Overlay`] on top. A read takes its way in this order:
+//! A [`BlockMap`] says what each block of a device is: zeros, metadata that a format renders, or a range of a file of
+//! the tree. A [`Device`] is a block map with the [`Content`] of the tree's files below it ([`HostFiles`], or
+//! [`BackedFiles`] in an archive or image) and an [`Overlay`] on top. A read takes these steps:
 //!
-//! 1. the overlay says which of the clusters were written or zeroed; those come from its file, or are zeros;
-//! 2. the map says what the others are: zeros, metadata to render, or blocks of a file;
-//! 3. a file's blocks are read straight into the reader's buffers, then its attributes are compared with the tree's; if it
-//!    changed, they are read from the copy that is held of it, if there is one.
+//! 1. The overlay says which clusters were written or zeroed. Those come from its file, or are zeros.
+//! 2. The map says what the other clusters are: zeros, metadata to render, or blocks of a file.
+//! 3. A file's blocks are read straight into the reader's buffers; then the file's attributes are compared with the
+//!    tree's. If it changed, the read uses the held copy, or fails if there is none.
+//!
+//! This crate also writes devices and archives to image files ([`write_parts`]).
 
 #![deny(unsafe_code)]
 
@@ -41,6 +42,6 @@ pub use map::{BLOCK_SIZE, BlockMap, FileExtent, Inlay, MapError, Metadata, Run};
 pub use overlay::{Overlay, OverlayError};
 pub use scatter::Cursor;
 pub use write::{
-    DeviceSink, FileSink, MapParts, Part, PastCache, Placed, Progress, SHARE_FROM, Sink, Source, Verifier, WriteError,
-    Written, stream_parts, write_parts,
+    DeviceSink, FileSink, ImageSource, MapParts, Part, PastCache, Placed, Progress, SHARE_FROM, Sink, Verifier,
+    WriteError, Written, stream_parts, write_parts,
 };

@@ -1,4 +1,4 @@
-//! The block map: device offset -> zeros, metadata, or a file's range.
+//! [`BlockMap`]: maps device blocks to zeros, metadata, or a file's range.
 
 use std::io;
 use std::ops::Range;
@@ -11,13 +11,13 @@ use crate::{Content, read_content};
 /// Bytes in a block; every offset of a map counts in blocks of this size.
 pub const BLOCK_SIZE: usize = 4096;
 
-/// Renders a format's metadata blocks, when they are read. Pure: the same block always gives the same bytes.
+/// Renders a format's metadata blocks when they are read. Pure: the same block always has the same bytes.
 pub trait Metadata: Send + Sync {
-    /// Writes device block `block` into `out`, which holds zeros. Called only for blocks in the map's metadata
-    /// ranges, from several threads at once; must be cheap enough to do on every read (tens of microseconds).
+    /// Writes device block `block` into `out`, which holds zeros. Called only for blocks in the map's metadata ranges,
+    /// from several threads at once; must be cheap enough for every read (tens of microseconds).
     fn render(&self, block: u64, out: &mut [u8; BLOCK_SIZE]);
 
-    /// The ranges of files that lie in device block `block` among its metadata: there [`Metadata::render`] leaves zeros.
+    /// The ranges of files within metadata block `block`; [`Metadata::render`] leaves them zero.
     fn inlays(&self, block: u64) -> Vec<Inlay> {
         let _ = block;
         Vec::new()
@@ -38,15 +38,15 @@ pub struct Inlay {
 }
 
 impl Inlay {
-    /// Reads it to its place in `block`; errors are those of [`Content::read`].
+    /// Reads the range to its place in `block`; errors are those of [`Content::read`].
     pub fn read(&self, content: &dyn Content, block: &mut [u8; BLOCK_SIZE]) -> io::Result<()> {
         let out = block.get_mut(self.at..self.at.saturating_add(self.length)).unwrap_or_default();
         read_content(content, self.inode, self.offset, out)
     }
 }
 
-/// `blocks` blocks of the device, from block `start`, that hold the file `inode` from its block `first`.
-/// The last block may reach beyond the file's end; that tail reads as zeros.
+/// `blocks` blocks of the device, from block `start`, that hold the file `inode` from its block `first`. The last block
+/// may extend beyond the file's end; that tail reads as zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileExtent {
     /// First block on the device.
@@ -64,9 +64,9 @@ pub struct FileExtent {
 pub enum Run {
     /// Zeros.
     Zeros,
-    /// To be rendered by the map's [`Metadata`].
+    /// Rendered by the map's [`Metadata`].
     Metadata,
-    /// A range of a file that starts `block` blocks into it.
+    /// A range of a file that starts at its block `block`.
     File {
         /// The file.
         inode: InodeId,
@@ -75,7 +75,7 @@ pub enum Run {
     },
 }
 
-/// Why parts do not make a map: a mistake in a format's planner, never in its input.
+/// Why parts do not make a map: a bug in a format's planner, never a result of its input.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MapError {
     /// Ranges overlap, are empty, out of order or beyond the device's end.
@@ -83,7 +83,7 @@ pub enum MapError {
     Disorder(&'static str, u64),
 }
 
-/// What every block of a device is. Blocks that no range names are zeros.
+/// What every block of a device is. Blocks in no range are zeros.
 pub struct BlockMap {
     blocks: u64,
     metadata: Vec<Range<u64>>,
@@ -122,7 +122,7 @@ impl BlockMap {
         self.blocks
     }
 
-    /// Number of its blocks that metadata or a file is in; the others read as zeros.
+    /// Number of blocks that hold metadata or a file; the others read as zeros.
     pub fn used_blocks(&self) -> u64 {
         let metadata: u64 = self.metadata.iter().map(|range| range.end - range.start).sum();
         metadata + self.files.iter().map(|extent| u64::from(extent.blocks)).sum::<u64>()
@@ -138,7 +138,7 @@ impl BlockMap {
         &self.files
     }
 
-    /// What `block` is, and for how many blocks from there (at least 1) it goes on; zeros beyond the end.
+    /// What `block` is, and for how many blocks (at least 1) that continues; zeros beyond the end.
     pub fn lookup(&self, block: u64) -> (Run, u64) {
         let mut limit = u64::MAX;
         let next = self.files.partition_point(|file| file.start <= block);
@@ -164,12 +164,12 @@ impl BlockMap {
         (Run::Zeros, limit - block)
     }
 
-    /// The ranges of files within metadata block `block`, which [`BlockMap::render`] leaves zeros.
+    /// The ranges of files within metadata block `block`; [`BlockMap::render`] leaves them zero.
     pub fn inlays(&self, block: u64) -> Vec<Inlay> {
         self.renderer.inlays(block)
     }
 
-    /// Renders metadata block `block` into `out`, whatever `out` held.
+    /// Renders metadata block `block` into `out`, overwriting it.
     pub fn render(&self, block: u64, out: &mut [u8; BLOCK_SIZE]) {
         out.fill(0);
         self.renderer.render(block, out);

@@ -1,4 +1,4 @@
-//! Opening a tree's file beneath its root.
+//! Opens a tree's files beneath its root.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
-/// The longest path one system call takes, without its NUL: `PATH_MAX` of include/uapi/linux/limits.h.
+/// The longest path of one system call, without its NUL: `PATH_MAX` of include/uapi/linux/limits.h.
 const MAX_PATH: usize = 4095;
 
-/// `openat2` gives `EAGAIN` when something else on the host is renamed at the wrong moment; see openat2(2).
+/// `openat2` gives `EAGAIN` if something else on the host is renamed at the wrong moment; see openat2(2).
 const ATTEMPTS: usize = 16;
 
 /// Opens regular files by their path within a directory.
 #[derive(Debug)]
 pub(crate) struct Opener {
     root: OwnedFd,
-    /// `O_NOATIME` is for a file's owner only; after a refusal it is not asked for again.
+    /// Only a file's owner may use `O_NOATIME`; after a refusal it is not used again.
     keep_atime: AtomicBool,
 }
 
@@ -25,7 +25,7 @@ impl Opener {
         Opener { root, keep_atime: AtomicBool::new(true) }
     }
 
-    /// Opens `path` for reading. Follows no symlink, never leaves the root and never waits (for a FIFO's writer).
+    /// Opens `path` for reading. Follows no symlink, never leaves the root and never blocks (on a FIFO).
     pub(crate) fn open(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let (parent, path) = self.descend(path)?;
@@ -39,7 +39,7 @@ impl Opener {
         beneath(parent, path, flags)
     }
 
-    /// Walks a path that is too long for one call down to where the rest is short enough.
+    /// Resolves a path that is too long for one call down to where the rest is short enough.
     fn descend<'p>(&self, mut path: &'p [u8]) -> Result<(Option<OwnedFd>, &'p [u8]), Errno> {
         let mut parent: Option<OwnedFd> = None;
         while let Some(head) = path.get(..MAX_PATH).filter(|_| path.len() > MAX_PATH) {

@@ -1,7 +1,7 @@
-//! A position in a scatter list, and vectored reads and writes at it.
+//! [`Cursor`]: a position in a scatter list, and vectored reads and writes there.
 //!
-//! The lists may lie in guest memory, which the guest writes while we do: nothing here makes a Rust reference to
-//! their bytes. Data goes between them and files by `preadv` and `pwritev` alone.
+//! The list may be in guest memory, which the guest writes at any time. So nothing here makes a Rust reference to its
+//! bytes: data moves between it and files by `preadv` and `pwritev` alone.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -18,28 +18,28 @@ static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
 
 type Iovecs = SmallVec<[libc::iovec; 16]>;
 
-/// What is left of a scatter list, from the front: where a read puts its bytes.
+/// The rest of a scatter list, from the front: where a read puts its bytes.
 #[derive(Clone)]
 pub struct Cursor<'a, 'm> {
     slices: &'a [VolatileSlice<'m>],
-    /// Bytes of the first slice that are behind us.
+    /// Bytes of the first slice that are already passed.
     within: usize,
     remaining: u64,
 }
 
 impl<'a, 'm> Cursor<'a, 'm> {
-    /// At the front of `slices`.
+    /// A cursor at the front of `slices`.
     pub fn new(slices: &'a [VolatileSlice<'m>]) -> Cursor<'a, 'm> {
         let remaining = slices.iter().fold(0u64, |sum, slice| sum.saturating_add(slice.len() as u64));
         Cursor { slices, within: 0, remaining }
     }
 
-    /// Bytes from here to the end of the list.
+    /// Bytes up to the end of the list.
     pub fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// Goes on by `count` bytes, or to the end.
+    /// Advances by `count` bytes, or to the end.
     pub(crate) fn advance(&mut self, count: u64) {
         let mut count = count.min(self.remaining);
         self.remaining -= count;
@@ -55,7 +55,7 @@ impl<'a, 'm> Cursor<'a, 'm> {
         }
     }
 
-    /// The part of the first slice that is ahead of us, at most `limit` bytes; skips empty slices.
+    /// The rest of the first slice, at most `limit` bytes; skips empty slices.
     fn piece(&mut self, limit: u64) -> Option<VolatileSlice<'m>> {
         self.advance(0);
         let first = self.slices.first()?;
@@ -63,7 +63,7 @@ impl<'a, 'm> Cursor<'a, 'm> {
         first.subslice(self.within, count).ok()
     }
 
-    /// Fills the next `count` bytes by zeros and goes behind them.
+    /// Fills the next `count` bytes with zeros and advances.
     pub fn fill_zeros(&mut self, mut count: u64) {
         while count > 0
             && let Some(piece) = self.piece(count.min(BLOCK_SIZE as u64))
@@ -74,7 +74,7 @@ impl<'a, 'm> Cursor<'a, 'm> {
         }
     }
 
-    /// Copies `bytes` to the next bytes of the list and goes behind them.
+    /// Copies `bytes` to the next bytes of the list and advances.
     pub fn copy_from(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty()
             && let Some(piece) = self.piece(bytes.len() as u64)
@@ -85,7 +85,7 @@ impl<'a, 'm> Cursor<'a, 'm> {
         }
     }
 
-    /// The next `count` bytes as buffers of one system call; fewer if the list is shorter or very scattered.
+    /// The next `count` bytes as buffers for one system call; fewer if the list is shorter or has too many slices.
     fn iovecs(&self, count: u64) -> Iovecs {
         let mut ahead = self.clone();
         let mut left = count;
@@ -102,14 +102,14 @@ impl<'a, 'm> Cursor<'a, 'm> {
         iovecs
     }
 
-    /// Reads up to `count` bytes of `file` from `offset` into the list and goes behind them. Gives how many came;
-    /// 0 is the end of the file.
+    /// Reads up to `count` bytes of `file` from `offset` into the list and advances. Returns the number of bytes; 0 is
+    /// the end of the file.
     pub fn read_from(&mut self, file: BorrowedFd<'_>, offset: u64, count: u64) -> io::Result<u64> {
         let offset = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let iovecs = self.iovecs(count);
         loop {
-            // SAFETY: each buffer is a part of a `VolatileSlice` that outlives the call, so it is mapped and
-            // writable; its bytes are only ever touched as volatile memory, so the kernel may write them.
+            // SAFETY: each buffer is a part of a `VolatileSlice` that outlives the call, so it is mapped and writable;
+            // its bytes are only accessed as volatile memory, so the kernel may write them.
             let got = unsafe { libc::preadv(file.as_raw_fd(), iovecs.as_ptr(), iovecs.len() as i32, offset) };
             if got >= 0 {
                 self.advance(got as u64);
@@ -124,8 +124,8 @@ impl<'a, 'm> Cursor<'a, 'm> {
 }
 
 impl Cursor<'_, '_> {
-    /// Writes `head`, the next `count` bytes of the list and `tail` to `file` from `offset`, and goes behind the
-    /// `count` bytes. An error may leave a part of it written, and the position anywhere.
+    /// Writes `head`, the next `count` bytes of the list and `tail` to `file` from `offset`, and advances by `count`
+    /// bytes. After an error a part may be written, and the position is undefined.
     pub(crate) fn write_to(
         &mut self,
         file: BorrowedFd<'_>,
@@ -156,7 +156,7 @@ impl Cursor<'_, '_> {
     }
 }
 
-/// What is left of one write.
+/// The rest of one write.
 struct Gather<'b> {
     head: &'b [u8],
     /// Bytes of the list.
@@ -169,7 +169,7 @@ impl Gather<'_> {
         self.head.len() as u64 + self.count + self.tail.len() as u64
     }
 
-    /// The front of it as buffers of one system call.
+    /// The front of it as buffers for one system call.
     fn iovecs(&self, list: &Cursor<'_, '_>) -> Iovecs {
         let bytes = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut iovecs = list.iovecs(self.count);

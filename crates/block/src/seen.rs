@@ -1,10 +1,10 @@
-//! What tells one state of a host's file from the next: its attributes.
+//! [`Seen`]: the attributes of a host file that show whether it changed.
 //!
-//! The kernel sets a file's times before it changes its pages, so a write that a read could have met shows in the times
-//! that are taken after the read. The times have a resolution, though: before Linux 6.13 a tick of 1 to 10 ms
-//! (`ktime_get_coarse_real_ts64`), since then less, and whole seconds on ext4 with small inodes, or two on FAT. Whatever
-//! is written within the same step as the change before leaves the times as they are. [`Seen::outlast_step`] waits
-//! until that step is over, so that each write after it shows.
+//! The kernel sets a file's times before it changes its pages, so a write that a read may have seen shows in the times
+//! taken after the read. But times have a resolution: before Linux 6.13 a tick of 1 to 10 ms
+//! (`ktime_get_coarse_real_ts64`), since then less, whole seconds on ext4 with small inodes, and two seconds on FAT. A
+//! write within the same step as the previous change leaves the times as they are. [`Seen::outlast_step`] waits until
+//! that step is over, so that each later write shows.
 
 use std::os::fd::AsFd;
 use std::thread;
@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// The coarsest resolution of any file system: that of FAT.
 const WHOLE_SECONDS: Duration = Duration::from_secs(2);
 
-/// The attributes of a file that tell whether it changed.
+/// The attributes of a file that show whether it changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) file_type: FileType,
@@ -33,7 +33,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// What an open file is now. A file system of the network or of a FUSE server is asked, whatever the kernel has cached.
+    /// The attributes of an open file now. Asks the server of a network or FUSE file system, past the kernel's cache.
     pub(crate) fn of(file: impl AsFd) -> Result<Seen, Errno> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         let wanted = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::SIZE | StatxFlags::MTIME | StatxFlags::CTIME;
@@ -47,8 +47,7 @@ impl Seen {
         })
     }
 
-    /// Waits until a write changes a file's times, for a file whose attributes changed last at `ctime`. Most files are
-    /// older, and there is no wait.
+    /// Waits until a write would change a file's times, given its ctime. Does not wait for most files, which are older.
     pub(crate) fn outlast_step(ctime: Timestamp) {
         let now = clock_gettime(ClockId::RealtimeCoarse);
         let now = Timestamp { seconds: now.tv_sec, nanoseconds: u32::try_from(now.tv_nsec).unwrap_or(0) };
@@ -58,11 +57,11 @@ impl Seen {
     }
 }
 
-/// How long it is, at `now`, until the step is surely over in which `ctime` lies.
+/// How long, at `now`, until the step that contains `ctime` is certainly over.
 fn rest_of_step(ctime: Timestamp, now: Timestamp) -> Option<Duration> {
     let step = if ctime.nanoseconds == 0 { WHOLE_SECONDS } else { TICK };
     let nanoseconds = |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
-    // A time ahead of the clock has steps of its own: the clock was set back, or is another machine's.
+    // A time in the future has its own steps: the clock was set back, or another machine set the time.
     let age = (nanoseconds(now) - nanoseconds(ctime)).max(-(step.as_nanos() as i128));
     let rest = step.as_nanos() as i128 - age;
     (rest > 0).then(|| Duration::from_nanos(rest as u64).min(step))
@@ -87,7 +86,7 @@ mod tests {
     fn a_young_file_waits_for_the_end_of_its_step_and_no_longer() {
         assert_eq!(rest_of_step(at(100, 5), at(100, 5)), Some(TICK));
         assert_eq!(rest_of_step(at(100, 5), at(100, 4_000_005)), Some(Duration::from_millis(6)));
-        // Whole seconds: perhaps the file system has no others.
+        // Whole seconds: the file system may have no finer resolution.
         assert_eq!(rest_of_step(at(100, 0), at(100, 500_000_000)), Some(Duration::from_millis(1500)));
     }
 

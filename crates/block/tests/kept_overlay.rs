@@ -1,4 +1,4 @@
-//! What was acknowledged is kept: a flush that returned survives kill -9, and an overlay knows its device.
+//! What was acknowledged is kept: a flush that returned survives kill -9, and an overlay belongs to its device.
 
 #[path = "all/common/mod.rs"]
 mod common;
@@ -43,7 +43,7 @@ fn planned(round: u64, i: u64) -> (u64, Vec<u8>) {
     (block, content)
 }
 
-/// Not a test of its own: the process that is killed. Writes rounds, flushes each, and says so.
+/// Not a test of its own: the process that is killed. Writes rounds, flushes each, and reports it.
 #[test]
 fn child_that_is_killed() {
     let Some(dir) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
@@ -88,7 +88,7 @@ fn kill_minus_nine_loses_nothing_that_was_flushed() {
         for block in (0..50).chain((50..100).map(|far| far * 397)) {
             let writes = |round| (0..30).map(move |i| planned(round, i)).filter(move |(to, _)| *to == block);
             let flushed = (1..=last).flat_map(writes).last().map_or(below(block), |(_, content)| content);
-            // The round that was cut short may be there in part.
+            // The interrupted round may be there in part.
             let unflushed: Vec<_> = (last + 1..last + 3).flat_map(writes).map(|(_, content)| content).collect();
             let found = read(&device, block * BLOCK, 4096).unwrap();
             for at in (0..4096).step_by(512) {
@@ -149,7 +149,7 @@ fn nothing_is_left_beside_the_overlay() {
 
 #[test]
 fn no_name_but_its_own_is_seen_while_an_overlay_is_made() {
-    // tmpfs: it makes files without names on every kernel.
+    // tmpfs supports nameless files on every kernel.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
     let wanted = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_FROM | inotify::WatchFlags::MOVED_TO;
@@ -165,7 +165,7 @@ fn no_name_but_its_own_is_seen_while_an_overlay_is_made() {
     assert_eq!(seen, [(inotify::ReadFlags::CREATE, c"kept".to_owned())]);
 }
 
-/// What opening says after `damage` was done to the file of a good overlay.
+/// The error of opening a good overlay after `damage`.
 fn error_after(damage: impl Fn(&File)) -> String {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kept");

@@ -1,4 +1,4 @@
-//! Without a free descriptor a read fails, and nothing is said of the file: it may not have changed at all.
+//! Without a free descriptor a read fails and no file is reported as changed, because none may have changed.
 
 #[path = "all/common/mod.rs"]
 mod common;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Leaves no descriptor free; gives the limit that was there before.
+/// Uses up all descriptors; returns the previous limit.
 fn use_up() -> Rlimit {
     let before = getrlimit(Resource::Nofile);
     // A new descriptor gets the lowest free number.
@@ -36,7 +36,7 @@ fn a_read_without_a_descriptor_fails_and_names_no_file() {
     let (tree, device) = device(dir.path());
     let (a, b) = (offset_of(&tree, "d/a"), offset_of(&tree, "d/b"));
 
-    // A part of a file: its descriptor is kept, and given up for the next file.
+    // A part of a file: its descriptor stays open, and is closed for the next file.
     assert_eq!(read(&device, a, 4096).unwrap(), pattern(1, 4096));
     let before = use_up();
     assert_eq!(read(&device, b, 9000).unwrap(), pattern(1, 9000));

@@ -1,16 +1,16 @@
-//! `--ro`, `--rw`, `--nosuid` and `--nodev`, the same for every command that shows a tree.
+//! `--ro`, `--rw`, `--nosuid` and `--nodev`: options of every command that shows a tree.
 
 use clap::Args;
 use inarch_jobs::share::Refused;
 
-/// Whether what is shown can be written to.
+/// Whether the guest or the mount may write.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct AccessArguments {
     /// Refuse writes
     #[arg(long, visible_alias = "read-only", conflicts_with = "rw")]
     ro: bool,
 
-    /// Take writes; always done unless --ro is given, accepted for habit's sake
+    /// Accept writes; the default, accepted out of habit
     #[arg(long, visible_alias = "read-write")]
     rw: bool,
 }
@@ -27,14 +27,14 @@ impl AccessArguments {
     }
 }
 
-/// What cannot be left in a directory that is written to.
+/// What cannot be left in a directory that receives writes.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct RefusedArguments {
-    /// Leave no set-user-ID, set-group-ID or file capability in SRC: the bits are left out of what is written
+    /// Leave no set-user-ID, set-group-ID or file capability in SRC: writes succeed without these bits
     #[arg(long)]
     nosuid: bool,
 
-    /// Leave no device nodes in SRC: to make one fails
+    /// Leave no device nodes in SRC: making one fails
     #[arg(long)]
     nodev: bool,
 }

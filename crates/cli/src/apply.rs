@@ -1,4 +1,4 @@
-//! `inarch apply`: brings what the guest of a kept run changed into the host's trees.
+//! `inarch apply`: brings a kept run's changes into the host's trees.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,23 +17,23 @@ Examples:
   inarch apply try /usr/local   only what is there
   inarch apply try              all of it; then inarch discard try
 
-Exit status: 0 everything was applied; 1 something was left alone or failed, and is named; 125 nothing could be done.")]
+Exit status: 0 everything was applied; 1 something was left alone or failed, and is named; 125 nothing was done.")]
 pub struct ApplyArguments {
     /// The kept run
     pub name: String,
 
-    /// Only these paths of the guest and what is below them; everything where none is given
+    /// Only these paths of the guest and what is below them; everything if none is given
     pub paths: Vec<PathBuf>,
 
-    /// Apply even where the host's file changed since the run began: its changes are lost
+    /// Apply even if the host's file changed since the run began; its changes are lost
     #[arg(long)]
     pub force: bool,
 
-    /// Do nothing; list what would be done
+    /// Change nothing; list what would be done
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 
-    /// Answer as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 
@@ -42,7 +42,7 @@ pub struct ApplyArguments {
     pub quiet: bool,
 }
 
-/// Applies, and says what was done.
+/// Applies the changes and reports what was done.
 pub fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
     let here = std::env::current_dir().context("there is no current directory; go to another")?;
     let request = ApplyRequest {
@@ -62,7 +62,7 @@ pub fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
         for (path, reason) in &report.conflicts {
             complain(format_args!("{path}: left alone: {reason}"));
         }
-        // What force leaves alone cannot be had by either command.
+        // Neither command applies what --force leaves alone.
         if !report.conflicts.is_empty() && !arguments.quiet && !arguments.force {
             complain(format_args!(
                 "what was left alone is as this machine has it: inarch diff {name} --show PATH shows the guest's version, inarch apply \
@@ -102,7 +102,7 @@ fn text(report: &ApplyReport, dry_run: bool) -> String {
     text
 }
 
-/// A path without `.`, `..` and double slashes, by its words alone.
+/// A path without `.`, `..` and double slashes, without looking at files.
 pub fn cleaned(path: &std::path::Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for component in path.components() {

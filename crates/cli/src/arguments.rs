@@ -1,4 +1,4 @@
-//! The command line: the list of commands, and what its words have in common.
+//! The command line: the list of commands, and what their arguments share.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -16,9 +16,9 @@ Examples:
   inarch mount app.tar.zst /mnt  an archive, image or directory as a mount
   inarch doctor                  what this machine can do
 
-'inarch help COMMAND' says more about a command.")]
+'inarch help COMMAND' explains a command.")]
 pub struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -26,34 +26,34 @@ pub struct Arguments {
 /// The commands, one page each under docs/.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run a command in a virtual machine over this machine's own files; every write is thrown away
+    /// Run a command in a virtual machine over this machine's own files; its writes are thrown away
     Run(Box<crate::run::RunArguments>),
-    /// Say what a device of a tree would be, and how long it takes until it answers
+    /// Report what the disk of a tree would be, and how soon it can be read
     Plan(crate::plan::PlanArguments),
-    /// Write a tree out as a file system or an archive
+    /// Write a tree as a file system image or an archive
     Image(Box<crate::image::ImageArguments>),
     /// Serve a tree to a virtual machine that you start yourself
     Serve(crate::serve::ServeArguments),
     /// Mount a tree on this machine
     Mount(crate::mount::MountArguments),
-    /// Take mounts of 'inarch mount' away
+    /// Unmount what 'inarch mount' has mounted
     #[command(visible_alias = "unmount")]
     Umount(crate::umount::UmountArguments),
-    /// Say what the guest of a kept run changed
+    /// Show what the guest of a kept run changed
     Diff(crate::diff::DiffArguments),
-    /// Bring what the guest of a kept run changed into this machine's trees
+    /// Bring a kept run's changes into this machine's files
     Apply(crate::apply::ApplyArguments),
-    /// Take kept runs away, with all that their guests wrote
+    /// Delete kept runs and everything their guests wrote
     #[command(visible_alias = "rm")]
     Discard(crate::discard::DiscardArguments),
-    /// List the kept runs
+    /// List kept runs
     #[command(visible_alias = "ps")]
     Runs(crate::runs::RunsArguments),
-    /// Say what this machine can do, and why not
+    /// Report what this machine can do, and what it lacks
     Doctor(crate::doctor::DoctorArguments),
 }
 
-/// Parses one of `words`, so that a misspelled one gets a suggestion, and a shell can complete it.
+/// Parses one of `words`, with a suggestion for a misspelled one and shell completion.
 pub fn one_of<T>(words: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err: Display> + Clone + Send + Sync + 'static,
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use clap::{Args, CommandFactory};
 
-    /// Every command that does something, `serve blk` and the like among them.
+    /// Every command without subcommands, such as `serve blk`.
     fn leaves(command: clap::Command) -> Vec<clap::Command> {
         let below: Vec<_> = command.get_subcommands().cloned().collect();
         if below.is_empty() { vec![command] } else { below.into_iter().flat_map(leaves).collect() }
@@ -101,7 +101,7 @@ mod tests {
             assert_eq!(text, help("-h", 80), "{path:?} says two things");
             let long = |line: &&str| line.chars().count() > 80 && !line.starts_with("Usage:");
             assert_eq!(text.lines().find(long), None, "{path:?}");
-            // Examples are not wrapped, and what is wrapped has no line ends of its own.
+            // Examples are not wrapped, and wrapped text has no line ends of its own.
             let wide = help("--help", 1000);
             let [narrow, wide] =
                 [&text, &wide].map(|text| text.split_once("\nExample").map_or("", |(_, examples)| examples));

@@ -1,4 +1,4 @@
-//! `inarch diff`: what the guest of a kept run changed.
+//! `inarch diff`: shows what the guest of a kept run changed.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,33 +21,33 @@ Examples:
   inarch diff try --show /etc/fstab
 
 A line for each path: A added, M changed, D deleted, R renamed, P only attributes (permissions, owner, time, \
-extended attributes). Of a directory that was renamed only what else changed in it is listed.")]
+extended attributes). Of a renamed directory only the other changes in it are listed.")]
 pub struct DiffArguments {
     /// The kept run
     pub name: String,
 
-    /// Only these paths of the guest and what is below them; everything where none is given
+    /// Only these paths of the guest and what is below them; everything if none is given
     #[arg(conflicts_with = "show")]
     pub paths: Vec<PathBuf>,
 
-    /// Answer as JSON
+    /// Print JSON
     #[arg(long, conflicts_with_all = ["stat", "patch"])]
     pub json: bool,
 
-    /// Say how much each file changed, and the sums
+    /// Count the lines changed in each file, and in all
     #[arg(long, conflicts_with = "patch")]
     pub stat: bool,
 
-    /// Show what changed within files, as git apply takes it, and of texts patch(1)
+    /// Print a patch for git apply; patch(1) can apply its text files
     #[arg(short = 'p', long)]
     pub patch: bool,
 
-    /// Write out the guest's version of this file, also where it is a conflict
+    /// Write the guest's version of this file to standard output, even if it is a conflict
     #[arg(long, value_name = "PATH", conflicts_with_all = ["json", "stat", "patch"])]
     pub show: Option<PathBuf>,
 }
 
-/// Says what changed; the status is 0 whether or not anything did.
+/// Prints the changes; the status is 0 whether or not there are any.
 pub fn run(arguments: DiffArguments) -> anyhow::Result<ExitCode> {
     let here = std::env::current_dir().context("there is no current directory; go to another")?;
     if let Some(path) = &arguments.show {
@@ -70,7 +70,7 @@ pub fn run(arguments: DiffArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line for each file whose content changed, and the sums.
+/// One line for each file whose content changed, and the totals.
 fn stat(diff: &RunDiff) -> String {
     let files = diff.stat();
     let shown_path = |file: &FileStat| shown(Path::new(&file.path));

@@ -1,4 +1,4 @@
-//! `inarch discard`: takes a kept run away.
+//! `inarch discard`: deletes kept runs.
 
 use std::process::ExitCode;
 
@@ -11,19 +11,19 @@ use crate::output::try_all;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  inarch discard try         take away the kept run 'try'
+  inarch discard try         delete the kept run 'try'
   inarch rm -f try another   two, even if an apply was interrupted")]
 pub struct DiscardArguments {
     /// The kept runs
     #[arg(value_name = "NAME", required = true)]
     pub names: Vec<String>,
 
-    /// Discard them even if an apply has begun and not ended
+    /// Discard runs even if an apply was interrupted
     #[arg(short = 'f', long)]
     pub force: bool,
 }
 
-/// Takes the runs away; one that cannot be discarded does not keep the others.
+/// Deletes the runs; one that cannot be deleted does not stop the others.
 pub fn run(arguments: DiscardArguments) -> anyhow::Result<ExitCode> {
     try_all(arguments.names.iter().map(|name| kept::discard(name, arguments.force)))
 }

@@ -1,4 +1,4 @@
-//! `inarch doctor`: what this machine can do, and why not.
+//! `inarch doctor`: reports what this machine can do, and what it lacks.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -16,12 +16,12 @@ Examples:
 
 Exit status: 0 if 'inarch run' works here, else 1.")]
 pub struct DoctorArguments {
-    /// Answer as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Looks at everything; the status is 0 if `inarch run` works here, else 1.
+/// Checks everything; the status is 0 if `inarch run` works here, else 1.
 pub fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> {
     let checks = doctor::examine();
     let colour = std::io::stdout().is_terminal();

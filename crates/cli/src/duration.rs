@@ -1,13 +1,13 @@
-//! Spans of time as people write them: `30`, `1.5`, `30s`, `1m`, `2h`, `1h30m`.
+//! Parses durations: `30`, `1.5`, `30s`, `1m`, `2h`, `1h30m`.
 
 use std::time::Duration;
 
-/// Some thirty years: an instant that lies further off cannot be computed everywhere.
+/// About thirty years: a later instant cannot be computed everywhere.
 const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
-/// Parses a time above 0: seconds, or numbers with a unit each (`ms`, `s`, `m`, `h`, `d`).
+/// Parses a duration above 0: seconds, or numbers with a unit each (`ms`, `s`, `m`, `h`, `d`).
 pub fn parse(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no time from above 0 to 1e9 seconds; write it as 30, 1.5s, 10m or 1h30m");
+    let wrong = || format!("'{text}' is not a time above 0, up to 1e9 seconds; write it as 30, 1.5s, 10m or 1h30m");
     let seconds = match text.parse::<f64>() {
         Ok(seconds) => seconds,
         Err(_) => sum_of_units(text).ok_or_else(wrong)?,
@@ -15,7 +15,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero() && *time <= LONGEST).ok_or_else(wrong)
 }
 
-/// Seconds; none if a number has no unit, or there is no number.
+/// Seconds; `None` if a number has no unit, or there is no number.
 fn sum_of_units(mut text: &str) -> Option<f64> {
     let mut sum = 0.0;
     loop {

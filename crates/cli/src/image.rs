@@ -1,4 +1,4 @@
-//! `inarch image`: a tree written out as a file system or an archive.
+//! `inarch image`: writes a tree as a file system image or an archive.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -29,39 +29,39 @@ Examples:
 
 The same tree gives the same bytes.")]
 pub struct ImageArguments {
-    /// What to make an image of: a directory, an archive or an image
+    /// The tree: a directory, an archive or an image
     #[arg(value_name = "SRC", help = SRC_HELP)]
     pub source: OsString,
 
-    /// The image: a new file, or one to be replaced when the image is whole; a block device; - for standard output
+    /// The image: a file, which is replaced when the image is complete; a block device; or - for standard output
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
 
-    /// The format of the image; the end of OUT's name says it where not given
+    /// Format of the image; by default from the end of OUT's name
     #[arg(long, value_name = "ext4|erofs|squashfs|tar|cpio")]
     pub format: Option<String>,
 
-    /// Name of the volume
+    /// Label of the file system
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub label: String,
 
-    /// UUID of the file system; always the same where not given
+    /// UUID of the file system; by default always the same one
     #[arg(long, value_name = "UUID", value_parser = parse_uuid)]
     pub uuid: Option<[u8; 16]>,
 
-    /// Size of the whole image (512M, 4G); as small as can be where not given
+    /// Size of the whole image (512M, 4G); by default the smallest possible
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
 
-    /// Free space in a file system that can be written to
+    /// Free space in a writable file system
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "size", default_value = "0")]
     pub free: u64,
 
-    /// Compress content: gzip, lz4, xz or zstd, and how hard
+    /// Compress content by gzip, lz4, xz or zstd, at this level
     #[arg(long, value_name = "ALG[:LEVEL]", value_parser = parse_compression)]
     pub compress: Option<Compression>,
 
-    /// Bytes of a data block, in a format that has a choice
+    /// Bytes of a data block, in a format that lets you choose
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub block_size: Option<u64>,
 
@@ -69,24 +69,24 @@ pub struct ImageArguments {
     #[arg(long)]
     pub verify: bool,
 
-    /// Wait until the image is on the disk
+    /// Wait until the image is on stable storage
     #[arg(long)]
     pub sync: bool,
 
-    /// Say nothing but what went wrong
+    /// Print errors only
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// Answer as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 
-    /// What is taken.
+    /// What to take of the source.
     #[command(flatten)]
     pub filters: SourceArguments,
 }
 
-/// Makes an image and says what it is.
+/// Writes an image and reports what it is.
 pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
     let block_size = arguments.block_size.map(u32::try_from).transpose().context("--block-size is too large")?;
     let to_stdout = arguments.output.as_os_str() == "-";
@@ -122,7 +122,7 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
     if arguments.json {
         answer(serde_json::to_string_pretty(&report)? + "\n")?;
     } else if !arguments.quiet {
-        // Beside the image, if that goes to standard output. If nobody can hear it, the image is made all the same.
+        // On standard error, because standard output may be the image. A failure to print does not fail the image.
         let _ = std::io::stderr().write_all(summary(&report).as_bytes());
     }
     Ok(ExitCode::SUCCESS)
@@ -153,7 +153,7 @@ fn summary(report: &ImageReport) -> String {
 }
 
 fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
-    let wrong = || format!("'{text}' is no UUID; write it as 12345678-9abc-def0-1234-56789abcdef0");
+    let wrong = || format!("'{text}' is not a UUID; write it as 12345678-9abc-def0-1234-56789abcdef0");
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
     let dashes = [8, 13, 18, 23].iter().all(|at| text.as_bytes().get(*at) == Some(&b'-'));
     if text.len() != 36 || !dashes || digits.len() != 32 {
@@ -170,7 +170,7 @@ fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
 fn parse_compression(text: &str) -> Result<Compression, String> {
     let (name, level) = match text.split_once(':') {
         Some((name, level)) => {
-            let level = level.parse().map_err(|_| format!("'{level}' is no level of compression"))?;
+            let level = level.parse().map_err(|_| format!("'{level}' is not a compression level"))?;
             (name, Some(level))
         }
         None => (text, None),
@@ -178,12 +178,12 @@ fn parse_compression(text: &str) -> Result<Compression, String> {
     let known = [Algorithm::Gzip, Algorithm::Lz4, Algorithm::Xz, Algorithm::Zstd];
     let Some(algorithm) = known.into_iter().find(|algorithm| algorithm.name() == name) else {
         let known = known.map(Algorithm::name).join(", ");
-        return Err(format!("'{name}' is no way to compress; these are: {known}"));
+        return Err(format!("'{name}' is not a compression; these are: {known}"));
     };
     Ok(Compression { algorithm, level })
 }
 
-/// A bar on a terminal; nothing anywhere else.
+/// A progress bar on a terminal; nothing elsewhere.
 struct Bar {
     bar: ProgressBar,
     files: Arc<AtomicU64>,
@@ -212,7 +212,7 @@ impl Watcher for Bar {
         if let Ok(style) = ProgressStyle::with_template(&template) {
             let done = Arc::clone(&self.files);
             let write = move |_: &ProgressState, out: &mut dyn std::fmt::Write| {
-                // A line that cannot be drawn is not missed.
+                // A failure to draw is ignored.
                 let _ = write!(out, "{}", done.load(Ordering::Relaxed));
             };
             self.bar.set_style(style.with_key("files", write));

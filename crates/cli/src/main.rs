@@ -1,4 +1,4 @@
-//! The `inarch` command: parses its arguments, calls a job, prints what came of it.
+//! The `inarch` command: parses its arguments, calls a job, prints the result.
 
 #![forbid(unsafe_code)]
 
@@ -34,12 +34,12 @@ use arguments::{Arguments, Command};
 use inarch_jobs::JobError;
 use output::complain;
 
-/// Inarch or the VM failed; the command itself gave no status.
+/// Inarch or the VM failed; the command has no status of its own.
 const EXIT_FAILED: u8 = 125;
 
 fn main() -> ExitCode {
     inarch_jobs::heed_children();
-    // The child that clears away what a server leaves; no command of its own.
+    // The child that cleans up after a server: an internal command.
     let words: Vec<_> = std::env::args_os().collect();
     if let [_, word, rest @ ..] = &words[..]
         && word == inarch_jobs::serve::GUARD_ARGUMENT
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     {
         return inarch_jobs::serve::list(rest).into();
     }
-    // A server that was started to go on in the background.
+    // A server that was started in the background.
     let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::mount::BACKGROUND_ARGUMENT);
     let own = words.iter().enumerate().filter(|(place, _)| !(is_background && *place == 1)).map(|(_, word)| word);
     let arguments = match Arguments::try_parse_from(own) {
@@ -83,8 +83,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// Help and version are answers; anything else is a failure of ours, never a status of the command's, and told in
-/// one line like every other.
+/// Help and version are answers. Any other error is a failure of ours, never a status of the command's, reported in one
+/// line like every other.
 fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = error.print();
@@ -97,10 +97,10 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(EXIT_FAILED)
 }
 
-/// Those of `words` that the fewest mistakes, `most` at the most, make `word` of; first those that begin as it does.
+/// The `words` with the fewest spelling mistakes in `word`, at most `most`; longest common prefix first.
 fn nearest<'a>(word: &str, words: &'a [String], most: usize) -> Vec<&'a str> {
     let mistakes = |other: &str| {
-        // The distance of Levenshtein, row by row.
+        // The Levenshtein distance, row by row.
         let other: Vec<char> = other.chars().collect();
         let mut row: Vec<usize> = (0..=other.len()).collect();
         for (i, letter) in word.chars().enumerate() {
@@ -122,7 +122,7 @@ fn nearest<'a>(word: &str, words: &'a [String], most: usize) -> Vec<&'a str> {
     found.into_iter().filter(|(mistakes, ..)| *mistakes == fewest).map(|(.., other)| other).collect()
 }
 
-/// What the user may have meant.
+/// A suggestion for what the user may have meant.
 fn suggestion(error: &clap::Error) -> Option<String> {
     let text = |kind| match error.get(kind)? {
         ContextValue::String(word) => Some(word.clone()),
@@ -131,7 +131,7 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     };
     let commands = || Arguments::command().get_subcommands().map(|c| c.get_name().to_owned()).collect::<Vec<_>>();
     let meant = match text(ContextKind::InvalidSubcommand) {
-        // Also what follows `help`, which clap suggests nothing for.
+        // Covers the word after `help`, too, for which clap suggests nothing.
         Some(word) => Some(nearest(&word, &commands(), 2).join("' or '")).filter(|words| !words.is_empty()),
         None => [ContextKind::SuggestedArg, ContextKind::SuggestedValue].into_iter().find_map(text),
     };

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use inarch_jobs::mount::{Background, Changes, MountRequest, MountWrites, Rings, mount, start};
+use inarch_jobs::mount::{
+    Background, Changes, MountRequest, MountWrites, RecordLevel, RecordRequest, Rings, mount, start,
+};
 use inarch_jobs::share::Refused;
 use inarch_jobs::source::Source;
 
@@ -60,9 +62,21 @@ pub struct MountArguments {
     pub changes: ChangesArgument,
 
     /// Write down in FILE what is done in the mount: each name looked for, found or not, each file opened, read and
-    /// written, each change; a line of JSON each
+    /// written, each change, and what fails; a line of JSON each
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+
+    /// What --record tells apart: process (every access, and whose it is: the kernel keeps nothing that it knows), command
+    /// (each access once, whoever it was: the kernel keeps what it knows, which is faster)
+    #[arg(
+        long,
+        value_name = "command|process",
+        value_enum,
+        default_value = "process",
+        hide_possible_values = true,
+        requires = "record"
+    )]
+    pub record_level: RecordLevelArgument,
 
     /// Of an archive or image that is damaged, show what can be read and say what could not
     #[arg(long)]
@@ -153,6 +167,24 @@ pub enum LocksBy {
     Host,
 }
 
+/// See [`RecordLevel`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum RecordLevelArgument {
+    /// Each access once
+    Command,
+    /// Every access, and whose it is
+    Process,
+}
+
+impl From<RecordLevelArgument> for RecordLevel {
+    fn from(argument: RecordLevelArgument) -> RecordLevel {
+        match argument {
+            RecordLevelArgument::Command => RecordLevel::Command,
+            RecordLevelArgument::Process => RecordLevel::Process,
+        }
+    }
+}
+
 /// See [`Changes`].
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum ChangesArgument {
@@ -196,6 +228,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         options,
         upper,
         record,
+        record_level,
         locks,
         changes,
         cross,
@@ -229,6 +262,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     let (changes, owners, rings) = (changes.into(), owners.owners(), io_uring.into());
     let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());
     let submounts = cross.into();
+    let record = record.map(|file| RecordRequest { file, level: record_level.into() });
     let background = background.then_some(Background { log });
     mount(&MountRequest {
         source,

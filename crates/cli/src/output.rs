@@ -1,4 +1,4 @@
-//! Standard output and standard error of the commands.
+//! Prints to standard output and standard error.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use inarch_jobs::JobError;
 
-/// Prints an answer. A reader that has gone (`| head`) has what it wanted.
+/// Prints an answer. A reader that has gone (`| head`) is no error.
 pub fn answer(text: impl Display) -> anyhow::Result<()> {
     answer_with(|out| write!(out, "{text}"))
 }
 
-/// As [`answer`], of what is written piece by piece.
+/// Like [`answer`], for output that is written piece by piece.
 pub fn answer_with(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     match write(&mut out).and_then(|()| out.flush()) {
@@ -21,17 +21,17 @@ pub fn answer_with(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyh
     }
 }
 
-/// Tells a failure in one line. If nobody can hear it, the status still says so.
+/// Reports a failure in one line. If that fails, the status still says so.
 pub fn complain(text: impl Display) {
     inarch_jobs::say(text);
 }
 
-/// Says on standard error how to use what is served. If nobody can hear it, that is no failure.
+/// Prints on standard error how to use what is served. Ignores that nobody can read it.
 pub fn introduce(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Does all of it, whatever becomes of the others. The last failure is main's to tell.
+/// Collects all results, and reports every failure but the last, which main reports.
 pub fn try_all(results: impl Iterator<Item = Result<(), JobError>>) -> anyhow::Result<ExitCode> {
     let mut failures = results.filter_map(Result::err);
     let Some(first) = failures.next() else { return Ok(ExitCode::SUCCESS) };

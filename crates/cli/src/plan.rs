@@ -1,4 +1,4 @@
-//! `inarch plan`: what a device of a tree is, and how long it takes until it answers.
+//! `inarch plan`: reports what the disk of a tree would be, and how soon it can be read.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -21,25 +21,25 @@ Examples:
   inarch plan app.tar.zst --format erofs
   inarch plan . --exclude target --json")]
 pub struct PlanArguments {
-    /// What to plan: a directory, an archive or an image
+    /// The tree: a directory, an archive or an image
     #[arg(value_name = "SRC", help = SRC_HELP)]
     pub source: OsString,
 
-    /// The file system on the device
+    /// File system of the disk
     #[arg(long, value_name = "ext4|erofs|squashfs", default_value = "ext4", hide_possible_values = true,
         value_parser = one_of::<FileSystem>(FileSystem::ALL.map(FileSystem::name)))]
     pub format: FileSystem,
 
-    /// Answer as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 
-    /// What is taken.
+    /// What to take of the source.
     #[command(flatten)]
     pub filters: SourceArguments,
 }
 
-/// Plans a device, reads its first block and says what it is.
+/// Plans a disk, reads its first block and reports what it is.
 pub fn run(arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     let report =
         plan::plan(&Source::parse(&arguments.source)?, &arguments.filters.reproducible_selection()?, arguments.format)?;

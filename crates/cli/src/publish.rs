@@ -1,12 +1,12 @@
-//! `-p [ADDR:]HOST:GUEST[/tcp|/udp]`: a port of this machine that leads to one of the guest's.
+//! `-p [ADDR:]HOST:GUEST[/tcp|/udp]`: forwards a port of this machine to the guest.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use inarch_jobs::run::PublishedPort;
 
-/// Parses it; of this machine it is 127.0.0.1's alone where no address is given.
+/// Parses a port; ADDR is 127.0.0.1 by default.
 pub fn parse(text: &str) -> Result<PublishedPort, String> {
-    let wrong = || format!("'{text}' is no pair of ports; write [ADDR:]HOST:GUEST[/tcp|/udp], as 8080:80");
+    let wrong = || format!("'{text}' is not a pair of ports; write [ADDR:]HOST:GUEST[/tcp|/udp], as 8080:80");
     let (ports, udp) = match text.split_once('/') {
         None | Some((_, "tcp")) => (text.trim_end_matches("/tcp"), false),
         Some((ports, "udp")) => (ports, true),
@@ -15,7 +15,7 @@ pub fn parse(text: &str) -> Result<PublishedPort, String> {
     let (address, ports) = match ports.rsplitn(3, ':').collect::<Vec<_>>()[..] {
         [guest, host] => (Ipv4Addr::LOCALHOST, (host, guest)),
         [guest, host, address] => {
-            let no_address = |_| format!("'{text}': '{address}' is no IPv4 address of this machine's");
+            let no_address = |_| format!("'{text}': '{address}' is not an IPv4 address of this machine");
             (address.parse().map_err(no_address)?, (host, guest))
         }
         _ => return Err(wrong()),
@@ -24,7 +24,7 @@ pub fn parse(text: &str) -> Result<PublishedPort, String> {
     Ok(PublishedPort { udp, host: SocketAddrV4::new(address, port(ports.0)?), guest: port(ports.1)? })
 }
 
-/// Refuses a port of this machine that is given twice: it can lead to one port of the guest.
+/// Refuses the same port of this machine twice: it can lead to one port of the guest only.
 pub fn check(ports: &[PublishedPort]) -> Result<(), String> {
     let collides = |one: &PublishedPort, other: &PublishedPort| {
         let (a, b) = (one.host.ip(), other.host.ip());

@@ -1,4 +1,4 @@
-//! `inarch run`: a command in a virtual machine.
+//! `inarch run`: runs a command in a virtual machine.
 
 mod arguments;
 mod keep;

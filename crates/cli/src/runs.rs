@@ -1,4 +1,4 @@
-//! `inarch runs`: the kept runs.
+//! `inarch runs`: lists kept runs.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,12 +18,12 @@ Examples:
   inarch runs
   inarch ps --json | jq '.[].name'")]
 pub struct RunsArguments {
-    /// Answer as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Lists them.
+/// Lists the runs.
 pub fn run(arguments: RunsArguments) -> anyhow::Result<ExitCode> {
     let runs = kept::runs()?;
     if runs.is_empty() && !arguments.json {
@@ -79,7 +79,7 @@ fn row(run: &RunReport) -> [String; 8] {
     ]
 }
 
-/// What a run has changed; what a command changed that was killed, or goes on, is counted by the next use.
+/// What a run has changed. The changes of a command that was killed, or still runs, are counted by the next use.
 fn holds(run: &RunReport) -> String {
     let changed = (run.changed > 0).then(|| format!("{} changed", run.changed));
     let deleted = (run.deleted > 0).then(|| format!("{} deleted", run.deleted));
@@ -91,7 +91,7 @@ fn holds(run: &RunReport) -> String {
     }
 }
 
-/// How long ago a time in seconds since 1970 was, in its greatest unit.
+/// How long ago a time in seconds since 1970 was, in its largest unit.
 fn ago(seconds: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let passed = now.saturating_sub(seconds);

@@ -1,13 +1,13 @@
-//! `--sandbox`, the same for every server.
+//! `--sandbox`: an option of every server.
 
 use clap::{Args, ValueEnum};
 use inarch_jobs::Sandbox;
 
-/// Whether a server confines itself.
+/// Whether a server sandboxes itself.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct SandboxArgument {
-    /// Confine the server to what it serves by all that this machine has (auto), or not at all (none)
-    // Some commands have the options of what is taken before it, whose heading would be this one's.
+    /// Restrict the server to what it serves, by all that this kernel offers (auto), or not at all (none)
+    // Without this, the heading of the previous option group would apply.
     #[arg(long, value_name = "auto|none", default_value = "auto", value_enum, hide_possible_values = true,
         help_heading = None::<&str>)]
     sandbox: By,

@@ -1,8 +1,8 @@
-//! Sizes as people write them: `512M`, `4G`, `1.5g`, `65536`.
+//! Parses and prints sizes: `512M`, `4G`, `1.5g`, `65536`.
 
 /// Parses a size in bytes; `K`, `M`, `G` and `T` are powers of 1024, an `i` and a `B` may follow.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is no size; write it as 512M, 4G or a number of bytes");
+    let wrong = || format!("'{text}' is not a size; write it as 512M, 4G or a number of bytes");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let unit = unit.to_ascii_lowercase();
@@ -22,7 +22,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     if bytes.is_finite() && bytes < u64::MAX as f64 { Ok(bytes as u64) } else { Err(wrong()) }
 }
 
-/// A size for people: three significant digits and a binary unit.
+/// Formats a size: three significant digits and a binary unit.
 pub fn show(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

@@ -1,4 +1,4 @@
-//! SRC and the options that say what is taken of it, alike for every command.
+//! SRC, and the options for what to take of it: the same for every command.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use clap::Args;
 use inarch_jobs::share::Submounts;
 use inarch_tree::select::{FileContexts, Filter, IdRange, OwnerMap, Owners, PathList, Selection};
 
-/// What SRC may be, for the help of every command.
+/// What SRC may be, for every command's help.
 pub const SRC_HELP: &str = "\
 A directory; a tar archive (plain, .gz, .zst, .xz; '-' reads one from standard input), or a container image in one, as \
 'docker save' writes them; oci:DIR[:TAG] for an OCI image layout, or oci:FILE:TAG for one of several images; \
@@ -24,11 +24,11 @@ pub struct SourceArguments {
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
 
-    /// Take what matches GLOB even where an --exclude matches
+    /// Take what matches GLOB even if an --exclude matches
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
 
-    /// Leave out what the patterns in FILE match: one a line, with the rules of .gitignore
+    /// Leave out what the patterns in FILE match, one on each line, with the rules of .gitignore
     #[arg(long, value_name = "FILE")]
     pub exclude_from: Vec<PathBuf>,
 
@@ -36,27 +36,27 @@ pub struct SourceArguments {
     #[arg(long, value_name = "RE")]
     pub exclude_regex: Vec<String>,
 
-    /// Honour ignore files of this NAME in every directory, with the rules of .gitignore
+    /// Apply ignore files of this NAME in every directory, with the rules of .gitignore
     #[arg(long, value_name = "NAME")]
     pub ignore_file: Vec<OsString>,
 
-    /// Take nothing but the paths listed in FILE, one a line, and the directories that they are in
+    /// Take only the paths listed in FILE, one on each line, and the directories that they are in
     #[arg(long, value_name = "FILE")]
     pub only: Option<PathBuf>,
 
-    /// Go on into other file systems that are mounted below a directory
+    /// Descend into file systems that are mounted below a directory
     #[arg(long)]
     pub cross: bool,
 
-    /// Owners of what is taken.
+    /// How owners are mapped.
     #[command(flatten)]
     pub owners: OwnerArguments,
 
-    /// Make what is younger than this as old as this: seconds since 1970
+    /// Change later times to this one: seconds since 1970
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub epoch: Option<i64>,
 
-    /// Of an archive or image that is damaged, take what can be read and say what could not
+    /// Take what can be read of a damaged archive or image, and report the rest
     #[arg(long)]
     pub salvage: bool,
 
@@ -65,33 +65,33 @@ pub struct SourceArguments {
     pub selinux_contexts: Option<PathBuf>,
 }
 
-/// Whose files are seen, alike for snapshots and what is live.
+/// How owners are mapped, for snapshots and live trees.
 #[derive(Args, Debug, Clone, Default, PartialEq)]
 pub struct OwnerArguments {
-    /// Owners that are seen: host (unchanged), map (yours become root's), squash (all root's), or UID:GID
+    /// Owners that the guest sees: host (unchanged), map (yours become root's), squash (all root's), or UID:GID
     #[arg(long, value_name = "MAP")]
     pub owner: Option<OwnerMap>,
 
-    /// Let COUNT users from FROM on become those from TO on; goes before --owner
+    /// Map COUNT user ids from FROM on to those from TO on; takes precedence over --owner
     #[arg(long, value_name = "FROM:TO:COUNT")]
     pub map_uid: Vec<IdRange>,
 
-    /// The same for groups
+    /// The same for group ids
     #[arg(long, value_name = "FROM:TO:COUNT")]
     pub map_gid: Vec<IdRange>,
 }
 
 impl OwnerArguments {
-    /// The owners that are seen.
+    /// The owner map.
     pub fn owners(&self) -> Owners {
         Owners { map: self.owner.unwrap_or_default(), users: self.map_uid.clone(), groups: self.map_gid.clone() }
     }
 }
 
-/// `--cross` of a live directory.
+/// `--cross` for a live directory.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct CrossArgument {
-    /// Show what is mounted below a directory of SRC; without, a mount point is an empty directory
+    /// Show mounts below SRC; without this, a mount point is an empty directory
     #[arg(long)]
     cross: bool,
 }
@@ -103,17 +103,17 @@ impl From<CrossArgument> for Submounts {
 }
 
 impl SourceArguments {
-    /// Whether none of them was given.
+    /// Whether no option was given.
     pub fn is_all(&self) -> bool {
         *self == SourceArguments::default()
     }
 
-    /// Whether none was given but those that a live directory knows as well.
+    /// Whether only options were given that a live directory supports too.
     pub fn is_whole(&self) -> bool {
         SourceArguments { owners: OwnerArguments::default(), cross: false, salvage: false, ..self.clone() }.is_all()
     }
 
-    /// What is taken; `exclude` adds to the globs left out.
+    /// The selection; `exclude` adds globs to leave out.
     pub fn selection(&self, exclude: &[String]) -> anyhow::Result<Selection> {
         Ok(Selection {
             filter: self.filter(exclude)?,
@@ -132,21 +132,22 @@ impl SourceArguments {
         })
     }
 
-    /// As [`SourceArguments::selection`]; without `--epoch` the environment's `SOURCE_DATE_EPOCH` counts. For what is
-    /// written to stay: development shells set that variable to 1980, where a guest's build would see wrong ages.
+    /// Like [`SourceArguments::selection`], but `SOURCE_DATE_EPOCH` applies if `--epoch` is not given. For output that
+    /// stays. Not for a guest: development shells set that variable to 1980, and a build in the guest would see wrong
+    /// times.
     pub fn reproducible_selection(&self) -> anyhow::Result<Selection> {
         let mut selection = self.selection(&[])?;
         if let (None, Some(text)) = (selection.epoch, std::env::var_os("SOURCE_DATE_EPOCH").filter(|t| !t.is_empty())) {
             let seconds = text.to_str().and_then(|text| text.parse().ok());
             selection.epoch = Some(seconds.with_context(|| {
-                format!("SOURCE_DATE_EPOCH is '{}', which is no number of seconds since 1970", text.display())
+                format!("SOURCE_DATE_EPOCH is '{}', which is not a number of seconds since 1970", text.display())
             })?);
         }
         Ok(selection)
     }
 
     fn filter(&self, exclude: &[String]) -> anyhow::Result<Filter> {
-        // The first rule that matches decides: what is included goes before what is left out.
+        // The first rule that matches decides, so includes come before excludes.
         let filter = Filter::builder();
         let filter = self.include.iter().fold(filter, |filter, glob| filter.include(glob));
         let filter = self.exclude.iter().chain(exclude).fold(filter, |filter, glob| filter.exclude(glob));
@@ -159,13 +160,13 @@ impl SourceArguments {
     }
 }
 
-/// A number of seconds since 1970.
+/// Parses seconds since 1970.
 fn seconds(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| "no number of seconds since 1970; date +%s -d TIME gives it".to_owned())
+    text.parse().map_err(|_| "not a number of seconds since 1970; date +%s -d TIME gives it".to_owned())
 }
 
 fn contexts(file: &Path) -> anyhow::Result<FileContexts> {
-    let text = String::from_utf8(read(file)?).with_context(|| format!("{}: is no text in UTF-8", file.display()))?;
+    let text = String::from_utf8(read(file)?).with_context(|| format!("{}: is not UTF-8 text", file.display()))?;
     FileContexts::parse(&text).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))
 }
 

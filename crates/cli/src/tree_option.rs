@@ -1,4 +1,4 @@
-//! `--tree SRC[:DST][,OPT]...`: one tree of a run.
+//! Parses `--tree SRC[:DST][,OPT]...`: one tree of a run.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,33 +11,33 @@ use inarch_tree::select::OwnerMap;
 /// A parsed `--tree`.
 #[derive(Clone, Debug)]
 pub struct TreeOption {
-    /// What names the source.
+    /// The source, as text.
     pub source: OsString,
-    /// Where the guest sees it; the same path where none was given.
+    /// The guest's path; the same path if `None`.
     pub destination: Option<PathBuf>,
-    /// The guest cannot write to it (`ro`); otherwise its writes go to an overlay.
+    /// `ro`: the guest cannot write; otherwise its writes go to an overlay.
     pub read_only: bool,
-    /// The guest's writes reach the directory itself (`rw`).
+    /// `rw`: the guest's writes reach the directory itself.
     pub write_through: bool,
-    /// What the guest cannot leave in the directory that its writes reach (`nosuid`, `nodev`).
+    /// `nosuid`, `nodev`: what the guest cannot leave in the directory.
     pub refused: Refused,
-    /// It is shared live although nothing else says so (`-v`).
+    /// `-v`: share the directory live.
     pub live: bool,
-    /// `via=`, or `None` for the run's own.
+    /// `via=`; the run's own if `None`.
     pub via: Option<Way>,
-    /// `changes=`: who may change a directory that is shared live.
+    /// `changes=`: who may change a live directory.
     pub changes: Option<Changes>,
-    /// The guest's kernel collects writes before it sends them (`writeback`).
+    /// `writeback`: the guest's kernel collects writes before it sends them.
     pub writeback: bool,
-    /// Its files are held, for when the host changes them (`hold`).
+    /// `hold`: files are held, so that the host's changes do not matter.
     pub hold: bool,
-    /// `owner=`, or `None` for the run's own.
+    /// `owner=`; the run's own if `None`.
     pub owner: Option<OwnerMap>,
-    /// `exclude=GLOB`, any number.
+    /// `exclude=GLOB`, repeatable.
     pub exclude: Vec<String>,
 }
 
-/// Parses `SRC[:DST][,OPT]...`; `\:`, `\,` and `\\` stand for the character itself.
+/// Parses `SRC[:DST][,OPT]...`; `\:`, `\,` and `\\` are the characters themselves.
 pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     let shown = text.to_string_lossy();
     let mut parts = split(text.as_bytes(), b',').into_iter();
@@ -47,7 +47,7 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     let source = source(&mut paths).ok_or_else(|| format!("'{shown}' names no source; write SRC[:DST][,OPT]"))?;
     let mut paths = paths.into_iter().map(PathBuf::from);
     let destination = paths.next();
-    // As other programs have it: SRC:DST:ro, SRC:DST:nosuid,nodev.
+    // As for other programs: SRC:DST:ro, SRC:DST:nosuid,nodev.
     let access = paths.next().map(|word| word.into_os_string());
     if paths.next().is_some()
         || access.as_ref().is_some_and(|word| !["ro", "rw", "nosuid", "nodev"].iter().any(|known| word == known))
@@ -57,7 +57,7 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     if let Some(destination) = &destination
         && !destination.is_absolute()
     {
-        return Err(format!("'{}' is no absolute path to mount a tree at", destination.display()));
+        return Err(format!("'{}' is not an absolute path to mount a tree at", destination.display()));
     }
     let mut option = TreeOption {
         source,
@@ -95,7 +95,7 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
             Some(("exclude", glob)) => option.exclude.push(glob.to_owned()),
             _ => {
                 return Err(format!(
-                    "'{part}' in '{shown}' is no option of a tree: ro, overlay, rw, nosuid, nodev, via=, changes=, \
+                    "'{part}' in '{shown}' is not an option of a tree: ro, overlay, rw, nosuid, nodev, via=, changes=, \
                      writeback, hold, owner=, exclude="
                 ));
             }
@@ -104,7 +104,7 @@ pub fn parse(text: &OsStr) -> Result<TreeOption, String> {
     Ok(option)
 }
 
-/// Parses `SRC:DST[:ro|:rw]` as docker's `-v` means it: the directory itself, live.
+/// Parses `SRC:DST[:ro|:rw]` like docker's `-v`: the directory itself, live.
 pub fn volume(text: &OsStr) -> Result<TreeOption, String> {
     let shown = text.to_string_lossy();
     let option = parse(text)?;
@@ -117,10 +117,10 @@ pub fn volume(text: &OsStr) -> Result<TreeOption, String> {
     Ok(TreeOption { live: true, write_through: !option.read_only, ..option })
 }
 
-/// Every way that a tree can reach the guest, by name.
+/// The names of all transports.
 pub const WAYS: [&str; 7] = ["auto", "ext4", "erofs", "squashfs", "virtiofs", "9p", "tar"];
 
-/// The way that a tree reaches the guest: a file system's name, or `auto`.
+/// Parses a transport: a file system's name, or `auto`.
 pub fn via(text: &str) -> Result<Way, String> {
     let known = WAYS.join(", ");
     match text {
@@ -128,14 +128,13 @@ pub fn via(text: &str) -> Result<Way, String> {
         "virtiofs" => Ok(Way::Virtiofs),
         "9p" => Ok(Way::Ninep),
         "tar" => Ok(Way::Tar),
-        text => text
-            .parse()
-            .map(Way::Disk)
-            .map_err(|_| format!("'{text}' is no way for a tree to reach the guest; these are: {known}")),
+        text => {
+            text.parse().map(Way::Disk).map_err(|_| format!("'{text}' is not a transport of trees; these are: {known}"))
+        }
     }
 }
 
-/// Who may change a directory that is shared live.
+/// Parses who may change a live directory.
 fn changes(text: &str) -> Result<Changes, String> {
     match text {
         "guest" => Ok(Changes::Guest),
@@ -145,8 +144,8 @@ fn changes(text: &str) -> Result<Changes, String> {
     }
 }
 
-/// Takes the source off the front of what colons part. Of a container image, `oci:PATH[:REFERENCE]`, it is up to three
-/// parts: a destination is told from a reference by its slash.
+/// Takes the source off the front of the parts between colons. The source of a container image, `oci:PATH[:REFERENCE]`,
+/// has up to three parts; the slash distinguishes a destination from a reference.
 fn source(parts: &mut Vec<OsString>) -> Option<OsString> {
     let is_reference = |part: &OsString| !part.as_bytes().starts_with(b"/");
     let count = match &parts[..] {
@@ -158,7 +157,7 @@ fn source(parts: &mut Vec<OsString>) -> Option<OsString> {
     Some(source).filter(|source| !source.is_empty())
 }
 
-/// Splits at every `separator` that no backslash precedes; escapes stay as they are.
+/// Splits at every `separator` without a backslash before it; escapes are kept.
 fn split(text: &[u8], separator: u8) -> Vec<Vec<u8>> {
     let mut parts = vec![Vec::new()];
     let mut bytes = text.iter().copied();

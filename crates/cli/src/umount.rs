@@ -1,4 +1,4 @@
-//! `inarch umount`.
+//! `inarch umount`: unmounts mounts of `inarch mount` and `inarch serve file`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,23 +15,23 @@ Examples:
   inarch umount /mnt
   inarch umount --lazy /mnt ~/view   even if somebody uses them
 
-It returns when the servers have ended: all is written, and the next mount can have the same --overlay. As a user it takes \
-fusermount3 (Debian's package fuse3).")]
+Returns when the servers have ended: all data is written, and the next mount can use the same --overlay. Users other \
+than root need fusermount3 (Debian's package fuse3).")]
 pub struct UmountArguments {
-    /// Where something is mounted that 'inarch mount' or 'inarch serve file' shows
+    /// Mount point of 'inarch mount' or 'inarch serve file'
     #[arg(value_name = "DIR", required = true)]
     pub points: Vec<PathBuf>,
 
-    /// Detach a mount that is in use; programs keep the files that they have open
+    /// Detach a mount that is in use; programs keep their open files
     #[arg(short, long)]
     pub lazy: bool,
 
-    /// Say nothing but what went wrong
+    /// Print errors only
     #[arg(short, long)]
     pub quiet: bool,
 }
 
-/// Takes them away; one that stays does not keep the others.
+/// Unmounts the mounts; one that stays does not stop the others.
 pub fn run(arguments: UmountArguments) -> anyhow::Result<ExitCode> {
     let UmountArguments { points, lazy, quiet } = arguments;
     try_all(unmount(&UnmountRequest { points, lazy, quiet }))

@@ -1,4 +1,4 @@
-//! `--overlay` and `--ephemeral`, the same for everything that shows a tree live.
+//! `--overlay` and `--ephemeral`: options of every command that shows a tree live.
 
 use std::path::PathBuf;
 
@@ -7,28 +7,28 @@ use inarch_jobs::mount::UpperPlace;
 
 use crate::size;
 
-/// What becomes of what is written, if it is to leave SRC as it is.
+/// Where writes go if SRC must not change.
 #[derive(Args, Clone, Debug)]
 pub struct UpperArguments {
-    /// Keep what is written in DIR, as the upper layer of an overlayfs, and leave SRC as it is
+    /// Keep writes in DIR, as the upper layer of an overlayfs; SRC does not change
     #[arg(long, value_name = "DIR", conflicts_with_all = ["ephemeral", "ro"])]
     overlay: Option<PathBuf>,
 
-    /// Throw away what is written, and leave SRC as it is
+    /// Throw writes away; SRC does not change
     #[arg(long, conflicts_with = "ro")]
     ephemeral: bool,
 
-    /// Where thrown-away writes are kept meanwhile
+    /// Directory for writes that are thrown away
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     overlay_dir: PathBuf,
 
-    /// Keep thrown-away writes in memory, SIZE of it at most, instead of a directory
+    /// Store writes that are thrown away in memory, at most SIZE, instead of a directory
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     in_memory: Option<u64>,
 }
 
 impl UpperArguments {
-    /// Where writes go; none if they are to change SRC.
+    /// Where writes go; `None` if they change SRC.
     pub fn place(self) -> anyhow::Result<Option<UpperPlace>> {
         anyhow::ensure!(
             self.ephemeral || self.in_memory.is_none(),

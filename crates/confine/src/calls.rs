@@ -1,8 +1,8 @@
-//! The system call filter: what a server does not need does not exist for it.
+//! The system call filter (seccomp): the thread can make only the system calls that its work needs.
 //!
-//! A call that is not listed fails with `ENOSYS`, as on a kernel that lacks it: libraries know what to do then (`clone3`, whose
-//! flags a filter cannot see, becomes `clone`), and a server that a client has led astray answers with an error. To kill it would
-//! do that client's work against the others.
+//! A call that is not listed fails with `ENOSYS`, as on a kernel that lacks it. Libraries handle that: they replace
+//! `clone3`, whose flags a filter cannot see, by `clone`. A server that a hostile client has misled answers with an
+//! error; killing it would do that client's work against the other clients.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use seccompiler::{
 
 use crate::Work;
 
-/// Threads, memory, clocks, events, and descriptors that are open already.
+/// Threads, memory, clocks, events, and descriptors that are already open.
 const ALWAYS: &[i64] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -99,7 +99,7 @@ const ALWAYS: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-/// Older forms of calls above, which newer architectures have not.
+/// Older forms of the calls above; newer architectures lack them.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[i64] = &[
     libc::SYS_stat,
@@ -139,20 +139,20 @@ const LOOKING: &[i64] = &[
     libc::SYS_syncfs,
 ];
 
-/// What a scan takes besides: extended attributes by the cheapest ways, at the least priority.
+/// Additional calls of a scan: the cheapest ways to read extended attributes, and running at the lowest priority.
 const SCANNING: &[i64] = &[SYS_GETXATTRAT, SYS_LISTXATTRAT, libc::SYS_fchdir, libc::SYS_setpriority];
 
-/// Opening files by file handles: whoever can choose the handle has a descriptor of any file of the file system.
+/// Opening files by handle. A caller that can choose the handle can reach any file of the file system.
 const HANDLES: &[i64] = &[libc::SYS_open_by_handle_at];
 
-/// A mount of one's own that is the same as another one.
+/// Cloning a mount.
 const COPIES_OF_MOUNTS: &[i64] = &[libc::SYS_open_tree];
 
-/// Rings of io_uring, each for one processor.
+/// io_uring rings, and binding a thread to one processor.
 const RINGS: &[i64] =
     &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_sched_setaffinity];
 
-/// Names that come and go.
+/// Making, removing and renaming names.
 const NAMING: &[i64] =
     &[libc::SYS_mkdirat, libc::SYS_linkat, libc::SYS_unlinkat, libc::SYS_renameat, libc::SYS_renameat2];
 #[cfg(target_arch = "x86_64")]
@@ -160,7 +160,7 @@ const OLDER_NAMING: &[i64] = &[libc::SYS_mkdir, libc::SYS_link, libc::SYS_unlink
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_NAMING: &[i64] = &[];
 
-/// Files of every kind, their attributes, and whose they are.
+/// Making files of every kind, and changing their attributes and owners.
 const CHANGING: &[i64] = &[
     libc::SYS_mknodat,
     libc::SYS_symlinkat,
@@ -181,7 +181,7 @@ const CHANGING: &[i64] = &[
     libc::SYS_setfsgid,
     libc::SYS_umask,
 ];
-/// Doing without a capability for a while, for what the kernel is then to do without it too. It gives nobody one that was
+/// Dropping a capability for a while, so that the kernel applies its checks. It cannot regain a capability that was
 /// given up.
 const EFFECTIVE: &[i64] = &[libc::SYS_capset];
 #[cfg(target_arch = "x86_64")]
@@ -190,7 +190,7 @@ const OLDER_CHANGING: &[i64] =
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_CHANGING: &[i64] = &[];
 
-/// The same numbers on every architecture (Linux's scripts/syscall.tbl); libc has no names for them yet.
+/// These numbers are the same on every architecture (Linux's scripts/syscall.tbl); libc has no names for them yet.
 const SYS_FCHMODAT2: i64 = 452;
 const SYS_GETXATTRAT: i64 = 464;
 const SYS_LISTXATTRAT: i64 = 465;
@@ -199,8 +199,8 @@ const SYS_LISTXATTRAT: i64 = 465;
 /// `FUSE_DEV_IOC_CLONE`, `FUSE_DEV_IOC_BACKING_OPEN` and `FUSE_DEV_IOC_BACKING_CLOSE`.
 const IOCTLS: &[u64] = &[0x5421, 0x5451, 0x8004_e500, 0x4010_e501, 0x4004_e502];
 
-/// Requests of prctl(2): naming a thread, naming memory (`PR_SET_VMA`, which allocators do), and what a thread keeps when it
-/// changes its user.
+/// Requests of prctl(2): naming a thread, naming memory (`PR_SET_VMA`, used by allocators), and keeping capabilities
+/// when a thread changes its user.
 const PRCTLS: &[u64] = &[
     libc::PR_SET_NAME as u64,
     libc::PR_SET_VMA as u64,
@@ -208,7 +208,7 @@ const PRCTLS: &[u64] = &[
     libc::PR_SET_SECUREBITS as u64,
 ];
 
-/// What a server may do besides its [`Work`].
+/// What a server may do in addition to its [`Work`].
 #[derive(Clone, Copy, Debug)]
 pub struct Besides {
     /// Send signals through pidfds.
@@ -219,18 +219,18 @@ pub struct Besides {
     pub handles: bool,
 }
 
-/// Leaves the calling thread the system calls that its work takes.
+/// Restricts the calling thread to the system calls that its work needs.
 pub fn filter(work: Work, besides: Besides) -> Result<(), String> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| "not for this processor".to_owned())?;
     let allowed = allowed(work, besides).map_err(|error| error.to_string())?;
     let refuse = SeccompAction::Errno(libc::ENOSYS as u32);
     let filter = SeccompFilter::new(allowed, refuse, SeccompAction::Allow, architecture);
     let program = filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())?;
-    // Gives up the right to gain privileges by starting a program as well.
+    // This also gives up the right to gain privileges by starting a program.
     seccompiler::apply_filter(&program).map_err(|_| "not in this kernel".to_owned())
 }
 
-/// Calls, each with the rules of which one must hold; without any it may be made whatever its arguments are.
+/// Allowed calls. Each has alternative rules for its arguments; a call without rules is allowed with any arguments.
 type Calls = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendError> {
@@ -245,7 +245,7 @@ fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendEr
         Work::Mount => &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING, EFFECTIVE],
     };
     let mut calls: Calls = whatever.iter().copied().flatten().map(|call| (*call, Vec::new())).collect();
-    // Memory that is run is never written, and the other way round.
+    // Memory is never both writable and executable.
     calls.insert(libc::SYS_mmap, vec![lacks(2, libc::PROT_EXEC as u64)?]);
     calls.insert(libc::SYS_mprotect, vec![lacks(2, libc::PROT_EXEC as u64)?]);
     // Threads, but neither processes nor namespaces.
@@ -258,16 +258,16 @@ fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendEr
         | libc::CLONE_NEWCGROUP;
     let thread = libc::CLONE_THREAD as u64;
     calls.insert(libc::SYS_clone, vec![masked(0, thread | namespaces as u32 as u64, thread)?]);
-    // A umask of the thread's own.
+    // Only for a umask of the thread's own.
     calls.insert(libc::SYS_unshare, one_of(0, &[libc::CLONE_FS as u64])?);
     calls.insert(libc::SYS_prctl, one_of(0, PRCTLS)?);
     calls.insert(libc::SYS_ioctl, one_of(1, IOCTLS)?);
-    // By which the handler of a signal wakes a thread.
+    // A signal handler wakes a thread through it.
     calls.insert(libc::SYS_socketpair, one_of(0, &[libc::AF_UNIX as u64])?);
-    // What a handler of signals raises, in this process alone.
+    // A signal handler raises signals again, in this process alone.
     let own = u64::from(std::process::id());
     calls.insert(libc::SYS_tgkill, vec![equal(0, SeccompCmpArgLen::Dword, own)?]);
-    // Limits are looked up, not set.
+    // Limits may be read, not set.
     calls.insert(libc::SYS_prlimit64, vec![equal(2, SeccompCmpArgLen::Qword, 0)?]);
     if besides.signals {
         calls.insert(libc::SYS_pidfd_send_signal, Vec::new());
@@ -294,7 +294,7 @@ fn lacks(argument: u8, bits: u64) -> Result<SeccompRule, seccompiler::BackendErr
     masked(argument, bits, 0)
 }
 
-/// Of the bits in `mask`, those of `value` and no others are set.
+/// Of the bits in `mask`, exactly those of `value` are set.
 fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
     let operator = SeccompCmpOp::MaskedEq(mask);
     SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])

@@ -1,4 +1,4 @@
-//! Capabilities: those that the work takes are kept, the others given up for good.
+//! Capabilities: the thread keeps those that its work needs, and gives up the others for good.
 
 use rustix::io::Errno;
 use rustix::thread::{
@@ -8,10 +8,10 @@ use rustix::thread::{
 
 use crate::Work;
 
-/// Others' files, by name and by handle, and without touching their access times.
+/// Reading other users' files, by name and by handle, and without updating their access times.
 const READING: CapabilitySet = CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::FOWNER);
 
-/// Others' files, their owners, permissions and capabilities; device nodes.
+/// Changing other users' files, their owners, permissions and capabilities; making device nodes.
 const CHANGING: CapabilitySet = READING
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::DAC_OVERRIDE)
@@ -22,17 +22,17 @@ const CHANGING: CapabilitySet = READING
     .union(CapabilitySet::SETFCAP);
 
 impl Work {
-    /// What it takes where others' files are concerned.
+    /// The capabilities that this work needs when it touches other users' files.
     pub(crate) fn capabilities(self, makes_devices: bool) -> CapabilitySet {
         let wanted = match self {
             Work::ReadOnlyShare | Work::Disk => READING,
-            // Copies of a mount, and its directories by file handles.
+            // Needed to clone a mount, and to open its directories by handle.
             Work::Listing => CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::SYS_ADMIN),
-            // An overlay may lie in another user's directory; `trusted.` attributes are a part of the tree.
+            // An overlay may lie in another user's directory, and `trusted.` attributes are part of the tree.
             Work::Plan => READING.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::SYS_ADMIN),
             Work::Share => CHANGING,
-            // FUSE_DEV_IOC_BACKING_OPEN, and `trusted.` attributes, which an upper layer has. What else it stands for takes
-            // system calls that are refused.
+            // Needed for FUSE_DEV_IOC_BACKING_OPEN, and for the `trusted.` attributes of an upper layer. The filter
+            // refuses the other system calls that this capability permits.
             Work::ReadOnlyMount => READING.union(CapabilitySet::SYS_ADMIN),
             Work::CoveredShare | Work::Mount => CHANGING.union(CapabilitySet::SYS_ADMIN),
         };
@@ -40,18 +40,18 @@ impl Work {
     }
 }
 
-/// Whether this thread may have a mount namespace of its own.
+/// Whether this thread may create a mount namespace.
 pub fn may_mount() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// Keeps of the thread's capabilities those in `wanted`; says how many there are left.
+/// Keeps those of the thread's capabilities that are in `wanted`; returns how many remain, in words.
 pub fn keep(wanted: CapabilitySet) -> Result<String, String> {
     let drop = || -> Result<(u32, u32), Errno> {
         let now = capabilities(None)?;
         let kept = now.permitted & wanted;
         if now.effective.contains(CapabilitySet::SETPCAP) && wanted.contains(CapabilitySet::SETUID) {
-            // Who makes files for others changes the user that it makes them as, and stays as powerful meanwhile.
+            // A thread that makes files for other users changes its user ID; it must keep its capabilities then.
             set_capabilities_secure_bits(capabilities_secure_bits()? | CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
         }
         let sets =

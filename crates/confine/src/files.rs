@@ -1,8 +1,8 @@
-//! Landlock: which files are within reach, and for what.
+//! Landlock: limits which files a thread can open, and for what.
 //!
-//! The kernel compares the file that is about to be opened with what was granted, however it was found: by a name, through
-//! `/proc/self/fd`, or by a file handle, which otherwise reaches every file of a file system. Descriptors that are open
-//! already stay as they are. Attributes are not its business, nor are descriptors for them alone (`O_PATH`).
+//! The kernel checks a file when it is opened, whichever way it was found: by name, through `/proc/self/fd`, or by a
+//! file handle, which could otherwise reach every file of a file system. Descriptors that are already open stay usable.
+//! Landlock does not restrict attributes, nor descriptors opened with `O_PATH`.
 
 use std::os::fd::AsFd;
 
@@ -14,19 +14,19 @@ use rustix::fs::{FileType, fstat};
 
 use crate::{Access, Grant};
 
-/// The newest version that this was made for; of an older kernel's, what there is.
+/// The newest Landlock version this code uses. An older kernel applies what it supports.
 const VERSION: ABI = ABI::V6;
 
-/// What a server may do besides opening files.
+/// What a server may do in addition to opening files.
 #[derive(Clone, Copy, Debug)]
 pub struct Besides {
     /// Send signals to others.
     pub signals: bool,
-    /// Have the kernel run programs from the files that it is given: to FUSE passthrough the server opens what others run.
+    /// Let the kernel run programs from files that the server opens for FUSE passthrough.
     pub programs: bool,
 }
 
-/// Restricts the calling thread to what was granted; says what holds of it, and what this kernel's Landlock does not know.
+/// Restricts the calling thread to the grants; describes what holds, and what this kernel's Landlock does not support.
 pub fn restrict(grants: &[Grant], besides: Besides) -> Result<String, String> {
     let status = try_restrict(grants, besides).map_err(|error| format!("Landlock ({error})"))?;
     let version = match status {
@@ -37,9 +37,9 @@ pub fn restrict(grants: &[Grant], besides: Besides) -> Result<String, String> {
     describe(version)
 }
 
-/// What a version of Landlock holds.
+/// Describes what a version of Landlock restricts.
 fn describe(version: ABI) -> Result<String, String> {
-    /// From which version on it knows of what. Network ports, of version 4, are left to the filter of system calls.
+    /// The version from which on each restriction works. Network ports (version 4) are left to the system call filter.
     const LATER: [(ABI, &str); 3] =
         [(ABI::V3, "truncation"), (ABI::V5, "ioctl of devices"), (ABI::V6, "signals and abstract sockets")];
     if version == ABI::Unsupported {
@@ -55,7 +55,7 @@ fn try_restrict(grants: &[Grant], besides: Besides) -> Result<RestrictionStatus,
     let moves = grants.iter().any(|grant| grant.access == Access::Change);
     let mut ruleset = Ruleset::default();
     if moves {
-        // Before its second version, nothing could be renamed from one directory to another under Landlock: then rather none.
+        // Version 1 forbids every rename between directories. Then it is better not to use Landlock.
         ruleset = ruleset
             .set_compatibility(CompatLevel::SoftRequirement)
             .handle_access(AccessFs::Refer)?

@@ -1,20 +1,20 @@
-//! What a server gives up before it serves anybody: all that a mistake in it could otherwise be used for.
+//! Sandboxes a server's threads: before they serve a client they give up everything their work does not need.
 //!
-//! A server's own checks come first: one checked name at a time, beneath a descriptor. What is done here holds where
-//! those fail, and is the kernel's to enforce. Each layer stops what the one before lets through:
+//! A server checks every name itself. These mechanisms hold if such a check fails, and the kernel enforces them. Each
+//! one stops what the one before lets through:
 //!
-//! 1. [`root`]: the tree is all there is of the host's names. Only for root, see there.
-//! 2. [`capabilities`]: those that the work takes are kept, the others given up for good.
-//! 3. [`files`]: Landlock: no file is opened, made, removed or renamed outside of what was granted, even one that is reached
-//!    through a file handle, and nothing is written where the work is to read.
-//! 4. [`calls`]: a seccomp filter: only the system calls that the work takes exist. What Landlock does not know, attributes
-//!    above all, cannot be changed by a server that has no reason to.
+//! 1. [`root`], for root only: a mount namespace with nothing but the tree in it.
+//! 2. [`capabilities`]: the thread keeps those that its work needs.
+//! 3. [`files`]: Landlock. No file outside of what was granted is opened, made, removed or renamed, not even one
+//!    reached by a file handle; and nothing is written by work that only reads.
+//! 4. [`calls`]: a seccomp filter with the system calls that the work needs. It also covers what Landlock does not
+//!    restrict, above all attributes.
 //!
-//! All of it concerns the calling thread and those that it starts from then on, so that a server which is part of a larger
-//! process is confined by itself. That stops what a client may ask for; code that a client had got to run would share its memory
-//! with the other threads. Where a process is nothing but a server, all its threads are confined.
+//! All of it applies to the calling thread and to the threads that it starts later, so a server can be sandboxed within
+//! a larger process. That limits what a client can ask for; code that a client managed to run would still share memory
+//! with the process's other threads. A process that is nothing but a server sandboxes all its threads.
 //!
-//! What a kernel lacks is done without; [`Confined`] says so.
+//! A mechanism that the kernel lacks is left out; [`Confined`] says so.
 
 #![deny(unsafe_code)]
 
@@ -37,30 +37,30 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 /// What a server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Shares a directory that is not changed.
+    /// Shares a directory that nobody writes through it.
     ReadOnlyShare,
-    /// Shares a directory whose files come and go.
+    /// Shares a directory; clients make, change and remove files.
     Share,
-    /// Shares a directory that is not changed, and what is written over it.
+    /// Shares a directory whose writes go to an overlay.
     CoveredShare,
-    /// Answers the kernel's requests for a mount that nothing is written in.
+    /// Serves a FUSE mount in which nothing is written.
     ReadOnlyMount,
-    /// Answers the kernel's requests for a mount.
+    /// Serves a FUSE mount.
     Mount,
-    /// Lists directories of a mount, by file handles.
+    /// Lists directories of a mount, which it opens by file handle.
     Listing,
     /// Makes a disk: scans or reads its source, opens an overlay.
     Plan,
-    /// Serves a disk that is made.
+    /// Serves a disk that is complete.
     Disk,
 }
 
-/// What can be done beneath a path.
+/// What a grant permits beneath a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Files are read, directories listed.
     Read,
-    /// Everything but to run programs.
+    /// Everything except running programs.
     Change,
     /// A device is read, written and controlled.
     Device,
@@ -73,7 +73,7 @@ struct Grant {
     access: Access,
 }
 
-/// What a server keeps. Made while everything can still be reached; entered afterwards, by any number of threads.
+/// What a server keeps. Make it while everything is still within reach; then any number of threads can enter it.
 #[derive(Debug)]
 pub struct Confinement {
     work: Work,
@@ -84,7 +84,7 @@ pub struct Confinement {
     makes_devices: bool,
 }
 
-/// What holds from now on; shown as half a sentence.
+/// What holds from now on; displayed as half a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confined {
     holds: Vec<String>,
@@ -92,7 +92,7 @@ pub struct Confined {
 }
 
 impl Confinement {
-    /// For a server that does this.
+    /// A confinement for this work.
     pub fn new(work: Work) -> Confinement {
         Confinement {
             work,
@@ -104,42 +104,43 @@ impl Confinement {
         }
     }
 
-    /// What is now at `path`, and beneath it, stays within reach.
+    /// Grants `access` to what is at `path` now, and to everything beneath it.
     ///
     /// # Errors
-    /// There is nothing, or it cannot be reached.
+    /// Nothing is at `path`, or it is out of reach.
     pub fn grant(mut self, path: &Path, access: Access) -> io::Result<Confinement> {
         let place = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         self.grants.push(Grant { place, access });
         Ok(self)
     }
 
-    /// Of the host's names only those at and beneath `places`, absolute paths without symbolic links, are left, where root
-    /// confines itself. Devices in them cannot be opened; one that is named itself can.
+    /// Limits the host's names to those at and beneath `places` where root confines itself. `places` are absolute paths
+    /// without symbolic links. Devices beneath a place cannot be opened; a place that is itself a device can.
     pub fn only(mut self, places: impl IntoIterator<Item = PathBuf>) -> Confinement {
         self.only = Some(places.into_iter().collect());
         self
     }
 
-    /// The server ends a process that it holds a pidfd of.
+    /// Lets the server end a process of which it has a pidfd.
     pub fn ends_processes(mut self) -> Confinement {
         self.ends_processes = true;
         self
     }
 
-    /// The server makes rings of io_uring. What is asked for by a ring passes no filter: Landlock and capabilities bound it.
+    /// Lets the server make io_uring rings. Requests in a ring pass no system call filter; Landlock and capabilities
+    /// still apply.
     pub fn uses_rings(mut self) -> Confinement {
         self.uses_rings = true;
         self
     }
 
-    /// The server makes no device nodes, whatever its work is: it gives up the capability that this takes.
+    /// Gives up the capability to make device nodes, whatever the work is.
     pub fn without_devices(mut self) -> Confinement {
         self.makes_devices = false;
         self
     }
 
-    /// Confines the calling thread and those that it starts from now on, for good.
+    /// Confines the calling thread and the threads that it starts from now on, for good.
     pub fn enter(&self) -> Confined {
         let mut confined = Confined { holds: Vec::new(), missing: Vec::new() };
         let mut handles = true;
@@ -147,7 +148,7 @@ impl Confinement {
             && capabilities::may_mount()
         {
             let entered = root::enter(places, self.work.writes());
-            // A handle leads out of it, and to Landlock what is outside of a mount lies in the mount's root
+            // A file handle leads out of the mount, and Landlock takes what is outside of a mount for the mount's root
             // (`is_access_to_paths_allowed` of Linux's security/landlock/fs.c, from 6.18 on).
             handles = entered.is_err();
             confined.add("a mount namespace of its own", entered);
@@ -169,17 +170,17 @@ impl Work {
 }
 
 impl Confined {
-    /// Of a server that was told not to confine itself.
+    /// The value for a server that was told not to confine itself.
     pub fn not_at_all() -> Confined {
         Confined { holds: Vec::new(), missing: Vec::new() }
     }
 
-    /// What holds, a few words each.
+    /// The mechanisms that hold, a few words each.
     pub fn holds(&self) -> &[String] {
         &self.holds
     }
 
-    /// What does not, and why.
+    /// The mechanisms that do not hold, and why.
     pub fn missing(&self) -> &[String] {
         &self.missing
     }

@@ -1,14 +1,14 @@
-//! A root directory of the thread's own, in a mount namespace of its own: of the host's names, those beneath a few paths are
-//! left, under the paths that they had, and `/proc/self`.
+//! Gives the calling thread a root directory in a mount namespace of its own, with only a few of the host's paths and
+//! `/proc/self` in it.
 //!
-//! Landlock does not stop a server that makes a mistake with a path from changing the attributes of a file, from looking
-//! at it, or from following a link out of the tree. Where there is nothing else, there is nothing to reach.
+//! Landlock does not stop a server with a path bug from changing a file's attributes, from calling stat(2), or from
+//! following a link out of the tree. In this root there is nothing else to reach.
 //!
-//! For root alone: a user would need a user namespace for it, in which the owners of other users' files are unknown, and a share
-//! would show all of them as nobody's. A user's server can do no more than the user.
+//! Only root does this. An ordinary user would need a user namespace, in which other users' files appear as nobody's. A
+//! user's server can do no more than the user.
 //!
-//! What the host mounts beneath a directory later appears here where the host's mounts are shared (systemd's way); where
-//! they are private, it does not.
+//! A later mount of the host beneath one of the paths appears here if the host's mounts are shared, as under systemd;
+//! it does not if they are private.
 
 #![allow(unsafe_code, reason = "system calls that no library wraps, and unshare(2)")]
 
@@ -25,7 +25,7 @@ use rustix::mount::{
 use rustix::process::{chdir, fchdir, pivot_root};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Of `struct mount_attr` of Linux's include/uapi/linux/mount.h: what is given to mount_setattr(2).
+/// `struct mount_attr` of Linux's include/uapi/linux/mount.h, the argument of mount_setattr(2).
 #[repr(C)]
 #[derive(Default)]
 struct MountAttributes {
@@ -35,8 +35,8 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// Leaves `places`, absolute paths without symbolic links, read-only unless `writable`. After a failure everything is
-/// as it was, but for the namespace.
+/// Reduces the root to `places`, which are absolute paths without symbolic links, read-only unless `writable`. After a
+/// failure everything but the namespace is as before.
 pub fn enter(places: &[PathBuf], writable: bool) -> Result<(), String> {
     // Nothing would be left out.
     if places.iter().any(|place| place == Path::new("/")) {
@@ -48,7 +48,7 @@ pub fn enter(places: &[PathBuf], writable: bool) -> Result<(), String> {
     try_enter(places, writable).map_err(|(call, errno)| format!("{call}: {errno}"))
 }
 
-/// What is to be mounted in the new root.
+/// A path that the new root will have.
 struct Place<'p> {
     path: &'p Path,
     mount: OwnedFd,
@@ -56,7 +56,7 @@ struct Place<'p> {
 }
 
 impl<'p> Place<'p> {
-    /// Takes what is at `path`, with all that is mounted beneath it. What is named for itself may be a device.
+    /// Clones the mount at `path` with all mounts beneath it. A path that was named itself may be a device.
     fn take(path: &'p Path, writable: bool) -> Result<Place<'p>, Failure> {
         let mount = clone_of(path)?;
         let is_directory = FileType::from_raw_mode(fstat(&mount).or_fail("fstat")?.st_mode) == FileType::Directory;
@@ -68,20 +68,20 @@ impl<'p> Place<'p> {
     }
 }
 
-/// The system call that failed, and how.
+/// The system call that failed, and its error.
 type Failure = (&'static str, Errno);
 
 fn try_enter(places: &[PathBuf], writable: bool) -> Result<(), Failure> {
-    // SAFETY: with CLONE_NEWNS the thread gets mounts, a root and a working directory of its own; no descriptor and no memory is
-    // concerned.
+    // SAFETY: CLONE_NEWNS gives the thread mounts, a root and a working directory of its own; it affects no descriptor
+    // and no memory.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.or_fail("unshare")?;
-    // What the host mounts and unmounts is seen here, but not the other way round.
+    // Mounts of the host propagate into this namespace, not the other way round.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).or_fail("mount")?;
     let places = places.iter().map(|path| Place::take(path, writable)).collect::<Result<Vec<_>, _>>()?;
     let own = Path::new("/proc/self");
     let own = Place { path: own, mount: clone_of(own)?, is_directory: true };
     let root = new_root()?;
-    // Over the old root, whence it takes its place.
+    // Mount it over the old root, which pivot_root then replaces.
     move_mount(root.as_fd(), "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).or_fail("move_mount")?;
     let entered = (|| {
         places.iter().chain([&own]).try_for_each(|place| attach(root.as_fd(), place))?;
@@ -115,7 +115,7 @@ fn clone_of(path: &Path) -> Result<OwnedFd, Failure> {
     open_tree(CWD, path, flags).or_fail("open_tree")
 }
 
-/// Mounts `place` within `root`, for which it makes directories, and a file for what is none.
+/// Mounts `place` within `root`. Makes its directories first, or a file where the place is not a directory.
 fn attach(root: BorrowedFd<'_>, place: &Place<'_>) -> Result<(), Failure> {
     let mut at = root.try_clone_to_owned().map_err(|_| ("fcntl", Errno::MFILE))?;
     let mut components = place.path.components().peekable();

@@ -1,4 +1,4 @@
-//! What a confined thread can still do, and what it cannot, tried out. Each test confines a thread of its own.
+//! Tests of what a confined thread can still do and what fails. Each test confines a thread of its own.
 #![allow(unsafe_code, reason = "system calls are made that nothing wraps, because they must fail")]
 
 use std::fs::{self, File, OpenOptions};
@@ -47,7 +47,7 @@ impl Ground {
     }
 }
 
-/// What a refused system call gives, and what a path gives that leads nowhere.
+/// Whether the error is that of a refused system call, or of a path that leads nowhere.
 fn is_out_of_reach(error: &io::Error) -> bool {
     let refused = [libc::EACCES, libc::EPERM, libc::ENOENT, libc::ENOSYS, libc::EROFS, libc::EXDEV];
     error.raw_os_error().is_some_and(|errno| refused.contains(&errno))
@@ -99,7 +99,7 @@ fn no_server_reaches_beyond_its_tree() {
     }
 }
 
-/// Landlock knows nothing of attributes.
+/// Landlock does not restrict attributes.
 #[test]
 fn no_server_of_root_changes_attributes_beyond_its_tree() {
     if !geteuid().is_root() {
@@ -170,7 +170,7 @@ fn a_share_that_is_changed_can_be() {
     assert_eq!(fs::read(ground.tree.join("directory/new")).unwrap(), b"within, still");
 }
 
-/// Whoever may open by file handles has a descriptor of every file of a file system; but not its content.
+/// A caller that may open by handle gets a descriptor of any file of a file system, but not its content.
 #[test]
 fn a_file_handle_opens_nothing_beyond_the_tree() {
     #[derive(Clone, Copy)]
@@ -294,8 +294,8 @@ fn no_server_starts_programs_opens_sockets_or_reaches_into_the_kernel() {
     for work in ALL {
         Ground::new().confined(work, |_| {
             for (name, number) in REFUSED {
-                // SAFETY: the call is refused before it looks at its arguments. Were it made, they are zeros, with which each of them
-                // fails or, as fork and setuid, does no harm to memory.
+                // SAFETY: the filter refuses the call before the kernel looks at its arguments. If it did not, the
+                // arguments are zeros: each call fails with them or, like fork and setuid, does no harm to memory.
                 let result = unsafe { libc::syscall(*number, 0, 0, 0, 0, 0, 0) };
                 let error = io::Error::last_os_error();
                 assert_eq!((result, error.raw_os_error()), (-1, Some(libc::ENOSYS)), "{work:?}: {name}: {error}");
@@ -367,7 +367,7 @@ fn other_threads_are_as_free_as_before() {
     assert!(Command::new("/bin/true").status().unwrap().success());
 }
 
-/// As a server within a run does when it can no longer serve: QEMU must not wait for it.
+/// A server within a run does this when it can no longer serve, so that QEMU does not wait for it.
 #[test]
 fn only_who_ends_processes_can() {
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};

@@ -7,7 +7,7 @@ use inarch_server::{Allocation, BlockDevice, Pending, StopHandle};
 use inarch_tree::Timestamp;
 use inarch_vfs::{
     Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened,
-    SetAttributes, SetTime, Statistics, WriteKind,
+    SetAttributes, SetTime, Statistics, WriteKind, not_supported,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -330,6 +330,13 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         let size = self.device(context)?.content_size();
         let blocks = size / u64::from(BLOCK);
         Ok(Statistics { block_size: BLOCK, blocks, files: 1, name_max: 255, ..Statistics::default() })
+    }
+
+    // The file is always there, with the one name that it has, and has no attributes but numbers. Closing it does nothing.
+    not_supported! {
+        absence_valid, parent, forget, disconnected, read_link, make_node, make_directory, make_symlink, link, unlink,
+        remove_directory, rename, create, create_unnamed, copy_range, flush, sync, release, release_directory, get_xattr,
+        list_xattrs, set_xattr, remove_xattr, test_lock, set_lock, host_file
     }
 
     fn interrupted(&self) {

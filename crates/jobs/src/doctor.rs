@@ -1,4 +1,4 @@
-//! What this machine can do for inarch, and why not.
+//! Checks what this machine can do for Inarch, and what to do about the rest.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::run::guest;
 
-/// How well something works.
+/// The state of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "&'static str")]
 pub enum State {
@@ -20,14 +20,14 @@ pub enum State {
     Good,
     /// It works, by a slower way.
     Degraded,
-    /// It is not here, and the main job does not need it.
+    /// It is missing, and `run` does not need it.
     Absent,
-    /// The main job needs it, and it is not here.
+    /// It is missing, and `run` needs it.
     Missing,
 }
 
 impl State {
-    /// The word for it, for people and for programs.
+    /// The state in one word, for people and programs.
     pub fn word(self) -> &'static str {
         match self {
             State::Good => "ok",
@@ -44,7 +44,7 @@ impl From<State> for &'static str {
     }
 }
 
-/// One thing that was looked at.
+/// One feature that was checked.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
     /// Its name, one word.
@@ -53,11 +53,11 @@ pub struct Check {
     pub state: State,
     /// What was found.
     pub finding: String,
-    /// What to do about it, if there is something.
+    /// What to do about it, if anything.
     pub remedy: Option<String>,
 }
 
-/// Looks at everything. Boots nothing: whether KVM truly works is what the first run finds out.
+/// Checks everything. Boots nothing: the first run finds out whether KVM works.
 pub fn examine() -> Vec<Check> {
     let kernel = guest::find_kernel(None);
     let qemu = Qemu::find();
@@ -151,7 +151,7 @@ fn check_acceleration(qemu: Option<&Qemu>, kernel: Option<&Kernel>) -> Check {
     }
 }
 
-/// A guest's memory must be shared with the device's process.
+/// The guest's memory must be shared with the vhost-user process.
 fn check_vhost_user() -> Check {
     match rustix::fs::memfd_create("inarch-doctor", MemfdFlags::CLOEXEC) {
         Ok(_) => check("vhost-user", State::Good, "guest memory can be shared (memfd)"),
@@ -181,7 +181,7 @@ fn check_fuse() -> Check {
     check_mounting(device, rustix::process::geteuid().is_root(), in_path("fusermount3").is_some())
 }
 
-/// Mounting takes the device, and a right that root has and a set-user-ID program lends.
+/// Mounting needs the device, and either root or a set-user-ID helper.
 fn check_mounting(device: Result<(), String>, is_root: bool, has_helper: bool) -> Check {
     const NAME: &str = "fuse";
     const WITHOUT: &str = "run, plan and serve blk do not need it";
@@ -196,13 +196,13 @@ fn check_mounting(device: Result<(), String>, is_root: bool, has_helper: bool) -
     }
 }
 
-/// The file of that name in PATH.
+/// The file with this name in PATH.
 fn in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
 }
 
-/// Requests for mounts by io_uring.
+/// FUSE over io_uring.
 fn check_io_uring() -> Check {
     const NAME: &str = "io_uring";
     match RingSupport::detect() {

@@ -1,10 +1,10 @@
-//! `image`: a tree written out in some format.
+//! `inarch image`: writes a tree in some format.
 //!
 //! 1. The source is opened: a tree and its content.
-//! 2. The format plans it, and says what it cannot hold. Nothing is written before.
-//! 3. The output is opened: a file without a name, a block device, or a pipe (`output`).
-//! 4. The plan is written, by all processors; a file of the tree that changed meanwhile ends it.
-//! 5. What was written is read back and compared, if that was asked for.
+//! 2. The format plans the image, and reports what it cannot hold. Nothing is written before.
+//! 3. The output is opened: a nameless file, a block device, or a pipe (`output`).
+//! 4. All processors write the plan. A file of the tree that changes meanwhile ends the job.
+//! 5. With `verify`, the image is read back and compared.
 //! 6. The file gets its name.
 
 mod output;
@@ -33,29 +33,29 @@ use write::Job;
 /// What to write, and where.
 #[derive(Clone, Debug)]
 pub struct ImageRequest {
-    /// Where its tree comes from.
+    /// The source of its tree.
     pub source: Source,
-    /// What of it is taken.
+    /// What to take of the source.
     pub selection: Selection,
     /// Where the image goes; `-` is standard output.
     pub output: PathBuf,
-    /// The format's name; the output's extension says it where there is none.
+    /// The format's name; by default from the output's extension.
     pub format: Option<String>,
-    /// What the image is to be.
+    /// The properties of the image.
     pub options: ImageOptions,
-    /// Read the image back and compare it with what was to be written.
+    /// Read the image back and compare it with the source.
     pub verify: bool,
-    /// Wait until the image is on the disk.
+    /// Wait until the image is on stable storage.
     pub sync: bool,
 }
 
-/// Told how far an image is.
+/// Receives the progress of an image.
 pub trait Watcher: Progress {
-    /// Something is about to be done with so many bytes of so many files; padding of blocks counts as theirs.
+    /// A stage begins that handles so many bytes of so many files, including the padding of their blocks.
     fn start(&self, what: Stage, bytes: u64, files: u64);
 }
 
-/// What is being done.
+/// A stage of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The image is written.
@@ -64,7 +64,7 @@ pub enum Stage {
     Verifying,
 }
 
-/// What was written.
+/// The result of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImageReport {
     /// The source.
@@ -85,15 +85,15 @@ pub struct ImageReport {
     pub written_bytes: u64,
     /// Bytes of it that are shared with the source's files.
     pub shared_bytes: u64,
-    /// Whether it was read back.
+    /// Whether it was read back and compared.
     pub verified: bool,
     /// Seconds that it took.
     pub seconds: f64,
-    /// What the user should know: what was left out, what the format cannot hold.
+    /// What the user should know: what was left out, and what the format cannot hold.
     pub notes: Vec<String>,
 }
 
-/// Makes an image.
+/// Writes an image.
 pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageReport, JobError> {
     descriptors::make_room();
     let started = Instant::now();
@@ -104,12 +104,12 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     let format = choose(request)?;
     refuse_output_in_source(request)?;
     let Opened { tree, content, report, notes: source_notes, .. } = open(&request.source, &request.selection)?;
-    // An image is whole or not there: a file that changes costs no more where it lies among the metadata.
+    // An image is complete or does not exist, so a file that changes does no more harm within metadata.
     let options = ImageOptions { inline_files: true, ..request.options.clone() };
     let Planned { layout, notes } =
         format.plan(&tree, &options).map_err(|error| JobError::Other(format!("{}: {error}", request.source)))?;
     let (files, content_bytes) = stored_bytes(&tree, 1);
-    // A file system's files are written in whole blocks.
+    // A file system stores files in whole blocks.
     let unit = if matches!(layout, Layout::Blocks(_)) { BLOCK_SIZE as u64 } else { 1 };
     let (_, work) = stored_bytes(&tree, unit);
     let output = Output::open(&request.output)?;
@@ -148,7 +148,7 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     })
 }
 
-/// Tells the watcher, and asks it and the signals whether to stop.
+/// Reports progress to the watcher; asks it and the signals whether to stop.
 struct Told<'a> {
     watcher: &'a dyn Watcher,
     output: &'a Output,
@@ -164,18 +164,18 @@ impl Progress for Told<'_> {
     }
 }
 
-/// The format that was named, or that the output's name says.
+/// The format that was named, or that the output's name implies.
 fn choose(request: &ImageRequest) -> Result<&'static dyn Format, JobError> {
     let names: Vec<_> = formats().iter().map(|format| format.name()).collect();
     let names = names.join(", ");
     match &request.format {
         Some(name) => format_by_name(name)
-            .ok_or_else(|| JobError::Other(format!("'{name}' is no format of images; these are: {names}"))),
+            .ok_or_else(|| JobError::Other(format!("'{name}' is not an image format; these are: {names}"))),
         None => format_by_extension(&request.output).ok_or_else(|| {
             let output = &request.output;
             let reason = match compressor(output) {
                 _ if output == Path::new("-") => format!("standard output says no format; use --format: {names}"),
-                // What is written to a pipe any program can compress.
+                // Any program can compress a pipe.
                 Some(program) => format!(
                     "{0}: an archive is written without compression; inarch image {1} -o - --format tar | {program} > {0}",
                     shown(output),
@@ -190,17 +190,17 @@ fn choose(request: &ImageRequest) -> Result<&'static dyn Format, JobError> {
     }
 }
 
-/// The program that makes what the name of a compressed archive says.
+/// The program that makes the kind of compressed archive that the output's name implies.
 fn compressor(output: &Path) -> Option<&'static str> {
     let programs = [("gz", "gzip"), ("tgz", "gzip"), ("zst", "zstd"), ("xz", "xz"), ("bz2", "bzip2"), ("lz4", "lz4")];
     let extension = output.extension()?;
     programs.into_iter().find(|(name, _)| extension == *name).map(|(_, program)| program)
 }
 
-/// An image in the tree that it is made of would change the tree, and be part of the next one.
+/// An image within its own source would change the source, and be part of the next image.
 fn refuse_output_in_source(request: &ImageRequest) -> Result<(), JobError> {
     let output = &request.output;
-    // What a link leads to is what is replaced.
+    // The target of a symlink is what would be replaced.
     let target = if output.is_symlink() { output.canonicalize().ok() } else { None };
     let target = target.as_deref().unwrap_or(output);
     if output == Path::new("-") || !request.source.takes_in(target, request.selection.cross) {
@@ -213,7 +213,7 @@ fn refuse_output_in_source(request: &ImageRequest) -> Result<(), JobError> {
     Err(JobError::Other(format!("{}: the output {what}; put it somewhere else", shown(output))))
 }
 
-/// How many files of a tree have content, and how many bytes that is in units of so many.
+/// How many files of a tree have content, and their bytes rounded up to multiples of `unit`.
 pub(crate) fn stored_bytes(tree: &Tree, unit: u64) -> (u64, u64) {
     let whole = |length: u64| length.next_multiple_of(unit);
     let bytes = |id: InodeId, size| match tree.sparse_ranges(id) {
@@ -225,7 +225,7 @@ pub(crate) fn stored_bytes(tree: &Tree, unit: u64) -> (u64, u64) {
     bytes.fold((0, 0), |(files, sum), bytes| (files + 1, sum + bytes))
 }
 
-/// One line for what ended the writing.
+/// One line about the error that ended the job.
 fn explain(request: &ImageRequest, content: &dyn Content, error: WriteError) -> JobError {
     let output = shown(&request.output);
     let changed = content.changed();
@@ -241,7 +241,7 @@ fn explain(request: &ImageRequest, content: &dyn Content, error: WriteError) -> 
             format!("{output}: the disk is full; no image was made")
         }
         WriteError::Output { error, .. } if error.kind() == std::io::ErrorKind::InvalidData => {
-            format!("{output}: {error}; the image is no good")
+            format!("{output}: {error}; the image is unusable")
         }
         WriteError::Output { offset, error } => format!("{output}: cannot write at byte {offset}: {error}"),
         error => format!("{output}: {error}"),

@@ -18,8 +18,8 @@ pub use inarch_fuse::Rings;
 use inarch_fuse::mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Session, SessionOptions};
 use inarch_tree::select::{Owners, Selection};
-pub use inarch_vfs::Changes;
-use inarch_vfs::{FileSystem, HostDirectory, HostOptions, Recorder, TreeFiles};
+pub use inarch_vfs::{Changes, RecordLevel};
+use inarch_vfs::{FileSystem, HostDirectory, HostOptions, TreeFiles};
 pub use unmount::{UnmountRequest, unmount};
 
 use background::Child;
@@ -29,6 +29,7 @@ use crate::confinement::{Access, Confinement, Grants, Sandbox, Work};
 use crate::descriptors;
 use crate::identity::files_identity;
 use crate::notes::{say, shown};
+pub use crate::record::RecordRequest;
 use crate::record::{NewRecord, RecordFile};
 use crate::serve::guard::Guard;
 use crate::serve::introduce;
@@ -61,8 +62,8 @@ pub struct MountRequest {
     pub refused: Refused,
     /// Whether locks are taken on the source's files, where programs outside the mount see them.
     pub locks: bool,
-    /// Where each access is written down, a line of JSON each.
-    pub record: Option<PathBuf>,
+    /// Where accesses are written down, a line of JSON each.
+    pub record: Option<RecordRequest>,
     /// Whether the kernel's requests come by io_uring.
     pub rings: Rings,
     /// Whose files are seen in the mount, and whose in the source what is made there becomes.
@@ -110,6 +111,11 @@ impl MountRequest {
         MountRequest { changes, writes, ..self.clone() }
     }
 
+    /// Whether each access is written down, and whose it is.
+    fn records_processes(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| record.level == RecordLevel::Process)
+    }
+
     /// Says a line that is no failure.
     fn say(&self, line: impl Display) {
         if !self.quiet {
@@ -143,9 +149,9 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
         MountWrites::Through | MountWrites::Refused => (layer, None),
     };
     let layer = with_owners(layer, &request.owners);
-    let record = request.record.as_deref().map(NewRecord::create).transpose()?;
+    let record = request.record.as_ref().map(NewRecord::create).transpose()?;
     let layer = match &record {
-        Some(record) => Arc::new(Recorder::new(layer, record.sink())),
+        Some(record) => record.over(layer),
         None => layer,
     };
     let confinement = confinement(request, upper.as_ref())?;
@@ -227,7 +233,7 @@ fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinem
     if let Some(path) = upper.and_then(Upper::path) {
         confinement = confinement.granted(path, Access::Change)?;
     }
-    if request.record.is_some() {
+    if request.records_processes() {
         // There it says which process a thread is of.
         confinement = confinement.granted_if_there(Path::new("/proc"), Access::Read)?;
     }
@@ -306,9 +312,10 @@ impl Lower {
 fn session_options(request: &MountRequest) -> SessionOptions {
     let alone = request.changes != Changes::Host;
     let connection = ConnectionOptions {
-        readdirplus: ReadDirPlus::Auto,
+        // What is listed is not looked for yet.
+        readdirplus: if request.record.is_some() { ReadDirPlus::Never } else { ReadDirPlus::Auto },
         exclusive: alone,
-        cache_symlinks: alone,
+        cache_symlinks: alone && !request.records_processes(),
         posix_acl: true,
         kill_privileges: true,
         locks: request.locks,

@@ -1,4 +1,4 @@
-//! What a device of a tree is, and how long it takes until it answers.
+//! `inarch plan`: plans the disk of a tree, and measures how soon it can be read.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use crate::JobError;
 use crate::device::{FileSystem, Recipe, Writes};
 use crate::source::{FileKind, Source};
 
-/// What a device of a tree is.
+/// What the disk of a tree would be.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanReport {
     /// The source.
     pub source: String,
-    /// The file system on the device.
+    /// The file system on the disk.
     pub format: &'static str,
     /// Names below the root.
     pub entries: u64,
-    /// Regular files, each once, whatever names it has.
+    /// Regular files; a file with several names counts once.
     pub files: u64,
     /// Directories, the root included.
     pub directories: u64,
@@ -31,17 +31,17 @@ pub struct PlanReport {
     pub symlinks: u64,
     /// Device nodes, sockets and fifos.
     pub other: u64,
-    /// Names beyond the first of what has several: hard links.
+    /// Additional names of files with several names: hard links.
     pub more_names: u64,
     /// Bytes of the files, holes included.
     pub file_bytes: u64,
-    /// How those come to the device, in words.
+    /// How the content reaches the disk, in words.
     pub content: &'static str,
     /// Bytes of the file system on the device.
     pub device_bytes: u64,
-    /// Bytes of it that are computed.
+    /// Bytes of it that are computed metadata.
     pub metadata_bytes: u64,
-    /// Bytes of it that the guest can write to.
+    /// Bytes of it that are free for the guest.
     pub free_bytes: u64,
     /// Milliseconds of the scan.
     pub scan_ms: f64,
@@ -53,11 +53,11 @@ pub struct PlanReport {
     pub peak_memory_bytes: u64,
     /// What was left out, and why: a line each.
     pub left_out: Vec<String>,
-    /// What else there is to know of the source: a line each.
+    /// What else the user should know of the source, one line each.
     pub notes: Vec<String>,
 }
 
-/// Opens and plans `source`, reads the device's first block, and says what it is.
+/// Opens and plans `source`, reads the disk's first block, and reports.
 pub fn plan(source: &Source, selection: &Selection, format: FileSystem) -> Result<PlanReport, JobError> {
     let started = Instant::now();
     let recipe = Recipe {
@@ -109,7 +109,7 @@ pub fn plan(source: &Source, selection: &Selection, format: FileSystem) -> Resul
     })
 }
 
-/// How the bytes of a source's files come to a device.
+/// How the content of a source reaches a disk.
 fn content(source: &Source, is_container: bool) -> &'static str {
     match source {
         Source::Oci { .. } => "of compressed layers unpacked into a temporary file",
@@ -132,7 +132,7 @@ fn peak_memory() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// One line for each path that was left out, and one for what is only counted.
+/// One line for each path that was left out, and one for names that were only counted.
 pub(crate) fn left_out(report: &Report) -> Vec<String> {
     let mut lines: Vec<String> = report.left_out.iter().map(ToString::to_string).collect();
     let unnamed = report.total() - report.left_out.len() as u64;

@@ -1,118 +1,152 @@
 //! What is done in a mount, written down: a line of JSON for each access.
 //!
-//! A thread of its own writes. Those who are served never wait for it: what it is behind with is kept, up to a bound;
-//! above that, accesses are counted, and the last line tells their number.
+//! A thread of its own makes the lines and writes them; requests wait for it only where it is far behind. Only a record that is
+//! whole has a last line that says so. If the file cannot be written, that is said at once, and requests fail from then on.
 
+mod processes;
+
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use inarch_vfs::{Access, AccessSink};
+use inarch_vfs::{Access, AccessKind, AccessSink, FileSystem, RecordLevel, Recorder, Recording};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::JobError;
 use crate::kept::Bytes;
+use crate::notes::say;
+use processes::Processes;
 
-/// Lines that wait to be written, at most.
-const MOST: usize = 1 << 16;
+/// What is to be written down, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordRequest {
+    /// A new file, or one whose content goes; a pipe.
+    pub file: PathBuf,
+    /// What is told apart.
+    pub level: RecordLevel,
+}
 
-/// A line to be written; none after the last one.
-type Line = Option<Vec<u8>>;
+/// The first line.
+#[derive(Serialize)]
+struct Start {
+    start: bool,
+    level: &'static str,
+}
 
 /// What a line says.
 #[derive(Serialize)]
 struct Said<'a> {
     access: &'a str,
     path: Bytes,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    nameless: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     to: Option<Bytes>,
-    pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attribute: Option<Bytes>,
+    #[serde(flatten)]
+    identity: Option<Identity>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Cow<'static, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+}
+
+/// See [`inarch_vfs::Identity`].
+#[derive(Serialize)]
+struct Identity {
+    inode: u64,
+    mode: u32,
+    size: u64,
+    /// Seconds and nanoseconds.
+    mtime: (i64, u32),
 }
 
 /// The last line.
 #[derive(Serialize)]
 struct End {
     end: bool,
-    lost: u64,
+    accesses: u64,
 }
 
 /// A file that nobody writes yet: a server starts its threads when it is confined.
 pub(crate) struct NewRecord {
     path: PathBuf,
     file: File,
-    sink: RecordSink,
-    to_write: Receiver<Line>,
+    recording: Recording,
 }
 
 /// The file, and the thread that writes it.
 pub(crate) struct RecordFile {
     path: PathBuf,
-    lines: SyncSender<Line>,
-    lost: Arc<AtomicU64>,
+    recording: Recording,
     writer: JoinHandle<io::Result<()>>,
 }
 
-/// Where accesses are told.
-#[derive(Clone)]
-pub(crate) struct RecordSink {
-    lines: SyncSender<Line>,
-    lost: Arc<AtomicU64>,
-}
-
 impl NewRecord {
-    /// A new file at `path`, or in place of what is in it.
-    pub fn create(path: &Path) -> Result<NewRecord, JobError> {
-        let file = File::create(path).map_err(|error| JobError::path(path, "cannot record there", error))?;
-        let (lines, to_write) = sync_channel(MOST);
-        Ok(NewRecord { path: path.to_owned(), file, sink: RecordSink { lines, lost: Arc::default() }, to_write })
+    /// A new file, or in place of what is in it, with the first line.
+    pub fn create(request: &RecordRequest) -> Result<NewRecord, JobError> {
+        let RecordRequest { file: path, level } = request;
+        let fail = |error| JobError::path(path, "cannot record there", error);
+        let file = File::create(path).map_err(fail)?;
+        let level_name = match level {
+            RecordLevel::Command => "command",
+            RecordLevel::Process => "process",
+        };
+        (&file).write_all(&line(&Start { start: true, level: level_name })).map_err(fail)?;
+        Ok(NewRecord { path: path.clone(), file, recording: Recording::new(*level) })
     }
 
-    /// What takes accesses.
-    pub fn sink(&self) -> RecordSink {
-        self.sink.clone()
+    /// The same as `layer`, and what is done to it is written down.
+    pub fn over(&self, layer: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
+        let processes = Processes::default();
+        Arc::new(Recorder::new(layer, self.recording.clone(), move |thread| processes.of(thread)))
     }
 
     /// Starts to write.
     pub fn start(self) -> Result<RecordFile, JobError> {
-        let NewRecord { path, file, sink: RecordSink { lines, lost }, to_write } = self;
-        let writer = thread::Builder::new().name("record".into()).spawn(move || write_lines(file, &to_write));
+        let NewRecord { path, file, recording } = self;
+        let (taken, named) = (recording.clone(), path.clone());
+        let write = move || {
+            let written = write_lines(file, &taken);
+            if let Err(error) = &written {
+                // Whoever starts to wait for the end would wait long.
+                let failed = incomplete(&named, io::Error::new(error.kind(), error.to_string()));
+                say(format_args!("{failed}; what is asked for in the mount fails from now on"));
+            }
+            written
+        };
+        let writer = thread::Builder::new().name("record".into()).spawn(write);
         let writer = writer.map_err(|error| JobError::path(&path, "cannot record there", error))?;
-        Ok(RecordFile { path, lines, lost, writer })
+        Ok(RecordFile { path, recording, writer })
     }
+}
+
+fn incomplete(path: &Path, error: io::Error) -> JobError {
+    JobError::path(path, "the record is not complete", error)
 }
 
 impl RecordFile {
-    /// Writes what is still to be written, and the last line. What is done from now on is lost.
+    /// Writes what is still to be written, and the last line. What is done from now on is not written down.
     pub fn finish(self) -> Result<(), JobError> {
-        let RecordFile { path, lines, lost, writer } = self;
-        let end = line(&End { end: true, lost: lost.load(Ordering::Relaxed) });
-        // If nobody takes it, the writer says why.
-        let _ = lines.send(Some(end)).and_then(|()| lines.send(None));
+        let RecordFile { path, recording, writer } = self;
+        recording.end();
         let written = writer.join().unwrap_or_else(|_| Err(io::Error::other("the writer failed")));
-        written.map_err(|error| JobError::path(&path, "the record is not complete", error))
+        written.map_err(|error| incomplete(&path, error))
     }
 }
 
-fn write_lines(file: File, lines: &Receiver<Line>) -> io::Result<()> {
-    let mut file = BufWriter::with_capacity(1 << 16, file);
-    loop {
-        let line = match lines.try_recv() {
-            Ok(line) => line,
-            // Whoever reads along sees all that there is by now.
-            Err(_) => {
-                file.flush()?;
-                lines.recv().unwrap_or(None)
-            }
-        };
-        match line {
-            Some(line) => file.write_all(&line)?,
-            None => return file.flush(),
-        }
-    }
+fn write_lines(file: File, recording: &Recording) -> io::Result<()> {
+    let mut lines = Lines(BufWriter::with_capacity(1 << 16, file));
+    let accesses = recording.write_to(&mut lines)?;
+    lines.0.write_all(&line(&End { end: true, accesses }))?;
+    lines.0.flush()
 }
 
 fn line(content: &impl Serialize) -> Vec<u8> {
@@ -122,44 +156,61 @@ fn line(content: &impl Serialize) -> Vec<u8> {
     line
 }
 
-/// The process that a thread of this machine is of. The thread waits for its answer meanwhile, unless it was killed; where
-/// nobody says, it is the thread itself.
-fn process_of(thread: u32) -> u32 {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-    process.and_then(|process| process.trim().parse().ok()).unwrap_or(thread)
+/// Where lines go.
+struct Lines(BufWriter<File>);
+
+impl AccessSink for Lines {
+    fn record(&mut self, access: &Access<'_>) -> io::Result<()> {
+        let detail = access.detail.map(Bytes::new);
+        let (target, attribute) = match access.kind {
+            AccessKind::ReadLink | AccessKind::Create => (detail, None),
+            _ => (None, detail),
+        };
+        let identity = access.identity.map(|identity| Identity {
+            inode: identity.inode,
+            mode: identity.mode,
+            size: identity.size,
+            mtime: (identity.mtime.seconds, identity.mtime.nanoseconds),
+        });
+        let said = Said {
+            access: access.kind.name(),
+            path: Bytes::new(access.path),
+            nameless: access.nameless,
+            to: access.to.map(Bytes::new),
+            target,
+            attribute,
+            identity,
+            error: access.error.map(error_name),
+            pid: access.process,
+        };
+        serde_json::to_writer(&mut self.0, &said)?;
+        self.0.write_all(b"\n")
+    }
+
+    /// Whoever reads along sees all that there is by now.
+    fn caught_up(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
-impl AccessSink for RecordSink {
-    fn record(&self, access: &Access<'_>) {
-        let (path, to) = (Bytes::new(access.path), access.to.map(Bytes::new));
-        let line = line(&Said { access: access.kind.name(), path, to, pid: process_of(access.pid) });
-        if self.lines.try_send(Some(line)).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
+/// The name of an error as errno(3) has it, or its number.
+fn error_name(errno: Errno) -> Cow<'static, str> {
+    macro_rules! names {
+        ($($name:ident)*) => {
+            match errno {
+                $(Errno::$name => concat!("E", stringify!($name)),)*
+                Errno::ACCESS => "EACCES",
+                Errno::TOOBIG => "E2BIG",
+                other => return Cow::Owned(other.raw_os_error().to_string()),
+            }
+        };
     }
+    Cow::Borrowed(names! {
+        AGAIN BADF BUSY DEADLK DQUOT EXIST FAULT FBIG INTR INVAL IO ISDIR LOOP MFILE MLINK NAMETOOLONG NFILE NODATA NODEV
+        NOENT NOLCK NOMEM NOSPC NOSYS NOTCONN NOTDIR NOTEMPTY NOTTY NXIO OPNOTSUPP OVERFLOW PERM PIPE RANGE ROFS SPIPE STALE
+        TIMEDOUT TXTBSY XDEV
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use inarch_vfs::AccessKind;
-
-    use super::*;
-
-    #[test]
-    fn every_access_is_a_line_and_the_last_one_says_what_is_lost() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("record");
-        let file = NewRecord::create(&path).unwrap();
-        let sink = file.sink();
-        sink.record(&Access { kind: AccessKind::Absent, path: b"a/\"b\"", to: None, pid: 7 });
-        sink.record(&Access { kind: AccessKind::Rename, path: b"\xff", to: Some(b"x\n"), pid: 0 });
-        file.start().unwrap().finish().unwrap();
-        let expected = "{\"access\":\"absent\",\"path\":\"a/\\\"b\\\"\",\"pid\":7}\n\
-                        {\"access\":\"rename\",\"path\":[255],\"to\":\"x\\n\",\"pid\":0}\n\
-                        {\"end\":true,\"lost\":0}\n";
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
-        let error = NewRecord::create(Path::new("/proc/nothing/here")).err().unwrap();
-        assert!(error.to_string().contains("cannot record there"));
-    }
-}
+mod tests;

@@ -1,13 +1,14 @@
-//! A command in a virtual machine.
+//! `inarch run`: runs a command in a virtual machine.
 //!
-//! 1. The request is resolved: which trees, which kernel, which user, where ([`trees`], [`guest`], [`command`]).
-//!    What is run in it ([`launch`]) may be known only when the root is open: a container image says it.
-//! 2. Every tree's scan and plan begin in the background; its disk is served on one end of a socket pair, where the
+//! 1. The request is resolved: which trees at which paths, which kernel, which user ([`trees`], [`guest`],
+//!    [`command`]). What runs in the guest ([`launch`]) may be known only when the root is open, because a container
+//!    image may define it.
+//! 2. Scan and plan of every tree begin in the background. Each disk is served on one end of a socket pair, where the
 //!    first request waits for the plan.
-//! 3. QEMU starts ([`boot`]) with the other ends, a kernel and an initramfs in memory: nothing of a run has a name in any
-//!    file system, so nothing can be left behind.
-//! 4. The agent speaks; it gets the command, and the session relays streams and signals until it ends.
-//! 5. QEMU is ended, and what the user should know is said: files that changed, a full overlay.
+//! 3. QEMU starts ([`boot`]) with the other ends, and with a kernel and an initramfs in memory. Nothing of a run has a
+//!    name in a file system, so nothing can be left behind.
+//! 4. The agent says HELLO and gets the command. The session relays streams and signals until the command ends.
+//! 5. QEMU is ended, and the user learns what matters: files that changed, a full overlay.
 
 mod attempt;
 mod boot;
@@ -57,7 +58,7 @@ pub use request::{Root, RunRequest, TreeMount, Way};
 use shares::Wire;
 use trees::{Chosen, Disk, GuestAbilities, Trees};
 
-/// Runs the command, and tells `failure` of what goes wrong and what happens.
+/// Runs the command. Emits its events by `failure`, which also ends the run when a disk fails.
 fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
     let began = Instant::now();
     let opened = request.keep.as_ref().map(|keep| Kept::open(keep, failure.events())).transpose();
@@ -108,7 +109,7 @@ pub fn fall_back_is_news() -> bool {
     guest::verdicts().tell_once()
 }
 
-/// The QEMU command line of the run, as a shell would read it. Nothing is scanned or started.
+/// The QEMU command line of the run, for a shell. Scans and starts nothing.
 pub fn dry_run(request: &RunRequest) -> Result<String, JobError> {
     let job = Job::new(request, None)?;
     let guest = job.guest()?;
@@ -121,18 +122,18 @@ pub fn dry_run(request: &RunRequest) -> Result<String, JobError> {
     guest.command_line(accel, &disks)
 }
 
-/// A request that makes sense, before anything is started for it.
+/// A valid request, before anything is started for it.
 struct Job<'a> {
     request: &'a RunRequest,
     directory: Option<PathBuf>,
-    /// The directory whose tree is brought along where it is not part of the root.
+    /// The directory whose tree is brought along if it is not part of the root.
     place: Option<PathBuf>,
     trees: Trees,
     kernel: Kernel,
     modules: ModuleTree,
     memory: u64,
     open_files: Option<(u64, u64)>,
-    /// What is run, where no disk must be opened to know it.
+    /// What to run, if that is known without opening a disk.
     launch: Option<Launch>,
 }
 
@@ -156,10 +157,10 @@ impl<'a> Job<'a> {
         Ok(Job { request, directory, place, trees, kernel, modules, memory, open_files, launch: None })
     }
 
-    /// The job, of which a kept run knows that it is about to be done.
+    /// Prepares a run. `kept` records that its command is about to start.
     fn begin(request: &'a RunRequest, kept: Option<&mut Kept>) -> Result<Job<'a>, JobError> {
         let mut job = Job::new(request, kept.as_deref())?;
-        // What is plainly wrong is said before anything is opened.
+        // Report obvious errors before anything is opened.
         let _ = request.user.as_deref().map(command::user).transpose()?;
         let unpacked = job.trees.unpacked.iter().find(|tree| tree.destination == Path::new("/"));
         let may_be_an_image = matches!(&request.root, Root::Source(source) if source.may_be_an_image());
@@ -173,7 +174,7 @@ impl<'a> Job<'a> {
         Ok(job)
     }
 
-    /// Tells the transport of each tree whose way was left open.
+    /// Reports the transport chosen for each `--via auto` tree.
     fn tell_choices(&self, events: &Events<RunEvent>) {
         for Chosen { destination, choice: Choice { way, reason, is_usual } } in &self.trees.chosen {
             let (destination, way, reason, is_usual) = (destination.clone(), *way, *reason, *is_usual);
@@ -183,7 +184,7 @@ impl<'a> Job<'a> {
         notes.for_each(|note| events.emit(RunEvent::Tree(note.clone())));
     }
 
-    /// What became of each tree.
+    /// Reports how each tree was used.
     fn tree_reports(&self, disks: &[LiveDisk]) -> Vec<TreeReport> {
         let why = |destination: &Path| {
             let chosen = self.trees.chosen.iter().find(|chosen| chosen.destination == destination);
@@ -204,13 +205,16 @@ impl<'a> Job<'a> {
             let way = if shared.wire == Wire::Virtiofs { Way::Virtiofs } else { Way::Ninep };
             report(shown(&shared.share.directory), Some(&shared.destination), way.name(), None)
         });
-        let unpacked = self.trees.unpacked.iter().map(|tree| {
-            report(tree.source.to_string(), Some(&tree.destination), Way::Tar.name(), None)
-        });
+        let unpacked = self
+            .trees
+            .unpacked
+            .iter()
+            .map(|tree| report(tree.source.to_string(), Some(&tree.destination), Way::Tar.name(), None));
         disks.chain(shares).chain(unpacked).collect()
     }
 
-    /// Begins to make `disk`. If what is run depends on it, `launch` is told of that, or `failure` why nothing can be run.
+    /// Begins to make `disk`. If the disk defines what to run, sends that to `launch`; sets `failure` if nothing can be
+    /// run.
     fn start(&self, disk: &Disk, failure: &Arc<DiskFailure>, launch: &Sender<Launch>) -> LiveDisk {
         let (source, events) = (disk.recipe.source.clone(), failure.events().clone());
         let decides = self.launch.is_none() && disk.destination.as_deref() == Some(Path::new("/"));
@@ -220,7 +224,7 @@ impl<'a> Job<'a> {
             if let Some((request, directory, launch)) = deciding {
                 match Launch::new(&request, directory.as_deref(), prepared.image.as_ref()) {
                     Ok(found) => found.tell(prepared.image.is_some(), &launch, &events),
-                    // The channel's end comes after it.
+                    // The channel is closed after this.
                     Err(error) => failed.set(error),
                 }
             }
@@ -233,7 +237,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Tells what is run if that is known already.
+    /// Sends what to run, if that is known already.
     fn tell_launch(&self, sender: Sender<Launch>, events: &Events<RunEvent>) {
         if let Some(launch) = &self.launch {
             let is_of_image = self.trees.unpacked.iter().any(|tree| tree.image.is_some());
@@ -270,8 +274,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// What is written to an overlay of a shared directory is not kept: there is no saying what it was written over. Nor is
-/// what is written to something unpacked.
+/// Refuses to keep writes to the overlay of a shared directory, because it is unknown what they were written over, and
+/// writes to an unpacked tree.
 fn refuse_what_is_not_kept(trees: &Trees) -> Result<(), JobError> {
     let shares = trees.shares.iter().filter(|shared| shared.overlaid).map(|shared| &shared.destination);
     let unpacked = trees.unpacked.iter().filter(|tree| !tree.read_only).map(|tree| &tree.destination);

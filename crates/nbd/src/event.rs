@@ -1,17 +1,17 @@
-//! What a server has to tell whoever runs it.
+//! The events that an NBD server reports to its caller.
 
 use std::io;
 
 use inarch_server::ConnectionError;
 
-/// Something went wrong that the client learns only as an error, or not at all.
+/// A failure that the client sees only as an error, or not at all.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Event {
     /// The device failed a request.
     #[error("{operation} of {length} bytes at {offset}: {error}")]
     RequestFailed {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
         /// First byte of the range on the device.
         offset: u64,
@@ -23,7 +23,7 @@ pub enum Event {
     /// A client lost its connection.
     #[error("a client was disconnected: {0}")]
     ConnectionLost(ConnectionError),
-    /// A client was turned away: there are too many.
+    /// A client was rejected: too many are connected.
     #[error("a client was turned away: {0} are connected already")]
     TooManyClients(usize),
 }

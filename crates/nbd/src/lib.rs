@@ -1,13 +1,15 @@
-//! A network block device server: one export, which is a device that may still be in the making.
+//! A network block device (NBD) server with one export, whose device may still be under construction.
 //!
 //! 1. [`NbdServer`] accepts clients on a Unix or TCP socket, several at a time.
-//! 2. `negotiate` talks with each about what it wants; the parts that depend on the device's size wait for the device.
-//! 3. `session` takes requests, several of one client at once: of a connection's threads one receives, the others execute
-//!    what they received and send the answers. So a request needs no queue, and a thread no more memory than one piece.
-//! 4. [`wire`] is what the bytes mean (the NBD project's `doc/proto.md`).
+//! 2. `negotiate` agrees with each client on the export and its features. Answers that need the device's size wait for
+//!    the device.
+//! 3. `session` executes requests, several of one client at once. One thread of a connection receives; the others
+//!    execute what they received and send the answers. So there is no request queue, and a thread needs memory for one
+//!    piece only.
+//! 4. [`wire`] encodes and parses the messages (the NBD project's `doc/proto.md`).
 //!
-//! Nothing that a client sends ends the server or makes it allocate what the client says: a request that makes no sense
-//! is answered by an error, bytes that make no sense end the connection.
+//! No client can end the server or choose how much memory it allocates. An invalid request gets an error; bytes that
+//! are no request end the connection.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The handshake: what the client wants of which export (`doc/proto.md`, fixed newstyle negotiation).
+//! The handshake (`doc/proto.md`, fixed newstyle negotiation): agrees with a client on the export and its features.
 
 use std::sync::Arc;
 
@@ -12,25 +12,25 @@ use crate::wire::option::{
 };
 use crate::wire::{FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Greeting, INIT_MAGIC, OPTION_MAGIC, export_flag};
 
-/// Most bytes of data that an option is understood with.
+/// The most bytes of data that an option may have to be parsed.
 const MAX_OPTION_DATA: u32 = 64 << 10;
 
-/// Most bytes of data that are taken from the wire to answer that they are too many.
+/// The most bytes of data that are skipped to answer that an option has too many.
 const MAX_SKIPPED_DATA: u32 = 1 << 20;
 
-/// Most options of one client. Those known send about ten.
+/// The most options of one client. Known clients send about ten.
 const MAX_OPTIONS: usize = 256;
 
-/// Bytes of a request that suit us best: a page of the overlay and of what is behind.
+/// The preferred size of a request: a page of the overlay and of the source's files.
 const PREFERRED_BLOCK: u32 = 4096;
 
-/// Most bytes in a read or write: what a client that was told nothing may assume.
+/// The most bytes in a read or write: the limit that a client must assume without being told one.
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 
 /// The number of the metadata context `base:allocation`.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
-/// What was agreed on.
+/// What both sides agreed on.
 pub struct Agreement<D> {
     /// The export.
     pub device: Arc<D>,
@@ -52,13 +52,13 @@ pub struct Negotiation<'n, 's, D> {
     pub options: &'n NbdOptions,
     /// Waits for the device; an error says why there will be none.
     pub device: &'n dyn Fn() -> Result<Arc<D>, String>,
-    /// Whether the client wants no padding.
+    /// Whether the client asked to leave the padding out.
     no_zeroes: bool,
     structured: bool,
     block_status: bool,
 }
 
-/// How an option leaves the negotiation.
+/// What happens after an option.
 enum Next<D> {
     Option,
     Transmission(Agreement<D>),
@@ -76,7 +76,7 @@ impl<'n, 's, D: BlockDevice> Negotiation<'n, 's, D> {
         Negotiation { receiver, sender, options, device, no_zeroes: false, structured: false, block_status: false }
     }
 
-    /// Negotiates until the client has chosen the export; `None` if it left without.
+    /// Negotiates until the client has chosen the export; `None` if the client left before.
     pub fn run(mut self) -> Result<Option<Agreement<D>>, ConnectionError> {
         let greeting = Greeting {
             init_magic: INIT_MAGIC.into(),
@@ -170,7 +170,7 @@ impl<'n, 's, D: BlockDevice> Negotiation<'n, 's, D> {
         Next::Option
     }
 
-    /// Tells all of the export that was asked for; nothing was agreed on if that was answered by an error.
+    /// Describes the requested export. Returns `None` if it answered with an error.
     fn describe(&mut self, number: u32, request: &InfoRequest<'_>) -> Option<Agreement<D>> {
         if !self.is_ours(request.export) {
             self.refuse(number, OptionError::Unknown);
@@ -197,7 +197,7 @@ impl<'n, 's, D: BlockDevice> Negotiation<'n, 's, D> {
         Some(agreement)
     }
 
-    /// The old way to choose the export, which knows no errors.
+    /// Answers `NBD_OPT_EXPORT_NAME`, the old way to choose the export, which has no error reply.
     fn export_name(&mut self, name: &[u8]) -> Next<D> {
         let agreement = if self.is_ours(name) { self.agree().ok() } else { None };
         match agreement {
@@ -210,7 +210,7 @@ impl<'n, 's, D: BlockDevice> Negotiation<'n, 's, D> {
         }
     }
 
-    /// Tells the metadata contexts if they are `wanted`; false if that was answered by an error.
+    /// Sends the metadata contexts if they are `wanted`; returns false if it answered with an error.
     fn contexts(&mut self, number: u32, request: &ContextRequest<'_>, wanted: bool) -> bool {
         if !self.structured {
             self.reply(number, OptionReply::Error(OptionError::Invalid, "ask for structured replies first"));
@@ -227,12 +227,12 @@ impl<'n, 's, D: BlockDevice> Negotiation<'n, 's, D> {
         true
     }
 
-    /// Whether a client means our export: by its name, or as the default one.
+    /// Whether the name is our export's, or empty for the default export.
     fn is_ours(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.options.name.as_bytes()
     }
 
-    /// What is agreed on if the client chooses the export now. Waits for the device, whose size must be known.
+    /// The agreement if the client chooses the export now. Waits for the device, whose size must be known.
     fn agree(&mut self) -> Result<Agreement<D>, String> {
         let device = (self.device)()?;
         self.receiver.restart_negotiation();

@@ -1,4 +1,4 @@
-//! Answering reads: in chunks that tell zeros from data where the client agreed to that, in one piece where not.
+//! Answers reads: in chunks that tell holes from data if structured replies were agreed on, else in one piece.
 
 use std::sync::PoisonError;
 
@@ -10,11 +10,11 @@ use crate::wire::Errno;
 use crate::wire::reply::{Chunk, SimpleReply};
 use crate::wire::request::{Request, flag};
 
-/// Zeros that are worth a chunk of their own: fewer are cheaper sent than told.
+/// The least hole that gets a chunk of its own: sending fewer zeros is cheaper.
 const WORTHY_HOLE: u64 = 32 << 10;
 
 impl<D: BlockDevice> Session<'_, D> {
-    /// Reads and sends the answer; an error is not sent yet.
+    /// Reads the range and sends the answer; the caller sends an error.
     pub(crate) fn read(&self, request: &Request, piece: &mut [u8]) -> Result<(), Errno> {
         self.check_payload(request)?;
         let end = self.check_range(request)?;
@@ -26,7 +26,7 @@ impl<D: BlockDevice> Session<'_, D> {
         }
     }
 
-    /// Sends the range as chunks of data and holes. An error in the middle is told for its offset.
+    /// Sends the range as chunks of data and holes. An error in the middle names its offset.
     fn read_chunks(&self, request: &Request, end: u64, piece: &mut [u8]) -> Result<(), Errno> {
         let cookie = request.cookie;
         if request.length == 0 {
@@ -53,7 +53,7 @@ impl<D: BlockDevice> Session<'_, D> {
         Ok(())
     }
 
-    /// Bytes of the hole at `offset`, if there is one that is worth telling before `end`.
+    /// Bytes of the hole at `offset`, if there is one before `end` that is large enough for a chunk.
     fn hole_at(&self, offset: u64, end: u64) -> u64 {
         match self.device().allocation(offset, end - offset) {
             (Allocation::Hole, length) if length >= WORTHY_HOLE || offset + length == end => length,
@@ -61,7 +61,7 @@ impl<D: BlockDevice> Session<'_, D> {
         }
     }
 
-    /// Where the data from `offset` on ends: before the next hole that is worth telling, or at `end`.
+    /// Where the data from `offset` ends: at the next hole that is large enough for a chunk, or at `end`.
     fn data_at(&self, offset: u64, end: u64) -> u64 {
         let mut at = offset;
         while at < end {
@@ -74,7 +74,8 @@ impl<D: BlockDevice> Session<'_, D> {
         at
     }
 
-    /// Sends the range behind one header. All of it must be there before the header is sent, which says that it is.
+    /// Sends the range behind one header. It must be complete before the header is sent, because the header reports
+    /// success.
     fn read_whole(&self, request: &Request, piece: &mut [u8]) -> Result<(), Errno> {
         let length = request.length as usize;
         if length <= piece.len() {

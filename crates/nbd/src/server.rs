@@ -1,4 +1,4 @@
-//! Clients: accepted, counted, served, each by threads of its own.
+//! [`NbdServer`]: accepts clients and serves each.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,16 +15,16 @@ use crate::session::Session;
 /// Where events go.
 pub(crate) type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// What clients are told of the export before its device exists, and how many there may be.
+/// What clients learn of the export before its device exists, and how many may connect.
 #[derive(Clone, Debug)]
 pub struct NbdOptions {
-    /// Name of the export, at most 4096 bytes; a client that names none has it as well.
+    /// Name of the export, at most 4096 bytes. A client that asks for no name gets this export too.
     pub name: String,
-    /// What it is, for people, at most 4096 bytes; may be empty.
+    /// A description for people, at most 4096 bytes; may be empty.
     pub description: String,
-    /// Most connections at a time; further ones are closed at once.
+    /// The most connections at a time; further ones are closed at once.
     pub connections: usize,
-    /// How long a client may take to choose the export, without the time that it waits for us.
+    /// How long a client may take to choose the export, not counting the time it waits for us.
     pub negotiation: Duration,
 }
 
@@ -47,12 +47,12 @@ pub struct NbdServer<D> {
 }
 
 impl<D: BlockDevice> NbdServer<D> {
-    /// A server of `device`, which need not be there yet: a client that wants to know its size waits.
+    /// A server of `device`, which may still be under construction: a client that asks for its size waits.
     pub fn new(device: Arc<Pending<D>>, options: NbdOptions) -> NbdServer<D> {
         NbdServer { device, options, events: Arc::new(|_| {}) }
     }
 
-    /// Has `sink` called for what goes wrong without ending the server. Called from any thread.
+    /// Calls `sink` for failures that do not end the server, from any thread.
     pub fn on_event(self, sink: impl Fn(Event) + Send + Sync + 'static) -> NbdServer<D> {
         NbdServer { events: Arc::new(sink), ..self }
     }
@@ -68,12 +68,12 @@ impl<D: BlockDevice> NbdServer<D> {
     /// Accepts clients and serves them until `stop` is used.
     ///
     /// # Errors
-    /// The listening socket fails. What goes wrong with a client only ends its own connection.
+    /// The listening socket fails. An error of one client only ends that client's connection.
     pub fn serve_listener(&self, listener: &Listener, stop: &StopHandle) -> io::Result<()> {
         listener.serve(self, stop, false)
     }
 
-    /// As [`NbdServer::serve_listener`], but uses `stop` itself when a client has chosen the export and then no client is
+    /// Like [`NbdServer::serve_listener`], but uses `stop` itself once a client has chosen the export and no client is
     /// connected any more.
     pub fn serve_once(&self, listener: &Listener, stop: &StopHandle) -> io::Result<()> {
         listener.serve(self, stop, true)

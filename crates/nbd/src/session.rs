@@ -1,8 +1,8 @@
-//! The transmission: requests in, answers out, several at once.
+//! The transmission phase: executes a client's requests, several at once, and sends the answers.
 //!
-//! A connection has a few threads. One of them has the receiver: it takes a request off the wire, hands the receiver on
-//! and executes the request. A write's data goes to the device piece by piece while it arrives, before the receiver is
-//! handed on. So what a connection can make this process hold is a piece for each thread, whatever it asks for.
+//! A connection has a few threads. One of them has the receiver: it takes a request from the wire, passes the receiver
+//! on and executes the request. A write's data goes to the device piece by piece as it arrives, before the receiver is
+//! passed on. So a connection costs the memory of one piece for each thread, whatever the client asks for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,31 +20,31 @@ use crate::wire::Errno;
 use crate::wire::reply::{Chunk, STATE_HOLE, STATE_ZERO, SimpleReply, StatusDescriptor};
 use crate::wire::request::{Command, Request, RequestHeader, flag};
 
-/// Bytes that go between socket and device at once.
+/// Bytes that move between socket and device at once.
 pub const PIECE: usize = 256 << 10;
 
-/// Most threads of a connection.
+/// The most threads of a connection.
 const MAX_THREADS: usize = 8;
 
-/// Most extents in one answer; a client asks again for what lies behind them.
+/// The most extents in one answer; the client asks again for the rest.
 const MAX_EXTENTS: usize = 4096;
 
 /// One client's use of the export.
 pub struct Session<'s, D> {
     pub(crate) agreement: Agreement<D>,
     pub(crate) sender: &'s Sender<'s>,
-    /// None when no more requests are taken.
+    /// `None` once no more requests are taken.
     receiver: Mutex<Option<Receiver<'s>>>,
     events: EventSink,
-    /// Threads, and those of them that execute nothing.
+    /// The number of threads, and how many of them execute nothing.
     threads: AtomicUsize,
     idle: AtomicUsize,
-    /// For the rare read that needs more than a piece at once.
+    /// A buffer for the rare read that needs more than a piece at once.
     pub(crate) large: Mutex<Vec<u8>>,
 }
 
 impl<'s, D: BlockDevice> Session<'s, D> {
-    /// A session that nobody serves yet.
+    /// A session without threads yet.
     pub fn new(
         agreement: Agreement<D>,
         receiver: Receiver<'s>,
@@ -67,7 +67,7 @@ impl<'s, D: BlockDevice> Session<'s, D> {
         thread::scope(|scope| self.work(scope));
     }
 
-    /// The life of one thread.
+    /// The loop of one thread.
     fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         let mut piece = vec![0; PIECE];
         loop {
@@ -93,7 +93,7 @@ impl<'s, D: BlockDevice> Session<'s, D> {
         }
     }
 
-    /// Sees to it that somebody receives while this thread executes.
+    /// Makes sure that a thread receives while this one executes.
     fn grow<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         if self.idle.load(Ordering::Relaxed) > 0 || self.threads.load(Ordering::Relaxed) >= MAX_THREADS {
             return;
@@ -101,12 +101,12 @@ impl<'s, D: BlockDevice> Session<'s, D> {
         if self.threads.fetch_add(1, Ordering::Relaxed) >= MAX_THREADS
             || thread::Builder::new().spawn_scoped(scope, || self.work(scope)).is_err()
         {
-            // Those that are there do.
+            // The existing threads receive.
             self.threads.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Takes the next request off the wire; a write is executed while it is taken. None if the client has ended.
+    /// Takes the next request from the wire, and executes a write while it arrives. `None` if the client has ended.
     fn next(&self, receiver: &mut Receiver<'s>, piece: &mut [u8]) -> Result<Option<Taken>, ConnectionError> {
         let mut header = RequestHeader::new_zeroed();
         if self.sender.has_ended() || !receiver.begin(header.as_mut_bytes())? {
@@ -123,7 +123,7 @@ impl<'s, D: BlockDevice> Session<'s, D> {
         Ok(Some(Taken { request, so_far }))
     }
 
-    /// Takes a write's data and writes it. All of the data is taken, whatever becomes of it.
+    /// Receives a write's data and writes it. It receives all of the data even if writing fails.
     fn receive_write(
         &self,
         receiver: &mut Receiver<'s>,
@@ -162,7 +162,7 @@ impl<'s, D: BlockDevice> Session<'s, D> {
         }
     }
 
-    /// Executes what is answered by success alone.
+    /// Executes a request that has no data in its answer.
     fn change(&self, command: Option<Command>, request: &Request, piece: &mut [u8]) -> Result<(), Errno> {
         let (offset, length) = (request.offset, u64::from(request.length));
         match command {
@@ -188,7 +188,7 @@ impl<'s, D: BlockDevice> Session<'s, D> {
         self.note("flush", 0, self.agreement.size, self.device().flush())
     }
 
-    /// Reads the range, so that the host has it in memory when it is wanted.
+    /// Reads the range, so that it is in the host's page cache.
     fn cache(&self, request: &Request, piece: &mut [u8]) -> Result<(), Errno> {
         self.check_payload(request)?;
         let mut offset = request.offset;
@@ -200,7 +200,7 @@ impl<'s, D: BlockDevice> Session<'s, D> {
         Ok(())
     }
 
-    /// Answers with the extents of the range and what they are.
+    /// Answers with the allocation state of the range's extents.
     fn block_status(&self, request: &Request) -> Result<(), Errno> {
         let end = self.check_range(request)?;
         if !self.agreement.block_status || request.length == 0 {
@@ -234,7 +234,7 @@ impl<'s, D: BlockDevice> Session<'s, D> {
         &self.agreement.device
     }
 
-    /// Fills `out` from the device; gives how many bytes that were.
+    /// Fills `out` from the device; returns the number of bytes.
     pub(crate) fn fill(&self, offset: u64, out: &mut [u8]) -> Result<u64, Errno> {
         let length = out.len() as u64;
         self.note("read", offset, length, self.device().read_at(offset, &[VolatileSlice::from(out)]))?;
@@ -246,12 +246,12 @@ impl<'s, D: BlockDevice> Session<'s, D> {
         request.end().filter(|end| *end <= self.agreement.size).ok_or(Errno::Invalid)
     }
 
-    /// Fails a request whose data would be more than was told.
+    /// Fails a request whose data would exceed the limit that was announced.
     pub(crate) fn check_payload(&self, request: &Request) -> Result<(), Errno> {
         if request.length > MAX_PAYLOAD { Err(Errno::Invalid) } else { Ok(()) }
     }
 
-    /// Fails what would change a read-only export or, with `beyond`, what lies beyond its end.
+    /// Fails a change of a read-only export and, with the error `beyond`, one past the export's end.
     fn check_change(&self, request: &Request, beyond: Errno) -> Result<(), Errno> {
         if self.device().read_only() {
             return Err(Errno::Perm);
@@ -277,15 +277,15 @@ impl<'s, D: BlockDevice> Session<'s, D> {
     }
 }
 
-/// A request that was taken off the wire, and how it went so far.
+/// A request from the wire, and its result so far.
 struct Taken {
     request: Request,
     so_far: Result<(), Errno>,
 }
 
-/// Does `work`; a panic of the device becomes an error. What the client was sent before may be half an answer, so the
-/// connection cannot go on.
+/// Runs `work` and turns a panic of the device into an error. The client may have got half an answer, so the connection
+/// must end.
 fn contain<T>(work: impl FnOnce() -> T) -> Result<T, ConnectionError> {
-    // Nothing of ours is left half-changed: the device itself promises to be usable from several threads.
+    // We leave nothing half-changed, and the device is usable from several threads after a panic.
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| ConnectionError::Panicked)
 }

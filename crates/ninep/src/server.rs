@@ -1,4 +1,4 @@
-//! Clients: accepted, counted, served, each by threads of its own.
+//! [`NinepServer`]: accepts clients and serves each.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,34 +17,34 @@ use crate::wire::IO_HEADER;
 /// Where events go.
 type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// What clients may have.
+/// The limits of clients.
 #[derive(Clone, Debug)]
 pub struct NinepOptions {
-    /// Most connections at a time; further ones are closed at once.
+    /// The most connections at a time; further ones are closed at once.
     pub connections: usize,
-    /// Most bytes of a message, 4096 to 1 MiB (`msize`); a client may ask for less.
+    /// The most bytes of a message, 4096 to 1 MiB (`msize`); a client may ask for less.
     pub msize: u32,
-    /// Most fids of a connection.
+    /// The most fids of a connection.
     pub fids: usize,
-    /// Most bytes of what a connection's fids refer to: names, the directories that led to them, open files.
+    /// The most bytes that a connection's fids may refer to: names, parent directories, open files.
     pub fid_bytes: usize,
-    /// Most files that all connections have open at once; a few of them are divided among as many connections as there may be.
+    /// The most files that all connections may have open at once; a few of them are reserved in equal shares for the
+    /// possible connections.
     pub open_files: usize,
-    /// Most requests of a connection that are executed at once.
+    /// The most requests of a connection that run at once.
     pub threads: usize,
-    /// Most requests of a connection that wait for a lock; further ones are told that it is taken.
+    /// The most requests of a connection that wait for a lock; further ones learn that it is taken.
     pub waiting_locks: usize,
-    /// Most bytes of extended attributes that a connection has read or begun to write.
+    /// The most bytes of extended attributes that a connection has read or begun to write.
     pub xattr_bytes: usize,
-    /// How long a client may take to say its version.
+    /// How long a client may take to send its version.
     pub negotiation: Duration,
 }
 
 impl NinepOptions {
-    /// Most bytes of a message, whatever is asked for: what Linux's client takes over a socket (`MAX_SOCK_BUF` of
-    /// net/9p/trans_fd.c).
+    /// The greatest `msize`: what Linux's client accepts over a socket (`MAX_SOCK_BUF` of net/9p/trans_fd.c).
     pub const MAX_MSIZE: u32 = 1 << 20;
-    /// Least bytes of a message: a client that asks for less is refused, since names and attributes would not fit.
+    /// The least `msize`. A client that asks for less is refused, because names and attributes would not fit.
     pub const MIN_MSIZE: u32 = 4096;
 }
 
@@ -64,7 +64,7 @@ impl Default for NinepOptions {
     }
 }
 
-/// Files that may be open at once: a third of the descriptors that this process may have, as a directory of the host has it.
+/// How many files may be open at once: a third of this process's descriptors, as for a directory of the host.
 fn open_files() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
     usize::try_from(limit.saturating_sub(64) / 3).unwrap_or(1 << 18)
@@ -79,8 +79,8 @@ pub struct NinepServer {
 }
 
 impl NinepServer {
-    /// A server of `file_system`, which need not be there yet: a client's first message waits for it. An `msize` out of
-    /// its bounds becomes the nearest one.
+    /// A server of `file_system`, which may still be under construction: a client's first message waits for it. An
+    /// `msize` out of range is clamped.
     pub fn new(file_system: Arc<Pending<Arc<dyn FileSystem>>>, options: NinepOptions) -> NinepServer {
         let msize = options.msize.clamp(NinepOptions::MIN_MSIZE.max(IO_HEADER), NinepOptions::MAX_MSIZE);
         let options = NinepOptions { msize, ..options };
@@ -92,7 +92,7 @@ impl NinepServer {
         }
     }
 
-    /// Has `sink` called for what goes wrong without ending the server. Called from any thread.
+    /// Calls `sink` for failures that do not end the server, from any thread.
     pub fn on_event(self, sink: impl Fn(Event) + Send + Sync + 'static) -> NinepServer {
         NinepServer { events: Arc::new(sink), ..self }
     }
@@ -108,13 +108,13 @@ impl NinepServer {
     /// Accepts clients and serves them until `stop` is used.
     ///
     /// # Errors
-    /// The listening socket fails. What goes wrong with a client only ends its own connection.
+    /// The listening socket fails. An error of one client only ends that client's connection.
     pub fn serve_listener(&self, listener: &Listener, stop: &StopHandle) -> io::Result<()> {
         listener.serve(self, stop, false)
     }
 
-    /// As [`NinepServer::serve_listener`], but uses `stop` itself when a client has said its version and then no client
-    /// is connected any more.
+    /// Like [`NinepServer::serve_listener`], but uses `stop` itself once a client has sent its version and no client is
+    /// connected any more.
     ///
     /// # Errors
     /// As there.
@@ -138,7 +138,7 @@ impl Clients for NinepServer {
         if !self.file_system.wait_unless(stopped) {
             return Ok(());
         }
-        // Whoever makes the file system says why there is none; a client sees the end of its connection.
+        // Whoever makes the file system reports the reason; the client sees the end of its connection.
         let Ok(file_system) = self.file_system.wait() else { return Ok(()) };
         let export = Export::new(Arc::clone(&file_system), Arc::clone(&self.shared), self.options.fid_bytes);
         let sender = Sender::new(socket);

@@ -1,4 +1,4 @@
-//! A connected socket: bytes in order, or an error before patience ends.
+//! Receives and sends whole messages on a connected socket, with timeouts.
 
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -17,10 +17,10 @@ pub enum ConnectionError {
     /// The client hung up in the middle of a message.
     #[error("the client hung up in the middle of a message")]
     Cut,
-    /// The client sent what has no meaning.
+    /// The client sent something that the protocol does not allow.
     #[error("the client does not speak the protocol: {0}")]
     Protocol(&'static str),
-    /// Nothing came, or nothing was taken, for too long.
+    /// The client sent or received nothing for too long.
     #[error("the client stalled: {0}")]
     Stalled(&'static str),
     /// The socket failed.
@@ -31,28 +31,28 @@ pub enum ConnectionError {
     Panicked,
 }
 
-/// How long a message that was begun may stand still, in either direction. A client may be idle between messages for
-/// as long as it likes.
+/// How long a message may stall once it has begun, in either direction. Between messages a client may be idle without
+/// limit.
 const STALL: Duration = Duration::from_secs(300);
 
-/// How long to look for the next message before going to sleep, where messages came as soon of late. To be woken from sleep took 30
-/// microseconds on a virtual machine, more than most requests; a client that waits for each answer before it asks again
-/// is served three times as fast.
+/// How long to poll for the next message before sleeping, if the last ones came that soon. A wake-up took 30
+/// microseconds on a virtual machine, more than most requests; polling serves a client that waits for each answer three
+/// times as fast.
 const LOOK_OUT: Duration = Duration::from_micros(100);
 
-/// Where a look-out was in vain the next one is half as long; one of less than this is none.
+/// After a poll in vain the next one is half as long. A poll shorter than this is left out.
 const SHORTEST_LOOK_OUT: Duration = Duration::from_micros(2);
 
 /// Bytes received at once: many requests, or the front of a write's data.
 const BUFFER: usize = 32 << 10;
 
-/// Sets a socket up; what of it does not apply to its kind is left.
+/// Sets socket options; those that do not apply to this kind of socket are skipped.
 ///
 /// # Errors
-/// It is no socket.
+/// `socket` is not a socket.
 pub fn prepare(socket: &OwnedFd) -> io::Result<()> {
     set_socket_timeout(socket, Timeout::Send, Some(STALL))?;
-    // Answers are small and waited for. A Unix socket knows no such thing.
+    // Answers are small and the client waits for them. A Unix socket does not support this option.
     let _ = set_tcp_nodelay(socket, true);
     let _ = set_socket_keepalive(socket, true);
     Ok(())
@@ -62,16 +62,16 @@ pub fn prepare(socket: &OwnedFd) -> io::Result<()> {
 pub struct Receiver<'s> {
     socket: &'s OwnedFd,
     buffer: Box<[u8]>,
-    /// What of the buffer was received and not taken.
+    /// The part of the buffer that was received and not yet taken.
     ahead: std::ops::Range<usize>,
     negotiation: Duration,
     deadline: Option<Instant>,
-    /// How long to look for the next message before going to sleep.
+    /// How long to poll for the next message before sleeping.
     look_out: Duration,
 }
 
 impl<'s> Receiver<'s> {
-    /// Nothing was received yet; the negotiation's time runs.
+    /// A receiver that has received nothing; the negotiation's timeout starts.
     pub fn new(socket: &'s OwnedFd, negotiation: Duration) -> Receiver<'s> {
         let deadline = Some(Instant::now() + negotiation);
         Receiver {
@@ -84,12 +84,12 @@ impl<'s> Receiver<'s> {
         }
     }
 
-    /// Lets the negotiation's time begin anew: the client has waited for us.
+    /// Restarts the negotiation's timeout, because the client has waited for us.
     pub fn restart_negotiation(&mut self) {
         self.deadline = Some(Instant::now() + self.negotiation);
     }
 
-    /// The negotiation is over: from now on time is limited only within a message.
+    /// Ends the negotiation: from now on only a message that has begun has a timeout.
     ///
     /// # Errors
     /// The socket refuses.
@@ -117,12 +117,12 @@ impl<'s> Receiver<'s> {
         Ok(true)
     }
 
-    /// What was received and not asked for so far.
+    /// The bytes that were received and not yet taken.
     pub fn ahead(&self) -> &[u8] {
         self.buffer.get(self.ahead.clone()).unwrap_or_default()
     }
 
-    /// Fills `out` with what comes next.
+    /// Fills `out` with the next bytes.
     ///
     /// # Errors
     /// The connection cannot go on.
@@ -149,7 +149,7 @@ impl<'s> Receiver<'s> {
         Ok(())
     }
 
-    /// Takes `count` bytes that nobody wants, a piece at a time.
+    /// Discards `count` bytes, a piece at a time.
     ///
     /// # Errors
     /// The connection cannot go on.
@@ -164,7 +164,7 @@ impl<'s> Receiver<'s> {
         Ok(())
     }
 
-    /// The same as [`Receiver::fill`], but looks for it for a moment before it sleeps, if what came of late came as soon.
+    /// Like [`Receiver::fill`], but polls before it sleeps if recent messages came soon enough.
     fn fill_soon(&mut self) -> Result<bool, ConnectionError> {
         let begun = Instant::now();
         while !self.look_out.is_zero() && begun.elapsed() < self.look_out {
@@ -173,9 +173,9 @@ impl<'s> Receiver<'s> {
                     self.ahead = 0..got;
                     return Ok(true);
                 }
-                // Whoever else has something to do here does it.
+                // Gives the processor to another thread that has work.
                 Err(Errno::AGAIN) => thread::yield_now(),
-                // What it is, the other way says.
+                // The blocking receive reports the error.
                 _ => break,
             }
         }
@@ -194,13 +194,13 @@ impl<'s> Receiver<'s> {
     }
 }
 
-/// How long to look out after a message that came after `waited`, in spite of the look-out before.
+/// The next polling time after a message that came after `waited` in spite of polling for `before`.
 fn next_look_out(before: Duration, waited: Duration) -> Duration {
     let halved = Some(before / 2).filter(|halved| *halved >= SHORTEST_LOOK_OUT);
     if waited <= LOOK_OUT { LOOK_OUT } else { halved.unwrap_or_default() }
 }
 
-/// Receives into `out`; 0 bytes are the end.
+/// Receives into `out`; returns 0 at the end of the stream.
 fn receive_some(socket: &OwnedFd, deadline: Option<Instant>, out: &mut [u8]) -> Result<usize, ConnectionError> {
     loop {
         if let Some(deadline) = deadline {
@@ -208,7 +208,7 @@ fn receive_some(socket: &OwnedFd, deadline: Option<Instant>, out: &mut [u8]) -> 
             if left.is_zero() {
                 return Err(ConnectionError::Stalled("it did not say in time what it wants"));
             }
-            // The kernel counts in whole ticks; no time at all would be no limit.
+            // The kernel counts in whole ticks, and a timeout of zero would mean none.
             let left = left.max(Duration::from_millis(10));
             set_socket_timeout(socket, Timeout::Recv, Some(left)).map_err(io::Error::from)?;
         }
@@ -226,9 +226,9 @@ fn receive_some(socket: &OwnedFd, deadline: Option<Instant>, out: &mut [u8]) -> 
 /// The sending side: whole messages, from any thread.
 pub struct Sender<'s> {
     socket: &'s OwnedFd,
-    /// Set when nothing more can be sent: that is an error, or the client's own end.
+    /// Set when nothing more can be sent: the error, or success if the client ended the connection.
     ended: Mutex<Option<Result<(), ConnectionError>>>,
-    /// The same, for those who only look.
+    /// The same as a flag, for threads that only check.
     has_ended: AtomicBool,
 }
 
@@ -238,8 +238,8 @@ impl<'s> Sender<'s> {
         Sender { socket, ended: Mutex::new(None), has_ended: AtomicBool::new(false) }
     }
 
-    /// Sends one message, the parts one after the other. If that fails the connection is shut down in both directions,
-    /// so that whoever receives sees its end.
+    /// Sends one message, made of `parts` in order. On failure it shuts the connection down in both directions, so that
+    /// the receiving thread sees its end.
     pub fn send(&self, parts: &[&[u8]]) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if ended.is_none() {
@@ -252,7 +252,7 @@ impl<'s> Sender<'s> {
         }
     }
 
-    /// Whether nothing more can be sent, so that nothing is worth doing.
+    /// Whether nothing more can be sent, so that executing requests is pointless.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
@@ -272,7 +272,7 @@ impl<'s> Sender<'s> {
     /// What ended the connection.
     ///
     /// # Errors
-    /// It was not the client's own end.
+    /// The connection ended otherwise than by the client.
     pub fn into_result(self) -> Result<(), ConnectionError> {
         self.ended.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or(Ok(()))
     }
@@ -302,7 +302,8 @@ mod tests {
 
     use super::*;
 
-    /// Who asks again as soon as it is answered is looked out for, and gets every byte in order; its end is noticed.
+    /// A client that asks again right after each answer is polled for, gets every byte in order, and its end is
+    /// noticed.
     #[test]
     fn messages_arrive_whether_they_are_looked_out_for_or_slept_for() {
         let (mut client, server) = UnixStream::pair().unwrap();
@@ -326,7 +327,7 @@ mod tests {
         sends.join().unwrap();
     }
 
-    /// Who asks seldom is soon slept for.
+    /// A client that asks seldom soon costs no polling.
     #[test]
     fn a_look_out_in_vain_becomes_shorter_and_ends() {
         let soon = next_look_out(Duration::ZERO, Duration::from_micros(80));

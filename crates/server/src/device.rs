@@ -1,4 +1,4 @@
-//! What a server asks of the device behind it.
+//! [`BlockDevice`]: the interface of a device that a server serves.
 
 use std::io;
 
@@ -11,8 +11,8 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Bytes of the device.
     fn capacity(&self) -> u64;
 
-    /// Bytes of the device, from its start, that mean something: it may be larger, and then holds zeros behind them
-    /// that cannot be written. For servers that say the size once it is known.
+    /// Bytes at the device's start that have a meaning. The device may be larger; the rest reads as zeros and cannot be
+    /// written. Used by servers that announce the size once it is known.
     fn content_size(&self) -> u64 {
         self.capacity()
     }
@@ -20,8 +20,8 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Whether writes are refused.
     fn read_only(&self) -> bool;
 
-    /// What is known of the bytes from `offset` without reading them, and for how many it holds: at most `limit`, and at
-    /// least 1 where `limit` is not 0.
+    /// Whether the bytes from `offset` are data, a hole or zeros, as far as known without reading them, and for how
+    /// many bytes that holds: at most `limit`, at least 1 unless `limit` is 0.
     fn allocation(&self, offset: u64, limit: u64) -> (Allocation, u64) {
         let _ = offset;
         (Allocation::Data, limit)
@@ -39,22 +39,22 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// The device refuses or fails; part of the range may have been written.
     fn write_at(&self, offset: u64, data: &[VolatileSlice<'_>]) -> io::Result<()>;
 
-    /// The range's content is of no interest any more; what it reads as afterwards is the device's choice.
+    /// Discards the range's content; the device chooses what the range reads as afterwards.
     ///
     /// # Errors
     /// As [`BlockDevice::write_at`].
     fn discard(&self, offset: u64, length: u64) -> io::Result<()>;
 
-    /// Makes the range read as zeros; `unmap` permits to free its space.
+    /// Makes the range read as zeros; `unmap` permits the device to free its space.
     ///
     /// # Errors
     /// As [`BlockDevice::write_at`].
     fn write_zeroes(&self, offset: u64, length: u64, unmap: bool) -> io::Result<()>;
 
-    /// Makes every write that was acknowledged outlive this process and, where that was asked for, the machine.
+    /// Makes every acknowledged write outlive this process and, if the device was opened so, a power loss.
     ///
     /// # Errors
-    /// It cannot be known whether they would.
+    /// The device cannot guarantee that.
     fn flush(&self) -> io::Result<()>;
 }
 

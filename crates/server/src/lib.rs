@@ -1,10 +1,10 @@
-//! What every server of a device needs, whatever it speaks.
+//! What all servers share, whatever protocol they speak: devices, clients, connections and stopping.
 //!
 //! - [`BlockDevice`]: what a server asks of the device behind it.
-//! - [`Pending`]: a device that may still be in the making, so that a server can listen before there is anything to serve.
+//! - [`Pending`]: a device that may still be under construction, so that a server can listen before it exists.
 //! - [`StopHandle`]: ends a server from another thread.
-//! - [`Listener`], [`Clients`]: clients are accepted, counted and served, each in a thread of its own.
-//! - [`Receiver`], [`Sender`]: whole messages from and to a client, with patience that ends.
+//! - [`Listener`], [`Clients`]: accept and count clients, and serve each in a thread of its own.
+//! - [`Receiver`], [`Sender`]: whole messages from and to a client, with timeouts.
 
 #![forbid(unsafe_code)]
 

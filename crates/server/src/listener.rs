@@ -1,4 +1,4 @@
-//! Clients: accepted, counted, each served in a thread of its own.
+//! Accepts clients, counts them, and serves each in a thread of its own.
 
 use std::io;
 use std::net::TcpListener;
@@ -14,16 +14,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, listen, s
 
 use crate::{ConnectionError, StopHandle};
 
-/// How long to wait before another client is accepted when there was no descriptor for the last one.
+/// How long to wait before the next accept when there was no descriptor for a client.
 const DESCRIPTOR_WAIT: Duration = Duration::from_millis(100);
 
-/// What a server does with those who connect. Called from the thread of each.
+/// How a server serves its clients. Called from each client's thread.
 pub trait Clients: Sync {
-    /// Most connections at a time; further ones are closed at once.
+    /// The most connections at a time; further ones are closed at once.
     fn most(&self) -> usize;
 
-    /// Serves one until it has gone, or the server is stopped, which shuts its socket down and makes `stopped` true. Counts it
-    /// in `served` when it has turned out to speak the protocol.
+    /// Serves one client until it disconnects or the server is stopped; a stop shuts the socket down and makes
+    /// `stopped` true. Increments `served` once the client has spoken the protocol.
     ///
     /// # Errors
     /// The connection ended before the client ended it.
@@ -34,13 +34,13 @@ pub trait Clients: Sync {
         served: &AtomicUsize,
     ) -> Result<(), ConnectionError>;
 
-    /// Somebody was turned away, because there are [`Clients::most`] already.
+    /// A client was rejected, because [`Clients::most`] are connected already.
     fn turned_away(&self);
 
-    /// One lost its connection, or could not be served at all.
+    /// A client lost its connection, or could not be served at all.
     fn lost(&self, error: ConnectionError);
 
-    /// The server is stopped: those who wait for anything but their socket must look.
+    /// The server is stopped: threads that wait for anything but their socket must check.
     fn stopped(&self);
 }
 
@@ -55,20 +55,20 @@ pub enum Listener {
     Other(OwnedFd),
 }
 
-/// Those who came to one listener.
+/// The clients of one listener.
 #[derive(Debug, Default)]
 struct Counts {
-    /// Whether the server ends with the last of them.
+    /// Whether the server ends with the last client.
     once: bool,
     connected: AtomicUsize,
     served: AtomicUsize,
 }
 
 impl Listener {
-    /// Listens on a port of vsock(7), for the virtual machines of this host.
+    /// Listens on a vsock(7) port, for virtual machines of this host.
     ///
     /// # Errors
-    /// `EAFNOSUPPORT`: this kernel has no such sockets. Others: the port cannot be had.
+    /// `EAFNOSUPPORT`: this kernel has no vsock. Others: the port is not available.
     pub fn on_vsock(port: u32) -> io::Result<Listener> {
         /// Connections that wait to be accepted.
         const BACKLOG: i32 = 16;
@@ -79,17 +79,17 @@ impl Listener {
         Ok(Listener::Other(socket))
     }
 
-    /// Accepts clients and has them served until `stop` is used, and uses it itself if it fails and, with `once`, when a client
-    /// was served and then no client is connected any more.
+    /// Accepts and serves clients until `stop` is used. Uses `stop` itself if it fails and, with `once`, when a client
+    /// was served and none is connected any more.
     ///
     /// # Errors
-    /// The listening socket fails. What goes wrong with a client only ends its own connection.
+    /// The listening socket fails. An error of one client only ends that client's connection.
     pub fn serve(&self, clients: &dyn Clients, stop: &StopHandle, once: bool) -> io::Result<()> {
         rustix::io::ioctl_fionbio(self, true)?;
         let counts = Counts { once, ..Counts::default() };
         thread::scope(|scope| {
             let result = self.accept(scope, clients, stop, &counts);
-            // However the accepting ended, those that are connected end as well.
+            // However accepting ended, the connected clients end as well.
             stop.stop();
             clients.stopped();
             result
@@ -112,7 +112,7 @@ impl Listener {
                     continue;
                 }
                 Err(errno @ (Errno::BADF | Errno::INVAL | Errno::NOTSOCK)) => return Err(errno.into()),
-                // All others concern the one connection.
+                // Other errors concern this one connection.
                 Err(_) => continue,
             };
             if connected.fetch_add(1, Ordering::AcqRel) >= clients.most() {
@@ -126,7 +126,7 @@ impl Listener {
                     Err(error) => Err(error.into()),
                 };
                 match served {
-                    // An end that we made is nobody's mistake.
+                    // If we ended the connection, it is nobody's error.
                     Err(error) if !stop.is_stopped() => clients.lost(error),
                     _ => {}
                 }

@@ -1,9 +1,9 @@
-//! A device that may still be in the making.
+//! [`Pending`]: a device that may still be under construction.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// A device that somebody else is still making, so that a machine can boot meanwhile. Requests wait until it is
-/// there; if it never will be, they fail.
+/// A device that another thread is still making, so that a machine can boot meanwhile. Requests wait until it is
+/// complete, or fail if it cannot be made.
 pub struct Pending<D> {
     outcome: OnceLock<Result<Arc<D>, String>>,
     waiting: Mutex<()>,
@@ -11,21 +11,21 @@ pub struct Pending<D> {
 }
 
 impl<D> Pending<D> {
-    /// A device that is not there yet.
+    /// A device that does not exist yet.
     pub fn new() -> Pending<D> {
         Pending { outcome: OnceLock::new(), waiting: Mutex::new(()), changed: Condvar::new() }
     }
 
-    /// A device that is there already.
+    /// A device that exists already.
     pub fn ready(device: Arc<D>) -> Pending<D> {
         let pending = Pending::new();
         pending.set(Ok(device));
         pending
     }
 
-    /// Hands over the device, or the reason why there will be none. Only the first call counts.
+    /// Sets the device, or the reason why there will be none. Only the first call counts.
     pub fn set(&self, outcome: Result<Arc<D>, String>) {
-        // An outcome that is already there stays: requests may have been answered from it.
+        // An earlier outcome stays: requests may have been answered from it.
         let _ = self.outcome.set(outcome);
         self.wake();
     }
@@ -49,7 +49,7 @@ impl<D> Pending<D> {
         self.outcome.get().map(|outcome| outcome.as_deref().map_err(String::as_str))
     }
 
-    /// Waits until there is an outcome, or `stop` says true, which is looked at again after [`Pending::wake`]; says
+    /// Waits until there is an outcome or `stop` returns true; calls `stop` again after each [`Pending::wake`]. Returns
     /// whether there is an outcome.
     pub fn wait_unless(&self, stop: impl Fn() -> bool) -> bool {
         if self.outcome.get().is_some() {
@@ -67,7 +67,7 @@ impl<D> Pending<D> {
         }
     }
 
-    /// Makes those who wait look again.
+    /// Makes waiting threads call their `stop` again.
     pub fn wake(&self) {
         let _guard = self.lock();
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! Ending a server from another thread.
+//! [`StopHandle`]: ends a server from another thread.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
-/// Ends a server from another thread: no more connections, and those that are served are closed. Clones act on the
+/// Ends a server from another thread: it accepts no more connections and closes those that it has. Clones act on the
 /// same server.
 #[derive(Clone)]
 pub struct StopHandle {
@@ -32,7 +32,7 @@ struct Connected {
 }
 
 impl StopHandle {
-    /// A handle that has not been used yet. Fails if there are no more file descriptors.
+    /// A new handle. Fails if no file descriptor is left.
     pub fn new() -> io::Result<StopHandle> {
         let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let state = State { stopped: AtomicBool::new(false), wakeup, connected: Mutex::default() };
@@ -43,10 +43,10 @@ impl StopHandle {
     pub fn stop(&self) {
         let connected = self.lock();
         self.state.stopped.store(true, Ordering::Release);
-        // The counter can only be full if it was written before, and then the server wakes up anyway.
+        // The write can only fail if the counter is full, and then the server wakes up anyway.
         let _ = rustix::io::write(&self.state.wakeup, &1u64.to_ne_bytes());
         for socket in connected.sockets.values() {
-            // Fails only if the other side has gone already.
+            // Fails only if the peer has disconnected already.
             let _ = shutdown(socket, Shutdown::Both);
         }
     }
@@ -67,8 +67,8 @@ impl StopHandle {
         Ok(())
     }
 
-    /// Has `socket` shut down when the server is stopped, at once if it is stopped already, until what this gives is
-    /// dropped. Fails if there are no more file descriptors.
+    /// Registers `socket` to be shut down when the server is stopped, or at once if it is stopped already, until the
+    /// returned value is dropped. Fails if no file descriptor is left.
     pub fn attach(&self, socket: impl AsFd) -> io::Result<Attached> {
         let socket = socket.as_fd().try_clone_to_owned()?;
         let mut connected = self.lock();

@@ -1,4 +1,4 @@
-//! Scans a directory and says how long that took: `scan DIR [THREADS] [no-xattrs]`.
+//! Scans a directory and prints how long that took: `scan DIR [THREADS] [no-xattrs]`.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Building a tree, one directory at a time.
+//! [`Builder`]: makes a [`Tree`] one directory at a time.
 
 use std::collections::HashMap;
 
@@ -6,30 +6,30 @@ use crate::inode::Inode;
 use crate::tree::{RawDirectory, RawEntry};
 use crate::{Attributes, DataRange, FileType, InodeId, Tree, Xattr, XattrSetId};
 
-/// Why a source's input cannot become a tree.
+/// Why input does not make a valid tree.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BuildError {
     /// A name that no Linux file system can hold.
     #[error("the name {0:?} is not 1 to 255 bytes without '/' and NUL, or is '.' or '..'")]
     BadName(String),
-    /// Names of one directory must come sorted by their bytes, each once.
+    /// Names of one directory must be sorted by their bytes, without duplicates.
     #[error("the name {0:?} comes twice, or before one that sorts ahead of it")]
     Unsorted(String),
-    /// A mode whose type bits name no type.
+    /// The mode's type bits name no type.
     #[error("the mode {0:#o} has no file type")]
     BadMode(u32),
-    /// The call does not fit the inode it was made for.
+    /// The call does not suit the inode.
     #[error("{0}")]
     Misuse(&'static str),
-    /// More than 2^32 - 16 inodes or entries, or 4 GiB of names.
+    /// More than 2^32 - 16 inodes or entries, or more than 4 GiB of names.
     #[error("the tree has more entries or names than fit 32 bits")]
     TooLarge,
 }
 
 /// Builds a [`Tree`]. Directories may be listed in any order, each at most once, its names sorted.
 ///
-/// The order of calls is the order of inode ids, and later of data on a device: list a directory, then the
-/// directories in it, in the order of their names, so that what lies together on the host lies together there.
+/// The order of the calls decides inode ids and, later, the order of data on a device. List a directory, then its
+/// subdirectories in the order of their names: then files that are neighbours on the host are neighbours on the device.
 #[derive(Debug)]
 pub struct Builder {
     tree: Tree,
@@ -38,12 +38,12 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A tree of nothing but its root directory. Errors if `root` is not a directory.
+    /// A tree with only its root directory. Fails if `root` is not a directory.
     pub fn new(root: &Attributes) -> Result<Builder, BuildError> {
         Builder::with_capacity(root, 0, 0)
     }
 
-    /// As [`Builder::new`], with room for `entries` names of `name_bytes` bytes in all.
+    /// Like [`Builder::new`], with room reserved for `entries` names of `name_bytes` bytes in all.
     pub fn with_capacity(root: &Attributes, entries: usize, name_bytes: usize) -> Result<Builder, BuildError> {
         if FileType::from_mode(root.mode) != Some(FileType::Directory) {
             return Err(BuildError::Misuse("the root of a tree must be a directory"));
@@ -67,7 +67,7 @@ impl Builder {
         Ok(builder)
     }
 
-    /// Gives the root other attributes; it stays a directory. For a source that learns them after it began to build.
+    /// Replaces the root's attributes; it stays a directory. For a source that learns them after it began to build.
     pub fn set_root(&mut self, root: &Attributes) -> Result<(), BuildError> {
         if FileType::from_mode(root.mode) != Some(FileType::Directory) {
             return Err(BuildError::Misuse("the root of a tree must be a directory"));
@@ -79,7 +79,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Starts the listing of `dir`: names added from now on are its entries, until the next call.
+    /// Starts listing `dir`: names added from now on are its entries, until the next call.
     pub fn list(&mut self, dir: InodeId) -> Result<(), BuildError> {
         let first = self.tree.entries.len() as u32;
         let next = self.tree.directories.len() as u32;
@@ -110,7 +110,7 @@ impl Builder {
         Ok(id)
     }
 
-    /// Adds another name of an inode that is there already: a hard link.
+    /// Adds another name of an existing inode: a hard link.
     pub fn link(&mut self, name: &[u8], inode: InodeId) -> Result<(), BuildError> {
         match self.tree.inodes.get(inode.index()) {
             None => return Err(BuildError::Misuse("no such inode")),
@@ -124,7 +124,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Says what a symlink points at: 1 to 4095 bytes without NUL.
+    /// Sets a symlink's target: 1 to 4095 bytes without NUL.
     pub fn set_target(&mut self, inode: InodeId, target: &[u8]) -> Result<(), BuildError> {
         if target.is_empty() || target.len() > 4095 || target.contains(&0) {
             return Err(BuildError::Misuse("a symlink's target is 1 to 4095 bytes without NUL"));
@@ -138,7 +138,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Says which ranges of a regular file hold data; without this call all of it does. The ranges must ascend,
+    /// Sets the ranges of a regular file that hold data; without this call the whole file does. The ranges must ascend,
     /// be disjoint and lie within the file's size.
     pub fn set_sparse(&mut self, inode: InodeId, ranges: &[DataRange]) -> Result<(), BuildError> {
         let size = self.tree.inodes.get(inode.index()).map_or(0, Inode::size);
@@ -156,15 +156,14 @@ impl Builder {
         Ok(())
     }
 
-    /// Gives an inode the set of extended attributes, in place of the one it was added with: for the root, which is
-    /// there before any set.
+    /// Replaces an inode's set of extended attributes. Needed for the root, which exists before any set.
     pub fn set_xattrs(&mut self, inode: InodeId, set: XattrSetId) -> Result<(), BuildError> {
         let inode = self.tree.inodes.get_mut(inode.index()).ok_or(BuildError::Misuse("no such inode"))?;
         inode.xattrs = set;
         Ok(())
     }
 
-    /// The id of a set of extended attributes, the same for equal sets; the order given does not matter.
+    /// The id of a set of extended attributes; equal sets have the same id, whatever their order.
     pub fn intern_xattrs(&mut self, mut set: Vec<Xattr>) -> XattrSetId {
         set.sort();
         set.dedup_by(|b, a| a.name == b.name);
@@ -178,7 +177,7 @@ impl Builder {
         id
     }
 
-    /// The finished tree. Directories never listed are empty. Errors if a symlink has no target.
+    /// The finished tree. Directories that were never listed are empty. Fails if a symlink has no target.
     pub fn finish(mut self) -> Result<Tree, BuildError> {
         let untargeted = |i: &Inode| i.file_type() == FileType::Symlink && i.detail == Inode::NO_DETAIL;
         if self.tree.inodes.iter().any(untargeted) {
@@ -217,7 +216,7 @@ impl Builder {
         if FileType::from_mode(attributes.mode).is_none() {
             return Err(BuildError::BadMode(attributes.mode));
         }
-        // Formats keep a few inode numbers for themselves.
+        // Formats reserve a few inode numbers.
         let id = u32::try_from(self.tree.inodes.len()).ok().filter(|id| *id < u32::MAX - 16);
         let id = InodeId(id.ok_or(BuildError::TooLarge)?);
         self.tree.inodes.push(Inode::new(attributes));

@@ -1,11 +1,11 @@
-//! Where the bytes of files lie, for sources that keep many files in one: archives and disk images.
+//! [`Extents`]: where file content lies in sources that keep many files in one, such as archives and disk images.
 
 use std::collections::HashSet;
 
 use crate::InodeId;
 
-/// `length` bytes of a file, from its byte `offset`, that lie in a backing file from its byte `at`. What no extent
-/// covers reads as zeros.
+/// `length` bytes of a file, from its byte `offset`, which lie in a backing file from its byte `at`. Bytes that no
+/// extent covers are zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Where in the file it starts, in bytes.
@@ -22,7 +22,7 @@ pub struct Extent {
 #[derive(Clone, Debug, Default)]
 pub struct Extents {
     extents: Vec<Extent>,
-    /// Where each inode's extents start; one more than there are inodes.
+    /// The index of each inode's first extent, plus one more at the end.
     starts: Vec<usize>,
 }
 
@@ -58,8 +58,8 @@ impl Extents {
         Ok(extents)
     }
 
-    /// The files that have bytes of a backing which another file has, or they themselves a second time: all but the
-    /// first one of each such group. They may be longer than the backing together.
+    /// The files whose bytes overlap those of another file, or of themselves, in a backing: all except the first file
+    /// of each group. Together they may be longer than the backing.
     pub fn overlapping(&self) -> HashSet<InodeId> {
         let inodes = (0..self.starts.len().saturating_sub(1) as u32).map(InodeId);
         let of = |inode| self.of(inode).iter().map(move |extent| (extent.backing, extent.at, extent.length, inode));
@@ -77,7 +77,7 @@ impl Extents {
         found
     }
 
-    /// A file's extents, ascending; none for an inode that has no content.
+    /// A file's extents, ascending; empty for an inode without content.
     pub fn of(&self, inode: InodeId) -> &[Extent] {
         let (start, end) = (self.starts.get(inode.index()), self.starts.get(inode.index() + 1));
         start.zip(end).and_then(|(start, end)| self.extents.get(*start..*end)).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! One inode of a tree: its attributes, packed, because a tree has up to millions of them.
+//! [`Inode`]: an inode's attributes, packed to 72 bytes, because a tree has up to millions of inodes.
 
 use crate::XattrSetId;
 
@@ -10,7 +10,7 @@ impl InodeId {
     /// The root directory of every tree.
     pub const ROOT: InodeId = InodeId(0);
 
-    /// As an index into a table with one slot an inode.
+    /// The id as an index into a table with one slot for each inode.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -60,7 +60,7 @@ impl FileType {
     }
 }
 
-/// What a source knows of an inode when it adds it; see [`Builder::add`](crate::Builder::add).
+/// The attributes that a source gives to [`Builder::add`](crate::Builder::add).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// `st_mode`: type and permission bits.
@@ -75,7 +75,7 @@ pub struct Attributes {
     pub mtime: Timestamp,
     /// Last change of attributes.
     pub ctime: Timestamp,
-    /// The inode number at the source, for change detection; 0 where there is none.
+    /// The inode number at the source, for detecting changes; 0 if there is none.
     pub source_ino: u64,
     /// Device numbers (major, minor) of a device node; `(0, 0)` for everything else.
     pub device: (u32, u32),
@@ -83,7 +83,7 @@ pub struct Attributes {
     pub xattrs: XattrSetId,
 }
 
-/// An inode as the tree keeps it: 72 bytes.
+/// An inode as the tree stores it: 72 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Inode {
     /// Size of a regular file, or major << 32 | minor of a device node.
@@ -98,14 +98,14 @@ pub struct Inode {
     pub(crate) gid: u32,
     pub(crate) links: u32,
     pub(crate) xattrs: XattrSetId,
-    /// The first entry that names this inode (`u32::MAX` for the root): gives its path.
+    /// The first entry that names this inode (`u32::MAX` for the root); its path follows from it.
     pub(crate) entry: u32,
     /// Directory: index into the directory table. Symlink: into the targets. Sparse file: into the hole maps.
     pub(crate) detail: u32,
 }
 
 impl Inode {
-    /// The value of `detail` of an inode that has none.
+    /// The value of `detail` for an inode without details.
     pub(crate) const NO_DETAIL: u32 = u32::MAX;
 
     pub(crate) fn new(a: &Attributes) -> Inode {
@@ -127,7 +127,7 @@ impl Inode {
         }
     }
 
-    /// What kind of object this is.
+    /// The file type.
     pub fn file_type(&self) -> FileType {
         // The builder refuses modes without a type.
         FileType::from_mode(self.mode).unwrap_or(FileType::Regular)
@@ -173,17 +173,17 @@ impl Inode {
         Timestamp { seconds: self.ctime_seconds, nanoseconds: self.ctime_nanoseconds }
     }
 
-    /// How many names this inode has in the tree; for a directory 2 plus its subdirectories.
+    /// The number of this inode's names; for a directory 2 plus the number of its subdirectories.
     pub fn links(&self) -> u32 {
         self.links
     }
 
-    /// The inode number at the source; 0 where there is none.
+    /// The inode number at the source; 0 if there is none.
     pub fn source_ino(&self) -> u64 {
         self.source_ino
     }
 
-    /// Its extended attributes, to be looked up by [`Tree::xattrs`](crate::Tree::xattrs).
+    /// The id of its extended attributes, for [`Tree::xattrs`](crate::Tree::xattrs).
     pub fn xattrs(&self) -> XattrSetId {
         self.xattrs
     }

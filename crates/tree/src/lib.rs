@@ -1,9 +1,9 @@
-//! A file tree as an immutable snapshot: names, attributes, and where each byte lives.
+//! [`Tree`]: an immutable snapshot of a file tree, with names, attributes and hole maps.
 //!
-//! A [`Tree`] holds no file content. Every source (today: a directory of this host, by [`scan`]) builds one
-//! through a [`Builder`]; every offering (a block map, an image, a live share) reads one. The same input gives
-//! the same tree: entries are sorted by name bytes and inodes are numbered in walk order, so no clock, thread or
-//! hash order reaches what is made of it.
+//! A [`Tree`] holds no file content. Every source builds one through a [`Builder`]; this crate has the source for
+//! directories of this host, [`scan`]. Every offering (a block map, an image, a share) reads one. The same input gives
+//! the same tree: entries are sorted by their bytes and inodes are numbered in walk order, so no clock, thread or hash
+//! order affects the result.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A tree as bytes, for a later process: what a kept run stands on.
+//! Encodes a tree as bytes for a later process, and decodes it. Kept runs store their host's tree so.
 //!
 //! | offset | what |
 //! |---|---|
@@ -9,27 +9,28 @@
 //! | then | the root's attributes |
 //! | then | for each directory with entries, in the order in which they were listed: its inode, the number of its entries, the entries |
 //!
-//! An entry is its name and either the inode that it names already, plus one, or 0 and a new inode: attributes, then a symlink's
-//! target, or a regular file's number of data ranges plus one (0 for a file without holes) and of each the gap
-//! before it and its length. Numbers are LEB128, signed ones zigzag; bytes follow their number. Inode numbers are
-//! those of the tree: the order of the entries gives them again.
+//! An entry is its name, followed by either the number of an inode that an earlier entry named, plus one, or by 0 and a
+//! new inode. An inode is its attributes, followed by a symlink's target, or by the number of a regular file's data
+//! ranges plus one (0 for a file without holes) and, for each, the gap before it and its length. Numbers are LEB128,
+//! signed ones zigzag; byte strings follow their length. Inode numbers are those of the tree: the order of the entries
+//! reproduces them.
 //!
-//! Loading goes through [`Builder`], which checks everything that a tree must be.
+//! Decoding goes through [`Builder`], which checks every rule of a tree.
 
 use crate::{Attributes, BuildError, Builder, DataRange, Entry, FileType, InodeId, Timestamp, Tree, Xattr, XattrSetId};
 
 const MAGIC: [u8; 8] = *b"INARCHTR";
 const VERSION: u32 = 1;
 const HEADER: usize = 16;
-/// Fewest bytes of an entry: length and byte of a name, and its inode.
+/// The smallest entry: length and one byte of a name, and its inode.
 const ENTRY_MIN: usize = 3;
 const BEYOND: &str = "a number is too large";
 
-/// Why bytes are no tree.
+/// Why bytes are not a tree.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LoadError {
-    /// They do not start as a stored tree does.
-    #[error("it is no stored tree: it does not start with the magic number")]
+    /// They do not start with the magic number.
+    #[error("it is not a stored tree: it does not start with the magic number")]
     NotATree,
     /// Written by another version of this program.
     #[error("it has format version {found}; this program knows version {VERSION}")]
@@ -40,16 +41,16 @@ pub enum LoadError {
     /// The checksum is wrong.
     #[error("it is damaged: its checksum is wrong")]
     Checksum,
-    /// They end too early, or say what cannot be.
+    /// They end too early, or contain an impossible value.
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
-    /// What they describe is no tree.
+    /// The tree that they describe is invalid.
     #[error("it is damaged: {0}")]
     Build(#[from] BuildError),
 }
 
 impl Tree {
-    /// The tree as bytes for [`Tree::load`]. The same tree gives the same bytes.
+    /// Encodes the tree for [`Tree::load`]. The same tree gives the same bytes.
     pub fn store(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER + self.inodes.len() * 40 + self.names.len());
         out.extend_from_slice(&[0; HEADER]);
@@ -71,8 +72,8 @@ impl Tree {
         out
     }
 
-    /// The tree that [`Tree::store`] made bytes of, with the same inode ids. Any bytes may be given: they are an
-    /// error, or a tree as [`Builder`] makes it.
+    /// Decodes what [`Tree::store`] encoded, with the same inode ids. Any bytes are safe: the result is an error or a
+    /// valid tree.
     pub fn load(bytes: &[u8]) -> Result<Tree, LoadError> {
         let (header, content) = bytes.split_first_chunk::<HEADER>().ok_or(LoadError::NotATree)?;
         let [magic @ .., v0, v1, v2, v3, c0, c1, c2, c3] = *header;
@@ -166,7 +167,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Small numbers of either sign as small numbers.
+/// Maps small numbers of either sign to small unsigned numbers.
 fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
 }
@@ -175,10 +176,10 @@ fn unzigzag(number: u64) -> i64 {
     (number >> 1) as i64 ^ -((number & 1) as i64)
 }
 
-/// What is left to be read.
+/// The bytes still to be decoded.
 struct Reader<'a> {
     rest: &'a [u8],
-    /// Sets of extended attributes, the empty one included.
+    /// The number of attribute sets, including the empty one.
     sets: u32,
 }
 
@@ -187,7 +188,7 @@ impl<'a> Reader<'a> {
         let sets = self.xattr_sets()?;
         self.sets = sets.len() as u32 + 1;
         let root = self.attributes()?;
-        // A usual entry takes more; of a great many short ones the tables grow as they come.
+        // A usual entry is longer. If most are shorter the tables grow.
         let entries = self.rest.len() / 32;
         let mut builder = Builder::with_capacity(&root, entries, entries * 12)?;
         for (set, id) in sets.into_iter().zip(1..) {
@@ -281,7 +282,8 @@ impl<'a> Reader<'a> {
         Ok(Some(ranges))
     }
 
-    /// A number of things of at least `least` bytes each, all of which (or all but one) are still to come.
+    /// Reads a number of items. Checks that all (or all but one) fit into the remaining bytes, with at least `least`
+    /// bytes each.
     fn count(&mut self, least: usize) -> Result<usize, LoadError> {
         let count = usize::try_from(self.number()?).map_err(|_| LoadError::Damaged(BEYOND))?;
         if count > self.rest.len() / least + 1 {

@@ -1,4 +1,4 @@
-//! The tree itself: four flat tables and an arena of names.
+//! [`Tree`]: stores an immutable tree in four flat tables and an arena of names.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub struct Xattr {
     pub value: Box<[u8]>,
 }
 
-/// A set of extended attributes that any number of inodes share; 0 is the empty set.
+/// The id of a set of extended attributes that any number of inodes share; 0 is the empty set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct XattrSetId(pub u32);
 
@@ -28,11 +28,11 @@ impl XattrSetId {
 pub struct Entry<'a> {
     /// 1 to 255 bytes, never `/`, NUL, `.` or `..`; not always UTF-8.
     pub name: &'a [u8],
-    /// What it names.
+    /// The inode it names.
     pub inode: InodeId,
 }
 
-/// A range of a file that has content, in bytes; what lies between ranges is a hole and reads as zeros.
+/// A range of a file that holds data, in bytes. Between ranges are holes, which read as zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataRange {
     /// Where in the file it starts.
@@ -71,17 +71,17 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Number of inodes, the root included; ids are `0..inode_count`.
+    /// Number of inodes including the root; ids are `0..inode_count`.
     pub fn inode_count(&self) -> u32 {
         self.inodes.len() as u32
     }
 
-    /// Number of names, the root not included: what `find -mindepth 1` prints.
+    /// Number of names without the root: what `find -mindepth 1` prints.
     pub fn entry_count(&self) -> u32 {
         self.entries.len() as u32
     }
 
-    /// An inode's attributes. Panics if the id is not of this tree.
+    /// An inode's attributes. Panics if the id is not in this tree.
     pub fn inode(&self, id: InodeId) -> &Inode {
         &self.inodes[id.index()]
     }
@@ -91,17 +91,17 @@ impl Tree {
         self.inodes.iter().enumerate().map(|(i, inode)| (InodeId(i as u32), inode))
     }
 
-    /// A directory's entries, sorted by name bytes, without `.` and `..`; empty for anything but a directory.
+    /// A directory's entries, sorted by name bytes, without `.` and `..`; empty for anything else.
     pub fn entries(&self, dir: InodeId) -> Entries<'_> {
         Entries { tree: self, raw: self.entries[self.entry_range(dir)].iter() }
     }
 
-    /// A directory's entries, each with its index in the table of all.
+    /// A directory's entries, each with its index in the table of all entries.
     pub(crate) fn indexed_entries(&self, dir: InodeId) -> impl Iterator<Item = (usize, Entry<'_>)> {
         self.entry_range(dir).zip(self.entries(dir))
     }
 
-    /// The entry of this name in a directory: its index in the table of all, and what it names.
+    /// The entry of this name in a directory: its index in the table of all entries, and its inode.
     pub(crate) fn find_entry(&self, dir: InodeId, name: &[u8]) -> Option<(usize, InodeId)> {
         let range = self.entry_range(dir);
         let entries = &self.entries[range.clone()];
@@ -109,7 +109,7 @@ impl Tree {
         Some((range.start + found, entries[found].inode))
     }
 
-    /// A directory's slice of the table of entries; empty for anything but a directory.
+    /// A directory's slice of the table of entries; empty for anything else.
     fn entry_range(&self, dir: InodeId) -> Range<usize> {
         let inode = self.inode(dir);
         match (inode.file_type(), self.directories.get(inode.detail as usize)) {
@@ -118,7 +118,7 @@ impl Tree {
         }
     }
 
-    /// The directory that holds an inode (its first name's, where it has several); the root's parent is the root.
+    /// An inode's parent directory (that of its first name, if it has several); the root's parent is the root.
     pub fn parent(&self, id: InodeId) -> InodeId {
         match self.entries.get(self.inode(id).entry as usize) {
             Some(entry) => entry.parent,
@@ -126,7 +126,7 @@ impl Tree {
         }
     }
 
-    /// What a symlink points at: 1 to 4095 bytes; empty for anything but a symlink.
+    /// A symlink's target: 1 to 4095 bytes; empty for anything else.
     pub fn symlink_target(&self, id: InodeId) -> &[u8] {
         let inode = self.inode(id);
         match (inode.file_type(), self.targets.get(inode.detail as usize)) {
@@ -135,8 +135,8 @@ impl Tree {
         }
     }
 
-    /// The ranges of a sparse regular file that hold data: ascending, disjoint, within its size. `None` for a
-    /// file without holes, whose one range is `0..size`.
+    /// The ranges of a sparse regular file that hold data: ascending, disjoint, within its size. `None` for a file
+    /// without holes, whose one range is `0..size`.
     pub fn sparse_ranges(&self, id: InodeId) -> Option<&[DataRange]> {
         let inode = self.inode(id);
         match inode.file_type() {
@@ -162,7 +162,7 @@ impl Tree {
         names.join(&b'/')
     }
 
-    /// Follows names from the root; `None` if one is missing. Symlinks are not followed.
+    /// Resolves a path from the root; `None` if a component is missing. Follows no symlinks.
     pub fn lookup(&self, path: &[u8]) -> Option<InodeId> {
         let mut at = InodeId::ROOT;
         for name in path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
@@ -171,8 +171,8 @@ impl Tree {
         Some(at)
     }
 
-    /// Bytes of memory that the tree takes, within a few percent: what its tables hold, without what the allocator
-    /// adds.
+    /// Bytes of memory that the tree uses, within a few percent: the content of its tables, without the allocator's
+    /// overhead.
     pub fn memory_bytes(&self) -> usize {
         let xattr = |xattr: &Xattr| size_of::<Xattr>() + xattr.name.len() + xattr.value.len();
         let sets: usize = self.xattr_sets.iter().flat_map(|set| set.iter()).map(xattr).sum();
@@ -202,7 +202,7 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// The entry `index` places after the next one, without moving on.
+    /// The entry `index` places after the next one; does not advance the iterator.
     pub fn get(&self, index: usize) -> Option<Entry<'a>> {
         let raw = self.raw.as_slice().get(index)?;
         Some(Entry { name: self.tree.name(raw), inode: raw.inode })

@@ -17,7 +17,7 @@ fn directory(parent: &OwnedFd, name: &str) -> OwnedFd {
 
 #[test]
 fn under_a_limit_of_32() {
-    // In memory: on a disk that others use, making and removing 4,200 directories takes seconds.
+    // In memory: on a busy disk, making and removing 4,200 directories takes seconds.
     let root = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut at: OwnedFd = std::fs::File::open(root.path()).unwrap().into();
     let mode = Mode::from_raw_mode(0o755);
@@ -43,6 +43,6 @@ fn under_a_limit_of_32() {
         assert_eq!(tree.path(deepest), path.as_bytes());
         assert_eq!(tree.entries(deepest).count(), 0);
     }
-    // Removing the tree takes a descriptor a level.
+    // Removing the tree takes a descriptor for each level.
     setrlimit(Resource::Nofile, usual).unwrap();
 }

@@ -33,50 +33,64 @@ pub trait DirectorySink {
 
 /// A file system. Called from several threads at once.
 ///
-/// A method that neither it nor what is [below](FileSystem::below) it implements gives `ENOSYS`, which a wire may take as
-/// true for ever. Names are one component;
-/// implementations check them ([`check_name`](crate::check_name)). A node that was forgotten, or never given, is
-/// answered with `ESTALE`, an unknown handle with `EBADF`: both numbers come from guests.
+/// Every method is to be decided by each layer, so that none is passed on by a layer that ought to do something about it, and
+/// nobody has forgotten to pass one on: what a layer leaves to the one below it lists in [`passes_on!`](crate::passes_on), and
+/// what a file system has no use for in [`not_supported!`](crate::not_supported). The latter gives `ENOSYS`, which a wire may
+/// take as true for ever.
+///
+/// ```
+/// # use inarch_vfs::{FileSystem, not_supported, passes_on};
+/// struct Layer<F>(F);
+/// struct OverIt<F> { below: F }
+/// # macro_rules! rest { ($list:ident! { $($first:tt)* }) => { $list! { $($first)* lookup, absence_valid, parent, forget,
+/// #     disconnected, attributes, set_attributes, read_link, make_node, make_directory, make_symlink, link, unlink,
+/// #     remove_directory, rename, open, create, create_unnamed, read, write, copy_range, flush, fsync, sync, fallocate, seek,
+/// #     release, open_directory, read_directory, release_directory, get_xattr, list_xattrs, set_xattr, remove_xattr, test_lock,
+/// #     set_lock, statistics, host_file } } }
+/// impl<F: Send + Sync + 'static> FileSystem for Layer<F> {
+///     not_supported! { interrupted }
+/// #   rest! { not_supported! {} }
+/// }
+/// impl<F: FileSystem> FileSystem for OverIt<F> {
+///     passes_on! { below: interrupted }
+/// #   rest! { passes_on! { below: } }
+/// }
+/// ```
+/// A method that nobody has decided:
+/// ```compile_fail,E0046
+/// # use inarch_vfs::{FileSystem, not_supported, passes_on};
+/// # macro_rules! rest { ($list:ident! { $($first:tt)* }) => { $list! { $($first)* lookup, absence_valid, parent, forget,
+/// #     disconnected, attributes, set_attributes, read_link, make_node, make_directory, make_symlink, link, unlink,
+/// #     remove_directory, rename, open, create, create_unnamed, read, write, copy_range, flush, fsync, sync, fallocate, seek,
+/// #     release, open_directory, read_directory, release_directory, get_xattr, list_xattrs, set_xattr, remove_xattr, test_lock,
+/// #     set_lock, statistics, host_file } } }
+/// struct OverIt<F> { below: F }
+/// impl<F: FileSystem> FileSystem for OverIt<F> {
+/// #   rest! { passes_on! { below: } }
+/// }
+/// ```
+///
+/// Names are one component; implementations check them ([`check_name`](crate::check_name)). A node that was forgotten, or never
+/// given, is answered with `ESTALE`, an unknown handle with `EBADF`: both numbers come from guests.
 pub trait FileSystem: Send + Sync + 'static {
-    /// The file system that this one is a layer over. What a layer does not implement itself is done by what is below it.
-    fn below(&self) -> Option<&dyn FileSystem> {
-        None
-    }
-
     /// The node with `name` in directory `parent`.
-    fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.lookup(context, parent, name)
-    }
+    fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno>;
 
     /// For how long a name that was not found in `parent` need not be looked up again; zero: it must be.
-    fn absence_valid(&self, parent: NodeId) -> Duration {
-        self.below().map_or(Duration::ZERO, |below| below.absence_valid(parent))
-    }
+    fn absence_valid(&self, parent: NodeId) -> Duration;
 
     /// The directory that directory `node` lies in; of the root, the root. Counts as a lookup.
-    fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.parent(context, node)
-    }
+    fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno>;
 
     /// A client takes back `lookups` of the node. More than there were are as many as there were.
-    fn forget(&self, node: NodeId, lookups: u64) {
-        if let Some(below) = self.below() {
-            below.forget(node, lookups);
-        }
-    }
+    fn forget(&self, node: NodeId, lookups: u64);
 
     /// The client is gone, or starts anew: every lookup is taken back, and what is open is closed. Requests of its that
     /// are still being executed may fail with `ESTALE` or `EBADF`.
-    fn disconnected(&self) {
-        if let Some(below) = self.below() {
-            below.disconnected();
-        }
-    }
+    fn disconnected(&self);
 
     /// A node's attributes.
-    fn attributes(&self, context: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.attributes(context, node, handle)
-    }
+    fn attributes(&self, context: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno>;
 
     /// Sets attributes and gives all of them.
     fn set_attributes(
@@ -85,50 +99,29 @@ pub trait FileSystem: Send + Sync + 'static {
         node: NodeId,
         handle: Option<HandleId>,
         set: &SetAttributes,
-    ) -> Result<Attributes, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.set_attributes(context, node, handle, set)
-    }
+    ) -> Result<Attributes, Errno>;
 
     /// A symbolic link's target.
-    fn read_link(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.read_link(context, node)
-    }
+    fn read_link(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno>;
 
     /// Makes a file that is not opened, a fifo, a socket or a device node.
-    fn make_node(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode) -> Result<Entry, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.make_node(context, parent, name, new)
-    }
+    fn make_node(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode) -> Result<Entry, Errno>;
 
     /// Makes a directory.
-    fn make_directory(
-        &self,
-        context: &Context<'_>,
-        parent: NodeId,
-        name: &[u8],
-        new: &NewNode,
-    ) -> Result<Entry, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.make_directory(context, parent, name, new)
-    }
+    fn make_directory(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode)
+    -> Result<Entry, Errno>;
 
     /// Makes a symbolic link.
-    fn make_symlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.make_symlink(context, parent, name, target)
-    }
+    fn make_symlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry, Errno>;
 
     /// Gives `node` a further name. Counts as a lookup.
-    fn link(&self, context: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.link(context, node, parent, name)
-    }
+    fn link(&self, context: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno>;
 
     /// Removes the name of something that is no directory. What is open stays usable.
-    fn unlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.unlink(context, parent, name)
-    }
+    fn unlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno>;
 
     /// Removes an empty directory.
-    fn remove_directory(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.remove_directory(context, parent, name)
-    }
+    fn remove_directory(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno>;
 
     /// Gives what has a name another one; `flags` are those of renameat2(2).
     fn rename(
@@ -139,15 +132,11 @@ pub trait FileSystem: Send + Sync + 'static {
         new_parent: NodeId,
         new_name: &[u8],
         flags: u32,
-    ) -> Result<(), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.rename(context, parent, name, new_parent, new_name, flags)
-    }
+    ) -> Result<(), Errno>;
 
     /// Opens a file; `flags` are those of open(2), without `O_CREAT` and `O_EXCL`. `ENOSYS`: there is no need to open
     /// anything, requests carry the default handle.
-    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.open(context, node, flags)
-    }
+    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno>;
 
     /// Makes a regular file and opens it; `flags` are those of open(2). `EEXIST` if something has that name, with or
     /// without `O_EXCL`: whether the caller may open that is checked by who checks callers, after looking it up.
@@ -158,9 +147,7 @@ pub trait FileSystem: Send + Sync + 'static {
         name: &[u8],
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.create(context, parent, name, new, flags)
-    }
+    ) -> Result<(Entry, Opened), Errno>;
 
     /// Makes a regular file without a name (`O_TMPFILE`) on the file system of directory `parent`, and opens it.
     fn create_unnamed(
@@ -169,9 +156,7 @@ pub trait FileSystem: Send + Sync + 'static {
         parent: NodeId,
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.create_unnamed(context, parent, new, flags)
-    }
+    ) -> Result<(Entry, Opened), Errno>;
 
     /// Fills `out`, one slice after the other, with a file's bytes from `offset`; gives how many there are, fewer only at
     /// its end.
@@ -182,9 +167,7 @@ pub trait FileSystem: Send + Sync + 'static {
         handle: HandleId,
         offset: u64,
         out: &[VolatileSlice<'_>],
-    ) -> Result<usize, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.read(context, node, handle, offset, out)
-    }
+    ) -> Result<usize, Errno>;
 
     /// Writes the slices, one after the other, to a file from `offset` on; gives how many bytes of them.
     fn write(
@@ -195,9 +178,7 @@ pub trait FileSystem: Send + Sync + 'static {
         offset: u64,
         data: &[VolatileSlice<'_>],
         kind: WriteKind,
-    ) -> Result<usize, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.write(context, node, handle, offset, data, kind)
-    }
+    ) -> Result<usize, Errno>;
 
     /// Copies as copy_file_range(2), within this file system. `from` and `to` are node, handle and offset.
     fn copy_range(
@@ -206,9 +187,7 @@ pub trait FileSystem: Send + Sync + 'static {
         from: (NodeId, HandleId, u64),
         to: (NodeId, HandleId, u64),
         length: u64,
-    ) -> Result<u64, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.copy_range(context, from, to, length)
-    }
+    ) -> Result<u64, Errno>;
 
     /// A descriptor of the file was closed; others may be open. Locks of `owner` as fcntl(2) has them end.
     fn flush(
@@ -217,20 +196,14 @@ pub trait FileSystem: Send + Sync + 'static {
         node: NodeId,
         handle: HandleId,
         owner: Option<LockOwner>,
-    ) -> Result<(), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.flush(context, node, handle, owner)
-    }
+    ) -> Result<(), Errno>;
 
     /// Makes a file's or, with a directory's handle, a directory's changes durable; with `data_only` not those of
     /// attributes that reading does without.
-    fn fsync(&self, context: &Context<'_>, node: NodeId, handle: HandleId, data_only: bool) -> Result<(), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.fsync(context, node, handle, data_only)
-    }
+    fn fsync(&self, context: &Context<'_>, node: NodeId, handle: HandleId, data_only: bool) -> Result<(), Errno>;
 
     /// Makes everything durable, as syncfs(2).
-    fn sync(&self, context: &Context<'_>) -> Result<(), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.sync(context)
-    }
+    fn sync(&self, context: &Context<'_>) -> Result<(), Errno>;
 
     /// As fallocate(2) with `mode`.
     fn fallocate(
@@ -241,9 +214,7 @@ pub trait FileSystem: Send + Sync + 'static {
         mode: u32,
         offset: u64,
         length: u64,
-    ) -> Result<(), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.fallocate(context, node, handle, mode, offset, length)
-    }
+    ) -> Result<(), Errno>;
 
     /// As lseek(2) with `SEEK_DATA` or `SEEK_HOLE`.
     fn seek(
@@ -253,21 +224,13 @@ pub trait FileSystem: Send + Sync + 'static {
         handle: HandleId,
         offset: u64,
         whence: u32,
-    ) -> Result<u64, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.seek(context, node, handle, offset, whence)
-    }
+    ) -> Result<u64, Errno>;
 
     /// A file is no longer open. Locks of `owner` as flock(2) has them end.
-    fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>) {
-        if let Some(below) = self.below() {
-            below.release(node, handle, owner);
-        }
-    }
+    fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>);
 
     /// Opens a directory. `ENOSYS`: there is no need to.
-    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.open_directory(context, node)
-    }
+    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno>;
 
     /// Adds a directory's entries to `sink`, from `offset` (0, or an entry's `next`) on, until it is full. Entries that
     /// stay are seen once, whatever is added and removed meanwhile.
@@ -278,26 +241,16 @@ pub trait FileSystem: Send + Sync + 'static {
         handle: HandleId,
         offset: u64,
         sink: &mut dyn DirectorySink,
-    ) -> Result<(), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.read_directory(context, node, handle, offset, sink)
-    }
+    ) -> Result<(), Errno>;
 
     /// A directory is no longer open.
-    fn release_directory(&self, node: NodeId, handle: HandleId) {
-        if let Some(below) = self.below() {
-            below.release_directory(node, handle);
-        }
-    }
+    fn release_directory(&self, node: NodeId, handle: HandleId);
 
     /// An extended attribute's value.
-    fn get_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.get_xattr(context, node, name)
-    }
+    fn get_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno>;
 
     /// The names of the extended attributes, each with a NUL behind it.
-    fn list_xattrs(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.list_xattrs(context, node)
-    }
+    fn list_xattrs(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno>;
 
     /// Sets an extended attribute; `flags` are those of setxattr(2). `kill_set_group_id`: clear that bit, as setting an
     /// ACL without privilege does.
@@ -309,14 +262,10 @@ pub trait FileSystem: Send + Sync + 'static {
         value: &[u8],
         flags: u32,
         kill_set_group_id: bool,
-    ) -> Result<(), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.set_xattr(context, node, name, value, flags, kill_set_group_id)
-    }
+    ) -> Result<(), Errno>;
 
     /// Removes an extended attribute.
-    fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.remove_xattr(context, node, name)
-    }
+    fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno>;
 
     /// A lock that stands against `lock`, or none.
     fn test_lock(
@@ -326,9 +275,7 @@ pub trait FileSystem: Send + Sync + 'static {
         handle: HandleId,
         owner: LockOwner,
         lock: &Lock,
-    ) -> Result<Option<Lock>, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.test_lock(context, node, handle, owner, lock)
-    }
+    ) -> Result<Option<Lock>, Errno>;
 
     /// Takes or gives back a lock; `EAGAIN` if another one stands against it, unless it is to `wait`.
     fn set_lock(
@@ -339,25 +286,15 @@ pub trait FileSystem: Send + Sync + 'static {
         owner: LockOwner,
         lock: &Lock,
         wait: bool,
-    ) -> Result<(), Errno> {
-        self.below().ok_or(Errno::NOSYS)?.set_lock(context, node, handle, owner, lock, wait)
-    }
+    ) -> Result<(), Errno>;
 
     /// The file system's numbers.
-    fn statistics(&self, context: &Context<'_>, node: NodeId) -> Result<Statistics, Errno> {
-        self.below().ok_or(Errno::NOSYS)?.statistics(context, node)
-    }
+    fn statistics(&self, context: &Context<'_>, node: NodeId) -> Result<Statistics, Errno>;
 
     /// The host's file that holds the node's content byte for byte, opened as `handle` is, for a kernel that can read
     /// and write it without asking; none if there is no such file. One node has one such file while any handle is open.
-    fn host_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<OwnedFd>> {
-        self.below()?.host_file(node, handle)
-    }
+    fn host_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<OwnedFd>>;
 
     /// A request was interrupted: those that wait look at their [`Context`] again.
-    fn interrupted(&self) {
-        if let Some(below) = self.below() {
-            below.interrupted();
-        }
-    }
+    fn interrupted(&self);
 }

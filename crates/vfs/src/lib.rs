@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 mod accessed;
+mod decided;
 mod file_system;
 mod host;
 #[cfg(test)]
@@ -28,6 +29,8 @@ mod slab_index;
 mod tests;
 mod tree_files;
 
+#[doc(hidden)]
+pub use decided::signature;
 pub use file_system::{DirectorySink, FileSystem};
 pub use host::{Changes, HostDirectory, HostError, HostOptions, Refused, Submounts, may_open_every_file};
 pub use memory::MemoryFiles;
@@ -39,5 +42,5 @@ pub use node::{
 pub use one_client::OneClient;
 pub use overlay::Overlay;
 pub use owners::MappedOwners;
-pub use recorder::{Access, AccessKind, AccessSink, Recorder};
+pub use recorder::{Access, AccessKind, AccessSink, Identity, RecordLevel, Recorder, Recording};
 pub use tree_files::TreeFiles;

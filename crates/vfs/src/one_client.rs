@@ -3,7 +3,7 @@
 //! A layer knows of lookups and of what is open, not whose they are. This one counts what goes to its client, so that the
 //! client's end takes back just that, and what it gives back is no more than it has: nodes and open files of others stay
 //! theirs, whatever it says. Nor does it reach them by their numbers: a node that was never given to it is `ESTALE`, a handle
-//! `EBADF`. What this layer does not implement is refused, not passed on unchecked.
+//! `EBADF`.
 //!
 //! It takes memory for each node that the client knows and for each file that it has open, of which there are as many below.
 
@@ -22,7 +22,7 @@ use vm_memory::VolatileSlice;
 use crate::passing::PassingOn;
 use crate::{
     Attributes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId, Opened, SetAttributes,
-    Statistics, WriteKind,
+    Statistics, WriteKind, not_supported,
 };
 
 /// See the module's text.
@@ -380,6 +380,7 @@ impl FileSystem for OneClient {
         self.below.interrupted();
     }
 
-    // Not locks, nor flush, with which they end: owners of two clients may have equal numbers, and a client's end would have
-    // to end its locks. With `ENOSYS` clients keep them themselves.
+    // Owners of locks of two clients may have equal numbers, and a client's end would have to end its locks, as flush does. With
+    // `ENOSYS` clients keep them themselves.
+    not_supported! { flush, test_lock, set_lock }
 }

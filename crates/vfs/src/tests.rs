@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use tempfile::TempDir;
 
 use crate::{
-    Access, AccessSink, Changes, Context, Entry, FileSystem, HostDirectory, HostOptions, MemoryFiles, NewNode, NodeId,
-    OneClient, Overlay, Recorder, SetAttributes,
+    Changes, Context, Entry, FileSystem, HostDirectory, HostOptions, MemoryFiles, NewNode, NodeId, OneClient, Overlay,
+    RecordLevel, Recorder, Recording, SetAttributes,
 };
 
 /// Somebody who is not root. Who serves is root, or this user as well.
@@ -27,12 +27,6 @@ const SECRET: &str = "secret";
 /// What is attempted, in words, and the attempt.
 type AttemptByName<'a> = (&'a str, &'a dyn Fn() -> Result<(), Errno>);
 type AttemptByNode<'a> = (&'a str, &'a dyn Fn(NodeId) -> Result<(), Errno>);
-
-struct Nobody;
-
-impl AccessSink for Nobody {
-    fn record(&self, _: &Access<'_>) {}
-}
 
 /// A layer, and the directory of the host that changes beneath it.
 struct Scene {
@@ -103,7 +97,10 @@ fn scenes() -> Vec<Scene> {
         Scene::new("host", |_, host| host),
         Scene::with("host of one guest", Changes::Guest, |_, host| host),
         Scene::new("one client", |_, host| Arc::new(OneClient::of(host))),
-        Scene::new("recorder", |_, host| Arc::new(Recorder::new(host, Nobody))),
+        Scene::new("recorder", |_, host| {
+            let recording = Recording::new(RecordLevel::Process);
+            Arc::new(Recorder::new(host, recording, |thread| thread))
+        }),
         Scene::new("overlay in a directory", |directory, host| {
             let upper = HostDirectory::new(&directory.join("upper"), HostOptions::default()).unwrap();
             overlay(host, Arc::new(upper))

@@ -11,7 +11,7 @@ use vm_memory::VolatileSlice;
 
 use crate::{
     Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NewNode, NodeId, Opened,
-    SetAttributes, Statistics, check_name,
+    SetAttributes, Statistics, check_name, not_supported,
 };
 
 /// What never changes needs never be asked for again: a year.
@@ -252,6 +252,12 @@ impl FileSystem for TreeFiles {
         let xattrs = self.tree.xattrs(self.tree.inode(self.inode(node)?).xattrs());
         Ok(xattrs.iter().flat_map(|xattr| xattr.name.iter().copied().chain([0])).collect())
     }
+
+    // Nodes are the tree's inodes, which nobody needs to count.
+    not_supported! { forget, disconnected, release, release_directory, interrupted }
+
+    // Who has no open file writes nothing either, and locks are the client's own.
+    not_supported! { create_unnamed, write, copy_range, fallocate, flush, test_lock, set_lock, host_file }
 
     // A tree is frozen: what would change it is refused as such, not as something that nobody knows.
 

@@ -1,5 +1,5 @@
-//! Requests a second through one queue, without a virtual machine: 4 KiB reads of a device that does nothing, so that
-//! what is left is the price of the ring and of waking up. `cargo bench -p inarch-vhost`.
+//! Measures requests a second through one queue, without a virtual machine: 4 KiB reads of a device that does nothing,
+//! so that only ring and wake-ups count. `cargo bench -p inarch-vhost`.
 
 #[path = "../tests/all/common/mod.rs"]
 mod common;
@@ -49,7 +49,7 @@ impl BlockDevice for Idle {
     }
 }
 
-/// Reads with `depth` requests in flight for a while; gives requests a second.
+/// Reads with `depth` requests in flight for a while; returns requests a second.
 fn measure(features: u64, depth: u16) -> f64 {
     let options = BlkOptions { capacity: CAPACITY, read_only: true, ..BlkOptions::default() };
     let served = serve(Arc::new(Pending::ready(Arc::new(Idle))), options);

@@ -1,25 +1,24 @@
-//! The memory of a chain of descriptors whose bytes are one message each way.
+//! Collects the memory of a descriptor chain that carries one message in each direction.
 
 use virtio_queue::DescriptorChain;
 
 use crate::memory::{GuestMemory, Pieces, add_pieces};
 
-/// Most pieces of memory in one direction of a chain: those of the largest message, each page for itself, several times
-/// over.
+/// The most pieces of memory in one direction of a chain: several times the number of pages of the largest message.
 const MAX_PIECES: usize = 1024;
 
-/// The memory that a chain names.
+/// The memory of a chain.
 pub(crate) struct Buffers<'a> {
-    /// What the driver has written, in its order.
+    /// The pieces that the driver has written, in order.
     pub readable: Pieces<'a>,
-    /// What the device may write to, in its order.
+    /// The pieces that the device may write, in order.
     pub writable: Pieces<'a>,
-    /// Whether the chain ends, all of it is memory, and everything readable comes first.
+    /// Whether the chain ends, all of it is in guest memory, and readable pieces come first.
     pub well_formed: bool,
 }
 
 impl<'a> Buffers<'a> {
-    /// Goes through a chain.
+    /// Collects a chain's pieces.
     pub fn gather(chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> Buffers<'a> {
         let mut buffers = Buffers { readable: Pieces::new(), writable: Pieces::new(), well_formed: true };
         let mut unfinished = true;
@@ -28,13 +27,13 @@ impl<'a> Buffers<'a> {
             let pieces = if descriptor.is_write_only() {
                 &mut buffers.writable
             } else {
-                // Everything readable comes before everything writable.
+                // Readable descriptors must come before writable ones.
                 buffers.well_formed &= buffers.writable.is_empty();
                 &mut buffers.readable
             };
             buffers.well_formed &= add_pieces(pieces, &descriptor, memory, MAX_PIECES);
         }
-        // The iterator ends at loops, at descriptors beyond the table, and at what cannot be read.
+        // The iterator stops at loops, at descriptors beyond the table, and at unreadable ones.
         buffers.well_formed &= !unfinished;
         buffers
     }

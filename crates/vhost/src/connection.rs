@@ -1,6 +1,7 @@
-//! The control side of one front end's connection: what it sets up, and the virtqueues that run because of it.
+//! Handles one front end's control messages: features, configuration, memory and rings. Starts and stops the
+//! virtqueues.
 //!
-//! Follows QEMU's docs/interop/vhost-user.rst. The `vhost` crate reads and writes the messages.
+//! Follows QEMU's docs/interop/vhost-user.rst. The `vhost` crate encodes and decodes the messages.
 
 use std::fs::File;
 use std::io;
@@ -25,10 +26,10 @@ use crate::faults::Control;
 use crate::memory::{GuestMemory, Region, SharedMemory};
 use crate::vring::{Context, Vring};
 
-/// Memory regions that a front end may add one by one.
+/// The most memory regions that a front end may add one by one.
 const MAX_MEMORY_SLOTS: u64 = 64;
 
-/// The virtio features of the connection itself, whatever the device.
+/// The virtio features of the connection itself, independent of the device.
 const TRANSPORT_FEATURES: u64 = 1 << VIRTIO_F_VERSION_1
     | 1 << VIRTIO_RING_F_EVENT_IDX
     | 1 << VIRTIO_RING_F_INDIRECT_DESC
@@ -41,7 +42,7 @@ fn protocol_features(device: &impl VirtioDevice) -> VhostUserProtocolFeatures {
     if device.has_config() { features | VhostUserProtocolFeatures::CONFIG } else { features }
 }
 
-/// Where a region of the guest's memory lies in the front end's address space: rings are named by those addresses.
+/// Where a region of guest memory lies in the front end's address space, whose addresses the front end uses for rings.
 struct Mapping {
     user_address: u64,
     guest_address: u64,
@@ -58,7 +59,7 @@ pub(crate) struct Connection<D: VirtioDevice> {
 }
 
 impl<D: VirtioDevice> Connection<D> {
-    /// The connection of the front end at the other end of `control`.
+    /// A connection to the front end at the other end of `control`.
     pub(crate) fn new(
         device: Arc<D>,
         control: Control,
@@ -71,7 +72,7 @@ impl<D: VirtioDevice> Connection<D> {
         Ok(Connection { context, control: Arc::new(control), mappings: Vec::new(), vrings, owned: false })
     }
 
-    /// Whether the front end has taken away memory that it shares.
+    /// Whether the front end has truncated memory that it shares.
     pub(crate) fn has_lost_memory(&self) -> bool {
         self.context.memory.memory().iter().any(Region::is_lost)
     }
@@ -80,7 +81,7 @@ impl<D: VirtioDevice> Connection<D> {
         self.context.device.features() | TRANSPORT_FEATURES
     }
 
-    /// Stops ring `index`, lets `change` work on it, and starts it again if it still can run.
+    /// Stops ring `index`, calls `change` on it, and starts it again if it can still run.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Vring) -> Result<()>) -> Result<()> {
         let vring = vring(&mut self.vrings, index)?;
         vring.stop(&*self.context.device).map_err(from_queue)?;
@@ -88,7 +89,7 @@ impl<D: VirtioDevice> Connection<D> {
         vring.start(&self.context).map_err(Error::ReqHandlerError)
     }
 
-    /// The same for the queue in ring `index`.
+    /// Like [`Connection::change`], for the queue of ring `index`.
     fn change_queue(&mut self, index: u32, change: impl FnOnce(&mut Queue) -> Result<()>) -> Result<()> {
         let vring = vring(&mut self.vrings, index)?;
         change(vring.stop(&*self.context.device).map_err(from_queue)?)?;
@@ -113,7 +114,7 @@ impl<D: VirtioDevice> Connection<D> {
     /// Stops every ring.
     pub(crate) fn stop(&mut self) {
         for vring in &mut self.vrings {
-            // A queue that cannot be made again is of no use to a connection that ends.
+            // If the queue cannot be made again, it does not matter: the connection ends.
             let _ = vring.stop(&*self.context.device);
         }
     }
@@ -171,7 +172,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Connection<D> {
         let event_idx = features & (1 << VIRTIO_RING_F_EVENT_IDX) != 0;
         for vring in &mut self.vrings {
             vring.stop(&*self.context.device).map_err(from_queue)?.set_event_idx(event_idx);
-            // Without protocol features there is no message that enables a ring: all are.
+            // Without protocol features there is no message to enable a ring, so all rings are enabled.
             if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
                 vring.set_enabled(true);
             }
@@ -226,7 +227,7 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Connection<D> {
         queue.try_set_desc_table_address(descriptor).map_err(from_queue)?;
         queue.try_set_used_ring_address(used).map_err(from_queue)?;
         queue.try_set_avail_ring_address(available).map_err(from_queue)?;
-        // SET_VRING_BASE restores the available index only; the used index is where the ring says it is.
+        // SET_VRING_BASE restores only the available index; the used index is in the ring.
         let used_index = queue.used_idx(&*memory, std::sync::atomic::Ordering::Acquire).map_err(from_queue)?;
         queue.set_next_used(used_index.0);
         vring.set_addressed();
@@ -290,14 +291,14 @@ impl<D: VirtioDevice> VhostUserBackendReqHandlerMut for Connection<D> {
         let config = self.context.device.config();
         let offset = usize::try_from(offset).map_err(|_| Error::InvalidParam)?;
         let size = usize::try_from(size).map_err(|_| Error::InvalidParam)?;
-        // The message's size, and so `size`, is bounded by the protocol. A front end may know more fields than we do.
+        // The protocol limits the message's size, and so `size`. A front end may know more fields than we do.
         let mut window: Vec<u8> = config.into_iter().skip(offset).take(size).collect();
         window.resize(size, 0);
         Ok(window)
     }
 
     fn set_config(&mut self, offset: u32, data: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        // A driver that writes a field it must not write is the guest's fault: not a reason to end the connection.
+        // If a driver writes a read-only field, the guest is wrong: no reason to end the connection.
         let _ = self.context.device.write_config(offset, data);
         Ok(())
     }

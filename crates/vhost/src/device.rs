@@ -1,17 +1,17 @@
-//! What a virtio device is to the connection that serves it.
+//! [`VirtioDevice`]: the interface of a virtio device: features, configuration space, and execution of requests.
 
 use virtio_queue::DescriptorChain;
 
 use crate::memory::GuestMemory;
 use crate::vring::Stop;
 
-/// A virtio device: features, a configuration space, and what to do with a request. One for each connection, so that
-/// it can hold what the driver negotiated.
+/// A virtio device: features, a configuration space, and the execution of requests. There is one for each connection,
+/// so it can store what the driver negotiated.
 pub trait VirtioDevice: Send + Sync + 'static {
-    /// The virtio feature bits offered, without those that the connection itself adds.
+    /// The virtio feature bits offered, without those of the connection itself.
     fn features(&self) -> u64;
 
-    /// The features that the driver accepted.
+    /// Sets the features that the driver accepted.
     fn set_features(&self, features: u64);
 
     /// Number of virtqueues.
@@ -20,31 +20,32 @@ pub trait VirtioDevice: Send + Sync + 'static {
     /// Largest number of descriptors in a virtqueue: a power of 2, at most 32768.
     fn queue_size(&self) -> u16;
 
-    /// Whether the front end is to ask us for the configuration space; else it has one of its own.
+    /// Whether the front end asks us for the configuration space; otherwise it has its own.
     fn has_config(&self) -> bool {
         true
     }
 
-    /// The device's configuration space; reads beyond it give zeros.
+    /// The device's configuration space; reads beyond it return zeros.
     fn config(&self) -> Vec<u8>;
 
-    /// The driver writes `data` into the configuration space at `offset`. False if that field is not writable.
+    /// Handles the driver's write of `data` into the configuration space at `offset`. Returns false if the field is not
+    /// writable.
     fn write_config(&self, offset: u32, data: &[u8]) -> bool;
 
-    /// Whether the next request of `queue` can be handled now. Asked before each is taken, from that queue's thread; what is
-    /// not ready stays in the queue.
+    /// Whether the next request of `queue` can be handled now. Called before each request is taken, in that queue's
+    /// thread; otherwise the request stays in the queue.
     fn is_ready(&self, _queue: u16) -> bool {
         true
     }
 
-    /// Waits until [`VirtioDevice::is_ready`] may have become true for `queue`, or `stop` is set. Called from that queue's
-    /// thread.
+    /// Waits until [`VirtioDevice::is_ready`] may have become true for `queue`, or `stop` is set. Called in that
+    /// queue's thread.
     fn wait_until_ready(&self, _queue: u16, _stop: &Stop) {}
 
-    /// Makes [`VirtioDevice::wait_until_ready`] look at its `stop` again.
+    /// Makes [`VirtioDevice::wait_until_ready`] check its `stop` again.
     fn wake(&self);
 
-    /// Executes the request in `chain`, whose buffers lie in `memory`, and gives the number of bytes written into the
-    /// chain's buffers. Called from several threads at once, one a queue, when [`VirtioDevice::is_ready`].
+    /// Executes the request in `chain`, whose buffers are in `memory`; returns the number of bytes written to the
+    /// chain's buffers. Called when [`VirtioDevice::is_ready`], from several threads at once, one for each queue.
     fn handle<'a>(&self, queue: u16, chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> u32;
 }

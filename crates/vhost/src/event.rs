@@ -1,18 +1,18 @@
-//! What a server has to tell whoever runs it.
+//! The events that a vhost-user server reports to its caller.
 
 use std::io;
 use std::sync::Arc;
 
 use crate::serve::ServeError;
 
-/// Something went wrong that the guest learns only as an error status, or not at all.
+/// A failure that the guest sees only as an error status, or not at all.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Event {
     /// The device failed a request.
     #[error("{operation} of {length} bytes at {offset}: {error}")]
     RequestFailed {
-        /// What was to be done: `read`, `write`, `discard`, `write zeroes` or `flush`.
+        /// The operation: `read`, `write`, `discard`, `write zeroes` or `flush`.
         operation: &'static str,
         /// First byte of the range on the device.
         offset: u64,
@@ -26,10 +26,10 @@ pub enum Event {
     RequestPanicked {
         /// Index of the virtqueue.
         queue: u16,
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
-    /// A virtqueue was stopped because the guest's driver broke its rules.
+    /// A virtqueue was stopped because the guest's driver broke virtio's rules.
     #[error("queue {queue} is stopped: {reason}")]
     QueueStopped {
         /// Index of the virtqueue.
@@ -40,7 +40,7 @@ pub enum Event {
     /// A front end lost its connection because it broke the protocol.
     #[error("a front end was disconnected: {error}")]
     ConnectionLost {
-        /// What it did.
+        /// How.
         error: ServeError,
     },
 }

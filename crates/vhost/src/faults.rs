@@ -1,12 +1,12 @@
-//! Memory that goes away while it is served.
+//! Survives the loss of shared guest memory: a `SIGBUS` handler that ends one connection instead of the process.
 //!
-//! A front end shares a file and can cut it at any time; the file system beneath may be full, or fail. The next access to
-//! such a page raises `SIGBUS`, which would end the process for the other machines that it serves as well. So the handler of
-//! that signal puts zeros in the place of the whole region, marks it as lost, and shuts the socket of its front end down: the
-//! thread that was interrupted goes on with zeros, which are as good as any bytes of a guest, and the connection ends.
+//! A front end shares a file and can truncate it at any time; its file system may also be full or fail. The next access
+//! to such a page raises `SIGBUS`, which would end the process and with it the service of other machines. The handler
+//! instead maps zeros over the whole region, marks it as lost, and shuts down the front end's socket. The interrupted
+//! thread continues with zeros, which are as good as any bytes from a guest, and the connection ends.
 //!
-//! Only regions that a [`Guard`] stands for are replaced; any other fault goes to the handler that was there before. A
-//! region stays mapped while a thread works with it, so the region that a fault is in cannot be unmapped meanwhile.
+//! Only regions with a [`Guard`] are replaced; any other fault goes to the previous handler. A region stays mapped
+//! while a thread works with it, so the faulting region cannot be unmapped meanwhile.
 
 #![allow(unsafe_code)]
 
@@ -16,23 +16,24 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The socket of a front end, held so that its connection can be ended.
+/// A front end's socket, kept open so that the handler can shut it down.
 #[derive(Debug)]
 pub(crate) struct Control(OwnedFd);
 
 impl Control {
-    /// Another descriptor of `socket`.
+    /// Duplicates `socket`.
     pub(crate) fn new(socket: BorrowedFd<'_>) -> io::Result<Control> {
         Ok(Control(socket.try_clone_to_owned()?))
     }
 }
 
-/// A mapped region as the handler finds it. There is no end to a slot: when its region is unmapped, another takes it.
+/// A mapped region, as the handler finds it. Slots are never freed: when a region is unmapped, another one reuses its
+/// slot.
 struct Slot {
-    /// Odd while the other fields change.
+    /// Odd while the other fields are being changed.
     version: AtomicUsize,
     address: AtomicUsize,
-    /// Bytes; 0 while nobody has the slot.
+    /// Bytes; 0 for a free slot.
     length: AtomicUsize,
     socket: AtomicI32,
     is_lost: AtomicBool,
@@ -41,12 +42,12 @@ struct Slot {
 
 static FIRST: Slot = Slot::new();
 
-/// Slots that nobody has, the first one included once it was made known. Held while slots change.
+/// The free slots, and the end of the list of all slots. Locked while slots change.
 static FREE: Mutex<Free> = Mutex::new(Free { slots: Vec::new(), last: None });
 
 struct Free {
     slots: Vec<&'static Slot>,
-    /// The end of the list; none before the first region.
+    /// The last slot; `None` before the first region.
     last: Option<&'static Slot>,
 }
 
@@ -60,7 +61,7 @@ impl Free {
             self.last = Some(&FIRST);
             return &FIRST;
         };
-        // As many as there were regions at once, which are bounded: so it is not lost.
+        // The list has as many slots as there were regions at once, which is bounded: so this is no leak.
         let slot = last.next.get_or_init(|| Box::leak(Box::new(Slot::new())));
         self.last = Some(slot);
         slot
@@ -79,7 +80,7 @@ impl Slot {
         }
     }
 
-    /// Changes what the slot says; one thread at a time.
+    /// Changes the slot's fields; only one thread at a time may call this.
     fn set(&self, address: usize, length: usize, socket: i32) {
         self.version.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -90,8 +91,8 @@ impl Slot {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// The region, if `address` lies in it, and its front end's socket. A slot that is changing is another region's than the
-    /// one of the thread that asks.
+    /// The region that contains `address`, and its front end's socket. A slot that is being changed cannot be the
+    /// region that the calling thread accesses.
     fn find(&self, address: usize) -> Option<(usize, usize, i32)> {
         let version = self.version.load(Ordering::Acquire);
         let (start, length) = (self.address.load(Ordering::Relaxed), self.length.load(Ordering::Relaxed));
@@ -103,19 +104,19 @@ impl Slot {
     }
 }
 
-/// Stands for a mapped region whose pages may go away.
+/// Registers a mapped region whose pages may disappear.
 pub(crate) struct Guard {
     slot: &'static Slot,
-    /// Open while the slot names it.
+    /// Keeps the socket open while the slot names it.
     _control: Arc<Control>,
 }
 
 impl Guard {
-    /// For the region of `length` mapped bytes at `address`, which the front end of `control` shares. It must end before the
-    /// region is unmapped.
+    /// Registers the region of `length` mapped bytes at `address`, which the front end of `control` shares. It must be
+    /// dropped before the region is unmapped.
     ///
     /// # Errors
-    /// The signal's handler cannot be set.
+    /// The signal handler cannot be installed.
     pub(crate) fn new(address: usize, length: usize, control: &Arc<Control>) -> io::Result<Guard> {
         handle_faults()?;
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,10 +145,10 @@ impl Drop for Guard {
     }
 }
 
-/// What handled the signal before.
+/// The previous handler.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Whether our handler is set, and if not, the error's number.
+/// Whether our handler is installed; otherwise the error number.
 static HANDLED: OnceLock<Result<(), i32>> = OnceLock::new();
 
 fn handle_faults() -> io::Result<()> {
@@ -159,23 +160,23 @@ fn handle_faults() -> io::Result<()> {
 
 fn set_handler() -> io::Result<()> {
     let check = |result| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
-    // SAFETY: all zeros is a `sigaction`: no flags, an empty mask, the default action.
+    // SAFETY: all zeros is a valid `sigaction`: no flags, an empty mask, the default action.
     let (mut before, mut ours): (libc::sigaction, libc::sigaction) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    // SAFETY: only the place to be written to is given.
+    // SAFETY: only writes to `before`.
     check(unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &mut before) })?;
-    // The handler may run at once, and then wants to know.
+    // Set before the handler is installed, which may run at once.
     let _ = BEFORE.set(before);
     ours.sa_sigaction = on_fault as *const () as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the handler has the form that SA_SIGINFO asks for, and calls nothing that a signal's handler must not call.
+    // SAFETY: the handler has the signature that SA_SIGINFO needs, and calls only async-signal-safe functions.
     check(unsafe { libc::sigaction(libc::SIGBUS, &ours, ptr::null_mut()) })
 }
 
 extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the place of this thread's errno, which the interrupted code may be about to read.
+    // SAFETY: this thread's errno, which the interrupted code may be about to read.
     let (errno, kept) = unsafe { (libc::__errno_location(), *libc::__errno_location()) };
-    // SAFETY: the kernel gives a valid siginfo; the address in it is valid for faults, whose codes are positive.
+    // SAFETY: the kernel passes a valid siginfo; its address field is valid for faults, whose codes are positive.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     if code <= 0 || !replace(address) {
         pass_on(signal, info, context);
@@ -184,21 +185,22 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
     unsafe { *errno = kept };
 }
 
-/// Puts zeros in the place of the region that `address` lies in, and ends its connection. False if it lies in none.
+/// Maps zeros over the region that contains `address`, and ends its connection. Returns false if no region does.
 fn replace(address: usize) -> bool {
     let mut slot = Some(&FIRST);
     while let Some(one) = slot {
         if let Some((start, length, socket)) = one.find(address) {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-            // SAFETY: the region is a mapping of ours, which the interrupted thread holds, and is only ever accessed as
+            // SAFETY: the region is our mapping, which the interrupted thread keeps alive, and is only accessed as
             // volatile memory that others change.
             let replaced = unsafe { libc::mmap(ptr::without_provenance_mut(start), length, access, kind, -1, 0) };
             if replaced == libc::MAP_FAILED {
                 return false;
             }
             one.is_lost.store(true, Ordering::Release);
-            // SAFETY: a plain system call. The descriptor is the front end's socket, open as long as the region's guard.
+            // SAFETY: a plain system call. The descriptor is the front end's socket, open as long as the region's
+            // guard.
             unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
             return true;
         }
@@ -207,18 +209,19 @@ fn replace(address: usize) -> bool {
     false
 }
 
-/// Has the signal handled as before.
+/// Calls the previous handler.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let before = BEFORE.get().map_or(libc::SIG_DFL, |before| before.sa_sigaction);
     if before == libc::SIG_DFL || before == libc::SIG_IGN {
-        // SAFETY: plain calls that a handler may make. The signal comes again when this one is done, and ends the process.
+        // SAFETY: async-signal-safe calls. The signal is raised again when this handler returns, and ends the process.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
             libc::raise(signal);
         }
         return;
     }
-    // SAFETY: neither of the two special values, so a handler. One that was set without SA_SIGINFO ignores the other arguments.
+    // SAFETY: it is neither of the two special values, so it is a handler. One that was installed without SA_SIGINFO
+    // ignores the other arguments.
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
         unsafe { std::mem::transmute(before) };
     handler(signal, info, context);

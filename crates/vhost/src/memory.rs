@@ -1,4 +1,4 @@
-//! The guest's memory, as the front end shares it.
+//! The guest's memory, which the front end shares: maps it, guards it against truncation, and finds pieces of it.
 
 use std::fs::File;
 use std::io;
@@ -17,25 +17,24 @@ use vm_memory::{
 
 use crate::faults::{Control, Guard};
 
-/// The guest's memory at one moment: regions at guest-physical addresses, at most as many as the protocol lets a front
-/// end send.
+/// A snapshot of the guest's memory: regions at guest-physical addresses, at most as many as the protocol permits.
 pub type GuestMemory = GuestRegionCollection<Region>;
 
-/// The guest's memory, replaced as a whole when the front end adds or removes regions.
+/// The guest's memory; replaced as a whole when the front end adds or removes regions.
 pub(crate) type SharedMemory = GuestMemoryAtomic<GuestMemory>;
 
-/// Pieces of the guest's memory, one after the other.
+/// Pieces of guest memory, in order.
 pub(crate) type Pieces<'a> = SmallVec<[VolatileSlice<'a>; 16]>;
 
-/// A part of the guest's memory.
+/// A region of guest memory.
 #[derive(Debug)]
 pub struct Region {
-    /// What holds while the front end can take the memory away. Dropped before the memory is unmapped.
+    /// Guards against truncation by the front end. Dropped before the memory is unmapped.
     guard: Option<Guard>,
     mapped: GuestRegionMmap<()>,
 }
 
-/// Memory of this process, which nobody can take away.
+/// Memory of this process, which cannot be truncated.
 impl From<GuestRegionMmap<()>> for Region {
     fn from(mapped: GuestRegionMmap<()>) -> Region {
         Region { guard: None, mapped }
@@ -43,7 +42,7 @@ impl From<GuestRegionMmap<()>> for Region {
 }
 
 impl Region {
-    /// Maps `file` as `announced`. Of memory that the file then has no more, the connection of `control` ends.
+    /// Maps `file` as `announced`. If the file is truncated later, the connection of `control` ends.
     ///
     /// # Errors
     /// The file is shorter than announced, cannot be mapped, or the region would wrap around.
@@ -52,7 +51,7 @@ impl Region {
         let stat = fstat(&file)?;
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let is_whole = start.checked_add(length).is_some_and(|end| end <= size);
-        // Memory that is a device, as persistent memory can be, has no size; mapping it fails beyond its end.
+        // A character device, such as persistent memory, has no size; mapping beyond its end fails.
         if !is_whole && FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice {
             let message = format!("a memory region of {length} bytes at {start} in a file of {size} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -68,7 +67,7 @@ impl Region {
         Ok(Region { guard: Some(Guard::new(address, mapped_bytes, control)?), mapped })
     }
 
-    /// Whether the front end has taken the memory away, so that others' bytes lie in its place.
+    /// Whether the front end has truncated the memory, so that zeros are mapped in its place.
     pub(crate) fn is_lost(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::is_lost)
     }
@@ -77,10 +76,10 @@ impl Region {
 /// `HUGETLBFS_MAGIC` of Linux's include/uapi/linux/magic.h.
 const HUGETLBFS: u32 = 0x9584_58f6;
 
-/// Of what a mapping of `file` must be a multiple when it is replaced: the kernel rounds up to its usual pages, not to huge ones.
+/// The unit of a mapping of `file`: the kernel rounds up to its usual pages, but not to huge pages.
 fn unit(file: &File) -> io::Result<u64> {
     let stat = fstatfs(file)?;
-    // The type is 32 bits; how wide its field is differs among architectures.
+    // The type has 32 bits; the width of its field differs among architectures.
     let is_huge = stat.f_type as u32 == HUGETLBFS;
     let huge = u64::try_from(stat.f_bsize).ok().filter(|size| is_huge && *size > 0);
     Ok(huge.unwrap_or(1))
@@ -114,7 +113,8 @@ impl GuestMemoryRegion for Region {
 
 impl GuestMemoryRegionBytes for Region {}
 
-/// Adds the memory of `descriptor`; false if not all of it is memory, or it makes more than `most` pieces.
+/// Adds the memory of `descriptor`. Returns false if part of it is not guest memory, or if there would be more than
+/// `most` pieces.
 pub(crate) fn add_pieces<'a>(
     pieces: &mut Pieces<'a>,
     descriptor: &Descriptor,

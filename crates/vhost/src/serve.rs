@@ -1,4 +1,4 @@
-//! Sockets: from a listening or a connected one to a served connection.
+//! Turns listening and connected sockets into served connections.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,19 +13,19 @@ use crate::device::VirtioDevice;
 use crate::event::EventSink;
 use crate::faults::Control;
 
-/// Why a connection, or the listening for connections, ended early.
+/// Why a connection, or listening, ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The socket failed.
     #[error("the socket failed: {0}")]
     Socket(#[from] io::Error),
-    /// The front end broke the vhost-user protocol, or asked for what was not offered.
+    /// The front end broke the vhost-user protocol, or asked for something that was not offered.
     #[error("the front end's message cannot be served: {0}")]
     Protocol(VhostError),
-    /// The front end has cut the file that is the guest's memory, or the file cannot be read.
+    /// The front end truncated the file that is the guest's memory, or the file cannot be read.
     #[error("the front end has taken memory away that it shares with this server")]
     MemoryLost,
-    /// The options make no virtqueue.
+    /// No virtqueue can be made with these options.
     #[error("the queues cannot be made: {0}; a queue's size is a power of 2, at most 32768")]
     Queue(virtio_queue::Error),
 }
@@ -43,7 +43,7 @@ pub(crate) fn serve_stream<D: VirtioDevice>(
     let ended = loop {
         match handler.handle_request() {
             Ok(()) => {}
-            // A message cut short is how the crate sees a front end that exits.
+            // The crate reports a front end that exits as a truncated message.
             Err(VhostError::Disconnected | VhostError::PartialMessage | VhostError::SocketBroken(_)) => break Ok(()),
             Err(VhostError::SocketRetry(_)) => {}
             Err(error) => break Err(ServeError::Protocol(error)),
@@ -54,7 +54,7 @@ pub(crate) fn serve_stream<D: VirtioDevice>(
     if connection.has_lost_memory() { Err(ServeError::MemoryLost) } else { ended }
 }
 
-/// The next connection; none once `stop` was used.
+/// The next connection; `None` after `stop` was used.
 pub(crate) fn accept(listener: &UnixListener, stop: &StopHandle) -> Result<Option<UnixStream>, ServeError> {
     listener.set_nonblocking(true)?;
     while stop.wait_readable(listener)? {
@@ -72,7 +72,7 @@ pub(crate) fn accept(listener: &UnixListener, stop: &StopHandle) -> Result<Optio
     Ok(None)
 }
 
-/// Serves `stream` so that `stop` ends it.
+/// Serves `stream` until it ends or `stop` is used.
 pub(crate) fn serve_until_stopped<D: VirtioDevice>(
     stream: UnixStream,
     device: Arc<D>,

@@ -1,4 +1,4 @@
-//! A virtqueue and the thread that serves it.
+//! [`Vring`]: a virtqueue and the thread that serves it.
 
 use std::fs::File;
 use std::io;
@@ -20,14 +20,14 @@ use crate::device::VirtioDevice;
 use crate::event::{Event, EventSink};
 use crate::memory::{GuestMemory, SharedMemory};
 
-/// Asks a queue's thread to end, also while it sleeps or waits for the device.
+/// Asks a queue's thread to end, even while it sleeps or waits for the device.
 pub struct Stop {
     flag: AtomicBool,
     wakeup: OwnedFd,
 }
 
 impl Stop {
-    /// Not set. Fails if there are no more file descriptors.
+    /// Not set yet. Fails if no file descriptor is left.
     pub fn new() -> io::Result<Stop> {
         Ok(Stop { flag: AtomicBool::new(false), wakeup: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
@@ -44,18 +44,18 @@ impl Stop {
     }
 }
 
-/// Adds 1 to an eventfd. A counter that is full needs no more: its reader has not come yet.
+/// Adds 1 to an eventfd. A full counter needs no more: its reader has not run yet.
 pub(crate) fn notify(eventfd: BorrowedFd<'_>) {
     let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }
 
-/// Why a virtqueue cannot be served any further.
+/// Why a virtqueue cannot be served any more.
 #[derive(Debug, thiserror::Error)]
 pub enum VringError {
-    /// The ring itself is unreadable or contradicts itself.
+    /// The ring is unreadable or inconsistent.
     #[error("{0}")]
     Queue(#[from] virtio_queue::Error),
-    /// The available index moved, but there is no readable entry behind it.
+    /// The available index moved, but its entries cannot be read.
     #[error("the available ring names requests that cannot be read")]
     Unreadable,
     /// Waiting for the driver's notifications failed.
@@ -63,7 +63,7 @@ pub enum VringError {
     Wait(#[from] Errno),
 }
 
-/// The eventfd that interrupts the guest; the front end replaces it while the ring runs, as interrupts are masked.
+/// The eventfd that interrupts the guest. The front end replaces it while the ring runs, to mask interrupts.
 type Call = Arc<Mutex<Option<OwnedFd>>>;
 
 struct Worker {
@@ -71,12 +71,12 @@ struct Worker {
     stop: Arc<Stop>,
 }
 
-/// A virtqueue as the front end has set it up so far. It runs in a thread of its own while it has a kick descriptor,
-/// addresses, and is enabled; every change but that of the call descriptor stops the thread first.
+/// A virtqueue as the front end has configured it so far. It runs in a thread of its own while it has a kick descriptor
+/// and addresses, and is enabled. Every change except that of the call descriptor stops the thread first.
 pub(crate) struct Vring {
     index: u16,
     max_size: u16,
-    /// Absent while the thread has it.
+    /// `None` while the thread has it.
     queue: Option<Queue>,
     kick: Option<OwnedFd>,
     call: Call,
@@ -112,7 +112,7 @@ impl Vring {
         })
     }
 
-    /// Stops the thread, if there is one, and gives the queue for changes.
+    /// Stops the thread, if there is one, and returns the queue for changes.
     pub(crate) fn stop<D: VirtioDevice>(&mut self, device: &D) -> Result<&mut Queue, virtio_queue::Error> {
         if let Some(worker) = self.worker.take() {
             worker.stop.set();
@@ -120,14 +120,14 @@ impl Vring {
             self.queue = worker.thread.join().ok();
         }
         if self.queue.is_none() {
-            // The thread is gone with its queue; what the front end sets up next starts from nothing.
+            // The thread panicked and its queue is lost; the front end's next set-up starts from nothing.
             self.addressed = false;
             self.queue = Some(Queue::new(self.max_size)?);
         }
         self.queue.as_mut().ok_or(virtio_queue::Error::QueueNotReady)
     }
 
-    /// Starts the thread if the ring is complete, enabled, and lies in memory.
+    /// Starts the thread if the ring is completely configured, enabled, and in guest memory.
     pub(crate) fn start<D: VirtioDevice>(&mut self, context: &Context<D>) -> io::Result<()> {
         if self.worker.is_some() || !self.enabled || !self.addressed {
             return Ok(());
@@ -138,7 +138,7 @@ impl Vring {
         match self.spawn(kick, context, queue) {
             Ok(worker) => self.worker = Some(worker),
             Err(error) => {
-                // The queue went with the attempt; `stop` makes a new one.
+                // The failed attempt consumed the queue; `stop` makes a new one.
                 self.addressed = false;
                 return Err(error);
             }
@@ -149,7 +149,7 @@ impl Vring {
     fn spawn<D: VirtioDevice>(&self, kick: &OwnedFd, context: &Context<D>, queue: Queue) -> io::Result<Worker> {
         let stop = Arc::new(Stop::new()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        // Edge-triggered: each write of the eventfd wakes the thread once, and nothing has to read it.
+        // Edge-triggered: each write to the eventfd wakes the thread once, and nothing has to read it.
         epoll::add(&epoll, kick, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)?;
         epoll::add(&epoll, &stop.wakeup, EventData::new_u64(1), EventFlags::IN)?;
         let mut runner = Runner {
@@ -183,11 +183,11 @@ impl Vring {
         self.kick = kick.map(OwnedFd::from);
     }
 
-    /// Replaces the descriptor that interrupts the guest; also while the thread runs.
+    /// Replaces the descriptor that interrupts the guest, even while the thread runs.
     pub(crate) fn set_call(&mut self, call: Option<File>) -> io::Result<()> {
         let call = call.map(OwnedFd::from);
         if let Some(call) = &call {
-            // A front end that never reads must not be able to block the thread.
+            // A front end that never reads it must not block the thread.
             fcntl_setfl(call, fcntl_getfl(call)? | OFlags::NONBLOCK)?;
         }
         *self.call.lock().unwrap_or_else(PoisonError::into_inner) = call;
@@ -208,7 +208,7 @@ struct Runner<D> {
 impl<D: VirtioDevice> Runner<D> {
     fn run(&mut self) -> Result<(), VringError> {
         let mut ready = Vec::with_capacity(2);
-        // Requests may have come before the ring was started: look first, then sleep.
+        // Requests may have come before the ring was started: check first, then sleep.
         while !self.stop.is_set() {
             if self.serve()? == Served::UntilNotReady {
                 self.context.device.wait_until_ready(self.index, &self.stop);
@@ -223,7 +223,7 @@ impl<D: VirtioDevice> Runner<D> {
         Ok(())
     }
 
-    /// Handles everything that is available, until the driver is to notify again, or the device is not ready.
+    /// Handles all available requests, until the driver has been asked to notify or the device is not ready.
     fn serve(&mut self) -> Result<Served, VringError> {
         let memory = self.context.memory.memory();
         let call = &self.call;
@@ -235,22 +235,22 @@ impl<D: VirtioDevice> Runner<D> {
     }
 }
 
-/// How long an answered request waits for the rest of its batch before the driver is told. Well above what a batch
-/// takes that is answered from the page cache, well below what a disk or a network takes for one request.
+/// How long a finished request waits for the rest of its batch before the driver is told. Well above the time of a
+/// batch from the page cache, well below that of one request to a disk or network.
 const LONGEST_DELAY: Duration = Duration::from_micros(100);
 
-/// Why no more requests are handled.
+/// Why request handling stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// There are none, and the driver has been asked to notify about the next one; or `stop` is set.
+    /// No request is available and the driver has been asked to notify; or `stop` is set.
     All,
-    /// The device is not ready for the next one.
+    /// The device is not ready for the next request.
     UntilNotReady,
 }
 
-/// Handles the requests that are available in `queue`, until there are none and the driver has been asked to notify
-/// about the next one, the device is not ready for the next one, or `stop` is set. Calls `interrupt` once for each batch if the
-/// driver wants to know, and more often if the batch takes long.
+/// Handles the available requests of `queue`, until none is left and the driver has been asked to notify, the device is
+/// not ready for the next one, or `stop` is set. Calls `interrupt` once for each batch if the driver wants it, and more
+/// often if the batch takes long.
 ///
 /// # Errors
 /// The ring is unreadable or breaks virtio's rules; it cannot be served until the driver resets it.
@@ -266,7 +266,7 @@ pub fn process_available<D: VirtioDevice>(
         queue.disable_notification(memory)?;
         let mut told = Instant::now();
         let mut untold = false;
-        // One batch is what is available now; the driver learns of its end before more is taken.
+        // A batch is what is available now; the driver learns of its end before more is taken.
         let batch = queue.avail_idx(memory, Ordering::Acquire)?;
         let mut is_ready = true;
         while queue.next_avail() != batch.0 && !stop.is_set() {
@@ -298,12 +298,12 @@ pub fn process_available<D: VirtioDevice>(
     }
 }
 
-/// Whether the driver wants to be interrupted for what was added to the used ring (virtio 1.2, section 2.7.7).
+/// Whether the driver wants an interrupt for the new entries of the used ring (virtio 1.2, section 2.7.7).
 fn wants_interrupt(queue: &mut Queue, memory: &GuestMemory) -> Result<bool, VringError> {
     if queue.event_idx_enabled() {
         return Ok(queue.needs_notification(memory)?);
     }
-    // What was added must be visible before the driver's wish is read.
+    // The new entries must be visible before the driver's wish is read.
     fence(Ordering::SeqCst);
     let flags: u16 =
         memory.load(GuestAddress(queue.avail_ring()), Ordering::Relaxed).map_err(virtio_queue::Error::GuestMemory)?;

@@ -1,7 +1,7 @@
-//! How the guest's instructions run: by the hardware (KVM) or translated (TCG).
+//! Decides whether a guest runs under KVM or TCG (QEMU's translator), and remembers whether KVM works.
 //!
-//! `/dev/kvm` that opens proves little: under some hypervisors a machine starts, runs its firmware, and Linux then hangs
-//! for ever. KVM counts as working once a guest has spoken; that verdict is remembered until the host restarts.
+//! That `/dev/kvm` opens proves little: under some hypervisors a machine starts, runs its firmware, and Linux then
+//! hangs for ever. KVM counts as working once a guest has spoken; that verdict is remembered until the host restarts.
 
 pub mod probe;
 
@@ -19,19 +19,19 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// What runs the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
-    /// The processor itself, by the host kernel's virtual machine monitor.
+    /// The host's processor, through KVM.
     Kvm,
     /// QEMU's translator.
     Tcg,
 }
 
-/// What the user asks for.
+/// The user's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AccelChoice {
     /// KVM where it works, else TCG.
     #[default]
     Auto,
-    /// KVM or nothing.
+    /// KVM, or fail.
     Kvm,
     /// TCG.
     Tcg,
@@ -59,7 +59,7 @@ impl fmt::Display for Accel {
     }
 }
 
-/// Why KVM cannot be had.
+/// Why KVM cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("KVM cannot be used: {reason}; use --accel tcg (slower) or auto")]
 pub struct NoKvm {
@@ -67,36 +67,36 @@ pub struct NoKvm {
     pub reason: String,
 }
 
-/// What to start a guest with.
+/// How to start a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// This one.
+    /// With this accelerator.
     Use(Accel),
-    /// KVM, for which nobody has seen yet whether a guest comes up: give it a deadline, tell [`Verdicts::remember`]
-    /// how it went, and fall back to TCG if it did not.
+    /// With KVM, although it is not known yet whether a guest boots: set a deadline, report the result to
+    /// [`Verdicts::remember`], and fall back to TCG on failure.
     TryKvm,
     /// TCG, because KVM does not work here.
     FallBack(String),
 }
 
-/// Whether guests come up under KVM.
+/// Whether guests boot under KVM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// A guest spoke.
     Works,
-    /// None did, for this reason.
+    /// None spoke, for this reason.
     Broken(String),
 }
 
-/// The verdicts of this boot of the host, in a file.
+/// The verdicts since the host's last start, in a file.
 #[derive(Clone, Debug)]
 pub struct Verdicts {
     file: PathBuf,
     boot: String,
 }
 
-/// What a verdict holds for: another QEMU or another guest kernel may behave otherwise.
+/// What a verdict applies to: another QEMU or guest kernel may behave differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subject<'a> {
     /// The QEMU binary.
@@ -120,7 +120,7 @@ impl Record {
 }
 
 impl Verdicts {
-    /// The verdicts kept in `file`, which need not exist.
+    /// The verdicts in `file`, which need not exist.
     pub fn at(file: &Path) -> Verdicts {
         let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
         Verdicts { file: file.to_owned(), boot }
@@ -131,7 +131,8 @@ impl Verdicts {
         self.records().into_iter().find(|record| record.is_of(&self.boot, subject)).map(|record| record.verdict)
     }
 
-    /// Keeps the verdict on `subject`. Of two runs that do so at once one may be lost; the next run then tries again.
+    /// Stores the verdict on `subject`. If two runs do so at once, one verdict may be lost; the next run then tries
+    /// again.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -143,8 +144,8 @@ impl Verdicts {
         self.replace(&self.file, &serde_json::to_vec(&records)?)
     }
 
-    /// Whether nobody has been told yet, since the host started, that guests run without KVM; from now on somebody has. Where
-    /// that cannot be kept, it is told each time.
+    /// Whether the user must still be told, once since the host started, that guests run without KVM. If that cannot be
+    /// stored, the user is told each time.
     pub fn tell_once(&self) -> bool {
         let file = self.file.with_extension("told");
         let is_told = !self.boot.is_empty() && fs::read_to_string(&file).is_ok_and(|boot| boot == self.boot);
@@ -169,7 +170,7 @@ impl Verdicts {
     }
 }
 
-/// Chooses for a guest: what was asked for, what the device allows, and what earlier runs saw.
+/// Chooses the accelerator from the user's choice, the device, and the verdicts of earlier runs.
 ///
 /// # Errors
 /// KVM was asked for, and its device cannot be opened.
@@ -195,7 +196,7 @@ fn decide_for(
     }
 }
 
-/// Whether this user may open the device `path`, with the reason if not.
+/// Checks that this user may open the device `path`; returns the reason if not.
 fn usable(path: &Path) -> Result<(), String> {
     match OpenOptions::new().read(true).write(true).open(path) {
         Ok(_) => Ok(()),
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(decide_for(AccelChoice::Auto, Ok(()), broken).unwrap(), Decision::FallBack("silent".into()));
         assert_eq!(decide_for(AccelChoice::Auto, no(), || None).unwrap(), Decision::FallBack("no device".into()));
         assert_eq!(decide_for(AccelChoice::Tcg, Ok(()), || None).unwrap(), Decision::Use(Accel::Tcg));
-        // Whoever insists gets KVM in spite of the verdict.
+        // An explicit choice overrides the verdict.
         assert_eq!(decide_for(AccelChoice::Kvm, Ok(()), broken).unwrap(), Decision::Use(Accel::Kvm));
         assert!(decide_for(AccelChoice::Kvm, no(), || None).unwrap_err().to_string().contains("no device"));
     }

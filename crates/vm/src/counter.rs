@@ -1,20 +1,21 @@
-//! How fast this machine's time stamp counter runs, which is the guest's too where QEMU translates.
+//! Measures the rate of this machine's time stamp counter, which is also the guest's under TCG.
 //!
-//! A kernel measures it when it boots, against a timer that QEMU makes up. Where processors are shared, the timer's thread and the
-//! guest's run when they can: now and then the kernel finds a fortieth of the rate, takes it for good, and its clock runs forty
-//! times too fast. So it is told (`tsc_early_khz=`, arch/x86/kernel/tsc.c), and still refines what it was told.
+//! A guest's kernel measures the rate at boot, against a timer that QEMU emulates. On busy processors the timer's
+//! thread and the guest's run at different times. Now and then the kernel measures a fortieth of the rate, keeps it,
+//! and its clock runs forty times too fast. So the host passes the rate on (`tsc_early_khz=`, arch/x86/kernel/tsc.c),
+//! and the kernel only refines it.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long the counter is watched at first, and how long where it could not be read in time.
+/// How long the counter is measured at first, and how long if it could not be read quickly enough.
 const SPANS: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(40)];
 
-/// A reading that took longer than this part of the span says too little.
+/// A reading must not take longer than this fraction of the span.
 const PRECISION: u32 = 500;
 
-/// Thousands of ticks a second, to the next thousand; `None` if it could not be measured to a part in two hundred, or there is no
-/// such counter. Measured once, in some milliseconds.
+/// Kilohertz, rounded to the nearest thousand. `None` if the counter does not exist, or if the error may exceed 0.5%.
+/// Measured once, in some milliseconds.
 pub(crate) fn kilohertz() -> Option<u32> {
     static MEASURED: OnceLock<Option<u32>> = OnceLock::new();
     *MEASURED.get_or_init(|| SPANS.into_iter().find_map(measure))
@@ -27,21 +28,21 @@ fn measure(span: Duration) -> Option<u32> {
     rate(last.ticks.checked_sub(first.ticks)?, last.at.checked_duration_since(first.at)?)
 }
 
-/// Kilohertz, whole thousands of them.
+/// Kilohertz, in whole thousands.
 fn rate(ticks: u64, time: Duration) -> Option<u32> {
     let kilohertz = u128::from(ticks) * 1_000_000 / time.as_nanos().max(1);
     let rounded = (kilohertz + 500) / 1000 * 1000;
     u32::try_from(rounded).ok().filter(|rate| *rate > 0)
 }
 
-/// What the counter said at a time.
+/// The counter's value at a time.
 struct Reading {
     ticks: u64,
     at: Instant,
 }
 
 impl Reading {
-    /// A reading of which the time is known well enough for a span.
+    /// A reading whose time is known precisely enough for the span.
     fn quick(span: Duration) -> Option<Reading> {
         const ATTEMPTS: u32 = 20;
         (0..ATTEMPTS).find_map(|_| {
@@ -54,7 +55,7 @@ impl Reading {
 
 #[cfg(target_arch = "x86_64")]
 fn ticks() -> Option<u64> {
-    // SAFETY: every x86-64 processor has the instruction. Where a program may not use it, it could not use a clock either.
+    // SAFETY: every x86-64 processor has the instruction. A process that may not use it could not read a clock either.
     Some(unsafe { core::arch::x86_64::_rdtsc() })
 }
 
@@ -75,7 +76,7 @@ mod tests {
         assert_eq!((rate(0, Duration::from_secs(1)), rate(u64::MAX, Duration::from_nanos(1))), (None, None));
     }
 
-    /// What two measurements of a machine say is the same, to the part that a kernel takes for possible.
+    /// Two measurements differ by less than a kernel considers possible.
     #[test]
     fn the_counter_is_measured_the_same_twice() {
         let (Some(one), Some(other)) = (measure(SPANS[1]), measure(SPANS[1])) else { return };

@@ -1,10 +1,10 @@
-//! Writing cpio archives of the `newc` kind, as the kernel unpacks them
+//! Writes cpio archives of the `newc` kind, which the kernel unpacks as its initramfs
 //! (`Documentation/driver-api/early-userspace/buffer-format.rst`).
 
 const MAGIC: &str = "070701";
 const TRAILER: &str = "TRAILER!!!";
 
-/// A cpio archive in memory. The same calls give the same bytes: times are 0, inode numbers count up.
+/// A cpio archive in memory. The same calls give the same bytes: times are 0, and inode numbers count up.
 #[derive(Debug, Default)]
 pub struct CpioWriter {
     bytes: Vec<u8>,
@@ -24,22 +24,22 @@ impl CpioWriter {
         Self::default()
     }
 
-    /// Adds a directory of root's; `permissions` are the low 12 bits of its mode.
+    /// Adds a directory owned by root; `permissions` are the low 12 bits of its mode.
     pub fn directory(&mut self, path: &str, permissions: u32) {
         self.entry(path, kind::DIRECTORY | permissions, (0, 0), &[]);
     }
 
-    /// Adds a regular file of root's. `data` must be shorter than 4 GiB, the format's limit.
+    /// Adds a regular file owned by root. `data` must be shorter than 4 GiB, the format's limit.
     pub fn file(&mut self, path: &str, permissions: u32, data: &[u8]) {
         self.entry(path, kind::FILE | permissions, (0, 0), data);
     }
 
-    /// Adds a character device of root's.
+    /// Adds a character device owned by root.
     pub fn character_device(&mut self, path: &str, permissions: u32, major: u32, minor: u32) {
         self.entry(path, kind::CHARACTER_DEVICE | permissions, (major, minor), &[]);
     }
 
-    /// Ends the archive.
+    /// Completes the archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.inodes = 0;
         self.header(TRAILER, 0, (0, 0), 0);

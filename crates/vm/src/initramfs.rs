@@ -1,20 +1,20 @@
-//! The guest's initramfs: the agent, the kernel modules it needs to reach its disks, and nothing else.
+//! Builds the guest's initramfs: the agent and the kernel modules for its devices, nothing else.
 
 use crate::agent::AGENT;
 use crate::cpio::CpioWriter;
 use crate::module_file::quick_to_load;
 use crate::modules::{ModuleError, ModuleTree};
 
-/// Drivers without which the agent cannot speak; loaded first, on their own: the agent speaks before it loads others.
+/// The drivers of the agent's port. The agent loads them first and speaks before it loads others.
 const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
 
 /// The driver of a virtio socket device.
 pub const SOCKET_MODULE: &str = "vmw_vsock_virtio_transport";
 
-/// What a guest's initramfs must be able to do.
+/// What a guest's initramfs must support.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Types of the file systems that will be mounted, as in [`Mount::fstype`](crate::protocol::Mount::fstype).
+    /// The file system types to be mounted, as in [`Mount::fstype`](crate::protocol::Mount::fstype).
     pub file_systems: Vec<String>,
     /// Whether there are virtio-blk disks.
     pub disks: bool,
@@ -25,15 +25,15 @@ pub struct Features {
 }
 
 impl Features {
-    /// The modules that the agent loads itself, the port's driver first: the host waits for its first word. The disks'
-    /// driver waits for the disks, which may take as long as a scan of their trees.
+    /// The modules that the agent loads itself, the port's driver first, because the host waits for HELLO. The disks'
+    /// driver waits for the disks, possibly as long as a scan of their trees takes.
     fn in_order(&self) -> Vec<&str> {
         let mut modules = CHANNEL_MODULES.to_vec();
         modules.extend(self.disks.then_some("virtio_blk"));
         modules
     }
 
-    /// The modules that another process of the guest may load meanwhile, on another processor.
+    /// The modules that a second process of the guest loads in parallel, on another processor.
     fn beside(&self) -> Vec<&str> {
         let mut modules = Vec::new();
         for file_system in &self.file_systems {
@@ -57,7 +57,7 @@ impl Features {
 pub fn build(tree: &ModuleTree, features: &Features) -> Result<Vec<u8>, ModuleError> {
     let mut order = features.in_order();
     let mut beside = features.beside();
-    // The other process starts first: what shares a dependency with the agent's own list cannot be loaded there.
+    // The second process starts first, so modules that both need must be in its list.
     let agents = tree.resolve(&order)?;
     for module in beside.clone() {
         let needs = tree.resolve(&[module])?;

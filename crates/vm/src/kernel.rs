@@ -1,10 +1,10 @@
-//! The guest's kernel: which file, its release, and the form of it that boots fastest.
+//! Finds the guest's kernel: the file, its release, and the form of it that boots fastest.
 //!
 //! 1. [`discover`] lists the kernels of this machine and picks one, unless the user named a file.
 //! 2. The file is read and recognised: a bzImage ([`bzimage`]) or an uncompressed vmlinux ([`elf`]).
-//! 3. A bzImage's payload is unpacked once ([`payload`]) and kept in a cache ([`cache`]): a hypervisor enters a vmlinux
-//!    that has a PVH note directly, which saves the guest from unpacking itself at every boot.
-//! 4. Where that is not possible (no PVH note), the bzImage itself is what boots.
+//! 3. A bzImage's payload is unpacked once ([`payload`]) and cached ([`cache`]). A hypervisor enters a vmlinux with a
+//!    PVH note directly, so the guest does not unpack itself at every boot.
+//! 4. A kernel without a PVH note boots as its bzImage.
 
 pub mod bzimage;
 pub mod cache;
@@ -22,7 +22,7 @@ use cache::Cache;
 use discover::{Boot, DiscoverError};
 use payload::PayloadError;
 
-/// Largest kernel file that is read, in bytes; kernels with debug information stay out.
+/// The largest kernel file that is read, in bytes; excludes kernels with debug information.
 pub const MAX_FILE: u64 = 256 << 20;
 
 /// A kernel that can boot a guest.
@@ -32,11 +32,11 @@ pub struct Kernel {
     pub source: PathBuf,
     /// Release as `uname -r` prints it, such as `6.1.0-56-amd64`.
     pub release: String,
-    /// The file to boot: the source itself or its unpacked copy in the cache.
+    /// The file to boot: `source` itself or its unpacked copy in the cache.
     pub image: PathBuf,
     /// How the image is entered.
     pub entry: Entry,
-    /// Directory of the kernel's modules, if it is there.
+    /// Directory of the kernel's modules, if it exists.
     pub modules: Option<PathBuf>,
 }
 
@@ -49,13 +49,13 @@ pub enum Entry {
     BzImage,
 }
 
-/// Why there is no kernel to boot.
+/// Why no kernel can be booted.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// No kernel was found, or none may be read.
+    /// No kernel was found, or none is readable.
     #[error(transparent)]
     Discover(#[from] DiscoverError),
-    /// The file cannot be read for another reason than permission.
+    /// The file cannot be read, for a reason other than permission.
     #[error("cannot read the kernel {path}: {source}")]
     Read {
         /// The file.
@@ -71,7 +71,7 @@ pub enum KernelError {
         /// Its size in bytes.
         size: u64,
     },
-    /// The file is something else.
+    /// The file is not a kernel.
     #[error("{path} is not an x86-64 kernel (a bzImage or a vmlinux), but {found}")]
     NotAKernel {
         /// The file.
@@ -79,18 +79,18 @@ pub enum KernelError {
         /// What it looks like.
         found: String,
     },
-    /// A vmlinux that only a boot loader of its own could start.
+    /// A vmlinux without a PVH entry, which QEMU cannot start.
     #[error("{path} is an ELF file without a PVH entry; build it with CONFIG_PVH=y or give the bzImage")]
     NoPvhEntry {
         /// The file.
         path: PathBuf,
     },
-    /// The bzImage's setup header makes no sense.
+    /// The bzImage's setup header is invalid.
     #[error("{path}: {source}")]
     Header {
         /// The file.
         path: PathBuf,
-        /// The field that is wrong.
+        /// The invalid field.
         source: HeaderError,
     },
     /// The bzImage's payload cannot be unpacked.
@@ -101,7 +101,7 @@ pub enum KernelError {
         /// Why.
         source: PayloadError,
     },
-    /// The image does not say which release it is.
+    /// The image does not name its release.
     #[error("{path} is a kernel, but does not say which release it is")]
     NoRelease {
         /// The file.
@@ -110,21 +110,21 @@ pub enum KernelError {
 }
 
 impl Kernel {
-    /// Finds the kernel of this machine that serves a guest best; see [`discover`] for the order. Unpacks it into
-    /// `cache` the first time, which takes a second or two.
+    /// Finds the best kernel of this machine; see [`discover`] for the order. Unpacks it into `cache` the first time,
+    /// which takes a second or two.
     ///
     /// # Errors
-    /// No kernel, none that may be read, or the best one is damaged.
+    /// There is no kernel, none is readable, or the best one is damaged.
     pub fn find(cache: &Cache) -> Result<Kernel, KernelError> {
         let found = Boot::of_this_machine().best()?;
         Kernel::open(&found.path, cache)
     }
 
-    /// Takes the kernel in the file `path`, a bzImage or a vmlinux. Unpacks a bzImage into `cache` the first time; a
-    /// cache that cannot be written is no error, the bzImage then boots as it is.
+    /// Uses the kernel in the file `path`, a bzImage or a vmlinux. Unpacks a bzImage into `cache` the first time; if
+    /// the cache cannot be written, the bzImage boots as it is.
     ///
     /// # Errors
-    /// The file cannot be read or is no kernel.
+    /// The file cannot be read or is not a kernel.
     pub fn open(path: &Path, cache: &Cache) -> Result<Kernel, KernelError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let (file, key) = open_regular(&path)?;
@@ -177,7 +177,7 @@ impl Kernel {
 
 fn open_regular(path: &Path) -> Result<(File, cache::Key), KernelError> {
     let open = || -> io::Result<(File, std::fs::Metadata)> {
-        // Looked at before it is opened: opening a FIFO would wait for a writer.
+        // Checked before it is opened: opening a FIFO would wait for a writer.
         let metadata = std::fs::metadata(path)?;
         if !metadata.is_file() {
             return Err(io::Error::other("not a regular file"));
@@ -205,7 +205,7 @@ fn read_bounded(path: &Path, file: File) -> Result<Vec<u8>, KernelError> {
     Ok(bytes)
 }
 
-/// Names what a file that is no kernel of ours looks like, for an error message.
+/// Describes a file that is not an x86-64 kernel, for an error message.
 fn describe(bytes: &[u8]) -> String {
     /// Offset of the magic of an arm64 or riscv `Image` (Documentation/arm64/booting.rst, riscv/boot-image-header.rst).
     const IMAGE_MAGIC: usize = 0x38;

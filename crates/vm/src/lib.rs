@@ -1,4 +1,4 @@
-//! Guests: their kernel, the machine they run in, and the process that is that machine.
+//! Runs guests: their kernel, their virtual machine, QEMU's process, and the session with the agent.
 
 pub mod accel;
 pub mod agent;
@@ -15,4 +15,4 @@ pub mod qemu;
 pub mod session;
 
 pub use accel::{Accel, AccelChoice};
-pub use machine::{Disk, Machine, Share, Source, vhost_user_blk_arguments};
+pub use machine::{Disk, Endpoint, Machine, Share, vhost_user_blk_arguments};

@@ -1,4 +1,4 @@
-//! What a guest's machine is made of, and QEMU's command line for it.
+//! [`Machine`]: the devices of a guest's machine, and QEMU's command line for it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,14 +11,13 @@ use crate::counter;
 use crate::kernel::{Entry, Kernel};
 use crate::qemu::{Qemu, QemuCommand, option_value, shell_word};
 
-/// Name of the virtio-serial port that the agent speaks on, found in the guest by
-/// /sys/class/virtio-ports/*/name.
+/// Name of the agent's virtio-serial port. The guest finds it in /sys/class/virtio-ports/*/name.
 pub const AGENT_PORT: &str = "org.inarch.agent";
 
-/// A file or a socket that QEMU is given.
+/// A file or a socket for QEMU.
 #[derive(Debug)]
-pub enum Source {
-    /// An open descriptor that QEMU inherits. Nothing of it is left behind however this process ends.
+pub enum Endpoint {
+    /// An open descriptor that QEMU inherits. Nothing remains of it, however this process ends.
     Descriptor(OwnedFd),
     /// A path that QEMU opens or, for a socket, connects to.
     Path(PathBuf),
@@ -27,8 +26,8 @@ pub enum Source {
 /// A disk served over vhost-user.
 #[derive(Debug)]
 pub struct Disk {
-    /// The connected or to be connected socket.
-    pub socket: Source,
+    /// A connected or listening socket.
+    pub socket: Endpoint,
     /// Name of the device within QEMU: letters, digits and `-`.
     pub id: String,
     /// Number of virtqueues, at least 1.
@@ -38,9 +37,9 @@ pub struct Disk {
 /// A directory that is served over vhost-user.
 #[derive(Debug)]
 pub struct Share {
-    /// The connected or to be connected socket.
-    pub socket: Source,
-    /// The name by which the guest mounts it: letters, digits and `-`.
+    /// A connected or listening socket.
+    pub socket: Endpoint,
+    /// The name that the guest mounts: letters, digits and `-`.
     pub tag: String,
     /// Number of request queues, at least 1.
     pub queues: u16,
@@ -48,73 +47,76 @@ pub struct Share {
     pub queue_size: u16,
 }
 
-/// A socket that a guest reaches over TCP, at [`FORWARD_ADDRESS`]: whoever is in the guest can, and nobody else.
+/// A socket that a guest reaches over TCP, at [`FORWARD_ADDRESS`]. Every process in the guest can connect to it; none
+/// outside can.
 #[derive(Debug)]
 pub struct Forward {
-    /// The connected or to be connected socket.
-    pub socket: Source,
+    /// A connected or listening socket.
+    pub socket: Endpoint,
     /// Name of the device within QEMU: letters, digits and `-`.
     pub id: String,
-    /// The port that leads there.
+    /// The TCP port.
     pub port: u16,
 }
 
-/// A socket that a guest has as a virtio-serial port of its own, beside the agent's.
+/// A socket that a guest sees as another virtio-serial port.
 #[derive(Debug)]
 pub struct Stream {
-    /// The connected or to be connected socket.
-    pub socket: Source,
+    /// A connected or listening socket.
+    pub socket: Endpoint,
     /// Name of the port, and of the device within QEMU: letters, digits and `-`.
     pub port: String,
 }
 
-/// Where a guest finds what its QEMU forwards: beside the addresses that QEMU's own network has (2 to 4, and 15).
+/// The guest's address for [`Forward`]s; QEMU's own network uses the last numbers 2 to 4 and 15.
 pub const FORWARD_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
 
 /// A guest's machine.
 #[derive(Debug)]
 pub struct Machine {
-    /// What it boots.
+    /// The kernel that it boots.
     pub kernel: Kernel,
     /// A cpio archive in memory or in a file.
-    pub initramfs: Option<Source>,
-    /// Words for the kernel's command line, after those that the machine needs.
+    pub initramfs: Option<Endpoint>,
+    /// Additional kernel parameters, after those that the machine needs.
     pub parameters: Vec<String>,
-    /// Whether the kernel prints all that it has to say to its first serial line, which takes time, and not only what is grave.
+    /// Whether the kernel prints all messages to its first serial line, which takes time, and not only emergencies.
     pub verbose: bool,
-    /// What runs its instructions.
+    /// Its accelerator.
     pub accel: Accel,
     /// Number of processors, at least 1.
     pub cpus: u32,
     /// Memory in bytes, a multiple of a page.
     pub memory: u64,
-    /// Socket for the agent's port.
-    pub agent: Option<Source>,
-    /// Pipe or file that gets what the kernel prints to its first serial line. QEMU writes a character at a time and drops those that find no
-    /// room (`hw/char/serial.c`): a socket has room for some 280 of them, a pipe for 65,536 and more.
-    pub console: Source,
+    /// The other end of the agent's port.
+    pub agent: Option<Endpoint>,
+    /// Pipe or file for the kernel's output on its first serial line. QEMU writes one character at a time and drops
+    /// those that find no room (`hw/char/serial.c`): a socket has room for about 280 of them, a pipe for 65,536 or
+    /// more.
+    pub console: Endpoint,
     /// Disks in the guest's order: the first is /dev/vda.
     pub disks: Vec<Disk>,
     /// Directories that it shares.
     pub shares: Vec<Share>,
-    /// Socket that serves its connections over vhost-user, for which it gets a virtio socket device.
-    pub sockets: Option<Source>,
-    /// Sockets that it reaches over TCP, for which it gets a network that leads nowhere else unless it has one.
+    /// Socket of a vhost-user server for the machine's virtio socket device; `None` for no such device.
+    pub sockets: Option<Endpoint>,
+    /// Sockets that it reaches over TCP. If there are any and `network` is not set, it gets a network that leads
+    /// nowhere else.
     pub forwards: Vec<Forward>,
-    /// Sockets that it has as ports, at most 29; only with an agent.
+    /// Sockets that it sees as virtio-serial ports, at most 29; only with an agent.
     pub streams: Vec<Stream>,
     /// Whether it has a network of its own behind a user-mode NAT.
     pub network: bool,
-    /// Ports of this host that lead to the guest's; only with a network.
+    /// Ports of this host that are forwarded to the guest; only with a network.
     pub published: Vec<PublishedPort>,
     /// More arguments for QEMU, after all others.
     pub arguments: Vec<OsString>,
 }
 
-/// A port of this host that leads to one of the guest's.
+/// A port of this host that is forwarded to a port of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishedPort {
-    /// Whether it is UDP's; else TCP's.
+    /// Whether it is a UDP port; otherwise TCP.
     pub udp: bool,
     /// The address on this host.
     pub host: SocketAddrV4,
@@ -123,10 +125,10 @@ pub struct PublishedPort {
 }
 
 impl PublishedPort {
-    /// Fails if the address on this host cannot be had, which QEMU would only say without the reason.
+    /// Checks that the port of this host is available; QEMU's own error would not give the reason.
     ///
     /// # Errors
-    /// Another program has it, or it is no address of this host's, or this user may not have it.
+    /// Another program uses it, the address is not this host's, or this user may not use it.
     pub fn check(&self) -> io::Result<()> {
         match self.udp {
             true => UdpSocket::bind(self.host).map(drop),
@@ -134,7 +136,7 @@ impl PublishedPort {
         }
     }
 
-    /// As QEMU's `hostfwd=`.
+    /// The port as QEMU's `hostfwd=`.
     fn rule(&self) -> String {
         let protocol = if self.udp { "udp" } else { "tcp" };
         format!(",hostfwd={protocol}:{}-:{}", self.host, self.guest)
@@ -142,8 +144,8 @@ impl PublishedPort {
 }
 
 impl Machine {
-    /// One without a device but its first serial line, and without a network.
-    pub fn bare(kernel: Kernel, accel: Accel, cpus: u32, memory: u64, console: Source) -> Machine {
+    /// A machine with no device but its first serial line, and without a network.
+    pub fn bare(kernel: Kernel, accel: Accel, cpus: u32, memory: u64, console: Endpoint) -> Machine {
         Machine {
             kernel,
             initramfs: None,
@@ -165,7 +167,7 @@ impl Machine {
         }
     }
 
-    /// The command line that makes `qemu` this machine.
+    /// The `qemu` command line of this machine.
     pub fn command(self, qemu: &Qemu) -> QemuCommand {
         let mut line = CommandLine { arguments: Vec::new(), descriptors: Vec::new() };
         line.platform(&self, qemu);
@@ -181,7 +183,7 @@ impl Machine {
         line.option("-serial", "chardev:console");
         if let Some(agent) = self.agent {
             line.chardev("agent", agent);
-            // The first port is the console's, were there one.
+            // Port 0 is reserved for a console.
             line.option("-device", format!("virtio-serial-pci,max_ports={}", 2 + self.streams.len()));
             line.option("-device", format!("virtserialport,chardev=agent,name={AGENT_PORT}"));
             for Stream { socket, port } in self.streams {
@@ -215,78 +217,80 @@ impl Machine {
     }
 }
 
-/// What a TCG guest sees as its processor.
+/// The processor that a TCG guest sees.
 ///
-/// - Without `erms` and `fsrm` the guest copies and clears by words and vectors: `rep movsb`, which those two make it
-///   prefer, is translated byte by byte. Clearing memory is 7 times faster, fork and exec 1.5, file writes and reads 2.
-/// - As a current Intel processor it has a constant time-stamp counter for the kernel. As the K8 that `max` says it is,
-///   the kernel calibrates the delay loop of every further processor, 0.2 s each, and gets it wrong.
+/// - Without `erms` and `fsrm` the guest copies and clears memory by words and vectors. With them it prefers `rep
+///   movsb`, which TCG translates byte by byte. Clearing memory is 7 times faster without, fork and exec 1.5 times,
+///   file writes and reads 2 times.
+/// - For a current Intel processor the kernel assumes a constant time-stamp counter. For the K8 that `max` claims to
+///   be, it calibrates the delay loop of every further processor, 0.2 s each, with wrong results.
 const TCG_CPU: &str = "max,-erms,-fsrm,vendor=GenuineIntel,family=6,model=85,stepping=4";
 
-/// What has the kernel print nothing but what is grave.
+/// Makes the kernel print emergencies only.
 const QUIET: &str = "quiet";
 
-/// The kernel's parameters for every machine. None of them changes what a program may do; times are from a boot of
-/// 1.3 s under TCG.
+/// Kernel parameters for every machine. None changes what a program may do. The times are from a boot of 1.3 s under
+/// TCG.
 const PARAMETERS: [&str; 15] = [
-    // What a failed boot is explained from; `quiet` leaves emergencies, and a panic is one.
+    // A failed boot is explained from this output; `quiet` does not suppress emergencies such as a panic.
     "console=ttyS0",
     QUIET,
     // A panic ends the machine (QEMU has -no-reboot) instead of leaving it to hang.
     "panic=-1",
-    // Self-tests of the kernel's cryptography; the second runs in spite of the first (15 ms).
+    // No self-tests of the kernel's cryptography; the second parameter runs in spite of the first (15 ms).
     "cryptomgr.notests",
     "initcall_blacklist=crypto_kdf108_init",
-    // All devices are on the first PCI bus; the other 255 are not looked for.
+    // All devices are on the first PCI bus; do not probe the other 255.
     "pci=lastbus=0",
-    // No keyboard and no mouse: their controller is not waited for.
+    // There is no keyboard or mouse; do not wait for their controller.
     "i8042.noaux",
     "i8042.nokbd",
     // One serial line, not four to probe.
     "8250.nr_uarts=1",
-    // RDRAND fills the pool at once; nothing waits for entropy.
+    // RDRAND fills the entropy pool at once; nothing waits for it.
     "random.trust_cpu=on",
-    // The guest is protected from nobody but itself: no work-arounds for processors, no audit trail.
+    // The guest needs no protection from itself: no mitigations of processor bugs, no audit trail.
     "mitigations=off",
     "audit=0",
-    // Waiting for a grace period costs an interrupt to each processor, not some ticks: mounts and module loads.
+    // A grace period then costs an interrupt to each processor instead of some ticks: faster mounts and module loads.
     "rcupdate.rcu_expedited=1",
-    // Pages are cleared when they are handed to a program; not a second time inside the kernel.
+    // Pages are cleared when a program gets them; do not clear them a second time inside the kernel.
     "init_on_alloc=0",
-    // From 4 GiB on the kernel clears 64 MiB of bounce buffers for devices that cannot reach all memory (135 ms); a
-    // virtio device reaches it all.
+    // From 4 GiB on the kernel clears 64 MiB of bounce buffers for devices that cannot reach all memory (135 ms);
+    // virtio devices can.
     "swiotlb=noforce",
 ];
 
-/// Further parameters under TCG.
+/// Additional parameters under TCG.
 const TCG_PARAMETERS: [&str; 4] = [
-    // The counter is the host's: the kernel's watch over it and over the timer's interrupts would only see delays.
+    // The counter is the host's: the kernel's watchdogs for it and for timer interrupts would only see delays.
     "tsc=reliable",
     "no_timer_check",
     // Splitting the kernel's mapping for read-only pages and walking it for a check takes 100 ms when translated.
     "rodata=off",
-    // Lock prefixes cost a translator nothing; taking them out of the text of a kernel that boots with one processor does (0.05
-    // to 0.1 s), and so does putting them back.
+    // Lock prefixes cost nothing under TCG. Patching them out of a kernel that boots with one processor costs 0.05 to
+    // 0.1 s, and so does patching them in again.
     "noreplace-smp",
 ];
 
-/// Leaves all processors but the first off until the agent starts them (`agent/processors.c`).
+/// Boots with one processor; the agent starts the others (`agent/processors.c`).
 ///
-/// Some guests of two processors hung while they booted under QEMU 7.2, about one of 150 on a busy machine: both processors at the
-/// first instruction of a function that the kernel patches then, with interrupts off. What fits (it is not proven): the kernel
-/// writes a breakpoint first and the final bytes later (`arch/x86/kernel/alternative.c`, `text_poke_bp_batch`), and QEMU
-/// translates code before it write-protects the page. A processor that translates the breakpoint while another one writes
-/// the final bytes keeps the translation, and takes a breakpoint that is no longer there for ever. While one processor runs, no
-/// other one translates. What it costs is lost in the noise (1.01 of a boot by 14 pairs).
+/// Some guests of two processors hung at boot under QEMU 7.2, about one of 150 on a busy machine. Both processors were
+/// at the first instruction of a function that the kernel patches at that time, with interrupts off. A likely cause,
+/// not proven: the kernel first writes a breakpoint and later the final bytes (`arch/x86/kernel/alternative.c`,
+/// `text_poke_bp_batch`), and QEMU translates code before it write-protects the page. A processor that translates the
+/// breakpoint while another one writes the final bytes keeps that translation, and takes a breakpoint for ever that is
+/// no longer there. While one processor runs, no other one translates. The cost is within the noise (1.01 of a boot, by
+/// 14 pairs).
 ///
 /// The second word keeps the kernel from patching `native_send_call_func_ipi` when the last processor has started
-/// (`arch/x86/kernel/apic/ipi.c`, `apic_smt_update`): that one was started beside the loading of modules, which sends such interrupts.
-/// With it, a debugger sees no patch (`text_poke_bp_batch`) while more than one processor runs, from the boot to the command's end; with a
-/// network there is one, in `netdev_pick_tx`, before anything is sent. What it costs are as many interrupts as processors, where one
-/// broadcast would do.
+/// (`arch/x86/kernel/apic/ipi.c`, `apic_smt_update`), at the same time as modules are loaded, which sends such
+/// interrupts. With it, a debugger sees no patch (`text_poke_bp_batch`) while more than one processor runs, from the
+/// boot to the command's end; with a network there is one, in `netdev_pick_tx`, before anything is sent. It costs one
+/// interrupt for each processor, instead of one broadcast.
 ///
-/// The kernel hands the last word, which it does not know, to the agent as a variable of its environment. A user who gives a
-/// `maxcpus=` gets as many as that says, and the agent starts none.
+/// The kernel does not know the last word and passes it to the agent as an environment variable. A user's own
+/// `maxcpus=` takes precedence; then the agent starts no processors.
 const ONE_AT_BOOT: [&str; 3] = ["maxcpus=1", "no_ipi_broadcast=1", "INARCH_START_PROCESSORS=1"];
 
 /// The kernel's command line.
@@ -296,7 +300,8 @@ fn parameters(machine: &Machine) -> String {
     let mut words = PARAMETERS.to_vec();
     words.retain(|word| !(machine.verbose && *word == QUIET));
     if machine.kernel.entry == Entry::BzImage {
-        // Spares the bzImage's own loader a relocation; a vmlinux is never moved, and would hand the word to init.
+        // Avoids a relocation by the bzImage's own loader. A vmlinux is never relocated, and would pass the word to
+        // init.
         words.push("nokaslr");
     }
     if machine.accel == Accel::Tcg {
@@ -326,7 +331,7 @@ impl CommandLine {
             self.arguments.push(flag.into());
         }
         self.option("-display", "none");
-        // Nothing but virtio devices: each controller less is a device less to probe.
+        // Only virtio devices: each controller less is a device less to probe.
         self.option("-machine", "q35,memory-backend=mem,usb=off,sata=off,smbus=off");
         match machine.accel {
             Accel::Kvm => {
@@ -340,7 +345,7 @@ impl CommandLine {
         }
         self.option("-smp", machine.cpus.to_string());
         self.option("-m", format!("{}B", machine.memory));
-        // Back ends of vhost-user devices map the guest's memory.
+        // vhost-user back ends map the guest's memory.
         self.option("-object", format!("memory-backend-memfd,id=mem,size={}B,share=on", machine.memory));
         if let Some(firmware) = qemu.qboot() {
             self.option("-bios", firmware);
@@ -349,10 +354,10 @@ impl CommandLine {
     }
 
     /// The path by which QEMU opens the file.
-    fn file(&mut self, source: Source) -> OsString {
+    fn file(&mut self, source: Endpoint) -> OsString {
         match source {
-            Source::Path(path) => path.into_os_string(),
-            Source::Descriptor(descriptor) => {
+            Endpoint::Path(path) => path.into_os_string(),
+            Endpoint::Descriptor(descriptor) => {
                 let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
                 self.descriptors.push(descriptor);
                 path.into()
@@ -360,10 +365,10 @@ impl CommandLine {
         }
     }
 
-    fn chardev(&mut self, id: &str, socket: Source) {
+    fn chardev(&mut self, id: &str, socket: Endpoint) {
         let value = chardev(id, &socket);
         self.option("-chardev", value);
-        if let Source::Descriptor(descriptor) = socket {
+        if let Endpoint::Descriptor(descriptor) = socket {
             self.descriptors.push(descriptor);
         }
     }
@@ -381,11 +386,11 @@ impl CommandLine {
     }
 }
 
-fn chardev(id: &str, socket: &Source) -> OsString {
+fn chardev(id: &str, socket: &Endpoint) -> OsString {
     let mut value = OsString::from(format!("socket,id={id},"));
     match socket {
-        Source::Descriptor(descriptor) => value.push(format!("fd={}", descriptor.as_raw_fd())),
-        Source::Path(path) => {
+        Endpoint::Descriptor(descriptor) => value.push(format!("fd={}", descriptor.as_raw_fd())),
+        Endpoint::Path(path) => {
             value.push("path=");
             value.push(option_value(path.as_os_str()));
         }
@@ -397,17 +402,17 @@ fn vhost_user_blk(chardev: &str, queues: u16) -> String {
     format!("vhost-user-blk-pci,id=disk-{chardev},chardev={chardev},num-queues={queues}")
 }
 
-/// What another machine needs on its QEMU command line to have the disk served at `socket`, on one line, quoted for a
-/// shell. `id` tells it from the machine's other devices: letters, digits and `-`. Its memory must be shared besides, as
-/// [`shared_memory_arguments`] has it.
+/// The QEMU arguments for another machine that uses the disk at `socket`, on one line, quoted for a shell. `id`
+/// distinguishes it from the machine's other devices: letters, digits and `-`. The machine also needs shared memory,
+/// see [`shared_memory_arguments`].
 pub fn vhost_user_blk_arguments(socket: &Path, queues: u16, id: &str) -> String {
-    let socket = chardev(id, &Source::Path(socket.to_owned()));
+    let socket = chardev(id, &Endpoint::Path(socket.to_owned()));
     let device = vhost_user_blk(id, queues);
     let words: [&OsStr; 4] = ["-chardev".as_ref(), &socket, "-device".as_ref(), device.as_ref()];
     words.map(shell_word).join(" ")
 }
 
-/// What gives a machine so many bytes of memory that devices outside of QEMU can map. Once a machine.
+/// QEMU arguments for `bytes` bytes of memory that vhost-user back ends can map; once for each machine.
 pub fn shared_memory_arguments(bytes: u64) -> String {
     format!("-object memory-backend-memfd,id=inarch-mem,size={bytes}B,share=on -machine memory-backend=inarch-mem")
 }
@@ -420,18 +425,19 @@ fn vhost_user_fs(chardev: &str, tag: &str, queues: u16, queue_size: u16) -> OsSt
     device
 }
 
-/// As [`vhost_user_blk_arguments`] for a directory that is shared at `socket`, which the guest knows by its `tag`.
+/// Like [`vhost_user_blk_arguments`], for a directory that is shared at `socket` with this `tag`.
 pub fn vhost_user_fs_arguments(socket: &Path, tag: &str, queues: u16, queue_size: u16) -> String {
-    // One machine may have several. An id of QEMU's has letters, digits and '-._' (`id_wellformed` of its util/id.c).
+    // A machine may have several shares. QEMU's ids consist of letters, digits and '-._' (`id_wellformed` of its
+    // util/id.c).
     let in_id = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
     let id = format!("fs-{}", tag.chars().map(in_id).collect::<String>());
-    let socket = chardev(&id, &Source::Path(socket.to_owned()));
+    let socket = chardev(&id, &Endpoint::Path(socket.to_owned()));
     let device = vhost_user_fs(&id, tag, queues, queue_size);
     let words: [&OsStr; 4] = ["-chardev".as_ref(), &socket, "-device".as_ref(), &device];
     words.map(shell_word).join(" ")
 }
 
-/// Where an NBD server is to be reached.
+/// The address of an NBD server.
 #[derive(Clone, Debug)]
 pub enum NbdAddress {
     /// A Unix socket.
@@ -440,8 +446,8 @@ pub enum NbdAddress {
     Tcp(SocketAddr),
 }
 
-/// As [`vhost_user_blk_arguments`] for an export of an NBD server; the disk gets this serial number, by which
-/// its parts are told from other disks' as well: letters, digits and `-`, at most 20. Any memory will do.
+/// Like [`vhost_user_blk_arguments`], for an NBD export. The disk gets this serial number, which also distinguishes its
+/// QEMU objects: letters, digits and `-`, at most 20. Works with any memory.
 pub fn nbd_arguments(address: &NbdAddress, export: &str, read_only: bool, serial: &str) -> String {
     let mut node = OsString::from(format!("driver=nbd,node-name={serial},"));
     match address {
@@ -461,10 +467,10 @@ pub fn nbd_arguments(address: &NbdAddress, export: &str, read_only: bool, serial
     raw_disk_arguments(&node, serial)
 }
 
-/// Arguments that give a machine a network of its own, on which [`FORWARD_ADDRESS`] and `port` lead to the socket at `path`.
-/// `id` tells its parts from others: letters, digits and `-`.
+/// QEMU arguments for a network on which [`FORWARD_ADDRESS`] and `port` lead to the socket at `path`. `id`
+/// distinguishes its QEMU objects: letters, digits and `-`.
 pub fn guest_forward_arguments(path: &Path, port: u16, id: &str) -> String {
-    let socket = chardev(id, &Source::Path(path.to_owned()));
+    let socket = chardev(id, &Endpoint::Path(path.to_owned()));
     format!(
         "-chardev {} -netdev user,id=net-{id},guestfwd=tcp:{FORWARD_ADDRESS}:{port}-chardev:{id} \
          -device virtio-net-pci,netdev=net-{id}",
@@ -472,7 +478,7 @@ pub fn guest_forward_arguments(path: &Path, port: u16, id: &str) -> String {
     )
 }
 
-/// As [`nbd_arguments`] for a file that holds a raw image.
+/// Like [`nbd_arguments`], for a raw image file.
 pub fn raw_file_arguments(file: &Path, read_only: bool, serial: &str) -> String {
     let mut node = OsString::from(format!("driver=file,node-name={serial},filename="));
     node.push(option_value(file.as_os_str()));
@@ -499,7 +505,7 @@ mod tests {
             entry: Entry::Pvh,
             modules: None,
         };
-        let console = Source::Path("/run/console".into());
+        let console = Endpoint::Path("/run/console".into());
         Machine { parameters: vec!["user.word".to_owned()], ..Machine::bare(kernel, Accel::Tcg, 2, 512 << 20, console) }
     }
 
@@ -560,7 +566,8 @@ mod tests {
         let (first, _far) = UnixStream::pair().unwrap();
         let number = first.as_raw_fd();
         let disk = |socket, id: &str| Disk { socket, id: id.to_owned(), queues: 2 };
-        let disks = vec![disk(Source::Descriptor(first.into()), "root"), disk(Source::Path("/a,b".into()), "second")];
+        let disks =
+            vec![disk(Endpoint::Descriptor(first.into()), "root"), disk(Endpoint::Path("/a,b".into()), "second")];
         let command = Machine { disks, ..machine() }.command(&Qemu::at(Path::new("qemu")));
         assert_eq!(command.descriptors.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>(), [number]);
         let expected = format!(
@@ -574,7 +581,7 @@ mod tests {
     fn initramfs_is_read_through_its_descriptor() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let expected = format!("-initrd /proc/self/fd/{} ", file.as_raw_fd());
-        let line = line(Machine { initramfs: Some(Source::Descriptor(file.into())), ..machine() });
+        let line = line(Machine { initramfs: Some(Endpoint::Descriptor(file.into())), ..machine() });
         assert!(line.contains(&expected), "{line}");
     }
 }

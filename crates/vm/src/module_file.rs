@@ -1,10 +1,11 @@
-//! A kernel module's file, made quick to load: what is dropped costs an emulated processor most of a module's loading and
-//! nothing else. A kernel takes such a file only if it takes modules without a signature.
+//! Strips a kernel module's file so that it loads faster. It drops data that costs an emulated processor most of the
+//! loading time and nothing needs. Only a kernel that accepts unsigned modules loads the result.
 
 use crate::kernel::elf::is_x86_64;
 use crate::kernel::fields::{le16, le32, le64};
 
-/// What follows a module that carries a signature (`MODULE_SIG_STRING` of the kernel's `include/linux/module_signature.h`).
+/// The magic that follows a module's signature (`MODULE_SIG_STRING` of the kernel's
+/// `include/linux/module_signature.h`).
 const SIGNATURE_MAGIC: &[u8] = b"~Module signature appended~\n";
 /// `struct module_signature` before the magic; its last 4 bytes are the signature's length, big-endian.
 const SIGNATURE_TRAILER: usize = 12;
@@ -12,7 +13,7 @@ const SIGNATURE_TRAILER: usize = 12;
 /// The module without the signature at its end.
 ///
 /// Checking the signatures of a guest's dozen modules takes an emulated processor about 700 million instructions, five
-/// times what all else between the agent's start and the command's takes.
+/// times everything else between the agent's start and the command's.
 fn without_signature(module: &[u8]) -> &[u8] {
     let unsigned = || {
         let (_, length) = module.strip_suffix(SIGNATURE_MAGIC)?.split_last_chunk::<4>()?;
@@ -23,26 +24,27 @@ fn without_signature(module: &[u8]) -> &[u8] {
     unsigned().unwrap_or(module)
 }
 
-/// Lists in a module of places that the kernel patches one by one while it loads the module. What is not listed stays as
-/// it was compiled, which works as well:
+/// Sections that list places which the kernel patches one by one when it loads the module. Places that are not listed
+/// stay as compiled, which works too:
 ///
-/// - A static call (Linux's `include/linux/static_call.h`) goes to a trampoline, which jumps to where the call leads at the
-///   moment. Making hundreds of them direct calls, mostly of `might_sleep()`, takes three steps that interrupt every
-///   processor for each: two thirds of the time that ext4 takes to load under TCG (150 of 230 ms).
-/// - A return (`.return_sites`) jumps to the return thunk, an indirect call (`.retpoline_sites`) goes to its thunk: as safe
-///   as the kernel wants them to be, one jump more. Patching 1,400 places of ext4 takes 10 ms.
-/// - `__mcount_loc` is what the function tracer knows of a module; its calls are no-ops from the start.
+/// - A static call (Linux's `include/linux/static_call.h`) goes to a trampoline that jumps to the current target.
+///   Patching hundreds of them into direct calls, mostly of `might_sleep()`, takes three steps for each, and each step
+///   interrupts every processor: two thirds of ext4's loading time under TCG (150 of 230 ms).
+/// - A return (`.return_sites`) jumps to the return thunk, and an indirect call (`.retpoline_sites`) to its thunk: as
+///   safe as the kernel requires, and one jump more. Patching 1,400 places of ext4 takes 10 ms.
+/// - `__mcount_loc` lists a module's function-tracer calls, which are no-ops from the start.
 const DROPPED: [&[u8]; 4] = [b".static_call_sites", b".return_sites", b".retpoline_sites", b"__mcount_loc"];
 
-/// The module's content as it is quickest to load: without its signature and its lists of places to patch.
+/// Returns the module without its signature and its lists of places to patch.
 pub fn quick_to_load(mut module: Vec<u8>) -> Vec<u8> {
     module.truncate(without_signature(&module).len());
     for list in DROPPED {
         if let Some(header) = section_header(&module, list)
             && let Some(header) = module.get_mut(header..header + SECTION_SIZE)
         {
-            // A section without SHF_ALLOC is neither loaded nor relocated. Most of the kernel does not find it then (`find_sec`
-            // in kernel/module/main.c), but arch/x86/kernel/module.c goes by the name alone, so that goes too.
+            // A section without SHF_ALLOC is neither loaded nor relocated. Most of the kernel then ignores it
+            // (`find_sec` in kernel/module/main.c), but arch/x86/kernel/module.c looks for the name alone, so the name
+            // is cleared too.
             header[SECTION_NAME..][..4].fill(0);
             header[SECTION_FLAGS..][..8].fill(0);
         }
@@ -50,18 +52,18 @@ pub fn quick_to_load(mut module: Vec<u8>) -> Vec<u8> {
     module
 }
 
-/// Where an ELF-64 file's header has its section table (`e_shoff`), its size and its entry of names (`e_shnum`,
+/// Offsets in an ELF-64 header of the section table's position (`e_shoff`), its length and its string table (`e_shnum`,
 /// `e_shstrndx`).
 const SECTIONS: usize = 0x28;
 const SECTION_COUNT: usize = 0x3c;
 const NAMES_INDEX: usize = 0x3e;
-/// Bytes of an entry of the section table, and where its name, flags and content's offset are (`Elf64_Shdr`).
+/// Size of a section header, and the offsets of its name, flags and content offset (`Elf64_Shdr`).
 const SECTION_SIZE: usize = 64;
 const SECTION_NAME: usize = 0;
 const SECTION_FLAGS: usize = 8;
 const SECTION_OFFSET: usize = 24;
 
-/// Where in an ELF file the entry of the section table for the section called `name` is.
+/// The offset in an ELF file of the section header for the section `name`.
 fn section_header(file: &[u8], name: &[u8]) -> Option<usize> {
     if !is_x86_64(file) {
         return None;
@@ -92,7 +94,7 @@ mod tests {
         assert_eq!(without_signature(SIGNATURE_MAGIC), SIGNATURE_MAGIC);
     }
 
-    /// An ELF file with no content and these sections, all of them to be loaded.
+    /// An ELF file with these empty sections, all of them loadable.
     fn elf(sections: &[&str]) -> Vec<u8> {
         let mut names = vec![0];
         let mut headers = vec![[0u8; SECTION_SIZE]; sections.len() + 1];
@@ -118,7 +120,7 @@ mod tests {
         (0..before.len()).filter(|at| before[*at] != after[*at]).collect()
     }
 
-    /// Where something other than 0 is in the name and the flags of these sections.
+    /// The sections whose name or flags are not 0.
     fn dropped(sections: &[usize]) -> Vec<usize> {
         sections.iter().flat_map(|at| [SECTION_NAME, SECTION_FLAGS].map(|field| SECTION_SIZE * at + field)).collect()
     }

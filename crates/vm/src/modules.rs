@@ -1,17 +1,17 @@
-//! Which kernel modules a guest needs, from `/lib/modules/VERSION`, in the order in which they load.
+//! Finds the kernel modules that a guest needs in `/lib/modules/VERSION`, in load order.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The largest module, unpacked, that is taken. Debian's largest is a GPU driver of 25 MiB.
+/// The largest module accepted, unpacked. Debian's largest is a GPU driver of 25 MiB.
 const MODULE_MAX: u64 = 256 << 20;
 
-/// What a kernel lacks, or what is wrong with its modules.
+/// A driver that the kernel lacks, or an error in its modules.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
-    /// Neither built in nor a module.
+    /// The driver is neither built in nor a module.
     #[error(
         "kernel {version} has no {module}: neither built in nor a module under {}; install a full kernel \
          (Debian: linux-image-amd64), or choose one with --kernel",
@@ -22,7 +22,7 @@ pub enum ModuleError {
         version: String,
         /// The module's name.
         module: String,
-        /// Where it was looked for.
+        /// The directory searched.
         directory: PathBuf,
     },
     /// A file of the module tree cannot be read.
@@ -33,12 +33,12 @@ pub enum ModuleError {
         /// Why.
         source: io::Error,
     },
-    /// A module's dependencies go in a circle.
+    /// A module's dependencies are circular.
     #[error("{}: module {module} depends on itself", path.display())]
     Circle {
         /// `modules.dep`.
         path: PathBuf,
-        /// One of the circle.
+        /// One module of the circle.
         module: String,
     },
     /// A module is larger than any real one.
@@ -54,12 +54,12 @@ pub enum ModuleError {
 pub struct Module {
     /// Its name, with `_` for `-`.
     pub name: String,
-    /// Its file, maybe compressed.
+    /// Its file, possibly compressed.
     pub path: PathBuf,
 }
 
 impl Module {
-    /// The module's ELF file, unpacked.
+    /// Reads and unpacks the module's ELF file.
     pub fn read(&self) -> Result<Vec<u8>, ModuleError> {
         let failed = |source| ModuleError::Read { path: self.path.clone(), source };
         let file = fs::File::open(&self.path).map_err(failed)?;
@@ -83,18 +83,18 @@ impl Module {
 pub struct ModuleTree {
     version: String,
     directory: PathBuf,
-    /// Name to path below `directory` and the names of the dependencies.
+    /// By name: the path below `directory` and the names of the dependencies.
     modules: HashMap<String, (String, Vec<String>)>,
     builtin: HashSet<String>,
-    /// Name to the modules that are to be loaded before it.
+    /// By name: the modules to be loaded before it.
     before: HashMap<String, Vec<String>>,
     takes_unsigned: bool,
 }
 
 impl ModuleTree {
-    /// Reads the tree of kernel `version` in `directory` (usually `/lib/modules/VERSION`).
+    /// Reads the module tree of kernel `version` in `directory` (usually `/lib/modules/VERSION`).
     ///
-    /// A directory without these files is an empty tree: a kernel may have everything built in.
+    /// A directory without these files is an empty tree: everything may be built in.
     pub fn open(version: &str, directory: &Path) -> Result<Self, ModuleError> {
         let dep = read(directory, "modules.dep")?;
         let builtin = read(directory, "modules.builtin")?;
@@ -109,8 +109,7 @@ impl ModuleTree {
         })
     }
 
-    /// Whether the kernel is known to load modules without a signature. Unknown, where its configuration is not there,
-    /// counts as no.
+    /// Whether the kernel is known to load unsigned modules. False if its configuration is not available.
     pub fn takes_unsigned(&self) -> bool {
         self.takes_unsigned
     }
@@ -120,9 +119,10 @@ impl ModuleTree {
         self.builtin.contains(module) || self.modules.contains_key(module)
     }
 
-    /// The modules that must be loaded for `wanted`, dependencies first, none twice, what is built in left out.
+    /// The modules to load for `wanted`, dependencies first, without duplicates and without built-in ones.
     ///
-    /// A soft dependency that the kernel does not have is left out; a wanted module or a hard dependency is an error.
+    /// A soft dependency that the kernel does not have is left out; a missing wanted module or hard dependency is an
+    /// error.
     pub fn resolve(&self, wanted: &[&str]) -> Result<Vec<Module>, ModuleError> {
         let mut order = Order::default();
         for module in wanted {
@@ -164,7 +164,7 @@ impl ModuleTree {
     }
 }
 
-/// Looks into the kernel's configuration, where distributions put it.
+/// Checks the kernel's configuration, at the place where distributions install it.
 fn takes_unsigned(version: &str, directory: &Path) -> bool {
     const REFUSING: [&str; 3] = [
         "CONFIG_MODULE_SIG_FORCE=y",
@@ -183,7 +183,7 @@ struct Order {
     open: HashSet<String>,
 }
 
-/// Modules that give what a soft dependency names; the first one that the kernel has is taken.
+/// Modules that satisfy a soft dependency; the first one that the kernel has is used.
 ///
 /// A name like `crypto-crc32c` is an alias of every implementation. One is enough, and the generic one works on every
 /// processor.

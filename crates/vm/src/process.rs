@@ -1,7 +1,7 @@
-//! QEMU as a process: started so that it never outlives its starter, watched, and explained when it ends too early.
+//! Runs QEMU: starts it so that it never outlives its starter, watches it, and explains why it ended too early.
 //!
-//! A thread of its own starts the process and waits for it. The kernel's parent-death signal goes out when the thread
-//! that forked ends; this one ends with the process it waits for, or when all of this process does, `kill -9` included.
+//! A dedicated thread starts the process and waits for it. The kernel sends the parent-death signal when the thread
+//! that forked ends. This thread ends with QEMU, or when the whole process ends, `kill -9` included.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -19,11 +19,11 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::qemu::QemuCommand;
 
-/// How much of the end of an output is kept, in bytes.
+/// How much of the end of an output is stored, in bytes.
 const TAIL: usize = 64 << 10;
 /// How many lines of an output an error shows.
 const TAIL_LINES: usize = 20;
-/// How long the rest of an output may take to arrive once the process is gone.
+/// How long the rest of an output may take to arrive once the process has ended.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// QEMU could not be started.
@@ -36,19 +36,19 @@ pub struct SpawnError {
     pub source: io::Error,
 }
 
-/// What somebody who waits for the guest saw.
+/// What was observed of a failing guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symptom {
     /// The agent's socket was closed.
     Closed,
-    /// Nothing came for this long.
+    /// Nothing arrived for this long.
     Silence(Duration),
 }
 
-/// Why a guest is gone or useless.
+/// Why a guest failed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum GuestFailure {
-    /// QEMU gave up by itself.
+    /// QEMU failed.
     #[error("QEMU failed ({status}): {message}")]
     Qemu {
         /// How it ended.
@@ -58,7 +58,7 @@ pub enum GuestFailure {
         /// The last lines before that.
         tail: Vec<String>,
     },
-    /// The guest's kernel stopped itself.
+    /// The guest's kernel panicked.
     #[error("the guest's kernel stopped: {message}")]
     Panic {
         /// The kernel's line.
@@ -66,7 +66,7 @@ pub enum GuestFailure {
         /// The console's last lines.
         tail: Vec<String>,
     },
-    /// The guest powered off when nobody expected it.
+    /// The guest powered off unexpectedly.
     #[error("the guest powered off before its work was done{}", last_line(.tail))]
     PoweredOff {
         /// The console's last lines.
@@ -75,7 +75,7 @@ pub enum GuestFailure {
     /// The guest did not speak in time.
     #[error("the guest did not answer within {} s{}", .waited.as_secs(), last_line(.tail))]
     Silent {
-        /// How long it was waited for.
+        /// How long we waited.
         waited: Duration,
         /// The console's last lines.
         tail: Vec<String>,
@@ -90,7 +90,7 @@ fn last_line(tail: &[String]) -> String {
 }
 
 impl GuestFailure {
-    /// What was printed last, for whoever wants more than the message.
+    /// The last lines printed, for more detail than the message.
     pub fn tail(&self) -> &[String] {
         match self {
             GuestFailure::Qemu { tail, .. }
@@ -101,20 +101,20 @@ impl GuestFailure {
     }
 }
 
-/// A pipe for a machine's console: this process's end, which is read, and the machine's.
+/// A pipe for a machine's console: our end, for reading, and the machine's.
 ///
 /// # Errors
-/// No pipe could be had.
+/// No pipe could be created.
 pub fn console_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    /// Its capacity in bytes: the most that a user without privileges may ask for.
+    /// Its capacity in bytes: the most that an unprivileged user may ask for.
     const ROOM: usize = 1 << 20;
     let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-    // A user of many pipes gets a smaller one.
+    // A user with many pipes gets a smaller one.
     let _ = fcntl_setpipe_size(&theirs, ROOM);
     Ok((ours, theirs))
 }
 
-/// A running QEMU. It is killed when this is dropped.
+/// A running QEMU; dropping it kills it.
 #[derive(Debug)]
 pub struct Process {
     pidfd: OwnedFd,
@@ -130,9 +130,9 @@ struct Exit {
 }
 
 impl Process {
-    /// Starts `command` with no standard input or output, with no descriptors but its own, in a process group of its
-    /// own: a ^C in the terminal reaches this process only. `console` is this process's end of the machine's console, all
-    /// of which goes to `log` as well.
+    /// Starts `command` without standard input and output, and with no descriptors but its own. It gets its own process
+    /// group, so a ^C in the terminal reaches this process only. `console` is our end of the machine's console; its
+    /// output is also copied to `log`.
     ///
     /// # Errors
     /// The program cannot be run.
@@ -145,7 +145,7 @@ impl Process {
             let exit = Arc::clone(&exit);
             move || match start(command) {
                 Ok((child, pidfd, errors)) => {
-                    // The receiver may be gone only if the starting thread is; the child is waited for all the same.
+                    // The receiver is gone only if the calling thread is; wait for the child anyway.
                     let _ = report.send(Ok((pidfd, errors)));
                     exit.wait_for(child);
                 }
@@ -180,7 +180,7 @@ impl Process {
 
     /// Kills the process, if it still runs, and waits until it is gone.
     pub fn kill(&self) {
-        // Fails only if the process is gone already.
+        // Fails only if the process has ended already.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         let mut status = self.exit.lock();
         while status.is_none() {
@@ -188,10 +188,10 @@ impl Process {
         }
     }
 
-    /// Says why the guest failed, after `symptom`. Ends the process.
+    /// Explains why the guest failed after `symptom`. Ends the process.
     pub fn explain(&self, symptom: Symptom) -> GuestFailure {
         let by_itself = match symptom {
-            // QEMU closes its sockets a little before it has ended.
+            // QEMU closes its sockets shortly before it ends.
             Symptom::Closed => self.wait(Duration::from_secs(5)),
             Symptom::Silence(_) => self.wait(Duration::ZERO),
         };
@@ -211,7 +211,7 @@ impl Process {
         }
     }
 
-    /// Why the log of the console is not whole, if it is not. Ends the process.
+    /// Why the console's log is incomplete, if it is. Ends the process.
     pub fn log_error(&self) -> Option<io::Error> {
         self.kill();
         self.console.wait_for_end();
@@ -236,22 +236,22 @@ impl Exit {
     }
 
     fn wait_for(&self, mut child: Child) {
-        // Waiting for one's own child fails only if somebody else reaped it: then nothing more is known of it.
+        // Waiting for one's own child fails only if another thread reaped it; then its status is unknown.
         let status = child.wait().unwrap_or_else(|_| ExitStatus::from_raw(0));
         *self.lock() = Some(status);
         self.changed.notify_all();
     }
 }
 
-/// Starts the process from the thread that will wait for it. Closes this process's copies of its descriptors.
+/// Starts the process in the thread that will wait for it. Closes our copies of its descriptors.
 fn start(command: QemuCommand) -> io::Result<(Child, OwnedFd, OwnedFd)> {
     let QemuCommand { program, arguments, descriptors } = command;
     let inherited: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     let parent = rustix::process::getpid();
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
-    // SAFETY: between fork and exec `prepare` makes system calls only; it neither allocates nor takes a lock, which a
-    // thread that is not in the child could hold.
+    // SAFETY: between fork and exec `prepare` only makes system calls. It neither allocates nor takes a lock, which a
+    // thread that does not exist in the child could hold.
     unsafe {
         command.pre_exec(move || prepare(parent, &inherited));
     }
@@ -269,21 +269,21 @@ fn start(command: QemuCommand) -> io::Result<(Child, OwnedFd, OwnedFd)> {
     }
 }
 
-/// Runs in the child before the program: it dies with its parent and keeps no descriptor but `inherited` and 0 to 2.
+/// Runs in the child before exec: sets the parent-death signal, and closes all descriptors but `inherited` and 0 to 2.
 fn prepare(parent: Pid, inherited: &[RawFd]) -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have died before the request took effect; then the signal never comes.
+    // The parent may have died before the request took effect; then the signal would never come.
     if rustix::process::getppid() != Some(parent) {
         return Err(io::ErrorKind::BrokenPipe.into());
     }
-    // SAFETY: the call takes plain numbers and changes descriptor flags of this process only. Before Linux 5.11 it
-    // fails, which leaves open what was inherited without FD_CLOEXEC: untidy, not wrong.
+    // SAFETY: the call takes plain numbers and changes only descriptor flags of this process. Before Linux 5.11 it
+    // fails, and descriptors inherited without FD_CLOEXEC stay open: untidy, not wrong.
     unsafe {
         libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
     }
     for &descriptor in inherited {
-        // SAFETY: the descriptor is open: the parent holds it until after the fork.
+        // SAFETY: the descriptor is open: the parent keeps it open until after the fork.
         let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
         rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?;
     }
@@ -298,7 +298,7 @@ fn status_text(status: ExitStatus) -> String {
     }
 }
 
-/// The panic in a line of the console, without the time in front of it.
+/// The panic message in a console line, without the timestamp.
 fn panic_message(line: &str) -> Option<String> {
     const PANIC: &str = "Kernel panic - not syncing";
     line.find(PANIC).and_then(|start| line.get(start..)).map(str::to_owned)
@@ -308,14 +308,14 @@ fn last_lines(mut lines: Vec<String>) -> Vec<String> {
     lines.split_off(lines.len().saturating_sub(TAIL_LINES))
 }
 
-/// The lines of an output that are not blank. Control characters, which could play tricks with a terminal, are dropped.
+/// The non-blank lines of an output, without control characters, which could manipulate a terminal.
 fn lines_of(bytes: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let printable = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>();
     text.lines().map(|line| printable(line).trim_end().to_owned()).filter(|line| !line.is_empty()).collect()
 }
 
-/// The end of an output, read by a thread so that its writer never waits.
+/// The end of an output, read by a thread so that its writer never blocks.
 #[derive(Debug)]
 struct Capture {
     state: Arc<(Mutex<Captured>, Condvar)>,
@@ -329,7 +329,7 @@ struct Captured {
 }
 
 impl Capture {
-    /// `log` gets everything; the first error ends that, and is kept.
+    /// `log` gets everything up to the first write error, which is stored.
     fn start(name: &str, source: OwnedFd, mut log: Option<File>) -> io::Result<Capture> {
         let state = Arc::new((Mutex::new(Captured::default()), Condvar::new()));
         let shared = Arc::clone(&state);
@@ -340,7 +340,7 @@ impl Capture {
                 let read = match source.read(&mut buffer) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Ok(read) => read,
-                    // A connection reset is an end like another.
+                    // A connection reset is the end of the output, too.
                     Err(_) => 0,
                 };
                 let logged = log.as_mut().map(|log| log.write_all(buffer.get(..read).unwrap_or_default()));
@@ -371,12 +371,12 @@ impl Capture {
         self.lock().tail.iter().copied().collect()
     }
 
-    /// Waits until the rest of the output has arrived, once the writer is gone.
+    /// Waits for the rest of the output after its writer has ended.
     fn wait_for_end(&self) {
         drop(self.state.1.wait_timeout_while(self.lock(), DRAIN, |captured| !captured.ended));
     }
 
-    /// All lines, once the writer is gone.
+    /// All lines, after the writer has ended.
     fn lines(&self) -> Vec<String> {
         self.wait_for_end();
         lines_of(&self.bytes())

@@ -1,10 +1,11 @@
-//! The conversation with the guest's agent over the virtio-serial port [`AGENT_PORT`](crate::machine::AGENT_PORT).
+//! The protocol between the host and the guest's agent, over the virtio-serial port
+//! [`AGENT_PORT`](crate::machine::AGENT_PORT).
 //!
-//! A frame is a type (1 byte), a payload length (32 bits, little-endian, as all integers here) and the payload. The agent's half is
-//! `agent/protocol.h`. The agent says HELLO; the host describes the session in frames ended by RUN; then data flows
-//! under credit in both directions until EXIT (or ERROR) and BYE.
+//! A frame is a type (1 byte), a payload length (32 bits, little-endian, as all integers here) and the payload.
+//! `agent/protocol.h` is the agent's half. The agent sends HELLO. The host describes the session in frames that end
+//! with RUN. Then data flows under credit in both directions until EXIT (or ERROR) and BYE.
 //!
-//! Data from the guest is hostile: lengths are bounded, nothing here panics, and what is not understood is an error.
+//! Data from the guest is hostile: lengths are bounded, nothing here panics, and unknown data is an error.
 
 use std::net::Ipv4Addr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,16 +15,16 @@ use std::{ffi::OsString, time::SystemTime};
 
 /// Version of the protocol that both sides must speak.
 pub const PROTOCOL_VERSION: u32 = 1;
-/// Longest payload, in bytes, either way: one argument of execve(2) (`MAX_ARG_STRLEN`, 128 KiB) fits.
+/// The longest payload in either direction, in bytes: one argument of execve(2) (`MAX_ARG_STRLEN`, 128 KiB) fits.
 pub const PAYLOAD_MAX: usize = 160 * 1024;
 /// Bytes of type and length before a payload.
 pub const HEADER: usize = 5;
 /// Linux's highest signal number (`_NSIG`).
 const SIGNAL_MAX: u8 = 64;
-/// Most bytes of standard input that are sent in one frame.
+/// The most bytes of standard input in one frame.
 pub const STDIN_FRAME: usize = 32 * 1024 - HEADER;
 
-/// Types of frames, as `FRAME_*` of `agent/protocol.h`, where their payloads are.
+/// Frame types, as `FRAME_*` of `agent/protocol.h`, which describes their payloads.
 mod kind {
     pub(super) const HELLO: u8 = 0x01;
     pub(super) const STARTED: u8 = 0x02;
@@ -61,11 +62,11 @@ mod kind {
     pub(super) const BYE: u8 = 0x96;
 }
 
-/// One of the guest's output streams, numbered as its descriptor.
+/// One of the command's output streams, numbered like its descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OutputStream {
-    /// Standard output; on a terminal everything.
+    /// Standard output; with a terminal, all output.
     Stdout = 1,
     /// Standard error.
     Stderr = 2,
@@ -82,7 +83,7 @@ pub enum ProtocolError {
         /// The length that it announced.
         length: u32,
     },
-    /// A type that no agent of this version sends, or a payload of the wrong size, or with numbers out of range, for it.
+    /// An unknown type, or a payload with the wrong size or with numbers out of range.
     #[error("the guest sent a frame of type {kind:#04x} with {length} bytes, which is none of this protocol")]
     Unknown {
         /// The frame's type.
@@ -92,28 +93,28 @@ pub enum ProtocolError {
     },
 }
 
-/// What the agent says.
+/// A frame from the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuestFrame {
-    /// The agent runs and speaks this version.
+    /// The agent runs, and speaks this version.
     Hello {
         /// Compare with [`PROTOCOL_VERSION`].
         version: u32,
     },
-    /// The command has been executed.
+    /// The command has been started.
     Started {
         /// When the agent began, since the kernel's boot.
         agent: Duration,
         /// When the command began, since the kernel's boot.
         command: Duration,
     },
-    /// Bytes that the command wrote.
+    /// Output of the command.
     Output(OutputStream, Vec<u8>),
-    /// The host may send so many more bytes of standard input.
+    /// The host may send this many more bytes of standard input.
     StdinCredit(u32),
-    /// Nobody in the guest reads standard input any more.
+    /// No process in the guest reads standard input any more.
     StdinClosed,
-    /// The command has ended, and every byte of its output has been sent.
+    /// The command has ended, and all of its output has been sent.
     Exit {
         /// `_exit`'s value.
         status: u8,
@@ -127,15 +128,15 @@ pub enum GuestFrame {
         /// One line.
         text: String,
     },
-    /// Something is missing, but the command starts.
+    /// Something is missing, but the command can start.
     Warning(String),
     /// Every file system is unmounted.
     Unmounted,
-    /// All that the command needs is mounted: what is left until its start takes moments.
+    /// Everything that the command needs is mounted; it starts within moments.
     Ready,
 }
 
-/// Takes frames out of a stream of bytes.
+/// Decodes frames from a stream of bytes.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
@@ -148,8 +149,8 @@ impl Decoder {
         Self::default()
     }
 
-    /// Appends bytes of the stream. What is held stays below one frame and what is pushed between two calls of [`Decoder::next`]
-    /// that return `None`.
+    /// Appends bytes of the stream. The buffer stays smaller than one frame plus what is pushed between two calls of
+    /// [`Decoder::next`] that return `None`.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -158,7 +159,7 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, or `None` until more is pushed. After an error the stream is of no more use.
+    /// The next complete frame, or `None` until more is pushed. After an error the decoder is unusable.
     #[allow(clippy::should_implement_trait, reason = "an iterator ends for good, this one goes on after a push")]
     pub fn next(&mut self) -> Result<Option<GuestFrame>, ProtocolError> {
         let held = self.buffer.get(self.start..).unwrap_or_default();
@@ -211,16 +212,17 @@ fn halves<const N: usize>(payload: &[u8]) -> Option<([u8; N], [u8; N])> {
     Some((*first, rest.try_into().ok()?))
 }
 
-/// A guest's text for our terminal: no control characters, so no escape sequences and no second line.
+/// Makes a guest's text safe for our terminal: no control characters, so no escape sequences and no second line.
 fn one_line(text: &[u8]) -> String {
     String::from_utf8_lossy(text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Who runs the command.
+/// The user that runs the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum User {
-    /// `USER[:GROUP]`, each by its number or by its name in the guest's `/etc/passwd` and `/etc/group`. A number need not
-    /// be there. Without a group it is the user's own (0 for one who is not there), with the supplementary ones.
+    /// `USER[:GROUP]`, each a number, or a name in the guest's `/etc/passwd` and `/etc/group`. A number need not be
+    /// listed there. Without a group, the user's own group (0 if the user is not listed) and supplementary groups
+    /// apply.
     Name(String),
     /// By number.
     Ids {
@@ -233,34 +235,34 @@ pub enum User {
     },
 }
 
-/// What is mounted: the source of a [`Mount`].
+/// The source of a [`Mount`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountSource {
     /// The virtio-blk disk with this serial (at most 20 bytes, `VIRTIO_BLK_ID_BYTES`).
     DiskSerial(String),
-    /// As given to mount(2): a tag, or a word for file systems without a source.
+    /// As for mount(2): a tag, or a word for file systems without a source.
     Name(String),
-    /// What the host serves by 9P at this port, for whoever reaches it by `AF_VSOCK` ([`Machine::sockets`]).
+    /// A port of the host's 9P server, reached by `AF_VSOCK` ([`Machine::sockets`]).
     ///
     /// [`Machine::sockets`]: crate::machine::Machine::sockets
     HostPort(u32),
-    /// Nothing: an empty file system, into which the guest unpacks the tar archive that comes by a virtio-serial port.
+    /// None: an empty file system, into which the guest unpacks the tar archive from a virtio-serial port.
     Archive {
         /// The port's name.
         port: String,
-        /// It is a directory of [`SessionRequest::scratch`], not a file system of [`Mount::fstype`].
+        /// Whether it is a directory of [`SessionRequest::scratch`], not a file system of [`Mount::fstype`].
         on_scratch: bool,
     },
 }
 
-/// A file system of the guest.
+/// A file system to be mounted in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// What is mounted.
+    /// Its source.
     pub source: MountSource,
     /// The file system's type, e.g. `ext4`.
     pub fstype: String,
-    /// Where: an absolute path; `/` is the root. Missing directories are made.
+    /// The mount point: an absolute path; `/` is the root. Missing directories are made.
     pub target: PathBuf,
     /// Options for the file system, comma-separated, as the data of mount(2).
     pub options: String,
@@ -270,13 +272,12 @@ pub struct Mount {
     pub no_suid_no_dev: bool,
     /// `MS_NOATIME`.
     pub no_atime: bool,
-    /// What is mounted is only read, as the lower layer of an overlayfs; what is written goes to
-    /// [`SessionRequest::scratch`].
+    /// Use it as the lower layer of an overlayfs; writes go to [`SessionRequest::scratch`].
     pub overlaid: bool,
 }
 
 impl Mount {
-    /// A tmpfs that everybody may write to, as `/tmp` is.
+    /// A tmpfs that everybody may write to, like `/tmp`.
     pub fn tmpfs(target: impl Into<PathBuf>) -> Self {
         Self {
             source: MountSource::Name("tmpfs".to_owned()),
@@ -294,18 +295,18 @@ impl Mount {
 /// A guest's address on a user-mode network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The guest's own.
+    /// The guest's address.
     pub address: Ipv4Addr,
     /// Its network's mask.
     pub netmask: Ipv4Addr,
-    /// Where the default route goes; nowhere if unspecified.
+    /// The default route's gateway; unspecified for none.
     pub gateway: Ipv4Addr,
-    /// What `/etc/resolv.conf` names; nothing if unspecified.
+    /// The name server for `/etc/resolv.conf`; unspecified for none.
     pub name_server: Ipv4Addr,
 }
 
 impl Network {
-    /// What QEMU's `-netdev user` gives by default.
+    /// The defaults of QEMU's `-netdev user`.
     pub const QEMU_USER: Self = Self {
         address: Ipv4Addr::new(10, 0, 2, 15),
         netmask: Ipv4Addr::new(255, 255, 255, 0),
@@ -313,7 +314,7 @@ impl Network {
         name_server: Ipv4Addr::new(10, 0, 2, 3),
     };
 
-    /// The same, where it leads to nothing but what QEMU forwards.
+    /// The same, for a network that leads only to what QEMU forwards.
     pub const QEMU_RESTRICTED: Self =
         Self { gateway: Ipv4Addr::UNSPECIFIED, name_server: Ipv4Addr::UNSPECIFIED, ..Self::QEMU_USER };
 }
@@ -327,41 +328,41 @@ pub struct WindowSize {
     pub columns: u16,
 }
 
-/// What a session is: everything that the agent needs to know before it starts the command.
+/// A session: everything that the agent must know before it starts the command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionRequest {
-    /// The command and its arguments; the first is looked up in the environment's `PATH`.
+    /// The command and its arguments; the first is searched in the environment's `PATH`.
     pub command: Vec<OsString>,
-    /// Exactly what the command gets, plus HOME, USER, LOGNAME, SHELL and PATH where they are missing.
+    /// The command's environment. HOME, USER, LOGNAME, SHELL and PATH are added if they are missing.
     pub environment: Vec<(OsString, OsString)>,
-    /// Working directory; `/` where none is given.
+    /// Working directory; `/` if `None`.
     pub directory: Option<PathBuf>,
-    /// Make the working directory where it is missing.
+    /// Make the working directory if it is missing.
     pub make_directory: bool,
-    /// Who runs it; root where none is given.
+    /// The user; root if `None`.
     pub user: Option<User>,
     /// The guest's host name.
     pub hostname: Option<String>,
-    /// Set the guest's clock to the time at which the session is described to it, and again when the command has started.
+    /// Set the guest's clock when the session begins, and again when the command has started.
     pub set_clock: bool,
     /// Address of the first network interface.
     pub network: Option<Network>,
-    /// In the order in which they are mounted. Without one at `/`, the initramfs is the root. `/proc`, `/sys`, `/dev`,
-    /// `/dev/pts`, `/dev/shm` and `/run` come by themselves, before every mount but the root.
+    /// In mount order. Without one at `/`, the initramfs is the root. The agent mounts `/proc`, `/sys`, `/dev`,
+    /// `/dev/pts`, `/dev/shm` and `/run` itself, after the root and before every other mount.
     pub mounts: Vec<Mount>,
-    /// Serial of the ext4 disk that holds what is written to [`Mount::overlaid`] file systems, and what is unpacked.
+    /// Serial of the ext4 disk for writes to [`Mount::overlaid`] file systems, and for unpacked archives.
     pub scratch: Option<String>,
     /// Give the command a terminal of this size.
     pub terminal: Option<WindowSize>,
-    /// Soft and hard `RLIMIT_NOFILE`; 1024 and 1048576 where not given.
+    /// Soft and hard `RLIMIT_NOFILE`; 1024 and 1048576 if `None`.
     pub open_files: Option<(u64, u64)>,
-    /// File mode creation mask; 022 where not given.
+    /// File mode creation mask; 022 if `None`.
     pub umask: Option<u32>,
-    /// Unmount every file system after the command's end, and say so.
+    /// Unmount every file system after the command's end, and report it.
     pub clean_shutdown: bool,
 }
 
-/// A session that cannot be put into frames.
+/// Why a session cannot be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// Longer than execve(2) or a frame allows.
@@ -372,7 +373,7 @@ pub enum RequestError {
         /// Its length.
         length: usize,
     },
-    /// Text that cannot go into a C string.
+    /// Text that contains a NUL byte.
     #[error("{what} contains a NUL byte")]
     Nul {
         /// Which part.
@@ -381,7 +382,7 @@ pub enum RequestError {
 }
 
 impl SessionRequest {
-    /// The frames that describe this session, RUN at their end.
+    /// Encodes the frames that describe this session, with RUN at the end.
     pub fn encode(&self) -> Result<Vec<u8>, RequestError> {
         let mut out = Vec::new();
         for argument in &self.command {
@@ -492,22 +493,22 @@ impl WindowSize {
     }
 }
 
-/// What the host says while the command runs.
+/// A frame to the agent while the command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostFrame<'a> {
-    /// Bytes for standard input, at most [`STDIN_FRAME`] and no more than was credited.
+    /// Standard input, at most [`STDIN_FRAME`] bytes and no more than the credit.
     Stdin(&'a [u8]),
     /// Standard input's end of file.
     StdinEnd,
-    /// The agent may send so many more bytes of this stream.
+    /// The agent may send this many more bytes of this stream.
     OutputCredit(OutputStream, u32),
     /// This stream's reader is gone.
     OutputClosed(OutputStream),
-    /// Send the command a signal, by Linux's number.
+    /// Send the command this signal, by Linux's number.
     Signal(u32),
     /// The terminal has a new size.
     Window(WindowSize),
-    /// The time, for a guest that is behind.
+    /// The time, for a guest whose clock is behind.
     Clock(SystemTime),
     /// EXIT or ERROR has arrived.
     Bye,
@@ -537,7 +538,7 @@ impl HostFrame<'_> {
     }
 }
 
-/// Appends a frame whose payload is known to be short.
+/// Appends a frame with a short payload.
 fn frame(out: &mut Vec<u8>, kind: u8, payload: &[u8]) {
     debug_assert!(payload.len() <= PAYLOAD_MAX);
     out.push(kind);

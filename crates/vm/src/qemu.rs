@@ -1,4 +1,4 @@
-//! The QEMU binary: where it is, whether it is new enough, and a command line for it.
+//! Finds the QEMU binary, checks its version, and formats its command line.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -11,11 +11,11 @@ use std::process::Command;
 
 /// Environment variable that names the binary to use.
 pub const BINARY_VARIABLE: &str = "INARCH_QEMU";
-/// Oldest version that is used.
+/// The oldest version supported.
 pub const OLDEST: Version = Version { major: 6, minor: 0 };
 
 const BINARY: &str = "qemu-system-x86_64";
-/// The small firmware: it starts a kernel without a BIOS's search for devices.
+/// The small firmware: it starts a kernel without a BIOS's device probing.
 const QBOOT: &str = "qboot.rom";
 
 /// A version of QEMU.
@@ -33,7 +33,7 @@ pub enum QemuError {
     /// It is not installed.
     #[error("{BINARY} is not in PATH; install it (apt install qemu-system-x86) or set {BINARY_VARIABLE} to its path")]
     Missing,
-    /// The variable names no program.
+    /// The variable names no executable program.
     #[error("{BINARY_VARIABLE} is {path}, which is not a program that can be run")]
     NotAProgram {
         /// The variable's value.
@@ -48,7 +48,7 @@ pub enum QemuError {
         /// Its version.
         found: Version,
     },
-    /// It does not run.
+    /// It cannot be run.
     #[error("cannot run {path}: {source}")]
     Run {
         /// The binary.
@@ -56,12 +56,12 @@ pub enum QemuError {
         /// The system's error.
         source: io::Error,
     },
-    /// It does not print a version as QEMU does.
+    /// Its version output is not QEMU's.
     #[error("{path} does not say its version as QEMU does: {output:?}")]
     NotQemu {
         /// The binary.
         path: PathBuf,
-        /// What it printed first.
+        /// The start of its output.
         output: String,
     },
 }
@@ -73,11 +73,11 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// Finds the binary: what `INARCH_QEMU` names, else `qemu-system-x86_64` in `PATH`. Does not run it, so that a start
-    /// need not wait; [`Qemu::version`] is for those who want to know.
+    /// Finds the binary: `INARCH_QEMU`, else `qemu-system-x86_64` in `PATH`. Does not run it, so that starting a guest
+    /// need not wait; [`Qemu::version`] does.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no binary.
     pub fn find() -> Result<Qemu, QemuError> {
         if let Some(path) = env::var_os(BINARY_VARIABLE).filter(|value| !value.is_empty()) {
             let path = PathBuf::from(path);
@@ -93,15 +93,15 @@ impl Qemu {
         Qemu { path: path.to_owned() }
     }
 
-    /// Where the binary is.
+    /// The binary's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Asks the binary for its version.
+    /// Runs the binary to get its version.
     ///
     /// # Errors
-    /// It cannot be run, is no QEMU, or is older than [`OLDEST`].
+    /// It cannot be run, is not QEMU, or is older than [`OLDEST`].
     pub fn version(&self) -> Result<Version, QemuError> {
         let path = self.path.clone();
         let output = match Command::new(&path).arg("--version").output() {
@@ -115,7 +115,7 @@ impl Qemu {
         }
     }
 
-    /// The small firmware, if it is installed where this QEMU or the system keeps its firmware.
+    /// The small firmware, if it is installed with this QEMU or the system's firmware.
     pub fn qboot(&self) -> Option<PathBuf> {
         let own = self.path.canonicalize().ok().and_then(|path| Some(path.parent()?.parent()?.join("share/qemu")));
         let system = ["/usr/share/qemu", "/usr/local/share/qemu", "/usr/share/seabios"].map(PathBuf::from);
@@ -127,25 +127,25 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// Reads `QEMU emulator version 7.2.22 (Debian ...)`.
+/// Parses `QEMU emulator version 7.2.22 (Debian ...)`.
 fn parse_version(output: &str) -> Option<Version> {
     let mut numbers = output.strip_prefix("QEMU emulator version ")?.split(['.', ' ', '\n']);
     Some(Version { major: numbers.next()?.parse().ok()?, minor: numbers.next()?.parse().ok()? })
 }
 
-/// A command line and the descriptors that its program inherits, under the numbers they have here.
+/// A command line, and the descriptors that the program inherits with the same numbers.
 #[derive(Debug)]
 pub struct QemuCommand {
     /// The binary.
     pub program: PathBuf,
     /// Arguments, without the program's name.
     pub arguments: Vec<OsString>,
-    /// Descriptors that the arguments name.
+    /// The descriptors that the arguments refer to.
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl QemuCommand {
-    /// The command line as one line that a shell reads back.
+    /// The command line as one line for a shell.
     pub fn shell_line(&self) -> String {
         let words = std::iter::once(self.program.as_os_str()).chain(self.arguments.iter().map(OsString::as_os_str));
         words.map(shell_word).collect::<Vec<_>>().join(" ")
@@ -162,7 +162,7 @@ pub fn shell_word(word: &OsStr) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// `value` as part of a QEMU option list, where a comma is written twice.
+/// `value` as part of a QEMU option list, with commas doubled.
 pub(crate) fn option_value(value: &OsStr) -> OsString {
     let mut escaped = Vec::with_capacity(value.len());
     for &byte in value.as_bytes() {

@@ -1,11 +1,11 @@
-//! A session with a guest's agent: one command, its streams, its signals and its end.
+//! [`Session`]: runs one command in a guest through its agent, with its streams, signals and end.
 //!
 //! 1. [`Session::greet`] waits for the agent's HELLO: the guest lives.
 //! 2. [`Session::run`] sends the request, then relays until the command's end:
-//!    - standard input is read only when the guest has room for it, so that signals never queue behind it;
-//!    - each output is written by a thread of its own, and the guest may send only what that thread has room for, so
-//!      that a slow reader stops the command and nothing grows;
-//!    - a reader that closes an output is passed on: the command gets SIGPIPE, as it would here.
+//!    - It reads standard input only when the guest has credit left, so that signals never queue behind data.
+//!    - A thread of its own writes each output. The guest may send only what that thread has room for: a slow reader
+//!      stops the command (back-pressure), and nothing grows.
+//!    - A reader that closes an output is passed on: the command gets SIGPIPE, as it would here.
 //! 3. EXIT comes after the last byte of output; BYE answers it.
 
 mod output;
@@ -29,10 +29,10 @@ pub use streams::Streams;
 pub enum Outcome {
     /// It exited with this status.
     Exited(u8),
-    /// This signal ended it; also SIGINT or SIGTERM when the third one came and the session was given up, and the signal that
-    /// ended the session before the command was started.
+    /// This signal ended it. Also SIGINT or SIGTERM if the third one ended the session, and the signal that ended the
+    /// session before the command was started.
     Signaled(u8),
-    /// It did not end in time, and was ended.
+    /// It exceeded its time limit, and was ended.
     TimedOut,
     /// It was never started.
     Failed {
@@ -41,20 +41,20 @@ pub enum Outcome {
         /// Why, in one line.
         message: String,
     },
-    /// The connection ended before the command did: the guest's kernel died, or somebody switched the guest off.
+    /// The connection ended before the command did: the guest's kernel died, or the guest was powered off.
     GuestDied,
 }
 
-/// What a session was.
+/// What happened in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// How the command ended.
     pub outcome: Outcome,
-    /// When it was started, if it was.
+    /// The times of its start, if it started.
     pub started: Option<Started>,
 }
 
-/// When things happened before the command's start.
+/// Times before the command's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Started {
     /// From the guest's boot to the agent's first instruction, by the guest's clock.
@@ -63,19 +63,19 @@ pub struct Started {
     pub command: Duration,
 }
 
-/// A session that could not be held.
+/// Why a session failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The guest did not speak in time.
     #[error("the guest's agent did not answer within {} seconds", waited.as_secs_f32())]
     NoHello {
-        /// How long was waited.
+        /// How long we waited.
         waited: Duration,
     },
     /// The guest ended before it spoke.
     #[error("the guest ended before its agent answered")]
     Closed,
-    /// The agent is of another version of Inarch.
+    /// The agent is from another version of Inarch.
     #[error("the guest's agent speaks version {version} of the protocol, this program version {PROTOCOL_VERSION}")]
     Version {
         /// The agent's version.
@@ -84,26 +84,26 @@ pub enum SessionError {
     /// The guest spoke, but the command did not start in time.
     #[error("the guest did not start the command within {} seconds", waited.as_secs_f32())]
     NotStarted {
-        /// How long was waited.
+        /// How long we waited.
         waited: Duration,
     },
-    /// The guest had all it needs, but the command did not start in time.
+    /// The guest was ready, but the command did not start in time.
     #[error(
         "the guest was ready, but did not start the command within {} seconds; look at /etc/passwd, /etc/group and the \
          working directory of its root, and with --console FILE at what its kernel says",
         waited.as_secs_f32()
     )]
     NotStartedThoughReady {
-        /// How long was waited.
+        /// How long we waited.
         waited: Duration,
     },
     /// The guest breaks the protocol.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    /// The guest sent what has no place in the conversation.
+    /// The guest sent a frame that is out of order.
     #[error("the guest broke the protocol: {0}")]
     Conversation(&'static str),
-    /// The session cannot be described to the agent.
+    /// The request cannot be encoded.
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The command ended, but its file systems were not unmounted: what was written last may be missing.
@@ -120,9 +120,9 @@ pub enum SessionError {
     /// The connection to the guest, or our own streams, failed.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was done.
+        /// The operation.
         action: &'static str,
-        /// Why it failed.
+        /// Why.
         source: io::Error,
     },
 }
@@ -133,22 +133,22 @@ impl SessionError {
     }
 }
 
-/// How a session is held.
+/// Options of a session.
 #[derive(Clone, Copy)]
 pub struct SessionOptions<'a> {
-    /// Ends the session if the guest takes longer than this to start the command.
+    /// Ends the session if the guest takes longer to start the command.
     pub start: Option<Duration>,
-    /// Ends the session if a guest that has all it needs takes longer than this to start the command.
+    /// Ends the session if a guest that is ready takes longer to start the command.
     pub start_when_ready: Duration,
-    /// Ends the command when it has run for so long: SIGTERM, then, after `kill_grace`, SIGKILL.
+    /// Ends the command when it has run this long: SIGTERM, then SIGKILL after `kill_grace`.
     pub timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL.
     pub kill_grace: Duration,
-    /// Where the signals come from that are passed on to the command: caught from the session's start to its end. SIGWINCH
-    /// passes the terminal's new size on. The third SIGINT or SIGTERM gives the session up; before the command's start the
-    /// first one does, or the first SIGHUP or SIGQUIT.
+    /// Catches the signals that are passed on to the command, from the session's start to its end. SIGWINCH passes on the
+    /// terminal's new size. The third SIGINT or SIGTERM ends the session; before the command's start the first SIGINT,
+    /// SIGTERM, SIGHUP or SIGQUIT does.
     pub signals: Option<&'a CatchSignals<'a>>,
-    /// Told, in one line, what the guest lacks though the command could start.
+    /// Receives one-line warnings about what the guest lacks, although the command can start.
     pub warn: &'a dyn Fn(&str),
 }
 
@@ -156,7 +156,7 @@ impl Default for SessionOptions<'_> {
     fn default() -> Self {
         Self {
             start: None,
-            // Looks for a user and a program: a second or two in the slowest guest.
+            // Finding user and program takes a second or two in the slowest guest.
             start_when_ready: Duration::from_secs(300),
             timeout: None,
             kill_grace: Duration::from_secs(5),
@@ -166,7 +166,7 @@ impl Default for SessionOptions<'_> {
     }
 }
 
-/// A connection on which the agent has said HELLO.
+/// A connection on which the agent has sent HELLO.
 #[derive(Debug)]
 pub struct Session {
     socket: UnixStream,
@@ -174,7 +174,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Waits for HELLO on the socket behind the guest's port, for at most `deadline`.
+    /// Waits at most `deadline` for HELLO on the socket of the guest's port.
     ///
     /// # Errors
     /// [`SessionError::NoHello`] if nothing came, [`SessionError::Closed`] if the connection ended.
@@ -206,11 +206,11 @@ impl Session {
         }
     }
 
-    /// Runs the command that `request` describes, with `streams` as its standard streams.
+    /// Runs the command of `request` with `streams` as its standard streams.
     ///
-    /// Where the request has a terminal and standard input is one, that is in raw mode while the command runs. Returns
-    /// when the command has ended and its output is written (and, for a clean shutdown, its file systems are
-    /// unmounted); the machine is still there, and may be ended at once.
+    /// If the request has a terminal and standard input is one, it is in raw mode while the command runs. Returns when
+    /// the command has ended and its output is written (and, for a clean shutdown, its file systems are unmounted). The
+    /// machine still runs then, and may be ended at once.
     pub fn run(
         self,
         request: &SessionRequest,

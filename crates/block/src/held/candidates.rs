@@ -1,4 +1,4 @@
-//! Which files are held, and in which order.
+//! Lists the files to hold, in order.
 
 use inarch_tree::select::{Filter, ReadFile, files_below};
 use inarch_tree::{InodeId, Tree};
@@ -10,14 +10,14 @@ pub(super) struct Candidate {
     pub(super) inode: InodeId,
 }
 
-/// The regular files that have content beneath the directory `below` and that `filter` takes, the smallest first, each once.
+/// The regular files with content beneath the directory `below` that `filter` includes, each once, the smallest first.
 pub(super) fn candidates(tree: &Tree, below: &[u8], filter: &Filter, read: &ReadFile<'_>) -> Vec<Candidate> {
     let Some(top) = tree.lookup(below) else { return Vec::new() };
     let files = files_below(tree, top, filter, read).into_iter();
     let candidates = files.map(|inode| Candidate { size: tree.inode(inode).size(), inode });
     let mut candidates: Vec<_> = candidates.filter(|candidate| candidate.size > 0).collect();
     candidates.sort_unstable();
-    // A file of several names.
+    // A file with several names is listed once.
     candidates.dedup();
     candidates
 }

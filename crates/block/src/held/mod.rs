@@ -1,11 +1,12 @@
-//! Copies of a tree's files, made while they are what the scan saw, for when they no longer are.
+//! Holds files: copies them while they are as the scan saw them, so that a later change on the host does not reach the
+//! guest.
 //!
-//! 1. A background thread goes through the files, the smallest first ([`candidates`]): so most of them are held.
-//! 2. Each is shared with the spool where the file system can do that, else copied into it ([`spool`]). The spool is one
-//!    file without a name for all of them, so one descriptor.
-//! 3. After its last byte the host file's attributes are compared with the scan's, as with any read. Only then does the copy
-//!    count: a file that changed before or meanwhile is not held.
-//! 4. A read goes to the host's file first. If that is found changed, the copy gives the bytes.
+//! 1. A background thread goes through the files, the smallest first ([`candidates`]), so that most files are held.
+//! 2. Each file is shared with the spool by reflink if the file system can, else copied into it ([`spool`]). The spool
+//!    is one nameless file for all copies, so it takes one descriptor.
+//! 3. After the last byte the host file's attributes are compared with the scan's, as for any read. A file that changed
+//!    before or meanwhile is not held.
+//! 4. A read goes to the host's file first. If that has changed, it reads the copy.
 
 mod candidates;
 #[allow(unsafe_code, reason = "a system call that no library wraps")]
@@ -29,46 +30,46 @@ use spool::{Failure, Spool};
 
 pub use priority::take_least_priority;
 
-/// How much may be held. What is held is taken off it, so that several trees can share one allowance.
+/// How much may be held. Held files are subtracted, so that several trees can share one allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// Bytes to copy. What is shared with the host's files takes no space, and is not counted.
+    /// Bytes to copy. Bytes that are shared with the host's files take no space and do not count.
     pub bytes: u64,
     /// Files.
     pub files: u64,
 }
 
-/// What is to be held, and where.
+/// Which files to hold, and where to put the copies.
 pub struct Hold<'a> {
     /// The directory of the tree whose files are held: its path from the root, without a leading slash; empty for all.
     pub below: &'a [u8],
-    /// What of them is held; paths count from that directory.
+    /// Which of them are held; paths count from that directory.
     pub filter: &'a Filter,
-    /// Where the spool is made, a file without a name. No more is copied than a thirty-second of the space that is free
-    /// there: the rest is for others.
+    /// The directory of the spool, a nameless file. Copies take at most a thirty-second of the space that is free
+    /// there, to leave the rest to others.
     pub directory: &'a Path,
-    /// Whether to stop; asked before each piece of work.
+    /// Whether to stop; called before each step.
     pub stop: &'a dyn Fn() -> bool,
 }
 
-/// Lends a whole file; gives whether it was all the time what the scan saw.
+/// Lends a whole file; returns whether it was as the scan saw it all the time.
 pub(crate) type Lender<'a> = dyn Fn(InodeId, &mut Borrower<'_>) -> bool + 'a;
 
-/// Copies of files of one tree.
+/// The copies of files of one tree.
 #[derive(Debug, Default)]
 pub(crate) struct HeldFiles {
-    /// What holds them.
+    /// The spool's file.
     file: OnceLock<Arc<File>>,
-    /// Where in it each begins.
+    /// The offset in it of each copy.
     places: RwLock<HashMap<InodeId, u64>>,
-    /// Locked by who adds to them.
+    /// Locked while copies are added.
     spool: Mutex<Option<Spool>>,
 }
 
 impl HeldFiles {
-    /// Holds files of `tree` until all are held, `hold` says to stop, or there is no more room.
+    /// Holds files of `tree` until all are held, `hold` says to stop, or the allowance is used up.
     ///
-    /// Errors are those of the spool: it cannot be made, or not be written to. What is held stays so.
+    /// Fails if the spool cannot be created or written. Files held before that stay held.
     pub(crate) fn fill(
         &self,
         tree: &Tree,
@@ -114,8 +115,8 @@ impl HeldFiles {
         Ok(())
     }
 
-    /// Reads `count` bytes of the copy of `inode` from `offset`, which must lie within the file; `false` if there is no
-    /// copy, or it cannot be read.
+    /// Reads `count` bytes of the copy of `inode` from `offset`, which must be within the file. Returns `false` if
+    /// there is no copy or it cannot be read.
     pub(crate) fn read(&self, inode: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> bool {
         let (Some(place), Some(file)) = (self.place(inode), self.file.get()) else { return false };
         read_exact(file.as_fd(), place.saturating_add(offset), count, out).is_ok()

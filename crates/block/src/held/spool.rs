@@ -1,4 +1,4 @@
-//! The file that holds the copies, one behind the other.
+//! The spool: a nameless file to which copies are appended.
 
 use std::fs::File;
 use std::io;
@@ -12,14 +12,14 @@ use rustix::io::{Errno, pread};
 use crate::overlay;
 use crate::write::{REFUSALS, SHARE_FROM, can_share, clone_range};
 
-/// The part of the free space of the spool's disk that copies may take, as a fraction.
+/// The fraction of the free space on the spool's disk that copies may take.
 const SPACE_FRACTION: u64 = 32;
 
-/// Bytes that are copied at once.
+/// Bytes copied at once.
 const PIECE: usize = 128 << 10;
 
-/// Bytes that are shared at once: what the host wrote to them a moment ago is brought to its disk first, and a process does
-/// not end before that.
+/// Bytes shared at once. The kernel first writes dirty bytes of the source to its disk, and the process cannot end
+/// before that.
 const SHARED_PIECE: u64 = 16 << 20;
 
 /// Shared bytes begin at a multiple of this: no file system has larger blocks.
@@ -27,31 +27,31 @@ const SHARED_ALIGNMENT: u64 = 64 << 10;
 
 /// Why a file was not added.
 pub(super) enum Failure {
-    /// The file was not copied: it cannot be read, it changed, the spool is full, or the run is ending.
+    /// The file was not copied: it is unreadable, it changed, the spool is full, or the run is ending.
     Source,
     /// The spool cannot be written to.
     Spool(io::Error),
 }
 
-/// A file without a name to which copies are added.
+/// A nameless file to which copies are appended.
 #[derive(Debug)]
 pub(super) struct Spool {
     file: Arc<File>,
     /// Where the copies that were kept end.
     end: u64,
-    /// Where the file that was added last begins and ends.
+    /// Where the last copy begins and ends.
     added: (u64, u64),
-    /// The most bytes a file of this process may have (`RLIMIT_FSIZE`): the kernel sends SIGXFSZ for a write beyond.
+    /// The most bytes a file of this process may have (`RLIMIT_FSIZE`). The kernel sends SIGXFSZ for a write beyond it.
     longest: u64,
-    /// Whether the spool's file system can share blocks at all.
+    /// Whether the spool's file system can share blocks.
     shares: bool,
-    /// How often that was refused since it last succeeded.
+    /// How often sharing was refused since it last succeeded.
     refusals: u32,
     buffer: Vec<u8>,
 }
 
 impl Spool {
-    /// An empty one on the file system of `directory`.
+    /// An empty spool on the file system of `directory`.
     pub(super) fn new(directory: &Path) -> io::Result<Spool> {
         let file = overlay::ephemeral(directory).map_err(io::Error::other)?;
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
@@ -71,19 +71,19 @@ impl Spool {
         Arc::clone(&self.file)
     }
 
-    /// How many bytes copies may take of the disk now.
+    /// How many bytes of the disk copies may take now.
     pub(super) fn free_bytes(&self) -> io::Result<u64> {
         let stat = rustix::fs::fstatvfs(&self.file)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize) / SPACE_FRACTION)
     }
 
-    /// Whether a file of `size` bytes is shared with the spool (reflink) rather than copied.
+    /// Whether to share a file of `size` bytes with the spool (reflink) rather than copy it.
     pub(super) fn tries_to_share(&self, size: u64) -> bool {
         self.shares && self.refusals < REFUSALS && size >= SHARE_FROM
     }
 
-    /// Adds the first `length` bytes of `source`; gives how many were copied: at most `room`, else none. They are there for
-    /// good only after [`Spool::keep`].
+    /// Appends the first `length` bytes of `source` and returns how many were copied, at most `room`. They stay only
+    /// after [`Spool::keep`].
     pub(super) fn add(
         &mut self,
         source: BorrowedFd<'_>,
@@ -100,25 +100,25 @@ impl Spool {
         self.copy(source, length, stop).map(|()| length)
     }
 
-    /// Keeps what was added last; gives where it begins.
+    /// Keeps what was appended last; returns where it begins.
     pub(super) fn keep(&mut self) -> u64 {
         self.end = self.added.1;
         self.added.0
     }
 
-    /// Gives back the space of what was added, and not kept.
+    /// Discards what was appended and not kept, and frees its space.
     pub(super) fn forget(&mut self) -> io::Result<()> {
         self.file.set_len(self.end)
     }
 
-    /// Has a place for `length` bytes.
+    /// Checks that `length` bytes fit at `at`.
     fn begin(&mut self, at: u64, length: u64) -> Result<u64, Failure> {
         let end = at.checked_add(length).filter(|end| *end <= self.longest).ok_or(Failure::Source)?;
         self.added = (at, end);
         Ok(at)
     }
 
-    /// Shares the source's blocks; whether that is done.
+    /// Shares the source's blocks; returns whether that worked.
     fn share(&mut self, source: BorrowedFd<'_>, length: u64, stop: &dyn Fn() -> bool) -> Result<bool, Failure> {
         let start = self.end.checked_next_multiple_of(SHARED_ALIGNMENT).ok_or(Failure::Source)?;
         let start = self.begin(start, length)?;
@@ -129,7 +129,8 @@ impl Spool {
             }
             let count = SHARED_PIECE.min(length - done);
             if clone_range(source, done, self.file.as_fd(), start + done, count).is_err() {
-                // Whatever the reason, copying works or says why not. What is there already would be in the next one's way.
+                // Whatever the reason, copying works or reports the error. Blocks that were shared before would be in
+                // the copy's way.
                 self.refusals += 1;
                 self.forget().map_err(Failure::Spool)?;
                 return Ok(false);

@@ -1,4 +1,4 @@
-//! The file an overlay's data is in.
+//! Creates the file that holds an overlay's data.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,8 +11,8 @@ pub(super) fn failed(action: &'static str, path: &Path, source: impl Into<io::Er
     OverlayError::Io { action, path: path.into(), source: source.into() }
 }
 
-/// Refuses a capacity that is too large, or that may take the file beyond `RLIMIT_FSIZE`: the kernel sends SIGXFSZ
-/// to who writes beyond it.
+/// Refuses a capacity that is too large, or for which the file may exceed `RLIMIT_FSIZE`; the kernel would send SIGXFSZ
+/// for such a write.
 pub(super) fn check_size(path: &Path, data_start: u64, clusters: u64) -> Result<(), OverlayError> {
     if clusters > MAX_CLUSTERS {
         return Err(OverlayError::TooLarge(clusters));
@@ -24,12 +24,12 @@ pub(super) fn check_size(path: &Path, data_start: u64, clusters: u64) -> Result<
     }
 }
 
-/// Makes the file sparse and as long as it may become: where the file system's limit is lower, that shows now.
+/// Makes the file sparse, with its greatest length: a lower limit of the file system shows now.
 pub(super) fn set_length(file: &File, path: &Path, length: u64) -> Result<(), OverlayError> {
     file.set_len(length).map_err(|error| failed("set the length of", path, error))
 }
 
-/// Makes a file in `dir` that has no name; `None` where the file system cannot.
+/// Creates a nameless file in `dir`; `None` if the file system cannot.
 pub(super) fn nameless(dir: &Path) -> io::Result<Option<File>> {
     match new_file().custom_flags(libc::O_TMPFILE).open(dir) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => Ok(None),
@@ -37,12 +37,12 @@ pub(super) fn nameless(dir: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// A file in `dir` that is gone with its last descriptor.
+/// A file in `dir` that vanishes with its last descriptor.
 pub(crate) fn ephemeral(dir: &Path) -> Result<File, OverlayError> {
     if let Some(file) = nameless(dir).map_err(|error| failed("make", dir, error))? {
         return Ok(file);
     }
-    // A name for a moment: nothing comes between the two system calls.
+    // It has a name only between the two system calls.
     let mut attempt = 0;
     loop {
         let path = dir.join(format!(".inarch-overlay-{}-{attempt}", std::process::id()));

@@ -6,9 +6,9 @@
 //! | 4096 | states: a 4 KiB page for each 16384 clusters, two bits a cluster (0 below, 1 written, 2 zeros), as little-endian 64-bit words, the first cluster lowest |
 //! | next multiple of 1 MiB | data: device offset 0 |
 //!
-//! A state may say "written" on the disk only when the data is there. So a flush takes a copy of the states that
-//! changed, waits for the data that was written before (fdatasync), writes the copy, and waits for that. A page of
-//! states that a crash tears is no harm: each pair of bits is true by itself, the old one as the new one.
+//! A state may say "written" on the disk only if the data is there. So a flush copies the states that changed, waits
+//! for the data written before (fdatasync), writes the copied states, and waits for those. A crash may tear a page of
+//! states; that does no harm, because each pair of bits is valid by itself, old or new.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -49,7 +49,7 @@ struct Header {
     /// Where in the file device offset 0 is.
     data_start: U64,
     identity: [u8; 32],
-    /// A number of the device's maker, who needs it to make the device again.
+    /// A number that the device's maker stores, to make the same device again.
     note: U32,
     /// CRC-32C of everything before.
     checksum: U32,
@@ -77,16 +77,16 @@ impl Header {
     }
 }
 
-/// Where device offset 0 is in the file of a kept overlay of so many clusters.
+/// The offset of the device's first byte in the file of a kept overlay with so many clusters.
 pub(super) fn data_start(clusters: u64) -> u64 {
     (STATES_START + clusters.div_ceil(CHUNK_CLUSTERS) * PAGE as u64).next_multiple_of(DATA_ALIGNMENT)
 }
 
-/// What a flush of a kept overlay needs to know; one flush runs at a time.
+/// The state of a kept overlay's flushes; one flush runs at a time.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// Whether the host once failed to make data durable. The kernel forgets such data and lets the next fdatasync
-    /// succeed, so no later flush may.
+    /// Whether the host once failed to make data durable. The kernel then drops the data and lets the next fdatasync
+    /// succeed, so every later flush must fail.
     lost: Mutex<bool>,
 }
 
@@ -99,7 +99,7 @@ impl Kept {
         let mut changed = (0..states.chunk_count()).filter(|index| states.take_changed(*index));
         loop {
             let taken: Vec<_> = changed.by_ref().take(BATCH).map(|index| (index, states.to_words(index))).collect();
-            // For the data these states speak of, and the states written in the last round.
+            // For the data of these states, and for the states written in the previous round.
             file.sync_data().inspect_err(|_| *lost = true)?;
             if taken.is_empty() {
                 return Ok(());
@@ -135,7 +135,7 @@ pub(super) fn open_or_create(
     }
 }
 
-/// Opens an overlay that is there.
+/// Opens an existing overlay.
 pub(super) fn open(path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(File, ClusterStates), OverlayError> {
     let file = open_file(path, OpenOptions::new().read(true).write(true))?;
     lock(path, &file)?;
@@ -144,7 +144,7 @@ pub(super) fn open(path: &Path, clusters: u64, identity: [u8; 32]) -> Result<(Fi
     Ok((file, states))
 }
 
-/// The note in the header of the overlay at `path`, also while another process uses it; `None` where there is no file.
+/// The note in the header of the overlay at `path`, even while another process uses it; `None` if there is no file.
 pub(super) fn note(path: &Path) -> Result<Option<u32>, OverlayError> {
     match open_file(path, OpenOptions::new().read(true)) {
         Err(OverlayError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -157,8 +157,8 @@ fn open_file(path: &Path, options: &mut OpenOptions) -> Result<File, OverlayErro
     file.map_err(|error| failed("open", path, error))
 }
 
-/// Takes the file for this process. Waits for a moment: a child that a thread of the last owner forked holds the
-/// lock until its exec closes its copy of the descriptor.
+/// Locks the file for this process. Retries for a moment: a child that a thread of the last owner forked holds the lock
+/// until its exec closes the copied descriptor.
 fn lock(path: &Path, file: &File) -> Result<(), OverlayError> {
     for _ in 0..20 {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -170,7 +170,7 @@ fn lock(path: &Path, file: &File) -> Result<(), OverlayError> {
     Err(OverlayError::InUse(path.into()))
 }
 
-/// Makes the file whole, then gives it its name unless somebody else was faster.
+/// Completes the file, then gives it its name, unless another process was faster.
 fn create(path: &Path, header: &Header) -> Result<(), OverlayError> {
     let dir = directory_of(path);
     let named = match nameless(dir).map_err(|error| failed("make a file in", dir, error))? {
@@ -181,7 +181,7 @@ fn create(path: &Path, header: &Header) -> Result<(), OverlayError> {
         None => Err(Errno::OPNOTSUPP),
     };
     let named = match named {
-        // Without a file that has no name, or without /proc to name it by.
+        // The file system has no nameless files, or there is no /proc to link them by.
         Err(Errno::OPNOTSUPP | Errno::NOENT) => create_under_another_name(path, header)?,
         result => result,
     };
@@ -192,14 +192,14 @@ fn create(path: &Path, header: &Header) -> Result<(), OverlayError> {
     }
 }
 
-/// Gives a file without a name the name `path`, if nothing has it. Goes by /proc, as `AT_EMPTY_PATH` needs
+/// Links a nameless file to `path`, if that name is free. Uses /proc, because `AT_EMPTY_PATH` needs
 /// `CAP_DAC_READ_SEARCH` before Linux 6.10.
 fn link(file: &File, path: &Path) -> Result<(), Errno> {
     let source = format!("/proc/self/fd/{}", file.as_raw_fd());
     linkat(CWD, source, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// Fills a file beside `path`, then renames it; a process that is killed meanwhile leaves it there.
+/// Fills a file beside `path`, then renames it; a process that is killed meanwhile leaves the file there.
 fn create_under_another_name(path: &Path, header: &Header) -> Result<Result<(), Errno>, OverlayError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     static ATTEMPT: AtomicU32 = AtomicU32::new(0);
@@ -215,7 +215,7 @@ fn create_under_another_name(path: &Path, header: &Header) -> Result<Result<(), 
     let file = file.map_err(|error| failed("make", &new, error))?;
     let named = fill(&file, &new, header).map(|()| renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE));
     if !matches!(named, Ok(Ok(()))) {
-        // It may not be there; the error that counts is the first.
+        // It may not exist; the first error counts.
         let _ = fs::remove_file(&new);
     }
     named
@@ -237,7 +237,7 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 impl Header {
-    /// Reads the header of an overlay, and checks that it is one.
+    /// Reads and checks the header of an overlay.
     fn read(path: &Path, file: &File) -> Result<Header, OverlayError> {
         let damaged = |what| OverlayError::Damaged { path: path.into(), what };
         let metadata = file.metadata().map_err(|error| failed("examine", path, error))?;
@@ -302,7 +302,7 @@ fn load_states(path: &Path, file: &File, clusters: u64) -> Result<ClusterStates,
     Ok(states)
 }
 
-/// The next offset before `end` that may hold data. Where the file system cannot tell, every offset may.
+/// The next offset before `end` that may hold data. Every offset may, if the file system cannot tell.
 fn next_data(file: &File, offset: u64, end: u64) -> Option<u64> {
     let found = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
         Ok(found) => found,

@@ -1,9 +1,9 @@
-//! Copy on write: what was written to a device, or zeroed on it, above what it held before.
+//! [`Overlay`]: copy-on-write storage for the clusters of a device that were written or zeroed.
 //!
-//! Data lies in one sparse file at its offset on the device, so there is nothing to allocate and nothing to look
-//! up; two bits a 4 KiB cluster say whether the cluster's content is below, in the file, or zeros. Reads take no
-//! lock. A write stores its data first and the cluster's state after it, under its chunk's lock; so a write that
-//! fails (for want of space, say) leaves what had not been in the overlay as it was.
+//! Data lies in one sparse file at its offset on the device, so nothing is allocated or looked up. Two bits for each 4
+//! KiB cluster say whether its content is below, in the file, or zeros. Reads take no lock. A write stores its data
+//! first and the cluster's state after it, under its chunk's lock. So a write that fails, for want of space for
+//! example, leaves content that was below the overlay unchanged.
 
 mod file;
 mod kept;
@@ -31,16 +31,16 @@ pub(crate) use states::State;
 pub(crate) const CLUSTER: u64 = BLOCK_SIZE as u64;
 /// The largest overlay: 1 PiB. Keeps every sum of offsets far from overflow.
 const MAX_CLUSTERS: u64 = 1 << 38;
-/// Locks, shared by chunks whose numbers are the same modulo this.
+/// Number of locks; chunks whose numbers are equal modulo this share one.
 const LOCKS: usize = 64;
 
-/// Why an overlay cannot be made or opened.
+/// Why an overlay cannot be created or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OverlayError {
     /// More than 2^38 blocks of 4 KiB.
     #[error("an overlay of {0} blocks is larger than 1 PiB")]
     TooLarge(u64),
-    /// The process's limit on the size of a file is too small (going over it would end the process).
+    /// The process's limit on the size of a file is too small (exceeding it would end the process).
     #[error(
         "the overlay file {path} may grow to {need} bytes, but this process may not write beyond {limit} (ulimit -f)"
     )]
@@ -55,20 +55,20 @@ pub enum OverlayError {
     /// The host refused an operation.
     #[error("cannot {action} the overlay file {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// The overlay file, or the directory it is in.
         path: PathBuf,
-        /// The host's answer.
+        /// The host's error.
         source: io::Error,
     },
-    /// It is open already.
+    /// It is already open.
     #[error("the overlay {0} is in use, here or in another process")]
     InUse(PathBuf),
-    /// The file is something else.
+    /// The file is not an overlay.
     #[error("{0} is not an overlay: it does not start with the overlay's magic number")]
     NotAnOverlay(PathBuf),
-    /// Written by a version of this program that this one does not know.
+    /// Written by an unknown version of this program.
     #[error("the overlay {path} has format version {found}; this program knows version {known}")]
     Version {
         /// The overlay file.
@@ -78,10 +78,10 @@ pub enum OverlayError {
         /// The version this program writes and reads.
         known: u32,
     },
-    /// It was made for another tree.
+    /// It was created for another tree.
     #[error("the overlay {0} belongs to another state of the tree; discard it, or bring the tree back to what it was")]
     Identity(PathBuf),
-    /// It was made for a device of another size.
+    /// It was created for a device of another size.
     #[error("the overlay {path} was made for a device of {found} blocks, this one has {wanted}")]
     Capacity {
         /// The overlay file.
@@ -91,17 +91,17 @@ pub enum OverlayError {
         /// Blocks of the device.
         wanted: u64,
     },
-    /// Cut short or damaged.
+    /// Truncated or damaged.
     #[error("the overlay {path} is damaged: {what}")]
     Damaged {
         /// The overlay file.
         path: PathBuf,
-        /// What does not hold.
+        /// What is wrong.
         what: &'static str,
     },
 }
 
-/// The copy-on-write layer of a device; see the module's page.
+/// The copy-on-write data of a device; see the module's page.
 #[derive(Debug)]
 pub struct Overlay {
     file: File,
@@ -115,10 +115,10 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// An overlay in an unnamed file in `dir` that vanishes with the process. Writes beyond `capacity_blocks`
-    /// blocks of 4 KiB are errors.
+    /// An overlay in a nameless file in `dir` that vanishes with the process. Writes beyond `capacity_blocks` blocks of
+    /// 4 KiB fail.
     ///
-    /// As nothing of it outlives the process, a flush does not wait for the host's disk.
+    /// Nothing of it outlives the process, so a flush does not wait for the host's disk.
     pub fn ephemeral(dir: &Path, capacity_blocks: u64) -> Result<Overlay, OverlayError> {
         file::check_size(dir, 0, capacity_blocks)?;
         let file = file::ephemeral(dir)?;
@@ -126,12 +126,12 @@ impl Overlay {
         Ok(Overlay::assemble(file, 0, capacity_blocks, ClusterStates::new(capacity_blocks), None))
     }
 
-    /// The overlay kept at `path`, made if it is not there. Only the device with the same `identity` (of the tree
-    /// and everything else that decides what is below) and capacity may have it, one process at a time. A new one gets
-    /// `note`, which [`Overlay::note`] gives back.
+    /// The overlay kept at `path`, created if it does not exist. Only a device with the same capacity and `identity`
+    /// (of the tree and everything else that decides what is below) may use it, one process at a time. A new one stores
+    /// `note`, which [`Overlay::note`] returns.
     ///
-    /// What was written before a flush that returned is there when it is opened again, whatever happened to the
-    /// process or, if the host's disk keeps its promises, to the host.
+    /// Writes before a flush that returned are there when it is opened again, whatever happened to the process or, if
+    /// the host's disk keeps its promises, to the host.
     pub fn open_or_create(
         path: &Path,
         capacity_blocks: u64,
@@ -144,12 +144,12 @@ impl Overlay {
         Ok(Overlay::assemble(file, data_start, capacity_blocks, states, Some(Kept::default())))
     }
 
-    /// The note that the overlay kept at `path` was made with; `None` where there is no file.
+    /// The note of the overlay kept at `path`; `None` if there is no file.
     pub fn note(path: &Path) -> Result<Option<u32>, OverlayError> {
         kept::note(path)
     }
 
-    /// The overlay kept at `path` of a device with this capacity, over what has this identity. It must be there.
+    /// The existing overlay at `path`, of a device with this capacity over a tree with this identity.
     pub fn open(path: &Path, capacity_blocks: u64, identity: [u8; 32]) -> Result<Overlay, OverlayError> {
         let (file, states) = kept::open(path, capacity_blocks, identity)?;
         let data_start = kept::data_start(capacity_blocks);
@@ -161,7 +161,7 @@ impl Overlay {
         Overlay { file, data_start, clusters, states, locks, kept, out_of_space: AtomicBool::new(false) }
     }
 
-    /// How many blocks of 4 KiB it covers.
+    /// The number of 4 KiB blocks that it covers.
     pub fn capacity_blocks(&self) -> u64 {
         self.clusters
     }
@@ -171,35 +171,35 @@ impl Overlay {
         self.capacity_blocks().saturating_mul(CLUSTER)
     }
 
-    /// Bytes of clusters whose content is in the overlay's file.
+    /// Bytes of the clusters whose content is in the overlay's file.
     pub fn written_bytes(&self) -> u64 {
         self.states.written() * CLUSTER
     }
 
-    /// Whether a write failed because the host had no space for it.
+    /// Whether a write failed because the host had no space.
     pub fn out_of_space(&self) -> bool {
         self.out_of_space.load(Ordering::Relaxed)
     }
 
-    /// The state of the cluster of `offset`, and for how many bytes from there (at most `limit`, not 0) it holds.
+    /// The state of the cluster at `offset`, and for how many bytes it holds (at most `limit`, not 0).
     pub(crate) fn run(&self, offset: u64, limit: u64) -> (State, u64) {
         let within = offset % CLUSTER;
         let (state, clusters) = self.states.run(offset / CLUSTER, (within + limit).div_ceil(CLUSTER));
         (state, (clusters * CLUSTER - within).min(limit))
     }
 
-    /// The file, and where in it the device's first byte is.
+    /// The file, and the offset in it of the device's first byte.
     pub(crate) fn file(&self) -> (BorrowedFd<'_>, u64) {
         (self.file.as_fd(), self.data_start)
     }
 
-    /// Reads `count` bytes at device offset `offset`, which are in state [`State::Written`].
+    /// Reads `count` bytes at device offset `offset` that are in state [`State::Written`].
     pub(crate) fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
         let mut done = 0;
         while done < count {
             let got = out.read_from(self.file.as_fd(), self.data_start + offset + done, count - done)?;
             if got == 0 {
-                // Somebody cut the file, which is as long as the device from the start.
+                // The file is created with the device's length, so another process truncated it.
                 return Err(io::Error::from_raw_os_error(libc::EIO));
             }
             done += got;
@@ -207,8 +207,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Writes the next `count` bytes of `data` at `offset`. `below` reads the device as it is without the overlay;
-    /// it is asked for what a partly written cluster held.
+    /// Writes the next `count` bytes of `data` at `offset`. `below` reads the device without the overlay; it fills the
+    /// rest of a partly written cluster.
     pub(crate) fn write(
         &self,
         offset: u64,
@@ -241,8 +241,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Fetches what the device holds in `range`, the rest of a cluster of which another part is to be written. Gives
-    /// nothing if the range is empty or in the overlay's file already.
+    /// Reads the device's content in `range`: the part of a cluster that a write does not cover. Returns nothing if the
+    /// range is empty or already in the overlay's file.
     fn complete<'b>(
         &self,
         range: Range<u64>,
@@ -261,7 +261,7 @@ impl Overlay {
         Ok(buffer)
     }
 
-    /// Makes `count` bytes from `offset` zeros; gives the host's space back if `unmap` is set.
+    /// Zeroes `count` bytes from `offset`; gives the host's space back if `unmap` is set.
     pub(crate) fn zero(
         &self,
         offset: u64,
@@ -280,7 +280,7 @@ impl Overlay {
         })
     }
 
-    /// Zeros less than a cluster, unless it is zeros already.
+    /// Zeroes a part of a cluster, unless the cluster is zero already.
     fn zero_part(&self, offset: u64, count: u64, below: &dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
         if count == 0 || self.states.run(offset / CLUSTER, 1).0 == State::Zero {
             return Ok(());
@@ -302,12 +302,12 @@ impl Overlay {
         if holds_data {
             let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let start = self.data_start + clusters.start * CLUSTER;
-            // The states say zeros already: a host that cannot make a hole here just keeps the space.
+            // The states say zeros already: if the host cannot make a hole here, it only keeps the space.
             let _ = fallocate(&self.file, mode, start, (clusters.end - clusters.start) * CLUSTER);
         }
     }
 
-    /// Makes everything written so far durable; see [`Overlay::ephemeral`] for when there is nothing to do.
+    /// Makes everything written so far durable; does nothing for [`Overlay::ephemeral`].
     pub(crate) fn flush(&self) -> io::Result<()> {
         self.kept.as_ref().map_or(Ok(()), |kept| self.note_space(kept.flush(&self.file, &self.states)))
     }
@@ -327,7 +327,7 @@ impl Overlay {
     }
 }
 
-/// Calls `part` for each part of a range that lies in one chunk.
+/// Calls `part` for each part of a range that is in one chunk.
 fn for_each_chunk(mut offset: u64, mut count: u64, mut part: impl FnMut(u64, u64) -> io::Result<()>) -> io::Result<()> {
     const CHUNK: u64 = CHUNK_CLUSTERS * CLUSTER;
     while count > 0 {

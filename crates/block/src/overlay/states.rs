@@ -1,4 +1,4 @@
-//! What an overlay knows of each cluster: two bits, in chunks that are allocated when they are needed.
+//! [`ClusterStates`]: the state of each cluster of an overlay, two bits each, in chunks allocated on demand.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ const LOW_BITS: u64 = 0x5555_5555_5555_5555;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Below the overlay: never written nor discarded.
+    /// Below the overlay: never written or discarded.
     Base = 0,
     /// In the overlay's file.
     Written = 1,
@@ -33,7 +33,7 @@ impl State {
         }
     }
 
-    /// This state for all clusters of a word.
+    /// The word in which every cluster has this state.
     fn word(self) -> u64 {
         LOW_BITS * self as u64
     }
@@ -43,7 +43,7 @@ const ALL_BASE: u8 = 0;
 const ALL_ZERO: u8 = 1;
 const MIXED: u8 = 2;
 
-/// `form` says whether `words` counts; a chunk whose clusters are all alike does without them.
+/// `form` says whether `words` counts; a chunk whose clusters all have the same state needs none.
 #[derive(Debug, Default)]
 struct Chunk {
     form: AtomicU8,
@@ -51,10 +51,9 @@ struct Chunk {
     words: OnceLock<Box<[AtomicU64]>>,
 }
 
-/// The state of every cluster. Read without locks by anybody; of each chunk, changed by one thread at a time.
+/// The state of every cluster. Any thread reads without locks; one thread at a time changes a chunk.
 ///
-/// A state is stored (release) after the data it speaks of is in the file, and loaded (acquire) before that data is
-/// read.
+/// A state is stored (release) after its data is in the file, and loaded (acquire) before that data is read.
 #[derive(Debug)]
 pub(super) struct ClusterStates {
     chunks: Box<[Chunk]>,
@@ -72,7 +71,7 @@ impl ClusterStates {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// The state of `cluster`, and for how many clusters from there (at least 1, at most `limit`) it is the same.
+    /// The state of `cluster`, and for how many clusters (at least 1, at most `limit`) it is the same.
     pub(super) fn run(&self, cluster: u64, limit: u64) -> (State, u64) {
         let (state, mut count) = self.run_in_chunk(cluster);
         while count < limit {
@@ -101,7 +100,7 @@ impl ClusterStates {
             let bits = word.load(Ordering::Acquire) >> (2 * (at % WORD_CLUSTERS));
             let left = WORD_CLUSTERS - at % WORD_CLUSTERS;
             let state = *found.get_or_insert(State::from_bits(bits));
-            // Zero pairs of the difference are clusters in the same state; those shifted in do not count.
+            // Zero pairs of the difference are clusters in the same state; the pairs shifted in do not count.
             let same = u64::from((bits ^ state.word()).trailing_zeros() / 2).min(left);
             at += same;
             if same < left {
@@ -111,7 +110,7 @@ impl ClusterStates {
         (found.unwrap_or(State::Base), at - within)
     }
 
-    /// Puts `clusters` into `state`. The caller holds the locks of all their chunks.
+    /// Sets the state of `clusters`. The caller holds the locks of all their chunks.
     pub(super) fn set(&self, clusters: Range<u64>, state: State) {
         let mut at = clusters.start;
         while at < clusters.end {
@@ -161,7 +160,7 @@ impl ClusterStates {
         chunk.changed.store(true, Ordering::Release);
     }
 
-    /// Whether chunk `index` changed since it was last asked.
+    /// Whether chunk `index` changed since the last call.
     pub(super) fn take_changed(&self, index: usize) -> bool {
         self.chunks
             .get(index)
@@ -193,7 +192,7 @@ impl ClusterStates {
         out
     }
 
-    /// Takes the states of chunk `index` from a kept overlay. False if they hold a pair that is no state.
+    /// Sets the states of chunk `index` from a kept overlay. Returns false if a pair is not a valid state.
     pub(super) fn load_words(&self, index: usize, stored: &[u64; CHUNK_WORDS]) -> bool {
         if stored.iter().any(|word| word & (word >> 1) & LOW_BITS != 0) {
             return false;

@@ -1,6 +1,6 @@
-//! Writes that go on while their thread does something else: the kernel's asynchronous I/O, io_submit(2).
+//! Asynchronous writes by io_submit(2), so that a thread can fill the next buffer meanwhile.
 //!
-//! Of the two interfaces for that, the older one: programs in containers are mostly refused io_uring.
+//! This is the older of two interfaces; most containers refuse io_uring.
 
 use std::io;
 use std::ops::Range;
@@ -39,25 +39,25 @@ struct Event {
     result2: i64,
 }
 
-/// A write that is going on, or is done.
+/// A write in progress, or a finished one.
 pub(super) struct Write {
     /// Where it writes, in bytes.
     pub(super) offset: u64,
     /// What holds the bytes.
     pub(super) buffer: Buffer,
-    /// Which of the buffer's bytes they are.
+    /// The range of the buffer that is written.
     pub(super) range: Range<usize>,
 }
 
-/// Writes that go on, at most so many at once.
+/// A bounded number of concurrent writes.
 pub(super) struct Writes {
     context: libc::c_ulong,
-    /// Their memory is theirs until they are done.
+    /// Owns the memory of each write until it has finished.
     slots: Vec<Option<Write>>,
 }
 
 impl Writes {
-    /// Room for so many writes at once.
+    /// Room for `depth` concurrent writes.
     pub(super) fn new(depth: usize) -> io::Result<Writes> {
         let mut context: libc::c_ulong = 0;
         // SAFETY: the call writes the context's number to where the second argument points, which is a number of that size.
@@ -65,17 +65,17 @@ impl Writes {
         Ok(Writes { context, slots: (0..depth).map(|_| None).collect() })
     }
 
-    /// Whether another one may begin.
+    /// Whether another write can begin.
     pub(super) fn has_room(&self) -> bool {
         self.slots.iter().any(Option::is_none)
     }
 
-    /// Whether any goes on.
+    /// Whether a write is in progress.
     pub(super) fn any(&self) -> bool {
         self.slots.iter().any(Option::is_some)
     }
 
-    /// Begins to write; gives the write back with why it cannot begin.
+    /// Begins a write; returns it with the error if it cannot begin.
     pub(super) fn begin(&mut self, file: BorrowedFd<'_>, write: Write) -> Result<(), (Write, io::Error)> {
         let Some(index) = self.slots.iter().position(Option::is_none) else {
             return Err((write, io::ErrorKind::WouldBlock.into()));
@@ -91,9 +91,9 @@ impl Writes {
             ..Request::default()
         };
         let requests = [&raw mut request];
-        // SAFETY: the array holds one pointer to a request, which the kernel copies before it returns. The memory that the
-        // request names belongs to `write`, which moves into its slot: a buffer's bytes stay where they are in memory, and are
-        // touched by nobody until the write is done. `done` gives them back only then, and `drop` waits for that.
+        // SAFETY: the array holds one pointer to a request, which the kernel copies before it returns. The memory that
+        // the request names belongs to `write`, which moves into its slot: the buffer's bytes do not move, and nothing
+        // accesses them until the write has finished. Only then does `done` return them, and `drop` waits for that.
         match checked(unsafe { libc::syscall(libc::SYS_io_submit, self.context, 1 as libc::c_long, requests.as_ptr()) })
         {
             Ok(1..) => {
@@ -107,7 +107,7 @@ impl Writes {
         }
     }
 
-    /// One that is done, and how many bytes it wrote; waits for one if told so, else `None` where none is.
+    /// A finished write and its result. If none has finished, waits for one if `wait` is set, else returns `None`.
     pub(super) fn done(&mut self, wait: bool) -> io::Result<Option<(Write, io::Result<usize>)>> {
         if !self.any() {
             return Ok(None);
@@ -117,8 +117,8 @@ impl Writes {
         let limit = if wait { std::ptr::null() } else { &raw const no_time };
         let most: libc::c_long = 1;
         let got = loop {
-            // SAFETY: the kernel writes one event at most to where the fourth argument points, and reads a time from where the
-            // last one does, if it does.
+            // SAFETY: the kernel writes at most one event to where the fourth argument points, and reads a time from
+            // where the last one points, unless that is null.
             let result = checked(unsafe {
                 libc::syscall(libc::SYS_io_getevents, self.context, least, most, &raw mut event, limit)
             });
@@ -141,7 +141,7 @@ impl Writes {
 
 impl Drop for Writes {
     fn drop(&mut self) {
-        // SAFETY: the context is ours. The call returns when every write that went on is done (`io_destroy` of the kernel's
+        // SAFETY: the context is ours. The call returns when every write has finished (`io_destroy` of the kernel's
         // fs/aio.c), and only after it is their memory freed.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }

@@ -1,4 +1,4 @@
-//! Cutting parts into pieces of work.
+//! Cuts an image's parts into pieces of work for threads.
 
 use std::iter::Peekable;
 
@@ -7,20 +7,20 @@ use inarch_tree::InodeId;
 use super::part::{Part, Placed};
 use crate::BLOCK_SIZE;
 
-/// Bytes gathered in one buffer at most; buffers end at multiples of it, so that writes fill whole pages and folios.
+/// The most bytes gathered in one buffer. Buffers end at multiples of it, so that writes fill whole pages and folios.
 pub(super) const GATHER: u64 = 1 << 20;
 
-/// Bytes of one piece of a long run: enough that its file is opened once for many megabytes, and little enough that
-/// the threads end together.
+/// Bytes of one piece of a long run: enough that a file is opened once for many megabytes, and few enough that the
+/// threads end together.
 const SEGMENT: u64 = 16 << 20;
 
-/// Shorter gaps are written as zeros with what is around them: a file cannot have smaller holes.
+/// Shorter gaps are written as zeros together with their neighbours: a file cannot have smaller holes.
 const SMALLEST_HOLE: u64 = BLOCK_SIZE as u64;
 
 /// A piece of work.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Batch {
-    /// Parts that are close together, for one buffer of `length` bytes; zeros between them.
+    /// Neighbouring parts for one buffer of `length` bytes, with zeros between them.
     Gathered {
         at: u64,
         length: usize,
@@ -34,16 +34,16 @@ pub(super) enum Batch {
     Gap { at: u64, length: u64 },
 }
 
-/// Gives the batches of parts that come in ascending order.
+/// Iterates over the batches of parts that come in ascending order.
 pub(super) struct Batches<I: Iterator<Item = Placed>> {
     parts: Peekable<I>,
-    /// What is left of a part that was cut.
+    /// The rest of a part that was cut.
     rest: Option<Placed>,
-    /// Everything before it was given out.
+    /// The end of what was returned so far.
     end: u64,
     /// Length of the image.
     length: u64,
-    /// Runs of files of so many bytes are not gathered.
+    /// Runs of a file of at least this many bytes are not gathered.
     long: u64,
     last_file: Option<InodeId>,
 }
@@ -53,7 +53,7 @@ impl<I: Iterator<Item = Placed>> Batches<I> {
         Batches { parts: parts.peekable(), rest: None, end: 0, length, long, last_file: None }
     }
 
-    /// From now on, runs of files of so many bytes are not gathered.
+    /// Changes the least length of a run that is not gathered.
     pub(super) fn set_long(&mut self, long: u64) {
         self.long = long;
     }
@@ -69,7 +69,7 @@ impl<I: Iterator<Item = Placed>> Batches<I> {
         self.rest.take().or_else(|| self.parts.next())
     }
 
-    /// 1 if the part is of another file than the one before.
+    /// 1 if the part belongs to another file than the previous one.
     fn count_file(&mut self, part: &Part) -> u64 {
         match part {
             Part::File { inode, .. } if self.last_file != Some(*inode) => {
@@ -80,7 +80,7 @@ impl<I: Iterator<Item = Placed>> Batches<I> {
         }
     }
 
-    /// Takes the next part up to `end`; the rest stays.
+    /// Takes the next part up to `end`; the rest of it stays.
     fn take_until(&mut self, end: u64) -> Option<Placed> {
         let Placed { at, part } = self.take()?;
         let length = part.length();
@@ -107,7 +107,7 @@ impl<I: Iterator<Item = Placed>> Batches<I> {
             parts.push(placed);
         }
         if parts.is_empty() {
-            // The next part starts beyond the buffer's end: a gap too small for a hole lies across it.
+            // The next part starts beyond the buffer's end: a gap too small for a hole crosses it.
             filled = end;
         }
         self.end = filled;
@@ -142,7 +142,7 @@ impl<I: Iterator<Item = Placed>> Iterator for Batches<I> {
         self.end = at + placed.part.length();
         match placed.part {
             Part::File { inode, offset, length } => Some(Batch::Long { at, inode, offset, length, files }),
-            // Only files are long.
+            // Only files have long runs.
             _ => None,
         }
     }
@@ -152,7 +152,7 @@ impl<I: Iterator<Item = Placed>> Iterator for Batches<I> {
 mod tests {
     use super::*;
 
-    /// Parts of an archive leave gaps of up to 511 bytes, wherever they fall.
+    /// Archives leave gaps of up to 511 bytes at any offset.
     #[test]
     fn batches_cover_the_image_once_wherever_small_gaps_fall() {
         for (length, gap) in

@@ -1,12 +1,12 @@
-//! One thread's way to a sink.
+//! [`Lane`]: writes one thread's buffers to a sink, past the page cache and through it at once.
 //!
-//! Two ways lead to a file's disk. Past the page cache (`O_DIRECT`) the disk does the work, and its speed is the limit; through
-//! the cache the processor does, and the disk waits for later. So both are used at once: a buffer that is full goes past the
-//! cache as long as few of them are on their way, and the thread fills the next one meanwhile; when the disk has enough to do,
-//! a buffer goes through the cache. Whichever of the two is slow on a machine gets less.
+//! Past the page cache (`O_DIRECT`) the disk does the work, and its speed is the limit. Through the cache the processor
+//! does the work, and the disk follows later. So both are used: a full buffer goes past the cache as long as few such
+//! writes are in progress, while the thread fills the next buffer. When the disk is busy, a buffer goes through the
+//! cache. On any machine the slower of the two gets less.
 //!
-//! Writes past the cache must not be waited for in the call: it would hold the file's lock, which the ones through the
-//! cache need (`ext4_dio_write_iter` and `ext4_buffered_write_iter` of the kernel's fs/ext4/file.c).
+//! The call for a write past the cache must not wait for it: it would hold the file's lock, which the writes through
+//! the cache need (`ext4_dio_write_iter` and `ext4_buffered_write_iter` of the kernel's fs/ext4/file.c).
 
 use std::io;
 use std::ops::Range;
@@ -18,13 +18,13 @@ use super::buffer::{ALIGNMENT, Buffer};
 use super::sink::PastCache;
 use super::{Sink, WriteError};
 
-/// Writes of one thread past the cache that go on at once: one that the disk works on, and the next.
+/// Concurrent writes of one thread past the cache: the one that the disk works on, and the next.
 const DEPTH: usize = 2;
 
-/// Shorter writes go through the cache, where they need not wait for the disk.
+/// Shorter writes go through the cache, which does not wait for the disk.
 const DIRECT_FROM: usize = 256 << 10;
 
-/// Where one thread fills buffers and gives them to the sink.
+/// Fills buffers and writes them to the sink, for one thread.
 pub(super) struct Lane<'a> {
     sink: &'a dyn Sink,
     past_cache: Option<(&'a PastCache, Writes)>,
@@ -34,17 +34,17 @@ pub(super) struct Lane<'a> {
 
 impl<'a> Lane<'a> {
     pub(super) fn new(sink: &'a dyn Sink) -> Lane<'a> {
-        // Where the kernel refuses, all goes the other way.
+        // If the kernel refuses, everything goes through the cache.
         let past_cache = sink.past_cache().and_then(|file| Some((file, Writes::new(DEPTH).ok()?)));
         Lane { sink, past_cache, buffer: Buffer::new(GATHER as usize), spare: Vec::new() }
     }
 
-    /// Where the next bytes of the image, from byte `at`, are to be put; at most [`GATHER`].
+    /// The memory for the next bytes of the image, from byte `at`; at most [`GATHER`].
     pub(super) fn buffer(&mut self, at: u64, length: usize) -> &mut [u8] {
         self.buffer.at(at, length)
     }
 
-    /// Writes the first `length` bytes of what [`Lane::buffer`] gave for `at`, now or soon.
+    /// Writes the first `length` bytes of the buffer for `at`, now or soon.
     pub(super) fn write(&mut self, at: u64, length: usize) -> Result<(), WriteError> {
         let start = (at.next_multiple_of(ALIGNMENT as u64) - at) as usize;
         let whole = length.saturating_sub(start) / ALIGNMENT * ALIGNMENT;
@@ -68,7 +68,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Waits until all is written.
+    /// Waits for all writes.
     pub(super) fn finish(mut self) -> Result<(), WriteError> {
         while let Some(done) = self.done(true)? {
             self.ended(done)?;
@@ -76,7 +76,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Whether the disk has room for another write past the cache; waits for it where the cache has had enough.
+    /// Whether the disk has room for another write past the cache; waits for it if the cache has taken its share.
     fn may_go_past_cache(&mut self) -> Result<bool, WriteError> {
         while let Some(done) = self.done(false)? {
             self.ended(done)?;
@@ -95,20 +95,20 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Takes a write back that is done, or not quite.
+    /// Handles a write that has finished, completely or in part.
     fn ended(&mut self, (write, result): (Write, io::Result<usize>)) -> Result<(), WriteError> {
         match result {
             Ok(written) if written == write.range.len() => {
                 self.spare.push(write.buffer);
                 Ok(())
             }
-            // Also what the file system, or its disk, wants to be aligned otherwise. Through the cache it works, or fails with
+            // Includes an alignment that the file system or its disk refuses. Through the cache it works, or fails with
             // a reason.
             _ => self.instead(write),
         }
     }
 
-    /// Writes through the cache what was not to be written past it, and tries no more.
+    /// Writes through the cache after a failure past it, and stops writing past it.
     fn instead(&mut self, write: Write) -> Result<(), WriteError> {
         if let Some((file, _)) = &self.past_cache {
             file.refuse();
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// A file, and what is open of it for writing past the cache.
+    /// A file, opened normally and for writing past the page cache.
     struct Both(File, PastCache);
 
     impl Sink for Both {
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// What is written in pieces that begin and end anywhere.
+    /// Writes pieces that begin and end anywhere.
     fn written(past_cache: impl FnOnce(&std::path::Path) -> PastCache) -> bool {
         let file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
         let sink = Both(file.reopen().unwrap(), past_cache(file.path()));
@@ -180,15 +180,15 @@ mod tests {
     #[test]
     fn what_goes_past_the_cache_and_through_it_arrives() {
         assert!(!written(|path| PastCache::new(direct(path), u64::MAX)));
-        // Nothing may go through the cache that need not.
+        // Everything that can must go past the cache.
         assert!(!written(|path| PastCache::new(direct(path), 0)));
     }
 
     #[test]
     fn what_cannot_go_past_the_cache_goes_through_it() {
-        // Refused when it begins: it is not open for writing.
+        // Fails at the start: the file is not open for writing.
         assert!(written(|path| PastCache::new(File::open(path).unwrap(), 0)));
-        // Fails on its way.
+        // Fails in progress.
         assert!(written(|_| PastCache::new(OpenOptions::new().write(true).open("/dev/full").unwrap(), 0)));
     }
 

@@ -1,16 +1,16 @@
-//! Writing an image out: to a file, to a block device, or down a pipe.
+//! Writes an image to a file, a block device or a pipe.
 //!
-//! 1. What the image holds comes as [`Placed`] parts in ascending order: [`MapParts`] gives those of a block map, an
-//!    archive gives its own. What no part covers is zeros.
-//! 2. `batch` cuts them into pieces of work: neighbouring small parts that are gathered in one buffer, long runs of
-//!    one file, and gaps.
-//! 3. `parallel` gives the batches to threads. A buffer is filled from the parts' sources and written by one call,
-//!    which ends at a multiple of its size; a long run is shared with its file where the file system can (`share`).
-//!    `sequential` does the same in order, for pipes.
-//! 4. `lane` writes a thread's buffers: to a large file past the page cache as long as the disk has room for them (`aio`), and
-//!    through it (`sink`) when it has not.
+//! 1. The image's content comes as [`Placed`] parts in ascending order. [`MapParts`] yields those of a block map; an
+//!    archive yields its own. Bytes that no part covers are zeros.
+//! 2. `batch` cuts the parts into pieces of work: neighbouring small parts gathered in one buffer, long runs of one
+//!    file, and gaps.
+//! 3. `parallel` gives the batches to threads. A thread fills a buffer from the parts' content and writes it in one
+//!    call, which ends at a multiple of its size. A long run is shared with its file where the file system can
+//!    (`share`). `sequential` does the same in order, for pipes.
+//! 4. `lane` writes a thread's buffers: to a large file past the page cache as long as the disk keeps up (`aio`),
+//!    otherwise through the cache (`sink`).
 //!
-//! Zeros are never written: a file keeps its holes, a block device is told to zero the range.
+//! Zeros are never written: a file keeps its holes, and a block device zeroes the range.
 
 #[allow(unsafe_code, reason = "the system calls of asynchronous input and output")]
 mod aio;
@@ -41,12 +41,12 @@ pub use verify::Verifier;
 
 use crate::{BlockMap, Content};
 
-/// Where the bytes of an image come from.
+/// The content of an image's parts.
 #[derive(Clone, Copy)]
-pub struct Source<'a> {
+pub struct ImageSource<'a> {
     /// Renders [`Part::Metadata`]; not needed where there is none.
     pub map: Option<&'a BlockMap>,
-    /// What the files hold.
+    /// The files' content.
     pub content: &'a dyn Content,
 }
 
@@ -59,10 +59,10 @@ pub struct Written {
     pub shared: u64,
 }
 
-/// Why an image was not written; what was written of it is not to be used.
+/// Why an image was not written. What was written of it is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// A file of the tree cannot be read, or changed; [`Content::changed`] says which and why.
+    /// A file of the tree changed or cannot be read; [`Content::changed`] has its name and the reason.
     #[error("cannot read a file of the tree: {error}")]
     Content {
         /// The file, where it is known.
@@ -73,15 +73,15 @@ pub enum WriteError {
     /// The output cannot be written.
     #[error("at byte {offset}: {error}")]
     Output {
-        /// Where in the image.
+        /// The offset in the image.
         offset: u64,
         /// Why.
         error: io::Error,
     },
-    /// A thread panicked, as standard error says: what it was about to write is missing.
+    /// A thread panicked; standard error has the message. What it was about to write is missing.
     #[error("a thread that wrote it failed: this is a mistake in the program")]
     Panicked,
-    /// [`Progress::cancelled`] said so.
+    /// [`Progress::cancelled`] returned true.
     #[error("interrupted")]
     Cancelled,
 }

@@ -1,4 +1,4 @@
-//! Writing by several threads, each part at its place.
+//! Writes an image by several threads, each part at its offset.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
@@ -8,22 +8,22 @@ use super::batch::{Batch, Batches};
 use super::lane::Lane;
 use super::part::Filled;
 use super::share::{LongRun, Sharing};
-use super::{Placed, Progress, Sink, Source, WriteError, Written};
+use super::{ImageSource, Placed, Progress, Sink, WriteError, Written};
 
-/// Threads at least: some wait for the disk while others read.
+/// The least number of threads: some wait for the disk while others read.
 const LEAST_THREADS: usize = 4;
 
-/// Threads at most: more of them wait for each other, as a file takes one write through the page cache at a time.
+/// The most threads. More would wait for each other, because a file takes one write through the page cache at a time.
 const MOST_THREADS: usize = 16;
 
-/// Writes the parts of an image of `length` bytes to `sink`, by `threads` threads (by a few, by the number of
-/// processors, where it is 0). The parts come in ascending order and do not overlap.
+/// Writes the parts of an image of `length` bytes to `sink`, with `threads` threads (0: a few, by the number of
+/// processors). The parts come in ascending order and do not overlap.
 ///
-/// After an error, the first that any thread had, what `sink` holds is of no use.
+/// Returns the first error of any thread; the content of `sink` is unusable then.
 pub fn write_parts(
     parts: impl Iterator<Item = Placed> + Send,
     length: u64,
-    source: Source<'_>,
+    source: ImageSource<'_>,
     sink: &dyn Sink,
     progress: &dyn Progress,
     threads: usize,
@@ -62,29 +62,29 @@ pub fn write_parts(
 
 struct Queue<I: Iterator<Item = Placed>> {
     batches: Batches<I>,
-    /// What went wrong first; then nothing more is given out.
+    /// The first error; no more work is given out after it.
     failed: Option<WriteError>,
 }
 
 struct Work<'a, I: Iterator<Item = Placed>> {
     queue: Mutex<Queue<I>>,
-    source: Source<'a>,
+    source: ImageSource<'a>,
     sink: &'a dyn Sink,
     sharing: Sharing<'a>,
     progress: &'a dyn Progress,
 }
 
 impl<I: Iterator<Item = Placed>> Work<'_, I> {
-    /// One thread's share; its panic is a failure like others, which ends the work of all.
+    /// One thread's work. A panic becomes an error, which ends the work of all threads.
     fn run_contained(&self) -> Written {
-        // What it leaves half-done is of no use to anybody: nothing more is given out.
+        // Whatever the panic leaves half-done is not used: no more work is given out.
         catch_unwind(AssertUnwindSafe(|| self.run())).unwrap_or_else(|_| {
             self.fail(WriteError::Panicked);
             Written::default()
         })
     }
 
-    /// One thread's share.
+    /// One thread's work.
     fn run(&self) -> Written {
         let mut lane = Lane::new(self.sink);
         let mut sum = Written::default();
@@ -140,8 +140,13 @@ impl<I: Iterator<Item = Placed>> Work<'_, I> {
     }
 }
 
-/// Fills the buffer of a batch that starts at byte `at`, zeros where no part is.
-pub(super) fn fill(parts: &[Placed], at: u64, source: &Source<'_>, buffer: &mut [u8]) -> Result<Filled, WriteError> {
+/// Fills the buffer of a batch that starts at byte `at`; zeros where no part is.
+pub(super) fn fill(
+    parts: &[Placed],
+    at: u64,
+    source: &ImageSource<'_>,
+    buffer: &mut [u8],
+) -> Result<Filled, WriteError> {
     let (mut filled, mut end) = (Filled::default(), 0);
     for placed in parts {
         let start = (placed.at - at) as usize;

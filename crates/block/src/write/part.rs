@@ -1,10 +1,10 @@
-//! What an image is made of.
+//! [`Part`]: the pieces of which an image consists.
 
 use std::ops::AddAssign;
 
 use inarch_tree::InodeId;
 
-use super::{Source, WriteError};
+use super::{ImageSource, WriteError};
 use crate::{BLOCK_SIZE, BlockMap, Content, Run, read_content};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -32,7 +32,7 @@ pub enum Part {
     },
 }
 
-/// A part and where in the image it is.
+/// A part and its offset in the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// Where it starts, in bytes.
@@ -51,7 +51,7 @@ impl Part {
         }
     }
 
-    /// The first `length` bytes, a multiple of the block size for metadata, and what follows them.
+    /// The first `length` bytes (a multiple of the block size for metadata), and the rest.
     pub(super) fn split(self, length: u64) -> (Part, Part) {
         match self {
             Part::Bytes(mut bytes) => {
@@ -71,8 +71,9 @@ impl Part {
         }
     }
 
-    /// Writes its bytes into `out`, which has its length and may hold anything; gives what of it is content of files.
-    pub(super) fn fill(&self, source: &Source<'_>, out: &mut [u8]) -> Result<Filled, WriteError> {
+    /// Writes the part's bytes into `out`, which has its length and any content; returns how much of it is file
+    /// content.
+    pub(super) fn fill(&self, source: &ImageSource<'_>, out: &mut [u8]) -> Result<Filled, WriteError> {
         let mut filled = Filled::default();
         match self {
             Part::Bytes(bytes) => out.copy_from_slice(bytes),
@@ -95,12 +96,12 @@ impl Part {
     }
 }
 
-/// What of some bytes is content of files.
+/// How much of some bytes is file content.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Filled {
-    /// Bytes of it, in whole blocks where the image has them.
+    /// Bytes of file content, in whole blocks where the image has blocks.
     pub(super) bytes: u64,
-    /// Files that lie among metadata as a whole.
+    /// Files that lie completely within metadata.
     pub(super) files: u64,
 }
 
@@ -111,7 +112,7 @@ impl AddAssign for Filled {
     }
 }
 
-/// Renders a metadata block, with the ranges of files in it.
+/// Renders a metadata block, including the ranges of files in it.
 fn render(map: &BlockMap, block: u64, content: &dyn Content, out: &mut [u8; BLOCK_SIZE]) -> Result<Filled, WriteError> {
     map.render(block, out);
     let mut filled = Filled::default();

@@ -1,16 +1,16 @@
-//! Writing in order, for pipes.
+//! Writes an image in order, for pipes.
 
 use std::io::Write;
 
 use super::batch::{Batch, Batches, GATHER};
 use super::parallel::fill;
-use super::{Placed, Progress, Source, WriteError, Written};
+use super::{ImageSource, Placed, Progress, WriteError, Written};
 
-/// Writes the parts of an image of `length` bytes to `output`, from the first byte to the last, zeros included.
+/// Writes the parts of an image of `length` bytes to `output`, from the first byte to the last, including zeros.
 pub fn stream_parts(
     parts: impl Iterator<Item = Placed>,
     length: u64,
-    source: Source<'_>,
+    source: ImageSource<'_>,
     output: &mut dyn Write,
     progress: &dyn Progress,
 ) -> Result<Written, WriteError> {
@@ -21,7 +21,7 @@ pub fn stream_parts(
         at += bytes.len() as u64;
         Ok(())
     };
-    // Nothing is long where every byte goes through our memory.
+    // No run is long, because every byte goes through memory.
     for batch in Batches::new(parts, length, u64::MAX) {
         if progress.cancelled() {
             return Err(WriteError::Cancelled);

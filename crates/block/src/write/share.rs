@@ -1,4 +1,4 @@
-//! Long runs of a file, shared with it where the file system can.
+//! Shares long runs of a file with the image (reflink), if the file system can.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,21 +9,21 @@ use rustix::io::{Errno, pread};
 
 use super::batch::GATHER;
 use super::lane::Lane;
-use super::{Sink, Source, WriteError, Written};
+use super::{ImageSource, Sink, WriteError, Written};
 use crate::content::Lent;
 use crate::{BLOCK_SIZE, read_content};
 
-/// Runs of so many bytes are shared with their file where the file system can; shorter ones are copied. On XFS a call
-/// took 45 microseconds, as long as copying about 64 KiB.
+/// Runs of at least this many bytes are shared; shorter ones are copied. On XFS a call took 45 microseconds, as long as
+/// copying about 64 KiB.
 pub const SHARE_FROM: u64 = 64 << 10;
 
-/// After so many refusals, and no success, sharing is not tried any more: the source is on another file system.
+/// After this many refusals without a success, sharing is not tried again: the source is on another file system.
 pub(crate) const REFUSALS: u32 = 16;
 
 /// Whether ranges of `file` can be shared with other files of its file system.
 ///
-/// An empty range is no work, and is refused all the same where sharing is not known; see `do_clone_file_range` of the
-/// kernel's fs/remap_range.c.
+/// Tests with an empty range, which is no work but is still refused if sharing is not supported; see
+/// `do_clone_file_range` of the kernel's fs/remap_range.c.
 pub(crate) fn can_share(file: BorrowedFd<'_>) -> bool {
     match clone_range(file, 0, file, 0, 0) {
         Ok(()) | Err(Errno::INVAL) => true,
@@ -66,7 +66,7 @@ pub(super) struct Sharing<'a> {
     refusals: AtomicU32,
 }
 
-/// What went wrong while a file was lent.
+/// An error while a file was lent.
 enum Failure {
     Reading(io::Error),
     Writing(WriteError),
@@ -81,13 +81,18 @@ impl<'a> Sharing<'a> {
         self.shares && self.refusals.load(Ordering::Relaxed) < REFUSALS
     }
 
-    /// The bytes from which a run is long; none is where nothing can be shared.
+    /// The length from which a run is long; unlimited if nothing can be shared.
     pub(super) fn long(&self) -> u64 {
         if self.tries_to_share() { SHARE_FROM } else { u64::MAX }
     }
 
-    /// Writes a run; what is not shared goes by `lane`.
-    pub(super) fn write(&self, source: &Source<'_>, run: LongRun, lane: &mut Lane<'_>) -> Result<Written, WriteError> {
+    /// Writes a run; the part that is not shared goes through `lane`.
+    pub(super) fn write(
+        &self,
+        source: &ImageSource<'_>,
+        run: LongRun,
+        lane: &mut Lane<'_>,
+    ) -> Result<Written, WriteError> {
         let LongRun { at, inode, offset, length } = run;
         let content = |error| WriteError::Content { inode: Some(inode), error };
         let (mut written, mut failure) = (Written::default(), None);
@@ -123,7 +128,7 @@ impl<'a> Sharing<'a> {
         Ok(())
     }
 
-    /// Shares whole blocks; gives how many bytes it shared, 0 where that is refused.
+    /// Shares whole blocks; returns how many bytes it shared, 0 if that is refused.
     fn share(&self, file: BorrowedFd<'_>, lent: Lent, to: u64) -> u64 {
         let block = BLOCK_SIZE as u64;
         let whole = lent.length / block * block;
@@ -136,8 +141,8 @@ impl<'a> Sharing<'a> {
                 self.refusals.store(0, Ordering::Relaxed);
                 whole
             }
-            // Whatever the reason, copying works or says why not: another file system, blocks of another size, a
-            // file that is being swapped to, no space for the shared blocks' records.
+            // Whatever the reason, copying works or reports the error. Reasons: another file system, blocks of another
+            // size, a swap file, no space for the records of shared blocks.
             Err(_) => {
                 self.refusals.fetch_add(1, Ordering::Relaxed);
                 0
@@ -146,8 +151,8 @@ impl<'a> Sharing<'a> {
     }
 }
 
-/// Reads and writes a run that nobody lends.
-fn through_memory(source: &Source<'_>, run: LongRun, lane: &mut Lane<'_>) -> Result<Written, WriteError> {
+/// Reads and writes a run that cannot be lent.
+fn through_memory(source: &ImageSource<'_>, run: LongRun, lane: &mut Lane<'_>) -> Result<Written, WriteError> {
     let mut done = 0;
     while done < run.length {
         let (at, count) = (run.at + done, (run.length - done).min(GATHER) as usize);
@@ -159,7 +164,7 @@ fn through_memory(source: &Source<'_>, run: LongRun, lane: &mut Lane<'_>) -> Res
     Ok(Written { copied: done, shared: 0 })
 }
 
-/// Copies what is lent.
+/// Copies a lent part.
 fn copy(file: BorrowedFd<'_>, lent: Lent, to: u64, lane: &mut Lane<'_>) -> Result<(), Failure> {
     let mut done = 0;
     while done < lent.length {

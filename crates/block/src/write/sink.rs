@@ -1,4 +1,4 @@
-//! Where images are written to.
+//! [`Sink`]: a file or block device to which an image is written.
 
 use std::fs::File;
 use std::io;
@@ -12,18 +12,18 @@ use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ioctl_blksszget, open}
 
 use super::share::can_share;
 
-/// Where an image is written: a file, at any offset, from any thread.
+/// A file that can be written at any offset, from any thread.
 pub trait Sink: Send + Sync {
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes sure that `length` bytes from `offset` on, which nothing is written to, are zeros.
+    /// Makes sure that `length` bytes from `offset`, which are never written, are zeros.
     fn zero(&self, offset: u64, length: u64) -> io::Result<()> {
         let _ = (offset, length);
         Ok(())
     }
 
-    /// The file behind it, for the kernel to copy into at the same offsets, where what is not written is zeros.
+    /// The file behind it, into which the kernel can copy at the same offsets; unwritten bytes are zeros.
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -34,10 +34,10 @@ pub trait Sink: Send + Sync {
     }
 }
 
-/// A new file: what is not written is a hole.
+/// A new file: unwritten bytes are holes.
 ///
-/// [`Sink::write_at`] goes through the page cache; [`write_parts`](super::write_parts) also goes past it where the file is to have
-/// at least [`DIRECT_IMAGE`] bytes.
+/// [`Sink::write_at`] goes through the page cache. [`write_parts`](super::write_parts) also writes past it if the file
+/// will have at least [`DIRECT_IMAGE`] bytes.
 #[derive(Debug)]
 pub struct FileSink<'a> {
     file: &'a File,
@@ -47,47 +47,47 @@ pub struct FileSink<'a> {
     reserved: Once,
 }
 
-/// Shorter files are written through the cache: there is little to win, and they are at hand for whoever uses them.
+/// Shorter files are written through the cache: there is little to gain, and their reader finds them there.
 const DIRECT_IMAGE: u64 = 128 << 20;
 
-/// Bytes that one call writes through the cache. The kernel takes folios as large as a call: with a mebibyte, the image took
-/// twice as long on a virtual machine that gives its free memory back to the host in pieces of 128 KiB and more, as large
-/// folios are then always memory that the host has to provide anew.
+/// Bytes that one call writes through the cache. The kernel allocates folios as large as a call. With 1 MiB the image
+/// took twice as long on a virtual machine that returns free memory to the host in pieces of 128 KiB or more, because
+/// the host must then provide the memory of each large folio anew.
 const CACHED_PIECE: usize = 32 << 10;
 
-/// The part of the machine's memory that an image may have of the page cache while the disk takes the rest: less than
-/// where the kernel begins to write (`vm.dirty_background_ratio`, a tenth), and little of what others have in the cache.
+/// The part of the machine's memory that an image may take of the page cache while the disk takes the rest: less than
+/// where the kernel starts writeback (`vm.dirty_background_ratio`, a tenth), so that little else is evicted.
 const CACHED_SHARE: u64 = 16;
 
 /// A file, open for writing past the page cache.
 #[derive(Debug)]
 pub struct PastCache {
     file: File,
-    /// That did not work.
+    /// Whether such a write failed.
     refused: AtomicBool,
     /// Bytes that went through the cache.
     cached: AtomicU64,
-    /// How many may, where they need not.
+    /// How many bytes may go through the cache although they could go past it.
     most_cached: u64,
 }
 
 impl PastCache {
-    /// `file` is open with `O_DIRECT`; `most_cached` bytes may go through the cache while it waits for the disk.
+    /// `file` is open with `O_DIRECT`; `most_cached` bytes may go through the cache while the disk is busy.
     pub(super) fn new(file: File, most_cached: u64) -> PastCache {
         PastCache { file, refused: AtomicBool::new(false), cached: AtomicU64::new(0), most_cached }
     }
 
-    /// No more writes go this way.
+    /// Stops writing past the cache.
     pub(super) fn refuse(&self) {
         self.refused.store(true, Ordering::Relaxed);
     }
 
-    /// Whether writes may not go this way.
+    /// Whether writing past the cache has stopped.
     pub(super) fn refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Whether what goes this way had better wait for the disk than go through the cache.
+    /// Whether a write should wait for the disk rather than go through the cache.
     pub(super) fn cache_is_full(&self) -> bool {
         !self.refused() && self.cached.load(Ordering::Relaxed) >= self.most_cached
     }
@@ -100,10 +100,10 @@ impl AsFd for PastCache {
 }
 
 impl<'a> FileSink<'a> {
-    /// Writes to `file`, which is empty or all holes. Where its whole length is known it has that already.
+    /// Writes to `file`, which is empty or all holes. If its length is known, it has that length already.
     pub fn new(file: &'a File) -> FileSink<'a> {
         let length = file.metadata().map_or(0, |metadata| metadata.len());
-        // By its number: it may have no name.
+        // By its descriptor's number: it may have no name.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let direct = (length >= DIRECT_IMAGE).then(|| open(path, flags, Mode::empty()).ok()).flatten();
@@ -111,23 +111,25 @@ impl<'a> FileSink<'a> {
         FileSink { file, past_cache, filled: false, reserved: Once::new() }
     }
 
-    /// Says whether nearly all of the file will be written, and its length is known: then it may get its blocks at once.
+    /// Sets whether nearly all of the file will be written and its length is known: then its blocks may be allocated at
+    /// once.
     pub fn filled(self, filled: bool) -> FileSink<'a> {
         FileSink { filled, ..self }
     }
 
-    /// Gives the file all its blocks. Calls past the cache take their turns where they find none, and go side by side where they
-    /// find some (`ext4_dio_write_checks` of the kernel's fs/ext4/file.c): 2.1 s instead of 2.8 s for 2.7 GiB.
+    /// Allocates all of the file's blocks. Calls past the cache are serialized if blocks are missing, and run in
+    /// parallel if they exist (`ext4_dio_write_checks` of the kernel's fs/ext4/file.c): 2.1 s instead of 2.8 s for 2.7
+    /// GiB.
     fn reserve(&self) {
         if self.filled && !can_share(self.file.as_fd()) {
             let length = self.file.metadata().map_or(0, |metadata| metadata.len());
-            // Where it fails, each write takes its blocks itself, or says what is wrong.
+            // If it fails, each write allocates its blocks itself, or reports the error.
             let _ = fallocate(self.file, FallocateFlags::KEEP_SIZE, 0, length);
         }
     }
 }
 
-/// Bytes of memory that the machine has.
+/// Bytes of the machine's memory.
 fn memory() -> u64 {
     let system = rustix::system::sysinfo();
     system.totalram.saturating_mul(system.mem_unit.into())
@@ -159,7 +161,7 @@ impl Sink for FileSink<'_> {
     }
 }
 
-/// A block device, which held something before: gaps are zeroed by the device where it can, else by the kernel.
+/// A block device with previous content. Gaps are zeroed by the device if it can, else by the kernel.
 #[derive(Debug)]
 pub struct DeviceSink<'a>(pub &'a File);
 
@@ -171,7 +173,7 @@ impl Sink for DeviceSink<'_> {
     fn zero(&self, offset: u64, length: u64) -> io::Result<()> {
         let end = offset.saturating_add(length);
         let whole = whole_blocks(offset, end, u64::from(ioctl_blksszget(self.0)?));
-        // A device zeroes whole blocks; the rest of those at either end goes through the page cache.
+        // A device zeroes whole blocks; the rest at either end goes through the page cache.
         for part in [offset..whole.start, whole.end..end] {
             let mut at = part.start;
             while at < part.end {
@@ -188,7 +190,7 @@ impl Sink for DeviceSink<'_> {
     }
 }
 
-/// What is written where a device cannot zero.
+/// Written where a device cannot zero.
 static ZEROS: [u8; 4096] = [0; 4096];
 
 /// The whole blocks of `block` bytes between the bytes `start` and `end`; if there are none, the empty range at `end`.

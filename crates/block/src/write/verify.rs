@@ -1,4 +1,4 @@
-//! Reading an image back.
+//! [`Verifier`]: reads an image back and compares it with its source.
 
 use std::fs::File;
 use std::io;
@@ -12,13 +12,13 @@ use super::Sink;
 /// Bytes compared at once.
 const STEP: usize = 1 << 20;
 
-/// Compares what would be written with what a file holds; the first difference is an error of kind `InvalidData` that
-/// says where.
+/// Compares what would be written with what a file holds. The first difference is an error of kind `InvalidData` with
+/// its offset.
 #[derive(Debug)]
 pub struct Verifier<'a>(pub &'a File);
 
 impl Verifier<'_> {
-    /// Calls `compare` for each piece of the range, with its offset and what the file holds there.
+    /// Calls `differs` for each piece of the range, with its offset and the file's bytes there.
     fn pieces(&self, offset: u64, length: u64, mut differs: impl FnMut(u64, &[u8]) -> Option<u64>) -> io::Result<()> {
         let mut buffer = vec![0; STEP.min(usize::try_from(length).unwrap_or(STEP))];
         let mut done = 0;
@@ -47,7 +47,7 @@ impl Sink for Verifier<'_> {
         })
     }
 
-    /// Looks at what is no hole: a device has none.
+    /// Reads what is not a hole; a device has no holes.
     fn zero(&self, offset: u64, length: u64) -> io::Result<()> {
         let end = offset + length;
         let mut at = offset;

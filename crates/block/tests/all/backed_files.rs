@@ -1,4 +1,4 @@
-//! Files whose bytes are ranges of one backing file read as they should, and a backing that changes is an error.
+//! Files that are ranges of a backing file are read correctly, and a backing that changes is an error.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! A snapshot is a snapshot: what changes on the host becomes an error that names the file, never other bytes.
+//! A snapshot is a snapshot: a change on the host becomes an error that names the file, never other bytes.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -12,7 +12,7 @@ use inarch_block::ChangeReason;
 /// Longer than a tick of the kernel's clock for file times: before Linux 6.13 a change within one does not show.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Has the device read the file `f` by `max_open` kept descriptors before and after `change`.
+/// Why reading the file `f` fails after `change`, with at most `max_open` open files; it may be read before, too.
 fn reason_after(change: impl Fn(&Path), read_before: bool) -> ChangeReason {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("d")).unwrap();

@@ -1,5 +1,5 @@
-//! A file of which a copy is held reads as at the scan, whatever becomes of it on the host; one that is not held is an error;
-//! and there is never a mixture.
+//! A held file reads as at the scan, whatever happens to it on the host; another file that changes is an error; there
+//! is never a mixture.
 
 use std::cell::Cell;
 use std::fs::{self, File, Permissions};
@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// More than any test holds.
 const ENOUGH: Allowance = Allowance { bytes: 1 << 30, files: 1000 };
 
-/// In the order in which they are held: files of less than a piece, of one, and of several.
+/// In the order of holding: files smaller than a piece, of one piece, and of several.
 const SIZES: [usize; 5] = [1, 5000, 131_072, 200_000, 400_000];
 
 /// The file number `i`: each lies in a directory of its own.
@@ -48,13 +48,13 @@ fn hold(device: &Device, directory: &Path, allowance: &mut Allowance, stop: &dyn
     device.hold(&Hold { below: b"", filter: &Filter::default(), directory, stop }, allowance)
 }
 
-/// What the device has of each file: whether it is what it was, or an error. Anything else fails.
+/// For each file, whether it reads as it was, or fails. Anything else fails the test.
 fn reads(device: &Device, tree: &Tree, sizes: &[usize]) -> Vec<bool> {
     let is_old = |(i, size): (usize, &usize)| {
         let offset = offset_of(tree, &name(i));
         let old = pattern(i as u64, *size);
         let whole = read(device, offset, *size);
-        // In parts, the last of which reaches beyond the file's end.
+        // In parts, the last of which extends beyond the file's end.
         let padded = size.next_multiple_of(BLOCK as usize);
         for at in (0..padded).step_by(65_536) {
             let length = (padded - at).min(65_536);
@@ -73,7 +73,7 @@ fn reads(device: &Device, tree: &Tree, sizes: &[usize]) -> Vec<bool> {
     sizes.iter().enumerate().map(is_old).collect()
 }
 
-/// What becomes of a file on the host.
+/// A change of a file on the host.
 #[derive(Clone, Copy, Debug)]
 enum Edit {
     Rewrite,
@@ -159,7 +159,7 @@ fn what_is_held_reads_as_it_was_after_every_kind_of_edit() {
         (0..SIZES.len() - 1).for_each(|i| edit(&dir.path().join(name(i)), kind));
         assert_eq!(reads(&device, &tree, &SIZES), [true; SIZES.len()], "{kind:?}");
         let events = device.events();
-        // An open file is what it was, whatever its directory is called.
+        // An open file is unchanged, whatever its directory is called.
         let is_there = opened && matches!(kind, Edit::RenameDirectory | Edit::ReplaceDirectoryByLink);
         let held = if is_there { 1 } else { SIZES.len() as u64 - 1 };
         assert_eq!((events.changed.count, events.held.count), (0, held), "{kind:?}");
@@ -184,7 +184,7 @@ fn what_changed_before_it_was_held_stays_an_error() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Edits come at any moment of the copying, and it stops at any moment and goes on later.
+    /// Tests edits at any moment of the copying, which stops at any moment and continues later.
     #[test]
     fn an_edit_at_any_moment_leaves_the_old_bytes_or_an_error(
         edits in prop::collection::vec((0..20usize, 0..SIZES.len(), prop::sample::select(&EDITS[..])), 0..4),
@@ -211,7 +211,7 @@ proptest! {
         for (i, old) in reads(&device, &tree, &SIZES).into_iter().enumerate() {
             prop_assert!(old || edited.get()[i].is_some(), "file {} was left alone: {:?}", i, before);
         }
-        // From now on all that is left is held.
+        // Now everything else is held.
         let left: Vec<_> = (0..SIZES.len()).filter(|i| edited.get()[*i].is_none()).collect();
         left.iter().for_each(|i| edit(&dir.path().join(name(*i)), Edit::Rewrite));
         let now = reads(&device, &tree, &SIZES);
@@ -221,7 +221,8 @@ proptest! {
 
 #[test]
 fn a_file_that_changes_while_it_is_copied_is_not_held() {
-    // The fifteen questions come before all, before each file, and before each of its pieces; the last file has four.
+    // The fifteen calls: one at the start, one before each file, and one before each of its pieces; the last file has
+    // four.
     for (asked, held) in [(11, false), (12, false), (13, false), (14, false), (15, false), (16, true)] {
         let (dir, tree, device) = files(&SIZES);
         let count = Cell::new(0);
@@ -312,7 +313,7 @@ fn a_spool_without_space_holds_what_it_has() {
     assert_eq!(result.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
     (0..SIZES.len()).for_each(|i| edit(&dir.path().join(name(i)), Edit::Rewrite));
     assert_eq!(reads(&device, &tree, &SIZES), [true, true, true, false, false]);
-    // Nothing of that file stays behind, and a full disk takes none.
+    // Nothing of that file remains, and a full disk accepts none.
     fs::remove_file(&filler).unwrap();
     let used = rustix::fs::statvfs(disk.0.path()).unwrap();
     assert!((used.f_blocks - used.f_bfree) * used.f_frsize < 200_000);

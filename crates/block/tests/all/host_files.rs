@@ -1,4 +1,4 @@
-//! What a device reads from the host's files while they stay what they were.
+//! A device reads the host's files correctly while they do not change.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Offsets and lengths that no honest guest sends are errors.
+//! Hostile offsets and lengths are errors.
 
 use std::fs;
 use std::sync::Arc;

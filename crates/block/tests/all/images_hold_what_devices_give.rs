@@ -1,5 +1,5 @@
-//! An image that is written out holds, byte for byte, what the device of the same map gives; so does one that goes
-//! down a pipe. Holes stay holes.
+//! A written image has, byte for byte, the content of the device of the same map; so has one written to a pipe. Holes
+//! stay holes.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::{BLOCK, Numbered, Random, scan};
 use inarch_block::{
-    BLOCK_SIZE, BlockMap, Content, Cursor, Device, FileExtent, FileSink, HostFiles, Inlay, MapParts, Metadata, Part,
-    Placed, Progress, Sink, Source, Verifier, WriteError, stream_parts, write_parts,
+    BLOCK_SIZE, BlockMap, Content, Cursor, Device, FileExtent, FileSink, HostFiles, ImageSource, Inlay, MapParts,
+    Metadata, Part, Placed, Progress, Sink, Verifier, WriteError, stream_parts, write_parts,
 };
 use inarch_tree::{FileType, InodeId, Tree};
 use vm_memory::VolatileSlice;
 
-/// Bytes told and files told.
+/// Bytes and files reported.
 #[derive(Default)]
 struct Told(AtomicU64, AtomicU64);
 
@@ -41,7 +41,7 @@ fn content(dir: &Path, tree: &Arc<Tree>) -> Arc<HostFiles> {
     Arc::new(HostFiles::new(File::open(dir).unwrap().into(), Arc::clone(tree), 8))
 }
 
-/// Metadata, gaps and files in a random order of gaps; now and then a file is in two extents.
+/// A map of metadata, gaps and files in random order; some files have two extents.
 fn map(random: &mut Random, tree: &Tree) -> BlockMap {
     let (mut at, mut metadata, mut files) = (random.below(3), Vec::new(), Vec::new());
     for (inode, attributes) in tree.inodes().filter(|(_, inode)| inode.file_type() == FileType::Regular) {
@@ -67,7 +67,7 @@ fn whole(device: &Device) -> Vec<u8> {
     bytes
 }
 
-/// A sink in memory without a file: as a block device.
+/// A sink in memory without a file, like a block device.
 struct Memory(Mutex<Vec<u8>>);
 
 impl Sink for Memory {
@@ -93,7 +93,7 @@ fn every_way_to_write_a_map_gives_the_same_bytes() {
         let content = content(dir.path(), &tree);
         let map = map(&mut random, &tree);
         let length = map.blocks() * BLOCK;
-        let source = Source { map: Some(&map), content: &*content };
+        let source = ImageSource { map: Some(&map), content: &*content };
 
         let image = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
         image.as_file().set_len(length).unwrap();
@@ -165,7 +165,7 @@ fn ranges_of_files_among_metadata_are_read_and_watched() {
     assert!(whole(&device) == expected);
     assert_eq!(device.events().file_bytes_read, 4096 + 5 + 904 + 96);
     let (map, told) = (map(), Told::default());
-    let source = Source { map: Some(&map), content: &*content };
+    let source = ImageSource { map: Some(&map), content: &*content };
     let memory = Memory(Mutex::new(vec![0xAA; expected.len()]));
     write_parts(MapParts::new(&map), 4 * BLOCK, source, &memory, &told, 1).unwrap();
     assert!(memory.0.into_inner().unwrap() == expected);
@@ -186,7 +186,7 @@ fn ranges_of_files_among_metadata_are_read_and_watched() {
     assert!(matches!(written, Err(WriteError::Content { inode: Some(InodeId(3)), .. })), "{written:?}");
 }
 
-/// Parts as an archive has them: of any length, with gaps of less than a block between them, across every boundary.
+/// Tests parts as in an archive: of any length, with gaps smaller than a block between them, across every boundary.
 #[test]
 fn small_gaps_between_parts_are_zeros_wherever_they_fall() {
     let dir = directory(&mut Random(3), &[1]);
@@ -202,7 +202,7 @@ fn small_gaps_between_parts_are_zeros_wherever_they_fall() {
     for placed in &parts {
         expected[placed.at as usize..][..placed.part.length() as usize].fill(0xBB);
     }
-    let source = Source { map: None, content: &*content };
+    let source = ImageSource { map: None, content: &*content };
     let memory = Memory(Mutex::new(vec![0xAA; at as usize]));
     write_parts(parts.iter().cloned(), at, source, &memory, &(), 2).unwrap();
     assert!(memory.0.into_inner().unwrap() == expected);
@@ -211,7 +211,7 @@ fn small_gaps_between_parts_are_zeros_wherever_they_fall() {
     assert!(piped == expected);
 }
 
-/// More than what is tried through the page cache and past it.
+/// Larger than what is written only through the page cache.
 #[test]
 fn a_large_image_is_the_same_past_the_page_cache() {
     let mut random = Random(5);
@@ -234,7 +234,7 @@ fn a_large_image_is_the_same_past_the_page_cache() {
         at = (at + 512 + attributes.size()).next_multiple_of(512);
     }
     let length = at + 10_000;
-    let source = Source { map: None, content: &*content };
+    let source = ImageSource { map: None, content: &*content };
     let mut piped = Vec::new();
     stream_parts(parts.iter().cloned(), length, source, &mut piped, &()).unwrap();
     for filled in [false, true] {
@@ -257,7 +257,7 @@ fn what_differs_from_the_plan_is_found() {
         FileExtent { start: 20, blocks: 489, first: 0, inode: InodeId(2) },
     ];
     let map = BlockMap::new(600, vec![0..2, 2..3], files, Arc::new(Numbered)).unwrap();
-    let (length, source) = (600 * BLOCK, Source { map: Some(&map), content: &*content });
+    let (length, source) = (600 * BLOCK, ImageSource { map: Some(&map), content: &*content });
     let image = tempfile::tempfile().unwrap();
     image.set_len(length).unwrap();
     write_parts(MapParts::new(&map), length, source, &FileSink::new(&image), &(), 0).unwrap();
@@ -280,7 +280,7 @@ fn what_differs_from_the_plan_is_found() {
     verify().unwrap();
     image.set_len(length - BLOCK).unwrap();
     let map = BlockMap::new(600, vec![0..3, 599..600], map.files().to_vec(), Arc::new(Numbered)).unwrap();
-    let source = Source { map: Some(&map), content: &*content };
+    let source = ImageSource { map: Some(&map), content: &*content };
     assert!(write_parts(MapParts::new(&map), length, source, &Verifier(&image), &(), 1).is_err());
 }
 
@@ -291,7 +291,7 @@ fn a_changed_file_and_a_full_sink_end_it() {
     let tree = scan(dir.path());
     let content = content(dir.path(), &tree);
     let map = map(&mut random, &tree);
-    let (length, source) = (map.blocks() * BLOCK, Source { map: Some(&map), content: &*content });
+    let (length, source) = (map.blocks() * BLOCK, ImageSource { map: Some(&map), content: &*content });
 
     struct Full;
     impl Sink for Full {
@@ -340,7 +340,7 @@ fn a_thread_that_panics_ends_it() {
     };
     let image = tempfile::tempfile().unwrap();
     let write = |parts: &mut (dyn Iterator<Item = Placed> + Send), bad, threads| {
-        let source = Source { map: None, content: &Panicking(InodeId(bad)) };
+        let source = ImageSource { map: None, content: &Panicking(InodeId(bad)) };
         write_parts(parts, u64::from(FILES) * LENGTH, source, &FileSink::new(&image), &(), threads)
     };
     for threads in [1, 4] {

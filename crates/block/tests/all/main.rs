@@ -1,5 +1,5 @@
-//! Block maps and the host's files behind them.
-//! One program: to link each file alone takes longer than to run most of them.
+//! Tests of block maps, devices and images.
+//! One program, because linking each file alone takes longer than running most of them.
 
 mod common;
 

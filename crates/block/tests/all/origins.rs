@@ -1,4 +1,4 @@
-//! A device says where its bytes come from, without reading them.
+//! A device reports where its bytes come from, without reading them.
 
 use std::fs;
 
@@ -45,7 +45,7 @@ fn what_a_guest_wrote_is_lent_from_the_overlays_file() {
     write(&device, file + BLOCK, &pattern(2, 3 * BLOCK as usize)).unwrap();
     device.discard(file + 2 * BLOCK, BLOCK).unwrap();
 
-    // What lies below is not the overlay's to lend.
+    // The overlay does not lend what is below it.
     for (start, count, lends) in
         [(0, BLOCK, false), (BLOCK, 3 * BLOCK, true), (BLOCK, 3 * BLOCK + 1, false), (BLOCK, 0, true)]
     {

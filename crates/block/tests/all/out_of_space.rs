@@ -1,4 +1,4 @@
-//! A host without space for the overlay: writes fail and say so, and everything else is as it was.
+//! If the host has no space for the overlay, writes fail with that error, and everything else is unchanged.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -58,8 +58,8 @@ fn check_full(overlay: Overlay) {
     }
     assert!(failures > 10 && failures < 200, "{failures} writes failed");
     assert!(device.events().overlay_out_of_space);
-    // Old bytes where writes failed (none of these clusters was in the overlay), new ones elsewhere. A cluster
-    // that two writes share is not touched by the failing one.
+    // Old bytes where writes failed (none of these clusters was in the overlay), new ones elsewhere. A failing write
+    // does not change a cluster that it shares with another.
     assert!(read(&device, 0, model.len()).unwrap() == model);
     // Zeroing needs no space, and gives some back.
     device.discard(0, 3_000_000).unwrap();

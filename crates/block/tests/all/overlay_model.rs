@@ -1,4 +1,4 @@
-//! A device under an overlay behaves as a plain array of bytes.
+//! A device with an overlay behaves like a plain array of bytes.
 
 use std::fs;
 use std::path::Path;
@@ -152,7 +152,7 @@ fn an_image_of_the_device_holds_the_same_bytes() {
     assert!(blocks * 512 < 1 << 20, "zeros take no space, but {blocks} sectors are taken");
 }
 
-/// Each thread has every fourth sector, so that they meet in every cluster.
+/// Each thread has every fourth sector, so that they share every cluster.
 #[test]
 fn writers_of_one_cluster_do_not_lose_each_others_sectors() {
     const THREADS: u64 = 4;
@@ -215,7 +215,7 @@ fn discards_and_writes_of_other_clusters_do_not_meet() {
             let device = &device;
             scope.spawn(move || {
                 for i in 0..300 {
-                    // The last clusters of the chunk before, which share words and pages with nothing of the next.
+                    // The last clusters of the previous chunk, which share no word or page with the next.
                     let offset = chunk - (thread + 1) * 40_960 + i % 9 * BLOCK;
                     let data = pattern(i, 4096);
                     write(device, offset, &data).unwrap();

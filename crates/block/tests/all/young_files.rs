@@ -1,5 +1,5 @@
-//! A snapshot is a snapshot where the times of files are coarse, too: a write in the same step of the clock as the scan
-//! is no mixture.
+//! A snapshot is a snapshot on a file system with coarse times, too: a write in the same clock step as the scan gives
+//! no mixture.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::common::*;
 use inarch_block::{Backing, BackingFile, read_backing};
 
-/// A file system whose times are whole seconds, as many an old ext4's are: its inodes have 128 bytes.
+/// A file system with whole seconds, like many an old ext4: its inodes have 128 bytes.
 fn whole_seconds(test: &str, image: &tempfile::NamedTempFile) -> Option<Mounted> {
     image.as_file().set_len(8 << 20).unwrap();
     let made = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-I", "128"]).arg(image.path()).output();

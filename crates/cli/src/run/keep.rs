@@ -1,4 +1,4 @@
-//! Runs that are kept: their name, and the words that they began with.
+//! Kept runs: their names, and the arguments with which they began.
 
 use std::ffi::OsString;
 
@@ -8,8 +8,8 @@ use inarch_jobs::run::{self, Keep};
 
 use super::arguments::RunArguments;
 
-/// Under what name the run is kept. One that goes on and says nothing of its trees has those it began with; what its
-/// words name is found from where they were given.
+/// The kept run of this name. If it exists and the command names no trees, it has those with which it began; paths in
+/// the first arguments are relative to the directory in which they were given.
 pub fn keep(name: String, arguments: &mut RunArguments) -> anyhow::Result<Keep> {
     let here = std::env::current_dir().context("there is no current directory; go to another")?;
     let says_trees = arguments.root != "host"
@@ -42,21 +42,21 @@ pub fn keep(name: String, arguments: &mut RunArguments) -> anyhow::Result<Keep> 
     Ok(Keep { name, words, directory })
 }
 
-/// Drops the last `command` words of a command line, and a `--` before them.
+/// Removes the last `command` words of a command line, and a `--` before them.
 fn words_before(mut words: Vec<OsString>, command: usize) -> Vec<OsString> {
     words.truncate(words.len().saturating_sub(command));
     words.pop_if(|word| word == "--");
     words
 }
 
-/// The words that a kept run began with.
+/// The arguments with which a kept run began.
 #[derive(Parser, Debug)]
 pub struct FirstWords {
     #[command(flatten)]
     arguments: RunArguments,
 }
 
-/// The arguments of `inarch run` with these words.
+/// Parses these words as arguments of `inarch run`.
 #[cfg(test)]
 pub fn parse(words: &[&str]) -> RunArguments {
     FirstWords::try_parse_from([&["run"], words].concat()).unwrap().arguments

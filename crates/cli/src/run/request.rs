@@ -1,4 +1,4 @@
-//! What is to be run, by what `inarch run` is told.
+//! Turns the options of `inarch run` into a request.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -17,7 +17,7 @@ use crate::signals::Signals;
 use crate::source::SourceArguments;
 use crate::tree_option::{self, TreeOption};
 
-/// The request; not yet what becomes of it at the end.
+/// The request of these options, without what happens at its end.
 pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
     let root = match arguments.root.to_str() {
         Some("host") => Root::Host,
@@ -28,7 +28,8 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         !arguments.via.is_live() || arguments.source.is_whole(),
         "--via virtiofs or 9p: a live directory is shared whole; what leaves something out or changes times takes a disk"
     );
-    // Only a shell that a person types to gets a terminal: a terminal would change the bytes that an image's command writes to a pipe.
+    // Only an interactive shell gets a terminal: a terminal would change the bytes that an image's command writes to a
+    // pipe.
     let is_interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let terminal = arguments.tty || (arguments.command.is_empty() && is_interactive);
     let trees = trees(&arguments)?;
@@ -76,7 +77,7 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
     })
 }
 
-/// The trees besides the root.
+/// The trees other than the root.
 fn trees(arguments: &RunArguments) -> anyhow::Result<Vec<TreeMount>> {
     let parsed = |name: &str, parse: fn(&OsStr) -> Result<TreeOption, String>, text: &OsStr| {
         let option = parse(text).map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
@@ -88,10 +89,10 @@ fn trees(arguments: &RunArguments) -> anyhow::Result<Vec<TreeMount>> {
     trees.chain(volumes).chain(here).collect()
 }
 
-/// `shown` is how it was asked for.
+/// `shown` is the option as the user gave it.
 fn tree(shown: impl Display, option: TreeOption, source: &SourceArguments, via: Way) -> anyhow::Result<TreeMount> {
     let live = option.live || option.write_through;
-    // What writes are to reach can only be the directory itself.
+    // Writes can reach only a live directory.
     let via = option.via.unwrap_or(if live { Way::Auto } else { via });
     if via.is_live() || (via == Way::Auto && live) {
         anyhow::ensure!(
@@ -143,7 +144,7 @@ fn tree(shown: impl Display, option: TreeOption, source: &SourceArguments, via: 
     })
 }
 
-/// `KEY=VALUE`, or `KEY` for our own value of it.
+/// Parses `KEY=VALUE`, or `KEY` for our own value.
 fn variable(text: &OsStr) -> anyhow::Result<(OsString, OsString)> {
     use std::os::unix::ffi::OsStrExt;
     let bytes = text.as_bytes();
@@ -158,7 +159,7 @@ fn variable(text: &OsStr) -> anyhow::Result<(OsString, OsString)> {
     Ok((key.to_owned(), value))
 }
 
-/// Whether an argument for QEMU is an option with its value behind a space.
+/// Whether an argument for QEMU is an option and its value, separated by a space.
 fn is_two_words(word: &OsStr) -> bool {
     word.as_bytes().starts_with(b"-") && word.as_bytes().contains(&b' ')
 }

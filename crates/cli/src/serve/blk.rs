@@ -1,4 +1,4 @@
-//! `inarch serve blk`.
+//! `inarch serve blk`: serves a tree as a vhost-user-blk disk.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ Example:
   qemu-system-x86_64 ... \\
     $(inarch serve blk ~/src --socket /tmp/src.sock --print-qemu-args)
 
-The server goes on until SIGTERM or SIGINT; a second machine may connect when the first has gone.")]
+The server runs until SIGTERM or SIGINT; another machine may connect when the first has disconnected.")]
 pub struct BlkArguments {
     /// The socket to listen on
     #[arg(long, value_name = "PATH")]
@@ -34,12 +34,12 @@ pub struct BlkArguments {
     #[arg(long)]
     pub once: bool,
 
-    /// What is offered.
+    /// What to serve.
     #[command(flatten)]
     pub tree: TreeArguments,
 }
 
-/// Serves until told to stop.
+/// Serves until it is stopped.
 pub fn run(arguments: BlkArguments) -> anyhow::Result<ExitCode> {
     let request = BlkRequest {
         tree: arguments.tree.served()?,

@@ -1,4 +1,4 @@
-//! `inarch serve file`.
+//! `inarch serve file`: serves a tree as a raw image file in a FUSE mount.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,22 +16,22 @@ Example:
   inarch serve file ~/src /tmp/src.raw &
   cloud-hypervisor ... --disk path=/tmp/src.raw
 
-The image is there until SIGTERM, SIGINT or umount; as a user it takes fusermount3 (Debian's package fuse3).")]
+The image exists until SIGTERM, SIGINT or umount. Users other than root need fusermount3 (Debian's package fuse3).")]
 pub struct FileArguments {
-    /// What is offered.
+    /// What to serve.
     #[command(flatten)]
     pub tree: TreeArguments,
 
-    /// Where: a new or empty file, which becomes the image, or an empty directory, in which it is disk.raw
+    /// A new or empty file, which becomes the image, or an empty directory, in which the image is disk.raw
     #[arg(value_name = "FILE|DIR", help_heading = None::<&str>)]
     pub target: PathBuf,
 
-    /// Print the arguments that QEMU needs, and end
+    /// Print the arguments for QEMU, and exit
     #[arg(long, help_heading = None::<&str>)]
     pub print_qemu_args: bool,
 }
 
-/// Serves until told to stop.
+/// Serves until it is stopped.
 pub fn run(arguments: FileArguments) -> anyhow::Result<ExitCode> {
     let request = FileRequest { tree: arguments.tree.served()?, target: arguments.target };
     if arguments.print_qemu_args {

@@ -1,4 +1,4 @@
-//! `inarch serve`: a tree for a virtual machine that someone else starts.
+//! `inarch serve`: serves a tree to a virtual machine that the user starts.
 
 mod blk;
 mod file;
@@ -25,35 +25,35 @@ use crate::source::{SRC_HELP, SourceArguments};
 /// Options of `inarch serve`.
 #[derive(Args, Debug)]
 pub struct ServeArguments {
-    /// How the tree is offered.
+    /// The protocol.
     #[command(subcommand)]
     pub offering: Offering,
 }
 
-/// The ways to serve.
+/// The protocols of `serve`.
 #[derive(Subcommand, Debug)]
 pub enum Offering {
     /// As a vhost-user-blk disk with a file system
     Blk(blk::BlkArguments),
-    /// As a network block device, for whatever speaks NBD
+    /// As a network block device, for any NBD client
     Nbd(nbd::NbdArguments),
-    /// As a file that is a raw image, for whatever opens one
+    /// As a raw image file, for any program that opens one
     File(file::FileArguments),
-    /// As a live directory that guests share (vhost-user-fs)
+    /// As a live directory for guests (vhost-user-fs)
     Virtiofs(virtiofs::VirtiofsArguments),
-    /// As a live directory for whatever mounts 9P2000.L
+    /// As a live directory for any 9P2000.L client
     #[command(name = "9p")]
     Ninep(ninep::NinepArguments),
 }
 
-/// What is offered: the same for every way to serve.
+/// What to serve: the same for every disk.
 #[derive(Args, Debug)]
 pub struct TreeArguments {
-    /// What to serve: a directory, an archive or an image
+    /// The tree: a directory, an archive or an image
     #[arg(value_name = "SRC", help = SRC_HELP)]
     pub source: OsString,
 
-    /// The file system that it is offered as; only ext4 can be written to
+    /// File system of the disk; only ext4 is writable
     #[arg(long, value_name = "ext4|erofs|squashfs", default_value = "ext4", hide_possible_values = true,
         value_parser = one_of::<FileSystem>(FileSystem::ALL.map(FileSystem::name)))]
     pub format: FileSystem,
@@ -61,19 +61,19 @@ pub struct TreeArguments {
     #[command(flatten)]
     pub access: AccessArguments,
 
-    /// Keep the guest's writes in this file, for the next time; thrown away where not given
+    /// Keep the guest's writes in this file for next time; by default they are thrown away
     #[arg(long, value_name = "FILE", conflicts_with = "ro")]
     pub overlay: Option<PathBuf>,
 
-    /// Where thrown-away writes are kept meanwhile
+    /// Directory for writes that are thrown away
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub overlay_dir: PathBuf,
 
-    /// The disk's serial number, by which the guest finds it; made of the place where it is served where not given
+    /// Serial number of the disk, by which the guest finds it; by default made of the place where it is served
     #[arg(long, value_name = "SERIAL", value_parser = parse_serial)]
     pub serial: Option<String>,
 
-    /// What is taken.
+    /// What to take of the source.
     #[command(flatten)]
     pub filters: SourceArguments,
 
@@ -104,14 +104,14 @@ fn parse_serial(text: &str) -> Result<String, String> {
     }
 }
 
-/// What QEMU's arguments say of the machine's memory.
+/// The memory in QEMU's arguments.
 #[derive(Args, Debug)]
 pub struct QemuMemory {
-    /// Print the arguments that QEMU needs, and end
+    /// Print the arguments for QEMU, and exit
     #[arg(long)]
     pub print_qemu_args: bool,
 
-    /// How much memory they give the machine, as -m does; none leaves that out, where another server's arguments say it
+    /// Memory of the machine in these arguments, as for -m; none leaves it out, if another server's arguments have it
     #[arg(long, value_name = "SIZE|none", default_value = "4G", value_parser = parse_memory, requires = "print_qemu_args")]
     pub qemu_memory: Memory,
 }
@@ -121,7 +121,7 @@ pub struct QemuMemory {
 pub struct Memory(Option<u64>);
 
 impl QemuMemory {
-    /// The arguments of a device, and of the memory that it takes.
+    /// The arguments of a device, and of the shared memory that it needs.
     fn arguments(&self, device: String) -> String {
         match self.qemu_memory {
             Memory(Some(bytes)) => format!("{} {device}\n", inarch_vm::machine::shared_memory_arguments(bytes)),
@@ -138,11 +138,9 @@ fn parse_memory(text: &str) -> Result<Memory, String> {
     Ok(Memory(bytes))
 }
 
-/// Starts a server, says how to use what it serves, and waits until it ends: by SIGINT or SIGTERM, or by itself.
-fn until_stopped(
-    start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>,
-) -> anyhow::Result<()> {
-    // Before a socket or a mount can be seen: who sees it may have the server end.
+/// Starts a server, prints how to use what it serves, and waits until SIGINT or SIGTERM ends it, or it ends by itself.
+fn until_stopped(start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>) -> anyhow::Result<()> {
+    // Caught before the socket or mount is visible: whoever sees it may end the server.
     let signals = EndingSignals::catch()?;
     let service = start(Events::new(complain))?;
     introduce(service.introduction());
@@ -151,7 +149,7 @@ fn until_stopped(
     Ok(service.wait()?)
 }
 
-/// Serves until told to stop.
+/// Serves until it is stopped.
 pub fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     match arguments.offering {
         Offering::Blk(arguments) => blk::run(arguments),

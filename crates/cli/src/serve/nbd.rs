@@ -1,4 +1,4 @@
-//! `inarch serve nbd`.
+//! `inarch serve nbd`: serves a tree as a network block device.
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -19,35 +19,35 @@ Examples:
     $(inarch serve nbd ~/src --socket /tmp/src.sock --print-qemu-args)
   nbdcopy 'nbd+unix:///?socket=/tmp/src.sock' src.raw
 
-The server goes on until SIGTERM or SIGINT. Several clients may connect; all of them see one disk.")]
+The server runs until SIGTERM or SIGINT. Several clients may connect; all see one disk.")]
 #[command(group = clap::ArgGroup::new("address").required(true))]
 pub struct NbdArguments {
     /// The socket to listen on
     #[arg(long, value_name = "PATH", group = "address")]
     pub socket: Option<PathBuf>,
 
-    /// The TCP port to listen on; of this machine alone unless an address is given. There is no TLS
+    /// The TCP port to listen on, at 127.0.0.1 unless an address is given. There is no TLS
     #[arg(long, value_name = "[ADDR:]PORT", group = "address", value_parser = parse_tcp)]
     pub tcp: Option<SocketAddr>,
 
-    /// The export's name; clients that name none get it as well
+    /// Name of the export; clients that ask for no name get it too
     #[arg(long, value_name = "EXPORT", default_value = "", value_parser = parse_name)]
     pub name: String,
 
-    /// Print the arguments that QEMU needs, and end
+    /// Print the arguments for QEMU, and exit
     #[arg(long)]
     pub print_qemu_args: bool,
 
-    /// End when the first client has gone
+    /// End when a client has used the disk and none is connected
     #[arg(long)]
     pub once: bool,
 
-    /// What is offered.
+    /// What to serve.
     #[command(flatten)]
     pub tree: TreeArguments,
 }
 
-/// Serves until told to stop.
+/// Serves until it is stopped.
 pub fn run(arguments: NbdArguments) -> anyhow::Result<ExitCode> {
     let address = match (arguments.socket, arguments.tcp) {
         (Some(path), _) => NbdAddress::Socket(path),
@@ -63,17 +63,17 @@ pub fn run(arguments: NbdArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `PORT`, `:PORT` or `ADDR:PORT`, where the address may be a name.
+/// Parses `PORT`, `:PORT` or `ADDR:PORT`; the address may be a host name.
 pub(super) fn parse_tcp(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse() {
         return Ok((Ipv4Addr::LOCALHOST, port).into());
     }
-    let mut found = text.to_socket_addrs().map_err(|error| format!("'{text}' is no address and port: {error}"))?;
+    let mut found = text.to_socket_addrs().map_err(|error| format!("'{text}' is not an address and port: {error}"))?;
     found.next().ok_or_else(|| format!("'{text}' has no address"))
 }
 
 fn parse_name(text: &str) -> Result<String, String> {
-    /// What the protocol allows.
+    /// The protocol's limit.
     const MOST_BYTES: usize = 4096;
     match text.len() {
         ..=MOST_BYTES => Ok(text.to_owned()),

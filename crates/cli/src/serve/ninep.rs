@@ -1,4 +1,4 @@
-//! `inarch serve 9p`.
+//! `inarch serve 9p`: shares a directory live over 9P2000.L.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ Example:
   guest# mount -t 9p -o trans=tcp,version=9p2000.L,msize=1048576,cache=mmap \\
     10.0.2.100 /mnt
 
-Clients' writes reach the directory unless --ro, --overlay or --ephemeral is given. The server goes on until SIGTERM or \
+Clients' writes reach the directory unless --ro, --overlay or --ephemeral is given. The server runs until SIGTERM or \
 SIGINT; several clients may connect.")]
 #[command(group = clap::ArgGroup::new("address").required(true))]
 pub struct NinepArguments {
@@ -41,19 +41,19 @@ pub struct NinepArguments {
     #[arg(long, value_name = "PATH", group = "address")]
     pub socket: Option<PathBuf>,
 
-    /// The TCP port to listen on; of this machine alone unless an address is given. There is no password
+    /// The TCP port to listen on, at 127.0.0.1 unless an address is given. There is no password
     #[arg(long, value_name = "[ADDR:]PORT", group = "address", value_parser = parse_tcp)]
     pub tcp: Option<SocketAddr>,
 
-    /// The vsock port to listen on, for the virtual machines of this host
+    /// The vsock port to listen on, for virtual machines of this host
     #[arg(long, value_name = "PORT", group = "address")]
     pub vsock: Option<u32>,
 
-    /// Print the arguments that QEMU needs, and end
+    /// Print the arguments for QEMU, and exit
     #[arg(long)]
     pub print_qemu_args: bool,
 
-    /// Who may change the tree meanwhile, which decides what the client is told to keep
+    /// Who else changes the tree, which decides what a client may cache
     #[arg(long, value_name = "guest|host|none", default_value = "host", value_enum, hide_possible_values = true)]
     pub changes: ChangesBy,
 
@@ -66,18 +66,18 @@ pub struct NinepArguments {
     #[command(flatten)]
     pub upper: UpperArguments,
 
-    /// Most bytes of a message, 4096 to 1048576
+    /// Limit of a message's bytes, 4096 to 1048576
     #[arg(long, value_name = "BYTES", default_value = "1048576", value_parser = clap::value_parser!(u32).range(4096..=1 << 20))]
     pub msize: u32,
 
     #[command(flatten)]
     pub cross: CrossArgument,
 
-    /// Whose files are seen.
+    /// How owners are mapped.
     #[command(flatten)]
     pub owners: OwnerArguments,
 
-    /// End when the first client has gone
+    /// End when a client has used the share and none is connected
     #[arg(long)]
     pub once: bool,
 
@@ -85,7 +85,7 @@ pub struct NinepArguments {
     pub sandbox: SandboxArgument,
 }
 
-/// Serves until told to stop.
+/// Serves until it is stopped.
 pub fn run(arguments: NinepArguments) -> anyhow::Result<ExitCode> {
     let source = Source::parse(&arguments.source)?;
     let address = match (arguments.socket, arguments.tcp, arguments.vsock) {

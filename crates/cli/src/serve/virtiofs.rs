@@ -1,4 +1,4 @@
-//! `inarch serve virtiofs`.
+//! `inarch serve virtiofs`: shares a directory live over vhost-user-fs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ Example:
       --print-qemu-args)
   guest# mount -t virtiofs src /mnt
 
-The guest's writes reach the directory unless --ro, --overlay or --ephemeral is given. The server goes on until SIGTERM or \
+The guest's writes reach the directory unless --ro, --overlay or --ephemeral is given. The server runs until SIGTERM or \
 SIGINT; several machines may connect.")]
 pub struct VirtiofsArguments {
     /// The directory to share
@@ -37,15 +37,15 @@ pub struct VirtiofsArguments {
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
 
-    /// The name by which the guest mounts it
+    /// The name that the guest mounts
     #[arg(long, value_name = "TAG", default_value = "inarch")]
     pub tag: String,
 
-    /// Offer the tag to machines that have no such option themselves (User-Mode Linux); QEMU 7.1 to 8.0 may fail on it
+    /// Offer the tag to VMMs that have no option for it (User-Mode Linux); QEMU 7.1 to 8.0 may fail on it
     #[arg(long)]
     pub offer_tag: bool,
 
-    /// Who may change the tree meanwhile, which decides what the guest's kernel may keep
+    /// Who else changes the tree, which decides what the guest's kernel may cache
     #[arg(long, value_name = "guest|host|none", default_value = "host", value_enum, hide_possible_values = true)]
     pub changes: ChangesBy,
 
@@ -58,11 +58,11 @@ pub struct VirtiofsArguments {
     #[command(flatten)]
     pub upper: UpperArguments,
 
-    /// Have the guest enforce the files' access control lists
+    /// Let the guest enforce access control lists
     #[arg(long)]
     pub acl: bool,
 
-    /// Have the guest collect its writes before it sends them: for many small writes; only with --changes guest
+    /// Let the guest collect writes before it sends them, for many small writes; only with --changes guest
     #[arg(long, conflicts_with_all = ["ro", "overlay", "ephemeral"])]
     pub writeback: bool,
 
@@ -76,7 +76,7 @@ pub struct VirtiofsArguments {
     #[command(flatten)]
     pub cross: CrossArgument,
 
-    /// Whose files are seen.
+    /// How owners are mapped.
     #[command(flatten)]
     pub owners: OwnerArguments,
 
@@ -88,14 +88,14 @@ pub struct VirtiofsArguments {
     pub sandbox: SandboxArgument,
 }
 
-/// Who may change a tree that is shared.
+/// Who may change a shared tree.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum ChangesBy {
-    /// Only the guest: it keeps what it knows for a day
+    /// Only the guest: it caches for a day
     Guest,
-    /// The host, other guests and the guest: what it knows is a second old at most
+    /// The host, other guests and the guest: its cache is a second old at most
     Host,
-    /// Nobody: it is read-only, and the guest keeps everything
+    /// Nobody: the share is read-only, and the guest caches everything
     None,
 }
 
@@ -109,7 +109,7 @@ impl From<ChangesBy> for Changes {
     }
 }
 
-/// Serves until told to stop.
+/// Serves until it is stopped.
 pub fn run(arguments: VirtiofsArguments) -> anyhow::Result<ExitCode> {
     let source = Source::parse(&arguments.source)?;
     anyhow::ensure!(

@@ -1,5 +1,5 @@
-//! Promise: a container image is run as it says of itself, unless the user says something else; what makes no sense in it gets
-//! one line.
+//! Promise: a container image runs as its configuration says, unless the user says otherwise; an invalid configuration
+//! gets one line.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -148,7 +148,7 @@ fn what_cannot_be_started_gets_one_line() {
     archive("long.tar", serde_json::json!({ "Cmd": ["x"], "User": "a".repeat(1 << 20) }));
     for (file, parts) in [
         ("none.tar", &["none.tar: the image names no command (neither entrypoint nor cmd); give one"][..]),
-        ("relative.tar", &["relative.tar: its working directory '../etc' is no absolute path", "-w DIR"]),
+        ("relative.tar", &["relative.tar: its working directory '../etc' is not an absolute path", "-w DIR"]),
         ("nul.tar", &["nul.tar", "a string of its configuration has a nul in it"]),
         ("nul-word.tar", &["nul-word.tar", "a string of its configuration has a nul in it"]),
         ("word.tar", &["word.tar", "has 1048576 bytes; the kernel starts nothing with more"]),

@@ -1,4 +1,4 @@
-//! Promise: a guest that reaches a directory by 9P sees it live, and changes it only if it was told that it may.
+//! Promise: a guest sees a directory live over 9P, and changes it only if that is allowed.
 
 use std::fs;
 

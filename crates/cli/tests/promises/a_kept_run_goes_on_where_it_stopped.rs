@@ -1,5 +1,5 @@
-//! Promise: `run --keep NAME` goes on where it stopped, over the same trees only, for one at a time; `runs` lists what is
-//! kept and `discard` takes it away.
+//! Promise: `run --keep NAME` continues where it stopped, over the same trees only, for one command at a time; `runs`
+//! lists kept runs and `discard` deletes them.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};

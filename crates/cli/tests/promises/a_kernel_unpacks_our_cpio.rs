@@ -1,4 +1,4 @@
-//! Promise: a cpio that inarch makes is an initramfs: a kernel unpacks it at boot, and finds in it all of the tree.
+//! Promise: a cpio archive of inarch is an initramfs: a kernel unpacks it at boot, and finds the whole tree in it.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

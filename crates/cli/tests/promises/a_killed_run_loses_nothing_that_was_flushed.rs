@@ -1,5 +1,5 @@
-//! Promise: after a kill -9 of a kept run at any moment, what the guest was told is durable is there, and its file system
-//! needs no repair beyond its journal.
+//! Promise: after a kill -9 of a kept run at any moment, everything that the guest had flushed is there, and its file
+//! system needs no repair beyond its journal.
 
 use crate::support;
 use std::io::{BufRead, BufReader};

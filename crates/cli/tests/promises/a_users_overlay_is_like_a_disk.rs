@@ -1,5 +1,5 @@
-//! Promise: in an ordinary user's mount or share with `--overlay` or `--ephemeral`, the permissions that programs see decide what they
-//! may do, in directories of mode 0555 as well.
+//! Promise: in an ordinary user's mount or share with `--overlay` or `--ephemeral`, visible permissions decide what
+//! programs may do, in directories of mode 0555 as well.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

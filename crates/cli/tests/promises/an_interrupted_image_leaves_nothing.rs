@@ -1,4 +1,4 @@
-//! Promise: an image has its name when it is whole, and not before; whatever ends inarch, nothing else is left.
+//! Promise: an image gets its name when it is complete, and not before; whatever ends inarch, nothing else is left.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Promise: a machine has the disk by what `serve nbd` and `serve file` print for QEMU, and a Linux by its own NBD client.
+//! Promise: a machine gets the disk by the arguments that `serve nbd` and `serve file` print for QEMU, and a Linux host
+//! by its own NBD client.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Promise: `apply` brings every kind of file and every attribute that a guest can make; what the caller may not make is
-//! named, and the rest is done.
+//! Promise: `apply` brings every kind of file and every attribute that a guest can make; what the caller may not make
+//! is named, and the rest is applied.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

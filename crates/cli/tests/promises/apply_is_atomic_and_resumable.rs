@@ -1,5 +1,5 @@
-//! Promise: `apply` makes of the host's tree what the guest had, file by file in one step each; killed at any point it is
-//! gone on with; what changed on the host is named and left alone; nothing leads it out of the tree.
+//! Promise: `apply` makes the host's tree equal to the guest's, each file in one step. After a kill at any point it
+//! continues. Conflicts are named and left alone, and nothing leads it out of the tree.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};

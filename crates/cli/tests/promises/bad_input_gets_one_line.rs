@@ -91,7 +91,7 @@ fn words_that_contradict_each_other() {
         (&["mount", "-o", "ro", "--ephemeral", "/usr", "/mnt"], "-o ro"),
         (&["mount", "--ro", "--rw", "/usr", "/mnt"], "--rw"),
         (&["mount", "--in-memory=1M", "/usr", "/mnt"], "say --ephemeral"),
-        (&["plan", "--epoch=yesterday", "/usr"], "no number of seconds since 1970"),
+        (&["plan", "--epoch=yesterday", "/usr"], "not a number of seconds since 1970"),
         (&["run"], "inarch run CMD"),
         (&["rm"], "NAME"),
     ] {

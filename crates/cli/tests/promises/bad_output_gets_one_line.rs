@@ -1,4 +1,4 @@
-//! Promise: an image that cannot be made is told in one line with status 125, and nothing of it is left.
+//! Promise: an image that cannot be made is reported in one line with status 125, and nothing of it is left.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;

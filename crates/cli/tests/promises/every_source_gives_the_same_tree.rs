@@ -1,4 +1,4 @@
-//! Promise: SRC is the same syntax everywhere, and the same tree is the same whatever it comes from.
+//! Promise: SRC has the same syntax everywhere, and a tree is the same from every kind of source.
 
 use std::fs::File;
 use std::path::Path;
@@ -159,5 +159,5 @@ fn what_cannot_be_a_source_is_told_in_one_line() {
     assert_one_line(&inarch(&["plan", ".", "--exclude-regex=a("]), &["\"a(\"", "regular expression"]);
     assert_one_line(&inarch(&["plan", ".", "--only=none"]), &["none: cannot read it"]);
     std::fs::write(dir.path().join("contexts"), "/a -x u:r:x:s0\n").unwrap();
-    assert_one_line(&inarch(&["plan", ".", "--selinux-contexts=contexts"]), &["contexts: line 1", "no file type"]);
+    assert_one_line(&inarch(&["plan", ".", "--selinux-contexts=contexts"]), &["contexts: line 1", "not a file type"]);
 }

@@ -1,5 +1,5 @@
-//! Promise: any source can be made into any format, and nothing is lost on the way but what a format or the tool that
-//! made the source cannot hold. Sources are made by each format's own tools; each image is read by the kernel, by other
+//! Promise: any source can become any format, and nothing is lost except what a format, or the tool that made the
+//! source, cannot hold. Sources are made by each format's own tools; each image is read by the kernel, by other
 //! programs, and by inarch itself.
 
 use std::fs::File;

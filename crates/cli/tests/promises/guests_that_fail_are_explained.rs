@@ -1,4 +1,4 @@
-//! Promise: a guest that panics, never speaks, or has no space left is told in a line, and nothing hangs.
+//! Promise: a guest that panics, never speaks, or has no space left is explained in a line, and nothing hangs.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

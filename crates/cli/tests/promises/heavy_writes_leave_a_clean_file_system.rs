@@ -1,4 +1,4 @@
-//! Promise: the disk takes real work: after it the file system is clean, and the host's files are as they were.
+//! Promise: after heavy work on the disk its file system is clean, and the host's files are unchanged.
 
 use crate::support::{assert_status, host, manifest_program, run_script, scratch, stdout};
 

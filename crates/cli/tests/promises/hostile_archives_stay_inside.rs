@@ -1,5 +1,5 @@
-//! Promise: whatever an archive or a container image says, nothing outside of it is read, written or removed; what cannot
-//! be a part of a tree is left out and named, what makes no sense is refused in one line, and memory stays bounded.
+//! Promise: whatever an archive or a container image contains, nothing outside of it is read, written or removed. What
+//! cannot be part of a tree is left out and named, what is invalid is refused in one line, and memory stays bounded.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -121,7 +121,7 @@ d = open(p).read(); open(p, 'w').write(d.replace('[]', '{}'))",
     (
         "an artifact",
         "l = Layout(); l.index(l.document(dict(config=l.blob(b'{}', 'wasm'), layers=[]), 'manifest'))",
-        &["is no container image", "wasm"],
+        &["is not a container image", "wasm"],
     ),
     (
         "a manifest is of no known type",

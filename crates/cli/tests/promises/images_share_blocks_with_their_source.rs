@@ -1,5 +1,5 @@
-//! Promise: where the file system can share blocks between files (XFS, btrfs), an image shares those of the files that it is
-//! made of, and is the same image byte for byte, whatever happens to the files afterwards.
+//! Promise: if the file system can share blocks between files (XFS, btrfs), an image shares its source's blocks, and is
+//! the same image byte for byte, whatever happens to the source afterwards.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! What the README promises, through the built command: a module a promise. One program, as linking each alone takes longer than
-//! running most of them. Two of its tests run at a time: one waits while the other works.
+//! Tests of the README's promises through the built command, one module for each promise. One program, because linking
+//! each alone takes longer than running most of them. Two of its tests run at a time: one waits while the other works.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Promise: what speaks NBD has the tree's disk: reads it, writes it, learns what of it is hole, and finds it again.
+//! Promise: any NBD client can read and write the tree's disk, learn its holes, and find it again.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Promise: whose files are seen in a live tree is what `--owner`, `--map-uid` and `--map-gid` say, and what is made or given
-//! away there belongs on the host to whoever is seen as its owner.
+//! Promise: `--owner`, `--map-uid` and `--map-gid` decide which owners a live tree shows; new files and chown are
+//! mapped back to the host's owner.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};

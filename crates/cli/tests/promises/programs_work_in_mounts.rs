@@ -1,4 +1,4 @@
-//! Promise: programs that ask much of a file system work in a mount, and in a guest's shared directory, as they do on a
+//! Promise: programs that demand much of a file system work in a mount, and in a guest's shared directory, as on a
 //! disk: git, SQLite with a write-ahead log and several processes, cargo, dpkg, fio with verification.
 
 use std::fs;

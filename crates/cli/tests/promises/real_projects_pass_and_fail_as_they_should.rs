@@ -1,5 +1,5 @@
-//! Promise: real work: two C projects of Debian's are built and tested in the guest, with the right status for a pass
-//! and, going on in the kept run, for a fail; and the host's files are as they were.
+//! Promise: two of Debian's C projects are built and tested in the guest, with the right status for a pass and,
+//! continued in the kept run, for a failure; and the host's files are unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

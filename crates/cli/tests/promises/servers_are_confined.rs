@@ -1,5 +1,5 @@
-//! Promise: every server confines itself to what it serves before it serves anybody, says in one line by what, and does its
-//! whole work all the same; in few descriptors, however many files there are.
+//! Promise: every server sandboxes itself before its first client, reports that in one line, and still does its whole
+//! work, with few descriptors however many files there are.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Promise: a directory that is shared live is as it is on the host; what is written reaches it only where `rw` asks for
-//! that; and what the host or another guest changes is seen when the documentation says so.
+//! Promise: a live directory is as it is on the host; the guest's writes reach it only with `rw`; and changes of the
+//! host or another guest are seen when the documentation says so.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

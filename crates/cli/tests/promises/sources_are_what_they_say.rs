@@ -1,5 +1,5 @@
-//! Promise: a source is what it says. What is known and not read is refused by its name; what is damaged is refused by what
-//! is wrong with it, and with `--salvage` gives what can be read, each loss named.
+//! Promise: a known format that is not supported is refused by name; a damaged source is refused with the reason, and
+//! with `--salvage` taken as far as it can be read, with every loss named.
 
 use crate::support;
 use std::fs::{File, OpenOptions};

@@ -1,5 +1,5 @@
-//! Promise: `serve file` shows the disk as a raw image that any program can open, where nothing else was, and nothing of it
-//! is left behind.
+//! Promise: `serve file` shows the disk as a raw image that any program can open, at a place where nothing else was,
+//! and leaves nothing behind.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -1,4 +1,4 @@
-//! Promise: what the guest sees is the host's tree: content, owners, modes, times, extended attributes, hard links.
+//! Promise: the guest sees the host's tree: content, owners, modes, times, extended attributes, hard links.
 
 use crate::support;
 use std::os::unix::fs::{FileExt, symlink};

@@ -1,5 +1,5 @@
-//! Promise: `--via tar` unpacks a tree in the guest, whole; and where nothing is said of the way, a run takes the best that
-//! the guest's kernel has, and says which and why.
+//! Promise: `--via tar` unpacks a whole tree in the guest; and without `--via`, a run chooses the best transport that
+//! the guest's kernel supports, and reports it with the reason.
 
 use std::fs;
 use std::os::unix::fs::symlink;

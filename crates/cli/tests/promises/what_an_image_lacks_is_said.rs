@@ -1,4 +1,4 @@
-//! Promise: what a format cannot hold, or a user may not read, is said in a line each; nothing of a tree is lost in silence.
+//! Promise: everything that a format cannot hold, or that a user may not read, is reported in a line each.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,5 +1,6 @@
-//! Promise: what guests write over a shared directory (`serve virtiofs`, `serve 9p`, with `--overlay` or `--ephemeral`) leaves it as
-//! it is, is kept or thrown away as asked, and is theirs to work with as if it were there.
+//! Promise: guests' writes to an overlay over a shared directory (`serve virtiofs`, `serve 9p`, with `--overlay` or
+//! `--ephemeral`) leave the directory unchanged, are kept or thrown away as requested, and can be used like files of
+//! the directory.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

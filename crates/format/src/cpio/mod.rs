@@ -1,9 +1,9 @@
-//! cpio archives of the `newc` kind, as `cpio -o -H newc` writes them and the kernel unpacks an initramfs
+//! [`Cpio`]: writes cpio archives of the `newc` kind, like `cpio -o -H newc`; the kernel unpacks them as an initramfs
 //! (`Documentation/driver-api/early-userspace/buffer-format.rst`, `init/initramfs.c`).
 //!
-//! Names have no `./` in front; the root is `.`. An inode of several names has its content with the last of them, and
-//! none with the others: GNU cpio wants it there, and the kernel takes it anywhere. `newc` has no extended attributes,
-//! no nanoseconds, no files of 4 GiB, no holes and no times before 1970 or after 2106.
+//! Names have no leading `./`; the root is `.`. An inode with several names has its content at the last of them: GNU
+//! cpio expects it there, and the kernel accepts it anywhere. `newc` has no extended attributes, no nanoseconds, no
+//! files of 4 GiB or more, no holes, and no times before 1970 or after 2106.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::notes::Notes;
 use crate::walk::{Walk, refuse_options};
 use crate::{Format, FormatError, ImageOptions, Layout, Piece, Planned};
 
-/// The name that ends an archive.
+/// The name of the last entry, which ends an archive.
 const TRAILER: &[u8] = b"TRAILER!!!";
 
-/// The kernel's `PATH_MAX`, which names and targets must fit with a final NUL.
+/// The kernel's `PATH_MAX`: names and targets must fit, including a final NUL.
 const PATH_MAX: usize = 4096;
 
 /// Archives are written in whole blocks of this many bytes.
@@ -51,7 +51,7 @@ impl Format for Cpio {
     }
 }
 
-/// Refuses what cannot be in an archive.
+/// Refuses what an archive cannot hold.
 fn check(tree: &Tree, inode: InodeId, path: &[u8]) -> Result<(), FormatError> {
     let refuse = |reason: String| Err(FormatError { format: "cpio", reason });
     let size = tree.inode(inode).size();
@@ -76,7 +76,7 @@ fn note(tree: &Tree, inode: InodeId, path: &[u8], notes: &mut Notes) {
 
 struct CpioMembers<'t> {
     tree: &'t Tree,
-    /// How many names of an inode of several are still to come.
+    /// For inodes with several names, how many names are still to come.
     names_left: HashMap<InodeId, u32>,
 }
 
@@ -107,7 +107,7 @@ impl<'t> Members<'t> for CpioMembers<'t> {
             _ => 0,
         };
         let header = Header::of(id, inode, size as u32);
-        // The name alone would end the archive.
+        // The bare name would end the archive.
         let mut header = if path == TRAILER { header.bytes(&[b"./", TRAILER].concat()) } else { header.bytes(path) };
         header.extend_from_slice(target);
         queue.push(Piece::Bytes(header));
@@ -135,7 +135,7 @@ fn content(tree: &Tree, inode: InodeId, size: u64, queue: &mut Queue) {
     queue.push(Piece::Zeros(size - at));
 }
 
-/// A member's header: its magic, and 13 numbers of 8 hexadecimal digits.
+/// A member's header: the magic, and 13 numbers of 8 hexadecimal digits.
 #[derive(Default)]
 struct Header {
     inode: u32,
@@ -151,7 +151,7 @@ struct Header {
 impl Header {
     fn of(id: InodeId, inode: &Inode, size: u32) -> Header {
         Header {
-            // Trees have room for this: a few of the highest numbers are never used.
+            // Trees never use a few of the highest inode numbers, so this cannot overflow.
             inode: id.0.saturating_add(1),
             mode: inode.mode(),
             uid: inode.uid(),
@@ -163,7 +163,7 @@ impl Header {
         }
     }
 
-    /// The header, the name, and what fills them up to a multiple of 4 bytes.
+    /// The header, the name, and padding to a multiple of 4 bytes.
     fn bytes(&self, name: &[u8]) -> Vec<u8> {
         let fields = [
             self.inode,
@@ -173,13 +173,13 @@ impl Header {
             self.links,
             self.mtime,
             self.size,
-            // The device that it was on.
+            // The device of the original file.
             0,
             0,
             self.device.0,
             self.device.1,
             name.len() as u32 + 1,
-            // A checksum, in another kind of cpio archives.
+            // A checksum, used in another kind of cpio archives only.
             0,
         ];
         let mut bytes = b"070701".to_vec();

@@ -1,27 +1,27 @@
-//! What an image says of how it is started.
+//! [`ImageConfig`]: how a container image is started.
 
 use super::document::Config;
 use super::malformed;
 use crate::ReadError;
 
-/// How a container of an image is started (the image specification's config.md). What else is said there (volumes, ports,
-/// a signal to stop it by, labels) has no meaning for a machine's root.
+/// How a container of an image is started (the image specification's config.md). The other fields (volumes, ports, stop
+/// signal, labels) have no meaning for a machine's root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageConfig {
-    /// A name or number of a user, and after a colon a group's; empty: root.
+    /// A user's name or number, optionally followed by a colon and a group's; empty for root.
     pub user: String,
     /// Variables, `NAME=VALUE` each.
     pub environment: Vec<String>,
-    /// The first words of what is run.
+    /// The first words of the command.
     pub entrypoint: Vec<String>,
-    /// The words after those, unless others are given.
+    /// The words after those, unless the user gives others.
     pub command: Vec<String>,
-    /// Where it is run; empty: in the root.
+    /// Working directory; empty for the root.
     pub working_directory: String,
 }
 
 impl ImageConfig {
-    /// What `document`, found at `name`, says. Fails where a word could not be one of a program's.
+    /// Converts `document`, found at `name`. Fails if a string could not be a program's argument.
     pub(super) fn new(document: Config, name: &str) -> Result<ImageConfig, ReadError> {
         let config = document.config.unwrap_or_default();
         let user = config.user.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Digests that name content, as the image specification's descriptor.md has them.
+//! [`Digest`]: content digests (the image specification's descriptor.md).
 
 use std::fmt;
 use std::io::{self, Read};
@@ -8,8 +8,7 @@ use sha2::{Digest as _, Sha256, Sha512};
 use super::malformed;
 use crate::ReadError;
 
-/// A digest whose text was checked: nothing but an algorithm that is known and as many lower-case hexadecimal digits as
-/// it has.
+/// A validated digest: a known algorithm, and the right number of lower-case hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Digest {
     algorithm: Algorithm,
@@ -39,7 +38,7 @@ impl Algorithm {
 }
 
 impl Digest {
-    /// `sha256:` or `sha512:` and hexadecimal digits.
+    /// Parses `sha256:` or `sha512:` and hexadecimal digits.
     pub(super) fn parse(text: &str) -> Result<Digest, ReadError> {
         let bad = |reason| malformed(format!("the digest '{}' {reason}", text.escape_debug()));
         let (name, hex) = text.split_once(':').ok_or_else(|| bad("has no algorithm in front"))?;
@@ -51,12 +50,12 @@ impl Digest {
         Ok(Digest { algorithm, hex: hex.to_owned() })
     }
 
-    /// Where an image layout keeps what it names.
+    /// The path of the content in an OCI layout.
     pub(super) fn path(&self) -> String {
         format!("blobs/{}/{}", self.algorithm.name(), self.hex)
     }
 
-    /// A hash to be compared with it.
+    /// A hasher of the digest's algorithm.
     pub(super) fn hasher(&self) -> Hasher {
         match self.algorithm {
             Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
@@ -64,7 +63,7 @@ impl Digest {
         }
     }
 
-    /// Compares it with the hash of content that was found at `path`.
+    /// Compares the digest with the hash of the content at `path`.
     pub(super) fn check(&self, hasher: Hasher, path: &str) -> Result<(), ReadError> {
         let found = match hasher {
             Hasher::Sha256(hash) => hex(&hash.finalize()),
@@ -87,7 +86,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A hash that is not finished.
+/// A hash in progress.
 pub(super) enum Hasher {
     Sha256(Sha256),
     Sha512(Sha512),
@@ -102,7 +101,7 @@ impl Hasher {
     }
 }
 
-/// Hashes all that is read through it.
+/// Hashes everything that is read through it.
 pub(super) struct HashedReader<R> {
     pub(super) input: R,
     pub(super) hasher: Option<Hasher>,

@@ -1,13 +1,13 @@
-//! The JSON documents of images: what is needed of them.
+//! The JSON documents of container images, as far as they are needed.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// Bytes of a document, at most; registries accept no more than 4 MiB.
+/// The most bytes of a document; registries accept at most 4 MiB.
 pub(super) const MAX_DOCUMENT: u64 = 8 << 20;
 
-/// Names something by its digest.
+/// Refers to content by its digest.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Descriptor {
@@ -20,7 +20,7 @@ pub(super) struct Descriptor {
     pub(super) annotations: BTreeMap<String, String>,
 }
 
-/// What an image runs on.
+/// The platform of an image.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Platform {
     #[serde(default)]
@@ -29,14 +29,14 @@ pub(super) struct Platform {
     pub(super) os: String,
 }
 
-/// `index.json`, or an index of one image for several machines.
+/// `index.json`, or the index of an image for several platforms.
 #[derive(Debug, Deserialize)]
 pub(super) struct Index {
     #[serde(default)]
     pub(super) manifests: Vec<Descriptor>,
 }
 
-/// An image for one machine.
+/// The manifest of an image for one platform.
 #[derive(Debug, Deserialize)]
 pub(super) struct Manifest {
     pub(super) config: Descriptor,
@@ -55,7 +55,7 @@ pub(super) struct Config {
     pub(super) config: Option<Execution>,
 }
 
-/// How a container is started; any of it may be missing or `null`.
+/// How a container is started; any field may be missing or `null`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Execution {
@@ -66,7 +66,7 @@ pub(super) struct Execution {
     pub(super) working_dir: Option<String>,
 }
 
-/// The digests of unpacked layers, lowest first.
+/// The digests of the unpacked layers, lowest first.
 #[derive(Debug, Deserialize)]
 pub(super) struct RootFs {
     #[serde(default)]
@@ -80,7 +80,7 @@ pub(super) struct Layout {
     pub(super) image_layout_version: String,
 }
 
-/// One image of the `manifest.json` of a Docker archive; paths are within the archive.
+/// An image in the `manifest.json` of a Docker archive; paths are within the archive.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct DockerImage {
@@ -89,14 +89,14 @@ pub(super) struct DockerImage {
     pub(super) layers: Vec<String>,
 }
 
-/// What a media type of a manifest or index names.
+/// The kind of a manifest or index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DocumentKind {
     Index,
     Manifest,
 }
 
-/// The kind of document that a media type names.
+/// The kind of document of a media type.
 pub(super) fn document_kind(media_type: &str) -> Option<DocumentKind> {
     match media_type {
         "application/vnd.oci.image.index.v1+json" | "application/vnd.docker.distribution.manifest.list.v2+json" => {
@@ -109,12 +109,12 @@ pub(super) fn document_kind(media_type: &str) -> Option<DocumentKind> {
     }
 }
 
-/// Whether a media type is that of an image's configuration; artifacts have others.
+/// Whether a media type is an image configuration's; artifacts have others.
 pub(super) fn is_image_config(media_type: &str) -> bool {
     matches!(media_type, "application/vnd.oci.image.config.v1+json" | "application/vnd.docker.container.image.v1+json")
 }
 
-/// Whether a media type is that of a layer that is a tar, plain or compressed; how is seen from its first bytes.
+/// Whether a media type is that of a layer in tar format, plain or compressed; its first bytes show the compression.
 pub(super) fn is_layer(media_type: &str) -> bool {
     let (name, compression) = media_type.split_once('+').unwrap_or((media_type, ""));
     match name {
@@ -130,7 +130,7 @@ pub(super) fn is_layer(media_type: &str) -> bool {
     }
 }
 
-/// This machine as images name it.
+/// This machine's architecture, as images name it.
 pub(super) fn machine() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

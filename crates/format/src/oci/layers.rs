@@ -1,4 +1,4 @@
-//! Makes an image's layers readable at any offset, and verifies them.
+//! Opens an image's layers for reading at any offset, and verifies their digests.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -17,9 +17,9 @@ use crate::{Damage, ReadError, spool};
 /// Bytes hashed at once.
 const STEP: usize = 256 << 10;
 
-/// The layers, in their order, each a plain tar: where it is stored, or unpacked into a nameless file in `directory`.
-/// As many are worked on at once as there are processors.
-/// Where damage is salvaged, a layer whose bytes are not those that were meant is taken, and what is missing is empty.
+/// The layers in order, each a plain tar: at its place in the store, or unpacked into a nameless file in `directory`.
+/// Works on as many at once as there are processors. When damage is salvaged, a layer with a wrong digest is used, and
+/// a missing one is empty.
 pub(super) fn open(
     store: &Store,
     layers: &[Layer],
@@ -54,7 +54,7 @@ pub(super) fn open(
     Ok(blobs)
 }
 
-/// What damage is: an error, or a note.
+/// Turns damage into an error or a note.
 fn tolerate(result: Result<(), ReadError>, damage: Damage, notes: &mut Notes) -> Result<(), ReadError> {
     match result {
         Err(ReadError::Format { format, reason }) => {
@@ -93,7 +93,7 @@ fn open_layer(
     let mut input = HashedReader { input: blob.reader(), hasher: layer.digest.as_ref().map(Digest::hasher) };
     let backing = spool::unpack(&mut input, Path::new(name), directory, damage, notes);
     let backing = backing.map_err(|error| within(error, layer))?;
-    // A decoder need not have read what lies behind the end of its data.
+    // A decoder may not have read what follows the end of its data.
     io::copy(&mut input, &mut io::sink()).map_err(read)?;
     if let (Some(digest), Some(hasher)) = (&layer.digest, input.hasher) {
         tolerate(digest.check(hasher, name), damage, notes)?;
@@ -105,7 +105,7 @@ fn open_layer(
     Ok(unpacked)
 }
 
-/// In the place of a layer that is missing.
+/// Replaces a missing layer.
 struct Nothing;
 
 impl Backing for Nothing {

@@ -1,10 +1,10 @@
-//! Container images: OCI image layouts, in a directory or in an archive, and what `docker save` writes.
+//! Reads container images: OCI layouts, in a directory or an archive, and archives of `docker save`.
 //!
-//! 1. [`store`] finds documents and layers by name or digest, in a directory or in a tar archive.
-//! 2. [`select`] goes from the index to the manifest of one image for this machine, and lists its layers.
-//! 3. [`layers`] makes each layer readable at any offset, its digest verified: where it lies if it is plain, else
-//!    unpacked into a nameless file.
-//! 4. The layers are put on top of each other, with their whiteouts, as unpacking them would.
+//! 1. [`store`] finds documents and layers by name or digest, in a directory or a tar archive.
+//! 2. [`select`] follows the index to the manifest of one image for this machine, and lists its layers.
+//! 3. [`layers`] opens each layer for reading at any offset and verifies its digest. A plain layer stays where it is; a
+//!    compressed one is unpacked into a nameless file.
+//! 4. The layers are merged, with their whiteouts, as unpacking them would.
 //!
 //! Sources: the OCI image specification (image-layout.md, image-index.md, manifest.md, layer.md) and Docker's image
 //! specification 1.2.
@@ -31,15 +31,15 @@ pub use config::ImageConfig;
 use select::{Image, Layer};
 use store::{ArchiveStore, Store};
 
-/// Opens the image at `path`: an OCI image layout directory, or an archive (of any compression that a tar source may
-/// have) of such a layout or by `docker save`.
+/// Opens the image at `path`: an OCI layout directory, or an archive (of any compression that a tar source may have) of
+/// such a layout or by `docker save`.
 ///
-/// `reference` chooses among several images: by the name that the layout's index gives it, by the `NAME:TAG` of a Docker
-/// archive, or by the digest of its manifest. Of an image for several machines, that for this machine's architecture is
-/// taken. Compressed layers are unpacked into nameless files in `spool_directory`.
+/// `reference` chooses among several images: by name in the OCI layout's index, by the `NAME:TAG` in a Docker archive,
+/// or by manifest digest. For an image with several platforms, this machine's architecture is used. Compressed layers
+/// are unpacked into nameless files in `spool_directory`.
 ///
-/// Errors: nothing of that name, or several and no reference; a digest that differs; a type of document or layer that is
-/// unknown; and those of [`tar::open_file`].
+/// Errors: no image has that name, or there are several and no reference; a digest differs; the type of a document or
+/// layer is unknown; and the errors of [`tar::open_file`].
 pub fn open_path(
     path: &Path,
     reference: Option<&str>,
@@ -51,7 +51,7 @@ pub fn open_path(
     open_store(&store, reference, spool_directory, damage, notes)
 }
 
-/// As [`open_path`], of an archive that is not compressed.
+/// Like [`open_path`], for an uncompressed archive.
 pub fn open_archive(
     archive: Arc<dyn Backing>,
     reference: Option<&str>,
@@ -63,14 +63,14 @@ pub fn open_archive(
     open_store(&store, reference, spool_directory, damage, notes)
 }
 
-/// Opens a tar archive as [`tar::open_file`], but where it is a container image, that one.
+/// Opens a tar archive like [`tar::open_file`], or the container image in it if it is one.
 pub fn open_tar_file(file: File, path: &Path, spool_directory: &Path, damage: Damage) -> Result<Opened, ReadError> {
     let mut notes = Notes::default();
     let backing = spool::open(file, path, spool_directory, damage, &mut notes)?;
     open_tar(backing, spool_directory, damage, notes)
 }
 
-/// As [`open_tar_file`], of an archive that comes through a pipe.
+/// Like [`open_tar_file`], for an archive from a pipe.
 pub fn open_tar_stream(input: impl Read, spool_directory: &Path, damage: Damage) -> Result<Opened, ReadError> {
     let mut notes = Notes::default();
     let backing = spool::unpack(input, Path::new("-"), spool_directory, damage, &mut notes)?;
@@ -115,7 +115,7 @@ fn open_store(
     Ok(Opened { image: Some(config), ..tar::opened(files, backings, notes) })
 }
 
-/// An error in a layer, which it names.
+/// Adds the layer's name to an error.
 fn within(error: ReadError, layer: &Layer) -> ReadError {
     match error {
         ReadError::Format { reason, .. } => malformed(format!("layer {}: {reason}", layer.name.escape_debug())),

@@ -1,4 +1,4 @@
-//! From a store to the layers of one image.
+//! Selects one image in a store, and lists its layers.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use super::store::{Store, parse};
 use crate::ReadError;
 use crate::notes::Notes;
 
-/// Indexes within indexes, at most.
+/// The deepest nesting of indexes.
 const MAX_NESTING: usize = 4;
 
-/// Layers of an image, at most; Docker builds no more than 127.
+/// The most layers of an image; Docker builds at most 127.
 const MAX_LAYERS: usize = 1024;
 
-/// Names that a message lists, at most.
+/// The most names that a message lists.
 const MAX_LISTED: usize = 20;
 
 /// The annotation by which an index names an image.
@@ -33,17 +33,17 @@ const FULL_NAME: &str = "io.containerd.image.name";
 pub(super) struct Layer {
     /// Its name in the store.
     pub(super) name: String,
-    /// Its bytes, where they are known.
+    /// Its size in bytes, if known.
     pub(super) size: Option<u64>,
-    /// The digest of it as it is stored.
+    /// The digest of the stored layer.
     pub(super) digest: Option<Digest>,
-    /// The digest of it unpacked.
+    /// The digest of the unpacked layer.
     pub(super) diff_id: Option<Digest>,
 }
 
 /// An image.
 pub(super) struct Image {
-    /// The lowest first.
+    /// Lowest first.
     pub(super) layers: Vec<Layer>,
     pub(super) config: ImageConfig,
 }
@@ -115,13 +115,13 @@ fn listed(names: impl Iterator<Item = String>) -> String {
     }
 }
 
-/// How many images an index has, those for several machines counted once.
+/// How many images an index has; an image for several platforms counts once.
 fn distinct_images(list: &[Descriptor]) -> usize {
     let named: BTreeSet<_> = list.iter().filter(|d| is_candidate(d)).map(|d| d.annotations.get(NAME)).collect();
     named.len()
 }
 
-/// Whether a descriptor is that of an image: builders add manifests that only say how one was made.
+/// Whether a descriptor is an image's: builders add manifests that only describe a build.
 fn is_candidate(descriptor: &Descriptor) -> bool {
     let unknown = descriptor.platform.as_ref().is_some_and(|platform| platform.architecture == "unknown");
     document_kind(&descriptor.media_type).is_some()
@@ -129,7 +129,7 @@ fn is_candidate(descriptor: &Descriptor) -> bool {
         && !descriptor.annotations.contains_key("vnd.docker.reference.type")
 }
 
-/// The first descriptor for this machine; the only one, if there is one alone for another.
+/// The first descriptor for this machine; if there is only one, that one, even for another machine.
 fn choose(list: Vec<Descriptor>, notes: &mut Notes) -> Result<Descriptor, ReadError> {
     let types = listed(list.iter().map(|descriptor| descriptor.media_type.clone()));
     let candidates: Vec<Descriptor> = list.into_iter().filter(is_candidate).collect();
@@ -157,7 +157,7 @@ fn choose(list: Vec<Descriptor>, notes: &mut Notes) -> Result<Descriptor, ReadEr
     }
 }
 
-/// A document that a descriptor names, its size and digest verified.
+/// The document of a descriptor, with size and digest verified.
 fn blob(store: &Store, descriptor: &Descriptor) -> Result<Vec<u8>, ReadError> {
     let digest = Digest::parse(&descriptor.digest)?;
     let name = digest.path();
@@ -176,7 +176,7 @@ fn image_of(store: &Store, manifest: Manifest, descriptor: &Descriptor, notes: &
     let kind = &manifest.config.media_type;
     if !is_image_config(kind) {
         let kind = kind.escape_debug();
-        return Err(malformed(format!("{} is no container image: its configuration is {kind}", descriptor.digest)));
+        return Err(malformed(format!("{} is not a container image: its configuration is {kind}", descriptor.digest)));
     }
     let config: Config = parse(&manifest.config.digest, &blob(store, &manifest.config)?)?;
     if descriptor.platform.is_none() {

@@ -1,4 +1,4 @@
-//! Where an image's documents and layers are: in a directory, or in a tar archive.
+//! [`Store`]: the documents and layers of images, in a directory or in a tar archive.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,12 +17,12 @@ use super::malformed;
 use crate::notes::Notes;
 use crate::{Damage, ReadError, spool, tar};
 
-/// Symlinks that lead to one file of an archive, at most. `docker save` links layers that images share.
+/// The most symlinks on the way to one file of an archive. `docker save` links layers that images share.
 const MAX_SYMLINKS: u32 = 8;
 
 /// See the module's page.
 pub(super) enum Store {
-    /// Symlinks in it are not followed: it may come from anywhere.
+    /// Symlinks in it are not followed: the directory may come from anywhere.
     Directory {
         root: OwnedFd,
         path: PathBuf,
@@ -37,7 +37,7 @@ pub(super) struct ArchiveStore {
     pub(super) backing: Arc<dyn Backing>,
 }
 
-/// A file of a store: `length` bytes of `backing`, from byte `start`.
+/// A file in a store: `length` bytes of `backing`, from byte `start`.
 pub(super) struct Blob {
     pub(super) backing: Arc<dyn Backing>,
     pub(super) start: u64,
@@ -61,7 +61,7 @@ impl Store {
         ArchiveStore::open(backing, damage, notes).map(Store::Archive)
     }
 
-    /// The regular file of that name; `None` if there is none.
+    /// The regular file with that name, if it exists.
     pub(super) fn find(&self, name: &str) -> Result<Option<Blob>, ReadError> {
         match self {
             Store::Directory { root, path } => find_in_directory(root, path, name),
@@ -69,7 +69,7 @@ impl Store {
         }
     }
 
-    /// As [`Store::find`], of a file that must be there.
+    /// Like [`Store::find`], for a file that must exist.
     pub(super) fn get(&self, name: &str) -> Result<Blob, ReadError> {
         self.find(name)?.ok_or_else(|| malformed(format!("{} is missing", name.escape_debug())))
     }
@@ -92,8 +92,8 @@ impl ArchiveStore {
         Ok(ArchiveStore { tree: Box::new(tree), extents, backing })
     }
 
-    /// Whether it is a container image, and not an archive that happens to have files of such names: an OCI layout says
-    /// so itself; what `docker save` lists must be there.
+    /// Whether it is a container image, not an archive with files of such names: an OCI layout has a marker file; what
+    /// a Docker archive's manifest lists must exist.
     pub(super) fn is_image(&self) -> bool {
         let is_there = |name: &str| matches!(self.find(name), Ok(Some(_)));
         let text = |name: &str| self.find(name).ok().flatten().and_then(|blob| blob.bytes(name).ok());
@@ -104,7 +104,7 @@ impl ArchiveStore {
         images.and_then(|images| images.into_iter().next()).is_some_and(|first| is_there(&first.config))
     }
 
-    /// As [`Store::find`].
+    /// Like [`Store::find`].
     fn find(&self, name: &str) -> Result<Option<Blob>, ReadError> {
         let ArchiveStore { tree, extents, backing } = self;
         let Some(inode) = follow(tree, name.as_bytes()) else { return Ok(None) };
@@ -126,7 +126,7 @@ pub(super) fn parse<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, 
 }
 
 impl Blob {
-    /// All of it, if it is small enough for a document.
+    /// The whole file, if it is small enough for a document.
     pub(super) fn bytes(&self, name: &str) -> Result<Vec<u8>, ReadError> {
         if self.length > MAX_DOCUMENT {
             let length = self.length;
@@ -139,7 +139,7 @@ impl Blob {
         Ok(bytes)
     }
 
-    /// Reads it from its start.
+    /// Reads the file from its start.
     pub(super) fn reader(&self) -> BlobReader<'_> {
         BlobReader { blob: self, at: 0 }
     }
@@ -164,7 +164,7 @@ impl Read for BlobReader<'_> {
 fn find_in_directory(root: &OwnedFd, path: &Path, name: &str) -> Result<Option<Blob>, ReadError> {
     let at = path.join(name);
     let failed = |reason: String| malformed(format!("{}: {reason}", at.display()));
-    // Without waiting for a writer, if somebody put a fifo there.
+    // Does not wait for a writer if the file is a FIFO.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let file = match openat2(root, name, flags, Mode::empty(), resolve) {
@@ -182,7 +182,7 @@ fn find_in_directory(root: &OwnedFd, path: &Path, name: &str) -> Result<Option<B
     Ok(Some(Blob { start: 0, length: backing.size(), backing: Arc::new(backing) }))
 }
 
-/// What a path of an archive names, through symlinks of whole names.
+/// Resolves a path of an archive, following symlinks at its end.
 fn follow(tree: &Tree, path: &[u8]) -> Option<InodeId> {
     let mut path = clean(path)?;
     for _ in 0..MAX_SYMLINKS {

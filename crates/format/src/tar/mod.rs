@@ -1,15 +1,15 @@
-//! Tar: archives as a source that is read without unpacking, and as a format that trees are written in.
+//! Tar: reads archives without unpacking them, and writes trees as archives.
 //!
 //! *Reading*: an archive is indexed once ([`open_file`], [`open_stream`], [`open`]); a file's content is a range of the
-//! archive itself. A compressed archive, or one that comes through a pipe, is unpacked once into a nameless file and
-//! then read the same way. v7, ustar, GNU and PAX archives are understood, in whatever mixture.
+//! archive. A compressed archive, or one from a pipe, is first unpacked into a nameless file. It reads v7, ustar, GNU
+//! and PAX archives, in any mixture.
 //!
-//! The parser is our own. The `tar` crate reads entries as a stream: it knows nothing of where the parts of a sparse
-//! file lie, of global PAX headers or ACLs. `tar-core` takes headers from memory, but has no negative times, no
-//! nanoseconds, ACLs or applied global headers (so that each PAX header would have to be parsed a second time here),
-//! wants a member's whole chain of headers in one buffer, and recurses once for each of them.
+//! The parser is our own. The `tar` crate reads entries as a stream: it does not say where the parts of a sparse file
+//! are, and does not support global PAX headers or ACLs. `tar-core` parses headers in memory, but supports no negative
+//! times, nanoseconds, ACLs or applied global headers (each PAX header would have to be parsed again here). It needs a
+//! member's whole chain of headers in one buffer, and recurses once for each of them.
 //!
-//! *Writing*: [`Tar`] gives POSIX (PAX) archives as GNU tar writes them.
+//! *Writing*: [`Tar`] writes POSIX (PAX) archives like GNU tar's.
 //!
 //! Sources: POSIX.1-2017 `pax`, the manual of GNU tar ("Basic Tar Format", "GNU Extensions to the Archive Format",
 //! "Storing Sparse Files"), libarchive's `tar.5`.
@@ -22,7 +22,7 @@ pub(crate) use read::{Archive, Whiteouts, index, opened, read_archive, too_much}
 pub use read::{open, open_file, open_stream};
 pub use write::Tar;
 
-/// Whether a block is the header of a member: by its checksum, which archives from before the `ustar` magic have as well.
+/// Whether a block is a member's header, by its checksum, which archives from before the `ustar` magic have too.
 pub(crate) fn is_header(block: &[u8; 512]) -> bool {
     spec::header::Header(block).is_valid()
 }

@@ -1,4 +1,4 @@
-//! Where an image goes: a new file that has its name only when it is whole, a block device, or a pipe.
+//! The output of an image: a new file that gets its name when it is complete, a block device, or a pipe.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,16 +13,16 @@ use rustix::io::Errno;
 use super::signals::Signals;
 use crate::JobError;
 
-/// Names tried for a temporary file before giving up.
+/// How many temporary names are tried.
 const ATTEMPTS: u32 = 100;
 
-/// Where an image goes.
+/// The output of an image.
 pub(super) enum Output {
-    /// A file that is not there under its name yet.
+    /// A file that does not have its name yet.
     New(NewFile),
     /// A block device of so many bytes.
     Device { file: File, bytes: u64 },
-    /// Standard output, a pipe, or a character device: bytes in order.
+    /// Standard output, a pipe, or a character device: takes bytes in order.
     Pipe(File),
 }
 
@@ -44,7 +44,7 @@ impl Output {
                 Err(JobError::path(path, "cannot write the image", io::Error::from(ErrorKind::IsADirectory)))
             }
             Some(kind) if kind.is_block_device() => {
-                // Not while it is mounted or otherwise in use: O_EXCL says so for block devices.
+                // Refuses a device that is mounted or otherwise in use: O_EXCL has that meaning for block devices.
                 let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
                 let file = openat(CWD, path, flags, Mode::empty())
                     .map_err(|error| JobError::path(path, "cannot have the device for writing", error))?;
@@ -63,7 +63,7 @@ impl Output {
 }
 
 impl Output {
-    /// The signal that came and asks to stop.
+    /// The signal that asks to stop, if one came.
     pub(super) fn signal(&self) -> Option<i32> {
         match self {
             Output::New(new) => new.signals.as_ref().and_then(Signals::caught),
@@ -71,7 +71,7 @@ impl Output {
         }
     }
 
-    /// Waits until what was written is on the disk.
+    /// Waits until the data is on stable storage.
     pub(super) fn sync(&self) -> io::Result<()> {
         match self {
             Output::New(NewFile { file, .. }) | Output::Device { file, .. } => file.sync_all(),
@@ -87,38 +87,38 @@ impl Output {
         }
     }
 
-    /// Cleans up, and ends as the signal that came would have ended it.
+    /// Cleans up, and ends the process as the signal would have.
     pub(super) fn cancelled(self) -> JobError {
         let signal = self.signal();
         drop(self);
         if let Some(signal) = signal {
-            // Where that fails, the error says enough.
+            // If that fails, the error is enough.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
         JobError::Other("interrupted".into())
     }
 }
 
-/// A file that gets its name when it is whole. Dropped before that, nothing of it is left; with `O_TMPFILE`, not even
+/// A file that gets its name when it is complete. If it is dropped before, nothing remains; with `O_TMPFILE`, not even
 /// after SIGKILL.
 pub(super) struct NewFile {
     pub(super) file: File,
     path: PathBuf,
     directory: OwnedFd,
     name: OsString,
-    /// Its name meanwhile, where the file system knows no nameless files.
+    /// Its temporary name, if the file system has no nameless files.
     temporary: Option<OsString>,
-    /// Catches what would end the process while there is a temporary name.
+    /// Catches signals that would end the process while there is a temporary name.
     signals: Option<Signals>,
 }
 
 impl NewFile {
-    /// A new file that is to be `path`, or what `path` links to.
+    /// A new file that will replace `path`, or what `path` links to.
     fn create(path: &Path) -> Result<NewFile, JobError> {
         NewFile::create_with(path, OFlags::TMPFILE)
     }
 
-    /// `nameless` is the flag that makes files without a name.
+    /// `nameless` is the flag for nameless files.
     fn create_with(path: &Path, nameless: OFlags) -> Result<NewFile, JobError> {
         let fail = |error: Errno| JobError::path(path, "cannot write there", error);
         let target = if path.is_symlink() { path.canonicalize() } else { Ok(path.to_owned()) };
@@ -131,7 +131,7 @@ impl NewFile {
         let mode = Mode::from_raw_mode(0o666);
         let (file, temporary, signals) = match openat(&directory, ".", flags | nameless, mode) {
             Ok(file) => (file, None, None),
-            // EISDIR and EINVAL are what systems say that do not know the flag.
+            // Systems that do not know the flag return EISDIR or EINVAL.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {
                 let signals = Signals::catch();
                 let (file, name) =
@@ -145,7 +145,7 @@ impl NewFile {
         Ok(NewFile { file: File::from(file), path, directory, name, temporary, signals })
     }
 
-    /// Gives the file its name, in the place of what had it before.
+    /// Gives the file its name, replacing any file of that name.
     fn commit(mut self) -> Result<(), JobError> {
         self.name_it().map_err(|error| JobError::path(&self.path, "cannot give the image its name", error))
     }
@@ -160,7 +160,7 @@ impl NewFile {
                 Err(Errno::EXIST) => {}
                 result => return result,
             }
-            // From here to the rename it has a name that is not to stay.
+            // From here to the rename it has a temporary name.
             self.signals = Some(Signals::catch());
             self.temporary = Some(with_new_name(link)?.1);
         }
@@ -175,13 +175,13 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if let Some(temporary) = self.temporary.take() {
-            // If it cannot be removed, nobody could do more.
+            // Nothing can be done if it cannot be removed.
             let _ = unlinkat(&self.directory, &*temporary, AtFlags::empty());
         }
     }
 }
 
-/// Calls `make` with names of this process until one is not taken.
+/// Calls `make` with temporary names until one is not taken.
 fn with_new_name<T>(mut make: impl FnMut(&OsStr) -> Result<T, Errno>) -> Result<(T, OsString), Errno> {
     for attempt in 0..ATTEMPTS {
         let name = OsString::from(format!(".inarch-{}-{attempt}.tmp", std::process::id()));
@@ -206,8 +206,8 @@ mod tests {
         names
     }
 
-    /// Both kinds of file systems: without the flag, `.` is a directory that cannot be opened for writing (EISDIR),
-    /// which is what one answers that does not know it.
+    /// Tests both kinds of file systems: without the flag, `.` is a directory that cannot be opened for writing
+    /// (EISDIR), as on a system that does not know it.
     #[test]
     fn a_file_has_its_name_when_it_is_whole_and_not_before() {
         for nameless in [OFlags::TMPFILE, OFlags::empty()] {
@@ -224,7 +224,7 @@ mod tests {
                 assert_eq!(names(dir.path()), ["image"]);
                 assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
             }
-            // What a link leads to is replaced, and the link stays.
+            // The target of a symlink is replaced; the symlink stays.
             let link = dir.path().join("link");
             std::os::unix::fs::symlink("image", &link).unwrap();
             let mut new = NewFile::create_with(&link, nameless).unwrap();

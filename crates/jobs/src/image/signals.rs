@@ -1,4 +1,4 @@
-//! Signals that would end the process, held back while there is something to clean up.
+//! Catches signals that would end the process, while there is something to clean up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{SigId, flag, low_level};
 
-/// Catches SIGINT, SIGTERM and SIGHUP for as long as it lives; then they do again what they did before.
+/// Catches SIGINT, SIGTERM and SIGHUP until it is dropped; then they have their previous action.
 pub(super) struct Signals {
     caught: Arc<AtomicUsize>,
     registered: Vec<SigId>,

@@ -1,18 +1,18 @@
-//! Writing each shape of a plan to each kind of output, and reading it back.
+//! Writes each kind of layout to each kind of output, and reads it back.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::sync::{Mutex, PoisonError};
 
 use inarch_block::{
-    BLOCK_SIZE, Content, DeviceSink, FileSink, MapParts, Part, Placed, Progress, Sink, Source, Verifier, WriteError,
-    Written, stream_parts, write_parts,
+    BLOCK_SIZE, Content, DeviceSink, FileSink, ImageSource, MapParts, Part, Placed, Progress, Sink, Verifier,
+    WriteError, Written, stream_parts, write_parts,
 };
 use inarch_format::{Layout, Pack, Piece, Stream};
 
 use super::output::Output;
 
-/// A plan, and what it takes to write it.
+/// A layout, and what is needed to write it.
 pub(super) struct Job<'a> {
     pub(super) layout: &'a Layout,
     pub(super) content: &'a dyn Content,
@@ -28,7 +28,7 @@ pub(super) struct Done {
 }
 
 impl Job<'_> {
-    /// Bytes of the image, where they are known before it is made.
+    /// Bytes of the image, if known before it is written.
     fn length(&self) -> Option<u64> {
         match self.layout {
             Layout::Blocks(map) => Some(map.blocks() * BLOCK_SIZE as u64),
@@ -70,12 +70,12 @@ impl Job<'_> {
         }
     }
 
-    /// Reads the image back, and compares it with what the plan and the content give now.
+    /// Reads the image back, and compares it with what layout and content give now.
     pub(super) fn verify(&self, output: &Output, length: u64) -> Result<(), WriteError> {
         let file = match output {
             Output::New(new) => &new.file,
             Output::Device { file, .. } => file,
-            // What went down a pipe is gone.
+            // A pipe cannot be read back.
             Output::Pipe(_) => return Ok(()),
         };
         let done = self.write_to(&Verifier(file), self.progress)?;
@@ -91,13 +91,13 @@ impl Job<'_> {
         match self.layout {
             Layout::Blocks(map) => {
                 let length = map.blocks() * BLOCK_SIZE as u64;
-                let source = Source { map: Some(map), content };
+                let source = ImageSource { map: Some(map), content };
                 let written = write_parts(MapParts::new(map), length, source, sink, progress, threads)?;
                 Ok(Done { length, written })
             }
             Layout::Stream(stream) => {
                 let (parts, length) = (StreamParts::new(&**stream), stream.length());
-                let written = write_parts(parts, length, Source { map: None, content }, sink, progress, threads)?;
+                let written = write_parts(parts, length, ImageSource { map: None, content }, sink, progress, threads)?;
                 Ok(Done { length, written })
             }
             Layout::Packed(pack) => self.pack_to(&**pack, sink, progress),
@@ -123,17 +123,18 @@ impl Job<'_> {
         match self.layout {
             Layout::Blocks(map) => {
                 let length = map.blocks() * BLOCK_SIZE as u64;
-                let source = Source { map: Some(map), content };
+                let source = ImageSource { map: Some(map), content };
                 let written = stream_parts(MapParts::new(map), length, source, &mut file, self.progress)?;
                 Ok(Done { length, written })
             }
             Layout::Stream(stream) => {
                 let (parts, length) = (StreamParts::new(&**stream), stream.length());
-                let written = stream_parts(parts, length, Source { map: None, content }, &mut file, self.progress)?;
+                let written =
+                    stream_parts(parts, length, ImageSource { map: None, content }, &mut file, self.progress)?;
                 Ok(Done { length, written })
             }
             Layout::Packed(pack) => {
-                // Its parts come in no order: it is made somewhere else first.
+                // Its parts come in no order, so it is written to a temporary file first.
                 let output = |error| WriteError::Output { offset: 0, error };
                 let whole = tempfile::tempfile().map_err(output)?;
                 let done = self.pack_to(&**pack, &FileSink::new(&whole), self.progress)?;
@@ -149,14 +150,14 @@ fn set_length(file: &File, length: u64) -> Result<(), WriteError> {
     file.set_len(length).map_err(|error| WriteError::Output { offset: length, error })
 }
 
-/// The parts of an archive.
+/// Iterates over the parts of an archive.
 pub(crate) struct StreamParts<'a> {
     pieces: Box<dyn Iterator<Item = Piece> + Send + 'a>,
     at: u64,
 }
 
 impl<'a> StreamParts<'a> {
-    /// Those of `stream`, from its start.
+    /// The parts of `stream`, from its start.
     pub(crate) fn new(stream: &'a dyn Stream) -> StreamParts<'a> {
         StreamParts { pieces: stream.pieces(), at: 0 }
     }
@@ -181,7 +182,7 @@ impl Iterator for StreamParts<'_> {
     }
 }
 
-/// Remembers what went wrong with a sink, as whoever packs cannot tell it from what goes wrong with content.
+/// Records a sink's error, because a packer does not distinguish it from a content error.
 struct Watched<'a> {
     sink: &'a dyn Sink,
     failed: Mutex<Option<(u64, io::Error)>>,

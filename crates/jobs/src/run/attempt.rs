@@ -1,4 +1,4 @@
-//! One boot: disks, machine, session.
+//! Boots a guest once: serves its disks, starts its machine and runs its session.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -20,9 +20,7 @@ use inarch_vm::machine::{self, Machine, PublishedPort};
 use inarch_vm::process::{self, Process, Symptom};
 use inarch_vm::protocol::SessionRequest;
 use inarch_vm::qemu::{Qemu, QemuCommand};
-use inarch_vm::session::{
-    CatchSignals, Outcome, Report, Session, SessionError, SessionOptions, SignalSource, Streams,
-};
+use inarch_vm::session::{CatchSignals, Outcome, Report, Session, SessionError, SessionOptions, SignalSource, Streams};
 use rustix::fs::MemfdFlags;
 
 use super::holding::{Held, Part};
@@ -39,12 +37,12 @@ use crate::notes::{notes, shown};
 use crate::share::QUEUE_SIZE;
 use crate::source::Source;
 
-/// How long the scan of a guest's tree takes no more than the time that its machine leaves of the processors: the guest needs
-/// its disk only after its kernel is up. On all processors, as the kernel boots on one most of the time. Not for ever:
-/// beside other work such threads get a hundredth of a processor.
+/// How long the scan of a guest's tree runs at the lowest priority: the guest needs its disk only when its kernel is
+/// up. It runs on all processors, because the kernel boots on one most of the time. The time is limited, because beside
+/// other work such threads get a hundredth of a processor.
 const SCAN_PATIENCE: Duration = Duration::from_millis(1500);
 
-/// A disk whose device is being made in the background.
+/// A disk whose device is made in the background.
 pub(super) struct LiveDisk {
     source: Source,
     serial: String,
@@ -54,7 +52,7 @@ pub(super) struct LiveDisk {
     writable: Arc<OnceLock<u64>>,
 }
 
-/// What went wrong with a disk, and the machine that must not wait for it; and who is told what happens meanwhile.
+/// The failure of a disk, the machine that must not wait for the disk, and where the events of the run go.
 #[derive(Debug)]
 pub(super) struct DiskFailure {
     state: Mutex<(Option<JobError>, Option<Arc<Process>>)>,
@@ -84,7 +82,7 @@ impl DiskFailure {
         }
     }
 
-    /// From now on a failure ends `process`; one that was there before does so at once.
+    /// From now on a failure ends `process`; an earlier failure ends it at once.
     fn watch(&self, process: &Arc<Process>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.0.is_some() {
@@ -100,7 +98,7 @@ impl DiskFailure {
 }
 
 impl LiveDisk {
-    /// Begins to make the device of `disk`; calls `ready` when it is there.
+    /// Begins to make the device of `disk`; calls `ready` when it exists.
     pub fn start(disk: &Disk, failure: &Arc<DiskFailure>, ready: impl FnOnce(&Prepared) + Send + 'static) -> LiveDisk {
         let live = LiveDisk::idle(disk);
         let (pending, writable) = (Arc::clone(&live.pending), Arc::clone(&live.writable));
@@ -123,7 +121,7 @@ impl LiveDisk {
         live
     }
 
-    /// A disk that nobody makes: for a machine that is not started.
+    /// A disk whose device is never made, for a machine that is not started.
     pub fn idle(disk: &Disk) -> LiveDisk {
         LiveDisk {
             source: disk.recipe.source.clone(),
@@ -135,12 +133,12 @@ impl LiveDisk {
         }
     }
 
-    /// The part of it whose files are held.
+    /// The disk and its files to be held, if any.
     pub fn held_part(&self) -> Option<Part> {
         Some(Part { device: Arc::clone(&self.pending), held: self.hold.clone()? })
     }
 
-    /// What the user should know of the disk at the end of its use.
+    /// What the user should know of the disk after its use.
     pub fn notes(&self) -> Vec<String> {
         let device = self.pending.get().and_then(Result::ok);
         device.map(|device| notes(device, &self.source, self.writable.get().copied())).unwrap_or_default()
@@ -158,7 +156,7 @@ impl LiveDisk {
         device.is_none_or(|device| device.events().bytes_written == 0)
     }
 
-    /// Makes durable what was written.
+    /// Makes all writes durable.
     pub fn flush(&self) -> Result<(), JobError> {
         let device = self.pending.get().and_then(Result::ok);
         device.map_or(Ok(()), |device| device.flush()).map_err(|error| {
@@ -166,7 +164,7 @@ impl LiveDisk {
         })
     }
 
-    /// Serves the disk on one end of a new connection; gives the other.
+    /// Serves the disk on one end of a new connection; returns the other.
     fn connect(&self, queues: u16, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;
         let options = disk_options(queues, self.read_only, &self.serial);
@@ -178,8 +176,8 @@ impl LiveDisk {
         let fail = Arc::new(fail);
         let on_event = {
             let fail = Arc::clone(&fail);
-            // A request that failed is an error status in the guest, and the device remembers why; a queue that
-            // stands still would let the guest wait for ever.
+            // A failed request is an error status in the guest, and the device records why. But for a stopped queue the
+            // guest would wait for ever.
             move |event: Event| match event {
                 Event::QueueStopped { .. } => fail(&event),
                 Event::RequestPanicked { .. } => faults.tell_fault(event),
@@ -188,7 +186,7 @@ impl LiveDisk {
         };
         let server = BlkServer::new(Arc::clone(&self.pending), options).on_event(on_event);
         let confinement = disk_among_others(&self.source)?.ends_processes();
-        // It ends when QEMU does.
+        // The thread ends when QEMU does.
         thread::spawn(move || {
             confinement.enter();
             if let Err(error) = server.serve_stream(ours) {
@@ -199,7 +197,7 @@ impl LiveDisk {
     }
 }
 
-/// What a guest is made of, for any number of attempts to boot it.
+/// Everything of a guest that does not change between boot attempts.
 pub(super) struct Guest {
     pub qemu: Qemu,
     pub kernel: Kernel,
@@ -210,52 +208,52 @@ pub(super) struct Guest {
     pub shares: Vec<SharedTree>,
     pub unpacked: Vec<UnpackedTree>,
     pub published: Vec<PublishedPort>,
-    /// The kernel's and QEMU's, from the user.
+    /// Parameters for the kernel, and arguments for QEMU, from the user.
     pub parameters: Vec<String>,
     pub arguments: Vec<OsString>,
-    /// The file that gets all that the guest's kernel prints.
+    /// The file for the output of the guest's kernel.
     pub console: Option<PathBuf>,
 }
 
-/// How a boot went.
+/// The result of a boot.
 pub(super) struct Attempt {
-    /// Whether the agent spoke. If so the command may have run, and must not run again.
+    /// Whether the agent said HELLO. Then the command may have run, and must not run again.
     pub greeted: bool,
-    /// The session's report, or what ended it early.
+    /// The session's report, or the error that ended it early.
     pub result: Result<Report, JobError>,
 }
 
-/// Where the sockets in a machine's command line come from.
+/// The source of the sockets in a machine's command line.
 #[derive(Clone, Copy)]
 enum Sockets<'a> {
-    /// Servers of this process, which tell of their failure there.
+    /// Servers of this process, which report their failure here.
     Served(&'a Arc<DiskFailure>),
-    /// Nowhere: they are names for people to read.
+    /// No servers: only names, for people to read.
     Named,
 }
 
 impl Sockets<'_> {
-    /// What `serve` gives, or the name alone.
+    /// The socket that `serve` returns, or the name alone.
     fn get(
         self,
         name: &str,
         serve: impl FnOnce(&Arc<DiskFailure>) -> Result<OwnedFd, JobError>,
-    ) -> Result<machine::Source, JobError> {
+    ) -> Result<machine::Endpoint, JobError> {
         match self {
-            Sockets::Served(failure) => serve(failure).map(machine::Source::Descriptor),
-            Sockets::Named => Ok(machine::Source::Path(format!("{name}.sock").into())),
+            Sockets::Served(failure) => serve(failure).map(machine::Endpoint::Descriptor),
+            Sockets::Named => Ok(machine::Endpoint::Path(format!("{name}.sock").into())),
         }
     }
 }
 
-/// The sockets on our side of a machine.
+/// Our ends of a machine's sockets.
 struct Ends {
     agent: UnixStream,
     console: OwnedFd,
 }
 
 impl Guest {
-    /// Boots, and holds the session once the guest has spoken, which it must within `patience`.
+    /// Boots, and runs the session once the agent has said HELLO, which it must within `patience`.
     pub fn attempt(
         &self,
         accel: Accel,
@@ -265,7 +263,7 @@ impl Guest {
         session: impl FnOnce(Session) -> Result<Report, SessionError>,
     ) -> Attempt {
         let started = connected(|agent, console| {
-            let initramfs = machine::Source::Descriptor(in_memory(&self.initramfs)?);
+            let initramfs = machine::Endpoint::Descriptor(in_memory(&self.initramfs)?);
             self.machine(accel, disks, Sockets::Served(failure), [agent, console, initramfs])
         })
         .and_then(|(command, ends)| {
@@ -296,19 +294,19 @@ impl Guest {
         Attempt { greeted, result }
     }
 
-    /// The command line, for people to read: names stand for what a run makes for itself, and nothing is started.
+    /// The command line, for people to read: with names in place of descriptors. Starts nothing.
     pub fn command_line(&self, accel: Accel, disks: &[LiveDisk]) -> Result<String, JobError> {
-        let ours = ["agent.sock", "console.log", "initramfs.cpio"].map(|name| machine::Source::Path(name.into()));
+        let ours = ["agent.sock", "console.log", "initramfs.cpio"].map(|name| machine::Endpoint::Path(name.into()));
         Ok(self.machine(accel, disks, Sockets::Named, ours)?.shell_line())
     }
 
-    /// The machine of these disks, whose agent, console and initramfs are `ours`.
+    /// The machine with these disks. `ours` are the agent's socket, the console and the initramfs.
     fn machine(
         &self,
         accel: Accel,
         disks: &[LiveDisk],
         sockets: Sockets<'_>,
-        ours: [machine::Source; 3],
+        ours: [machine::Endpoint; 3],
     ) -> Result<QemuCommand, JobError> {
         let [agent, console, initramfs] = ours;
         let queues = self.cpus.clamp(1, 8) as u16;
@@ -375,28 +373,28 @@ impl Guest {
     }
 }
 
-/// What `make` makes of the machine's ends of two connections, the agent's and the console's; ours besides.
+/// Calls `make` with the machine's ends of two connections, the agent's and the console's; returns our ends too.
 fn connected<T>(
-    make: impl FnOnce(machine::Source, machine::Source) -> Result<T, JobError>,
+    make: impl FnOnce(machine::Endpoint, machine::Endpoint) -> Result<T, JobError>,
 ) -> Result<(T, Ends), JobError> {
     let (agent, agent_theirs) = pair()?;
     let console = process::console_pipe();
     let (console, console_theirs) = console.map_err(|error| JobError::Other(format!("cannot make a pipe: {error}")))?;
-    let made = make(machine::Source::Descriptor(agent_theirs), machine::Source::Descriptor(console_theirs))?;
+    let made = make(machine::Endpoint::Descriptor(agent_theirs), machine::Endpoint::Descriptor(console_theirs))?;
     Ok((made, Ends { agent, console }))
 }
 
-/// How long a session may take.
+/// A session's time limits.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
-    /// From the guest's first word to the command's start.
+    /// From HELLO to the command's start.
     pub start: Option<Duration>,
     /// From the command's start to its end.
     pub command: Option<Duration>,
 }
 
 impl Limits {
-    /// Waits for what the root says of the command, once the guest has spoken; gives what is left of the limits.
+    /// After HELLO, waits until the root defines what to run; returns that and the remaining limits.
     pub fn wait_for(self, launch: &Receiver<Launch>) -> Result<(Launch, Limits), SessionError> {
         let began = Instant::now();
         let launch = match self.start {
@@ -405,19 +403,19 @@ impl Limits {
         };
         let launch = launch.map_err(|error| match error {
             RecvTimeoutError::Timeout => SessionError::NotStarted { waited: self.start.unwrap_or_default() },
-            // There will be none, and why has been told.
+            // There will be none; the reason has been reported.
             RecvTimeoutError::Disconnected => SessionError::Closed,
         })?;
         Ok((launch, Limits { start: self.start.map(|start| start.saturating_sub(began.elapsed())), ..self }))
     }
 }
 
-/// Makes the file that the guest's console is written to.
+/// Creates the file for the guest's console.
 fn console_log(path: &Path) -> Result<File, JobError> {
     File::create(path).map_err(|error| JobError::path(path, "cannot write the guest's console there", error))
 }
 
-/// Holds the session of `request` with these streams, and the signals that `catch` gives.
+/// Runs the session of `request` with these streams, and the signals that `catch` gives.
 pub(super) fn hold(
     session: Session,
     request: &SessionRequest,
@@ -426,7 +424,7 @@ pub(super) fn hold(
     catch: Option<fn() -> std::io::Result<Box<dyn SignalSource>>>,
     events: &Events<RunEvent>,
 ) -> Result<Report, SessionError> {
-    /// Of a guest that has more to complain of the rest is not told.
+    /// Further warnings are dropped.
     const MOST_WARNINGS: usize = 20;
     let told = Cell::new(0);
     let warn = |line: &str| {
@@ -446,7 +444,7 @@ pub(super) fn pair() -> Result<(UnixStream, OwnedFd), JobError> {
     Ok((ours, theirs.into()))
 }
 
-/// A file without a name that holds `bytes`.
+/// A nameless file that contains `bytes`.
 fn in_memory(bytes: &[u8]) -> Result<OwnedFd, JobError> {
     let make = || -> std::io::Result<OwnedFd> {
         let mut file = std::fs::File::from(rustix::fs::memfd_create("initramfs", MemfdFlags::CLOEXEC)?);

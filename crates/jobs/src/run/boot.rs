@@ -1,4 +1,4 @@
-//! How a guest is booted: with KVM or without, and what the next run learns of it.
+//! Boots a guest, with KVM or without, and records for the next run whether KVM works.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -9,19 +9,19 @@ use inarch_vm::process::GuestFailure;
 use inarch_vm::session::Report;
 
 use super::attempt::{self, Attempt, DiskFailure, Guest, LiveDisk};
+use super::clock::Clock;
 use super::holding::Holding;
 use super::launch::Launch;
-use super::clock::Clock;
 use super::report::RunEvent;
 use super::{Job, command, guest};
 use crate::JobError;
 
-/// How long a guest may be silent under a KVM of which nobody knows yet whether it works. Where it does, a guest
-/// speaks within a second.
+/// How long a guest may be silent if it is unknown whether KVM works. If it works, a guest speaks within a second.
 const KVM_PATIENCE: Duration = Duration::from_secs(8);
 
-/// A guest under TCG that is silent for this part of its time (1/2) is started once more. Seldom a guest hangs while its kernel boots, and
-/// the test driver or build that started the run would take that for a failure. The command has not run by then.
+/// A guest under TCG that is silent for 1/this of its time is started once more. Rarely a guest hangs while its kernel
+/// boots, and the test driver or build that started the run would take that for a failure. The command has not run at
+/// that point.
 const PART_OF_FIRST_START: u32 = 2;
 
 impl Job<'_> {
@@ -29,7 +29,7 @@ impl Job<'_> {
         Ok(accel::decide(self.request.accel, &guest::verdicts(), subject(guest))?)
     }
 
-    /// Boots with the acceleration that was asked for, or that works.
+    /// Boots with the requested accelerator, or with one that works.
     pub(super) fn boot(
         &self,
         guest: &Guest,
@@ -40,14 +40,15 @@ impl Job<'_> {
     ) -> Result<Report, JobError> {
         let (request, events) = (self.request, failure.events());
         let session = command::session(request, &self.trees, &request.streams, self.open_files);
-        // A tree that is scanned or unpacked for long delays the start as long: only who wants an end at all gets one.
+        // A tree that takes long to scan or unpack delays the start as long, so the start is limited only if the user
+        // limits the command.
         let start = request.timeout.map(|timeout| timeout.max(request.boot_timeout));
         let limits = attempt::Limits { start, command: request.timeout };
         let attempt = |accel, patience, fall_back: Option<&str>| {
             let streams = request.streams.try_clone().map_err(JobError::Streams)?;
             let hold = |live| {
                 clock.guest_spoke();
-                // Of a machine that does not come up for another reason there is something else to say.
+                // A machine that does not boot for another reason has another error to report.
                 events.emit(RunEvent::Acceleration { accel, fall_back: fall_back.map(str::to_owned) });
                 let _holding = Holding::begin(disks, &request.overlay_dir);
                 let (launch, limits) = limits.wait_for(launch)?;
@@ -59,7 +60,8 @@ impl Job<'_> {
             let refused = |error| JobError::Other(format!("-p: cannot have the port {}: {error}", port.host));
             port.check().map_err(refused)?;
         }
-        // A verdict that cannot be kept only costs the next run another look. What the user adds may be at fault, too.
+        // If the verdict cannot be stored, the next run only tests again. The user's own arguments may also be the
+        // cause.
         let is_usual = request.kernel_parameters.is_empty() && request.qemu_arguments.is_empty();
         let remember = |verdict| {
             if is_usual {
@@ -98,14 +100,14 @@ impl Job<'_> {
             },
             Accel::Kvm => start(request.boot_timeout)?,
         };
-        // Only the same machine coming up without KVM shows that it was KVM's fault.
+        // Only if the same machine boots without KVM is KVM the cause.
         if let (true, Some(reason)) = (tried.greeted, suspect) {
             remember(Verdict::Broken(reason));
         }
         if let (false, Accel::Kvm, Some(reason)) = (tried.greeted, accel, kvm_failure(&tried.result)) {
             remember(Verdict::Broken(reason));
         }
-        // Asking QEMU for its version takes as long as starting it: it is asked when something went wrong.
+        // QEMU's version is checked only after a failure, because asking takes as long as starting QEMU.
         if let (false, Err(JobError::Guest(GuestFailure::Qemu { .. } | GuestFailure::PoweredOff { .. }))) =
             (tried.greeted, &tried.result)
         {
@@ -119,13 +121,13 @@ fn subject(guest: &Guest) -> Subject<'_> {
     Subject { qemu: guest.qemu.path(), kernel: &guest.kernel.release }
 }
 
-/// Why a guest that did not speak makes KVM suspect; `None` if something else ended it.
+/// Why a silent guest makes KVM a suspect; `None` if something else ended it.
 fn kvm_failure(result: &Result<Report, JobError>) -> Option<String> {
     match result {
         Err(JobError::Guest(GuestFailure::Silent { .. })) => {
             Some("/dev/kvm opens, but no guest comes up under it".into())
         }
-        // The words of a failed assertion are for those who work on QEMU.
+        // The text of a failed assertion is for QEMU's developers.
         Err(JobError::Guest(GuestFailure::Qemu { message, .. })) if message.contains("Assertion `") => Some(
             "QEMU gives up under this KVM, which does not do what it needs (so it is within some virtual machines)"
                 .into(),

@@ -1,34 +1,34 @@
-//! Which way a tree goes where the user leaves that open.
+//! Chooses the transport of a tree if the user does not.
 
 use inarch_vm::initramfs::SOCKET_MODULE;
 
 use super::Way;
 use crate::device::FileSystem;
 
-/// What a tree needs of its way.
+/// What a tree needs of its transport.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Needs {
-    /// What the guest writes is to reach the tree.
+    /// The guest's writes must reach the tree.
     pub write_through: bool,
-    /// It is to be seen as it is, and no snapshot.
+    /// It must be live, not a snapshot.
     pub live: bool,
     /// The guest can write, without reaching the tree.
     pub overlay: bool,
-    /// It is a directory of this host, which can be shared as it is.
+    /// It is a directory of this host, which can be shared.
     pub directory: bool,
 }
 
-/// A way, and why it is that one.
+/// A transport, and the reason for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub way: Way,
     pub reason: &'static str,
-    /// Whether a guest with every driver gets it.
+    /// Whether a guest with every driver gets this transport.
     pub is_usual: bool,
 }
 
-/// The best way that a kernel can take; `has` tells of its modules. Where it can take none the usual one comes out, and
-/// what it lacks is said when its modules are looked for.
+/// The best transport that a kernel supports; `has` checks for a module. If it supports none, returns the usual
+/// transport, and loading the modules reports what is missing.
 pub(super) fn choose(has: impl Fn(&str) -> bool, needs: Needs) -> Choice {
     let disk = |format: FileSystem| has("virtio_blk") && has(format.name());
     let writable = !needs.overlay || has("overlay");

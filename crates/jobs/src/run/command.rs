@@ -1,4 +1,4 @@
-//! What the agent is told of the machine, and what follows of command, environment, user and place from the request alone.
+//! Derives command, environment, user and directory from the request, and describes the session to the agent.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::unpacked::UnpackedTree;
 use super::{Root, RunRequest};
 use crate::JobError;
 
-/// Variables that name things of this host's session, which the guest does not have.
+/// Variables that refer to this host's session, which the guest does not have.
 const OF_THE_HOST: [&str; 8] = [
     "DBUS_SESSION_BUS_ADDRESS",
     "DISPLAY",
@@ -24,20 +24,20 @@ const OF_THE_HOST: [&str; 8] = [
     "XDG_RUNTIME_DIR",
 ];
 
-/// Variables that follow from the user.
+/// Variables that depend on the user.
 const OF_THE_USER: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "MAIL"];
 
-/// Variables that any root understands, and those of them that tell of the terminal alone.
+/// Variables that make sense for any root, and those of them that concern the terminal only.
 const OF_ANY_ROOT: [&str; 5] = ["TERM", "COLORTERM", "LANG", "LC_ALL", "TZ"];
 const OF_THE_TERMINAL: [&str; 2] = ["TERM", "COLORTERM"];
 
-/// Where the guest works: as asked for, or here where the root is this machine's.
+/// The guest's working directory: the requested one, or the current one if the root is this machine's.
 pub(super) fn directory(request: &RunRequest) -> Result<Option<PathBuf>, JobError> {
     match (&request.working_directory, &request.root) {
         (Some(directory), Root::Host) => {
             let directory =
                 if directory.is_relative() { current_directory()?.join(directory) } else { directory.clone() };
-            // Through a symlink it may lie in a tree that the name does not show.
+            // A symlink may lead to a tree that the name does not show.
             Ok(Some(directory.canonicalize().unwrap_or(directory)))
         }
         (Some(directory), _) if directory.is_relative() => Err(JobError::Other(format!(
@@ -56,14 +56,14 @@ fn current_directory() -> Result<PathBuf, JobError> {
     })
 }
 
-/// The session as the agent is to hold it, but for what [`Launch`](super::launch::Launch) says.
+/// The agent's session, without what [`Launch`](super::launch::Launch) adds.
 pub(super) fn session(
     request: &RunRequest,
     trees: &Trees,
     streams: &Streams,
     open_files: Option<(u64, u64)>,
 ) -> SessionRequest {
-    // The guest's own /tmp is empty before the trees are mounted, which may lie below it.
+    // The guest's own /tmp is mounted before the trees, which may be below it.
     let mut of_trees: Vec<Mount> = trees.disks.iter().filter_map(mount).collect();
     of_trees.extend(trees.shares.iter().map(SharedTree::mount));
     of_trees.extend(trees.unpacked.iter().map(UnpackedTree::mount));
@@ -85,13 +85,13 @@ pub(super) fn session(
         terminal: request.terminal.then(|| streams.window_size().unwrap_or(usual_size)),
         open_files,
         umask: Some(umask().unwrap_or(0o022)),
-        // What is kept is left as a machine that was switched off properly leaves it.
+        // A kept disk, and a share with writes, are unmounted as at a proper shutdown.
         clean_shutdown: request.keep.is_some() || trees.shares.iter().any(|shared| !shared.share.refuses_writes()),
         ..SessionRequest::default()
     }
 }
 
-/// How the guest mounts a disk; not at all by itself if it has no place.
+/// How the guest mounts a disk; `None` for a disk without a place of its own.
 fn mount(disk: &Disk) -> Option<Mount> {
     Some(Mount {
         source: MountSource::DiskSerial(disk.serial.clone()),
@@ -100,13 +100,13 @@ fn mount(disk: &Disk) -> Option<Mount> {
         options: String::new(),
         read_only: disk.read_only && !disk.overlaid,
         no_suid_no_dev: false,
-        // A time of last access is a write: to a disk that is thrown away it is only cost.
+        // Access times would be writes, which are pure cost on a disk that is thrown away.
         no_atime: true,
         overlaid: disk.overlaid,
     })
 }
 
-/// The words of the command; those of a shell where there are none.
+/// The command; a shell if none is given.
 pub(super) fn command(request: &RunRequest) -> Result<Vec<OsString>, JobError> {
     if !request.command.is_empty() {
         return Ok(request.command.clone());
@@ -120,8 +120,8 @@ pub(super) fn command(request: &RunRequest) -> Result<Vec<OsString>, JobError> {
     Ok(vec![shell.filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into())])
 }
 
-/// With this machine's root the command gets this process's variables, as any command would; with another root only
-/// those that mean the same there. What was asked for by name goes before both.
+/// For this machine's root the command gets this process's variables, as any command would; for another root only those
+/// that mean the same there. Variables given by name take precedence.
 pub(super) fn environment(request: &RunRequest) -> Vec<(OsString, OsString)> {
     let passes = |name: &OsStr| {
         let is_one_of = |names: &[&str]| names.iter().any(|other| name == *other);
@@ -136,12 +136,12 @@ pub(super) fn environment(request: &RunRequest) -> Vec<(OsString, OsString)> {
     all
 }
 
-/// This process's variables that tell of its terminal.
+/// This process's variables about its terminal.
 pub(super) fn terminal_variables() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| OF_THE_TERMINAL.iter().any(|other| name == *other))
 }
 
-/// Who was asked for, or whoever runs this where the files are this machine's; `None`: root.
+/// The requested user, or this process's user if the root is this machine's; `None` for root.
 pub(super) fn requested_user(request: &RunRequest) -> Result<Option<User>, JobError> {
     match (&request.user, &request.root) {
         (Some(text), _) => user(text).map(Some),
@@ -150,7 +150,7 @@ pub(super) fn requested_user(request: &RunRequest) -> Result<Option<User>, JobEr
     }
 }
 
-/// This process's user, with all its groups.
+/// This process's user, with all groups.
 fn caller() -> Result<User, JobError> {
     let groups = rustix::process::getgroups()
         .map_err(|error| JobError::Other(format!("cannot read this process's groups: {error}")))?;
@@ -161,7 +161,7 @@ fn caller() -> Result<User, JobError> {
     })
 }
 
-/// Reads `USER[:GROUP]`, each a name or a number.
+/// Parses `USER[:GROUP]`, each a name or a number.
 pub(super) fn user(text: &str) -> Result<User, JobError> {
     let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
     match user.is_empty() || group.is_some_and(|group| group.is_empty() || group.contains(':')) {
@@ -172,7 +172,7 @@ pub(super) fn user(text: &str) -> Result<User, JobError> {
     }
 }
 
-/// This process's file mode creation mask. Reading it would mean to change it; the kernel shows it as well.
+/// This process's file mode creation mask. umask(2) would change it; the kernel shows it in /proc.
 fn umask() -> Option<u32> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;

@@ -1,4 +1,4 @@
-//! What a guest of ours boots: kernel, modules, initramfs; and where they are cached.
+//! Finds what a guest boots: kernel, modules and initramfs, and the cache for them.
 
 use std::path::{Path, PathBuf};
 
@@ -9,15 +9,14 @@ use inarch_vm::modules::{ModuleError, ModuleTree};
 
 use crate::JobError;
 
-/// The least memory that a guest comes up in, with room for a small command.
+/// The least memory in which a guest boots, with room for a small command.
 const LEAST_MEMORY: u64 = 128 << 20;
 
-/// The memory that a guest gets at most unless more is asked for: from 4 GiB on its kernel takes 0.3 s longer to boot
-/// under TCG.
+/// The most memory by default: from 4 GiB on the guest's kernel takes 0.3 s longer to boot under TCG.
 const USUAL_MEMORY: u64 = 2 << 30;
 
-/// Where things are kept that can be made again: `$XDG_CACHE_HOME/inarch`, or `~/.cache/inarch`. Without either root
-/// has a directory that nobody else can write to, and a user has none: a path in which nothing can be made.
+/// The cache directory: `$XDG_CACHE_HOME/inarch`, or `~/.cache/inarch`. If neither variable is set, root has a
+/// directory that only root can write to, and a user has none: a path in which nothing can be created.
 fn cache_directory() -> PathBuf {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
@@ -25,7 +24,7 @@ fn cache_directory() -> PathBuf {
     base.unwrap_or_else(|| PathBuf::from(without_home)).join("inarch")
 }
 
-/// The guest's kernel: the one named, or the best of /boot.
+/// The guest's kernel: the named one, or the best in /boot.
 pub(crate) fn find_kernel(named: Option<&Path>) -> Result<Kernel, KernelError> {
     let cache = Cache::at(&cache_directory().join("kernels"));
     match named {
@@ -34,12 +33,12 @@ pub(crate) fn find_kernel(named: Option<&Path>) -> Result<Kernel, KernelError> {
     }
 }
 
-/// What earlier runs saw of KVM.
+/// What earlier runs found out about KVM.
 pub(crate) fn verdicts() -> Verdicts {
     Verdicts::at(&cache_directory().join("kvm-verdicts"))
 }
 
-/// The kernel's modules: those in `directory`, or where they usually are.
+/// The kernel's modules: in `directory`, or in the usual place.
 pub(crate) fn modules(kernel: &Kernel, directory: Option<&Path>) -> Result<ModuleTree, ModuleError> {
     if let Some(path) = directory {
         std::fs::metadata(path).map_err(|source| ModuleError::Read { path: path.to_owned(), source })?;
@@ -49,7 +48,7 @@ pub(crate) fn modules(kernel: &Kernel, directory: Option<&Path>) -> Result<Modul
     ModuleTree::open(&kernel.release, &directory)
 }
 
-/// Bytes of memory for the guest: what was asked for, or half of this machine's within bounds.
+/// Bytes of memory for the guest: the requested size, or half of this machine's within bounds.
 pub(super) fn memory(asked: Option<u64>) -> Result<u64, JobError> {
     let host = {
         let info = rustix::system::sysinfo();
@@ -66,7 +65,7 @@ pub(super) fn memory(asked: Option<u64>) -> Result<u64, JobError> {
         Some(bytes) if bytes > host => {
             Err(JobError::Other(format!("{} MiB of memory are more than this machine's {} MiB", mib(bytes), mib(host))))
         }
-        // QEMU wants whole pages; whole mebibytes are easier to read in a process list.
+        // QEMU needs whole pages; whole mebibytes are easier to read in a process list.
         Some(bytes) => Ok(bytes.next_multiple_of(1 << 20)),
     }
 }

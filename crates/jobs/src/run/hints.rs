@@ -1,4 +1,4 @@
-//! What may help a user whose command failed: files of this machine that the guest does not have.
+//! Hints for a user whose command failed: names files of this machine that the guest does not have.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -8,8 +8,8 @@ use super::{Root, RunRequest};
 use crate::notes::shown;
 use crate::source::KERNEL_TREES;
 
-/// Files that a failed command was given, or that it is itself, and that are on this machine but not in the guest: a line
-/// for each, a few at most. `reason` is why it was not started, if it was not.
+/// Files that a failed command was given, or that it is itself, and that exist on this machine but not in the guest: a
+/// few lines at most. `reason` is why it was not started, if it was not.
 pub(super) fn of_failure(request: &RunRequest, reason: Option<&str>) -> Vec<String> {
     const MOST: usize = 3;
     let mut missing: Vec<&Path> = request.command.iter().filter_map(|word| path_in(word)).collect();
@@ -30,7 +30,7 @@ pub(super) fn of_failure(request: &RunRequest, reason: Option<&str>) -> Vec<Stri
             (Root::Host, Some(own)) => format!("the guest's {} is its own", shown(&own)),
             _ => "the guest's root is another".to_owned(),
         };
-        // A directory is brought along; of a file the one that it is in.
+        // A directory can be brought along; for a file its parent directory.
         let tree = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
         let option = match tree.parent() {
             Some(_) => format!("; --tree {} brings it along", shown(tree)),
@@ -41,7 +41,7 @@ pub(super) fn of_failure(request: &RunRequest, reason: Option<&str>) -> Vec<Stri
     missing.iter().take(MOST).map(line).collect()
 }
 
-/// The absolute path that a word is, or that it has after a `=`.
+/// A word that is an absolute path, or the absolute path after a `=`.
 fn path_in(word: &OsString) -> Option<&Path> {
     let bytes = word.as_bytes();
     let path = match bytes.iter().position(|byte| *byte == b'=') {
@@ -49,12 +49,12 @@ fn path_in(word: &OsString) -> Option<&Path> {
         _ => bytes,
     };
     let path = Path::new(OsStr::from_bytes(path));
-    // The guest has these as well.
+    // The guest has these too.
     const KERNEL_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
     (path.is_absolute() && !KERNEL_FILES.iter().any(|of_the_kernel| path.starts_with(of_the_kernel))).then_some(path)
 }
 
-/// Whether the guest may have what this machine has at `path`.
+/// Whether the guest may have this machine's `path`.
 fn is_in_guest(path: &Path, request: &RunRequest) -> bool {
     let here = std::env::current_dir().ok();
     let place = here.map(|here| here.join(request.working_directory.as_deref().unwrap_or(Path::new(""))));
@@ -64,15 +64,15 @@ fn is_in_guest(path: &Path, request: &RunRequest) -> bool {
     });
     destinations.any(|destination| path.starts_with(destination))
         || match request.root {
-            // The directory that the command runs in is brought along.
+            // The command's working directory is brought along.
             Root::Host => own_directory(path).is_none() || place.is_some_and(|place| path.starts_with(place)),
-            // What it has there is its own affair.
+            // Another root may have it.
             Root::Source(_) => true,
             Root::None => false,
         }
 }
 
-/// The directory of the guest's own that the path lies in, where the root is this machine's.
+/// The guest's own directory that contains the path, if the root is this machine's.
 fn own_directory(path: &Path) -> Option<PathBuf> {
     let first = path.components().find_map(|component| match component {
         Component::Normal(name) => Some(name),

@@ -1,4 +1,4 @@
-//! The thread that holds files of a run's trees while the command runs.
+//! Holds files of a run's trees, in a thread, while the command runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use inarch_vhost::Pending;
 
 use super::attempt::LiveDisk;
 
-/// How long after the guest's first word it begins: the boot and a command that is soon over need all that the machine has.
+/// When it begins, after the guest's HELLO: the boot and a short command need the whole machine.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// How long it takes no more than the time that others leave of processors and disks. Not for ever: beside a guest that is
-/// busy on every processor that is next to nothing.
+/// How long it runs at the lowest priority. The time is limited, because beside a guest that uses every processor such
+/// a thread makes next to no progress.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The nice value of the thread after that: what is left to do is little, and the guest has more of every processor.
+/// The nice value of the thread after that: little is left to do, and the guest still gets more of every processor.
 const LOW_PRIORITY: i32 = 10;
 
-/// The most that a run holds.
+/// The limit for all held files of a run.
 const MOST: Allowance = Allowance { bytes: 512 << 20, files: 1 << 17 };
 
 /// Which files of a tree are held.
@@ -30,7 +30,7 @@ const MOST: Allowance = Allowance { bytes: 512 << 20, files: 1 << 17 };
 pub(super) struct Held {
     /// Those beneath this directory: its path from the tree's root, empty for all.
     pub below: Vec<u8>,
-    /// Those that this filter takes.
+    /// Those that this filter includes.
     pub filter: Filter,
 }
 
@@ -41,15 +41,15 @@ pub(super) struct Part {
     pub held: Held,
 }
 
-/// Files are being held until this is dropped. Nobody waits for the thread then: it leaves off at the next piece of its work.
+/// Holds files until it is dropped. A drop does not wait for the thread, which stops at its next step.
 pub(super) struct Holding {
     ended: Arc<AtomicBool>,
     thread: Thread,
 }
 
 impl Holding {
-    /// Begins to hold what is to be held of `disks`, in a spool in `directory`; `None` if that is nothing. What cannot be held
-    /// is read from the host alone, and an error if it changes.
+    /// Begins to hold the files of `disks`, in a spool in `directory`; `None` if there are none. A file that cannot be
+    /// held reads as an error if it changes.
     pub fn begin(disks: &[LiveDisk], directory: &Path) -> Option<Holding> {
         let parts: Vec<Part> = disks.iter().filter_map(LiveDisk::held_part).collect();
         if parts.is_empty() {
@@ -82,7 +82,7 @@ impl Work {
         while !self.has_ended() && Instant::now() < start {
             thread::park_timeout(start.saturating_duration_since(Instant::now()));
         }
-        // A thread of its own: without privileges there is no way back from the least priority.
+        // A thread of its own, because an unprivileged thread cannot raise its priority again.
         let patient = self.clone();
         let first = thread::spawn(move || {
             take_least_priority();
@@ -92,7 +92,7 @@ impl Work {
             left
         });
         if let (Ok(mut left), false) = (first.join(), self.has_ended()) {
-            // If it is refused the work is done a little sooner.
+            // If it is refused, the work only ends a little sooner.
             let _ = rustix::process::setpriority_process(None, LOW_PRIORITY);
             self.hold(&mut left, &|| self.has_ended());
         }
@@ -107,7 +107,7 @@ impl Work {
             if stop() {
                 return;
             }
-            // Why a disk cannot be made is said by who makes it; without room for a copy there is none.
+            // The disk's maker reports why it cannot be made. Without room for a copy the file is not held.
             if let Ok(device) = device.wait() {
                 let _ = device.hold(&Hold { below, filter, directory: &self.directory, stop }, left);
             }

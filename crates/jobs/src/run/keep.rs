@@ -1,4 +1,4 @@
-//! A run whose writes are kept under a name.
+//! A kept run: opens it, gives its disks kept overlays, and stores the guest's changes at the end.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use inarch_block::OverlayError;
 
-use super::{RunEvent, RunRequest};
 use super::attempt::LiveDisk;
 use super::trees::{Disk, Trees};
+use super::{RunEvent, RunRequest};
 use crate::JobError;
 use crate::device::Writes;
 use crate::events::Events;
@@ -17,22 +17,22 @@ use crate::notes::shown;
 use crate::room::require;
 use crate::source::Source;
 
-/// Under what name a run is kept, and how it was asked for.
+/// The name of a kept run, and the arguments that describe it.
 #[derive(Clone, Debug)]
 pub struct Keep {
     /// The name.
     pub name: String,
-    /// The words of the command line that say which trees there are: a later run without them has the same.
+    /// The command-line words that say which trees there are; a later run without such words has the same trees.
     pub words: Vec<OsString>,
-    /// The directory that they were given in.
+    /// The directory in which they were given.
     pub directory: PathBuf,
 }
 
-/// The words that the kept run `name` was made with and the directory they were given in; `None` where there is no such
-/// run.
+/// The words with which the kept run `name` began, and the directory in which they were given; `None` if there is no
+/// such run.
 ///
 /// # Errors
-/// This machine does not have one of its trees any more.
+/// A tree of it no longer exists on this machine.
 pub fn kept_words(name: &str) -> Result<Option<(Vec<OsString>, PathBuf)>, JobError> {
     let record = Store::of_user()?.look(name)?.map(|(record, _)| record);
     if let Some(gone) = record.iter().flat_map(|record| &record.trees).find(|tree| tree.is_gone()) {
@@ -45,16 +45,16 @@ pub fn kept_words(name: &str) -> Result<Option<(Vec<OsString>, PathBuf)>, JobErr
     Ok(record.map(|record| (record.words.iter().map(Bytes::to_os_string).collect(), record.directory.to_path())))
 }
 
-/// A kept run that is going on.
+/// A kept run in progress.
 pub(super) struct Kept {
     store: Store,
     run: KeptRun,
-    /// What was known of it before this command.
+    /// Its record before this command.
     before: Option<Record>,
 }
 
 impl Kept {
-    /// The run with that name, for this process alone.
+    /// Opens and locks the run.
     pub fn open(keep: &Keep, events: &Events<RunEvent>) -> Result<Kept, JobError> {
         let store = Store::of_user()?;
         let mut run = store.open_or_create(&keep.name)?;
@@ -65,18 +65,18 @@ impl Kept {
             )));
         }
         settle(&mut run)?;
-        // Of a command that was killed.
+        // Folds the changes of a command that was killed.
         fold(&run)?.into_iter().for_each(|note| events.emit(RunEvent::Kept(note)));
         let before = run.record.clone();
         Ok(Kept { store, run, before })
     }
 
-    /// The directory that the run began in: its tree may have been brought along.
+    /// The directory in which the run began; its tree may have been brought along.
     pub fn place(&self) -> Option<PathBuf> {
         self.run.record.as_ref().and_then(|record| record.place.as_ref()).map(Bytes::to_path)
     }
 
-    /// Lets the disks keep what is written to them. Refuses trees that are not those of the run.
+    /// Gives the disks kept overlays. Refuses trees that are not the run's.
     pub fn take(&self, disks: &mut [Disk]) -> Result<(), JobError> {
         let trees = disks.iter().map(tree).collect::<Result<Vec<_>, _>>()?;
         if let Some(record) = &self.run.record
@@ -105,7 +105,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Notes that the command is about to be run.
+    /// Records that the command is about to run.
     pub fn begin(
         &mut self,
         request: &RunRequest,
@@ -132,22 +132,17 @@ impl Kept {
         self.run.save(record)
     }
 
-    /// Leaves nothing of a run that was never begun.
+    /// Discards a run that never began.
     pub fn refuse(self) {
         if self.before.is_none() {
-            // The refusal is what the user should read, and an empty folder is no run.
+            // The refusal is what the user must read; an empty directory is not a run.
             let _ = self.store.discard(self.run);
         }
     }
 
-    /// Makes durable what the guest wrote, notes how the command ended, and folds what the guest changed. Where no guest
-    /// came up it is as if there had been no command.
-    pub fn end(
-        mut self,
-        disks: Vec<LiveDisk>,
-        status: Option<u8>,
-        events: &Events<RunEvent>,
-    ) -> Result<(), JobError> {
+    /// Makes the guest's writes durable, records how the command ended, and folds the guest's changes into the layer.
+    /// If no guest booted, it is as if there had been no command.
+    pub fn end(mut self, disks: Vec<LiveDisk>, status: Option<u8>, events: &Events<RunEvent>) -> Result<(), JobError> {
         if status.is_none() && disks.iter().all(LiveDisk::is_untouched) {
             let trees = self.run.record.iter().flat_map(|record| &record.trees);
             for tree in trees.filter(|tree| !tree.read_only) {
@@ -164,11 +159,11 @@ impl Kept {
         if let Some(record) = self.run.record.clone() {
             self.run.save(Record { status, used: now(), ..record })?;
         }
-        // The servers' threads end with the machine, and then let go of the overlays.
+        // The servers' threads release the overlays after the machine has ended.
         drop(disks);
         match fold(&self.run) {
             Ok(notes) => notes.into_iter().for_each(|note| events.emit(RunEvent::Kept(note))),
-            // The next use of the run folds it.
+            // The run's next use folds the changes.
             Err(JobError::Overlay(OverlayError::InUse(_))) => {}
             Err(error) => return Err(error),
         }
@@ -197,7 +192,7 @@ fn tree(disk: &Disk) -> Result<KeptTree, JobError> {
     Ok(KeptTree::new(&source, destination, disk.read_only, disk.recipe.ordinal, owners, disk.recipe.selection.cross))
 }
 
-/// Leaves the store out of a tree that it lies in: what is kept would change the tree that it stands on.
+/// Excludes the store of kept runs from a tree that contains it: otherwise keeping a run would change its tree.
 fn leave_out(store: &Path, disk: &mut Disk) {
     let Source::Directory(source) = &disk.recipe.source else { return };
     let (Ok(store), Ok(source)) = (store.canonicalize(), source.canonicalize()) else { return };

@@ -1,5 +1,6 @@
-//! What is run in the guest, where, as whom and with which variables: what the user asked for, over what a container image
-//! says of itself. Rules are Docker's (`docker run`, and the image specification's config.md).
+//! [`Launch`]: what runs in the guest, in which directory, as which user and with which variables: the user's request,
+//! over the configuration of a container image. Follows Docker's rules (`docker run`, and the image specification's
+//! config.md).
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,22 +15,22 @@ use crate::JobError;
 use crate::events::Events;
 use crate::notes::shown;
 
-/// Bytes of one word that a program is started with, at most: the kernel's `MAX_ARG_STRLEN`, less its NUL.
+/// The most bytes of one word that a program is started with: the kernel's `MAX_ARG_STRLEN`, minus its NUL.
 const MOST_OF_A_WORD: usize = 128 * 1024 - 1;
 
-/// Bytes of all words and variables, at most: the kernel takes a quarter of the stack, which is 8 MiB.
+/// The most bytes of all words and variables: the kernel accepts a quarter of the stack, which is 8 MiB.
 const MOST_OF_ALL: usize = 2 << 20;
 
-/// Bytes that a word takes beside its own: a NUL and a pointer.
+/// Additional bytes for each word: a NUL and a pointer.
 const BESIDE_A_WORD: usize = 9;
 
-/// Bytes of a path that the kernel takes, at most (`PATH_MAX`, less its NUL).
+/// The most bytes of a path (`PATH_MAX`, minus its NUL).
 const MOST_OF_A_PATH: usize = 4095;
 
-/// Bytes of a user's and a group's name, at most: Linux's `LOGIN_NAME_MAX` is 256.
+/// The most bytes of a user's and a group's name: Linux's `LOGIN_NAME_MAX` is 256.
 const MOST_OF_A_USER: usize = 512;
 
-/// The `PATH` of a container whose image has none.
+/// The default `PATH` of a container.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What the agent starts.
@@ -38,16 +39,17 @@ pub(super) struct Launch {
     command: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     directory: Option<PathBuf>,
-    /// The directory is made where the guest does not have it.
+    /// Make the directory if the guest does not have it.
     make_directory: bool,
     user: Option<User>,
 }
 
 impl Launch {
-    /// What `request` starts in a root that is, or is not, an image; `directory` is where it asks to be.
+    /// What `request` starts. `image` is the root's configuration, if the root is a container image; `directory` is the
+    /// requested directory.
     ///
     /// # Errors
-    /// There is nothing to start, or the image says what cannot be done.
+    /// There is nothing to start, or the image requests something impossible.
     pub fn new(
         request: &RunRequest,
         directory: Option<&Path>,
@@ -88,22 +90,22 @@ impl Launch {
         Ok(launch)
     }
 
-    /// The session `request` with this in it.
+    /// Adds this to the session `request`.
     pub fn complete(self, request: SessionRequest) -> SessionRequest {
         let Launch { command, environment, directory, make_directory, user } = self;
         SessionRequest { command, environment, directory, make_directory, user, ..request }
     }
 
-    /// Gives what is run to the one that waits for it.
+    /// Sends this to the waiting session.
     pub fn tell(self, is_of_image: bool, waiting: &Sender<Launch>, events: &Events<RunEvent>) {
         if is_of_image {
             events.emit(RunEvent::Image(self.line()));
         }
-        // Nobody listens any more where the guest has failed.
+        // Nobody receives it if the guest has failed.
         let _ = waiting.send(self);
     }
 
-    /// The words that are started, as a line for people.
+    /// The command as one line, for people.
     fn line(&self) -> String {
         let words = self.command.iter().map(|word| shown(Path::new(word)));
         let user = match &self.user {
@@ -114,7 +116,7 @@ impl Launch {
         format!("{} (in {directory}, as {user})", words.collect::<Vec<_>>().join(" "))
     }
 
-    /// Refuses what no program can be started with.
+    /// Refuses sizes with which no program can start.
     fn check_size(&self, image: &str) -> Result<(), JobError> {
         let words = self.command.iter().map(|word| word.len());
         let variables = self.environment.iter().map(|(name, value)| name.len() + 1 + value.len());
@@ -138,7 +140,7 @@ impl Launch {
     }
 }
 
-/// How the root's image is called in messages.
+/// The root's image, for messages.
 fn image_name(request: &RunRequest) -> String {
     match &request.root {
         Root::Source(source) => source.to_string(),
@@ -146,7 +148,7 @@ fn image_name(request: &RunRequest) -> String {
     }
 }
 
-/// An image that is run: all of its text is from others.
+/// A container image to be run; its strings are hostile.
 struct Image<'a> {
     request: &'a RunRequest,
     config: &'a ImageConfig,
@@ -158,14 +160,14 @@ impl Image<'_> {
         Err(JobError::Other(format!("{}: {reason}", self.name)))
     }
 
-    /// The entry point and what follows it. Whoever gives another entry point does not want the image's words after it.
+    /// The entry point and the words after it. A user who replaces the entry point does not want the image's Cmd.
     fn command(&self) -> Result<Vec<OsString>, JobError> {
         let of_image = |words: &[String]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let mut words = match &self.request.entrypoint {
             Some(word) => vec![word.clone()],
             None => of_image(&self.config.entrypoint),
         };
-        // One empty word is how none is written.
+        // A single empty word means none.
         if words.len() == 1 && words.first().is_some_and(|word| word.is_empty()) {
             words.clear();
         }
@@ -190,8 +192,8 @@ impl Image<'_> {
         }
     }
 
-    /// The image's variables over the terminal's, and what was asked for by name over both. Nothing else of this machine's
-    /// environment goes into a container.
+    /// The image's variables override the terminal's, and variables given by name override both. Nothing else of this
+    /// machine's environment reaches a container.
     fn environment(&self) -> Vec<(OsString, OsString)> {
         let mut all = BTreeMap::from([("PATH".into(), USUAL_PATH.into())]);
         all.extend(command::terminal_variables());
@@ -199,7 +201,7 @@ impl Image<'_> {
             match line.split_once('=') {
                 Some(("", _)) => {}
                 Some((name, value)) => drop(all.insert(name.into(), value.into())),
-                // As Docker reads it: there is to be no such variable.
+                // As in Docker: unsets the variable.
                 None => drop(all.remove(OsStr::new(line))),
             }
         }
@@ -207,7 +209,7 @@ impl Image<'_> {
         all.into_iter().collect()
     }
 
-    /// Where the image wants to be; `None`: in its root.
+    /// The image's working directory; `None` for its root.
     fn directory(&self) -> Result<Option<PathBuf>, JobError> {
         let text = &self.config.working_directory;
         if text.is_empty() {
@@ -218,9 +220,10 @@ impl Image<'_> {
         }
         if !text.starts_with('/') {
             let text = shown(Path::new(text));
-            return self.fail(&format!("its working directory '{text}' is no absolute path; give another with -w DIR"));
+            return self
+                .fail(&format!("its working directory '{text}' is not an absolute path; give another with -w DIR"));
         }
-        // `..` takes back a name, whatever that leads to, as where the image was built.
+        // `..` removes a name, whatever the name leads to, as where the image was built.
         let mut path = PathBuf::from("/");
         for component in Path::new(text).components() {
             match component {
@@ -232,7 +235,7 @@ impl Image<'_> {
         Ok(Some(path))
     }
 
-    /// Whom the image wants to be; root where it says nothing.
+    /// The image's user; root if it names none.
     fn user(&self) -> Result<User, JobError> {
         let text = &self.config.user;
         if text.len() > MOST_OF_A_USER {

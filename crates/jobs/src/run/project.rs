@@ -1,4 +1,4 @@
-//! Which files of a run's trees are held, so that the host can change them meanwhile.
+//! Chooses which files of a run's trees are held: those of the project of the working directory.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::trees::Trees;
 use crate::source::Source;
 
 impl Trees {
-    /// Has the project held that `directory` of the guest belongs to, if it is on one of the disks.
+    /// Holds the project that contains the guest's `directory`, if it is on one of the disks.
     pub fn hold_project(&mut self, directory: &Path) {
         let others = self.shares.iter().map(|shared| &shared.destination);
         let others = others.chain(self.unpacked.iter().map(|tree| &tree.destination));
@@ -27,13 +27,14 @@ impl Trees {
         let home = std::env::home_dir().and_then(|home| home.canonicalize().ok());
         let (Ok(source), Ok(within)) = (source.canonicalize(), directory.strip_prefix(destination)) else { return };
         let below = source.join(within).canonicalize().ok().and_then(|here| part(&source, &here, home.as_deref()));
-        // What is built is large, and edited by nobody.
+        // Build output is large, and nobody edits it.
         let filter = Filter::builder().ignore_file(".gitignore".as_ref()).build();
         disk.hold = below.zip(filter.ok()).map(|(below, filter)| Held { below, filter });
     }
 }
 
-/// The part of the tree at `source` that is of the project of `here`, a directory in it: a path from the tree's root.
+/// The part of the tree at `source` that belongs to the project of `here`, a directory in it: a path from the tree's
+/// root.
 fn part(source: &Path, here: &Path, home: Option<&Path>) -> Option<Vec<u8>> {
     let project = project(here, home).filter(|_| here.starts_with(source))?;
     // The tree may be a part of the project.
@@ -41,11 +42,11 @@ fn part(source: &Path, here: &Path, home: Option<&Path>) -> Option<Vec<u8>> {
     Some(below.as_os_str().as_bytes().to_owned())
 }
 
-/// The nearest directory from `here` upwards that git manages, else `here` itself. Never the root, nor what a home directory
-/// is in, nor the home directory: they hold more than a project.
+/// The nearest directory from `here` upwards that git manages, else `here` itself. Never `/`, a home directory, or a
+/// directory above one: they contain more than a project.
 fn project(here: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let is_narrow = |path: &&Path| path.parent().is_some() && !home.is_some_and(|home| home.starts_with(path));
-    // In a worktree and in a submodule it is a file.
+    // In a worktree or a submodule, `.git` is a file.
     let is_managed = |path: &&Path| path.join(".git").symlink_metadata().is_ok();
     let managed = here.ancestors().find(is_managed).filter(is_narrow);
     managed.or(Some(here).filter(is_narrow)).map(Path::to_owned)
@@ -72,7 +73,7 @@ mod tests {
         assert_eq!(project("home/plain/sub"), Some(at("home/plain/sub")));
         assert_eq!((project("home"), project("")), (None, None));
         assert_eq!(super::project(Path::new("/"), None), None);
-        // A home directory that git manages is no project, and what is in it is none for that.
+        // A home directory that git manages is not a project, and does not make its content one.
         std::fs::create_dir(at("home/.git")).unwrap();
         assert_eq!(project("home/plain/sub"), Some(at("home/plain/sub")));
         assert_eq!((project("home"), project("")), (None, None));
@@ -87,7 +88,7 @@ mod tests {
         assert_eq!(part(top.path(), &at("project/src"), None), Some(b"project".to_vec()));
         assert_eq!(part(&at("project"), &at("project/src"), None), Some(Vec::new()));
         assert_eq!(part(&at("project/src"), &at("project/src"), None), Some(Vec::new()));
-        // Through a symlink it lies in no part of the tree.
+        // Through a symlink it is in no part of the tree.
         assert_eq!(part(&at("other"), &at("project/src"), None), None);
     }
 }

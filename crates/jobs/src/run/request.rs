@@ -1,4 +1,4 @@
-//! What a run is asked for.
+//! [`RunRequest`]: what to run, and in which guest.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,18 +16,18 @@ use crate::device::FileSystem;
 use crate::share::{Changes, Refused};
 use crate::source::Source;
 
-/// What the guest has as its root.
+/// The guest's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Root {
     /// This machine's own.
     Host,
     /// Another tree.
     Source(Source),
-    /// Nothing but the trees, and what the initramfs holds.
+    /// Nothing but the trees, and what the initramfs contains.
     None,
 }
 
-/// How a tree reaches the guest.
+/// The transport of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// As a disk with this file system: a snapshot.
@@ -38,7 +38,7 @@ pub enum Way {
     Ninep,
     /// As an archive that the guest unpacks, into its memory or onto a disk: a snapshot.
     Tar,
-    /// As is best for what the guest's kernel has, and for where its writes are to go.
+    /// The best that the guest's kernel supports, given where writes must go.
     Auto,
 }
 
@@ -54,80 +54,79 @@ impl Way {
         }
     }
 
-    /// Whether the guest sees the directory itself, and no snapshot.
+    /// Whether the guest sees the directory itself, not a snapshot.
     pub fn is_live(self) -> bool {
         matches!(self, Way::Virtiofs | Way::Ninep)
     }
 }
 
-/// A tree besides the root.
+/// A tree other than the root.
 #[derive(Clone, Debug)]
 pub struct TreeMount {
-    /// Where it comes from.
+    /// Its source.
     pub source: Source,
-    /// Where the guest sees it; at the same path where there is none.
+    /// The guest's path; the same path if `None`.
     pub destination: Option<PathBuf>,
-    /// Writes fail, instead of being thrown away at the end.
+    /// Refuse writes, instead of throwing them away at the end.
     pub read_only: bool,
-    /// How it reaches the guest.
+    /// Its transport.
     pub via: Way,
-    /// Of a directory that is shared live: who may change it meanwhile.
+    /// For a live directory: who may change it.
     pub changes: Changes,
-    /// Of one that only the guest changes: its kernel collects writes before it sends them.
+    /// For a directory that only the guest changes: the guest's kernel collects writes before it sends them.
     pub writeback: bool,
-    /// Of a directory that is shared live: the guest's writes reach it, instead of being thrown away at the end.
+    /// For a live directory: the guest's writes reach it, instead of being thrown away at the end.
     pub write_through: bool,
-    /// What the guest cannot leave in a directory that its writes reach.
+    /// What the guest cannot leave in a directory that receives its writes.
     pub refused: Refused,
-    /// It is shared live, if `via` leaves that open.
+    /// Share it live, if `via` does not decide.
     pub live: bool,
-    /// Of a snapshot of a directory: its files are held, so that the guest can read them when the host has changed them.
+    /// For a snapshot of a directory: hold its files, so that the guest can read them after the host has changed them.
     pub hold: bool,
-    /// What of it is taken.
+    /// What to take of the source.
     pub selection: Selection,
 }
 
-/// What to run, in what guest.
+/// What to run, and in which guest.
 #[derive(Clone, Debug)]
 pub struct RunRequest {
     /// The guest's root.
     pub root: Root,
-    /// What of the root is taken.
+    /// What to take of the root.
     pub root_selection: Selection,
-    /// How the root reaches the guest, and the working directory if it is brought along.
+    /// The transport of the root, and of the working directory if it is brought along.
     pub root_via: Way,
-    /// Writes to the root fail, instead of being thrown away at the end.
+    /// Refuse writes to the root, instead of throwing them away at the end.
     pub root_read_only: bool,
-    /// Whether the files of the working directory's project are held, as [`TreeMount::hold`] says.
+    /// Whether to hold the files of the working directory's project, see [`TreeMount::hold`].
     pub hold: bool,
     /// Other trees.
     pub trees: Vec<TreeMount>,
-    /// The command and its arguments; if empty, what a container image says, or else the user's shell.
+    /// The command and its arguments; if empty, what a container image defines, or else the user's shell.
     pub command: Vec<OsString>,
-    /// The word that takes the place of a container image's entry point; none does if it is empty.
+    /// Replaces a container image's entry point; an empty word means none.
     pub entrypoint: Option<OsString>,
-    /// Variables set besides those passed on.
+    /// Variables set in addition to those passed on.
     pub environment: Vec<(OsString, OsString)>,
     /// Working directory in the guest.
     pub working_directory: Option<PathBuf>,
-    /// `USER[:GROUP]`, each a name of the guest's or a number.
+    /// `USER[:GROUP]`, each a name in the guest or a number.
     pub user: Option<String>,
     /// Whether the command gets a terminal.
     pub terminal: bool,
-    /// Whether a shell is started where neither the command nor an image says what is run.
+    /// Whether to start a shell if neither the command nor an image says what to run.
     pub shell: bool,
     /// What the command's standard streams are connected to.
     pub streams: Arc<Streams>,
-    /// Begins to catch the signals that are passed on to the command, when the guest is up; none are where there is none.
+    /// Begins, when the guest is up, to catch the signals that are passed on to the command; `None` passes none on.
     pub signals: Option<fn() -> io::Result<Box<dyn SignalSource>>>,
-    /// The command is ended when it has run for so long; and the guest, if it takes longer than this, and than
-    /// `boot_timeout`, to start it.
+    /// Time limit of the command. The guest's start has the same limit, or `boot_timeout` if that is longer.
     pub timeout: Option<Duration>,
-    /// The guest's kernel; the newest of /boot if there is none.
+    /// The guest's kernel; by default the newest in /boot.
     pub kernel: Option<PathBuf>,
     /// Directory of the kernel's modules.
     pub modules: Option<PathBuf>,
-    /// How the guest's instructions run.
+    /// The accelerator.
     pub accel: AccelChoice,
     /// Virtual processors.
     pub cpus: Option<u32>,
@@ -135,18 +134,18 @@ pub struct RunRequest {
     pub memory: Option<u64>,
     /// Whether the guest has a network.
     pub net: bool,
-    /// Ports of this machine that lead to the guest's.
+    /// Ports of this machine that are forwarded to the guest.
     pub published: Vec<PublishedPort>,
-    /// More words for the guest's kernel.
+    /// Additional kernel parameters.
     pub kernel_parameters: Vec<String>,
-    /// More arguments for QEMU.
+    /// Additional arguments for QEMU.
     pub qemu_arguments: Vec<OsString>,
-    /// Where all that the guest's kernel prints is written down.
+    /// The file for the output of the guest's kernel.
     pub console: Option<PathBuf>,
-    /// Where the guest's writes are kept while it runs.
+    /// The directory for the guest's writes while it runs.
     pub overlay_dir: PathBuf,
-    /// How long the guest may take until its first word.
+    /// How long the guest may take to say HELLO.
     pub boot_timeout: Duration,
-    /// Under what name its writes are kept, instead of being thrown away.
+    /// Keep the guest's writes under this name, instead of throwing them away.
     pub keep: Option<Keep>,
 }

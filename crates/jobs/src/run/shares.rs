@@ -1,4 +1,4 @@
-//! Directories that a run's guest shares, live.
+//! Shares directories live with a run's guest, by virtiofs or 9P.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -19,19 +19,19 @@ use crate::JobError;
 use crate::confinement::{Confinement, Work, among_others};
 use crate::share::Share;
 
-/// What carries requests from the guest to the directory.
+/// The transport of requests between guest and directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wire {
     /// A virtqueue.
     Virtiofs,
     /// A connection of the guest's virtio socket device.
     Ninep,
-    /// A TCP connection to QEMU, which forwards it: where the guest's kernel has no driver for that device.
+    /// A TCP connection that QEMU forwards, if the guest's kernel has no virtio socket driver.
     NinepOverTcp,
 }
 
 impl Wire {
-    /// The guest's name for it.
+    /// The guest's file system type.
     pub fn file_system(self) -> &'static str {
         match self {
             Wire::Virtiofs => "virtiofs",
@@ -40,30 +40,30 @@ impl Wire {
     }
 }
 
-/// The port of the first directory that is reached by 9P (`P9_PORT` of Linux's net/9p/trans_fd.c).
+/// The port of the first directory that is shared by 9P (`P9_PORT` of Linux's net/9p/trans_fd.c).
 const FIRST_PORT: u16 = 564;
 
-/// A directory and where the guest mounts it.
+/// A shared directory, and where the guest mounts it.
 #[derive(Clone, Debug)]
 pub(super) struct SharedTree {
-    /// What is shared, and how.
+    /// The directory and its options.
     pub share: Share,
     /// How the guest reaches it.
     pub wire: Wire,
-    /// How many there are before it.
+    /// How many shares come before it.
     pub ordinal: usize,
     /// Absolute path in the guest; `/` for the root.
     pub destination: PathBuf,
-    /// Whether the guest mounts it below an overlayfs, so that its writes do not reach the directory.
+    /// Whether it is the lower layer of an overlayfs in the guest, so that writes do not reach the directory.
     pub overlaid: bool,
-    /// The name by which the guest mounts it.
+    /// The name that the guest mounts.
     pub tag: String,
 }
 
 impl SharedTree {
-    /// The port by which the guest reaches it.
+    /// Its port.
     pub fn port(&self) -> u16 {
-        // A guest has a few dozen trees.
+        // A guest has at most a few dozen trees.
         FIRST_PORT.saturating_add(self.ordinal as u16)
     }
 
@@ -90,16 +90,16 @@ impl SharedTree {
         }
     }
 
-    /// Serves the directory by 9P on one end of a new connection; gives the other.
+    /// Serves the directory by 9P on one end of a new connection; returns the other.
     pub fn connect_ninep(&self, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;
         let file_system = Arc::new(Pending::ready(Arc::new(self.share.for_many(None)?)));
         let loss = self.loss(failure);
-        // The client is the guest's kernel, which speaks when it has booted.
+        // The client is the guest's kernel, which connects only when it has booted.
         let options = NinepOptions { negotiation: Duration::from_secs(24 * 3600), ..NinepOptions::default() };
         let server = NinepServer::new(file_system, options);
         let confinement = among_others(&self.share)?.ends_processes();
-        // It ends when QEMU does.
+        // The thread ends when QEMU does.
         thread::spawn(move || {
             confinement.enter();
             if let Err(error @ (ConnectionError::Panicked | ConnectionError::Protocol(_))) = server.serve_stream(ours) {
@@ -114,13 +114,14 @@ impl SharedTree {
         Loss { what: format!("{directory}: it can no longer be shared"), failure: Arc::clone(failure) }
     }
 
-    /// Serves the directory on one end of a new connection; gives the other. Fails early if there is no such directory.
+    /// Serves the directory on one end of a new connection; returns the other. Fails early if the directory does not
+    /// exist.
     pub fn connect(&self, queues: u16, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (ours, theirs) = pair()?;
         let loss = self.loss(failure);
         let server = self.share.server(queues, None, None)?.on_event(loss.on_event());
         let confinement = among_others(&self.share)?.ends_processes();
-        // It ends when QEMU does.
+        // The thread ends when QEMU does.
         thread::spawn(move || {
             confinement.enter();
             if let Err(error) = server.serve_stream(ours) {
@@ -131,10 +132,10 @@ impl SharedTree {
     }
 }
 
-/// Something that a guest cannot go on without.
+/// Something without which a guest cannot continue.
 #[derive(Clone)]
 struct Loss {
-    /// That it is lost, as half a line.
+    /// The loss, as half a line.
     what: String,
     failure: Arc<DiskFailure>,
 }
@@ -145,7 +146,7 @@ impl Loss {
         self.failure.set(JobError::Other(format!("{}: {reason}", self.what)));
     }
 
-    /// What a server does when something goes wrong: a queue that stands still would let the guest wait for ever.
+    /// Handles a server's event: the guest would wait for ever for a stopped queue.
     fn on_event(&self) -> impl Fn(Event) + Send + Sync + 'static {
         let loss = self.clone();
         move |event: Event| match event {
@@ -155,8 +156,9 @@ impl Loss {
     }
 }
 
-/// Serves a guest's virtio socket device on one end of a new connection, by which it reaches directories by 9P; gives the other.
-/// Each port is for one connection: the one by which the guest mounts, before anything else runs there.
+/// Serves a guest's virtio socket device on one end of a new connection; returns the other. The guest reaches
+/// directories by 9P through it. Each port accepts one connection: that of the guest's mount, before anything else runs
+/// there.
 pub(super) fn connect_sockets(shares: &[&SharedTree], failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
     let (ours, theirs) = pair()?;
     let sockets = shares
@@ -167,7 +169,7 @@ pub(super) fn connect_sockets(shares: &[&SharedTree], failure: &Arc<DiskFailure>
     let loss = Loss { what: "the guest's connections to the host are lost".to_owned(), failure: Arc::clone(failure) };
     let open = move |port| sockets.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
     let server = VsockServer::new(open).on_event(loss.on_event());
-    // It ends when QEMU does.
+    // The thread ends when QEMU does.
     thread::spawn(move || {
         Confinement::new(Work::Disk).ends_processes().enter();
         if let Err(error) = server.serve_stream(ours) {

@@ -1,4 +1,4 @@
-//! Which trees a run shows its guest, and where.
+//! Decides which trees a run shows its guest, at which paths and by which transports.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -22,42 +22,43 @@ use crate::notes::shown;
 use crate::share::{Changes, Refused, Share, Submounts, directory_of};
 use crate::source::{KERNEL_TREES, Source};
 
-/// A tree and where the guest mounts it.
+/// A tree on a disk, and where the guest mounts it.
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
     pub recipe: Recipe,
-    /// Absolute path in the guest; `/` for the root. `None` for the disk that holds what is written to overlaid ones.
+    /// Absolute path in the guest; `/` for the root. `None` for the scratch disk, which holds the writes to overlaid
+    /// trees.
     pub destination: Option<PathBuf>,
     pub read_only: bool,
-    /// Whether the guest mounts it below an overlayfs, because its file system cannot be written to.
+    /// Whether it is the lower layer of an overlayfs in the guest, because its file system is read-only.
     pub overlaid: bool,
-    /// Serial number of the disk, by which the guest tells it from the others.
+    /// Serial number of the disk, by which the guest finds it.
     pub serial: String,
     /// Which of its files are held.
     pub hold: Option<Held>,
 }
 
-/// What a run shows its guest.
+/// The trees that a run shows its guest.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trees {
-    /// As disks: the root's first, each mount point after those above it.
+    /// Trees on disks: the root's first, and each mount point after those above it.
     pub disks: Vec<Disk>,
-    /// As directories that it shares, in the same order.
+    /// Shared directories, in the same order.
     pub shares: Vec<SharedTree>,
-    /// As archives that it unpacks, in the same order.
+    /// Trees that the guest unpacks, in the same order.
     pub unpacked: Vec<UnpackedTree>,
-    /// What was chosen for those of which nobody said how they go, a word for each.
+    /// The transport chosen for each `--via auto` tree.
     pub chosen: Vec<Chosen>,
 }
 
-/// The way that was chosen for a tree.
+/// The transport chosen for a tree.
 #[derive(Clone, Debug)]
 pub(super) struct Chosen {
     pub destination: PathBuf,
     pub choice: Choice,
 }
 
-/// What a guest is like, as far as trees and the ways to it depend on that.
+/// The properties of a guest that decide about trees and transports.
 pub(super) struct GuestAbilities<'a> {
     /// Whether its kernel has a module.
     pub has: &'a dyn Fn(&str) -> bool,
@@ -66,12 +67,12 @@ pub(super) struct GuestAbilities<'a> {
 }
 
 impl Trees {
-    /// Whether the guest reaches some of them this way.
+    /// Whether the guest reaches a tree this way.
     pub fn need(&self, wire: Wire) -> bool {
         self.shares.iter().any(|shared| shared.wire == wire)
     }
 
-    /// What the guest's kernel must be able to mount.
+    /// The file system types that the guest's kernel must support.
     pub fn file_systems(&self) -> Vec<&'static str> {
         let mut names: Vec<_> = self.disks.iter().map(|disk| disk.recipe.format.name()).collect();
         let overlaid = self.disks.iter().any(|disk| disk.overlaid) || self.shares.iter().any(|shared| shared.overlaid);
@@ -84,10 +85,10 @@ impl Trees {
     }
 }
 
-/// Most trees of one guest: each takes a slot of its PCI bus.
+/// The most trees of a guest: each takes a slot of its PCI bus.
 const MOST_TREES: usize = 24;
 
-/// A tree that is to be shown.
+/// A tree to be shown.
 struct Wanted {
     source: Source,
     destination: PathBuf,
@@ -103,7 +104,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Whether what the guest writes goes to an overlay of its own.
+    /// Whether the guest's writes go to a separate overlay.
     fn is_overlaid(&self) -> bool {
         let takes_writes = match self.via {
             Way::Disk(format) => format.is_writable(),
@@ -113,7 +114,7 @@ impl Wanted {
         !self.read_only && !takes_writes
     }
 
-    /// Takes the best way where it was left open; tells which.
+    /// Chooses the best transport if none is given; returns the choice.
     fn choose(&mut self, guest: &GuestAbilities<'_>) -> Option<Chosen> {
         if self.via != Way::Auto {
             return None;
@@ -130,7 +131,7 @@ impl Wanted {
     }
 }
 
-/// The trees of a run. Those that the guest is to unpack are scanned.
+/// Finds the trees of a run. Scans those that the guest will unpack.
 pub(super) fn trees(
     request: &RunRequest,
     directory: Option<&Path>,
@@ -140,7 +141,7 @@ pub(super) fn trees(
     let chosen = wanted.iter_mut().filter_map(|tree| tree.choose(guest)).collect();
     let mut trees = Trees { chosen, ..Trees::default() };
     let destinations: Vec<PathBuf> = wanted.iter().map(|tree| tree.destination.clone()).collect();
-    // In what can be written to, the agent makes them.
+    // In a writable tree the agent makes them.
     let mount_points = |tree: &Wanted| match tree.read_only {
         true => mount_points_in(&tree.destination, destinations.iter().cloned()).into_iter().collect(),
         false => Vec::new(),
@@ -148,14 +149,14 @@ pub(super) fn trees(
     let has_disks = (guest.has)("ext4") && (guest.has)("virtio_blk");
     let is_unpacked = wanted.iter().any(|tree| tree.via == Way::Tar);
     let mut places = Places::new(guest.memory, (is_unpacked && has_disks).then_some(&request.overlay_dir))?;
-    // Of a kernel without these it is said, when its modules are looked for, that it can run nothing at all.
+    // A kernel without these can run nothing; loading its modules reports that.
     let is_reached = (guest.has)("virtio_pci") && (guest.has)("virtio_console");
     for (ordinal, tree) in wanted.iter().filter(|tree| is_reached && tree.via == Way::Tar).enumerate() {
         let source = (tree.source.clone(), &tree.selection);
         let place = (tree.destination.clone(), tree.read_only, mount_points(tree));
         trees.unpacked.push(UnpackedTree::open(source, ordinal, place, &mut places, &request.overlay_dir)?);
     }
-    // Without ext4 what is written stays in the guest's memory.
+    // Without ext4 the writes stay in the guest's memory.
     let written = wanted.iter().any(Wanted::is_overlaid) && has_disks;
     let has_scratch = written || trees.unpacked.iter().any(|tree| tree.on_scratch);
     let is_disk = |tree: &Wanted| matches!(tree.via, Way::Disk(_));
@@ -185,7 +186,7 @@ pub(super) fn trees(
     Ok(trees)
 }
 
-/// Nothing can be added to what is shared as it is.
+/// Nothing can be added to a shared directory.
 fn check_mount_points(tree: &Wanted, mount_points: &[Vec<u8>]) -> Result<(), JobError> {
     let source = tree.source.path();
     let missing = |point: &&Vec<u8>| !source.join(OsStr::from_bytes(point)).exists();
@@ -203,7 +204,7 @@ fn check_mount_points(tree: &Wanted, mount_points: &[Vec<u8>]) -> Result<(), Job
     }
 }
 
-/// What the request asks for, each mount point after those above it.
+/// The requested trees, each mount point after those above it.
 fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>, JobError> {
     let mut wanted: Vec<Wanted> = Vec::new();
     let like_root = |source, destination: &Path| Wanted {
@@ -259,7 +260,7 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
     Ok(wanted)
 }
 
-/// Where the guest sees a tree.
+/// The guest's path of a tree.
 fn destination(tree: &TreeMount) -> Result<PathBuf, JobError> {
     let source = &tree.source;
     let destination = match (&tree.destination, source) {
@@ -286,7 +287,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
         over: None,
         submounts: match wanted.selection.cross {
             false => Submounts::Empty,
-            // The guest's overlayfs takes no lower layer in which other file systems begin.
+            // The guest's overlayfs accepts no lower layer that contains mount points.
             true if overlaid => Submounts::Merged,
             true => Submounts::Separate,
         },
@@ -318,7 +319,7 @@ fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: FileSystem, wa
     Disk { recipe, destination: Some(destination), read_only, overlaid, serial: format!("inarch-{ordinal}"), hold }
 }
 
-/// The last disk: what is written to trees whose file systems cannot be written to.
+/// The scratch disk, which comes last: it holds the writes to trees with read-only file systems.
 fn scratch(request: &RunRequest, disks: u8) -> Disk {
     let recipe = Recipe {
         source: Source::Empty,
@@ -341,8 +342,8 @@ fn scratch(request: &RunRequest, disks: u8) -> Disk {
     }
 }
 
-/// Whether the guest sees this machine's `directory` by the trees it has already. One that does not exist here may
-/// exist there; the guest will say.
+/// Whether the guest already sees this machine's `directory` through another tree. A directory that does not exist here
+/// may exist there; the guest will tell.
 fn is_covered(directory: &Path, trees: &[Wanted]) -> bool {
     let below_a_tree =
         trees.iter().any(|tree| tree.destination != Path::new("/") && directory.starts_with(&tree.destination));
@@ -356,7 +357,7 @@ fn is_covered(directory: &Path, trees: &[Wanted]) -> bool {
     below_a_tree || !directory.exists() || (!of_the_guest && (crosses || !mounted()))
 }
 
-/// Whether something is mounted at `path`: the scan's own rule, which sees bind mounts too.
+/// Whether `path` is a mount point, by the scan's own rule, which detects bind mounts too.
 fn is_mount_point(path: &Path) -> bool {
     let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
     match rustix::fs::statx(rustix::fs::CWD, path, AtFlags::NO_AUTOMOUNT, StatxFlags::TYPE) {

@@ -1,4 +1,4 @@
-//! Trees that a run's guest gets as an archive, which it unpacks: into its memory, or onto a disk.
+//! Trees that a run's guest gets as an archive and unpacks, into its memory or onto a disk.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -21,28 +21,28 @@ use crate::source::{Resources, Source, open_with};
 
 /// Bytes of a page, the unit of a tmpfs.
 const PAGE: u64 = 4096;
-/// Bytes that a tmpfs takes for a file beside its content: inode, directory entry, name.
+/// Bytes that a tmpfs needs for a file besides its content: inode, dentry, name.
 const INODE: u64 = 1024;
 
-/// Where a guest has room to unpack something.
+/// Where a guest has room to unpack.
 pub(super) struct Places<'a> {
     all_memory: u64,
-    /// Bytes that its memory still takes.
+    /// Bytes left in its memory.
     memory: u64,
-    /// The directory of this machine that a disk of the guest's lies in, and the bytes that are free there; none where its kernel
-    /// knows no such disks.
+    /// The host directory of the guest's scratch disk, and the bytes left there; `None` if the guest's kernel does not
+    /// support such disks.
     disk: Option<(&'a Path, u64)>,
 }
 
 impl<'a> Places<'a> {
-    /// Those of a guest of so many bytes of memory, whose disks lie in `directory`.
+    /// The room of a guest with so much memory, and with disks in `directory`.
     pub fn new(memory: u64, directory: Option<&'a PathBuf>) -> Result<Places<'a>, JobError> {
         let free = |directory: &'a PathBuf| Ok::<_, JobError>((&**directory, Room::thrown_away(directory, 1)?.bytes()));
-        // A tmpfs takes half of the memory at most; the rest is for what runs there.
+        // A tmpfs takes at most half of the memory; the rest is for the guest's programs.
         Ok(Places { all_memory: memory, memory: memory / 2, disk: directory.map(free).transpose()? })
     }
 
-    /// Takes `needed` bytes; says whether of the disk, or why not.
+    /// Takes `needed` bytes. Returns whether they are on the disk, or the reason why there is no room.
     fn take(&mut self, needed: u64) -> Result<bool, String> {
         let mib_needed = mib(needed).saturating_add(1);
         if let Some(rest) = self.memory.checked_sub(needed) {
@@ -84,23 +84,23 @@ pub(super) struct UnpackedTree {
     pub source: Source,
     content: Arc<dyn Content>,
     archive: Arc<dyn Stream>,
-    /// How many there are before it.
+    /// How many unpacked trees come before it.
     ordinal: usize,
     /// Absolute path in the guest; `/` for the root.
     pub destination: PathBuf,
-    /// Whether the guest cannot write to it afterwards.
+    /// Whether it is read-only after unpacking.
     pub read_only: bool,
-    /// Whether it is unpacked onto the scratch disk, as it does not fit into the guest's memory.
+    /// Whether it is unpacked onto the scratch disk, because it does not fit into the guest's memory.
     pub on_scratch: bool,
-    /// How a container image says that it is started.
+    /// The configuration of a container image.
     pub image: Option<ImageConfig>,
-    /// What the user should know, a line each.
+    /// What the user should know, one line each.
     pub notes: Vec<String>,
 }
 
 impl UnpackedTree {
-    /// Scans the tree, whose size says where of `places` it is unpacked. `place`: where, whether the guest cannot write to it, and
-    /// which directories it has then to mount at.
+    /// Scans the tree, and decides by its size where in `places` it is unpacked. `place` is the guest's path, whether
+    /// it is read-only, and the directories to be added as mount points.
     pub fn open(
         (source, selection): (Source, &Selection),
         ordinal: usize,
@@ -132,7 +132,7 @@ impl UnpackedTree {
         Ok(UnpackedTree { source, content, archive, ordinal, destination, read_only, on_scratch, image, notes })
     }
 
-    /// Name of the port by which the archive comes.
+    /// Name of the port for the archive.
     pub fn port(&self) -> String {
         format!("inarch-tree-{}", self.ordinal)
     }
@@ -141,7 +141,7 @@ impl UnpackedTree {
     pub fn mount(&self) -> Mount {
         Mount {
             source: MountSource::Archive { port: self.port(), on_scratch: self.on_scratch },
-            // As many files as there are; the root's mode comes with the archive.
+            // No limit on files; the archive contains the root's mode.
             options: "nr_inodes=0".to_owned(),
             read_only: self.read_only,
             no_suid_no_dev: false,
@@ -149,17 +149,17 @@ impl UnpackedTree {
         }
     }
 
-    /// Sends the archive by one end of a new connection; gives the other.
+    /// Sends the archive on one end of a new connection; returns the other.
     pub fn connect(&self, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (mut ours, theirs) = pair()?;
         let (tree, failure) = (self.clone(), Arc::clone(failure));
         thread::spawn(move || {
-            let source = block::Source { map: None, content: &*tree.content };
+            let source = block::ImageSource { map: None, content: &*tree.content };
             let length = tree.archive.length();
             match stream_parts(StreamParts::new(&*tree.archive), length, source, &mut ours, &()) {
-                // What is still on its way to the guest would be lost with our end, which QEMU ends when it does.
+                // Closing our end would lose what is still in flight to the guest, so it stays open until QEMU ends.
                 Ok(_) => drop(ours.read(&mut [0])),
-                // QEMU is gone, and why is said elsewhere.
+                // QEMU has ended; the reason is reported elsewhere.
                 Err(WriteError::Output { .. } | WriteError::Cancelled) => {}
                 Err(WriteError::Content { error, .. }) => failure.set(tree.explain(&error)),
                 Err(error @ WriteError::Panicked) => {
@@ -170,7 +170,7 @@ impl UnpackedTree {
         Ok(theirs)
     }
 
-    /// Why a file of it could not be read.
+    /// Explains why a file could not be read.
     fn explain(&self, error: &std::io::Error) -> JobError {
         let changed = self.content.changed();
         JobError::Other(match changed.named.first() {
@@ -200,7 +200,7 @@ mod tests {
         let directory = PathBuf::from("/");
         let mut places = Places { all_memory: 64 * MIB, memory: 32 * MIB, disk: Some((&directory, 100 * MIB)) };
         assert_eq!(places.take(20 * MIB), Ok(false));
-        // Two that would each fit in the memory do not both.
+        // Each of two would fit into the memory, but not both.
         assert_eq!(places.take(20 * MIB), Ok(true));
         assert_eq!(places.take(12 * MIB), Ok(false));
         let refused = places.take(90 * MIB).unwrap_err();
@@ -210,7 +210,7 @@ mod tests {
         );
         let mut places = Places { disk: None, memory: 30 * MIB, ..places };
         let refused = places.take(40 * MIB).unwrap_err();
-        // What is in its memory already, and this.
+        // What is already in memory, plus this one.
         assert!(refused.contains("41 MiB") && refused.contains("-m 86M"), "{refused}");
         let mut larger = Places { all_memory: 86 * MIB, memory: 41 * MIB, disk: None };
         assert_eq!(larger.take(40 * MIB), Ok(false));

@@ -11,10 +11,10 @@ use inarch_fuse::{ConnectionOptions, ImageFile, ImageName, Session, SessionOptio
 use inarch_vm::machine::raw_file_arguments;
 use inarch_vm::qemu::shell_word;
 
+use super::ServedTree;
 use super::guard::{Guard, remove_empty_file};
 use super::making::Making;
 use super::mounted::Mounted;
-use super::ServedTree;
 use super::service::{Duty, Service, ServiceEvent};
 use crate::JobError;
 use crate::descriptors;

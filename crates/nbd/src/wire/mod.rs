@@ -1,4 +1,4 @@
-//! The protocol's bytes: parsed and made here, sent and received elsewhere.
+//! Encodes and parses the protocol's messages; other modules send and receive them.
 //!
 //! Everything follows the NBD project's `doc/proto.md`; names are those of its constants. All numbers are big-endian.
 
@@ -21,7 +21,7 @@ pub const FLAG_NO_ZEROES: u16 = 1 << 1;
 
 /// Transmission flags: what an export can do.
 pub mod export_flag {
-    /// The flags count.
+    /// The other flags are valid.
     pub const HAS_FLAGS: u16 = 1 << 0;
     /// It cannot be written.
     pub const READ_ONLY: u16 = 1 << 1;
@@ -35,7 +35,7 @@ pub mod export_flag {
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
     /// Knows `NBD_CMD_FLAG_DF`; only where structured replies were agreed on.
     pub const SEND_DF: u16 = 1 << 7;
-    /// What one connection has flushed, all see.
+    /// A flush by one connection covers the writes of all.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
     /// Knows `NBD_CMD_CACHE`.
     pub const SEND_CACHE: u16 = 1 << 10;
@@ -65,7 +65,7 @@ pub enum Errno {
     Io = 5,
     /// No memory.
     NoMemory = 12,
-    /// The request makes no sense.
+    /// The request is invalid.
     Invalid = 22,
     /// No space.
     NoSpace = 28,
@@ -73,11 +73,11 @@ pub enum Errno {
     Overflow = 75,
     /// Not supported.
     NotSupported = 95,
-    /// The server is ending.
+    /// The server is shutting down.
     Shutdown = 108,
 }
 
-/// What the host said, as a client can understand it.
+/// Maps an error of the host to one that the protocol has.
 impl From<&std::io::Error> for Errno {
     fn from(error: &std::io::Error) -> Errno {
         use rustix::io::Errno as Host;

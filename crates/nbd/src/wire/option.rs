@@ -1,4 +1,4 @@
-//! The negotiation: a client's options and the answers to them.
+//! The messages of the negotiation: a client's options and the server's replies.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -11,7 +11,7 @@ pub const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 /// The longest name of an export, or query of a metadata context, in bytes.
 pub const MAX_STRING: usize = 4096;
 
-/// The only metadata context there is: which parts are allocated, and which are zeros.
+/// The only metadata context offered: which extents are allocated, and which read as zeros.
 pub const BASE_ALLOCATION: &[u8] = b"base:allocation";
 
 /// The header of an option; `length` bytes of data follow.
@@ -30,7 +30,7 @@ impl OptionHeader {
     /// Bytes of it.
     pub const SIZE: usize = size_of::<OptionHeader>();
 
-    /// Whether it is one at all.
+    /// Whether the magic number is right.
     pub fn is_valid(&self) -> bool {
         self.magic.get() == OPTION_MAGIC
     }
@@ -38,7 +38,7 @@ impl OptionHeader {
 
 /// Options by number.
 pub mod number {
-    /// Choose an export, the old way: an error can only be told by hanging up.
+    /// Choose an export, the old way: the only error reply is to disconnect.
     pub const EXPORT_NAME: u32 = 1;
     /// End the negotiation.
     pub const ABORT: u32 = 2;
@@ -103,29 +103,29 @@ pub struct ContextRequest<'a> {
     pub base_allocation: bool,
 }
 
-/// Why an option is answered by an error. The numbers are those of the answer.
+/// Why an option gets an error reply. The values are the reply types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum OptionError {
-    /// Not known here.
+    /// The option is not supported.
     Unsupported = 1 << 31 | 1,
-    /// Its data makes no sense, or it makes none now.
+    /// Its data is invalid, or invalid at this point.
     Invalid = 1 << 31 | 3,
     /// There is no such export.
     Unknown = 1 << 31 | 6,
-    /// There will be no export any more.
+    /// The server is shutting down.
     Shutdown = 1 << 31 | 7,
     /// It has too much data.
     TooBig = 1 << 31 | 9,
 }
 
 impl<'a> ClientOption<'a> {
-    /// Understands option `option` with `data`.
+    /// Parses option `option` with `data`.
     pub fn parse(option: u32, data: &'a [u8]) -> Result<ClientOption<'a>, OptionError> {
         let empty = |parsed| if data.is_empty() { Ok(parsed) } else { Err(OptionError::Invalid) };
         match option {
             number::EXPORT_NAME => Ok(ClientOption::ExportName(data)),
-            // Whatever it says, it ends.
+            // The negotiation ends whatever its data is.
             number::ABORT => Ok(ClientOption::Abort),
             number::LIST => empty(ClientOption::List),
             number::INFO => InfoRequest::parse(data).map(ClientOption::Info),
@@ -164,7 +164,7 @@ impl<'a> ContextRequest<'a> {
         let export = take_string(&mut data)?;
         let queries = take_u32(&mut data)?;
         let mut request = ContextRequest { export, no_queries: queries == 0, base: false, base_allocation: false };
-        // Each takes at least 4 bytes of what is there, however many are announced.
+        // Each query takes at least 4 bytes of `data`, however many are announced.
         for _ in 0..queries {
             match take_string(&mut data)? {
                 b"base:" => request.base = true,
@@ -182,7 +182,7 @@ fn take_u32(data: &mut &[u8]) -> Result<u32, OptionError> {
     Ok(number.get())
 }
 
-/// Takes a string behind its length off the front of `data`.
+/// Takes a length-prefixed string off the front of `data`.
 fn take_string<'a>(data: &mut &'a [u8]) -> Result<&'a [u8], OptionError> {
     let length = take_u32(data)? as usize;
     let (string, rest) = data.split_at_checked(length).ok_or(OptionError::Invalid)?;
@@ -199,7 +199,7 @@ struct ReplyHeader {
     length: U32,
 }
 
-/// What a server answers to an option.
+/// A server's reply to an option.
 #[derive(Debug)]
 pub enum OptionReply<'a> {
     /// Done.
@@ -210,18 +210,18 @@ pub enum OptionReply<'a> {
     InfoExport(u64, u16),
     /// The export's name.
     InfoName(&'a [u8]),
-    /// For people.
+    /// The export's description.
     InfoDescription(&'a str),
     /// Smallest, preferred and largest number of bytes in a request.
     InfoBlockSize(u32, u32, u32),
     /// A metadata context and its number.
     MetaContext(u32, &'a [u8]),
-    /// No, and why, for people.
+    /// An error and its reason, for people.
     Error(OptionError, &'a str),
 }
 
 impl OptionReply<'_> {
-    /// Its bytes, as the answer to `option`.
+    /// Encodes the reply to `option`.
     pub fn encode(&self, option: u32) -> Vec<u8> {
         const INFO: u32 = 3;
         let (kind, data) = match self {
@@ -249,7 +249,7 @@ impl OptionReply<'_> {
     }
 }
 
-/// The answer to `NBD_OPT_EXPORT_NAME`: there is no other sign of success.
+/// The reply to `NBD_OPT_EXPORT_NAME`; nothing else signals success.
 pub fn export_name_reply(size: u64, flags: u16, zeroes: bool) -> Vec<u8> {
     const PADDING: usize = 124;
     let mut bytes = [&size.to_be_bytes()[..], &flags.to_be_bytes()].concat();

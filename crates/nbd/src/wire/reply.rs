@@ -1,4 +1,4 @@
-//! The transmission: a server's answers.
+//! The replies of the transmission phase.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{Immutable, IntoBytes, Unaligned};
@@ -28,23 +28,23 @@ pub struct SimpleReply {
 }
 
 impl SimpleReply {
-    /// The answer to the request with this cookie.
+    /// The reply to the request with this cookie.
     pub fn new(cookie: u64, result: Result<(), Errno>) -> SimpleReply {
         let error = result.err().map_or(0, |errno| errno as u32);
         SimpleReply { magic: SIMPLE_REPLY_MAGIC.into(), error: error.into(), cookie: cookie.into() }
     }
 }
 
-/// What a chunk of a structured reply says.
+/// The content of a chunk of a structured reply.
 #[derive(Clone, Copy, Debug)]
 pub enum Chunk {
     /// Nothing.
     None,
-    /// So many bytes from this offset, which follow.
+    /// So many bytes from this offset; the bytes follow.
     Data(u64, u32),
     /// So many zeros from this offset.
     Hole(u64, u32),
-    /// Of the metadata context with this number, so many extents follow.
+    /// So many extents, of the metadata context with this number; the extents follow.
     BlockStatus(u32, u32),
     /// The request failed.
     Error(Errno),
@@ -73,7 +73,7 @@ struct ChunkHeader {
 }
 
 impl Chunk {
-    /// Its bytes up to what follows, as part of the answer to the request with this cookie; `done` if it is the last.
+    /// Encodes the chunk up to the data that follows it, for the request with this cookie; `done` marks the last chunk.
     pub fn encode(self, cookie: u64, done: bool) -> Vec<u8> {
         let (kind, payload, following) = match self {
             Chunk::None => (0, Vec::new(), 0),
@@ -96,7 +96,7 @@ impl Chunk {
     }
 }
 
-/// The number, and a message for people of no bytes.
+/// The error number and an empty message.
 fn error(errno: Errno) -> Vec<u8> {
     [&(errno as u32).to_be_bytes()[..], &[0; 2]].concat()
 }

@@ -1,4 +1,4 @@
-//! The transmission: a client's requests.
+//! The requests of the transmission phase.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,15 +8,15 @@ pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 
 /// The flags of a request.
 pub mod flag {
-    /// Durable before it is answered.
+    /// Write to stable storage before replying.
     pub const FUA: u16 = 1 << 0;
-    /// Zeros that keep their space.
+    /// Write zeros that stay allocated.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// One chunk, or an error.
+    /// Reply with one chunk or an error.
     pub const DF: u16 = 1 << 2;
-    /// One extent.
+    /// Reply with one extent.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// Faster than writing zeros, or an error.
+    /// Fail if this is not faster than writing zeros.
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
@@ -30,7 +30,7 @@ pub struct RequestHeader {
     pub flags: U16,
     /// Which command.
     pub command: U16,
-    /// The client's name for it.
+    /// The client's identifier of the request.
     pub cookie: U64,
     /// First byte.
     pub offset: U64,
@@ -65,7 +65,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The flags that it may have. Durability may be asked of any.
+    /// The flags that the command may have. Every command may have FUA.
     fn flags(self) -> u16 {
         flag::FUA
             | match self {
@@ -77,14 +77,14 @@ impl Command {
     }
 }
 
-/// A request, understood.
+/// A parsed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The client's name for it.
+    /// The client's identifier of the request.
     pub cookie: u64,
-    /// What to do; nothing if there is no such command.
+    /// What to do; `None` for an unknown command.
     pub command: Option<Command>,
-    /// Whether its flags are those that the command may have.
+    /// Whether the command permits all of its flags.
     pub flags_known: bool,
     /// [`flag`]s.
     pub flags: u16,
@@ -95,7 +95,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Understands a header; `None` if it is none, and nothing that follows can be understood either.
+    /// Parses a header. `None` if the magic number is wrong: what follows cannot be parsed either.
     pub fn parse(header: &RequestHeader) -> Option<Request> {
         if header.magic.get() != REQUEST_MAGIC {
             return None;
@@ -127,7 +127,7 @@ impl Request {
         self.flags & flag != 0
     }
 
-    /// First byte behind its range; `None` if there is none.
+    /// The end of the range (exclusive); `None` on overflow.
     pub fn end(&self) -> Option<u64> {
         self.offset.checked_add(u64::from(self.length))
     }

@@ -1,4 +1,4 @@
-//! Clients that mean no good: errors or an end of the connection, never a panic, a hang or memory without bound.
+//! Hostile clients get errors or the end of the connection, never a panic, a hang or unbounded memory.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -12,7 +12,7 @@ use crate::support::*;
 use inarch_nbd::{ConnectionError, Event, Listener, NbdOptions, NbdServer};
 use inarch_server::{Pending, StopHandle};
 
-/// All that a well-behaved client says, from its first byte.
+/// All messages of a well-behaved client, from its first byte.
 fn conversation() -> Vec<u8> {
     [
         3u32.to_be_bytes().to_vec(),
@@ -33,7 +33,7 @@ fn conversation() -> Vec<u8> {
     .concat()
 }
 
-/// Says `bytes`, closes that direction, and listens to the end.
+/// Sends `bytes`, closes that direction, and reads to the end.
 fn say(disk: &Arc<Disk>, bytes: &[u8]) -> Result<(), ConnectionError> {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     let options = NbdOptions { name: "disk".into(), ..NbdOptions::default() };
@@ -68,7 +68,7 @@ fn every_byte_may_be_another() {
         for flip in [0x01, 0x80, 0xff] {
             let mut bytes = whole.clone();
             bytes[at] ^= flip;
-            // Whatever comes of it, it comes to an end.
+            // Whatever the result, it ends.
             let _ = say(&disk, &bytes);
         }
     }
@@ -124,10 +124,10 @@ fn a_half_closed_client_gets_its_answers() {
     client.end().unwrap();
 }
 
-/// How long what must come may take.
+/// A timeout for what must happen.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A listening server, with the events that it told.
+/// A listening server, and its events.
 fn listening(dir: &std::path::Path, connections: usize) -> (StopHandle, Arc<AtomicUsize>, thread::JoinHandle<()>) {
     let listener = Listener::Unix(UnixListener::bind(dir.join("socket")).unwrap());
     let (stop, refused) = (StopHandle::new().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -165,7 +165,7 @@ fn clients_are_counted_and_those_that_stay_silent_do_not_keep_the_server() {
             _ => assert!(Instant::now() < deadline, "the places are not given back"),
         }
     };
-    // One that takes no answers: its connection is full of them.
+    // A client that reads no answers, so that its connection is full of them.
     stream.write_all(&[&3u32.to_be_bytes()[..], &option(OPT_GO, b"\0\0\0\0\0\0")].concat()).unwrap();
     stream.set_nonblocking(true).unwrap();
     let reads = request(0, READ, 1, 0, 32 << 20).repeat(1000);

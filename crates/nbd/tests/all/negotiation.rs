@@ -1,4 +1,4 @@
-//! What client and server agree on, as the protocol's text has it.
+//! The negotiation follows the protocol's text.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ fn what_makes_no_sense_is_answered_by_the_right_error() {
     let contexts = context("disk", &["base:allocation"]);
     assert_eq!(error(&mut client, OPT_SET_META_CONTEXT, &contexts), ERR_INVALID, "structured replies come first");
     assert_eq!(error(&mut client, OPT_GO, &vec![0; 65 << 10]), ERR_TOO_BIG);
-    // And after all that it still works.
+    // After all that it still works.
     assert_eq!(error(&mut client, OPT_GO, b"\0\0\0\0\0\0"), REP_ACK);
     client.end().unwrap();
 }
@@ -149,7 +149,7 @@ fn a_client_that_chooses_nothing_is_disconnected_in_time() {
     let mut client = Client::connect_with(device, options, 3);
     // A byte now and then is no choice.
     for byte in b"IHAVE" {
-        // On a busy machine the time may be over before all are sent.
+        // On a busy machine the timeout may come before all are sent.
         let _ = client.stream.write_all(&[*byte]);
         thread::sleep(Duration::from_millis(30));
     }

@@ -1,4 +1,4 @@
-//! Every command, with its flags, its errors, and its effect on the device.
+//! Every command, with its flags, errors and effect on the device.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ const END: u64 = SIZE as u64;
 fn what_was_written_is_read_however_it_is_asked_for() {
     let disk = Arc::new(Disk::new());
     let mut structured = Client::ready(&disk);
-    // Across pieces, at odd places.
+    // Across pieces, at unaligned offsets.
     for (offset, length) in [(0, 1), (4095, 2), (MIB - 1, 300_000), (3 * MIB, 5 << 20), (END - 7, 7)] {
         let data = pattern(offset, length);
         assert_eq!(structured.write(0, offset, &data), 0);

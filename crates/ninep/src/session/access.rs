@@ -1,22 +1,22 @@
-//! Whether a caller may do what it asks for.
+//! Checks permissions.
 //!
-//! The protocol names a caller's user, never its groups. A client's kernel has checked membership before it asked, so
-//! that here a group's permissions count for everybody but the owner: with an access control list, whose entries none may
-//! exceed the group's permissions, that is its bound as well. Root may do everything.
+//! The protocol names a caller's user, never its groups. The client's kernel has checked group membership before it
+//! asked. So here a group's permissions count for everybody but the owner. They are also the limit of an access control
+//! list, because no entry of one may exceed them. Root may do everything.
 
 use inarch_vfs::Attributes;
 use rustix::io::Errno;
 
 use super::place::{DIRECTORY, REGULAR, TYPE_MASK};
 
-/// Of permissions, in the three bits of each class.
+/// A permission, in the three bits of each class.
 pub const READ: u32 = 4;
-/// Of permissions.
+/// A permission.
 pub const WRITE: u32 = 2;
-/// Of permissions; of a directory: finding names in it.
+/// A permission; for a directory: searching it.
 pub const EXECUTE: u32 = 1;
 
-/// Names in it can only be removed by their owners and its own (`S_ISVTX`).
+/// Only the owners of a name and of the directory can remove it (`S_ISVTX`).
 const STICKY: u32 = 0o1000;
 
 /// The permissions that `uid` has.
@@ -44,18 +44,18 @@ pub fn check_owner(uid: u32, attributes: &Attributes) -> Result<(), Errno> {
     if uid == 0 || uid == attributes.uid { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// Whether names in a directory can be removed by `uid` whoever they belong to.
+/// Whether `uid` may remove names from a directory, whoever owns them.
 pub fn may_remove_any(uid: u32, directory: &Attributes) -> bool {
     directory.mode & STICKY == 0 || uid == 0 || uid == directory.uid
 }
 
-/// `EACCES` unless `uid` may have what lies in one directory lie in another one: that changes the `..` of a directory.
+/// `EACCES` unless `uid` may move an inode to another parent: moving a directory changes its `..`.
 pub fn check_move(uid: u32, attributes: &Attributes) -> Result<(), Errno> {
     if attributes.mode & TYPE_MASK == DIRECTORY { check(uid, attributes, WRITE) } else { Ok(()) }
 }
 
-/// `EPERM` unless `uid` may give a file a further name: another's, who could then not be rid of it, only if it could be copied and
-/// changed as well (`safe_hardlink_source` of Linux's fs/namei.c, for fs.protected_hardlinks).
+/// `EPERM` unless `uid` may link the file. Another user could not get rid of the link, so it is allowed only if the
+/// caller could copy and change the file (`safe_hardlink_source` of Linux's fs/namei.c, for fs.protected_hardlinks).
 pub fn check_link(uid: u32, attributes: &Attributes) -> Result<(), Errno> {
     const SET_USER_ID: u32 = 0o4000;
     const GIVES_GROUP: u32 = 0o2010;

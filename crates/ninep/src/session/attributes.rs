@@ -1,4 +1,4 @@
-//! `Tgetattr`, `Tsetattr`, `Tstatfs`, `Treadlink`: what is known of a node.
+//! `Tgetattr`, `Tsetattr`, `Tstatfs`, `Treadlink`: attributes of a node.
 
 use inarch_tree::Timestamp;
 use inarch_vfs::{Attributes, HandleId, SetAttributes, SetTime};
@@ -13,8 +13,7 @@ use super::walk::{group_of, is_xattr};
 use super::{Answer, Call, Session};
 use crate::wire::{Qid, Reply, ReplyBuffer, SetattrBody, StatBody, StatfsBody, V9FS_MAGIC, attribute, set};
 
-/// What is told of a node as its identity. The version is never 0 unless the file system knows of none, for 0 asks
-/// clients not to keep anything.
+/// The qid of a node. The version is 0 only if the file system has none, because 0 asks clients not to cache.
 pub(super) fn qid(attributes: &Attributes) -> Qid {
     let version = match attributes.version {
         0 => 0,
@@ -23,7 +22,7 @@ pub(super) fn qid(attributes: &Attributes) -> Qid {
     Qid { version: version.into(), ..qid_of(attributes.inode, attributes.mode) }
 }
 
-/// The same, as far as a directory's entry tells it.
+/// The qid, as far as a directory entry tells it.
 pub(super) fn qid_of(inode: u64, mode: u32) -> Qid {
     let kind = match mode & TYPE_MASK {
         DIRECTORY => Qid::DIRECTORY,
@@ -33,7 +32,7 @@ pub(super) fn qid_of(inode: u64, mode: u32) -> Qid {
     Qid { kind, version: 0.into(), path: inode.into() }
 }
 
-/// The handle by which the fid is open as a file: what has no name any more is still reached by it.
+/// The handle if the fid is an open file: a file without a name is reached only by it.
 pub(super) fn handle_of(fid: &Fid) -> Option<HandleId> {
     match fid.usage.as_deref() {
         Some(Use::File(file)) => Some(file.handle()),
@@ -42,7 +41,7 @@ pub(super) fn handle_of(fid: &Fid) -> Option<HandleId> {
 }
 
 impl Session<'_> {
-    /// The fid and its node's attributes; `EBADF` if it is of an extended attribute.
+    /// The fid and its node's attributes; `EBADF` if it refers to an extended attribute.
     pub(super) fn attributes_of(&self, call: &Call<'_>, fid: &Fid) -> Result<Attributes, Errno> {
         if is_xattr(fid) {
             return Err(Errno::BADF);
@@ -52,7 +51,7 @@ impl Session<'_> {
         })
     }
 
-    /// `Tgetattr`: all that is known, whatever was asked for.
+    /// `Tgetattr`: returns all known attributes, whatever was asked for.
     pub(super) fn getattr(&self, call: &Call<'_>, fid: u32, mask: u64) -> Result<Reply<'static>, Errno> {
         let fid = self.fids.get(fid)?;
         let attributes = self.attributes_of(call, &fid)?;
@@ -72,7 +71,7 @@ impl Session<'_> {
         let (mtime, mtime_nanoseconds) = time(attributes.mtime);
         let (ctime, ctime_nanoseconds) = time(attributes.ctime);
         let (birth, birth_nanoseconds) = attributes.birth.map(time).unwrap_or_default();
-        // What is basic is told in any case, as Linux's own servers of this do.
+        // The basic attributes are always valid, as from Linux's own servers.
         StatBody {
             valid: (valid & (mask | attribute::BASIC)).into(),
             qid: qid(attributes),
@@ -97,8 +96,8 @@ impl Session<'_> {
         }
     }
 
-    /// Bytes that suit a read best: as many of the file's blocks as a message holds, since programs such as cat(1) ask
-    /// for just so many at once.
+    /// The preferred size of a read: as many of the file's blocks as a message holds. Programs such as cat(1) read that
+    /// much at once.
     fn block_size(&self, attributes: &Attributes) -> u64 {
         let block = attributes.block_size.max(1);
         let whole = self.most_data() / block * block;
@@ -164,7 +163,7 @@ impl Session<'_> {
     }
 }
 
-/// What a `Tsetattr` asks for; `EINVAL` if that makes no sense.
+/// The changes that a `Tsetattr` asks for; `EINVAL` if they are invalid.
 fn changes(body: &SetattrBody) -> Result<SetAttributes, Errno> {
     let valid = body.valid.get();
     if valid & !set::ALL != 0 {
@@ -197,7 +196,7 @@ fn changes(body: &SetattrBody) -> Result<SetAttributes, Errno> {
     })
 }
 
-/// Fails, as truncate(2) does, unless it is a regular file.
+/// Fails, as truncate(2) does, unless the fid is a regular file.
 fn check_has_size(fid: &Fid) -> Result<(), Errno> {
     match fid.place.file_type {
         REGULAR => Ok(()),
@@ -206,20 +205,20 @@ fn check_has_size(fid: &Fid) -> Result<(), Errno> {
     }
 }
 
-/// Whether the change from one mode to another takes away set-user-ID and set-group-ID bits alone.
+/// Whether the mode change only clears set-user-ID and set-group-ID bits.
 fn only_drops_privileges(now: u32, wanted: u32) -> bool {
     const PRIVILEGES: u32 = 0o6000;
     let (now, wanted) = (now & 0o7777, wanted & 0o7777);
     wanted & !now == 0 && now & !wanted & !PRIVILEGES == 0
 }
 
-/// Fails unless the fid's user may do this (`setattr_prepare` of Linux's fs/attr.c).
+/// Fails unless the fid's user may change these attributes (`setattr_prepare` of Linux's fs/attr.c).
 fn check_change(fid: &Fid, now: &Attributes, wanted: &SetAttributes) -> Result<(), Errno> {
     if fid.uid == 0 {
         return Ok(());
     }
     let is_open_for_writing = matches!(fid.usage.as_deref(), Some(Use::File(file)) if file.writable);
-    // Whoever opened it for writing may go on, whatever its mode is by now.
+    // A fid that was opened for writing may continue, whatever the mode is now.
     if wanted.size.is_some() && !is_open_for_writing {
         check_has_size(fid)?;
         access::check(fid.uid, now, WRITE)?;
@@ -227,7 +226,7 @@ fn check_change(fid: &Fid, now: &Attributes, wanted: &SetAttributes) -> Result<(
     if wanted.uid.is_some_and(|uid| uid != now.uid) {
         return Err(Errno::PERM);
     }
-    // Whoever changes the content takes such privileges away; Linux's client asks for it as a change of mode.
+    // Changing the content clears these bits; Linux's client sends that as a mode change.
     let may_write = wanted.size.is_some() || is_open_for_writing || access::check(fid.uid, now, WRITE).is_ok();
     let changes_mode = wanted.mode.is_some_and(|mode| !(may_write && only_drops_privileges(now.mode, mode)));
     if changes_mode || wanted.uid.is_some() || wanted.gid.is_some() {
@@ -238,7 +237,7 @@ fn check_change(fid: &Fid, now: &Attributes, wanted: &SetAttributes) -> Result<(
         return access::check_owner(fid.uid, now);
     }
     let touched = wanted.atime.is_some() || wanted.mtime.is_some();
-    // A change of size says both, and is allowed by then.
+    // A change of size includes both times, and is allowed at this point.
     if touched && wanted.size.is_none() && !is_open_for_writing {
         return access::check_owner(fid.uid, now).or_else(|_| access::check(fid.uid, now, WRITE));
     }

@@ -1,4 +1,4 @@
-//! `Treaddir`.
+//! `Treaddir`: lists a directory.
 
 use std::cell::Cell;
 
@@ -12,14 +12,14 @@ use super::walk::group_of;
 use super::{Answer, Call, Session, attributes};
 use crate::wire::{Qid, ReplyBuffer, kind};
 
-/// Bytes of an entry besides its name: qid, where to go on, type, and the name's length.
+/// Bytes of an entry without its name: qid, next offset, type, and the name's length.
 const ENTRY: usize = size_of::<Qid>() + size_of::<u64>() + size_of::<u8>() + size_of::<u16>();
 
-/// Entries, one behind the other, in an answer's data.
+/// Collects entries in a reply's data.
 struct Entries<'o> {
     out: &'o mut [u8],
     used: usize,
-    /// Whether there was one that did not fit.
+    /// Whether an entry did not fit.
     full: Cell<bool>,
 }
 
@@ -41,7 +41,7 @@ impl DirectorySink for Entries<'_> {
             return false;
         };
         let qid = attributes::qid_of(entry.inode, entry.mode);
-        // As in a host's directory: the type's bits of a mode (`DT_*`).
+        // The type bits of a mode (`DT_*`), as in a directory of the host.
         let file_type = ((entry.mode & TYPE_MASK) >> 12) as u8;
         let name_length = (entry.name.len() as u16).to_le_bytes();
         let next = entry.next.to_le_bytes();
@@ -58,7 +58,8 @@ impl DirectorySink for Entries<'_> {
 }
 
 impl Session<'_> {
-    /// `Treaddir`: as many entries as have room. That none is left is told by none, so that room for none is an error.
+    /// `Treaddir`: as many entries as fit. No entry means the end of the directory, so it is an error if not even one
+    /// fits.
     pub(super) fn readdir(
         &self,
         call: &Call<'_>,

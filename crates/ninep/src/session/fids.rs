@@ -1,4 +1,4 @@
-//! A connection's fids.
+//! [`Fids`]: a connection's fids.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,14 +10,14 @@ use rustix::io::Errno;
 use super::opened::Use;
 use super::place::Place;
 
-/// What a fid stands for. Requests take a copy and keep to it, whatever becomes of the fid meanwhile.
+/// What a fid refers to. A request works with a copy, whatever happens to the fid meanwhile.
 #[derive(Clone)]
 pub struct Fid {
     /// The node.
     pub place: Arc<Place>,
-    /// What it is open as.
+    /// How it is open.
     pub usage: Option<Arc<Use>>,
-    /// Who attached.
+    /// The user who attached.
     pub uid: u32,
 }
 
@@ -34,10 +34,10 @@ impl Fid {
     }
 }
 
-/// Tables that the fids are spread over, so that one that grows holds up few requests, and those not for long.
+/// The number of tables over which fids are distributed: a table that grows delays few requests, and not for long.
 const SHARDS: usize = 16;
 
-/// All fids. No lock is held while the file system is called, nor while something is given back to it.
+/// All fids. No lock is held during calls to the file system, nor when nodes are given back to it.
 pub struct Fids {
     shards: [Mutex<HashMap<u32, Fid>>; SHARDS],
     count: AtomicUsize,
@@ -45,7 +45,7 @@ pub struct Fids {
 }
 
 impl Fids {
-    /// None yet, and never more than `most`.
+    /// No fids yet, and never more than `most`.
     pub fn new(most: usize) -> Fids {
         Fids { shards: Default::default(), count: AtomicUsize::new(0), most }
     }
@@ -56,17 +56,17 @@ impl Fids {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy of what the fid stands for; `EBADF` if there is no such.
+    /// A copy of the fid; `EBADF` if it does not exist.
     pub fn get(&self, fid: u32) -> Result<Fid, Errno> {
         self.shard(fid).get(&fid).cloned().ok_or(Errno::BADF)
     }
 
-    /// Whether there is such a fid.
+    /// Whether the fid exists.
     pub fn contains(&self, fid: u32) -> bool {
         self.shard(fid).contains_key(&fid)
     }
 
-    /// Adds a fid; `EBADF` if there is one already, `ENFILE` if there are too many.
+    /// Adds a fid; `EBADF` if it exists already, `ENFILE` if there are too many.
     pub fn insert(&self, fid: u32, new: Fid) -> Result<(), Errno> {
         if self.count.fetch_add(1, Ordering::AcqRel) >= self.most {
             self.count.fetch_sub(1, Ordering::AcqRel);
@@ -83,7 +83,7 @@ impl Fids {
         Err(Errno::BADF)
     }
 
-    /// Has the fid stand for something else, if it is still what `old` is a copy of; `EBUSY` if not.
+    /// Replaces what the fid refers to, if it is still `old`; otherwise `EBUSY`.
     pub fn replace(&self, fid: u32, old: &Fid, new: Fid) -> Result<(), Errno> {
         let mut shard = self.shard(fid);
         let current = shard.get_mut(&fid).ok_or(Errno::BADF)?;
@@ -97,14 +97,14 @@ impl Fids {
         Ok(())
     }
 
-    /// Takes the fid away; `EBADF` if there is no such.
+    /// Removes the fid; `EBADF` if it does not exist.
     pub fn remove(&self, fid: u32) -> Result<Fid, Errno> {
         let removed = self.shard(fid).remove(&fid).ok_or(Errno::BADF)?;
         self.count.fetch_sub(1, Ordering::AcqRel);
         Ok(removed)
     }
 
-    /// Takes all away.
+    /// Removes all fids.
     pub fn clear(&self) {
         for shard in &self.shards {
             let fids = std::mem::take(&mut *shard.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,4 +1,4 @@
-//! `Tlopen`, `Tlcreate`, `Tread`, `Twrite`, `Tfsync`: files that are open.
+//! `Tlopen`, `Tlcreate`, `Tread`, `Twrite`, `Tfsync`: open files.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use super::walk::group_of;
 use super::{Answer, Call, Session, attributes};
 use crate::wire::{Reply, ReplyBuffer, kind, open};
 
-/// The flags of open(2) that mean the same to the file system behind us: the others concern the client's own descriptor,
-/// or would have the host's kernel ask for more of our buffers than they are (`O_DIRECT`).
+/// The flags of open(2) that the file system also needs. The others concern the client's own descriptor, or would place
+/// demands on our buffers (`O_DIRECT`).
 fn host_flags(flags: u32) -> u32 {
     use rustix::fs::OFlags;
     let mut host = match flags & open::ACCESS {
@@ -32,7 +32,7 @@ fn host_flags(flags: u32) -> u32 {
     host.bits()
 }
 
-/// Whether what is opened with these flags may be read, and be written.
+/// Whether a file opened with these flags is readable, and writable.
 fn ways(flags: u32) -> Result<(bool, bool), Errno> {
     match flags & open::ACCESS {
         0 => Ok((true, false)),
@@ -60,7 +60,7 @@ impl Session<'_> {
         Ok(Reply::Lopen { qid: attributes::qid(&attributes), iounit: self.most_data() })
     }
 
-    /// Opens what may be opened: a device or a fifo of the host's is none of a client's business (CVE-2023-2861).
+    /// Opens a place. A device or fifo of the host is never opened for a client (CVE-2023-2861).
     fn open_place(
         &self,
         context: &Context<'_>,
@@ -84,7 +84,7 @@ impl Session<'_> {
                     access::check(context.uid, attributes, WRITE)?;
                 }
                 if readable {
-                    // A client's kernel reads a program to execute it, and says no more than that it reads.
+                    // A client's kernel reads a program to execute it, and only says that it reads.
                     access::check_any(context.uid, attributes, READ | EXECUTE)?;
                 }
                 let slot = self.export.slot()?;
@@ -96,7 +96,7 @@ impl Session<'_> {
         }
     }
 
-    /// `Tlcreate`: the fid of the directory becomes that of the open file.
+    /// `Tlcreate`: the directory's fid becomes the open file's.
     pub(super) fn lcreate(
         &self,
         call: &Call<'_>,
@@ -117,7 +117,7 @@ impl Session<'_> {
         Ok(Reply::Lcreate { qid: attributes::qid(&attributes), iounit: self.most_data() })
     }
 
-    /// Makes a file and opens it, or opens the one that is there, under the rules of opening, if that will do.
+    /// Creates and opens a file. If it exists and that is allowed, opens it under the rules of opening.
     fn create(
         &self,
         context: &Context<'_>,
@@ -139,13 +139,13 @@ impl Session<'_> {
                 let usage = OpenFile::new(&self.export, &place, Some((opened.handle, slot)), readable, writable);
                 return Ok((place, Use::File(usage), entry.attributes));
             }
-            // It may be there although nothing could be made here.
+            // It may exist although nothing can be created here.
             Err(errno @ (Errno::EXIST | Errno::ACCESS | Errno::ROFS)) if flags & open::EXCLUSIVE == 0 => {
                 self.file_system().lookup(context, directory.node, name).map_err(|_| errno)?
             }
             Err(errno) => return Err(errno),
         };
-        // One that is there takes its room when it is opened.
+        // An existing file takes its slot when it is opened.
         drop(slot);
         let place = Place::new(&self.export, there.node, there.attributes.mode, Some(directory), name);
         let usage = self.open_place(context, &place, &there.attributes, flags)?;
@@ -223,7 +223,7 @@ impl Session<'_> {
         Ok(Reply::Fsync)
     }
 
-    /// What closing a file that may have been written tells.
+    /// Passes on that a file that may have been written is closed.
     pub(super) fn flush_file(&self, call: &Call<'_>, fid: &Fid, file: &OpenFile) -> Result<(), Errno> {
         let flushed = call.context(fid.uid, group_of(fid.uid), |context| {
             self.file_system().flush(context, file.place.node, file.handle(), None)
@@ -241,7 +241,7 @@ impl Session<'_> {
     }
 }
 
-/// What was opened, with its room; nothing, if there is no need to open anything.
+/// The opened handle with its slot; `None` if the file system needs no opening.
 fn handle(opened: Result<Opened, Errno>, slot: Slot) -> Result<Option<Handle>, Errno> {
     match opened {
         Err(Errno::NOSYS) => Ok(None),
@@ -249,7 +249,7 @@ fn handle(opened: Result<Opened, Errno>, slot: Slot) -> Result<Option<Handle>, E
     }
 }
 
-/// `EINVAL` for what no file has.
+/// `EINVAL` for a range that no file can have.
 fn check_range(offset: u64, count: usize) -> Result<(), Errno> {
     match offset.checked_add(count as u64) {
         Some(end) if end <= i64::MAX as u64 => Ok(()),

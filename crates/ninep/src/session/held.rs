@@ -1,7 +1,8 @@
-//! The locks that a server's clients have, by which they exclude each other.
+//! The locks that a server's clients own, by which they exclude each other.
 //!
-//! Where the file system takes locks as well, on the host's files, each lock is taken there too, so that it excludes the host's
-//! programs and other servers. Where it takes none, because what is locked may be copied or is nobody else's, these are all.
+//! If the file system also takes locks on the host's files, each lock is taken there too, so that it excludes the
+//! host's programs and other servers. If it does not, because the files are copies or private, the locks here are the
+//! only ones.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,14 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use inarch_vfs::{Lock, LockKind, LockOwner, NodeId};
 use rustix::io::Errno;
 
-/// Most ranges that one client's processes may have locked.
+/// The most ranges that one client's processes may have locked.
 const MOST_RANGES: usize = 8192;
 
 /// How many ranges a client's processes have locked.
 #[derive(Debug, Default)]
 pub struct RangeCount(AtomicUsize);
 
-/// A range that is locked.
+/// A locked range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     owner: LockOwner,
@@ -35,7 +36,7 @@ impl Held {
 
 type FileLocks = Arc<Mutex<Vec<Held>>>;
 
-/// The locks of a server's clients. A node is held by who has a lock on it, so that its number stays its own.
+/// The locks of a server's clients. A lock's owner keeps a reference to the node, so the node's number is not reused.
 #[derive(Debug, Default)]
 pub struct HeldLocks(Mutex<HashMap<NodeId, FileLocks>>);
 
@@ -44,8 +45,8 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl HeldLocks {
-    /// Takes or gives back a lock, if `elsewhere` does as well; `EAGAIN` if another one stands against it, `ENOLCK` if the client
-    /// of `count` has too many. A failure leaves the owner's locks as they were.
+    /// Takes or releases a lock, if `elsewhere` does so too. `EAGAIN` if it conflicts with another one, `ENOLCK` if the
+    /// client of `count` has too many. After a failure the owner's locks are unchanged.
     pub fn set(
         &self,
         node: NodeId,
@@ -73,12 +74,12 @@ impl HeldLocks {
         })
     }
 
-    /// A lock that stands against `lock`.
+    /// A lock that conflicts with `lock`.
     pub fn test(&self, node: NodeId, owner: LockOwner, lock: &Lock) -> Option<Lock> {
         self.with(node, |held| held.iter().find(|held| held.stands_against(owner, lock)).map(|held| held.lock))
     }
 
-    /// Ends all of somebody's locks on a node.
+    /// Releases all of an owner's locks on a node.
     pub fn end(&self, node: NodeId, owner: LockOwner, count: &RangeCount) {
         self.with(node, |held| {
             let before = held.len();
@@ -87,12 +88,12 @@ impl HeldLocks {
         });
     }
 
-    /// Works on the locks of one node, which waits for nobody who works on another one's.
+    /// Works on the locks of one node, without blocking threads that work on other nodes.
     fn with<T>(&self, node: NodeId, work: impl FnOnce(&mut Vec<Held>) -> T) -> T {
         let file = Arc::clone(hold(&self.0).entry(node).or_default());
         let done = work(&mut hold(&file));
         let mut files = hold(&self.0);
-        // Ours, and that of the table: nobody else can get it meanwhile.
+        // Two references: ours and the table's. No other thread can get one meanwhile.
         if Arc::strong_count(&file) == 2 && hold(&file).is_empty() {
             files.remove(&node);
         }
@@ -100,8 +101,8 @@ impl HeldLocks {
     }
 }
 
-/// What is locked of a file once `owner` has `lock`: of its own ranges those that this one covers are cut, and equal ones
-/// that touch become one.
+/// The locks of a file after `owner` takes `lock`: its own ranges are cut where the new one covers them, and equal
+/// ranges that touch are merged.
 fn changed(held: &[Held], owner: LockOwner, lock: &Lock) -> Vec<Held> {
     let mut after = Vec::with_capacity(held.len() + 2);
     let mut new = *lock;
@@ -139,7 +140,7 @@ mod tests {
     fn locks_are_as_if_each_byte_had_its_own() {
         const KINDS: [LockKind; 3] = [LockKind::None, LockKind::Shared, LockKind::Exclusive];
         let (held, count) = (HeldLocks::default(), RangeCount::default());
-        // What each of two owners has of each byte.
+        // What each of two owners has locked, byte by byte.
         let mut bytes = [[LockKind::None; 12]; 2];
         let mut number = 1u64;
         for _ in 0..5000 {
@@ -191,7 +192,7 @@ mod tests {
             set(2 * at).unwrap();
         }
         assert_eq!(set(1 << 40), Err(Errno::NOLCK));
-        // Another client's are its own, and giving some back makes room.
+        // Another client's locks are counted separately, and releasing some makes room.
         held.set(NODE, LockOwner(2), &lock(LockKind::Shared, 0, 0), &RangeCount::default(), || Ok(())).unwrap();
         held.set(NODE, LockOwner(1), &lock(LockKind::None, 0, 0), &count, || Ok(())).unwrap();
         set(1 << 40).unwrap();

@@ -1,4 +1,4 @@
-//! `Tlock`, `Tgetlock`.
+//! `Tlock` and `Tgetlock`: takes, releases and tests locks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,8 +13,8 @@ use super::{Answer, Call, Session};
 use crate::wire::{LockRange, Reply, ReplyBuffer, lock};
 
 impl Session<'_> {
-    /// `Tlock`. A client that is told that somebody else has the lock asks again after half a minute; so one that wants to
-    /// wait gets its answer when it has the lock.
+    /// `Tlock`. A client that learns that another has the lock asks again only after half a minute. So a client that
+    /// wants to wait gets its reply when it has the lock.
     pub(super) fn lock<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -49,7 +49,7 @@ impl Session<'_> {
             Parked::FirstOne => {
                 if thread::Builder::new().spawn_scoped(scope, || self.attend_locks()).is_err() {
                     self.waiting.unattended();
-                    // If it is not there any more, somebody has answered it.
+                    // If it is no longer parked, another thread has replied.
                     return Ok(match self.waiting.take(call.tag) {
                         Some(_) => Answer::Of(Reply::Lock { status: lock::BLOCKED }),
                         None => Answer::Later,
@@ -66,7 +66,7 @@ impl Session<'_> {
         }
     }
 
-    /// Tries to take or give back a lock; nothing if another one stands against it, or the server ends.
+    /// Tries to take or release a lock; `None` if another lock conflicts, or the server is ending.
     fn try_lock(&self, waiting: &Waiting) -> Option<Result<Reply<'static>, Errno>> {
         let uid = waiting.fid.uid;
         let interrupted = || waiting.cancelled.load(Ordering::Acquire);
@@ -76,7 +76,7 @@ impl Session<'_> {
             self.export.set_lock(&context, node, handle, waiting.owner, &waiting.lock)
         });
         match set {
-            // It became free because the connection of who had it was ended with the server, as this one will be.
+            // The lock became free because the server ended its owner's connection, and will end this one too.
             Ok(()) if waiting.lock.kind != LockKind::None && (self.stopped)() => None,
             Ok(()) => Some(Ok(Reply::Lock { status: lock::SUCCESS })),
             Err(Errno::AGAIN) => None,
@@ -84,7 +84,7 @@ impl Session<'_> {
         }
     }
 
-    /// The life of the thread that looks after those who wait for locks.
+    /// The loop of the thread that retries parked requests.
     fn attend_locks(&self) {
         let changes = self.export.changes();
         let mut seen = 0;
@@ -105,8 +105,8 @@ impl Session<'_> {
         }
     }
 
-    /// `Tgetlock`: a lock that stands against this one, or that none does. Linux's client asks for none whatever it was asked
-    /// for (`v9fs_file_getlock` of fs/9p/vfs_file.c): then any lock is told.
+    /// `Tgetlock`: a lock that conflicts with this one, or none. Linux's client always sends the kind "none"
+    /// (`v9fs_file_getlock` of fs/9p/vfs_file.c): then any lock is returned.
     pub(super) fn getlock(
         &self,
         call: &Call<'_>,

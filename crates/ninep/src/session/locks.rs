@@ -1,7 +1,7 @@
-//! Locks of bytes in files, and those who wait for them.
+//! Byte-range locks, and requests that wait for them.
 //!
-//! A request that waits for a lock has no thread. It is parked, and tried again when a lock of any of the server's clients
-//! ends, and now and then, for the sake of locks that the host's own programs have.
+//! A request that waits for a lock has no thread. It is parked, and retried when a lock of any of the server's clients
+//! is released, and now and then because of locks that the host's own programs release.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
@@ -16,12 +16,12 @@ use super::opened::{OpenFile, Use};
 use super::tags::Cancelled;
 use crate::wire::{LockRange, lock};
 
-/// How soon those who wait look again although nobody told them to; twice as late each time.
+/// How soon parked requests are retried without a notification; the interval doubles each time.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
-/// The latest.
+/// The longest interval.
 const LAST_LOOK: Duration = Duration::from_millis(500);
 
-/// Tells those who wait that a lock may have become free.
+/// Notifies that a lock may have become free.
 #[derive(Default)]
 pub struct LockChanges {
     count: Mutex<u64>,
@@ -29,13 +29,13 @@ pub struct LockChanges {
 }
 
 impl LockChanges {
-    /// A lock may be free, or there is another reason to look.
+    /// A lock may be free, or there is another reason to retry.
     pub fn changed(&self) {
         *self.count() += 1;
         self.changed.notify_all();
     }
 
-    /// Waits until there were more changes than `seen`, or for so long; gives how many there were.
+    /// Waits until there were more changes than `seen`, at most `patience`; returns their number.
     pub fn wait(&self, seen: u64, patience: Option<Duration>) -> u64 {
         let count = self.count();
         let same = |count: &mut u64| *count == seen;
@@ -57,11 +57,11 @@ impl LockChanges {
 pub struct Waiting {
     /// Its tag.
     pub tag: u16,
-    /// Whether it was flushed.
+    /// Set when it is flushed.
     pub cancelled: Cancelled,
-    /// What the fid was when it was asked for.
+    /// The fid at the time of the request.
     pub fid: Fid,
-    /// Whose it is to be.
+    /// The owner of the lock.
     pub owner: LockOwner,
     /// The lock.
     pub lock: Lock,
@@ -74,7 +74,7 @@ impl Waiting {
     }
 }
 
-/// The file that a fid has open; `EBADF` if there is none.
+/// The open file of a fid; `EBADF` if it is not open.
 pub fn open_file(fid: &Fid) -> Result<&OpenFile, Errno> {
     match fid.usage.as_deref() {
         Some(Use::File(file)) => Ok(file),
@@ -82,7 +82,7 @@ pub fn open_file(fid: &Fid) -> Result<&OpenFile, Errno> {
     }
 }
 
-/// Those of a connection who wait.
+/// The parked requests of a connection.
 #[derive(Default)]
 pub struct WaitingLocks {
     state: Mutex<State>,
@@ -91,21 +91,21 @@ pub struct WaitingLocks {
 #[derive(Default)]
 struct State {
     waiting: Vec<Waiting>,
-    /// Whether a thread looks after them.
+    /// Whether a thread retries them.
     attended: bool,
-    /// Whether nobody may wait any more.
+    /// Whether no request may be parked any more.
     ended: bool,
 }
 
-/// What became of a request that wants to wait.
+/// The result of parking a request.
 pub enum Parked {
-    /// It waits; a thread is needed that looks after it.
+    /// Parked; the caller must start a thread that retries.
     FirstOne,
-    /// It waits.
+    /// Parked; a thread retries already.
     Attended,
-    /// It was flushed before it could wait: it ends without an answer.
+    /// It was flushed before it could be parked: it ends without a reply.
     Flushed,
-    /// Too many wait.
+    /// Too many are parked.
     Full,
 }
 
@@ -114,10 +114,10 @@ impl WaitingLocks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a request wait, if there are fewer than `most`.
+    /// Parks a request, if there are fewer than `most`.
     pub fn park(&self, waiting: Waiting, most: usize) -> Parked {
         let mut state = self.state();
-        // Looked at under the lock under which a flush takes it away.
+        // Checked under the same lock under which a flush removes the request.
         if state.ended || waiting.cancelled.load(Ordering::Acquire) {
             return Parked::Flushed;
         }
@@ -131,32 +131,32 @@ impl WaitingLocks {
         }
     }
 
-    /// Nobody looks after them, after all.
+    /// The thread could not be started.
     pub fn unattended(&self) {
         self.state().attended = false;
     }
 
-    /// Takes away the one with `tag`, if it waits.
+    /// Removes the request with `tag`, if it is parked.
     pub fn take(&self, tag: u16) -> Option<Waiting> {
         let mut state = self.state();
         let at = state.waiting.iter().position(|waiting| waiting.tag == tag)?;
         Some(state.waiting.remove(at))
     }
 
-    /// Takes all away.
+    /// Removes all requests.
     pub fn take_all(&self) -> Vec<Waiting> {
         std::mem::take(&mut self.state().waiting)
     }
 
-    /// Takes all away, for ever.
+    /// Removes all requests and parks no more.
     pub fn end(&self) -> Vec<Waiting> {
         let mut state = self.state();
         state.ended = true;
         std::mem::take(&mut state.waiting)
     }
 
-    /// Tries each, in the order in which they came; takes away those of which `attempt` gives an outcome, and gives those.
-    /// Also whether any still waits, and whether that is over for ever.
+    /// Retries each request, in the order of arrival; removes and returns those for which `attempt` has an outcome.
+    /// Also returns whether any is still parked, and whether parking has ended for good.
     pub fn try_each<T>(&self, attempt: impl Fn(&Waiting) -> Option<T>) -> (Vec<(Waiting, T)>, bool, bool) {
         let mut state = self.state();
         let mut decided = Vec::new();
@@ -172,16 +172,16 @@ impl WaitingLocks {
     }
 }
 
-/// When to look again.
+/// The intervals between retries.
 pub struct Pause(Duration);
 
 impl Pause {
-    /// Soon.
+    /// Starts with the shortest.
     pub fn new() -> Pause {
         Pause(FIRST_LOOK)
     }
 
-    /// For how long to wait this time.
+    /// The next interval.
     pub fn next(&mut self) -> Duration {
         let now = self.0;
         self.0 = (now * 2).min(LAST_LOOK);
@@ -189,24 +189,24 @@ impl Pause {
     }
 }
 
-/// Tells processes of different connections and machines apart.
+/// Distinguishes processes of different connections and machines.
 pub struct Owners {
     hasher: RandomState,
 }
 
 impl Owners {
-    /// Those of one connection.
+    /// The owners of one connection.
     pub fn new() -> Owners {
         Owners { hasher: RandomState::new() }
     }
 
-    /// The owner that a message means.
+    /// The owner that a message names.
     pub fn owner(&self, range: &LockRange<'_>) -> LockOwner {
         LockOwner(self.hasher.hash_one((range.process, range.client)))
     }
 }
 
-/// The lock that a message means; `EINVAL` if there is no such.
+/// The lock that a message describes; `EINVAL` if it is invalid.
 pub fn lock_of(range: &LockRange<'_>) -> Result<Lock, Errno> {
     let kind = match range.kind {
         lock::SHARED => LockKind::Shared,
@@ -229,7 +229,7 @@ pub fn lock_of(range: &LockRange<'_>) -> Result<Lock, Errno> {
     Ok(Lock { kind, start: range.start, end, pid: range.process, whole_file: false })
 }
 
-/// What a message says of a lock.
+/// A lock as a message describes it.
 pub fn range_of<'a>(lock: &Lock, client: &'a [u8]) -> LockRange<'a> {
     let kind = match lock.kind {
         LockKind::Shared => lock::SHARED,

@@ -1,9 +1,9 @@
-//! A client's requests: in, executed several at once, answered in any order.
+//! [`Session`]: executes one client's requests, several at once, and replies in any order.
 //!
-//! A connection has a few threads. One of them has the receiver: it takes a request off the wire, hands the receiver on
-//! and executes the request. Waking the next thread costs more than most requests, so a thread keeps the receiver while
-//! it executes those that are quick by nature, as long as requests of late were quick indeed, and sends their answers a
-//! few at a time.
+//! A connection has a few threads. One of them has the receiver: it takes a request from the wire, passes the receiver
+//! on and executes the request. Waking the next thread costs more than most requests. So a thread keeps the receiver
+//! while it executes requests that are quick by nature, as long as recent ones were indeed quick, and sends their
+//! replies a few at a time.
 
 mod access;
 mod attributes;
@@ -42,11 +42,11 @@ use outbox::Outbox;
 pub use place::{Export, Shared};
 use tags::{Cancelled, Flushed, Tags};
 
-/// Most bytes of a message before the client has said its version.
+/// The most bytes of a message before the client has sent its version.
 const FIRST_MESSAGE: u32 = 8192;
-/// How long a request may take that is called quick.
+/// How long a quick request may take.
 const QUICK: Duration = Duration::from_micros(300);
-/// How many requests are handed on after one that was not quick.
+/// How many requests are passed on after one that was not quick.
 const WARY: u32 = 64;
 
 /// One client's connection.
@@ -54,22 +54,22 @@ pub struct Session<'s> {
     export: Arc<Export>,
     options: &'s NinepOptions,
     sender: &'s Sender<'s>,
-    /// None when no more requests are taken.
+    /// `None` once no more requests are taken.
     receiver: Mutex<Option<Receiver<'s>>>,
-    /// Whether the server ends.
+    /// Whether the server is ending.
     stopped: &'s (dyn Fn() -> bool + Sync),
-    /// How many clients of the server have said their version.
+    /// The number of the server's clients that have sent their version.
     served: &'s AtomicUsize,
-    /// Threads, and those of them that execute nothing.
+    /// The number of threads, and how many of them execute nothing.
     threads: AtomicUsize,
     idle: AtomicUsize,
-    /// How many more requests are not to be taken for quick.
+    /// How many more requests are not to be treated as quick.
     wary: AtomicU32,
-    /// What was agreed on; 0 before.
+    /// The agreed message size; 0 before the agreement.
     msize: AtomicU32,
     tags: Tags,
-    /// Held from the moment when a tag is free until its request's answer is sent: so that a flush of it is answered
-    /// behind that answer.
+    /// Locked from when a tag becomes free until its request's reply is sent, so that the reply to a flush comes after
+    /// it.
     answering: Mutex<()>,
     fids: Fids,
     xattr_memory: Arc<XattrMemory>,
@@ -77,7 +77,7 @@ pub struct Session<'s> {
     waiting: WaitingLocks,
 }
 
-/// What a thread needs for itself, grown with what it was needed for.
+/// Buffers of one thread; they grow with use.
 #[derive(Default)]
 struct Worker {
     header: Option<Header>,
@@ -86,27 +86,27 @@ struct Worker {
     outbox: Outbox,
 }
 
-/// A request in execution, as far as all have this in common.
+/// What all requests in execution have in common.
 struct Call<'c> {
     tag: u16,
     cancelled: &'c Cancelled,
 }
 
-/// What a request came to.
+/// The result of a request.
 #[expect(clippy::large_enum_variant, reason = "it lives for one request, on the stack")]
 enum Answer {
-    /// This.
+    /// This reply.
     Of(Reply<'static>),
-    /// What the buffer has already.
+    /// The buffer has the reply already.
     Made,
-    /// It is answered later, by whoever ends its waiting.
+    /// The reply comes later, when the wait ends.
     Later,
-    /// It was flushed, and ends without an answer.
+    /// It was flushed, and ends without a reply.
     Nothing,
 }
 
 impl<'s> Session<'s> {
-    /// A session that nobody serves yet.
+    /// A session without threads yet.
     pub fn new(
         export: Arc<Export>,
         options: &'s NinepOptions,
@@ -135,7 +135,7 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// Serves until the client disconnects; then nothing of the client's is left.
+    /// Serves until the client disconnects; then releases everything the client had.
     pub fn run(&self) {
         thread::scope(|scope| self.work(scope));
         self.fids.clear();
@@ -145,7 +145,7 @@ impl<'s> Session<'s> {
         self.export.file_system()
     }
 
-    /// The life of one thread.
+    /// The loop of one thread.
     fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         let mut worker = Worker::default();
         loop {
@@ -172,8 +172,8 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// Takes requests off the wire and executes those that are quick, until there is one that others should not wait
-    /// for. None if the client has ended.
+    /// Takes requests from the wire and executes the quick ones, until it takes one that others should not wait for.
+    /// `None` if the client has ended.
     fn take_requests<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -187,7 +187,7 @@ impl<'s> Session<'s> {
             }
             let Some(cancelled) = self.next(receiver, worker)? else { return Ok(None) };
             let number = worker.header.map_or(0, |header| header.kind);
-            // Everything before it must be over, and nothing after it begun.
+            // Every earlier request must have ended, and no later one have begun.
             if number == kind::VERSION {
                 worker.outbox.send(self.sender);
                 self.execute(scope, worker, &cancelled, false)?;
@@ -209,7 +209,7 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// Takes the next request off the wire. None if the client has ended.
+    /// Takes the next request from the wire. `None` if the client has ended.
     fn next(&self, receiver: &mut Receiver<'s>, worker: &mut Worker) -> Result<Option<Cancelled>, ConnectionError> {
         let mut header = Header::new_zeroed();
         if self.sender.has_ended() || !receiver.begin(header.as_mut_bytes())? {
@@ -233,7 +233,7 @@ impl<'s> Session<'s> {
         cancelled.map(Some).ok_or(ConnectionError::Protocol("a request has the tag of one that is not yet answered"))
     }
 
-    /// Sees to it that somebody receives while this thread executes.
+    /// Makes sure that a thread receives while this one executes.
     fn grow<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         let most = self.options.threads;
         if self.idle.load(Ordering::Relaxed) > 0 || self.threads.load(Ordering::Relaxed) >= most {
@@ -242,12 +242,12 @@ impl<'s> Session<'s> {
         if self.threads.fetch_add(1, Ordering::Relaxed) >= most
             || thread::Builder::new().spawn_scoped(scope, || self.work(scope)).is_err()
         {
-            // Those that are there do.
+            // The existing threads receive.
             self.threads.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// No more requests are taken: those that are executed need not go on.
+    /// Takes no more requests; those in execution may be cancelled.
     fn end(&self, error: Option<ConnectionError>) {
         if let Some(error) = error {
             self.sender.fail(error);
@@ -260,7 +260,8 @@ impl<'s> Session<'s> {
         self.file_system().interrupted();
     }
 
-    /// Executes a request and sends its answer, or has it wait in the worker's outbox if it is to be sent `together` with others.
+    /// Executes a request and sends its reply, or puts the reply into the worker's outbox if it is to be sent
+    /// `together` with others.
     fn execute<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -270,8 +271,8 @@ impl<'s> Session<'s> {
     ) -> Result<(), ConnectionError> {
         let Some(header) = worker.header else { return Ok(()) };
         let call = Call { tag: header.tag.get(), cancelled };
-        // Nothing of ours is left half-changed by a panic: the file system itself promises to be usable from several
-        // threads. But the client waits for an answer that never comes, so the connection cannot go on.
+        // A panic leaves nothing of ours half-changed, and the file system is usable from several threads after one.
+        // But the client waits for a reply that never comes, so the connection must end.
         let handled = catch_unwind(AssertUnwindSafe(|| {
             self.handle(scope, &call, header.kind, &mut worker.body, &mut worker.reply)
         }));
@@ -295,13 +296,13 @@ impl<'s> Session<'s> {
         Ok(())
     }
 
-    /// Ends a request: sends its answer, if it has one, and then those of the flushes that wait for it.
+    /// Ends a request: sends its reply, if there is one, and then those of the flushes that wait for it.
     fn answer(&self, tag: u16, message: Option<&[u8]>) {
         self.end_request(tag, message, |message| self.sender.send(&[message]));
     }
 
-    /// The same, by `send`. Who collects answers sends them before anybody else takes a request off the wire, so that a flush
-    /// that comes behind is answered behind.
+    /// Ends a request like [`Session::answer`], but sends by `send`. A thread that collects replies sends them before
+    /// any thread takes another request from the wire, so that the reply to a later flush comes later.
     fn end_request(&self, tag: u16, message: Option<&[u8]>, mut send: impl FnMut(&[u8])) {
         let _answering = self.answering.lock().unwrap_or_else(PoisonError::into_inner);
         let flushes = self.tags.end(tag);
@@ -315,7 +316,7 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// Ends a request that waited.
+    /// Ends a request that was parked.
     fn answer_later(&self, tag: u16, outcome: Result<Reply<'static>, Errno>) {
         let mut reply = ReplyBuffer::default();
         reply.set(tag, &outcome.unwrap_or_else(error_reply));
@@ -338,7 +339,7 @@ impl<'s> Session<'s> {
             Request::Version { msize, version } => return Ok(self.version(call, msize, version, out)),
             Request::Flush { old_tag } => return Ok(self.flush(call, old_tag)),
             _ if self.msize.load(Ordering::Relaxed) == 0 => return Err(Errno::PROTO),
-            // Its data is the end of the body.
+            // Its data is at the end of the body.
             Request::Write { fid, offset, data } => {
                 let start = body.len() - data.len();
                 return self.write(call, fid, offset, body.get_mut(start..).unwrap_or_default()).map(Answer::Of);
@@ -353,10 +354,10 @@ impl<'s> Session<'s> {
         self.handle_plain(call, &request).map(Answer::Of)
     }
 
-    /// Requests that are answered by numbers alone.
+    /// Requests whose replies contain only numbers.
     fn handle_plain(&self, call: &Call<'_>, request: &Request<'_>) -> Result<Reply<'static>, Errno> {
         match *request {
-            // There is nothing to prove: no authentication is needed.
+            // No authentication is needed.
             Request::Auth { .. } => Err(Errno::NOENT),
             Request::Attach { fid, afid: _, uname: _, aname, uid } => self.attach(call, fid, aname, uid),
             Request::Walk { fid, new_fid, names } => self.walk(call, fid, new_fid, names.as_slice()),
@@ -381,12 +382,12 @@ impl<'s> Session<'s> {
                 self.renameat(call, (old_directory, old_name), (new_directory, new_name))
             }
             Request::Unlinkat { directory, name, flags } => self.unlinkat(call, directory, name, flags),
-            // Those of `handle`.
+            // Handled by `handle`.
             _ => Err(Errno::OPNOTSUPP),
         }
     }
 
-    /// `Tversion`: what there was is over, and the client begins anew.
+    /// `Tversion`: ends everything before, and starts anew.
     fn version(&self, call: &Call<'_>, msize: u32, version: &[u8], out: &mut ReplyBuffer) -> Answer {
         self.tags.cancel_all();
         for waiting in self.waiting.take_all() {
@@ -396,7 +397,7 @@ impl<'s> Session<'s> {
         self.tags.wait_for_others();
         self.fids.clear();
         let msize = msize.min(self.options.msize);
-        // Newer dialects of ours a client may go back from are none; a suffix is part of the name (version(5)).
+        // There are no newer dialects to fall back from; a suffix is part of the name (version(5)).
         if version != VERSION || msize < NinepOptions::MIN_MSIZE {
             self.msize.store(0, Ordering::Relaxed);
             out.set(call.tag, &Reply::Version { msize, version: VERSION_UNKNOWN });
@@ -409,7 +410,7 @@ impl<'s> Session<'s> {
         Answer::Made
     }
 
-    /// `Tflush`: the answer comes after that of the other request, if that one is in flight.
+    /// `Tflush`: the reply comes after that of the other request, if it is in flight.
     fn flush(&self, call: &Call<'_>, old_tag: u16) -> Answer {
         match self.tags.flush(call.tag, old_tag) {
             Flushed::Nothing => Answer::Of(Reply::Flush),
@@ -423,21 +424,21 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// Most bytes of data in an answer: Linux's client before 6.0 takes none that is as long as a message may be.
+    /// The most bytes of data in a reply: Linux's client before 6.0 refuses data as long as a message may be.
     fn most_data(&self) -> u32 {
         self.msize.load(Ordering::Relaxed).saturating_sub(IO_HEADER)
     }
 }
 
 impl Call<'_> {
-    /// Has a file system called in the name of `uid`, which makes files for `gid`.
+    /// Calls the file system as `uid`; new files belong to `gid`.
     fn context<T>(&self, uid: u32, gid: u32, call: impl FnOnce(&Context<'_>) -> T) -> T {
         let interrupted = || self.cancelled.load(Ordering::Acquire);
         call(&Context { uid, gid, pid: 0, supplementary_group: None, interrupted: &interrupted })
     }
 }
 
-/// Whether a request seldom takes longer than it takes to wake a thread.
+/// Whether a request usually takes less time than waking a thread.
 fn is_quick(number: u8) -> bool {
     matches!(
         number,
@@ -466,9 +467,9 @@ fn is_quick(number: u8) -> bool {
     )
 }
 
-/// Whether a request moves so many bytes that another thread can as well do it beside those that came with it.
+/// Whether a request moves so many bytes that another thread should execute it, in parallel with the others.
 fn is_long(number: u8, body: &[u8]) -> bool {
-    /// Copying so much takes some times as long as waking a thread.
+    /// Copying this much takes a few times as long as waking a thread.
     const LONG: usize = 128 << 10;
     let bytes = match (number, body) {
         (kind::WRITE, _) => body.len(),
@@ -481,12 +482,12 @@ fn is_long(number: u8, body: &[u8]) -> bool {
     bytes >= LONG
 }
 
-/// Whether all of a request was received.
+/// Whether a request was received completely.
 fn has_whole_request(ahead: &[u8]) -> bool {
     ahead.first_chunk().is_some_and(|size| u32::from_le_bytes(*size) as usize <= ahead.len())
 }
 
 fn error_reply(errno: Errno) -> Reply<'static> {
-    // Numbers of errors are positive.
+    // Error numbers are positive.
     Reply::Lerror { errno: errno.raw_os_error().unsigned_abs() }
 }

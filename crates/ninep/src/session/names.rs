@@ -1,4 +1,4 @@
-//! Names: made, removed and changed.
+//! Makes, removes and renames names.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{Call, Session, attributes};
 use crate::wire::{Qid, Reply, unlink};
 
 impl Session<'_> {
-    /// The fid's directory; `ENOTDIR` if it is none.
+    /// The fid's directory; `ENOTDIR` if it is not a directory.
     fn directory(&self, fid: u32) -> Result<Fid, Errno> {
         let fid = self.fids.get(fid)?;
         if is_xattr(&fid) {
@@ -34,8 +34,8 @@ impl Session<'_> {
         access::check(context.uid, &attributes, WRITE | EXECUTE)
     }
 
-    /// Fails unless the caller may remove the name. Gives what was checked, which is to be forgotten: until then the file
-    /// system knows what the name led to, and removes nothing else by it.
+    /// Fails unless the caller may remove the name. Returns the entry that was checked, which the caller must forget.
+    /// Until then the file system knows what the name led to, and removes nothing else by it.
     fn check_removes(
         &self,
         context: &Context<'_>,
@@ -61,13 +61,13 @@ impl Session<'_> {
         }
     }
 
-    /// What was made; the client walks to it if it wants to keep it.
+    /// The qid of a new node; the client walks to it if it wants a fid.
     fn made(&self, entry: &Entry) -> Qid {
         self.file_system().forget(entry.node, 1);
         attributes::qid(&entry.attributes)
     }
 
-    /// Makes something in a directory in the name of its fid's user, for `gid`.
+    /// Makes something in a directory as the fid's user, with group `gid`.
     fn make(
         &self,
         call: &Call<'_>,
@@ -197,10 +197,10 @@ impl Session<'_> {
         })
     }
 
-    /// The directory and name of what a fid refers to, if that is still there.
+    /// The directory and name of a fid's node, if they are still valid.
     fn name_of<'f>(&self, call: &Call<'_>, fid: &'f Fid) -> Result<(&'f Arc<Place>, &'f [u8]), Errno> {
         let place = &fid.place;
-        // Neither a tree's root nor what was reached by `..` has a name that is known.
+        // The name of the root is unknown, and so is that of a node reached by `..`.
         let parent = place.parent.as_ref().ok_or(Errno::BUSY)?;
         call.context(fid.uid, group_of(fid.uid), |context| {
             let entry = self.file_system().lookup(context, parent.node, &place.name)?;
@@ -209,7 +209,7 @@ impl Session<'_> {
         })
     }
 
-    /// `Tremove`: the fid is gone, whatever the answer is.
+    /// `Tremove`: the fid ends, whatever the reply is.
     pub(super) fn remove(&self, call: &Call<'_>, fid: u32) -> Result<Reply<'static>, Errno> {
         let fid = self.fids.remove(fid)?;
         if is_xattr(&fid) {
@@ -220,7 +220,7 @@ impl Session<'_> {
         Ok(Reply::Remove)
     }
 
-    /// `Trename`: the fid stays what it is, under its new name.
+    /// `Trename`: the fid stays, with its new name.
     pub(super) fn rename(
         &self,
         call: &Call<'_>,
@@ -240,7 +240,7 @@ impl Session<'_> {
         if let Ok(entry) = moved {
             let place = Place::new(&self.export, entry.node, entry.attributes.mode, Some(&to.place), name);
             if place.node == fid.place.node {
-                // If another request has changed the fid meanwhile, that one knows better.
+                // If another request has changed the fid meanwhile, that change stands.
                 let _ = self.fids.replace(number, &fid, Fid { place, ..fid.clone() });
             }
         }
@@ -276,7 +276,7 @@ impl Session<'_> {
             };
             let may_make = may_move.and_then(|()| self.check_makes(context, to));
             let replaced = may_make.and_then(|()| match self.check_removes(context, to, new_name) {
-                // Nothing is there to be replaced.
+                // There is nothing to replace.
                 Err(Errno::NOENT) => Ok(None),
                 checked => checked,
             });

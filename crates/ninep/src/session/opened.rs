@@ -1,4 +1,4 @@
-//! What a fid can be open as.
+//! What a fid can be open as: a file, a directory, or an extended attribute.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,40 +17,40 @@ pub enum Use {
     Directory(OpenDirectory),
     /// `Txattrwalk`: an attribute's value, or the list of names.
     Value(XattrBytes),
-    /// `Txattrcreate`: a value on its way.
+    /// `Txattrcreate`: a value that is being written.
     NewValue(NewXattr),
 }
 
-/// Bytes that an open file takes, what the file system keeps of it included.
+/// Bytes that an open file takes, including the file system's part.
 const OPEN_BYTES: usize = size_of::<Use>() + 256;
 
-/// Bytes that an owner of locks takes, twice what it is: lists grow that way.
+/// Bytes that a lock owner takes: twice its size, because lists grow by doubling.
 const OWNER_BYTES: usize = 2 * size_of::<LockOwner>();
 
-/// Most processes that may have locks by one open file.
+/// The most processes that may have locks through one open file.
 const MOST_OWNERS: usize = 1024;
 
-/// An open file; released when nothing uses it any more.
+/// An open file; released after its last use.
 pub struct OpenFile {
     export: Arc<Export>,
-    /// What is open: the fid may stand for something else before the last request is done.
+    /// What is open: the fid may refer to something else before the last request ends.
     pub place: Arc<Place>,
-    /// The file system's number; none if it needs no opening.
+    /// The file system's handle; `None` if it needs no opening.
     handle: Option<HandleId>,
     /// Whether it may be read.
     pub readable: bool,
     /// Whether it may be written.
     pub writable: bool,
     owners: Mutex<Vec<LockOwner>>,
-    /// For the handle.
+    /// The handle's slot.
     _slot: Option<Slot>,
 }
 
-/// What the file system has opened, and the room that it takes.
+/// The file system's handle and the slot that it takes.
 pub type Handle = (HandleId, Slot);
 
 impl OpenFile {
-    /// Takes over a handle.
+    /// Takes ownership of a handle.
     pub fn new(
         export: &Arc<Export>,
         place: &Arc<Place>,
@@ -64,12 +64,13 @@ impl OpenFile {
         OpenFile { export, place, handle, readable, writable, owners: Mutex::default(), _slot }
     }
 
-    /// What requests name it by.
+    /// The handle that requests use.
     pub fn handle(&self) -> HandleId {
         self.handle.unwrap_or_default()
     }
 
-    /// Remembers that `owner` may have locks by it, to be ended with it; `ENOLCK` if there are too many such.
+    /// Records that `owner` may have locks through this file, to release them with it; `ENOLCK` if there are too many
+    /// owners.
     pub fn note_owner(&self, owner: LockOwner) -> Result<(), Errno> {
         let mut owners = self.owners();
         if !owners.contains(&owner) {
@@ -87,7 +88,7 @@ impl OpenFile {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the locks that were taken by it.
+    /// Releases the locks that were taken through this file.
     pub fn unlock_all(&self) {
         let owners = std::mem::take(&mut *self.owners());
         for owner in &owners {
@@ -110,24 +111,24 @@ impl Drop for OpenFile {
     }
 }
 
-/// An open directory; released when nothing uses it any more.
+/// An open directory; released after its last use.
 pub struct OpenDirectory {
     export: Arc<Export>,
     /// What is open.
     pub place: Arc<Place>,
     handle: Option<HandleId>,
-    /// For the handle.
+    /// The handle's slot.
     _slot: Option<Slot>,
 }
 
 impl OpenDirectory {
-    /// Takes over a handle.
+    /// Takes ownership of a handle.
     pub fn new(export: &Arc<Export>, place: &Arc<Place>, handle: Option<Handle>) -> OpenDirectory {
         let (handle, _slot) = handle.unzip();
         OpenDirectory { export: Arc::clone(export), place: Arc::clone(place), handle, _slot }
     }
 
-    /// What requests name it by.
+    /// The handle that requests use.
     pub fn handle(&self) -> HandleId {
         self.handle.unwrap_or_default()
     }
@@ -141,20 +142,20 @@ impl Drop for OpenDirectory {
     }
 }
 
-/// Bytes of extended attributes that a connection has in memory.
+/// The memory that a connection's extended attributes take.
 pub struct XattrMemory {
     used: AtomicUsize,
     most: usize,
 }
 
 impl XattrMemory {
-    /// None yet, and never more than `most`.
+    /// Nothing yet, and never more than `most` bytes.
     pub fn new(most: usize) -> Arc<XattrMemory> {
         Arc::new(XattrMemory { used: AtomicUsize::new(0), most })
     }
 
     fn take(self: &Arc<XattrMemory>, bytes: usize) -> Result<Share, Errno> {
-        // What the fid itself costs is counted as well, or empty values would be free.
+        // Includes the fid's own cost; otherwise empty values would be free.
         let bytes = bytes.saturating_add(size_of::<Use>());
         let share = Share { memory: Arc::clone(self), bytes };
         if self.used.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes) > self.most {
@@ -164,7 +165,7 @@ impl XattrMemory {
     }
 }
 
-/// A part of the memory, given back at its end.
+/// A part of the memory, given back on drop.
 struct Share {
     memory: Arc<XattrMemory>,
     bytes: usize,
@@ -176,7 +177,7 @@ impl Drop for Share {
     }
 }
 
-/// A value that was read once and is given in parts: it does not change in between.
+/// A value that was read once and is returned in parts: it does not change in between.
 pub struct XattrBytes {
     bytes: Box<[u8]>,
     _share: Share,
@@ -206,11 +207,12 @@ pub struct NewXattr {
     _share: Share,
 }
 
-/// The longest value that Linux takes (`XATTR_SIZE_MAX`).
+/// The longest value that Linux accepts (`XATTR_SIZE_MAX`).
 const LONGEST_VALUE: u64 = 65536;
 
 impl NewXattr {
-    /// A value of `size` bytes, none of which has arrived. `E2BIG` above 64 KiB, `ENOBUFS` if the connection has too many.
+    /// A value of `size` bytes, none of which has arrived. `E2BIG` above 64 KiB, `ENOBUFS` if the connection has too
+    /// many.
     pub fn new(memory: &Arc<XattrMemory>, name: &[u8], flags: u32, size: u64) -> Result<NewXattr, Errno> {
         if size > LONGEST_VALUE {
             return Err(Errno::TOOBIG);
@@ -219,7 +221,7 @@ impl NewXattr {
         Ok(NewXattr { name: name.into(), flags, size, written: Mutex::default(), _share: memory.take(size)? })
     }
 
-    /// Takes the next bytes; `EINVAL` if they do not follow what there is or are more than was announced.
+    /// Adds the next bytes; `EINVAL` if they leave a gap or exceed the announced size.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if offset != written.len() as u64 || data.len() > self.size - written.len() {
@@ -229,7 +231,7 @@ impl NewXattr {
         Ok(())
     }
 
-    /// The value, if all of it has arrived.
+    /// The value, if it is complete.
     pub fn value(&self) -> Option<Vec<u8>> {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         (written.len() == self.size).then(|| written.clone())

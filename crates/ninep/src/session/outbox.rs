@@ -1,4 +1,4 @@
-//! Answers that are sent together.
+//! [`Outbox`]: collects replies to send them together.
 
 use std::time::Instant;
 
@@ -6,23 +6,24 @@ use inarch_server::Sender;
 
 use super::QUICK;
 
-/// Answers wait for others only while they are fewer bytes than this: it costs less to send than to copy what is longer.
+/// Replies are collected only while they have fewer bytes than this: sending costs less than copying more.
 const MOST_BYTES: usize = 16 << 10;
-/// And while they are fewer than this: while a client is being woken for the first ones, the server goes on to the others.
+/// And only while there are fewer than this: while the client wakes up for the first ones, the server works on the
+/// others.
 const MOST_ANSWERS: usize = 4;
 
-/// Answers to requests that arrived together, executed one after the other by one thread: a client that is woken once for all
-/// of them is answered sooner than one that is woken for each.
+/// Replies to requests that arrived together and that one thread executes in turn. Waking the client once for all of
+/// them is faster than waking it for each.
 #[derive(Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
     count: usize,
-    /// When the first of them was there.
+    /// When the first of them was added.
     since: Option<Instant>,
 }
 
 impl Outbox {
-    /// Adds an answer. It is sent soon, by this or by [`Outbox::send`].
+    /// Adds a reply. This call or [`Outbox::send`] sends it soon.
     pub fn add(&mut self, sender: &Sender<'_>, message: &[u8]) {
         if self.bytes.len() + message.len() > MOST_BYTES {
             sender.send(&[&self.bytes, message]);
@@ -36,7 +37,7 @@ impl Outbox {
         }
     }
 
-    /// Sends what waits.
+    /// Sends the collected replies.
     pub fn send(&mut self, sender: &Sender<'_>) {
         if !self.bytes.is_empty() {
             sender.send(&[&self.bytes]);

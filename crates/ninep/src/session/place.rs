@@ -1,4 +1,4 @@
-//! What fids refer to.
+//! [`Place`]: the node that a fid refers to, and the name that led to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,36 +10,36 @@ use super::held::{HeldLocks, RangeCount};
 use super::locks::LockChanges;
 use super::slots::{ClientSlots, Slot, Slots};
 
-/// What a server's clients have in common.
+/// What all clients of a server share.
 pub struct Shared {
-    /// When a lock may have become free, whoever's it was.
+    /// Notifies when a lock may have become free, whoever owned it.
     pub changes: LockChanges,
-    /// The locks themselves.
+    /// The clients' locks.
     pub held: HeldLocks,
     slots: Arc<Slots>,
 }
 
 impl Shared {
-    /// For so many clients, who may have so many files open.
+    /// For `clients` clients that may have `files` files open.
     pub fn new(files: usize, clients: usize) -> Shared {
         let slots = Arc::new(Slots::new(files, clients));
         Shared { changes: LockChanges::default(), held: HeldLocks::default(), slots }
     }
 }
 
-/// The file system of a server's clients, as one of them has it.
+/// The file system, as one client uses it.
 pub struct Export {
     file_system: Arc<Arc<dyn FileSystem>>,
     shared: Arc<Shared>,
     ranges: RangeCount,
     slots: Arc<ClientSlots>,
-    /// Bytes of what the client's fids refer to, and how many there may be.
+    /// Bytes of what the client's fids refer to, and the limit.
     used: AtomicUsize,
     most: usize,
 }
 
 impl Export {
-    /// An export of `file_system` to a client whose fids may refer to places of so many bytes.
+    /// Exports `file_system` to a client whose fids may refer to `most` bytes of places.
     pub fn new(file_system: Arc<Arc<dyn FileSystem>>, shared: Arc<Shared>, most: usize) -> Export {
         let slots = ClientSlots::new(&shared.slots);
         Export { file_system, shared, ranges: RangeCount::default(), slots, used: AtomicUsize::new(0), most }
@@ -50,32 +50,33 @@ impl Export {
         &**self.file_system
     }
 
-    /// When a lock may have become free.
+    /// Notifies when a lock may have become free.
     pub fn changes(&self) -> &LockChanges {
         &self.shared.changes
     }
 
-    /// `ENFILE` if the client has no bytes left. Asked before a request that needs some; one may need more than are left.
+    /// `ENFILE` if the client has no bytes left. Checked before a request that needs some; one request may exceed the
+    /// limit.
     pub fn check_room(&self) -> Result<(), Errno> {
         if self.used.load(Ordering::Relaxed) >= self.most { Err(Errno::NFILE) } else { Ok(()) }
     }
 
-    /// Room for a file that is about to be opened; `ENFILE` if the client has too many.
+    /// A slot for a file that is about to be opened; `ENFILE` if the client has too many.
     pub fn slot(&self) -> Result<Slot, Errno> {
         self.slots.take()
     }
 
-    /// So many more bytes are used.
+    /// Adds `bytes` to the client's use.
     pub fn take(&self, bytes: usize) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many fewer bytes are used.
+    /// Subtracts `bytes` from the client's use.
     pub fn give_back(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes or gives back a lock; `EAGAIN` if another one stands against it.
+    /// Takes or releases a lock; `EAGAIN` if it conflicts with another one.
     pub fn set_lock(
         &self,
         context: &Context<'_>,
@@ -85,19 +86,19 @@ impl Export {
         lock: &Lock,
     ) -> Result<(), Errno> {
         let on_host = |lock: &Lock| match self.file_system().set_lock(context, node, handle, owner, lock, false) {
-            // Its files are locked by nobody but the clients.
+            // Only the clients lock these files.
             Err(Errno::NOSYS) => Ok(()),
             set => set,
         };
         self.shared.held.set(node, owner, lock, &self.ranges, || match on_host(lock) {
-            // By whoever only reads; flock(2) allows it, and Linux's client sends that as any other lock. The host's programs at
-            // least do not write meanwhile.
+            // The file is open for reading only. flock(2) allows an exclusive lock then, and Linux's client sends it
+            // like any other. A shared lock at least keeps the host's programs from writing.
             Err(Errno::BADF) if lock.kind == LockKind::Exclusive => on_host(&Lock { kind: LockKind::Shared, ..*lock }),
             set => set,
         })
     }
 
-    /// A lock that stands against `lock`, or none.
+    /// A lock that conflicts with `lock`, or `None`.
     pub fn test_lock(
         &self,
         context: &Context<'_>,
@@ -115,29 +116,29 @@ impl Export {
         }
     }
 
-    /// Ends all of somebody's locks on a file.
+    /// Releases all of an owner's locks on a file.
     pub fn end_locks(&self, node: NodeId, handle: HandleId, owner: LockOwner) {
-        // What fails here ends with the handle.
+        // If this fails, closing the handle releases them.
         let _ = self.file_system().flush(&Context::SERVER, node, handle, Some(owner));
         self.shared.held.end(node, owner, &self.ranges);
     }
 }
 
-/// A node, and the name that led to it: never changed, so that requests on one fid need not agree on anything. It counts
-/// as one lookup of the node, which is given back when nothing refers to it any more.
+/// A node, and the name that led to it. Immutable, so that requests on one fid need no coordination. It counts as one
+/// lookup of the node, which is given back after its last use.
 pub struct Place {
     export: Arc<Export>,
     /// The node.
     pub node: NodeId,
-    /// Where it was found; nowhere, if it is the root or was reached by `..`.
+    /// Where it was found; `None` for the root and for nodes reached by `..`.
     pub parent: Option<Arc<Place>>,
-    /// Under what name.
+    /// The name.
     pub name: Box<[u8]>,
     /// Its type, in the bits of a mode.
     pub file_type: u32,
 }
 
-/// The bits of a mode that are the type (`S_IFMT` of inode(7)).
+/// The type bits of a mode (`S_IFMT` of inode(7)).
 pub const TYPE_MASK: u32 = 0o170_000;
 /// A directory's.
 pub const DIRECTORY: u32 = 0o040_000;
@@ -147,7 +148,7 @@ pub const REGULAR: u32 = 0o100_000;
 pub const SYMLINK: u32 = 0o120_000;
 
 impl Place {
-    /// Takes over a lookup of `node`, whose mode is `mode`.
+    /// Takes ownership of a lookup of `node`, whose mode is `mode`.
     pub fn new(export: &Arc<Export>, node: NodeId, mode: u32, parent: Option<&Arc<Place>>, name: &[u8]) -> Arc<Place> {
         let place = Place {
             export: Arc::clone(export),
@@ -160,7 +161,7 @@ impl Place {
         Arc::new(place)
     }
 
-    /// Bytes that it takes, the counters before it and what the allocator adds included.
+    /// Bytes that it takes, including reference counts and the allocator's overhead.
     fn bytes(&self) -> usize {
         size_of::<Place>() + self.name.len() + 48
     }
@@ -177,7 +178,7 @@ impl Drop for Place {
         if self.node != NodeId::ROOT {
             self.export.file_system().forget(self.node, 1);
         }
-        // One after the other: a client can make directories nest deeper than a stack is.
+        // Drops one after the other: a client can nest directories deeper than the stack allows.
         let mut above = self.parent.take();
         while let Some(mut place) = above.and_then(Arc::into_inner) {
             above = place.parent.take();
@@ -193,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts what is given back.
+    /// Counts the nodes that were given back.
     struct Counter(Arc<AtomicU64>);
 
     impl FileSystem for Counter {
@@ -203,6 +204,13 @@ mod tests {
 
         fn forget(&self, _: NodeId, lookups: u64) {
             self.0.fetch_add(lookups, Ordering::Relaxed);
+        }
+
+        inarch_vfs::not_supported! {
+            lookup, absence_valid, parent, disconnected, set_attributes, read_link, make_node, make_directory, make_symlink,
+            link, unlink, remove_directory, rename, open, create, create_unnamed, read, write, copy_range, flush, fsync, sync,
+            fallocate, seek, release, open_directory, read_directory, release_directory, get_xattr, list_xattrs, set_xattr,
+            remove_xattr, test_lock, set_lock, statistics, host_file, interrupted
         }
     }
 

@@ -1,28 +1,28 @@
-//! How many files clients have open at once: no client can keep the others from opening any.
+//! Limits how many files clients have open at once, so that no client keeps the others from opening files.
 //!
-//! Each open file takes a descriptor of the server's process. Most of those that may be open are for whichever client comes;
-//! the rest is divided among as many clients as may be connected.
+//! Each open file takes a descriptor of the server's process. Any client may use most of the slots; the rest is
+//! reserved in equal shares for the possible clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
-/// One in so many is kept for clients that have none yet: one client alone can use nearly all.
+/// One slot in this many is reserved in shares: one client alone can use nearly all slots.
 const DIVIDED: usize = 16;
 
 /// The open files of all clients.
 #[derive(Debug)]
 pub struct Slots {
-    /// How many a client may have in any case.
+    /// The slots reserved for each client.
     each: usize,
-    /// How many all clients may have beyond that.
+    /// The slots that all clients share beyond those.
     most: usize,
     used: AtomicUsize,
 }
 
 impl Slots {
-    /// For so many open files of so many clients.
+    /// For `files` open files of `clients` clients.
     pub fn new(files: usize, clients: usize) -> Slots {
         let divided = files / DIVIDED;
         Slots { each: (divided / clients.max(1)).max(1), most: files - divided, used: AtomicUsize::new(0) }
@@ -37,12 +37,12 @@ pub struct ClientSlots {
 }
 
 impl ClientSlots {
-    /// None yet.
+    /// No open files yet.
     pub fn new(all: &Arc<Slots>) -> Arc<ClientSlots> {
         Arc::new(ClientSlots { all: Arc::clone(all), own: AtomicUsize::new(0) })
     }
 
-    /// Room for one more; `ENFILE` if there is none for this client.
+    /// A slot for one more file; `ENFILE` if this client can have none.
     pub fn take(self: &Arc<ClientSlots>) -> Result<Slot, Errno> {
         let is_sure = self.own.fetch_add(1, Ordering::AcqRel) < self.all.each;
         if !is_sure && self.all.used.fetch_add(1, Ordering::AcqRel) >= self.all.most {
@@ -52,7 +52,7 @@ impl ClientSlots {
         Ok(Slot(Arc::clone(self)))
     }
 
-    /// The ones beyond the client's own go first.
+    /// Shared slots are given back before the client's own.
     fn give_back(&self) {
         if self.own.fetch_sub(1, Ordering::AcqRel) > self.all.each {
             self.all.used.fetch_sub(1, Ordering::AcqRel);
@@ -60,7 +60,7 @@ impl ClientSlots {
     }
 }
 
-/// Room for one open file, given back at its end.
+/// A slot for one open file, given back on drop.
 #[derive(Debug)]
 pub struct Slot(Arc<ClientSlots>);
 
@@ -82,7 +82,7 @@ mod tests {
         let mut greedy = take_all(&clients[0]);
         assert_eq!(greedy.len(), 62);
         assert_eq!((take_all(&clients[1]).len(), take_all(&clients[2]).len()), (2, 2));
-        // What one gives back is there for the next one.
+        // A slot that one client gives back is available to the next.
         greedy.truncate(55);
         assert_eq!(take_all(&clients[1]).len(), 9);
         drop(greedy);

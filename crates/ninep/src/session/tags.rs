@@ -1,32 +1,32 @@
-//! A connection's requests in flight, and who waits for their end.
+//! [`Tags`]: a connection's requests in flight, and the flushes that wait for them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Whether nobody waits for a request's answer any more.
+/// Set when the client no longer waits for the request's reply.
 pub type Cancelled = Arc<AtomicBool>;
 
 /// A request in flight.
 struct Live {
     cancelled: Cancelled,
-    /// The tags of the `Tflush`es that are answered after it.
+    /// The tags of the `Tflush`es that are replied to after it.
     flushes: Vec<u16>,
 }
 
-/// All of them.
+/// All requests in flight.
 #[derive(Default)]
 pub struct Tags {
     live: Mutex<HashMap<u16, Live>>,
     ended: Condvar,
 }
 
-/// What a `Tflush` found.
+/// The result of a `Tflush`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Flushed {
-    /// Nothing to wait for: it is answered now.
+    /// The request is not in flight: reply now.
     Nothing,
-    /// A request that is told to end, and whose end answers the flush.
+    /// The request was cancelled; its end replies to the flush.
     Live,
 }
 
@@ -35,7 +35,7 @@ impl Tags {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request has arrived; none if one with its tag is in flight.
+    /// A request has arrived; `None` if one with its tag is in flight.
     pub fn begin(&self, tag: u16) -> Option<Cancelled> {
         let cancelled = Cancelled::default();
         let live = Live { cancelled: Arc::clone(&cancelled), flushes: Vec::new() };
@@ -47,7 +47,7 @@ impl Tags {
         Some(cancelled)
     }
 
-    /// `Tflush` with `tag` asks for the end of `old`.
+    /// The `Tflush` with `tag` cancels request `old`.
     pub fn flush(&self, tag: u16, old: u16) -> Flushed {
         let mut all = self.live();
         match all.get_mut(&old) {
@@ -60,12 +60,12 @@ impl Tags {
         }
     }
 
-    /// A request has ended; gives the tags of the flushes that end with it, in the order in which to answer them.
+    /// A request has ended; returns the tags of the flushes that end with it, in the order of their replies.
     pub fn end(&self, tag: u16) -> Vec<u16> {
         let mut all = self.live();
         let mut answered = all.remove(&tag).map(|live| live.flushes).unwrap_or_default();
         let mut next = 0;
-        // A flush may have been flushed itself.
+        // A flush may itself be flushed.
         while let Some(flush) = answered.get(next) {
             let further = all.remove(flush).map(|live| live.flushes).unwrap_or_default();
             answered.extend(further);
@@ -75,12 +75,12 @@ impl Tags {
         answered
     }
 
-    /// Tells every request to end.
+    /// Cancels every request.
     pub fn cancel_all(&self) {
         self.live().values().for_each(|live| live.cancelled.store(true, Ordering::Release));
     }
 
-    /// Waits until no request is in flight but the caller's own.
+    /// Waits until no request but the caller's own is in flight.
     pub fn wait_for_others(&self) {
         let mut all = self.live();
         while all.len() > 1 {

@@ -1,4 +1,4 @@
-//! `Tattach`, `Twalk`, `Tclunk`: where fids come from and go to.
+//! `Tattach`, `Twalk`, `Tclunk`: makes and removes fids.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use super::place::Place;
 use super::{Call, Session, attributes};
 use crate::wire::{MAX_NAMES, NO_UID, Qid, Reply};
 
-/// The user and group of who says none: nobody (`/proc/sys/kernel/overflowuid`).
+/// The user and group of a client that names none: nobody (`/proc/sys/kernel/overflowuid`).
 pub(super) const NOBODY: u32 = 65534;
 
-/// The group of a caller of whom only the user is known, for what belongs to no group but that of its directory.
+/// The group of a caller whose user alone is known, for new files that do not inherit their directory's group.
 pub(super) fn group_of(uid: u32) -> u32 {
     if uid == 0 { 0 } else { NOBODY }
 }
 
 impl Session<'_> {
-    /// `Tattach`: there is one tree, whose name is empty or `/`.
+    /// `Tattach`: there is one tree, named with an empty string or `/`.
     pub(super) fn attach(&self, call: &Call<'_>, fid: u32, aname: &[u8], uid: u32) -> Result<Reply<'static>, Errno> {
         if !matches!(aname, b"" | b"/") {
             return Err(Errno::NOENT);
@@ -35,7 +35,7 @@ impl Session<'_> {
         Ok(Reply::Attach { qid: attributes::qid(&root) })
     }
 
-    /// `Twalk`: as many names as lead somewhere; the new fid only if all do.
+    /// `Twalk`: resolves as many names as exist; makes the new fid only if all do.
     pub(super) fn walk(
         &self,
         call: &Call<'_>,
@@ -75,7 +75,7 @@ impl Session<'_> {
         Ok(Reply::Walk { qids, count: walked })
     }
 
-    /// One name further; `known` are the attributes of where it begins, if they were just told.
+    /// Resolves one name; `known` are the attributes of the starting node, if they were just read.
     fn step(
         &self,
         context: &Context<'_>,
@@ -83,7 +83,7 @@ impl Session<'_> {
         known: Option<&Attributes>,
         name: &[u8],
     ) -> Result<(Arc<Place>, Attributes), Errno> {
-        // Listings tell of both, so clients may ask for both; neither is a name that a file system knows.
+        // Listings contain both, so clients may ask for both; a file system knows neither name.
         if !matches!(name, b"." | b"..") {
             check_name(name)?;
         }
@@ -112,14 +112,14 @@ impl Session<'_> {
         Ok((place, entry.attributes))
     }
 
-    /// `..`, which leads from the root to the root.
+    /// Resolves `..`; the root's parent is the root.
     fn step_up(&self, context: &Context<'_>, from: &Arc<Place>) -> Result<(Arc<Place>, Attributes), Errno> {
         if from.node == NodeId::ROOT {
             return Ok((Arc::clone(from), self.file_system().attributes(context, NodeId::ROOT, None)?));
         }
         let entry = self.file_system().parent(context, from.node)?;
         let above = Place::new(&self.export, entry.node, entry.attributes.mode, None, b"");
-        // Where the way here is still the way back, the name of what lies above is known as well.
+        // If the way here is still the way back, the parent's own name is known as well.
         let place = match &from.parent {
             Some(parent) if parent.node == entry.node => Arc::clone(parent),
             _ => above,
@@ -127,7 +127,7 @@ impl Session<'_> {
         Ok((place, entry.attributes))
     }
 
-    /// `Tclunk`: the fid is gone, whatever the answer is.
+    /// `Tclunk`: the fid ends, whatever the reply is.
     pub(super) fn clunk(&self, call: &Call<'_>, fid: u32) -> Result<Reply<'static>, Errno> {
         let fid = self.fids.remove(fid)?;
         let closed = match fid.usage.as_deref() {
@@ -142,7 +142,7 @@ impl Session<'_> {
     }
 }
 
-/// Whether the fid is of an extended attribute.
+/// Whether the fid refers to an extended attribute.
 pub(super) fn is_xattr(fid: &Fid) -> bool {
     matches!(fid.usage.as_deref(), Some(Use::Value(_) | Use::NewValue(_)))
 }

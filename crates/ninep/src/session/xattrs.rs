@@ -1,4 +1,4 @@
-//! `Txattrwalk` and `Txattrcreate`: extended attributes, each read and written as a small file.
+//! `Txattrwalk` and `Txattrcreate`: extended attributes, read and written like small files.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use super::walk::{group_of, is_xattr};
 use super::{Call, Session};
 use crate::wire::Reply;
 
-/// Flag of setxattr(2): it must not be there yet.
+/// Flag of setxattr(2): fail if it exists.
 const CREATE: u32 = 1;
-/// Flag of setxattr(2): it must be there.
+/// Flag of setxattr(2): fail if it does not exist.
 const REPLACE: u32 = 2;
-/// The longest name that Linux takes (`XATTR_NAME_MAX`).
+/// The longest name that Linux accepts (`XATTR_NAME_MAX`).
 const LONGEST_NAME: usize = 255;
 
 impl Session<'_> {
-    /// `Txattrwalk`: the new fid is of the attribute's value or, without a name, of the list of names.
+    /// `Txattrwalk`: the new fid refers to the attribute's value or, without a name, to the list of names.
     pub(super) fn xattrwalk(
         &self,
         call: &Call<'_>,
@@ -51,8 +51,7 @@ impl Session<'_> {
         Ok(Reply::Xattrwalk { size })
     }
 
-    /// `Txattrcreate`: the fid becomes that of the new value, which is set when all of it was written and the fid is
-    /// clunked.
+    /// `Txattrcreate`: the fid becomes the new value, which is set when it is complete and the fid is clunked.
     pub(super) fn xattrcreate(&self, number: u32, name: &[u8], size: u64, flags: u32) -> Result<Reply<'static>, Errno> {
         let fid = self.fids.get(number)?;
         if fid.usage.is_some() {
@@ -68,8 +67,8 @@ impl Session<'_> {
         Ok(Reply::Xattrcreate)
     }
 
-    /// Sets what has arrived. Linux's client removes an attribute by replacing it with nothing; an empty value that is to
-    /// stay it sets without that flag.
+    /// Sets the value. Linux's client removes an attribute by replacing it with an empty value; to set an empty value
+    /// it leaves that flag out.
     pub(super) fn set_value(&self, call: &Call<'_>, fid: &Fid, new: &NewXattr) -> Result<(), Errno> {
         let value = new.value().ok_or(Errno::INVAL)?;
         let node = fid.place.node;
@@ -89,7 +88,7 @@ impl Session<'_> {
     }
 }
 
-/// A file system without extended attributes says so in the words of getxattr(2).
+/// Maps the error of a file system without extended attributes to that of getxattr(2).
 fn known(errno: Errno) -> Errno {
     if errno == Errno::NOSYS { Errno::OPNOTSUPP } else { errno }
 }

@@ -1,11 +1,11 @@
-//! Numbers and strings out of a message's body.
+//! Decodes numbers and strings from a message's body.
 
-/// A message ends before its fields do, or has bytes behind them.
+/// A message ends before its fields do, or has extra bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the message has not the length of its fields")]
 pub struct Malformed;
 
-/// What of a body was not yet taken.
+/// The rest of a body.
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -49,7 +49,7 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A string: two bytes of length, and so many.
+    /// A string: a length of two bytes, and the bytes.
     pub fn string(&mut self) -> Result<&'a [u8], Malformed> {
         let length = self.u16()?;
         self.bytes(length.into())
@@ -69,13 +69,13 @@ impl<'a> Fields<'a> {
         self.rest.is_empty()
     }
 
-    /// Nothing may be left.
+    /// Fails if bytes are left.
     pub fn end(self) -> Result<(), Malformed> {
         if self.rest.is_empty() { Ok(()) } else { Err(Malformed) }
     }
 }
 
-/// Adds a string, of which no more than 65535 bytes are told.
+/// Adds a string, truncated to 65535 bytes.
 pub(super) fn put_string(out: &mut Vec<u8>, string: &[u8]) {
     let length = string.len().min(u16::MAX.into());
     out.extend_from_slice(&(length as u16).to_le_bytes());

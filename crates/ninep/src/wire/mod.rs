@@ -1,8 +1,8 @@
-//! The protocol's bytes: parsed and made here, sent and received elsewhere.
+//! Encodes and parses the protocol's messages; other modules send and receive them.
 //!
-//! The messages are those of 9P2000 (Plan 9's intro(5)) as far as 9P2000.L keeps them, and those that it adds (the diod
-//! project's protocol.md and Linux's include/net/9p/9p.h); names are theirs. All numbers are little-endian, names are
-//! bytes of any value.
+//! The messages are those that 9P2000.L keeps of 9P2000 (Plan 9's intro(5)), and those that it adds (the diod project's
+//! protocol.md and Linux's include/net/9p/9p.h); names are theirs. All numbers are little-endian, names are arbitrary
+//! bytes.
 
 mod bytes;
 mod flag;
@@ -17,32 +17,32 @@ pub use flag::{attribute, lock, open, set, unlink};
 pub use reply::{Reply, ReplyBuffer, StatBody, StatfsBody};
 pub use request::{DecodeError, LockRange, Names, Request, SetattrBody};
 
-/// The version of the protocol that is spoken here.
+/// The protocol version of this server.
 pub const VERSION: &[u8] = b"9P2000.L";
-/// What a server says to a version that it does not speak.
+/// A server's reply to a version that it does not support.
 pub const VERSION_UNKNOWN: &[u8] = b"unknown";
 /// The tag of `Tversion`.
 pub const NO_TAG: u16 = !0;
-/// A fid that is none.
+/// No fid.
 pub const NO_FID: u32 = !0;
-/// A user id that is none.
+/// No user id.
 pub const NO_UID: u32 = !0;
-/// Bytes of a `Tread` or `Twrite` that are no data, rounded up as clients do (`P9_IOHDRSZ`).
+/// Bytes of a `Tread` or `Twrite` besides data, rounded up as clients do (`P9_IOHDRSZ`).
 pub const IO_HEADER: u32 = 24;
-/// Most names in a `Twalk` (`P9_MAXWELEM`).
+/// The most names in a `Twalk` (`P9_MAXWELEM`).
 pub const MAX_NAMES: usize = 16;
-/// What `Rstatfs` calls this kind of file system (`V9FS_MAGIC`).
+/// The file system type that `Rstatfs` reports (`V9FS_MAGIC`).
 pub const V9FS_MAGIC: u32 = 0x0102_1997;
 
-/// What every message begins with.
+/// The header of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// Bytes of the message, with this header.
+    /// Bytes of the message, including this header.
     pub size: U32,
     /// One of [`kind`].
     pub kind: u8,
-    /// The client's name for the request.
+    /// The client's identifier of the request.
     pub tag: U16,
 }
 
@@ -51,13 +51,13 @@ impl Header {
     pub const SIZE: usize = size_of::<Header>();
 }
 
-/// What a server tells of a file (`qid`).
+/// A file's identity (`qid`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Qid {
     /// [`Qid::DIRECTORY`], [`Qid::SYMLINK`] or [`Qid::FILE`].
     pub kind: u8,
-    /// Changes with the content; 0 asks clients not to keep any of it.
+    /// Changes with the content; 0 asks clients not to cache it.
     pub version: U32,
     /// The file's number, unique among those that exist.
     pub path: U64,
@@ -72,9 +72,9 @@ impl Qid {
     pub const FILE: u8 = 0;
 }
 
-/// Numbers of the messages that clients send; an answer's is one more.
+/// Numbers of the messages that clients send; a reply's number is one more.
 pub mod kind {
-    /// The answer to any request that failed (`Rlerror`).
+    /// The reply to a failed request (`Rlerror`).
     pub const RLERROR: u8 = 7;
     /// `Tstatfs`.
     pub const STATFS: u8 = 8;

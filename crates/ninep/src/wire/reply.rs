@@ -1,4 +1,4 @@
-//! What the server answers.
+//! The server's replies.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,9 +10,9 @@ use super::{DecodeError, Header, LockRange, MAX_NAMES, Qid, kind};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct StatBody {
-    /// Which of the others count: bits of [`attribute`](super::attribute).
+    /// Which of the other fields are valid: bits of [`attribute`](super::attribute).
     pub valid: U64,
-    /// The file.
+    /// The file's identity.
     pub qid: Qid,
     /// Type and permissions.
     pub mode: U32,
@@ -20,25 +20,25 @@ pub struct StatBody {
     pub uid: U32,
     /// Group.
     pub gid: U32,
-    /// Names.
+    /// Number of names.
     pub links: U64,
     /// The device that a device node stands for.
     pub device: U64,
     /// Bytes.
     pub size: U64,
-    /// Bytes that suit a read or write best.
+    /// The preferred size of a read or write.
     pub block_size: U64,
-    /// Space taken, in 512 bytes.
+    /// Space taken, in units of 512 bytes.
     pub blocks: U64,
-    /// Time of last read, in seconds since 1970.
+    /// Access time, in seconds since 1970.
     pub atime: U64,
     /// And nanoseconds.
     pub atime_nanoseconds: U64,
-    /// Time of last write.
+    /// Modification time.
     pub mtime: U64,
     /// And nanoseconds.
     pub mtime_nanoseconds: U64,
-    /// Time of last change.
+    /// Change time.
     pub ctime: U64,
     /// And nanoseconds.
     pub ctime_nanoseconds: U64,
@@ -46,9 +46,9 @@ pub struct StatBody {
     pub birth: U64,
     /// And nanoseconds.
     pub birth_nanoseconds: U64,
-    /// Tells files apart that had one number after the other; reserved.
+    /// Distinguishes files that had the same number at different times; reserved.
     pub generation: U64,
-    /// Grows with each change of content; reserved.
+    /// Increases with each change of content; reserved.
     pub data_version: U64,
 }
 
@@ -62,21 +62,21 @@ pub struct StatfsBody {
     pub block_size: U32,
     /// Blocks.
     pub blocks: U64,
-    /// Those that are free.
+    /// Free blocks.
     pub free_blocks: U64,
-    /// Those that are free for ordinary users.
+    /// Blocks free for ordinary users.
     pub available_blocks: U64,
     /// Inodes.
     pub files: U64,
-    /// Those that are free.
+    /// Free inodes.
     pub free_files: U64,
     /// The file system's number.
     pub id: U64,
-    /// Most bytes in a name.
+    /// The most bytes in a name.
     pub name_max: U32,
 }
 
-/// An answer.
+/// A reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "fields have the names and meanings of the protocol's")]
 pub enum Reply<'a> {
@@ -111,10 +111,10 @@ pub enum Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Understands an answer's body, as a client does.
+    /// Decodes a reply's body, as a client does.
     ///
     /// # Errors
-    /// It is none, or not this one's.
+    /// The bytes are not the body of this reply.
     pub fn decode(number: u8, body: &'a [u8]) -> Result<Reply<'a>, DecodeError> {
         let mut fields = Fields::of(body);
         if number == kind::RLERROR {
@@ -174,7 +174,7 @@ impl<'a> Reply<'a> {
         Ok(reply)
     }
 
-    /// Adds the body to `out`; gives the message's number.
+    /// Encodes the body into `out`; returns the message's number.
     fn encode_body(&self, out: &mut Vec<u8>) -> u8 {
         let request = match self {
             Reply::Lerror { errno } => {
@@ -263,7 +263,7 @@ fn put_data(out: &mut Vec<u8>, data: &[u8], kind: u8) -> u8 {
     kind
 }
 
-/// Where an answer is made. It is used again and again; what it holds grows with the largest.
+/// A buffer for replies. It is reused, and grows to the largest.
 #[derive(Default)]
 pub struct ReplyBuffer {
     bytes: Vec<u8>,
@@ -274,7 +274,7 @@ pub struct ReplyBuffer {
 const DATA_START: usize = Header::SIZE + size_of::<u32>();
 
 impl ReplyBuffer {
-    /// Makes this answer.
+    /// Encodes this reply.
     pub fn set(&mut self, tag: u16, reply: &Reply<'_>) {
         self.bytes.clear();
         self.bytes.extend_from_slice(&[0; Header::SIZE]);
@@ -283,8 +283,8 @@ impl ReplyBuffer {
         self.put_header(tag, kind);
     }
 
-    /// Room for `count` bytes of the data of a `Rread` or `Rreaddir`, to be followed by
-    /// [`ReplyBuffer::set_data`]. What they are is of no meaning.
+    /// Room for `count` bytes of data of an `Rread` or `Rreaddir`, to be followed by [`ReplyBuffer::set_data`]. Its
+    /// content is undefined.
     pub fn data(&mut self, count: usize) -> &mut [u8] {
         let end = DATA_START + count;
         if self.bytes.len() < end {
@@ -293,7 +293,7 @@ impl ReplyBuffer {
         self.bytes.get_mut(DATA_START..end).unwrap_or_default()
     }
 
-    /// Makes the answer to request `kind` of the first `count` bytes of its data.
+    /// Completes the reply to request `kind` with the first `count` bytes of its data.
     pub fn set_data(&mut self, tag: u16, kind: u8, count: usize) {
         self.length = (DATA_START + count).min(self.bytes.len());
         let told = self.length.saturating_sub(DATA_START) as u32;

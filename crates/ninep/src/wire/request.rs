@@ -1,4 +1,4 @@
-//! What clients send.
+//! The clients' requests.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -6,10 +6,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::bytes::{Fields, Malformed, put_string};
 use super::{Header, MAX_NAMES, kind};
 
-/// Why a message is no request.
+/// Why a message is not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Its bytes are not those of its fields.
+    /// Its length does not match its fields.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// A `Twalk` of more than 16 names.
@@ -28,7 +28,7 @@ pub struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// These names; none if they are too many.
+    /// These names; `None` if there are too many.
     pub fn new(given: &[&'a [u8]]) -> Option<Names<'a>> {
         let mut names: [&'a [u8]; MAX_NAMES] = [&[]; MAX_NAMES];
         names.get_mut(..given.len())?.copy_from_slice(given);
@@ -47,11 +47,11 @@ impl std::fmt::Debug for Names<'_> {
     }
 }
 
-/// What `Tsetattr` says besides its fid.
+/// The body of `Tsetattr` after its fid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SetattrBody {
-    /// Which of the others count: bits of [`set`](super::set).
+    /// Which of the other fields are valid: bits of [`set`](super::set).
     pub valid: U32,
     /// Permissions.
     pub mode: U32,
@@ -61,24 +61,24 @@ pub struct SetattrBody {
     pub gid: U32,
     /// Bytes.
     pub size: U64,
-    /// Time of last read, in seconds since 1970.
+    /// Access time, in seconds since 1970.
     pub atime: U64,
     /// And nanoseconds.
     pub atime_nanoseconds: U64,
-    /// Time of last write.
+    /// Modification time.
     pub mtime: U64,
     /// And nanoseconds.
     pub mtime_nanoseconds: U64,
 }
 
-/// What `Tlock` and `Tgetlock` say of a lock.
+/// A lock in `Tlock` and `Tgetlock`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRange<'a> {
     /// [`lock::SHARED`](super::lock::SHARED), `EXCLUSIVE` or `UNLOCK`.
     pub kind: u8,
     /// The first byte.
     pub start: u64,
-    /// How many; 0 for all that follow.
+    /// The number of bytes; 0 for all that follow.
     pub length: u64,
     /// The process.
     pub process: u32,
@@ -122,10 +122,10 @@ pub enum Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Understands a message's body.
+    /// Decodes a message's body.
     ///
     /// # Errors
-    /// It is none, or not this one's.
+    /// The bytes are not the body of this request.
     pub fn decode(kind: u8, body: &'a [u8]) -> Result<Request<'a>, DecodeError> {
         let mut fields = Fields::of(body);
         let request = match kind {
@@ -155,9 +155,9 @@ impl<'a> Request<'a> {
         Ok(request)
     }
 
-    /// The messages that 9P2000.L adds.
+    /// Decodes the messages that 9P2000.L adds.
     fn decode_added(kind: u8, fields: &mut Fields<'a>) -> Result<Request<'a>, DecodeError> {
-        // The initialisers of a structure run in the order in which they are written: the protocol's.
+        // A structure's initializers run in the order written here, which is the protocol's.
         Ok(match kind {
             kind::STATFS => Request::Statfs { fid: fields.u32()? },
             kind::LOPEN => Request::Lopen { fid: fields.u32()?, flags: fields.u32()? },
@@ -196,7 +196,7 @@ impl<'a> Request<'a> {
                 flags: fields.u32()?,
             },
             kind::READDIR => Request::Readdir { fid: fields.u32()?, offset: fields.u64()?, count: fields.u32()? },
-            // Linux says whether data alone will do; the protocol's first clients did not.
+            // Linux sends whether syncing the data is enough; early clients did not.
             kind::FSYNC => Request::Fsync {
                 fid: fields.u32()?,
                 data_only: if fields.is_empty() { false } else { fields.u32()? != 0 },
@@ -232,7 +232,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Adds the whole message to `out`, as a client sends it.
+    /// Encodes the whole message into `out`, as a client sends it.
     pub fn encode(&self, tag: u16, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; Header::SIZE]);
@@ -243,7 +243,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Adds the body; gives the message's number.
+    /// Encodes the body; returns the message's number.
     fn encode_body(&self, out: &mut Vec<u8>) -> u8 {
         use Field::{Byte, Data, Long, Short, Text, Word};
         let mut put = |kind: u8, fields: &[Field<'_>]| {
@@ -312,7 +312,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A field on its way into a message.
+/// A field to be encoded.
 enum Field<'a> {
     Byte(u8),
     Short(u16),

@@ -1,47 +1,46 @@
-//! Differences read as what somebody did.
+//! Turns differences between two trees into changes: added, changed, deleted, renamed.
 
 use std::collections::{HashMap, HashSet};
 
 use super::{Aspects, Difference, Lineage};
 use crate::{FileType, InodeId, Tree};
 
-/// What was done to a path.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ChangeKind {
-    /// It is new.
+    /// The path is new.
     Added,
-    /// Its content, target or kind is another one.
+    /// Its content, target or file type changed.
     Changed,
-    /// It is gone.
+    /// The path was removed.
     Deleted,
-    /// It had another name before.
+    /// The path had another name before.
     Renamed,
-    /// Only attributes are others.
+    /// Only attributes changed.
     Attributes,
 }
 
-/// What was done to a path.
+/// A change of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What.
+    /// Its kind.
     pub kind: ChangeKind,
-    /// The path in the newer tree, or of something that is gone in the older; without a leading slash.
+    /// The path in the newer tree, or in the older tree if it was deleted; without a leading slash.
     pub path: Vec<u8>,
-    /// Its path in the older tree, where that is another one.
+    /// The path in the older tree, if it differs.
     pub from: Option<Vec<u8>>,
-    /// For a name that was added to a file which has another one, an older one or the first of those that were added: that
-    /// one.
+    /// For a new name of a file that has other names: one of these, an older one or else the first that was added.
     pub link_to: Option<Vec<u8>>,
     /// The inode in the older tree.
     pub old: Option<InodeId>,
     /// The inode in the newer tree.
     pub new: Option<InodeId>,
-    /// In what the two differ.
+    /// What differs.
     pub aspects: Aspects,
 }
 
-/// Reads `differences` of two trees as what somebody did: what has the same inode under a new name was renamed, and of
-/// a directory that was renamed only what else changed in it is named. In the order of the differences.
+/// Turns the `differences` of two trees into changes, in the same order. An inode that has a new name was renamed. Of a
+/// renamed directory only the other changes in it are reported.
 pub fn changes(old: &Tree, new: &Tree, differences: &[Difference], lineage: &dyn Lineage) -> Vec<Change> {
     let mut reader = Reader {
         old,
@@ -65,18 +64,18 @@ struct Reader<'a> {
     old: &'a Tree,
     new: &'a Tree,
     lineage: &'a dyn Lineage,
-    /// All names of the older tree's inodes that have several.
+    /// All names of the older tree's inodes with several names.
     names: HashMap<InodeId, Vec<Vec<u8>>>,
-    /// Of inodes of the older tree, the names that lead to them no more and were not yet taken for a rename.
+    /// For inodes of the older tree: the names that no longer lead to them and are not yet used for a rename.
     left: HashMap<InodeId, Vec<Vec<u8>>>,
-    /// From where what is at a path came.
+    /// For a path, the path it was renamed from.
     moved: HashMap<Vec<u8>, Vec<u8>>,
-    /// The first names of files that are new and have several.
+    /// The first names of new files with several names.
     firsts: HashMap<InodeId, Vec<u8>>,
 }
 
 impl Reader<'_> {
-    /// Finds all names of inodes with several, if there are any among the differences.
+    /// Finds all names of inodes with several names, if the differences contain any.
     fn find_names(&mut self, differences: &[Difference]) {
         let origins = differences.iter().filter_map(|difference| self.lineage.origin(difference.new?));
         let mut several: HashMap<InodeId, Vec<Vec<u8>>> =
@@ -108,7 +107,7 @@ impl Reader<'_> {
         self.names.get(&id).cloned().unwrap_or_else(|| vec![self.old.path(id)])
     }
 
-    /// Whether `path` leads to what `old` has become.
+    /// Whether `path` leads to the inode that was `old`.
     fn still_leads_to(&self, path: &[u8], old: InodeId) -> bool {
         self.new.lookup(path).and_then(|id| self.lineage.origin(id)) == Some(old)
     }
@@ -129,7 +128,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The first name of a new file, where `path` is another one.
+    /// The first name of a new file, if `path` is another of its names.
     fn first_name(&mut self, id: InodeId, path: &[u8]) -> Option<Vec<u8>> {
         let inode = self.new.inode(id);
         if inode.file_type() == FileType::Directory || inode.links() < 2 {
@@ -139,7 +138,7 @@ impl Reader<'_> {
         (first != path).then(|| first.clone())
     }
 
-    /// `change` is of a path that leads to `new`, which was `origin` under other names.
+    /// Classifies a change at a path that leads to `new`, which was `origin` under other names.
     fn read_moved(&mut self, change: Change, new: InodeId, origin: InodeId) -> Option<Change> {
         let names = self.names_of(origin);
         if !self.left.contains_key(&origin) {
@@ -162,7 +161,7 @@ impl Reader<'_> {
         Some(Change { kind, from: Some(from), old: Some(origin), aspects, ..change })
     }
 
-    /// Whether a path is another one only because the directory it is in was renamed.
+    /// Whether a path differs only because its directory was renamed.
     fn followed_its_directory(&self, path: &[u8], from: &[u8]) -> bool {
         let split = |path: &[u8]| path.iter().rposition(|byte| *byte == b'/').map(|at| (at, at + 1));
         let (Some((end, name)), from_at) = (split(path), split(from)) else { return false };

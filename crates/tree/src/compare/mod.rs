@@ -1,9 +1,9 @@
-//! What distinguishes two states of a tree.
+//! Compares two states of a tree.
 //!
-//! 1. [`differences`] walks both trees path by path and gives every path at which they differ.
-//! 2. [`changes`] reads that as what somebody did: names that went and came with the same inode are renames.
+//! 1. [`differences`] walks both trees path by path and returns every path at which they differ.
+//! 2. [`changes`] turns the differences into changes: an inode whose name was removed and added elsewhere was renamed.
 //!
-//! Neither reads content: whoever compares knows by other means which files are the same ([`Lineage`]).
+//! Neither reads content: the caller knows by other means which files are the same ([`Lineage`]).
 
 mod changes;
 mod walk;
@@ -13,35 +13,35 @@ pub use walk::{TooDeep, differences};
 
 use crate::{FileType, InodeId, Timestamp, Tree};
 
-/// What is known of how the newer tree came from the older.
+/// What is known about how the newer tree came from the older one.
 pub trait Lineage {
-    /// The inode of the older tree that `new` has been since then, under whatever names; `None` for one that was made
-    /// later, and where nothing is known.
+    /// The older tree's inode that became `new`, whatever its names; `None` for an inode that was made later or about
+    /// which nothing is known.
     fn origin(&self, new: InodeId) -> Option<InodeId>;
 
-    /// Whether two regular files of the same size hold the same bytes. It may say no where it cannot know.
+    /// Whether two regular files of the same size have the same bytes. May return false if that is not known.
     fn same_content(&self, old: InodeId, new: InodeId) -> bool;
 
-    /// The files of the older tree in which bytes of the file `new` lie: without them it cannot be read.
+    /// The older tree's files that hold bytes of the file `new`: it cannot be read without them.
     fn lenders(&self, new: InodeId) -> Vec<InodeId> {
         self.origin(new).into_iter().collect()
     }
 
-    /// A time of the older tree as the newer one would hold it, where that has a smaller range.
+    /// A time of the older tree as the newer tree would store it, if its range is smaller.
     fn as_stored(&self, time: Timestamp) -> Timestamp {
         time
     }
 }
 
-/// In what an inode differs from another.
+/// The aspects in which two inodes differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aspects {
-    /// What kind of object it is.
+    /// The file type.
     pub file_type: bool,
     /// A file's bytes, a symlink's target or a device node's number.
     pub content: bool,
-    /// It is another object of the older tree, of the same content or not: one that was renamed over this path, or linked in its
-    /// place. Never so of directories.
+    /// The path leads to another inode of the older tree: one that was renamed or linked over it, whether or not the
+    /// content is the same. Never set for directories.
     pub inode: bool,
     /// Permission bits.
     pub mode: bool,
@@ -54,17 +54,17 @@ pub struct Aspects {
 }
 
 impl Aspects {
-    /// Whether there is any difference.
+    /// Whether anything differs.
     pub fn any(self) -> bool {
         self != Aspects::default()
     }
 
-    /// Whether more than attributes differ.
+    /// Whether anything but attributes differs.
     pub fn beyond_attributes(self) -> bool {
         self.file_type || self.content
     }
 
-    /// The differences between `old` and `new`. Sizes of regular files decide before `lineage` is asked.
+    /// The differences between `old` and `new`. Compares sizes of regular files before it asks `lineage`.
     pub fn between(old: (&Tree, InodeId), new: (&Tree, InodeId), lineage: &dyn Lineage) -> Aspects {
         const PERMISSIONS: u32 = 0o7777;
         let (was, is) = (old.0.inode(old.1), new.0.inode(new.1));
@@ -94,12 +94,12 @@ impl Aspects {
 /// A path at which two trees differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// From the root, without a leading slash; empty for the root itself.
+    /// Path from the root, without a leading slash; empty for the root itself.
     pub path: Vec<u8>,
-    /// What is there in the older tree.
+    /// The inode in the older tree.
     pub old: Option<InodeId>,
-    /// What is there in the newer tree.
+    /// The inode in the newer tree.
     pub new: Option<InodeId>,
-    /// In what they differ; nothing where one is missing.
+    /// What differs; nothing if one of the two is missing.
     pub aspects: Aspects,
 }

@@ -1,27 +1,28 @@
-//! Both trees at once, directory by directory.
+//! Walks two trees at once, directory by directory, and collects the paths that differ.
 
 use std::cmp::Ordering;
 
 use super::{Aspects, Difference, Lineage};
 use crate::{Entry, FileType, InodeId, Tree};
 
-/// The most bytes of paths that a comparison holds, besides [`USUAL_PATH`] for each. A chain of directories has paths of a length that
-/// is square in its depth, and a guest can make it as deep as its disk has inodes.
+/// The most bytes of paths that a comparison stores, not counting [`USUAL_PATH`] for each. The paths of a chain of
+/// directories have a total length that is quadratic in its depth, and a guest can make the chain as deep as its disk
+/// has inodes.
 const MOST_PATHS: usize = 256 << 20;
 
-/// What a path may have, in bytes, without counting as a long one.
+/// The bytes of a path that are not counted.
 const USUAL_PATH: usize = 512;
 
-/// Directories are nested so deeply that the paths of what differs do not fit in memory.
+/// Directories are nested so deeply that the differing paths do not fit in memory.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "directories are nested {levels} levels deep below '{}', and too much differs there to be listed",
     String::from_utf8_lossy(.top).escape_debug()
 )]
 pub struct TooDeep {
-    /// How many directories there are above what was too much.
+    /// How many directories are above the path that was too much.
     pub levels: usize,
-    /// The first names of its path.
+    /// The first components of that path.
     pub top: Vec<u8>,
 }
 
@@ -33,12 +34,12 @@ impl TooDeep {
     }
 }
 
-/// A path that both trees, or one, have a directory at.
+/// A path at which at least one of the trees has a directory.
 struct Pair {
     path: Vec<u8>,
     old: Option<InodeId>,
     new: Option<InodeId>,
-    /// Where the difference of the directory itself goes, should there be one.
+    /// The index of the directory's own difference, if there is one.
     place: Option<usize>,
 }
 
@@ -49,16 +50,16 @@ struct Walk<'a> {
     found: Vec<Difference>,
     /// Directories still to be walked, the next one last.
     stack: Vec<Pair>,
-    /// How much longer than usual the paths in `found` and `stack` are together, in bytes.
+    /// Bytes by which the paths in `found` and `stack` exceed the usual length, in all.
     long: usize,
 }
 
-/// Every path at which the trees differ: a directory before what is in it, names in the order of their bytes.
+/// Every path at which the trees differ: a directory before its content, names in the order of their bytes.
 ///
-/// A directory of which only the time of the last change differs is passed over if names in it came, went or lead to
-/// other inodes, since that is what changed it.
+/// A directory whose mtime alone differs is left out if names in it were added, removed or replaced, because that
+/// changed its mtime.
 ///
-/// Fails if the paths together are too long to be held.
+/// Fails if the paths together are too long to be stored.
 pub fn differences(old: &Tree, new: &Tree, lineage: &dyn Lineage) -> Result<Vec<Difference>, TooDeep> {
     let mut walk = Walk { old, new, lineage, found: Vec::new(), stack: Vec::new(), long: 0 };
     walk.visit(Vec::new(), Some(InodeId::ROOT), Some(InodeId::ROOT))?;
@@ -76,13 +77,13 @@ fn beyond_usual(path: &[u8]) -> usize {
     path.len().saturating_sub(USUAL_PATH)
 }
 
-/// The order of a walk: a directory's content directly behind it.
+/// The order of a walk: a directory's content directly follows it.
 fn by_components(a: &[u8], b: &[u8]) -> Ordering {
     a.split(|byte| *byte == b'/').cmp(b.split(|byte| *byte == b'/'))
 }
 
 impl Walk<'_> {
-    /// Looks at what both trees have at a path; directories are to be walked then.
+    /// Compares what both trees have at a path; directories are queued.
     fn visit(&mut self, path: Vec<u8>, old: Option<InodeId>, new: Option<InodeId>) -> Result<(), TooDeep> {
         let aspects = match (old, new) {
             (Some(old), Some(new)) => Aspects::between((self.old, old), (self.new, new), self.lineage),

@@ -1,52 +1,52 @@
-//! Making a layer of what differs between two trees.
+//! Makes a layer of the differences between two trees.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use super::{Identity, Layer, Lender, Mark, Name, Source};
+use super::{Identity, Layer, Lender, Mark, Name, Provenance};
 use crate::compare::Difference;
 use crate::{
     Attributes, BuildError, Builder, Extent, ExtentError, Extents, FileType, Inode, InodeId, Tree, XattrSetId,
 };
 
-/// Why there is no layer of two trees.
+/// Why no layer can be made of two trees.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerError {
-    /// It is too large.
+    /// The layer is too large.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The bytes of a file are not where they can be.
+    /// The extents of a file are invalid.
     #[error(transparent)]
     Extents(#[from] ExtentError),
-    /// The bytes of a file could not be found or kept.
+    /// The bytes of a file could not be found or stored.
     #[error("{0}")]
     Bytes(#[from] io::Error),
 }
 
-/// Where the bytes of a file of a layer are.
+/// Where the bytes of a layer's file are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bytes {
-    /// They are all those of the file that it grew out of.
+    /// All of them are those of its origin.
     Whole,
-    /// Each part with where it is; what none covers is zeros.
+    /// In these parts; bytes that no part covers are zeros.
     Parts(Vec<Part>),
 }
 
-/// A part of a file: from byte `at` of `place` on.
+/// A part of a file: the bytes from byte `at` of `holder`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Where in the file it starts, in bytes.
     pub offset: u64,
     /// How long it is, in bytes.
     pub length: u64,
-    /// Where in the place it starts, in bytes.
+    /// Where in the holder it starts, in bytes.
     pub at: u64,
-    /// What holds it.
+    /// The file that holds it.
     pub holder: Holder,
 }
 
-/// What holds bytes of a layer's files.
+/// A file that holds bytes of a layer's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// A file of the tree below.
@@ -55,19 +55,20 @@ pub enum Holder {
     File(String),
 }
 
-/// What is known of the newer tree beside names and attributes.
+/// What the caller knows of the newer tree besides names and attributes.
 pub trait Facts {
-    /// The file of the older tree that an inode grew out of.
+    /// The older tree's file from which an inode was made.
     fn origin(&self, new: InodeId) -> Option<Lender>;
 
     /// Where the bytes of a regular file are.
     fn bytes(&mut self, new: InodeId) -> io::Result<Bytes>;
 
-    /// What an earlier layer knew to be at a path below; `None` where it said nothing of it.
+    /// What an earlier layer recorded as the lower tree's inode at a path; `None` if the layer does not contain the
+    /// path.
     fn was(&self, path: &[u8]) -> Option<Option<Identity>>;
 }
 
-/// A name that is to be in the layer.
+/// A name that will be in the layer.
 struct Node {
     name: Vec<u8>,
     mark: Mark,
@@ -84,8 +85,8 @@ struct Draft<'a> {
 }
 
 impl Layer {
-    /// The layer that makes `newer` of `base`: what `differences` names, in the order in which
-    /// [`crate::compare::differences`] gives it.
+    /// The layer that turns `base` into `newer`. `differences` are those that [`crate::compare::differences`] returns,
+    /// in its order.
     ///
     /// # Errors
     /// The layer is too large, or `facts` fails.
@@ -112,7 +113,7 @@ impl<'a> Draft<'a> {
             children: Vec::new(),
         };
         let mut draft = Draft { base, newer, nodes: vec![root] };
-        // The nodes on the way to the last difference, the root first.
+        // The nodes of the path to the last difference, the root first.
         let mut way = vec![0];
         for difference in differences {
             let names: Vec<&[u8]> =
@@ -133,7 +134,7 @@ impl<'a> Draft<'a> {
         draft
     }
 
-    /// A new node for a name that is on the way to a difference.
+    /// A new node for a name on the path to a difference.
     fn passing(&mut self, above: usize, name: &[u8]) -> usize {
         let find = |tree: &Tree, id: Option<InodeId>| tree.find_entry(id?, name).map(|(_, inode)| inode);
         let (old, new) = (self.nodes[above].old, self.nodes[above].new);
@@ -144,7 +145,7 @@ impl<'a> Draft<'a> {
         node
     }
 
-    /// For each file of the layer that has other names too, which did not change, one of them.
+    /// For each file of the layer that also has unchanged names, one of them.
     fn unchanged_names(&self, differences: &[Difference]) -> HashMap<InodeId, Vec<u8>> {
         let mut named: HashMap<InodeId, u32> = HashMap::new();
         for id in self.nodes.iter().filter(|node| node.mark == Mark::Changed).filter_map(|node| node.new) {
@@ -170,7 +171,7 @@ impl<'a> Draft<'a> {
         unchanged
     }
 
-    /// What the older tree had in directories that are something else in the newer.
+    /// What the older tree had in directories that the newer tree replaced by something else.
     fn hidden(&self) -> Vec<(Vec<u8>, Identity)> {
         let mut hidden = Vec::new();
         let mut tasks: Vec<(usize, Vec<u8>, bool)> = vec![(0, Vec::new(), false)];
@@ -212,19 +213,19 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// A layer that is being made.
+/// A layer under construction.
 struct Making<'a> {
     base: &'a Tree,
     newer: &'a Tree,
     builder: Builder,
     names: Vec<Name>,
-    sources: Vec<Source>,
-    /// The layer's inodes by those of the newer tree, of files that have several names.
+    sources: Vec<Provenance>,
+    /// The layer's inodes by the newer tree's, for files with several names.
     made: HashMap<InodeId, InodeId>,
     lenders: Vec<Lender>,
     lender_index: HashMap<Lender, u32>,
     files: Vec<String>,
-    /// Each with what holds it.
+    /// Parts of files, each with the file that holds it.
     parts: Vec<(InodeId, Extent, InFile)>,
 }
 
@@ -239,7 +240,7 @@ impl<'a> Making<'a> {
             newer: draft.newer,
             builder: Builder::new(&attributes(root, XattrSetId::NONE))?,
             names: Vec::new(),
-            sources: vec![Source::default()],
+            sources: vec![Provenance::default()],
             made: HashMap::new(),
             lenders: Vec::new(),
             lender_index: HashMap::new(),
@@ -276,7 +277,7 @@ impl<'a> Making<'a> {
         }
         let xattrs = self.xattrs(self.newer, inode);
         let id = self.builder.add(&node.name, &attributes(inode, xattrs))?;
-        let mut source = Source::default();
+        let mut source = Provenance::default();
         if node.mark == Mark::Changed {
             let origin = facts.origin(new);
             source.link = unchanged
@@ -312,7 +313,7 @@ impl<'a> Making<'a> {
         let mode = if self.is_directory(node) { DIRECTORY } else { WHITEOUT };
         let id = self.builder.add(&node.name, &Attributes { mode, ..Attributes::default() })?;
         self.names.push(name);
-        self.sources.push(Source::default());
+        self.sources.push(Provenance::default());
         Ok(id)
     }
 
@@ -363,7 +364,7 @@ impl<'a> Making<'a> {
     }
 }
 
-/// The attributes of an inode, to be added to another tree.
+/// The attributes of an inode, for adding it to another tree.
 pub(super) fn attributes(inode: &Inode, xattrs: XattrSetId) -> Attributes {
     Attributes {
         mode: inode.mode(),
@@ -378,7 +379,7 @@ pub(super) fn attributes(inode: &Inode, xattrs: XattrSetId) -> Attributes {
     }
 }
 
-/// A path with one more name.
+/// A path plus one name.
 pub(super) fn join(mut path: Vec<u8>, name: &[u8]) -> Vec<u8> {
     if !path.is_empty() {
         path.push(b'/');

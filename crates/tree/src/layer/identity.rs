@@ -1,11 +1,11 @@
-//! What tells one state of a host file from another.
+//! [`Identity`]: the attributes that distinguish one state of a host file from another.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Attributes, FileType, Inode, Timestamp, Tree};
 
-/// What a tree had at a path. Two states of a file are the same if nothing of it changed, its attributes included. A
-/// directory's times change with the names in it; so of a directory its inode, permissions and owner count.
+/// What a tree had at a path. Two states are the same if no attribute changed. A directory's times change with the
+/// names in it, so for a directory only inode number, permissions and owner count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Identity {
     mode: u32,
@@ -17,7 +17,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of an inode of a scan.
+    /// The identity of an inode of a scan.
     pub fn of(inode: &Inode) -> Identity {
         let time = |time: crate::Timestamp| (time.seconds, time.nanoseconds);
         Identity {
@@ -30,8 +30,9 @@ impl Identity {
         }
     }
 
-    /// The attributes of a file of which the layer has only those, `above`, and which is `now` in the tree below: what the layer
-    /// left as it was is as it is now. Where both changed the time, the later one counts: its content is the new one.
+    /// The attributes of a file of which the layer changed only attributes. `above` are the layer's, `now` is the lower
+    /// tree's file. An attribute that the layer did not change is as it is now. If both changed the mtime, the later
+    /// one counts, because its content is newer.
     pub(super) fn with_changes_of(&self, above: &Attributes, now: &Inode) -> Attributes {
         let time = |time: Timestamp| (time.seconds, time.nanoseconds);
         let mtime = match (time(above.mtime) == self.mtime, time(now.mtime()) == self.mtime) {
@@ -47,7 +48,7 @@ impl Identity {
         Attributes { mode, uid, gid, mtime, size: now.size(), ..*above }
     }
 
-    /// Whether `inode` is the same in the same state.
+    /// Whether `inode` is the same inode in the same state.
     pub fn is(&self, inode: &Inode) -> bool {
         let now = Identity::of(inode);
         if FileType::from_mode(self.mode) == Some(FileType::Directory) {
@@ -57,17 +58,17 @@ impl Identity {
     }
 }
 
-/// A file of the tree below that lends its bytes, or its place among the names of a file.
+/// A file of the lower tree that lends its bytes, or one of its names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lender {
     /// Its path, without a leading slash.
     pub path: Vec<u8>,
-    /// What it was: only then its bytes are those that are lent.
+    /// What the file was: only while it is unchanged are its bytes those that the layer needs.
     pub identity: Identity,
 }
 
 impl Lender {
-    /// What `tree` has at `path`.
+    /// The inode `id` of `tree`, with its path.
     pub fn of(tree: &Tree, id: crate::InodeId) -> Lender {
         Lender { path: tree.path(id), identity: Identity::of(tree.inode(id)) }
     }

@@ -1,4 +1,4 @@
-//! A layer over a tree: the tree that both make.
+//! Merges a layer over a tree.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,51 +6,51 @@ use super::draft::{attributes, join};
 use super::{Identity, Layer, Mark, Name};
 use crate::{Attributes, BuildError, Builder, Entry, FileType, InodeId, Tree, XattrSetId};
 
-/// A tree with a layer over it.
+/// A tree with a layer merged over it.
 #[derive(Debug)]
 pub struct Merged {
     /// Names and attributes.
     pub tree: Tree,
-    /// For each inode of it, whose it is.
+    /// For each of its inodes, whether it comes from the lower tree or the layer.
     pub origins: Vec<Origin>,
-    /// For each lender of the layer, the file below that is still what it was.
+    /// For each of the layer's lenders, the lower tree's file, if it is unchanged.
     pub lent: Vec<Option<InodeId>>,
     /// Names that both sides changed, in the order of their paths.
     pub conflicts: Vec<Conflict>,
 }
 
-/// Whose an inode of a merged tree is.
+/// Where an inode of a merged tree comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The tree's below.
+    /// The lower tree.
     Lower(InodeId),
-    /// The layer's.
+    /// The layer.
     Upper(InodeId),
 }
 
-/// A path that both sides changed: the layer won.
+/// A path that both sides changed; the layer won.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// From the root, without a leading slash.
     pub path: Vec<u8>,
-    /// What the tree below did.
+    /// What changed in the lower tree.
     pub below: Below,
 }
 
-/// What the tree below did at a path that the layer changed too.
+/// How the lower tree changed at a path that the layer changed too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Below {
-    /// It has something new there.
+    /// It has something new.
     Added,
-    /// It has something else there, or in another state.
+    /// It has something else, or the same inode in another state.
     Changed,
-    /// It has nothing there any more.
+    /// It has nothing any more.
     Removed,
 }
 
-/// Lays `layer` over `lower`, which may be another state of the tree that the layer was made over.
+/// Merges `layer` over `lower`, which may be another state of the tree that the layer was made over.
 ///
-/// A directory that the layer deleted stays where the tree below has something in it that the layer does not know.
+/// A directory that the layer deletes stays if the lower tree has something in it that the layer does not know.
 ///
 /// # Errors
 /// The tree would be too large.
@@ -68,7 +68,7 @@ pub fn merge(lower: &Tree, layer: &Layer) -> Result<Merged, BuildError> {
     merge.finish()
 }
 
-/// A directory that is to be listed.
+/// A directory to be listed.
 struct Task {
     lower: Option<InodeId>,
     upper: Option<InodeId>,
@@ -81,16 +81,16 @@ struct Merge<'a> {
     builder: Builder,
     origins: Vec<Origin>,
     lent: Vec<Option<InodeId>>,
-    /// Files below that the layer has more names of.
+    /// The lower tree's files to which the layer adds names.
     linked: HashSet<InodeId>,
-    /// Inodes of the new tree, of those below and of the layer that have several names.
+    /// Inodes of the new tree by those of the lower tree and the layer, for inodes with several names.
     lower_made: HashMap<InodeId, InodeId>,
     upper_made: HashMap<InodeId, InodeId>,
-    /// Sets of extended attributes of the tree below in the new one.
+    /// The new tree's sets of extended attributes, by the lower tree's.
     xattrs: HashMap<XattrSetId, XattrSetId>,
-    /// For each inode of the layer, whether the layer has something in it.
+    /// For each of the layer's inodes, whether the layer changes something at or below it.
     fills: Vec<bool>,
-    /// Whether the layer deletes all that is in a directory below.
+    /// Whether the layer deletes everything in a directory of the lower tree.
     emptied: HashMap<InodeId, bool>,
     /// By path, what was in directories that the layer replaced by something else.
     hidden: HashMap<&'a [u8], Identity>,
@@ -102,7 +102,7 @@ impl<'a> Merge<'a> {
         let (below, above) = (lower.inode(InodeId::ROOT), layer.tree.inode(InodeId::ROOT));
         let changed = layer.root.mark == Mark::Changed;
         let (tree, root) = if changed { (&*layer.tree, above) } else { (lower, below) };
-        // Names in it changed when the later of the two says.
+        // The mtime is the later of the two: when names in it last changed.
         let mtime = if changed { above.mtime() } else { below.mtime().max(above.mtime()) };
         let mut builder = Builder::with_capacity(
             &Attributes { mtime, ..attributes(root, XattrSetId::NONE) },
@@ -166,7 +166,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// A name that the layer has, and perhaps the tree below too.
+    /// Adds a name that the layer has, and perhaps the lower tree too.
     fn both(
         &mut self,
         directory: InodeId,
@@ -211,8 +211,8 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Finds conflicts in a directory of the tree below that the layer has removed with all that is in it. `upper`: what
-    /// the layer has in its place, if that is a directory too.
+    /// Finds conflicts in a directory of the lower tree that the layer removed with its content. `upper` is the layer's
+    /// directory in its place, if there is one.
     fn look_below(&mut self, lower: InodeId, upper: Option<InodeId>) {
         let mut tasks = vec![(lower, upper)];
         while let Some((lower, upper)) = tasks.pop() {
@@ -240,7 +240,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Whether the tree below changed a name that the layer changed too.
+    /// Whether the lower tree changed a name that the layer changed too.
     fn conflict(&self, below: Option<&crate::Inode>, said: Name, upper_directory: bool) -> Option<Below> {
         if said.mark == Mark::Passing {
             return below.is_none_or(|inode| inode.file_type() != FileType::Directory).then_some(match below {
@@ -250,7 +250,7 @@ impl<'a> Merge<'a> {
         }
         match (said.was, below) {
             (None, None) => None,
-            // Both made a directory: they are one.
+            // Both made a directory: they are merged.
             (None, Some(inode)) if inode.file_type() == FileType::Directory && upper_directory => None,
             (None, Some(_)) => (said.mark == Mark::Changed).then_some(Below::Added),
             (Some(_), None) => (said.mark == Mark::Changed).then_some(Below::Removed),
@@ -258,9 +258,10 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Whether the layer deletes everything in a directory below. Finds it for those in it on the way, without recursion.
+    /// Whether the layer deletes everything in a directory of the lower tree. Also finds the answer for its
+    /// subdirectories, without recursion.
     fn is_emptied(&mut self, lower: InodeId, upper: InodeId) -> bool {
-        // A directory comes behind those in it.
+        // A directory comes after its subdirectories.
         let mut order = vec![(lower, upper)];
         let mut next = 0;
         while let Some((lower, upper)) = order.get(next).copied() {
@@ -285,7 +286,7 @@ impl<'a> Merge<'a> {
         self.emptied.get(&lower).copied().unwrap_or(false)
     }
 
-    /// Whether a name of the tree below is deleted with all that is in it, by what the layer has in `upper`.
+    /// Whether the layer's directory `upper` deletes a name of the lower tree with everything in it.
     fn is_gone(&self, entry: Entry<'_>, upper: InodeId) -> bool {
         let Some((index, above)) = self.layer.tree.find_entry(upper, entry.name) else { return false };
         let deleted = self.layer.names.get(index).is_some_and(|name| name.mark == Mark::Deleted);
@@ -296,7 +297,7 @@ impl<'a> Merge<'a> {
         deleted && !filled
     }
 
-    /// Adds a name of the tree below; a directory goes on with what the layer has in `upper`.
+    /// Adds a name of the lower tree. A directory continues with the layer's names in `upper`.
     fn add_lower(&mut self, entry: Entry<'_>, upper: Option<InodeId>) -> Result<Option<Task>, BuildError> {
         if let Some(id) = self.lower_made.get(&entry.inode) {
             self.builder.link(entry.name, *id)?;
@@ -308,7 +309,7 @@ impl<'a> Merge<'a> {
         Ok(directory.then_some(Task { lower: Some(entry.inode), upper, at: id }))
     }
 
-    /// `upper`: the layer's directory of that name, if it has something to say of names in it.
+    /// `upper` is the layer's directory of that name, if it changes names in it.
     fn make_lower(&mut self, name: &[u8], lower: InodeId, upper: Option<InodeId>) -> Result<InodeId, BuildError> {
         let tree = self.lower;
         let inode = tree.inode(lower);
@@ -323,7 +324,7 @@ impl<'a> Merge<'a> {
                 }
             },
         };
-        // Names in it changed when the later of the two says.
+        // The mtime is the later of the two: when names in it last changed.
         let above = upper.map_or(inode.mtime(), |upper| self.layer.tree.inode(upper).mtime());
         let attributes = Attributes { mtime: inode.mtime().max(above), ..attributes(inode, xattrs) };
         let id = self.builder.add(name, &attributes)?;
@@ -335,7 +336,7 @@ impl<'a> Merge<'a> {
         Ok(id)
     }
 
-    /// Adds a name of the layer; a directory goes on with what the tree below has in `under`.
+    /// Adds a name of the layer. A directory continues with the lower tree's names in `under`.
     fn add_upper(&mut self, entry: Entry<'_>, under: Option<InodeId>) -> Result<Option<Task>, BuildError> {
         let upper = entry.inode;
         if let Some(id) = self.upper_made.get(&upper) {
@@ -347,7 +348,7 @@ impl<'a> Merge<'a> {
         if let Some(lower) = lent(source.link) {
             match self.lower_made.get(&lower) {
                 Some(id) => self.builder.link(entry.name, *id)?,
-                // The name below comes later.
+                // The lower tree's name comes later.
                 None => {
                     self.make_lower(entry.name, lower, None)?;
                 }
@@ -360,7 +361,7 @@ impl<'a> Merge<'a> {
             XattrSetId::NONE => XattrSetId::NONE,
             set => self.builder.intern_xattrs(tree.xattrs(set).to_vec()),
         };
-        // Whose size and holes: a file that lends all its bytes may be another by now.
+        // The file that lends all the bytes gives size and holes: it may have changed since.
         let below = self.layer.whole_lender(self.lower, upper);
         let lender = below.map_or((tree, upper), |lower| (self.lower, lower));
         let was = self.layer.origin(upper).and_then(|at| self.layer.lenders.get(at)).map(|lender| lender.identity);
@@ -378,7 +379,7 @@ impl<'a> Merge<'a> {
         Ok(directory.then_some(Task { lower: under, upper: Some(upper), at: id }))
     }
 
-    /// A symlink's target, or the holes of a file whose bytes are those of `content`.
+    /// Sets a symlink's target, or the holes of a file whose bytes are those of `content`.
     fn add_detail(
         &mut self,
         (tree, of): (&Tree, InodeId),
@@ -402,11 +403,11 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// For each inode of a layer, whether something that the layer has is at it or below.
+/// For each inode of a layer, whether the layer changes something at or below it.
 fn fills(layer: &Layer) -> Vec<bool> {
     let tree = &layer.tree;
     let mut fills = vec![false; tree.inode_count() as usize];
-    // What is in a directory has a larger number than the directory.
+    // A directory's content has larger numbers than the directory.
     for directory in (0..tree.inode_count()).rev().map(InodeId) {
         for (index, entry) in tree.indexed_entries(directory) {
             let changed = layer.names.get(index).is_some_and(|name| name.mark == Mark::Changed);

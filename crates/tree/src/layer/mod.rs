@@ -1,15 +1,15 @@
-//! A layer: what somebody changed of a tree, path by path, apart from the tree itself.
+//! [`Layer`]: the changes made to a tree, path by path, stored apart from the tree.
 //!
-//! It is laid over another state of the same tree: what the layer does not name is as the tree below has it.
+//! A layer can be merged over another state of the same tree. Paths that it does not name are as in the lower tree.
 //!
-//! 1. [`Layer::new`] takes the differences between two trees ([`crate::compare`]) and keeps what the newer one has there,
-//!    what is gone, and of each path what the older tree had ([`Identity`]).
-//! 2. [`merge`] lays a layer over a tree. Where that tree no longer has what the layer knew, both sides changed: a
-//!    [`Conflict`], in which the layer wins.
-//! 3. `stored` keeps a layer as bytes for a later process.
+//! 1. [`Layer::new`] takes the differences between two trees ([`crate::compare`]). It records what the newer tree has,
+//!    what it no longer has, and what the older tree had at each path ([`Identity`]).
+//! 2. [`merge`] merges a layer over a tree. If the tree no longer has what the layer recorded, both sides changed the
+//!    path: a [`Conflict`], which the layer wins.
+//! 3. `stored` encodes a layer for a later process.
 //!
-//! The bytes of its files are ranges of host files ([`Lender`]) and of files that the owner of the layer knows by name;
-//! nothing here reads them.
+//! The bytes of its files are ranges of host files ([`Lender`]) and of files that the layer's owner knows by name.
+//! Nothing here reads them.
 
 mod draft;
 mod identity;
@@ -25,14 +25,14 @@ pub use identity::{Identity, Lender};
 pub use merge::{Below, Conflict, Merged, Origin, merge};
 pub use stored::LoadLayerError;
 
-/// What a layer says of a name.
+/// What a layer does to a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// Nothing: it is a directory that leads to other names of the layer.
+    /// Nothing: it is a directory on the path to other names of the layer.
     Passing,
-    /// What the layer has there is in the place of what is below.
+    /// The layer's inode replaces the lower tree's.
     Changed,
-    /// What was there is gone.
+    /// The name is removed.
     Deleted,
 }
 
@@ -40,58 +40,58 @@ pub enum Mark {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub mark: Mark,
-    /// What the tree below had there when the layer was made; nothing for a name that was new.
+    /// What the lower tree had there when the layer was made; `None` for a new name.
     pub was: Option<Identity>,
 }
 
-/// What a layer knows of one of its inodes beside its attributes.
+/// What a layer knows of one of its inodes besides its attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Source {
-    /// The file of the tree below that it grew out of: an index into the lenders.
+pub(crate) struct Provenance {
+    /// The lower tree's file from which it was made: an index into the lenders.
     pub origin: Option<u32>,
-    /// A file of the tree below that it is another name of: an index into the lenders.
+    /// A file of the lower tree of which it is another name: an index into the lenders.
     pub link: Option<u32>,
-    /// Whether its bytes are all those of its origin.
+    /// Whether all its bytes are those of its origin.
     pub whole: bool,
 }
 
-/// What somebody changed of a tree.
+/// The changes made to a tree.
 ///
-/// Its own tree has every name that is not as below, and the directories that lead there.
+/// `tree` contains every changed name, and the directories that lead there.
 #[derive(Debug)]
 pub struct Layer {
     tree: Arc<Tree>,
-    /// What it says of the root, and then of each entry of its tree.
+    /// The mark of the root, and then of each entry of `tree`.
     root: Name,
     names: Vec<Name>,
-    /// For each inode of its tree.
-    sources: Vec<Source>,
-    /// What the tree below had in directories that are none any more, by path.
+    /// For each inode of `tree`.
+    sources: Vec<Provenance>,
+    /// What the lower tree had in directories that are replaced, by path.
     hidden: Vec<(Vec<u8>, Identity)>,
     lenders: Vec<Lender>,
-    /// Files beside the host's that hold bytes of it, by names that mean something to their owner.
+    /// Other files that hold bytes, by names that the layer's owner understands.
     files: Vec<String>,
-    /// Where the bytes of its files are: an extent's backing is an index into the lenders, and behind them into the files.
+    /// Where the bytes of its files are. An extent's backing is an index into the lenders, followed by the files.
     extents: Extents,
 }
 
-/// Where an extent of a layer lies.
+/// The file that an extent of a layer refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'a> {
-    /// In a file of the tree below.
+    /// A file of the lower tree: an index into [`Layer::lenders`].
     Lender(usize),
     /// In a file with this name, an index into [`Layer::files`].
     File(usize, &'a str),
 }
 
 impl Layer {
-    /// One that says nothing.
+    /// A layer that changes nothing.
     pub fn empty() -> Layer {
-        // A tree of nothing but a root is always built.
+        // Building a tree of only a root cannot fail.
         let root = Attributes { mode: 0o040_755, ..Attributes::default() };
         let tree = Builder::new(&root).and_then(Builder::finish).map(Arc::new).unwrap_or_else(|_| unreachable!());
         let root = Name { mark: Mark::Passing, was: None };
-        let (names, sources, hidden) = (Vec::new(), vec![Source::default()], Vec::new());
+        let (names, sources, hidden) = (Vec::new(), vec![Provenance::default()], Vec::new());
         Layer {
             tree,
             root,
@@ -104,17 +104,17 @@ impl Layer {
         }
     }
 
-    /// Names and attributes. What is deleted stands in it as a directory or as a device node 0:0.
+    /// Names and attributes. A deleted name is a directory or a device node 0:0.
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree
     }
 
-    /// The files of the tree below that it needs.
+    /// The lower tree's files that the layer needs.
     pub fn lenders(&self) -> &[Lender] {
         &self.lenders
     }
 
-    /// The names of files beside those of the tree below that it needs.
+    /// The names of the other files that the layer needs.
     pub fn files(&self) -> &[String] {
         &self.files
     }
@@ -124,7 +124,7 @@ impl Layer {
         &self.extents
     }
 
-    /// What an extent's backing is; `None` for none of this layer's.
+    /// The file that an extent's backing refers to; `None` for an unknown number.
     pub fn place(&self, backing: u32) -> Option<Place<'_>> {
         let at = backing as usize;
         match at.checked_sub(self.lenders.len()) {
@@ -133,7 +133,7 @@ impl Layer {
         }
     }
 
-    /// The file of the tree below that an inode of the layer grew out of, an index into [`Layer::lenders`].
+    /// The lower tree's file from which an inode of the layer was made: an index into [`Layer::lenders`].
     pub fn origin(&self, inode: InodeId) -> Option<usize> {
         self.source(inode).origin.map(|at| at as usize)
     }
@@ -143,25 +143,26 @@ impl Layer {
         self.source(inode).whole
     }
 
-    /// The file of the tree below that lends all bytes of a file, in whatever state it is there now.
+    /// The lower tree's file that lends all bytes of a file, in whatever state it is now.
     pub fn whole_lender(&self, lower: &Tree, inode: InodeId) -> Option<InodeId> {
         let lender = self.lenders.get(self.origin(inode).filter(|_| self.is_whole(inode))?)?;
         let found = lower.lookup(&lender.path)?;
         (lower.inode(found).file_type() == FileType::Regular).then_some(found)
     }
 
-    /// How many names changed, and how many are gone.
+    /// How many names are changed, and how many are removed.
     pub fn counts(&self) -> (u64, u64) {
         let count = |mark| self.names.iter().filter(|name| name.mark == mark).count() as u64;
         (count(Mark::Changed) + u64::from(self.root.mark == Mark::Changed), count(Mark::Deleted))
     }
 
-    /// Whether it says nothing.
+    /// Whether the layer changes nothing.
     pub fn is_empty(&self) -> bool {
         self.counts() == (0, 0)
     }
 
-    /// What the tree below had at a path when the layer first changed it; `None` where the layer says nothing of it.
+    /// What the lower tree had at a path when the layer first changed it; `None` if the layer does not contain the
+    /// path.
     pub fn was(&self, path: &[u8]) -> Option<Option<Identity>> {
         let mut at = InodeId::ROOT;
         let mut said = self.root;
@@ -173,13 +174,13 @@ impl Layer {
         (said.mark != Mark::Passing).then_some(said.was)
     }
 
-    /// What the tree below had at a path that the layer took away or replaced.
+    /// What the lower tree had at a path that the layer removed or replaced.
     pub fn knew(&self, path: &[u8]) -> Option<Identity> {
         let hidden = || self.hidden.binary_search_by(|(hidden, _)| hidden[..].cmp(path)).ok();
         self.was(path).flatten().or_else(|| self.hidden.get(hidden()?).map(|(_, was)| *was))
     }
 
-    pub(crate) fn source(&self, inode: InodeId) -> Source {
+    pub(crate) fn source(&self, inode: InodeId) -> Provenance {
         self.sources.get(inode.index()).copied().unwrap_or_default()
     }
 }

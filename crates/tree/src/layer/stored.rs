@@ -1,4 +1,4 @@
-//! A layer as bytes, for a later process.
+//! Encodes a layer as bytes for a later process, and decodes it.
 //!
 //! | offset | what |
 //! |---|---|
@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Layer, Lender, Mark, Name, Source};
+use super::{Identity, Layer, Lender, Mark, Name, Provenance};
 use crate::{Extent, Extents, InodeId, LoadError, Tree};
 
 const MAGIC: [u8; 8] = *b"INARCHLY";
 const VERSION: u32 = 1;
 const HEADER: usize = 16;
 
-/// Why bytes are no layer.
+/// Why bytes are not a layer.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadLayerError {
-    /// They do not start as a stored layer does.
-    #[error("it is no layer: it does not start with the magic number")]
+    /// They do not start with the magic number.
+    #[error("it is not a layer: it does not start with the magic number")]
     NotALayer,
     /// Written by another version of this program.
     #[error("it has format version {found}; this program knows version {VERSION}")]
@@ -34,18 +34,18 @@ pub enum LoadLayerError {
     /// The checksum is wrong.
     #[error("it is damaged: its checksum is wrong")]
     Checksum,
-    /// They end too early, or say what cannot be.
+    /// They end too early, or contain an impossible value.
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
-    /// Its tree is none.
+    /// Its tree is invalid.
     #[error(transparent)]
     Tree(#[from] LoadError),
 }
 
-/// Mark and what was there, of the root and then of each entry of the tree; 0 passing, 1 changed, 2 deleted.
+/// Mark and former inode, of the root and then of each entry of the tree; 0 passing, 1 changed, 2 deleted.
 type StoredName = (u8, Option<Identity>);
 /// Origin, link, whole.
-type StoredSource = (Option<u32>, Option<u32>, bool);
+type StoredProvenance = (Option<u32>, Option<u32>, bool);
 /// The inode; offset, length, at, backing.
 type StoredExtent = (u32, u64, u64, u64, u32);
 
@@ -54,7 +54,7 @@ struct Stored<'a> {
     #[serde(borrow)]
     tree: Cow<'a, [u8]>,
     names: Vec<StoredName>,
-    sources: Vec<StoredSource>,
+    sources: Vec<StoredProvenance>,
     hidden: Vec<(Vec<u8>, Identity)>,
     lenders: Vec<Lender>,
     files: Vec<String>,
@@ -62,7 +62,7 @@ struct Stored<'a> {
 }
 
 impl Layer {
-    /// The layer as bytes for [`Layer::load`]. The same layer gives the same bytes.
+    /// Encodes the layer for [`Layer::load`]. The same layer gives the same bytes.
     pub fn store(&self) -> Vec<u8> {
         let name = |name: &Name| {
             let mark = match name.mark {
@@ -86,7 +86,7 @@ impl Layer {
             files: self.files.clone(),
             extents: extents.collect(),
         };
-        // Writing to memory fails for no value of these types.
+        // Encoding these types to memory cannot fail.
         let content = postcard::to_allocvec(&stored).unwrap_or_default();
         let mut out = Vec::with_capacity(HEADER + content.len());
         out.extend_from_slice(&MAGIC);
@@ -96,7 +96,7 @@ impl Layer {
         out
     }
 
-    /// The layer that [`Layer::store`] made bytes of. Any bytes may be given.
+    /// Decodes what [`Layer::store`] encoded. Any bytes are safe.
     pub fn load(bytes: &[u8]) -> Result<Layer, LoadLayerError> {
         let (header, content) = bytes.split_first_chunk::<HEADER>().ok_or(LoadLayerError::NotALayer)?;
         let [magic @ .., v0, v1, v2, v3, c0, c1, c2, c3] = *header;
@@ -139,7 +139,7 @@ impl Layer {
         {
             return Err(LoadLayerError::Damaged("it names a file that it does not list"));
         }
-        let source = |(origin, link, whole)| Source { origin, link, whole };
+        let source = |(origin, link, whole)| Provenance { origin, link, whole };
         let sources = stored.sources.iter().copied().map(source).collect();
         let extent = |(id, offset, length, at, backing)| (InodeId(id), Extent { offset, length, at, backing });
         let extents = Extents::new(tree.inode_count(), stored.extents.iter().copied().map(extent).collect())

@@ -1,34 +1,34 @@
-//! Whether the caller may read a file, decided without a system call where that is possible.
+//! Decides whether the caller may read a file, without a system call where possible.
 
 use rustix::thread::CapabilitySet;
 
 /// What is known of a file's access ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acl {
-    /// It has none: the mode says everything.
+    /// There is none: the mode decides.
     Absent,
-    /// It has one, or nobody asked.
+    /// There is one, or it was not read.
     Possible,
 }
 
-/// What a [`Caller`] can say of a file.
+/// Whether a [`Caller`] may read a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It may be read.
     Readable,
     /// It may not be read.
     Unreadable,
-    /// Only the kernel knows: `faccessat2`.
+    /// Only the kernel can tell: ask `faccessat2`.
     Ask,
 }
 
-/// The ids and capabilities that the kernel judges this process by.
+/// The ids and capabilities of this process that the kernel checks.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     uid: u32,
     groups: Vec<u32>,
     reads_all: bool,
-    /// The ids that stand for those which the caller's user namespace does not map.
+    /// The ids that stand for ids which the caller's user namespace does not map.
     overflow: (u32, u32),
 }
 

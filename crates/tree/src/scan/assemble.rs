@@ -1,4 +1,4 @@
-//! Putting the workers' listings in order: a tree that does not depend on who read what.
+//! Assembles the workers' listings into one tree that does not depend on which worker read what.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::inode::Inode;
 use crate::tree::{RawDirectory, RawEntry};
 use crate::{FileType, InodeId, Tree, Xattr, XattrSetId};
 
-/// Formats keep a few inode numbers for themselves.
+/// Formats reserve a few inode numbers.
 const INODES_MAX: usize = (u32::MAX - 16) as usize;
 
 /// Where a directory's listing is.
@@ -23,14 +23,14 @@ struct Assembly {
     tree: Tree,
     /// Inodes with several names, by device and inode number of the host.
     hard_links: HashMap<(u64, u64), InodeId>,
-    /// For each worker, the id in the tree of each of its sets.
+    /// For each worker, the tree's id of each of its attribute sets.
     set_ids: Vec<Vec<Option<XattrSetId>>>,
     set_index: HashMap<Vec<Xattr>, XattrSetId>,
     /// Directories to be listed, the next one last.
     stack: Vec<(u32, InodeId)>,
 }
 
-/// The tree of what the workers found. Every chunk is freed when its last listing is in the tree.
+/// Assembles the tree. Frees every chunk once its last listing is in the tree.
 pub(super) fn assemble(findings: &mut [Findings], serials: u32) -> Result<Tree, ScanError> {
     let sum = |count: fn(&Chunk) -> usize| findings.iter().flat_map(|f| &f.chunks).map(count).sum::<usize>();
     let entries = sum(|chunk| chunk.inodes.len());
@@ -88,7 +88,7 @@ impl Assembly {
         let index = self.tree.directories.len() as u32;
         let first = self.tree.entries.len() as u32;
         self.tree.directories.push(RawDirectory { first, count: listing.count as u32 });
-        // Taken out, so that the sets beside it can be looked at; put back unless this was its last listing.
+        // Taken out to borrow the sets beside it; put back unless this was its last listing.
         let mut chunk = std::mem::take(&mut findings[worker].chunks[listing.chunk]);
         let oldest = self.stack.len();
         let directories = self.entries(dir, &listing, &mut chunk, worker, findings);
@@ -102,7 +102,7 @@ impl Assembly {
         }
     }
 
-    /// Adds the entries of one listing; the number of directories among them.
+    /// Adds the entries of one listing; returns the number of directories among them.
     fn entries(
         &mut self,
         dir: InodeId,
@@ -126,7 +126,7 @@ impl Assembly {
                 link += 1;
                 let key = (other.device, host_inode.source_ino);
                 let first = *self.hard_links.entry(key).or_insert(id);
-                // An inode number may be used again by another file while the walk goes on.
+                // The host may reuse an inode number for another file during the walk.
                 if first != id && self.tree.inodes[first.index()].file_type() == host_inode.file_type() {
                     self.tree.inodes[first.index()].links += 1;
                     (id, new) = (first, false);
@@ -143,7 +143,7 @@ impl Assembly {
         directories
     }
 
-    /// Adds an inode, with what its `detail` names; 1 if it is a directory.
+    /// Adds an inode with its details; returns 1 if it is a directory.
     fn inode(
         &mut self,
         mut inode: Inode,
@@ -186,7 +186,7 @@ impl Assembly {
         directories
     }
 
-    /// The id in the tree of a worker's set. Ids are given in the order of the tree.
+    /// The tree's id of a worker's set. Ids are given in the order of the tree.
     fn xattrs(&mut self, set: XattrSetId, worker: usize, findings: &[Findings]) -> XattrSetId {
         let index = set.0 as usize;
         if let Some(id) = self.set_ids[worker][index] {

@@ -1,17 +1,17 @@
-//! What workers hand to the assembly: listings of directories, in chunks that can be freed one by one.
+//! The data that workers pass to the assembly: listings of directories, in chunks that are freed one by one.
 
 use crate::inode::Inode;
 use crate::{DataRange, Xattr};
 
 use super::report::ReportPart;
 
-/// A chunk that holds this many entries takes no further listing.
+/// A chunk with this many entries takes no further listing.
 const CHUNK_ENTRIES: usize = 4096;
 
 /// A directory's entries: a range of a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Listing {
-    /// The number that the directory got when it was found; 0 is the root.
+    /// The serial number that the directory got when it was found; 0 is the root.
     pub(super) serial: u32,
     pub(super) chunk: usize,
     /// First entry, name byte and hard link in the chunk.
@@ -37,11 +37,11 @@ pub(super) struct HardLink {
     pub(super) device: u64,
 }
 
-/// Entries of some directories, those of each sorted by name.
+/// The entries of some directories, sorted by name within each.
 ///
-/// The `detail` of an inode is, until it is in the tree: of a directory to be descended, its serial number; of a
-/// symlink, the index of its target; of a sparse file, the index of its ranges. Its `xattrs` are those of its
-/// worker.
+/// Until an inode is in the tree, its `detail` is: for a directory to be descended, its serial number; for a symlink,
+/// the index of its target; for a sparse file, the index of its ranges. Its `xattrs` are an index into its worker's
+/// sets.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     pub(super) inodes: Vec<Inode>,
@@ -49,7 +49,7 @@ pub(super) struct Chunk {
     pub(super) names: Vec<u8>,
     /// Ascending by entry.
     pub(super) links: Vec<HardLink>,
-    /// Where each target ends in `target_bytes`; it starts where the one before ends.
+    /// Where each target ends in `target_bytes`; it starts where the previous one ends.
     pub(super) target_ends: Vec<usize>,
     pub(super) target_bytes: Vec<u8>,
     pub(super) sparse: Vec<Box<[DataRange]>>,
@@ -71,7 +71,7 @@ impl Chunk {
         self.inodes.len() >= CHUNK_ENTRIES
     }
 
-    /// Where the next entry comes.
+    /// The position of the next entry.
     pub(super) fn end(&self) -> Position {
         Position { entry: self.inodes.len(), name: self.names.len(), link: self.links.len() }
     }
@@ -84,12 +84,12 @@ impl Chunk {
     }
 }
 
-/// All that one worker found.
+/// Everything that one worker found.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) chunks: Vec<Chunk>,
     pub(super) listings: Vec<Listing>,
-    /// The sets of extended attributes that its inodes name by index; 0 is the empty one.
+    /// The sets of extended attributes; its inodes refer to them by index; 0 is the empty set.
     pub(super) xattr_sets: Vec<Vec<Xattr>>,
     /// The root directory's own inode, from the worker that read it.
     pub(super) root: Option<Inode>,

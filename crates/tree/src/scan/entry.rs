@@ -1,4 +1,4 @@
-//! One entry of a directory: what its inode is in the tree, or why it is in none.
+//! Reads one directory entry: makes its inode, or reports why it is left out.
 
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
@@ -18,13 +18,13 @@ use crate::inode::Inode;
 use crate::select::IgnoreLevel;
 use crate::{Attributes, FileType, Timestamp, XattrSetId};
 
-/// One byte more than the longest target there can be.
+/// One byte more than the longest possible target.
 pub(super) const TARGET_BYTES: usize = 4096;
 
-/// The `detail` of a directory that is to be descended and has no serial number yet.
+/// The `detail` of a directory to be descended that has no serial number yet.
 pub(super) const DESCEND: u32 = u32::MAX - 1;
 
-/// All but the times that a tree does not keep.
+/// All attributes except the times that a tree does not store.
 pub(super) const WANTED: StatxFlags = StatxFlags::BASIC_STATS.difference(StatxFlags::ATIME);
 
 /// The device an inode is on, as one number.
@@ -34,9 +34,9 @@ pub(super) fn device(stat: &Statx) -> u64 {
 
 /// Why an entry is not in the tree.
 enum Skip {
-    /// It went away, or something else took its place, since its name was read.
+    /// It vanished or was replaced after its name was read.
     Vanished,
-    /// It is to be reported.
+    /// Report it.
     Reported(Reason),
     /// A system call failed.
     Failed(Errno),
@@ -49,7 +49,7 @@ impl From<Errno> for Skip {
 }
 
 impl<'a> Worker<'_, 'a> {
-    /// Adds what `name` names to the chunk, or reports it. Whether it is a directory to be descended.
+    /// Adds the entry `name` to the chunk, or reports it. Returns whether it is a directory to be descended.
     pub(super) fn entry(
         &mut self,
         task: &Task<'a>,
@@ -59,7 +59,7 @@ impl<'a> Worker<'_, 'a> {
     ) -> Result<bool, ScanError> {
         let stat = match rustix::fs::statx(dir, name, self.walk.stat_flags, WANTED) {
             Ok(stat) => stat,
-            // It went away since its name was read.
+            // It vanished after its name was read.
             Err(Errno::NOENT) => return Ok(false),
             Err(error) => return self.failed(task.path_of(name.to_bytes()), error),
         };
@@ -75,7 +75,7 @@ impl<'a> Worker<'_, 'a> {
             self.findings.report.filtered += 1;
             return Ok(false);
         }
-        // A file system that is stayed out of is not asked for anything: its server may not answer.
+        // A mount that is left out is not asked for anything: its server may not answer.
         let found = match self.is_mount(&stat) && !options.cross {
             true => Found::nothing(),
             false => self.xattrs.read(dir, name, device(&stat)),
@@ -102,7 +102,7 @@ impl<'a> Worker<'_, 'a> {
         Ok(directory && inode.detail == DESCEND)
     }
 
-    /// The `detail` of an inode, as a chunk keeps it.
+    /// The `detail` of an inode, as a chunk stores it.
     fn detail(
         &mut self,
         task: &Task<'a>,
@@ -126,7 +126,7 @@ impl<'a> Worker<'_, 'a> {
         }
     }
 
-    /// The inode with all but its `detail`.
+    /// The inode without its `detail`.
     pub(super) fn inode(&self, stat: &Statx, file_type: FileType, xattrs: u32) -> Inode {
         let time = |time: rustix::fs::StatxTimestamp| Timestamp {
             seconds: time.tv_sec,
@@ -150,17 +150,16 @@ impl<'a> Worker<'_, 'a> {
         })
     }
 
-    /// Whether something is mounted there.
+    /// Whether it is a mount point.
     fn is_mount(&self, stat: &Statx) -> bool {
-        // The mount decides, not the device: a subvolume of btrfs has a device of its own and is no mount, and a
-        // bind mount has the same device and is one.
-        // Before Linux 5.8 there is only the device to go by.
+        // The mount decides, not the device: a btrfs subvolume has a device number of its own and is not a mount, and a
+        // bind mount has the same number and is one. Before Linux 5.8 only the device number is known.
         let known = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
         let has = stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
         if known { has } else { device(stat) != self.walk.root_device }
     }
 
-    /// Why a directory is not to be descended, if so.
+    /// Why a directory is not descended, if it is not.
     fn reason_to_stay_out(&self, task: &Task<'a>, stat: &Statx, name: &CStr) -> Option<Reason> {
         let options = self.walk.options;
         let has = |attribute| stat.stx_attributes.contains(attribute);
@@ -183,7 +182,7 @@ impl<'a> Worker<'_, 'a> {
     fn regular(&mut self, dir: BorrowedFd<'_>, name: &CStr, stat: &Statx, acl: Acl) -> Result<u32, Skip> {
         let denied = |error| match error {
             Errno::ACCESS => Skip::Reported(Reason::UnreadableFile),
-            // A symlink took its place.
+            // It was replaced by a symlink.
             Errno::LOOP => Skip::Vanished,
             error => error.into(),
         };
@@ -195,7 +194,7 @@ impl<'a> Worker<'_, 'a> {
         if stat.stx_size == 0 || stat.stx_blocks.saturating_mul(512) >= stat.stx_size {
             return Ok(Inode::NO_DETAIL);
         }
-        // Fewer blocks than bytes: holes, or data that is compressed or kept in the inode.
+        // Fewer blocks than bytes: holes, compressed data, or data within the inode.
         let ranges = data_ranges(dir, name, stat).map_err(denied)?;
         let Some(ranges) = ranges else { return Ok(Inode::NO_DETAIL) };
         let Some(chunk) = self.findings.chunks.last_mut() else { return Ok(Inode::NO_DETAIL) };
@@ -207,7 +206,7 @@ impl<'a> Worker<'_, 'a> {
     fn symlink(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> Result<u32, Skip> {
         let target = match rustix::fs::readlinkat_raw(dir, name, &mut self.target[..]) {
             Ok((target, _)) => target,
-            // Something that is no symlink took its place.
+            // It was replaced by something that is not a symlink.
             Err(Errno::INVAL) => return Err(Skip::Vanished),
             Err(error) => return Err(error.into()),
         };

@@ -1,4 +1,4 @@
-//! Which ranges of a sparse file hold data.
+//! Finds the ranges of a sparse file that hold data.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,25 +9,25 @@ use rustix::io::Errno;
 use super::entry::WANTED;
 use crate::DataRange;
 
-/// Ranges are rounded outward to multiples of this: a block of the formats, and a page.
+/// Ranges are rounded outward to multiples of this: the block size of the formats, and a page.
 const GRANULE: u64 = 4096;
 
-/// A file's ranges beyond this many become one that reaches to its end, so that no file can make a scan allocate
-/// without bound.
+/// The most ranges of a file. Any further ranges become one that reaches to its end, so that no file makes a scan
+/// allocate without bound.
 const RANGES_MAX: usize = 1 << 16;
 
-/// The ranges of the regular file `name` in `dir` that hold data; `None` if all of it does, its file system keeps no
-/// holes, or it is no longer what `stat` says of it: then who reads it finds it changed.
+/// The ranges of the regular file `name` in `dir` that hold data. `None` if all of it does, if its file system keeps no
+/// holes, or if it no longer matches `stat`; a reader will then find it changed.
 pub(super) fn data_ranges(dir: BorrowedFd<'_>, name: &CStr, stat: &Statx) -> Result<Option<Box<[DataRange]>>, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
     let ranges = seek_ranges(file.as_fd(), stat.stx_size)?;
-    // After the ranges were found: a change before that, or meanwhile, shows in the attributes now.
+    // Taken after the ranges were read: an earlier or concurrent change shows in these attributes.
     let now = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, WANTED)?;
     Ok(ranges.filter(|_| unchanged(stat, &now)))
 }
 
-/// Whether two looks at a name saw the same inode with the same content.
+/// Whether two stats show the same inode with the same content.
 fn unchanged(before: &Statx, now: &Statx) -> bool {
     let facts = |stat: &Statx| {
         let times = [&stat.stx_mtime, &stat.stx_ctime].map(|time| (time.tv_sec, time.tv_nsec));
@@ -36,15 +36,15 @@ fn unchanged(before: &Statx, now: &Statx) -> bool {
     facts(before) == facts(now)
 }
 
-/// The ranges of `file`, of `size` bytes, that hold data, by `SEEK_DATA` and `SEEK_HOLE`; `None` if all of it does,
-/// or its file system keeps no holes.
+/// The ranges of `file`, of `size` bytes, that hold data, by `SEEK_DATA` and `SEEK_HOLE`. `None` if all of it does, or
+/// if its file system keeps no holes.
 fn seek_ranges(file: BorrowedFd<'_>, size: u64) -> Result<Option<Box<[DataRange]>>, Errno> {
     let mut ranges: Vec<DataRange> = Vec::new();
     let mut at = 0;
     while at < size {
         let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(data) if data < size => data,
-            // No data from there to the end.
+            // No data up to the end.
             Ok(_) | Err(Errno::NXIO) => break,
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
             Err(error) => return Err(error),
@@ -52,7 +52,7 @@ fn seek_ranges(file: BorrowedFd<'_>, size: u64) -> Result<Option<Box<[DataRange]
         let end = if ranges.len() >= RANGES_MAX { size } else { rustix::fs::seek(file, SeekFrom::Hole(data))? };
         let end = end.min(size);
         if end <= data {
-            // The file changes while it is read.
+            // The file is changing.
             break;
         }
         let start = data - data % GRANULE;
@@ -79,10 +79,10 @@ mod tests {
 
     use super::*;
 
-    /// What a change is called, and the change.
+    /// A change and its name.
     type Change<'a> = (&'a str, &'a dyn Fn(&Path));
 
-    /// The ranges of a sparse file that undergoes `change` after the look at its attributes.
+    /// The ranges of a sparse file that undergoes `change` after its stat.
     fn ranges_after(change: impl FnOnce(&Path)) -> Option<Box<[DataRange]>> {
         let root = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = root.path().join("file");

@@ -1,13 +1,13 @@
-//! Scanning a directory of this host into a [`Tree`].
+//! Scans a directory of this host into a [`Tree`].
 //!
 //! 1. [`scan`] opens the directory and starts the workers, each with a stack of directories to read (`queue`).
-//! 2. A worker opens a directory (`open`), reads and sorts its names, and asks for the attributes of each, relative
-//!    to the directory's descriptor (`walk`, `entry`, `xattr`, `access`, `holes`, `filter`, `owner`). No file is opened but
-//!    one that seems to have holes.
-//! 3. It writes them as a listing into a chunk of memory that is its own (`chunk`), gives the directories among
-//!    them numbers, and puts those on its stack; when another worker has nothing to do it hands some over.
-//! 4. When all is read, the listings are put in depth-first order, so that the tree does not depend on the number
-//!    of workers, and the chunks are freed one after the other (`assemble`).
+//! 2. A worker opens a directory (`open`), reads and sorts its names, and reads the attributes of each relative to the
+//!    directory's descriptor (`walk`, `entry`, `xattr`, `access`, `holes`, `filter`, `owner`). It opens only files that
+//!    seem to have holes.
+//! 3. It writes them as a listing into its own chunk of memory (`chunk`), numbers the subdirectories and puts them on
+//!    its stack. If another worker is idle it hands some over.
+//! 4. At the end the listings are put in depth-first order, so that the tree does not depend on the number of workers,
+//!    and the chunks are freed one by one (`assemble`).
 
 mod access;
 mod assemble;
@@ -42,29 +42,29 @@ use report::ReportPart;
 use walk::{Task, Walk, Worker};
 use xattr::Method;
 
-/// More threads than this share no directory tree well.
+/// The most threads; more do not share a directory tree well.
 const THREADS_MAX: usize = 64;
 
-/// How many directories may stay open at once for those in them, at most.
+/// The most directories that stay open for their subdirectories.
 const KEPT_MAX: usize = 128;
 
 /// How to scan.
 #[derive(Clone, Debug)]
 pub struct ScanOptions {
-    /// Number of threads; 0 for as many as there are cores. At most 64 are started.
+    /// Number of threads, at most 64; 0 for one for each core.
     pub threads: usize,
-    /// How long to take no more than the time that others leave of the processors. After that there is a second set of
-    /// threads, with the caller's priority, to which the first leave what is still to be done.
+    /// How long to run at the lowest priority. After that a second set of threads, with the caller's priority, takes
+    /// over the remaining work.
     pub patience: Duration,
-    /// Whether to descend into what is mounted below the directory.
+    /// Whether to descend into mounts below the directory.
     pub cross: bool,
     /// Whether to read extended attributes: the namespaces `user`, `security` and `trusted`, and POSIX ACLs.
     pub xattrs: bool,
-    /// Which names to take.
+    /// Which names to include.
     pub filter: Filter,
     /// Who owns them.
     pub owner: OwnerMap,
-    /// Directories that are taken empty, by their path from the scanned directory, without a leading slash: `proc`.
+    /// Directories to include empty, by their path from the scanned directory, without a leading slash: `proc`.
     pub leave_out: Vec<Vec<u8>>,
 }
 
@@ -86,7 +86,7 @@ impl Default for ScanOptions {
 /// A scanned directory.
 #[derive(Debug)]
 pub struct Scan {
-    /// What is in it.
+    /// The tree.
     pub tree: Tree,
     /// The directory itself, opened with `O_PATH`: a file is opened by its [`Tree::path`] beneath it.
     pub root: OwnedFd,
@@ -94,11 +94,11 @@ pub struct Scan {
     pub report: Report,
     /// How long reading the directories took.
     pub walk_time: Duration,
-    /// How long making the tree of them took, after that.
+    /// How long assembling the tree took, after that.
     pub assembly_time: Duration,
 }
 
-/// Why there is no tree.
+/// Why a scan failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
     /// The directory cannot be opened.
@@ -109,13 +109,13 @@ pub enum ScanError {
         /// `ENOENT`, `ENOTDIR`, `EACCES`...
         error: Errno,
     },
-    /// The directory cannot be listed, before it is said which.
+    /// The directory cannot be listed; [`ScanError::Open`] names it later.
     #[error("cannot list the directory: {}", std::io::Error::from(*.0))]
     Root(Errno),
     /// Too few descriptors or too little memory, or a kernel before Linux 4.11.
     #[error("the scan cannot go on: {}", std::io::Error::from(*.0))]
     Resources(Errno),
-    /// More entries, names or symlink targets than a tree's 32-bit indices can name.
+    /// More entries, names or symlink targets than a tree's 32-bit indices can address.
     #[error("the directory has more entries or longer names than fit 32 bits; leave parts of it out")]
     TooLarge,
     /// A thread cannot be started.
@@ -127,7 +127,7 @@ pub enum ScanError {
 }
 
 impl ScanError {
-    /// The same of the directory that was given, by its name.
+    /// Adds the name of the directory.
     fn at(self, root: &Path) -> ScanError {
         match self {
             ScanError::Root(error) => ScanError::Open { path: root.to_owned(), error },
@@ -136,9 +136,9 @@ impl ScanError {
     }
 }
 
-/// Reads the attributes of everything below the directory `root`. A symlink as `root` is followed, symlinks below
-/// are not. What cannot be read is left out and reported, and what vanishes meanwhile is left out: only an error
-/// that concerns the whole fails the scan.
+/// Reads the attributes of everything below the directory `root`. A symlink as `root` is followed, symlinks below are
+/// not. Unreadable files are left out and reported; files that vanish meanwhile are left out. Only an error that
+/// concerns the whole scan fails it.
 pub fn scan(root: &Path, options: &ScanOptions) -> Result<Scan, ScanError> {
     let begin = Instant::now();
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -174,16 +174,17 @@ pub fn scan(root: &Path, options: &ScanOptions) -> Result<Scan, ScanError> {
     Ok(Scan { tree, root: root_fd, report, walk_time, assembly_time: begin.elapsed() - walk_time })
 }
 
-/// How attributes are asked for. Within one file system of this machine's own disks nobody else needs to be asked: then a
-/// server that does not answer, of a file system that is mounted somewhere below, does not hold up the scan.
+/// The flags for reading attributes. Within one file system on this machine's own disk there is nothing to synchronize
+/// with; then a server of a file system mounted below, if it does not answer, does not block the scan.
 fn stat_flags(root: BorrowedFd<'_>, cross: bool) -> AtFlags {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     if is_on_own_disk(root) && !cross { flags | AtFlags::STATX_DONT_SYNC } else { flags }
 }
 
-/// Whether a directory lies on a file system of this machine's own, so that no server is asked for its files.
+/// Whether a directory is on this machine's own file system, so that reading its attributes asks no server.
 pub fn is_on_own_disk(directory: BorrowedFd<'_>) -> bool {
-    /// Whose files are known elsewhere: NFS, FUSE, SMB, CIFS, 9P, Ceph, AFS, Coda, GFS2, OCFS2, Lustre (linux/magic.h).
+    /// File systems whose files other machines or processes change: NFS, FUSE, SMB, CIFS, 9P, Ceph, AFS, Coda, GFS2,
+    /// OCFS2, Lustre (linux/magic.h).
     const REMOTE: [u32; 11] = [
         0x6969,
         0x6573_5546,
@@ -233,7 +234,8 @@ fn run(walk: &Walk<'_>, threads: usize) -> Result<Vec<Findings>, ScanError> {
     })
 }
 
-/// Leaves most descriptors to the rest of the process, and to each thread what it opens beside those kept.
+/// The limit for directories that stay open. Most descriptors are left to the rest of the process, and to what each
+/// thread opens.
 fn kept_max(threads: usize) -> usize {
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);

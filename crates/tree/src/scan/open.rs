@@ -1,4 +1,4 @@
-//! Opening directories, however deep, with a bounded number of descriptors.
+//! Opens directories at any depth, with a bounded number of descriptors.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,13 +10,13 @@ use rustix::io::Errno;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// A directory on the way; `openat2` refuses `O_NONBLOCK` with `O_PATH`.
+/// Flags for a directory on the path; `openat2` refuses `O_NONBLOCK` with `O_PATH`.
 const ON_THE_WAY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// `PATH_MAX` less the NUL, of `include/uapi/linux/limits.h`: longer paths are opened in parts.
+/// `PATH_MAX` minus the NUL, of `include/uapi/linux/limits.h`: longer paths are opened in parts.
 const PATH_MAX: usize = 4095;
 
-/// A directory that stays open because directories in it are still to be read.
+/// A directory that stays open because its subdirectories are still to be read.
 #[derive(Debug)]
 pub(super) struct KeptDirectory<'a> {
     fd: OwnedFd,
@@ -24,7 +24,7 @@ pub(super) struct KeptDirectory<'a> {
 }
 
 impl<'a> KeptDirectory<'a> {
-    /// Keeps `fd` and counts it in `kept`, unless `limit` are kept already.
+    /// Keeps `fd` open and counts it in `kept`, unless `limit` are open already.
     pub(super) fn keep(fd: OwnedFd, kept: &'a AtomicUsize, limit: usize) -> Option<KeptDirectory<'a>> {
         if kept.fetch_add(1, Ordering::Relaxed) >= limit {
             kept.fetch_sub(1, Ordering::Relaxed);
@@ -44,8 +44,8 @@ impl Drop for KeptDirectory<'_> {
     }
 }
 
-/// Opens the directory `path` (from `root`, with a NUL at its end), whose last component starts at `name`, in
-/// `parent` if that is open. No symlink is followed and nothing above `root` is reached.
+/// Opens the directory `path` (from `root`, with a NUL at its end). Its last component starts at `name`, and `parent`
+/// is the directory of that component if it is open. Follows no symlink and never leaves `root`.
 pub(super) fn open_directory(
     root: BorrowedFd<'_>,
     parent: Option<BorrowedFd<'_>>,
@@ -70,7 +70,7 @@ fn open_in_parts(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
         let cut = if rest.len() <= PATH_MAX {
             rest.len()
         } else {
-            // Names have at most 255 bytes, so that there is a slash.
+            // A component has at most 255 bytes, so there is a slash.
             rest[..PATH_MAX].iter().rposition(|byte| *byte == b'/').ok_or(Errno::NAMETOOLONG)?
         };
         let (part, after) = rest.split_at(cut);
@@ -89,7 +89,7 @@ fn open_in_parts(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
 fn open_beneath(from: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     match rustix::fs::openat2(from, path, flags, Mode::empty(), resolve) {
-        // Before Linux 5.6, or in a sandbox that does not know the call: one component at a time.
+        // Before Linux 5.6, or in a sandbox without openat2: one component at a time.
         Err(Errno::NOSYS | Errno::PERM) => {
             let mut at: Option<OwnedFd> = None;
             for name in path.split(|byte| *byte == b'/') {
@@ -98,7 +98,7 @@ fn open_beneath(from: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Owne
             }
             at.ok_or(Errno::NOENT)
         }
-        // A rename on the way while the kernel looked.
+        // Something was renamed while the kernel resolved the path.
         Err(Errno::AGAIN) => rustix::fs::openat2(from, path, flags, Mode::empty(), resolve),
         result => result,
     }

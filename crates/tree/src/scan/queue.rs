@@ -1,26 +1,26 @@
-//! The directories still to be read, shared between workers.
+//! A work-sharing queue of the directories still to be read.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Work that each worker keeps on a stack of its own and gives away only when another has none.
+/// Each worker keeps its tasks on a stack of its own, and gives some away only when another worker has none.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     shared: Mutex<Vec<T>>,
     wake: Condvar,
-    /// Those that have come and not left.
+    /// The workers that have started and not ended.
     workers: AtomicUsize,
     waiting: AtomicUsize,
     done: AtomicBool,
-    /// Told when it is done.
+    /// Signalled at the end.
     ended: Condvar,
-    /// Whether the first workers are to leave what they have to others.
+    /// Whether the first workers must pass their tasks on and end.
     relieved: AtomicBool,
 }
 
 impl<T> Queue<T> {
-    /// A queue for `workers` workers that holds `first`.
+    /// A queue for `workers` workers that contains `first`.
     pub(super) fn new(workers: usize, first: T) -> Queue<T> {
         Queue {
             shared: Mutex::new(vec![first]),
@@ -33,15 +33,15 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Waits for the end, `time` at most; false if there is still something to do.
+    /// Waits for the end, `time` at most; returns false if work remains.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let going_on = |_: &mut Vec<T>| !self.done.load(Ordering::Relaxed);
         let waited = self.ended.wait_timeout_while(self.lock(), time, going_on).unwrap_or_else(PoisonError::into_inner);
         !waited.1.timed_out()
     }
 
-    /// Lets `others` workers come, to whom those that are there leave what they have, one after the other, when they come
-    /// for their next task. False if there is nothing left to do.
+    /// Starts the change to `others` further workers: each of the first workers passes its tasks on and ends when it
+    /// asks for its next task. Returns false if no work remains.
     pub(super) fn relieve(&self, others: usize) -> bool {
         let _shared = self.lock();
         if self.done.load(Ordering::Relaxed) {
@@ -49,21 +49,21 @@ impl<T> Queue<T> {
         }
         self.workers.fetch_add(others, Ordering::Relaxed);
         self.relieved.store(true, Ordering::Relaxed);
-        // Those that wait for work leave too.
+        // Workers that wait for tasks end too.
         self.wake.notify_all();
         true
     }
 
-    /// A worker leaves, and its tasks to others.
+    /// A worker ends and passes its tasks on.
     fn leave(&self, shared: &mut Vec<T>, local: &mut Vec<T>) {
         shared.append(local);
         self.workers.fetch_sub(1, Ordering::Relaxed);
         self.wake.notify_all();
     }
 
-    /// The next task of the worker that owns `local`: its youngest, or one that another gave away. Waits while
-    /// others may still give some; `None` when there is nothing left, after [`Queue::stop`], and for a `first` worker
-    /// after [`Queue::relieve`].
+    /// The next task of the worker that owns `local`: its youngest, or one that another worker gave away. Waits while
+    /// others may still give some. `None` when no task remains, after [`Queue::stop`], and for a `first` worker after
+    /// [`Queue::relieve`].
     pub(super) fn next(&self, local: &mut Vec<T>, first: bool) -> Option<T> {
         if self.done.load(Ordering::Relaxed) {
             return None;
@@ -73,7 +73,7 @@ impl<T> Queue<T> {
             return None;
         }
         if self.waiting.load(Ordering::Relaxed) > 0 && local.len() > 1 {
-            // The oldest tasks are nearest to the root: the largest subtrees, as a rule.
+            // The oldest tasks are nearest to the root, and so usually the largest subtrees.
             let mut shared = self.lock();
             shared.extend(local.drain(..local.len() / 2));
             self.wake.notify_one();
@@ -105,7 +105,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Lets every worker end after the task it is at.
+    /// Makes every worker end after its current task.
     pub(super) fn stop(&self) {
         let _shared = self.lock();
         self.end();

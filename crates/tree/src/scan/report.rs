@@ -1,30 +1,30 @@
-//! What a scan did not take into the tree, and why.
+//! [`Report`]: what a scan left out, and why.
 
 use std::collections::BinaryHeap;
 use std::fmt;
 
-/// How many paths a [`Report`] names; the counts go on.
+/// The most paths that a [`Report`] names; the counts are exact.
 pub const LISTED_MAX: usize = 1000;
 
-/// Why a path, or what is below it, is not in the tree.
+/// Why a path, or its content, is not in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// A regular file that the caller may not read: not in the tree.
+    /// A regular file that the caller may not read: left out.
     UnreadableFile,
-    /// A directory that the caller may not list: in the tree, empty.
+    /// A directory that the caller may not list: included empty.
     UnreadableDirectory,
-    /// Something else is mounted there: in the tree, empty.
+    /// A mount point: included empty.
     MountPoint,
-    /// Opening it would mount something (autofs): in the tree, empty.
+    /// Opening it would mount something (autofs): included empty.
     Automount,
-    /// One of [`ScanOptions::leave_out`](super::ScanOptions::leave_out): in the tree, empty.
+    /// One of [`ScanOptions::leave_out`](super::ScanOptions::leave_out): included empty.
     AskedFor,
-    /// The name is longer than 255 bytes, or holds a `/`: not in the tree.
+    /// The name is longer than 255 bytes, or contains a `/`: left out.
     BadName,
-    /// A type, size or symlink target that no file system of Linux holds: not in the tree.
+    /// A type, size or symlink target that no Linux file system can hold: left out.
     BadAttributes,
-    /// Another error, which [`LeftOut::error`] names: a directory is in the tree, as far as it could be read;
-    /// anything else is not.
+    /// Another error, [`LeftOut::error`]. A directory is included as far as it could be read; anything else is left
+    /// out.
     Failed,
 }
 
@@ -64,7 +64,7 @@ pub struct LeftOut {
     pub path: Vec<u8>,
     /// Why.
     pub reason: Reason,
-    /// The error number of the system call that failed, where one did.
+    /// The error number of the failed system call, if there was one.
     pub error: Option<i32>,
 }
 
@@ -80,14 +80,14 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// What a scan left out: exact counts, and the first paths. The same for the same tree, whatever the threads.
+/// What a scan left out: exact counts, and the first paths. Independent of the number of threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// How often each reason applied, in the order of [`Reason::ALL`].
     pub counts: [u64; Reason::ALL.len()],
-    /// The paths, sorted; of more than [`LISTED_MAX`], the first ones.
+    /// The paths, sorted; at most the first [`LISTED_MAX`].
     pub left_out: Vec<LeftOut>,
-    /// Names that the filter took out; what lies below an excluded directory is not counted.
+    /// The number of names that the filter excluded, without the content of excluded directories.
     pub filtered: u64,
 }
 
@@ -97,14 +97,14 @@ impl Report {
         self.counts[reason as usize]
     }
 
-    /// How often any reason applied; names that the filter took out do not count.
+    /// How often any reason applied, without names that the filter excluded.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 }
 
-/// One worker's part of a [`Report`]. Keeps the [`LISTED_MAX`] smallest paths, so that the union of all parts
-/// holds the smallest of all.
+/// One worker's part of a [`Report`]. Contains the [`LISTED_MAX`] smallest paths, so that the union of all parts
+/// contains the smallest of all.
 #[derive(Debug, Default)]
 pub(super) struct ReportPart {
     counts: [u64; Reason::ALL.len()],

@@ -1,4 +1,4 @@
-//! The system calls that no library wraps yet. The only unsafe code of the crate.
+//! Wrappers for system calls that no library wraps yet: the crate's only unsafe code.
 
 #![allow(unsafe_code)]
 
@@ -19,8 +19,8 @@ struct XattrArgs {
     flags: u32,
 }
 
-/// `listxattrat` of `name` in `dir` (Linux 6.13), symlinks not followed: the bytes of `list` that it filled.
-/// An empty `list` asks for the length alone.
+/// `listxattrat` of `name` in `dir` (Linux 6.13) without following symlinks; returns the number of bytes written to
+/// `list`, or the length needed if `list` is empty.
 pub(super) fn listxattrat(dir: BorrowedFd<'_>, name: &CStr, list: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: `dir` is open and `name` ends in NUL for as long as the call lasts; the kernel writes at most
     // `list.len()` bytes to `list`, which is borrowed mutably.
@@ -37,12 +37,13 @@ pub(super) fn listxattrat(dir: BorrowedFd<'_>, name: &CStr, list: &mut [u8]) -> 
     result(count)
 }
 
-/// `getxattrat` of `name` in `dir` (Linux 6.13), symlinks not followed: the bytes of `value` that it filled.
+/// `getxattrat` of `name` in `dir` (Linux 6.13) without following symlinks; returns the number of bytes written to
+/// `value`.
 pub(super) fn getxattrat(dir: BorrowedFd<'_>, name: &CStr, attribute: &CStr, value: &mut [u8]) -> Result<usize, Errno> {
     let size = u32::try_from(value.len()).unwrap_or(u32::MAX);
     let mut args = XattrArgs { value: value.as_mut_ptr().expose_provenance() as u64, size, flags: 0 };
-    // SAFETY: `dir` is open and both names end in NUL for as long as the call lasts; `args` has the layout that
-    // its size names, and points at `value`, mutably borrowed, of at least `size` bytes.
+    // SAFETY: `dir` is open and both names end in NUL for as long as the call lasts; `args` has the layout and the size
+    // that the call declares, and points at `value`, mutably borrowed, of at least `size` bytes.
     let count = unsafe {
         libc::syscall(
             GETXATTRAT,
@@ -59,8 +60,8 @@ pub(super) fn getxattrat(dir: BorrowedFd<'_>, name: &CStr, attribute: &CStr, val
 
 /// Gives the calling thread a working directory of its own, so that its `fchdir` moves no other thread.
 pub(super) fn own_working_directory() -> Result<(), Errno> {
-    // SAFETY: with CLONE_FS alone, `unshare` parts the thread's root, working directory and umask from those of
-    // the other threads; no descriptor and no memory is concerned.
+    // SAFETY: with CLONE_FS alone, `unshare` separates the thread's root, working directory and umask from those of the
+    // other threads; it affects no descriptor and no memory.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
 }
 

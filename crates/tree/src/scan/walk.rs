@@ -1,4 +1,4 @@
-//! A worker: reads one directory after the other, each into a listing.
+//! A worker of a scan: reads directories one after the other, each into a listing.
 
 use std::ffi::CStr;
 use std::io::Read;
@@ -27,14 +27,14 @@ pub(super) struct Walk<'a> {
     /// The scanned directory.
     pub(super) root: BorrowedFd<'a>,
     pub(super) root_device: u64,
-    /// How attributes are asked for.
+    /// The flags for reading attributes.
     pub(super) stat_flags: AtFlags,
     pub(super) caller: Caller,
     pub(super) method: Method,
     pub(super) queue: Queue<Task<'a>>,
     /// The next serial number of a directory.
     pub(super) next_serial: AtomicU32,
-    /// How many directories are open for those in them, and how many may be.
+    /// How many directories are open for their subdirectories, and the limit.
     pub(super) kept: &'a AtomicUsize,
     pub(super) kept_max: usize,
 }
@@ -46,7 +46,7 @@ pub(super) struct Task<'a> {
     pub(super) path: Vec<u8>,
     /// Where the last component starts in `path`.
     pub(super) name: usize,
-    /// The directory that it is in, if that is kept open.
+    /// Its parent directory, if that is open.
     pub(super) parent: Option<Arc<KeptDirectory<'a>>>,
     /// The ignore files that apply to it.
     pub(super) ignore: Option<Arc<IgnoreLevel>>,
@@ -72,9 +72,10 @@ impl Task<'_> {
 /// A name that `getdents64` gave.
 #[derive(Clone, Copy)]
 struct Name {
-    /// Its first 8 bytes, big-endian and padded with zeros: sorts as the name does, but for longer equal starts.
+    /// Its first 8 bytes, big-endian and padded with zeros: sorts like the name, unless both names begin with the same
+    /// 8 bytes.
     start: u64,
-    /// Where it is in the buffer of names, and its length without the NUL behind it.
+    /// Its position in the buffer of names, and its length without the NUL.
     offset: usize,
     length: usize,
 }
@@ -82,7 +83,7 @@ struct Name {
 /// One thread's part of a walk.
 pub(super) struct Worker<'w, 'a> {
     pub(super) walk: &'w Walk<'a>,
-    /// Takes only the time that others leave, until it is relieved.
+    /// Whether the thread runs at the lowest priority, until it is relieved.
     yielding: bool,
     local: Vec<Task<'a>>,
     pub(super) xattrs: Reader,
@@ -91,13 +92,13 @@ pub(super) struct Worker<'w, 'a> {
     pub(super) target: Vec<MaybeUninit<u8>>,
 }
 
-/// Bytes that one `getdents64` may fill: with fewer, large directories take more calls; more gain nothing.
+/// Bytes that one `getdents64` may return. With fewer, large directories take more calls; more gain nothing.
 const DENTS_BYTES: usize = 128 * 1024;
 
-/// The nice value of a thread that takes what time others leave.
+/// The nice value of a thread of lowest priority.
 const LEAST_PRIORITY: i32 = 19;
 
-/// Buffers for the names of a directory larger than this are not kept for the next one.
+/// Name buffers larger than this are freed after the directory.
 const NAMES_KEPT: usize = 1 << 20;
 
 impl<'w, 'a> Worker<'w, 'a> {
@@ -113,11 +114,11 @@ impl<'w, 'a> Worker<'w, 'a> {
         }
     }
 
-    /// Reads directories until there are none left. Errors only on what makes the whole scan impossible.
+    /// Reads directories until none are left. Fails only if the whole scan must fail.
     pub(super) fn run(mut self) -> Result<Findings, ScanError> {
         let _stop = StopOnPanic(&self.walk.queue);
         if self.yielding {
-            // This thread's alone. A priority that cannot be lowered is no reason not to scan.
+            // Changes this thread's priority only. If that fails the scan goes on.
             let _ = rustix::process::setpriority_process(None, LEAST_PRIORITY);
         }
         let mut bytes = Vec::new();
@@ -143,7 +144,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             Err(error) => return self.unopened(task, error),
         };
         match self.read_names(task, dir.as_fd(), bytes, names) {
-            // The directory is removed, or is so while it is read.
+            // The directory was or is being removed.
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => {
                 self.failed(task.path().to_owned(), error)?;
@@ -177,7 +178,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         Ok(())
     }
 
-    /// Makes tasks of the directories of `listing` that are to be descended, and numbers them.
+    /// Makes tasks of the subdirectories in `listing` that are to be descended, and numbers them.
     fn give_tasks(
         &mut self,
         task: &Task<'a>,
@@ -209,12 +210,13 @@ impl<'w, 'a> Worker<'w, 'a> {
             }
             at = end;
         }
-        // The first name is to be taken first.
+        // The first name must be taken first.
         self.local[oldest..].reverse();
         Ok(())
     }
 
-    /// The names of `dir`, sorted; those that no tree can hold are reported. On an error, those up to there.
+    /// Reads and sorts the names of `dir`; reports names that no tree can hold. On an error the names read so far
+    /// remain.
     fn read_names(
         &mut self,
         task: &Task<'a>,
@@ -272,7 +274,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         names: &[Name],
     ) -> Option<Arc<IgnoreLevel>> {
         let mut level = task.ignore.clone();
-        // The last level is asked first.
+        // The last level is checked first.
         for wanted in self.walk.options.filter.ignore_files().iter().rev() {
             let found =
                 names.binary_search_by(|name| bytes[name.offset..name.offset + name.length].cmp(&wanted[..])).ok();
@@ -295,7 +297,7 @@ impl<'w, 'a> Worker<'w, 'a> {
     fn unopened(&mut self, task: &Task<'a>, error: Errno) -> Result<(), ScanError> {
         match error {
             _ if task.serial == 0 => Err(ScanError::Root(error)),
-            // It went away, or something else took its place.
+            // It vanished, or was replaced.
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Ok(()),
             Errno::ACCESS | Errno::PERM => {
                 let error = Some(error.raw_os_error());
@@ -306,8 +308,8 @@ impl<'w, 'a> Worker<'w, 'a> {
         }
     }
 
-    /// Reports an error that concerns `path` alone; one that would befall everything else too ends the scan.
-    /// Otherwise `Ok(false)`: nothing to descend.
+    /// Reports an error that concerns `path` alone, and returns `Ok(false)`: nothing to descend. An error that would
+    /// affect every other path too ends the scan.
     pub(super) fn failed(&mut self, path: Vec<u8>, error: Errno) -> Result<bool, ScanError> {
         match error {
             Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSYS => Err(ScanError::Resources(error)),
@@ -319,7 +321,7 @@ impl<'w, 'a> Worker<'w, 'a> {
     }
 }
 
-/// Ends the other workers if this one panics: they would wait for what it never gives.
+/// Ends the other workers if this one panics: they would wait for its tasks for ever.
 struct StopOnPanic<'w, 'a>(&'w Queue<Task<'a>>);
 
 impl Drop for StopOnPanic<'_, '_> {

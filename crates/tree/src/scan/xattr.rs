@@ -1,4 +1,4 @@
-//! Reading extended attributes, by the cheapest way that the kernel has, and sharing equal sets.
+//! Reads extended attributes in the cheapest way that the kernel supports, and shares equal sets.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -14,21 +14,21 @@ use crate::select::OwnerMap;
 /// `XATTR_LIST_MAX` and `XATTR_SIZE_MAX` of `include/uapi/linux/limits.h`.
 const SIZE_MAX: usize = 65536;
 
-/// What a list of names and a value usually fit in. The kernel allocates and clears as many bytes as it is offered,
-/// so that the whole buffer is offered only when these were too few.
+/// The usual size of a list of names or a value. The kernel allocates and clears as many bytes as it is offered, so the
+/// whole buffer is offered only if these are too few.
 const SIZE_USUAL: usize = 256;
 
-/// How an attribute of a name in a directory is reached.
+/// How to read the attributes of a name in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     /// `listxattrat` and `getxattrat`, since Linux 6.13.
     At,
-    /// `fchdir` to the directory, in threads with a working directory of their own, then `llistxattr`: about half
-    /// a microsecond an entry dearer.
+    /// `fchdir` to the directory, in threads with a working directory of their own, then `llistxattr`: about half a
+    /// microsecond more for each entry.
     WorkingDirectory,
-    /// Through `/proc/self/fd`, where a sandbox forbids the others: twice as dear again.
+    /// Through `/proc/self/fd`, if a sandbox forbids the others: twice as expensive again.
     Proc,
-    /// Not at all.
+    /// They are not read.
     None,
 }
 
@@ -47,7 +47,7 @@ impl Method {
 pub(super) struct Reader {
     method: Method,
     owner: OwnerMap,
-    /// Whether the working directory is the one that is being read.
+    /// Whether the working directory is the directory being read.
     entered: bool,
     /// Devices whose file systems have no extended attributes.
     without: Vec<u64>,
@@ -61,21 +61,21 @@ pub(super) struct Reader {
 /// What [`Reader::read`] found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
-    /// Index of the set, to be found in [`Reader::into_sets`].
+    /// Index of the set in [`Reader::into_sets`].
     pub(super) set: u32,
     /// Whether an access ACL may be among them.
     pub(super) acl: Acl,
 }
 
 impl Found {
-    /// What is said of a file that was not asked.
+    /// The result for a file whose attributes are not read.
     pub(super) fn nothing() -> Found {
         Found { set: 0, acl: Acl::Possible }
     }
 }
 
 impl Reader {
-    /// A reader for the calling thread, which gets a working directory of its own if `method` needs one.
+    /// A reader for the calling thread. The thread gets a working directory of its own if `method` needs one.
     pub(super) fn new(method: Method, owner: OwnerMap) -> Reader {
         let method = match method {
             Method::WorkingDirectory if syscall::own_working_directory().is_err() => Method::Proc,
@@ -94,19 +94,19 @@ impl Reader {
         }
     }
 
-    /// The sets that were found, by index.
+    /// The sets found, by index.
     pub(super) fn into_sets(self) -> Vec<Vec<Xattr>> {
         self.sets
     }
 
-    /// Must be called before the first [`Reader::read`] in a directory.
+    /// Enters a directory; must be called before the first [`Reader::read`] in it.
     pub(super) fn enter(&mut self, dir: BorrowedFd<'_>) {
         if self.method == Method::WorkingDirectory {
             self.entered = rustix::process::fchdir(dir).is_ok();
         }
     }
 
-    /// The attributes of `name` in `dir`, which is on `device`. What cannot be read is left out.
+    /// The attributes of `name` in `dir`, which is on `device`. Unreadable ones are left out.
     pub(super) fn read(&mut self, dir: BorrowedFd<'_>, name: &CStr, device: u64) -> Found {
         if self.method == Method::None {
             return Found::nothing();
@@ -138,7 +138,7 @@ impl Reader {
             if !is_kept(full_name) {
                 continue;
             }
-            // Trusted attributes are listed but not readable without privilege, and any may vanish in between.
+            // Trusted attributes are listed but unreadable without privilege, and any attribute may vanish in between.
             let Ok(size) = self.value(dir, name, attribute) else { continue };
             let mut value = self.value.get(..size).unwrap_or_default().to_owned();
             if full_name.starts_with(b"system.posix_acl_") {
@@ -165,7 +165,7 @@ impl Reader {
         if let Some(index) = self.index.get(&self.key[..]) {
             return *index;
         }
-        // At most one set an inode, and inodes are counted in 32 bits.
+        // At most one set for each inode, and inode numbers have 32 bits.
         let index = self.sets.len() as u32;
         self.sets.push(set);
         self.index.insert(self.key[..].into(), index);
@@ -201,7 +201,7 @@ fn filled(buffer: &mut [u8], read: impl Fn(&mut [u8]) -> Result<usize, Errno>) -
     }
 }
 
-/// Attributes that mean something away from the file system they were on.
+/// Whether an attribute has a meaning away from its file system.
 fn is_kept(name: &[u8]) -> bool {
     let namespaces: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
     namespaces.iter().any(|namespace| name.starts_with(namespace))
@@ -224,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// Every method that this kernel has gives the same sets.
+    /// Every method that this kernel supports gives the same sets.
     #[test]
     fn methods_agree() {
         let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Security contexts by path, as a policy of SELinux lists them.
+//! Assigns SELinux security contexts by path, from a policy's `file_contexts`.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use crate::FileType;
 /// The extended attribute that holds an inode's context (`XATTR_NAME_SELINUX` of `include/uapi/linux/xattr.h`).
 pub(super) const LABEL: &[u8] = b"security.selinux";
 
-/// The context that says that a file keeps the one it has.
+/// The context of a rule that leaves a file's label unchanged.
 const NONE: &str = "<<none>>";
 
-/// What is wrong with a file of contexts.
+/// What is wrong with a `file_contexts` file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct ContextsError {
@@ -22,15 +22,15 @@ pub struct ContextsError {
     pub reason: String,
 }
 
-/// The rules of a `file_contexts` file (selabel_file(5)): a regular expression for a whole path, maybe a file type,
+/// The rules of a `file_contexts` file (selabel_file(5)): a regular expression for a whole path, an optional file type,
 /// and a context.
 ///
-/// As in libselinux the last rule that matches decides, and rules that are plain paths go before all others.
+/// As in libselinux the last rule that matches decides, and rules that are plain paths are tried before all others.
 #[derive(Debug, Default)]
 pub struct FileContexts {
     /// In the order in which they are tried.
     rules: Vec<Rule>,
-    /// Rules whose first component is plain, by it: ascending indices.
+    /// Rules whose first component is plain, by this component: ascending indices.
     by_component: HashMap<Vec<u8>, Vec<u32>>,
     /// All other rules: ascending indices.
     others: Vec<u32>,
@@ -51,7 +51,7 @@ enum Matcher {
 }
 
 impl FileContexts {
-    /// Reads the rules of a file's text.
+    /// Parses a file's text.
     pub fn parse(text: &str) -> Result<FileContexts, ContextsError> {
         let mut rules = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -68,7 +68,7 @@ impl FileContexts {
             let context = (*context != NONE).then(|| (*context).to_owned());
             rules.push((first_component(pattern), Rule { matcher, file_type, context }));
         }
-        // Tried from the first on: plain paths, then expressions, each the last one of the file first.
+        // Tried from the first on: plain paths, then expressions, each with the file's last rule first.
         rules.reverse();
         rules.sort_by_key(|(_, rule)| matches!(rule.matcher, Matcher::Regex(_)));
         let mut contexts = FileContexts::default();
@@ -82,8 +82,8 @@ impl FileContexts {
         Ok(contexts)
     }
 
-    /// The rule that labels the inode of this type at `path` (from the root, without a leading slash); `None` where
-    /// it keeps the label it has.
+    /// The rule that labels the inode of this type at `path` (from the root, without a leading slash); `None` if it
+    /// keeps its label.
     pub(super) fn lookup(&self, path: &[u8], file_type: FileType) -> Option<u32> {
         let absolute = [b"/", path].concat();
         let component = path.split(|byte| *byte == b'/').next().unwrap_or_default();
@@ -99,7 +99,7 @@ impl FileContexts {
         self.rules.get(index as usize)?.context.as_ref().map(|_| index)
     }
 
-    /// The attribute's value that a rule gives: the context with a NUL at its end, as setfiles(8) writes it.
+    /// The attribute's value that a rule gives: the context plus a NUL, as setfiles(8) writes it.
     pub(super) fn value(&self, rule: u32) -> Option<Box<[u8]>> {
         let context = self.rules.get(rule as usize)?.context.as_ref()?;
         Some([context.as_bytes(), b"\0"].concat().into())
@@ -111,12 +111,12 @@ impl Matcher {
         if let Some(path) = plain(pattern) {
             return Ok(Matcher::Path(path));
         }
-        // As libselinux: the whole path, bytes and not characters, and a dot is any byte.
+        // As libselinux does: matches the whole path, by bytes, and a dot matches any byte.
         let whole = RegexBuilder::new(&format!("^(?:{pattern})$")).unicode(false).dot_matches_new_line(true).build();
         whole.map(Matcher::Regex).map_err(|error| {
             let text = error.to_string();
             let reason = text.lines().last().unwrap_or_default().trim_start_matches("error:").trim();
-            format!("{pattern:?} is no regular expression: {reason}")
+            format!("{pattern:?} is not a regular expression: {reason}")
         })
     }
 
@@ -128,7 +128,7 @@ impl Matcher {
     }
 }
 
-/// What a pattern without operators stands for; `None` if it has some.
+/// The text that a pattern without operators stands for; `None` if it has operators.
 fn plain(pattern: &str) -> Option<Vec<u8>> {
     let mut path = Vec::with_capacity(pattern.len());
     let mut bytes = pattern.bytes();
@@ -143,19 +143,19 @@ fn plain(pattern: &str) -> Option<Vec<u8>> {
     Some(path)
 }
 
-/// The first component of every path that a pattern matches, where that is known: most rules of a policy have one, and
-/// need not be tried on other paths.
+/// The first component of every path that a pattern matches, if it is known. Most rules of a policy have one, and need
+/// not be tried on other paths.
 fn first_component(pattern: &str) -> Option<Vec<u8>> {
     if pattern.contains('|') && has_outer_alternative(pattern) {
         return None;
     }
     let rest = pattern.strip_suffix("(/.*)?").unwrap_or(pattern).strip_prefix('/')?;
     let (component, below) = rest.split_once('/').unwrap_or((rest, ""));
-    // The slash itself may be optional or come several times.
+    // The slash may be optional or repeated.
     if below.starts_with(['?', '*', '+', '{']) { None } else { plain(component) }
 }
 
-/// Whether an alternative may stand outside of every group; with bracket expressions that is not looked into.
+/// Whether an alternative may be outside of every group. May say yes for a pattern with bracket expressions.
 fn has_outer_alternative(pattern: &str) -> bool {
     let mut depth = 0;
     let mut bytes = pattern.bytes();
@@ -172,7 +172,7 @@ fn has_outer_alternative(pattern: &str) -> bool {
     false
 }
 
-/// A file type as mode of `ls -l` shows it; `--` is a regular file.
+/// A file type as in the mode of `ls -l`; `--` is a regular file.
 fn parse_type(text: &str) -> Result<FileType, String> {
     Ok(match text {
         "--" => FileType::Regular,
@@ -182,6 +182,6 @@ fn parse_type(text: &str) -> Result<FileType, String> {
         "-b" => FileType::BlockDevice,
         "-p" => FileType::Fifo,
         "-s" => FileType::Socket,
-        other => return Err(format!("{other:?} is no file type; --, -d, -l, -c, -b, -p and -s are")),
+        other => return Err(format!("{other:?} is not a file type; --, -d, -l, -c, -b, -p and -s are")),
     })
 }

@@ -1,4 +1,4 @@
-//! The files that a filter takes, without a tree of their own.
+//! Lists the files of a tree that a filter includes.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::filter::IgnoreLevel;
 use super::{Filter, IGNORE_FILE_MAX, ReadFile};
 use crate::{FileType, InodeId, Tree};
 
-/// The regular files beneath `top`, a directory of `tree`, that `filter` takes, whose paths count from `top`. A file of several
-/// names comes once for each. Ignore files are looked into with `read`.
+/// The regular files beneath the directory `top` of `tree` that `filter` includes; paths count from `top`. A file with
+/// several names is listed once for each. `read` reads ignore files.
 pub fn files_below(tree: &Tree, top: InodeId, filter: &Filter, read: &ReadFile<'_>) -> Vec<InodeId> {
     let mut files = Vec::new();
     let mut directories = vec![(top, Vec::new(), None)];
@@ -35,7 +35,7 @@ pub fn files_below(tree: &Tree, top: InodeId, filter: &Filter, read: &ReadFile<'
     files
 }
 
-/// The ignore files that apply in a directory, which is given with its path: those above it, and its own.
+/// The ignore files that apply in a directory with this path: those above it, and its own.
 pub(super) fn ignore_level(
     tree: &Tree,
     filter: &Filter,
@@ -44,7 +44,7 @@ pub(super) fn ignore_level(
     read: &ReadFile<'_>,
 ) -> Option<Arc<IgnoreLevel>> {
     let mut level = above;
-    // The last level is asked first.
+    // The last level is checked first.
     for name in filter.ignore_files().iter().rev() {
         let Some((_, inode)) = tree.find_entry(directory, name) else { continue };
         if tree.inode(inode).file_type() != FileType::Regular {

@@ -1,4 +1,4 @@
-//! Which names are taken into a tree: patterns given by the user, and gitignore-style files found on the way.
+//! [`Filter`]: decides which names are included, by the user's patterns and by gitignore-style files in the tree.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,13 +10,13 @@ use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use regex::bytes::{RegexBuilder, RegexSet};
 
-/// Of an ignore file, no more bytes than this are read.
+/// The most bytes that are read of an ignore file.
 pub(crate) const IGNORE_FILE_MAX: u64 = 1 << 20;
 
-/// A pattern that is none.
+/// Why a pattern is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// Not a glob.
+    /// It is not a glob.
     #[error("the pattern {pattern:?} is not a glob: {source}")]
     Glob {
         /// As it was given.
@@ -24,7 +24,7 @@ pub enum FilterError {
         /// What is wrong with it.
         source: globset::Error,
     },
-    /// Not a regular expression.
+    /// It is not a regular expression.
     #[error("the pattern {pattern:?} is not a regular expression: {reason}")]
     Regex {
         /// As it was given.
@@ -34,18 +34,18 @@ pub enum FilterError {
     },
 }
 
-/// Which names are taken into the tree; by default all.
+/// Decides which names are included in the tree; by default all.
 ///
-/// Rules are tried in the order in which they were given and **the first one that matches decides**, as with
-/// rsync; if none does, the lists do, the one given first first; then the ignore files, the deepest first. A list and an
-/// ignore file each decide by their last matching line, as with git. If they say nothing either, the name is taken. An
-/// excluded directory is not descended, so nothing below it can be included again.
+/// Rules are tried in the order in which they were given and **the first one that matches decides**, as with rsync. If
+/// none matches, the lists decide, in the order given; then the ignore files, the deepest first. Within a list or an
+/// ignore file the last matching line decides, as with git. A name that nothing matches is included. An excluded
+/// directory is not descended, so nothing below it can be included again.
 ///
-/// A pattern's form says where it applies, as in a `.gitignore`:
-/// - Without a `/`, except at its end, it is matched with the last component of every path: `*.o`, `target/`.
-/// - With a `/` at its start or within, it is matched with the whole path from the scanned directory: `/build`,
+/// A pattern's form decides where it applies, as in a `.gitignore`:
+/// - Without a `/`, except at its end, it is matched against the last component of every path: `*.o`, `target/`.
+/// - With a `/` at its start or within, it is matched against the whole path from the scanned directory: `/build`,
 ///   `src/*.c`.
-/// - A `/` at its end lets it match only directories.
+/// - With a `/` at its end it matches only directories.
 /// - `*` and `?` match no `/`; `**` matches any number of components; `[a-z]`, `{a,b}` and `\` work as in a shell.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
@@ -94,37 +94,35 @@ enum Pattern {
 }
 
 impl FilterBuilder {
-    /// Adds a rule that leaves out what `pattern` matches.
+    /// Adds a rule that excludes what `pattern` matches.
     pub fn exclude(mut self, pattern: &str) -> FilterBuilder {
         self.rules.push((Pattern::Glob(pattern.to_owned()), false));
         self
     }
 
-    /// Adds a rule that leaves out every path in which the regular expression `pattern` is found; the path counts from
-    /// the tree's root and has no slash at its start. Syntax: that of the `regex` crate, which is Perl's without
-    /// look-around and back-references; `^` and `$` anchor.
+    /// Adds a rule that excludes every path in which the regular expression `pattern` is found; the path counts from
+    /// the tree's root, without a leading slash. Syntax: that of the `regex` crate, which is Perl's without look-around
+    /// and back-references; `^` and `$` anchor.
     pub fn exclude_regex(mut self, pattern: &str) -> FilterBuilder {
         self.rules.push((Pattern::Regex(pattern.to_owned()), false));
         self
     }
 
-    /// Adds a list of patterns with the syntax of gitignore(5), anchored at the tree's root. A line that is no pattern
-    /// is passed over.
+    /// Adds a list of patterns with the syntax of gitignore(5), anchored at the tree's root. Invalid lines are skipped.
     pub fn exclude_list(mut self, text: &[u8]) -> FilterBuilder {
         self.lists.extend(gitignore(text));
         self
     }
 
-    /// Adds a rule that takes what `pattern` matches, whatever later rules and ignore files say.
+    /// Adds a rule that includes what `pattern` matches, whatever later rules and ignore files say.
     pub fn include(mut self, pattern: &str) -> FilterBuilder {
         self.rules.push((Pattern::Glob(pattern.to_owned()), true));
         self
     }
 
-    /// Honours the file of this name (`.gitignore`, say) in every directory that has one: a regular file with the
-    /// syntax of gitignore(5), whose patterns apply to that directory and below. Of a larger file the first MiB
-    /// counts; a line that is no pattern is passed over. Of several names in one directory the one given first
-    /// goes before the others.
+    /// Applies the file of this name (such as `.gitignore`) in every directory that has one: a regular file with the
+    /// syntax of gitignore(5), whose patterns apply to that directory and below. Only the first MiB is read; invalid
+    /// lines are skipped. If a directory has several such files, the name given first takes precedence.
     pub fn ignore_file(mut self, name: &OsStr) -> FilterBuilder {
         self.ignore_files.push(name.as_bytes().to_owned());
         self
@@ -138,7 +136,7 @@ impl FilterBuilder {
             let mut directories_only = false;
             match pattern {
                 Pattern::Regex(pattern) => {
-                    // Alone first, so that an error names it.
+                    // Compiled alone first, so that an error names the pattern.
                     RegexBuilder::new(&pattern).build().map_err(|error| regex_error(&pattern, &error))?;
                     expressions.push(pattern);
                     filter.by_regex.rules.push(index);
@@ -173,7 +171,7 @@ fn glob(relative: &str, pattern: &str) -> Result<Glob, FilterError> {
 }
 
 fn regex_error(pattern: &str, error: &regex::Error) -> FilterError {
-    // The text draws the pattern over several lines; the last one says what is wrong.
+    // The error's text shows the pattern over several lines; the last line has the reason.
     let text = error.to_string();
     let reason = text.lines().last().unwrap_or_default().trim_start_matches("error:").trim().to_owned();
     FilterError::Regex { pattern: pattern.to_owned(), reason }
@@ -184,30 +182,30 @@ fn gitignore(text: &[u8]) -> Option<Gitignore> {
     let mut builder = GitignoreBuilder::new("");
     for line in text.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        // A line that is no glob fails to be added; git passes over it too.
+        // An invalid line is not added; git skips it too.
         let _ = builder.add_line(None, &String::from_utf8_lossy(line));
     }
     builder.build().ok().filter(|rules| !rules.is_empty())
 }
 
 impl Filter {
-    /// A filter without rules yet.
+    /// A filter without rules.
     pub fn builder() -> FilterBuilder {
         FilterBuilder::default()
     }
 
-    /// Whether the filter takes everything.
+    /// Whether the filter includes everything.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.lists.is_empty() && self.ignore_files.is_empty()
     }
 
-    /// Names of the ignore files, the one that goes first first.
+    /// Names of the ignore files, in order of precedence.
     pub(crate) fn ignore_files(&self) -> &[Vec<u8>] {
         &self.ignore_files
     }
 
-    /// Whether `path`, relative to the scanned directory, is left out. `levels` are the ignore files that apply in
-    /// its directory.
+    /// Whether `path`, relative to the scanned directory, is excluded. `levels` are the ignore files that apply in its
+    /// directory.
     pub(crate) fn leaves_out(&self, path: &[u8], directory: bool, levels: Option<&Arc<IgnoreLevel>>) -> bool {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
         let by_name = self.by_name.first(name, directory, &self.rules);
@@ -258,18 +256,18 @@ impl RegexRules {
     }
 }
 
-/// One ignore file, and those above it.
+/// One ignore file, and those of the directories above.
 #[derive(Debug)]
 pub(crate) struct IgnoreLevel {
     above: Option<Arc<IgnoreLevel>>,
     rules: Gitignore,
-    /// Length of the path of its directory, with the slash that follows.
+    /// Length of its directory's path, including the slash that follows.
     prefix: usize,
 }
 
 impl IgnoreLevel {
-    /// The level of an ignore file that holds `text` and is in a directory whose path, with a slash behind it, has
-    /// `prefix` bytes. `above` comes back if the file says nothing.
+    /// The level of an ignore file that contains `text`. Its directory's path, including a slash at the end, has
+    /// `prefix` bytes. Returns `above` if the file has no rules.
     pub(crate) fn new(text: &[u8], prefix: usize, above: Option<Arc<IgnoreLevel>>) -> Option<Arc<IgnoreLevel>> {
         match gitignore(text) {
             Some(rules) => Some(Arc::new(IgnoreLevel { above, rules, prefix })),
@@ -279,7 +277,8 @@ impl IgnoreLevel {
 }
 
 impl Drop for IgnoreLevel {
-    /// One level after the other: the chain may be as long as the tree is deep, and the stack is not.
+    /// Frees one level after the other: the chain may be as long as the tree is deep, and recursion would overflow the
+    /// stack.
     fn drop(&mut self) {
         let mut next = self.above.take();
         while let Some(mut level) = next.and_then(Arc::into_inner) {

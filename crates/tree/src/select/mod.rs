@@ -1,8 +1,8 @@
-//! What of a source is taken, and as whose: a pure transformation from a tree to a tree.
+//! Selects what to take of a tree, and maps owners, times and labels: a pure function from a tree to a tree.
 //!
-//! A [`Selection`] means the same for every source. A scan of a directory can do a part of it while it walks
-//! ([`Selection::scan_options`]), which spares it what is left out; the rest ([`Selection::after_scan`]), and for
-//! archives and images all of it, is done by [`select`] on the tree that the source gave.
+//! A [`Selection`] means the same for every source. A scan of a directory applies a part of it while it walks
+//! ([`Selection::scan_options`]), which saves reading what is excluded. [`select`] applies the rest
+//! ([`Selection::after_scan`]), and for archives and images all of it, to the source's tree.
 
 mod contexts;
 mod files;
@@ -23,31 +23,29 @@ use std::sync::Arc;
 
 use crate::scan::ScanOptions;
 
-/// What of a source is taken, and what becomes of its owners, times and labels. By default everything as it is.
+/// What to take of a source, and how to map its owners, times and labels. By default everything, unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// Which names.
     pub filter: Filter,
-    /// Whether a directory's scan goes on into what is mounted below it. Archives and images have nothing of the kind.
+    /// Whether a directory's scan descends into mounts. Archives and images have none.
     pub cross: bool,
-    /// Directories of which a directory's scan takes nothing but the directory itself, by their path from the scanned
-    /// one, without a leading slash.
+    /// Directories that a directory's scan includes empty, by their path from the scanned one, without a leading slash.
     pub leave_out: Vec<Vec<u8>>,
-    /// Who owns it.
+    /// How owners are mapped.
     pub owners: Owners,
     /// Nothing but these paths, and the directories that they are in.
     pub only: Option<Arc<PathList>>,
-    /// Seconds since 1970: what is younger becomes as old as this.
+    /// Seconds since 1970: later times become this time.
     pub epoch: Option<i64>,
-    /// The security contexts of SELinux that it gets as `security.selinux`; of a file with several names, the first one
-    /// taken counts.
+    /// SELinux contexts, set as `security.selinux`. For a file with several names the first name included counts.
     pub contexts: Option<Arc<FileContexts>>,
-    /// Of an archive or image that is damaged, what can be read; without, damage is an error.
+    /// Whether to take what can be read of a damaged archive or image; otherwise damage is an error.
     pub salvage: bool,
 }
 
 impl Selection {
-    /// The part of it that a scan does while it walks.
+    /// The part that a scan applies while it walks.
     pub fn scan_options(&self) -> ScanOptions {
         ScanOptions {
             cross: self.cross,
@@ -58,7 +56,7 @@ impl Selection {
         }
     }
 
-    /// What is left to be done for a tree that was scanned with [`Selection::scan_options`].
+    /// The part that remains for a tree that was scanned with [`Selection::scan_options`].
     pub fn after_scan(&self) -> Selection {
         Selection {
             filter: Filter::default(),
@@ -69,7 +67,7 @@ impl Selection {
         }
     }
 
-    /// Whether there is nothing to be done: [`select`] would give the same tree.
+    /// Whether nothing remains: [`select`] would return the same tree.
     pub fn is_all(&self) -> bool {
         self.filter.is_empty()
             && self.owners == Owners::default()

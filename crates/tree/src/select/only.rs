@@ -1,36 +1,36 @@
-//! `--only`: nothing but the paths of a list.
+//! `--only`: takes nothing but the paths of a list.
 
 use std::collections::HashSet;
 
 use crate::{FileType, InodeId, Tree};
 
-/// Symlinks on the way of one path, at most (`MAXSYMLINKS` of `include/linux/namei.h`).
+/// The most symlinks on one path (`MAXSYMLINKS` of `include/linux/namei.h`).
 const MAX_LINKS: u32 = 40;
 
 /// Paths of a tree, as a trace lists them.
 ///
-/// A path is followed as the kernel would within the tree: every directory and symlink on its way is taken, and what a
-/// symlink at its end leads to. A directory is taken without what is in it, unless its path ends with a slash.
+/// Each path is resolved within the tree as the kernel would: every directory and symlink on the way is taken, and what
+/// a symlink at the end leads to. A directory is taken without its content, unless the path ends with a slash.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathList {
     paths: Vec<Vec<u8>>,
 }
 
 impl PathList {
-    /// One path a line; a text with a NUL byte is one path a NUL, as of `find -print0`. Empty ones are passed over.
+    /// One path on each line; a text that contains NUL bytes is NUL-separated, as from `find -print0`. Empty paths are
+    /// skipped.
     pub fn parse(text: &[u8]) -> PathList {
         let separator = if text.contains(&0) { 0 } else { b'\n' };
         let paths = text.split(|byte| *byte == separator).filter(|path| !path.is_empty());
         PathList { paths: paths.map(<[u8]>::to_vec).collect() }
     }
 
-    /// The list as seen from `directory`, an absolute path: paths that lie beneath it count from there, all others as
-    /// they did.
+    /// The list relative to `directory`, an absolute path: paths beneath it count from there, others are unchanged.
     pub fn beneath(&self, directory: &[u8]) -> PathList {
         let directory = directory.strip_suffix(b"/").unwrap_or(directory);
         let below = |path: &Vec<u8>| {
             let rest = path.strip_prefix(directory).filter(|rest| rest.is_empty() || rest.starts_with(b"/"));
-            // The directory itself is always there.
+            // The directory itself always exists.
             rest.map_or(path.clone(), |rest| if rest.is_empty() { b"/".to_vec() } else { rest.to_vec() })
         };
         PathList { paths: self.paths.iter().map(below).collect() }
@@ -51,19 +51,19 @@ impl PathList {
 pub(super) struct Marks {
     /// For each entry of the tree, whether it is taken.
     entries: Vec<bool>,
-    /// Directories of which everything is taken.
+    /// Directories whose whole content is taken.
     whole: HashSet<InodeId>,
 }
 
-/// A name that is still to be followed.
+/// A component that is still to be resolved.
 struct Step<'a> {
     name: &'a [u8],
-    /// Whether it stands in the list, and not in a symlink's target.
+    /// Whether it comes from the list, not from a symlink's target.
     listed: bool,
 }
 
 impl Marks {
-    /// What `list` takes of `tree`, and which of its paths are not there.
+    /// What `list` takes of `tree`, and which of its paths do not exist.
     pub(super) fn of(tree: &Tree, list: &PathList) -> (Marks, Vec<Vec<u8>>) {
         let mut marks = Marks { entries: vec![false; tree.entry_count() as usize], whole: HashSet::new() };
         let missing = list.paths.iter().filter(|path| !marks.follow(tree, path)).cloned().collect();
@@ -78,7 +78,7 @@ impl Marks {
         self.whole.contains(&directory)
     }
 
-    /// Takes what is on the way of `path`; whether it is there. A symlink at its end that leads nowhere is.
+    /// Marks everything on the way of `path`; returns whether it exists. A dangling symlink at the end exists.
     fn follow(&mut self, tree: &Tree, path: &[u8]) -> bool {
         let mut steps: Vec<Step<'_>> = steps(path, true).collect();
         let mut directories = vec![InodeId::ROOT];
@@ -115,7 +115,7 @@ impl Marks {
     }
 }
 
-/// The names of a path, the last one first.
+/// The components of a path, the last one first.
 fn steps(path: &[u8], listed: bool) -> impl Iterator<Item = Step<'_>> {
     let names = path.rsplit(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
     names.map(move |name| Step { name, listed })

@@ -1,28 +1,28 @@
-//! Who owns a file in the tree, given who owns it at the source.
+//! Maps owners at the source to owners in the tree.
 
 use std::str::FromStr;
 
-/// Turns owners of the host into owners of the tree: of inodes, and of the entries of POSIX ACLs.
+/// Maps the owners of inodes and of entries in POSIX ACLs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OwnerMap {
-    /// As on the host.
+    /// Unchanged.
     #[default]
     Host,
-    /// What belongs to this user (or group) of the host belongs to root (or its group); all else stays.
+    /// Files of this user (or group) become root's; others are unchanged.
     Map {
         /// The user that becomes 0.
         uid: u32,
         /// The group that becomes 0.
         gid: u32,
     },
-    /// Everything that is not root's belongs to this user (or group) of the guest.
+    /// Files that are not root's become this guest user's (or group's).
     Squash {
         /// The user of the guest.
         uid: u32,
         /// The group of the guest.
         gid: u32,
     },
-    /// Everything belongs to this user and group.
+    /// All files become this user's and group's.
     Fixed {
         /// Owner.
         uid: u32,
@@ -31,7 +31,7 @@ pub enum OwnerMap {
     },
 }
 
-/// A text that names no owner map.
+/// The text names no owner map.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the owner {0:?} is none of map, host, squash and UID:GID (two numbers from 0 to 4294967294)")]
 pub struct OwnerMapError(String);
@@ -39,7 +39,7 @@ pub struct OwnerMapError(String);
 impl FromStr for OwnerMap {
     type Err = OwnerMapError;
 
-    /// `host`; `map`, of the caller's effective ids; `squash`, to 0:0; or `UID:GID`.
+    /// Parses `host`; `map`, with the caller's effective ids; `squash`, to 0:0; or `UID:GID`.
     fn from_str(text: &str) -> Result<OwnerMap, OwnerMapError> {
         match text {
             "host" => Ok(OwnerMap::Host),
@@ -62,7 +62,7 @@ impl OwnerMap {
         OwnerMap::Map { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
     }
 
-    /// The owner in the tree of what `uid` owns on the host.
+    /// The owner in the tree of a file of `uid`.
     pub fn uid(&self, uid: u32) -> u32 {
         match *self {
             OwnerMap::Host => uid,
@@ -72,7 +72,7 @@ impl OwnerMap {
         }
     }
 
-    /// The group in the tree of what `gid` owns on the host.
+    /// The group in the tree of a file of `gid`.
     pub fn gid(&self, gid: u32) -> u32 {
         match *self {
             OwnerMap::Host => gid,
@@ -90,7 +90,7 @@ impl OwnerMap {
     }
 }
 
-/// So many user or group ids from one number on become as many from another.
+/// Maps a range of user or group ids to another range of the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
     first: u32,
@@ -98,16 +98,16 @@ pub struct IdRange {
     count: u32,
 }
 
-/// A text that names no range of ids.
+/// The text is not a range of ids.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no range of ids; write FROM:TO:COUNT, so that COUNT ids from FROM on become those from TO on, all below \
+    "{0:?} is not a range of ids; write FROM:TO:COUNT, so that COUNT ids from FROM on become those from TO on, all below \
      4294967295"
 )]
 pub struct IdRangeError(String);
 
 impl IdRange {
-    /// The first id of the range, what it becomes, and how many ids there are.
+    /// The first id of the range, the id it is mapped to, and the number of ids.
     pub fn parts(&self) -> (u32, u32, u32) {
         (self.first, self.becomes, self.count)
     }
@@ -116,7 +116,7 @@ impl IdRange {
 impl FromStr for IdRange {
     type Err = IdRangeError;
 
-    /// `FROM:TO:COUNT`.
+    /// Parses `FROM:TO:COUNT`.
     fn from_str(text: &str) -> Result<IdRange, IdRangeError> {
         let wrong = || IdRangeError(text.to_owned());
         let numbers: Vec<u32> = text.split(':').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;
@@ -128,17 +128,17 @@ impl FromStr for IdRange {
 }
 
 impl IdRange {
-    /// What `id` becomes, if it is of this range.
+    /// The mapped `id`, if it is in this range.
     fn map(&self, id: u32) -> Option<u32> {
         let place = id.checked_sub(self.first).filter(|place| *place < self.count)?;
         Some(self.becomes + place)
     }
 }
 
-/// Who owns what is taken: ranges of ids first, the first that holds an id deciding; for every other id a map.
+/// Maps owners: first by ranges of ids, of which the first that contains an id decides; other ids by a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// For ids that no range holds.
+    /// For ids in no range.
     pub map: OwnerMap,
     /// Ranges of users.
     pub users: Vec<IdRange>,
@@ -153,26 +153,26 @@ impl From<OwnerMap> for Owners {
 }
 
 impl Owners {
-    /// The owner in the tree of what `uid` owns at the source.
+    /// The owner in the tree of a file of `uid`.
     pub fn uid(&self, uid: u32) -> u32 {
         self.users.iter().find_map(|range| range.map(uid)).unwrap_or_else(|| self.map.uid(uid))
     }
 
-    /// The group in the tree of what `gid` owns at the source.
+    /// The group in the tree of a file of `gid`.
     pub fn gid(&self, gid: u32) -> u32 {
         self.groups.iter().find_map(|range| range.map(gid)).unwrap_or_else(|| self.map.gid(gid))
     }
 
     /// Maps the named users and groups of a `system.posix_acl_*` value (`include/uapi/linux/posix_acl_xattr.h`).
-    /// Entries that come to name the same user or group become one that grants what any of them does. A value
-    /// that is no ACL of version 2 stays as it is.
+    /// Entries that are mapped to the same user or group are merged into one that grants what any of them grants. A
+    /// value that is not an ACL of version 2 is unchanged.
     pub fn acl(&self, value: &mut Vec<u8>) {
         if *self != Owners::default() {
             map_acl(value, |id| self.uid(id), |id| self.gid(id));
         }
     }
 
-    /// The map that a scan applies: ranges go before it, so with them there is none.
+    /// The map that a scan applies. Ranges take precedence over it, so with ranges the scan applies none.
     pub(super) fn of_scan(&self) -> OwnerMap {
         if self.has_ranges() { OwnerMap::Host } else { self.map }
     }

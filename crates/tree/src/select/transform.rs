@@ -1,4 +1,4 @@
-//! The transformation: a walk over a tree that adds to a new one what is taken.
+//! [`select`]: walks a tree and adds what is selected to a new one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use super::only::Marks;
 use super::{Filter, Selection};
 use crate::{Attributes, BuildError, Builder, FileType, Inode, InodeId, Timestamp, Tree, Xattr, XattrSetId};
 
-/// Gives the first bytes of a regular file of the tree, at most as many as the second argument says; `None` where they
+/// Reads the first bytes of a regular file of the tree, at most as many as the second argument says; `None` if they
 /// cannot be read.
 pub type ReadFile<'a> = dyn Fn(InodeId, u64) -> Option<Vec<u8>> + 'a;
 
-/// What [`select`] gives.
+/// The result of [`select`].
 #[derive(Debug)]
 pub struct Selected {
     /// The new tree. Its inodes are numbered in walk order, as every source's are.
     pub tree: Tree,
-    /// For each inode of the new tree the one of the old: its content is that one's.
+    /// For each inode of the new tree the old tree's inode that has its content.
     pub origins: Vec<InodeId>,
-    /// Names that the filter took out; what lies below an excluded directory is not counted.
+    /// The number of names that the filter excluded, without the content of excluded directories.
     pub filtered: u64,
     /// Paths of [`Selection::only`] that are not in the tree, in the order of the list.
     pub missing: Vec<Vec<u8>>,
 }
 
-/// The tree that `selection` makes of `tree`. Ignore files are looked into with `read`.
+/// Applies `selection` to `tree`. `read` reads ignore files.
 ///
-/// Errors only where the new tree is too large for 32 bits, which takes more labels than a tree has room for.
+/// Fails only if the new tree is too large for 32 bits, which takes more labels than a tree has room for.
 pub fn select(tree: &Tree, selection: &Selection, read: &ReadFile<'_>) -> Result<Selected, BuildError> {
-    // Only what the filter left can be named by the list: a link that is left out leads nowhere.
+    // The list applies to what the filter left: a symlink to something excluded leads nowhere.
     if selection.only.is_some() && !selection.filter.is_empty() {
         let filter = Selection { filter: selection.filter.clone(), ..Selection::default() };
         let first = Walk::new(tree, &filter, read)?.run()?;
@@ -47,8 +47,8 @@ pub fn select(tree: &Tree, selection: &Selection, read: &ReadFile<'_>) -> Result
     Walk::new(tree, selection, read)?.run()
 }
 
-/// `tree` with `directories` in it, paths from the root, and those that they are in: each is empty and root's where nothing is
-/// at its path. Where something else is, or above it, that stays.
+/// `tree` with `directories` (paths from the root) and their parents added, empty and owned by root. If something else
+/// is at such a path, or at a parent's, it stays and the directory is not added.
 pub fn with_directories(tree: &Tree, directories: &[Vec<u8>]) -> Result<Selected, BuildError> {
     let selection = Selection::default();
     let mut walk = Walk::new(tree, &selection, &|_, _| None)?;
@@ -56,9 +56,9 @@ pub fn with_directories(tree: &Tree, directories: &[Vec<u8>]) -> Result<Selected
     walk.run()
 }
 
-/// A directory that is to be listed.
+/// A directory to be listed.
 struct Task {
-    /// None if it is new.
+    /// `None` for a new one.
     old: Option<InodeId>,
     new: InodeId,
     /// From the root, without a leading slash.
@@ -74,13 +74,13 @@ struct Walk<'a> {
     selection: &'a Selection,
     read: &'a ReadFile<'a>,
     marks: Option<Marks>,
-    /// Directories that are to be there.
+    /// Directories to be added.
     directories: &'a [Vec<u8>],
     builder: Builder,
     origins: Vec<InodeId>,
-    /// For each old inode its new one, `u32::MAX` where it has none yet.
+    /// For each old inode its new one, `u32::MAX` if it has none yet.
     taken: Vec<u32>,
-    /// New sets of extended attributes by the old set and the label, an index into the contexts.
+    /// New sets of extended attributes, by the old set and the label's index in the contexts.
     sets: HashMap<(XattrSetId, Option<u32>), XattrSetId>,
     filtered: u64,
     missing: Vec<Vec<u8>>,
@@ -117,7 +117,7 @@ impl<'a> Walk<'a> {
         while let Some(task) = tasks.pop() {
             let oldest = tasks.len();
             self.directory(task, &mut tasks)?;
-            // The first name is to be taken first.
+            // The first name must be taken first.
             if let Some(new) = tasks.get_mut(oldest..) {
                 new.reverse();
             }
@@ -170,7 +170,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The names that are to be in the directory `path`.
+    /// The names to be added in the directory `path`.
     fn directories_in(&self, path: &[u8]) -> BTreeSet<&'a [u8]> {
         let below = self.directories.iter().filter_map(|directory| match path {
             [] => Some(&directory[..]),
@@ -179,7 +179,8 @@ impl<'a> Walk<'a> {
         below.filter_map(|rest| rest.split(|byte| *byte == b'/').next()).filter(|name| !name.is_empty()).collect()
     }
 
-    /// Adds a directory that the old tree does not have to the one below `above`, which ends in a slash or is empty.
+    /// Adds a directory that the old tree does not have to the one with path `above`, which ends in a slash or is
+    /// empty.
     fn add_directory(&mut self, name: &[u8], above: &[u8]) -> Result<Task, BuildError> {
         let mtime = self.tree.inode(InodeId::ROOT).mtime();
         let attributes = Attributes { mode: 0o040_755, mtime, ctime: mtime, ..Attributes::default() };
@@ -189,7 +190,7 @@ impl<'a> Walk<'a> {
         Ok(Task { old: None, new, path: [above, name].concat(), ignore: None, whole: true })
     }
 
-    /// Adds a name and, if it is its first one, the inode.
+    /// Adds a name and, if it is the inode's first name, the inode.
     fn add(&mut self, name: &[u8], old: InodeId, path: &[u8]) -> Result<InodeId, BuildError> {
         let seen = self.taken.get(old.index()).copied().filter(|new| *new != u32::MAX);
         if let Some(new) = seen.map(InodeId) {
@@ -212,7 +213,7 @@ impl<'a> Walk<'a> {
         Ok(new)
     }
 
-    /// The new set of attributes of `inode`, whose first name taken is `path`.
+    /// The new attribute set of `inode`, whose first included name is `path`.
     fn xattrs(&mut self, inode: &Inode, path: &[u8]) -> XattrSetId {
         let contexts = self.selection.contexts.as_deref();
         let label = contexts.and_then(|contexts| contexts.lookup(path, inode.file_type()));
@@ -239,7 +240,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What an inode is in the new tree, but for its extended attributes.
+/// The new attributes of an inode, except its extended attributes.
 fn attributes(inode: &Inode, selection: &Selection) -> Attributes {
     let clamped = |time: Timestamp| match selection.epoch {
         Some(epoch) => time.min(Timestamp { seconds: epoch, nanoseconds: 0 }),

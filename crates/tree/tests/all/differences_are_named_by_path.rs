@@ -1,12 +1,12 @@
-//! Two states of a tree are compared by path; names that came and went with one inode are renames.
+//! Comparing two states of a tree reports paths; an inode whose name was removed and added elsewhere is a rename.
 
 use std::collections::HashMap;
 
 use inarch_tree::compare::{Change, ChangeKind, Lineage, changes, differences};
 use inarch_tree::{Attributes, Builder, InodeId, Timestamp, Tree};
 
-/// A tree from lines `PATH NUMBER [mode=OCTAL] [mtime=N] [content=N]`: a path that ends in a slash is a directory,
-/// paths with one number are links of one inode, and the same number in two trees is the same inode.
+/// A tree from lines `PATH NUMBER [mode=OCTAL] [mtime=N] [content=N]`. A path that ends in a slash is a directory.
+/// Paths with the same number are links of one inode, and the same number in two trees is the same inode.
 fn tree(lines: &[&str]) -> (Tree, HashMap<InodeId, u32>, HashMap<InodeId, u64>) {
     let mut entries: Vec<(Vec<&str>, bool, u32, Attributes, u64)> = lines
         .iter()
@@ -152,7 +152,7 @@ fn renames_are_found_by_inode() {
     );
     assert_eq!(compare(&["a 1 content=1", "b 2"], &["b 1 content=1"]), ["Renamed b from a"], "over another");
     assert_eq!(compare(&["a 1 content=1"], &["b 1 content=3 mode=100600"]), ["Renamed b from a mode content"]);
-    // The number was free and is used again.
+    // The number was free and is reused.
     assert_eq!(compare(&["a 1"], &["b 2"]), ["Deleted a", "Added b"]);
 }
 
@@ -188,7 +188,7 @@ fn a_directorys_time_counts_where_nothing_else_explains_it() {
     );
 }
 
-/// Knows nothing of the past.
+/// A lineage that knows nothing.
 struct Unknown;
 
 impl Lineage for Unknown {
@@ -201,7 +201,7 @@ impl Lineage for Unknown {
     }
 }
 
-/// A chain of directories, one in the other.
+/// A chain of nested directories.
 fn chain(levels: usize) -> Tree {
     let directory = Attributes { mode: 0o040755, ..Attributes::default() };
     let mut builder = Builder::new(&directory).unwrap();
@@ -223,6 +223,6 @@ fn deep_chains_of_directories_are_compared_or_refused_and_fill_no_memory() {
         let error = differences(old, new, &Unknown).unwrap_err();
         assert!(error.levels > 10_000 && error.top == b"d/d/d", "{error}");
     }
-    // What does not differ takes no room.
+    // Unchanged paths take no room.
     assert_eq!(differences(&chain(50_000), &chain(50_000), &Unknown).unwrap(), []);
 }

@@ -1,4 +1,4 @@
-//! Globs and ignore files leave out what they should, and nothing else.
+//! Globs and ignore files exclude what they should, and nothing else.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -78,7 +78,7 @@ fn a_pattern_that_is_no_glob_is_an_error_that_names_it() {
     assert!(error.starts_with("the pattern \"a[\" is not a glob: "), "{error}");
 }
 
-/// git itself is the judge where it is installed.
+/// Compares with git, if it is installed.
 #[test]
 fn ignore_files_are_honoured_in_every_directory() {
     let root =

@@ -1,4 +1,5 @@
-//! A layer over the tree that it was made of gives the changed tree; over another state of it, what each side changed.
+//! A layer merged over its own tree gives the changed tree; merged over another state of the tree, it keeps the changes
+//! of both sides.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,20 +8,20 @@ use inarch_tree::layer::{Bytes, Conflict, Facts, Holder, Identity, Layer, Lender
 use inarch_tree::{Attributes, Builder, InodeId, Timestamp, Tree};
 use proptest::prelude::*;
 
-/// A file's state: its number stays the same as long as it lives.
+/// A file's state: its number is the same as long as it exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Node {
     number: u64,
     directory: bool,
     content: u64,
     mode: u32,
-    /// Changes with everything.
+    /// Changes with every change.
     stamp: i64,
 }
 
 #[derive(Clone, Debug)]
 struct Model {
-    /// By path, the number of what is there.
+    /// The number of the file at each path.
     names: BTreeMap<Vec<u8>, u64>,
     nodes: BTreeMap<u64, Node>,
     next: u64,
@@ -130,7 +131,7 @@ impl Model {
         }
     }
 
-    /// The tree, and of each of its inodes the number.
+    /// The tree, and the number of each of its inodes.
     fn tree(&self) -> (Tree, Vec<u64>) {
         let attributes = |node: &Node| Attributes {
             mode: node.mode | if node.directory { 0o040_000 } else { 0o100_000 },
@@ -181,7 +182,7 @@ fn is_child(path: &[u8], above: &[u8]) -> bool {
     is_below(path, above) && !path[above.len() + usize::from(!above.is_empty())..].contains(&b'/')
 }
 
-/// What a later tree has to do with an earlier one, by the numbers of their files.
+/// Tells by their numbers which files of two trees are the same.
 struct ByNumber<'a> {
     old: (&'a Tree, HashMap<u64, InodeId>),
     new: (&'a Tree, &'a [u64]),
@@ -271,7 +272,8 @@ fn changed(mut model: Model, changes: &[Change], base: u64) -> Model {
     model
 }
 
-/// A host path that is not in the merged tree is deleted there by the layer, or a conflict names it or what it is in.
+/// A host path that is missing in the merged tree was deleted by the layer, or a conflict names it or a directory above
+/// it.
 fn assert_nothing_is_lost(lower: &Model, layer: &Layer, merged: &Merged) {
     let conflicts: BTreeSet<&[u8]> = merged.conflicts.iter().map(|conflict| &conflict.path[..]).collect();
     let (tree, _) = lower.tree();
@@ -318,7 +320,7 @@ proptest! {
         let (tree, _) = lower.tree();
         let merged = merge(&tree, &layer).unwrap();
         assert_nothing_is_lost(&lower, &layer, &merged);
-        // What the guest has and the layer speaks of is there as the guest has it.
+        // Every path of the layer is as the guest has it.
         for path in newer.names.keys().filter(|path| layer.was(path).is_some()) {
             prop_assert!(merged.tree.lookup(path).is_some(), "{} is not there", String::from_utf8_lossy(path));
         }
@@ -383,8 +385,8 @@ fn what_both_changed_is_named() {
     assert_eq!(merged.tree.lookup(b"f"), merged.tree.lookup(b"new"));
 }
 
-/// Of a file that the layer only gave other attributes, those that it left are as they are now: what was written since then is
-/// newer to `make` than what was built before.
+/// If the layer changed only attributes of a file, the others are as they are now: `make` must see that content written
+/// since is newer than what was built before.
 #[test]
 fn attributes_that_the_layer_left_are_those_of_today() {
     let base = model(&["edited", "moved"]);
@@ -418,7 +420,7 @@ fn bytes_that_are_no_layer_are_refused() {
         let mut bytes = stored.clone();
         bytes[at] ^= 1;
         assert!(Layer::load(&bytes).is_err(), "{at}");
-        // With a checksum that fits it may be another layer, but never a panic.
+        // With a valid checksum it may be another layer, but never a panic.
         let checksum = crc32c::crc32c(&bytes[16..]);
         bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
         if let Ok(layer) = Layer::load(&bytes) {

@@ -1,5 +1,5 @@
-//! Trees: scanned, built, stored, compared and filtered.
-//! One program: to link each file alone takes longer than to run most of them.
+//! Tests of trees: scanning, building, storing, comparing and filtering.
+//! One program, because linking each file alone takes longer than running most of them.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! What is mounted below the scanned directory is left out unless asked for: another file system, and a bind mount
-//! of the same one.
+//! Mounts below the scanned directory are left out unless asked for: another file system, and a bind mount of the same
+//! one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::support::{is_root, names};
 use inarch_tree::scan::{LeftOut, Reason, ScanOptions, scan};
 
-/// A mount that ends with the test.
+/// A mount that is unmounted on drop.
 struct Mount(PathBuf);
 
 impl Mount {

@@ -1,4 +1,4 @@
-//! Ids, order, attributes and report do not depend on how many threads read the directories.
+//! Ids, order, attributes and report do not depend on the number of threads.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn one_to_nine_threads_make_one_tree() {
     let leave_out = (0..1200).map(|i| format!("d{}/left{i}", i % 7).into_bytes()).collect();
     let mut options = ScanOptions { filter, leave_out, ..ScanOptions::default() };
     let mut first: Option<(Vec<String>, Report)> = None;
-    // With a patience, as many others take over.
+    // With a patience, as many further threads take over.
     for (threads, patience) in [(1, 0), (2, 0), (3, 0), (9, 0), (2, 1), (3, 2)] {
         options.threads = threads;
         options.patience = Duration::from_millis(patience);

@@ -1,5 +1,5 @@
-//! A scan sees every kind of node with every attribute as the host shows it, on ext4 (or whatever holds temporary
-//! files) and on tmpfs.
+//! A scan reports every kind of node with every attribute, on ext4 (or the file system of temporary files) and on
+//! tmpfs.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, FileTimes};

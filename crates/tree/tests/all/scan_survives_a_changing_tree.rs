@@ -1,4 +1,4 @@
-//! Files and directories that come and go during a scan neither fail it nor are reported.
+//! Files and directories that are made and removed during a scan neither fail it nor are reported.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use inarch_tree::scan::{ScanOptions, scan};
 
-/// Makes and removes files, symlinks, sparse files and directories until told to stop.
+/// Makes and removes files, symlinks, sparse files and directories until it is told to stop.
 fn churn(root: &Path, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for i in 0..40 {

@@ -1,4 +1,4 @@
-//! What a selection takes does not depend on who selects: the scan while it walks, or `select` on the whole tree.
+//! A selection gives the same tree whether the scan applies it or `select` does on the whole tree.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -33,7 +33,7 @@ fn selected(root: &Path, selection: &Selection) -> (Scan, Selected) {
     (scan, selected)
 }
 
-/// As [`selected`], with a scan that does what it can before.
+/// Like [`selected`], with a scan that applies what it can.
 fn scanned(root: &Path, selection: &Selection) -> (Scan, Selected) {
     let scan = scan(root, &selection.scan_options()).unwrap();
     let selected = select(&scan.tree, &selection.after_scan(), &|_, _| None).unwrap();
@@ -100,7 +100,7 @@ fn filters_agree() {
         (Filter::builder().ignore_file(OsStr::new(".gitignore")), &["src/a.o", "src/out", "src/out/b"]),
         (Filter::builder().exclude_list(b"*.o\n!/src/a.o\n# no comment\n"), &["src/keep.o", "usr/lib/a.o"]),
         (
-            // What is said on the command line goes before a list, and a list before an ignore file.
+            // The command line takes precedence over a list, and a list over an ignore file.
             Filter::builder().include("a.o").exclude_list(b"a.o\n!out\n").ignore_file(OsStr::new(".gitignore")),
             &[],
         ),
@@ -134,7 +134,7 @@ fn a_list_of_paths_takes_them_their_directories_and_what_links_lead_to() {
     let (_, selected) = selected(path, &only("nothing\netc/conf/x\netc/dangling\netc/dangling/x\nusr"));
     let missing: Vec<_> = selected.missing.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
     assert_eq!(missing, ["nothing", "etc/conf/x", "etc/dangling/x"]);
-    // A link that is left out leads nowhere.
+    // A link to something excluded leads nowhere.
     let selection = Selection { only: only("/lib/a.so").only, ..with_filter(Filter::builder().exclude("/lib")) };
     assert_eq!(assert_agree(path, &selection), Vec::<String>::new());
 }
@@ -191,7 +191,7 @@ fn owners_times_and_labels_agree() {
 fn wrong_ranges_are_refused() {
     for wrong in ["", "1:2", "1:2:3:4", "a:1:1", "1:1:0", "4294967295:0:1", "0:4294967290:6", "-1:0:1"] {
         let error = wrong.parse::<IdRange>().unwrap_err().to_string();
-        assert!(error.starts_with(&format!("{wrong:?} is no range of ids; write FROM:TO:COUNT")), "{error}");
+        assert!(error.starts_with(&format!("{wrong:?} is not a range of ids; write FROM:TO:COUNT")), "{error}");
     }
     let owners = Owners { users: vec!["10:0:5".parse().unwrap(), "0:100:20".parse().unwrap()], ..Owners::default() };
     assert_eq!([0, 9, 10, 14, 15, 20].map(|uid| owners.uid(uid)), [100, 109, 0, 4, 115, 20]);
@@ -231,7 +231,7 @@ fn labels_are_those_of_the_last_rule_that_matches() {
         ("usr", Some("u:r:usr:s0\0")),
         ("usr/lib", Some("u:r:libdir:s0\0")),
         ("usr/lib/a.so", Some("u:r:usr:s0\0")),
-        // A plain path goes before every expression, wherever it stands; of several names the first counts.
+        // A plain path takes precedence over every expression, wherever it is; of several names the first counts.
         ("usr/bin/alias", Some("u:r:tool:s0\0")),
         ("usr/bin/tool", Some("u:r:tool:s0\0")),
         ("etc/tool", Some("u:r:link:s0\0")),
@@ -250,8 +250,8 @@ fn labels_are_those_of_the_last_rule_that_matches() {
 fn contexts_that_are_none_are_told_by_line() {
     for (text, error) in [
         ("/a u:r:x:s0\n/b\n", "line 2: not a regular expression, maybe a file type, and a context"),
-        ("/a -x u:r:x:s0", "line 1: \"-x\" is no file type; --, -d, -l, -c, -b, -p and -s are"),
-        ("\n\n/a( u:r:x:s0", "line 3: \"/a(\" is no regular expression: unclosed group"),
+        ("/a -x u:r:x:s0", "line 1: \"-x\" is not a file type; --, -d, -l, -c, -b, -p and -s are"),
+        ("\n\n/a( u:r:x:s0", "line 3: \"/a(\" is not a regular expression: unclosed group"),
     ] {
         assert_eq!(FileContexts::parse(text).unwrap_err().to_string(), error);
     }
@@ -304,7 +304,7 @@ proptest! {
         for (id, inode) in selected.tree.inodes() {
             let origin = scan.tree.inode(selected.origins[id.index()]);
             prop_assert_eq!((inode.source_ino(), inode.size(), inode.mode()), (origin.source_ino(), origin.size(), origin.mode()));
-            // The path that it has now leads to it in the old tree as well.
+            // Its path now leads to it in the old tree as well.
             let path = selected.tree.path(id);
             prop_assert_eq!(scan.tree.lookup(&path), Some(selected.origins[id.index()]));
             if inode.file_type() == FileType::Directory {
@@ -330,7 +330,7 @@ fn directories_can_be_added() {
         let inode = added.tree.inode(added.tree.lookup(path).unwrap());
         assert_eq!((inode.mode(), inode.uid(), inode.gid()), (0o040_755, 0, 0));
     }
-    // Nothing else changed, but for how many directories are in another.
+    // Nothing else changed, except how many subdirectories a directory has.
     for (id, inode) in scan.tree.inodes().filter(|(_, inode)| inode.file_type() != FileType::Directory) {
         let new = added.tree.lookup(&scan.tree.path(id)).unwrap();
         assert_eq!((added.origins[new.index()], added.tree.inode(new).links()), (id, inode.links()));

@@ -1,4 +1,4 @@
-//! A stored tree is loaded as it was; bytes that are none are refused, and never believed.
+//! A stored tree is loaded unchanged; invalid bytes are refused.
 
 use inarch_tree::scan::{ScanOptions, scan};
 use inarch_tree::{Attributes, Builder, DataRange, InodeId, LoadError, Timestamp, Tree, Xattr, XattrSetId};
@@ -93,7 +93,7 @@ fn what_is_cut_or_changed_is_refused() {
     assert_eq!(Tree::load(&newer).unwrap_err(), LoadError::Version { found: 9 });
 }
 
-/// With the checksum made right again only the reader's own checks are left.
+/// With a corrected checksum only the reader's own checks remain.
 #[test]
 fn what_no_checksum_tells_is_a_tree_or_refused() {
     let stored = odd_tree().store();

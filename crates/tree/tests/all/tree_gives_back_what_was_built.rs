@@ -1,4 +1,4 @@
-//! Whatever a builder is given, the tree gives back, and what makes no tree is refused.
+//! A tree contains what its builder was given, and invalid input is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,8 +31,7 @@ enum Node {
         attributes: Attributes,
         target: Vec<u8>,
     },
-    /// Another name of a file that came before, by its position, modulo how many there are; an empty
-    /// directory if there is none.
+    /// Another name of an earlier file, by its position modulo their number; an empty directory if there is none.
     Link(usize),
     Directory {
         attributes: Attributes,
@@ -91,7 +90,7 @@ fn directory(inner: BoxedStrategy<Node>) -> impl Strategy<Value = Node> {
         .prop_map(|(attributes, entries)| Node::Directory { attributes, entries })
 }
 
-/// What the tree should say of each path.
+/// The expected attributes of each path.
 #[derive(Debug, Default)]
 struct Expected {
     inodes: BTreeMap<Vec<u8>, (InodeId, Node)>,

@@ -1,4 +1,4 @@
-//! What the caller may not read is left out and reported, and never fails the scan.
+//! Unreadable files are left out and reported, and never fail the scan.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};

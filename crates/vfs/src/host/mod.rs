@@ -46,7 +46,7 @@ use vm_memory::VolatileSlice;
 
 use crate::{
     Attributes, Caching, Context, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId, Opened,
-    SetAttributes, Statistics, WriteKind,
+    SetAttributes, Statistics, WriteKind, not_supported,
 };
 pub use caller::may_open_every_file;
 use handle::FileHandle;
@@ -527,4 +527,7 @@ impl FileSystem for HostDirectory {
     fn host_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<OwnedFd>> {
         self.shared_file(node, handle)
     }
+
+    // Who waits for a lock is parked, not kept here.
+    not_supported! { interrupted }
 }

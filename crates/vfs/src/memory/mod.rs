@@ -22,7 +22,7 @@ use vm_memory::VolatileSlice;
 use crate::slab::Slab;
 use crate::{
     Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode,
-    NodeId, Opened, SetAttributes, SetTime, Statistics, WriteKind, check_name,
+    NodeId, Opened, SetAttributes, SetTime, Statistics, WriteKind, check_name, not_supported,
 };
 use acl::Acl;
 use content::{Content, end_of};
@@ -415,10 +415,6 @@ impl FileSystem for MemoryFiles {
         Ok(written)
     }
 
-    fn flush(&self, _: &Context<'_>, _: NodeId, _: HandleId, _: Option<LockOwner>) -> Result<(), Errno> {
-        Err(Errno::NOSYS)
-    }
-
     fn fsync(&self, _: &Context<'_>, node: NodeId, _: HandleId, _: bool) -> Result<(), Errno> {
         // It lasts as long as anything here.
         read(&self.inodes).get(node).map(drop)
@@ -563,6 +559,9 @@ impl FileSystem for MemoryFiles {
     fn remove_xattr(&self, _: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         self.delete_xattr(node, name)
     }
+
+    // Locks are the client's own; what it copies it reads and writes; there is no file that a kernel could have.
+    not_supported! { copy_range, flush, release_directory, test_lock, set_lock, host_file, interrupted }
 
     fn statistics(&self, _: &Context<'_>, _: NodeId) -> Result<Statistics, Errno> {
         let block = u64::from(BLOCK_SIZE);

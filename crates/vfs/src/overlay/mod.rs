@@ -38,7 +38,7 @@ use vm_memory::VolatileSlice;
 
 use crate::{
     Attributes, Caching, Changes, Context, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode, NodeId,
-    Opened, SetAttributes, Statistics, WriteKind,
+    Opened, SetAttributes, Statistics, WriteKind, not_supported,
 };
 use table::{Layers, Table};
 use work::Place;
@@ -418,11 +418,6 @@ impl FileSystem for Overlay {
         self.upper.copy_range(context, (source.0, source.1, from.2), (target.0, target.1, to.2), length)
     }
 
-    fn flush(&self, _: &Context<'_>, _: NodeId, _: HandleId, _: Option<LockOwner>) -> Result<(), Errno> {
-        // A file's locks would stay behind when it is brought up, so that clients keep them themselves.
-        Err(Errno::NOSYS)
-    }
-
     fn fsync(&self, context: &Context<'_>, node: NodeId, handle: HandleId, data_only: bool) -> Result<(), Errno> {
         let layers = self.layers(node)?;
         match layers.upper {
@@ -535,6 +530,10 @@ impl FileSystem for Overlay {
         let (file, handle) = self.above(node, handle).ok()?;
         self.upper.host_file(file, handle)
     }
+
+    // A file's locks would stay behind when it is brought up, so that clients keep them themselves. Of an open directory there is
+    // nothing to close.
+    not_supported! { flush, test_lock, set_lock, release_directory }
 
     fn interrupted(&self) {
         self.copying.interrupted();

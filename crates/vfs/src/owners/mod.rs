@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use crate::passing::PassingOn;
 use crate::{
     Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NewNode, NodeId, Opened,
-    SetAttributes,
+    SetAttributes, passes_on,
 };
 use ids::Ids;
 
@@ -84,8 +84,11 @@ fn is_acl(name: &[u8]) -> bool {
 }
 
 impl FileSystem for MappedOwners {
-    fn below(&self) -> Option<&dyn FileSystem> {
-        Some(&*self.below)
+    // What says nothing of owners.
+    passes_on! {
+        below: absence_valid, forget, disconnected, read_link, unlink, remove_directory, rename, open, read, write, copy_range,
+        flush, fsync, sync, fallocate, seek, release, open_directory, release_directory, list_xattrs, remove_xattr, test_lock,
+        set_lock, statistics, host_file, interrupted
     }
 
     fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {

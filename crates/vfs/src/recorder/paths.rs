@@ -2,24 +2,42 @@
 
 use std::collections::HashMap;
 
+use super::seen::Digest;
 use crate::NodeId;
 
 /// Directories above one another, more than which nobody has.
 const MAX_DEPTH: usize = 1 << 12;
 
+/// A name in a directory.
+type Place = (NodeId, Box<[u8]>);
+
 #[derive(Debug, Default)]
 struct Known {
     lookups: u64,
-    /// Nodes whose place is in it.
-    children: u64,
-    place: Option<(NodeId, Box<[u8]>)>,
+    /// Places in it that nodes have.
+    children: u32,
+    /// Whether its place is still its.
+    is_named: bool,
+    /// Where it is or, if that is its no longer, was last. Without a name: in that directory.
+    place: Option<Place>,
 }
 
 /// The nodes that a client knows, and where each was last.
 #[derive(Debug, Default)]
 pub struct Paths {
     nodes: HashMap<NodeId, Known>,
-    at: HashMap<(NodeId, Box<[u8]>), NodeId>,
+    /// The node at a place, by the place's number.
+    at: HashMap<u128, NodeId>,
+    /// Places of nodes beside their last one.
+    further: HashMap<NodeId, Vec<Place>>,
+    digest: Digest,
+}
+
+/// A path, and whether something has it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Path {
+    pub bytes: Vec<u8>,
+    pub is_named: bool,
 }
 
 impl Paths {
@@ -36,69 +54,134 @@ impl Paths {
         }
     }
 
+    /// Counts a lookup of a node that was made without a name in a directory.
+    pub fn made_unnamed(&mut self, node: NodeId, parent: NodeId) {
+        self.counted(node);
+        if let Some(known) = self.nodes.get_mut(&node)
+            && known.place.is_none()
+        {
+            known.place = Some((parent, Box::default()));
+            self.entered(parent);
+        }
+    }
+
+    fn number(&self, parent: NodeId, name: &[u8]) -> u128 {
+        self.digest.of((parent, name))
+    }
+
     fn put(&mut self, node: NodeId, parent: NodeId, name: &[u8]) {
-        if node == NodeId::ROOT {
+        let Some(known) = self.nodes.get(&node) else { return };
+        let is_there =
+            known.is_named && known.place.as_ref().is_some_and(|place| place.0 == parent && *place.1 == *name);
+        let before = self.at.insert(self.number(parent, name), node);
+        if let Some(other) = before.filter(|other| *other != node) {
+            self.lose(other, parent, name);
+        }
+        if is_there {
             return;
         }
-        let place = (parent, Box::<[u8]>::from(name));
-        self.at.insert(place.clone(), node);
+        self.take_further(node, parent, name);
+        self.entered(parent);
         let Some(known) = self.nodes.get_mut(&node) else { return };
-        if known.place.as_ref() == Some(&place) {
-            return;
-        }
-        let before = known.place.replace(place);
-        if parent != NodeId::ROOT {
-            self.nodes.entry(parent).or_default().children += 1;
-        }
-        if let Some(before) = before {
-            self.leave(node, before);
+        let before = known.place.replace((parent, name.into()));
+        let was_named = std::mem::replace(&mut known.is_named, true);
+        match before {
+            Some(place) if was_named => self.further.entry(node).or_default().push(place),
+            Some(place) => self.left(place.0),
+            None => {}
         }
     }
 
     /// A node is no longer at a place.
-    fn leave(&mut self, node: NodeId, place: (NodeId, Box<[u8]>)) {
-        let parent = place.0;
-        if self.at.get(&place) == Some(&node) {
-            self.at.remove(&place);
+    fn lose(&mut self, node: NodeId, parent: NodeId, name: &[u8]) {
+        if self.take_further(node, parent, name) {
+            return;
         }
+        let next = self.further.get_mut(&node).and_then(Vec::pop);
+        let Some(known) = self.nodes.get_mut(&node) else { return };
+        match next {
+            Some(next) => {
+                let before = known.place.replace(next);
+                before.into_iter().for_each(|place| self.left(place.0));
+                if self.further.get(&node).is_some_and(Vec::is_empty) {
+                    self.further.remove(&node);
+                }
+            }
+            None => known.is_named = false,
+        }
+    }
+
+    /// Takes a place away that a node has beside its last one; false if it is none of those.
+    fn take_further(&mut self, node: NodeId, parent: NodeId, name: &[u8]) -> bool {
+        let Some(places) = self.further.get_mut(&node) else { return false };
+        let Some(at) = places.iter().position(|place| place.0 == parent && *place.1 == *name) else { return false };
+        places.swap_remove(at);
+        if places.is_empty() {
+            self.further.remove(&node);
+        }
+        self.left(parent);
+        true
+    }
+
+    /// There is one more place in a directory.
+    fn entered(&mut self, parent: NodeId) {
+        if parent != NodeId::ROOT {
+            self.nodes.entry(parent).or_default().children += 1;
+        }
+    }
+
+    /// There is one less.
+    fn left(&mut self, parent: NodeId) {
         if let Some(known) = self.nodes.get_mut(&parent) {
             known.children = known.children.saturating_sub(1);
             self.collect(parent);
         }
     }
 
-    /// Takes lookups back; gives whether it knows the node no longer.
-    pub fn forget(&mut self, node: NodeId, lookups: u64) -> bool {
+    /// Takes lookups back.
+    pub fn forget(&mut self, node: NodeId, lookups: u64) {
         if let Some(known) = self.nodes.get_mut(&node) {
             known.lookups = known.lookups.saturating_sub(lookups);
         }
         self.collect(node);
-        !self.nodes.contains_key(&node)
     }
 
+    /// Lets a node go that nobody knows and nothing lies in, and those above it for which that is then true.
     fn collect(&mut self, node: NodeId) {
-        let mut at = node;
-        while self.nodes.get(&at).is_some_and(|known| known.lookups == 0 && known.children == 0) {
-            let Some((parent, name)) = self.nodes.remove(&at).and_then(|known| known.place) else { return };
-            let place = (parent, name);
-            if self.at.get(&place) == Some(&at) {
-                self.at.remove(&place);
+        let mut emptied = vec![node];
+        while let Some(node) = emptied.pop() {
+            if !self.nodes.get(&node).is_some_and(|known| known.lookups == 0 && known.children == 0) {
+                continue;
             }
-            let Some(known) = self.nodes.get_mut(&parent) else { return };
-            known.children = known.children.saturating_sub(1);
-            at = parent;
+            let last = self.nodes.remove(&node).and_then(|known| known.place);
+            for (parent, name) in last.into_iter().chain(self.further.remove(&node).into_iter().flatten()) {
+                let number = self.number(parent, &name);
+                if self.at.get(&number) == Some(&node) {
+                    self.at.remove(&number);
+                }
+                if let Some(known) = self.nodes.get_mut(&parent) {
+                    known.children = known.children.saturating_sub(1);
+                    emptied.push(parent);
+                }
+            }
         }
     }
 
-    /// A name is gone; gives its path. What had it keeps it for what is still done to it.
-    pub fn removed(&mut self, parent: NodeId, name: &[u8]) -> Vec<u8> {
-        self.at.remove(&(parent, name.into()));
-        self.path_of_name(parent, name)
+    /// A name is not there, or no longer. What had it keeps it for what is still done to it.
+    pub fn removed(&mut self, parent: NodeId, name: &[u8]) {
+        if let Some(node) = self.at.remove(&self.number(parent, name)) {
+            self.lose(node, parent, name);
+        }
     }
 
     /// A name became another one, or changed with it.
     pub fn renamed(&mut self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), exchange: bool) {
-        let (moved, other) = (self.at.remove(&(from.0, from.1.into())), self.at.remove(&(to.0, to.1.into())));
+        let mut take = |(parent, name)| {
+            let node = self.at.remove(&self.number(parent, name))?;
+            self.lose(node, parent, name);
+            Some(node)
+        };
+        let (moved, other) = (take(from), take(to));
         if let Some(moved) = moved {
             self.put(moved, to.0, to.1);
         }
@@ -108,39 +191,49 @@ impl Paths {
     }
 
     /// A node's path.
-    pub fn path(&self, node: NodeId) -> Vec<u8> {
+    pub fn path(&self, node: NodeId) -> Path {
         let mut names: Vec<&[u8]> = Vec::new();
-        let mut at = node;
+        let (mut at, mut is_named) = (node, true);
         while at != NodeId::ROOT {
-            match self.nodes.get(&at).and_then(|known| known.place.as_ref()) {
-                Some((parent, name)) if names.len() < MAX_DEPTH => {
-                    names.push(name);
+            match self.nodes.get(&at) {
+                Some(Known { place: Some((parent, name)), is_named: known, .. }) if names.len() < MAX_DEPTH => {
+                    is_named &= known;
+                    if !name.is_empty() {
+                        names.push(name);
+                    }
                     at = *parent;
                 }
                 // It was never looked up by a name.
                 _ => {
+                    is_named = false;
                     names.push(b"?");
                     break;
                 }
             }
         }
         names.reverse();
-        names.join(&b'/')
+        Path { bytes: names.join(&b'/'), is_named }
     }
 
     /// The path of a name in a directory.
-    pub fn path_of_name(&self, parent: NodeId, name: &[u8]) -> Vec<u8> {
-        let mut path = self.path(parent);
-        if parent != NodeId::ROOT {
-            path.push(b'/');
+    pub fn path_of_name(&self, parent: NodeId, name: &[u8]) -> Path {
+        let Path { mut bytes, is_named } = self.path(parent);
+        if !bytes.is_empty() {
+            bytes.push(b'/');
         }
-        path.extend_from_slice(name);
-        path
+        bytes.extend_from_slice(name);
+        Path { bytes, is_named }
     }
 
     /// How many nodes it knows.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// Whether nothing is left of what it knew.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.at.is_empty() && self.further.is_empty()
     }
 }

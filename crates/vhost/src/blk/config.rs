@@ -3,30 +3,30 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of a sector, the unit in which virtio counts whatever the block size.
+/// Bytes of a sector: virtio's unit, whatever the block size.
 pub const SECTOR_SIZE: u64 = 512;
 
-/// Bytes of a block: the guest's smallest request, and the page size of what is behind.
+/// Bytes of a block: the guest's smallest request, and the page size of the overlay and the source's files.
 pub const BLOCK_SIZE: u32 = 4096;
 
-/// Most pieces of memory that the data of a request may lie in, however large the queue is.
+/// The most pieces of memory for the data of one request, however large the queue is.
 pub const MAX_SEGMENTS: u32 = 1022;
 
-/// Most bytes of data in one request: 1 GiB. virtio forbids chains of more than 4 GiB (virtio 1.2, section 2.7.4.2);
-/// without a bound, a chain that names the same memory again and again asks for terabytes. The largest requests known
-/// are those of edk2's VirtioBlkDxe, 1 GiB; Linux sends a few MiB, `queue/max_sectors_kb`.
+/// The most bytes of data in one request: 1 GiB. virtio forbids chains of more than 4 GiB (virtio 1.2, section
+/// 2.7.4.2); without a limit, a chain that names the same memory repeatedly would ask for terabytes. The largest known
+/// requests are those of edk2's VirtioBlkDxe, 1 GiB; Linux sends a few MiB, `queue/max_sectors_kb`.
 pub const MAX_REQUEST_BYTES: u64 = 1 << 30;
 
-/// Most ranges in one discard or write-zeroes request.
+/// The most ranges in one discard or write-zeroes request.
 pub const MAX_RANGES: u32 = 32;
 
-/// Most sectors in one such range: 1 GiB.
+/// The most sectors in one such range: 1 GiB.
 pub const MAX_RANGE_SECTORS: u32 = 1 << 21;
 
-/// Offset of the field that says whether the driver wants a write-back cache; the only one it may write.
+/// Offset of the field by which the driver enables a write-back cache; the only writable field.
 pub const WRITEBACK_OFFSET: u32 = 32;
 
-/// `struct virtio_blk_config` of Linux's include/uapi/linux/virtio_blk.h, as far as it is used.
+/// `struct virtio_blk_config` of Linux's include/uapi/linux/virtio_blk.h, up to the last field used.
 #[derive(IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct BlkConfig {
@@ -52,7 +52,7 @@ pub struct BlkConfig {
 }
 
 impl BlkConfig {
-    /// The space of a device of `capacity` bytes; a partial sector at the end is not part of it.
+    /// The configuration of a device of `capacity` bytes, rounded down to whole sectors.
     pub fn new(capacity: u64, queues: u16, seg_max: u32, writeback: bool) -> BlkConfig {
         BlkConfig {
             capacity_sectors: U64::new(capacity / SECTOR_SIZE),

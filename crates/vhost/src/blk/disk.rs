@@ -23,7 +23,7 @@ use crate::event::{Event, EventSink};
 use crate::memory::{GuestMemory, Pieces};
 use crate::vring::Stop;
 
-/// The device as one driver sees it.
+/// The device that one driver uses.
 pub struct VirtioBlk<D> {
     device: Arc<Pending<D>>,
     options: BlkOptions,
@@ -33,16 +33,16 @@ pub struct VirtioBlk<D> {
 }
 
 impl<D: BlockDevice> VirtioBlk<D> {
-    /// A device that has not been negotiated with yet.
+    /// A device before feature negotiation.
     pub fn new(device: Arc<Pending<D>>, options: BlkOptions, events: EventSink) -> VirtioBlk<D> {
         VirtioBlk { device, options, events, writeback: AtomicBool::new(true) }
     }
 
-    /// Executes an operation; gives the number of data bytes that were written into the guest's buffers.
+    /// Executes an operation; returns the number of data bytes written to the guest's buffers.
     fn execute(&self, operation: Operation<'_>) -> Result<u64, Failure> {
         let device = match self.device.get() {
             Some(Ok(device)) => device,
-            // There is an outcome: no request is taken before `is_ready` has seen it.
+            // There is an outcome: `is_ready` has checked that before the request was taken.
             Some(Err(_)) | None => return Err(Failure::IoError),
         };
         match operation {
@@ -100,12 +100,12 @@ impl<D: BlockDevice> VirtioBlk<D> {
         Ok(0)
     }
 
-    /// After a write: durable before it is acknowledged, if the driver did not accept a write-back cache.
+    /// After a write: makes it durable before it is acknowledged, if the driver did not accept a write-back cache.
     fn write_through(&self, device: &D) -> Result<u64, Failure> {
         if self.writeback.load(Ordering::Relaxed) { Ok(0) } else { self.flush(device) }
     }
 
-    /// The bytes that requests may reach: what was announced, as far as the device has it.
+    /// The bytes that requests may access: the announced capacity, as far as the device has it.
     fn reachable(&self) -> u64 {
         match self.device.get() {
             Some(Ok(device)) => device.capacity().min(self.options.capacity),
@@ -113,10 +113,10 @@ impl<D: BlockDevice> VirtioBlk<D> {
         }
     }
 
-    /// Executes an operation; a panic of the device becomes a failure.
+    /// Executes an operation; turns a panic of the device into a failure.
     fn execute_contained(&self, queue: u16, operation: Operation<'_>) -> Result<u64, Failure> {
-        // Nothing of ours is left half-changed: the device itself promises to be usable from several threads, and
-        // what it poisoned it sees itself.
+        // We leave nothing half-changed. The device is usable from several threads after a panic, and detects what it
+        // poisoned.
         catch_unwind(AssertUnwindSafe(|| self.execute(operation))).unwrap_or_else(|panic| {
             (self.events)(Event::RequestPanicked { queue, message: panic_message(&*panic) });
             Err(Failure::IoError)
@@ -185,7 +185,7 @@ impl<D: BlockDevice> VirtioDevice for VirtioBlk<D> {
 
     fn handle<'a>(&self, queue: u16, chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory) -> u32 {
         let request = request::parse(chain, memory, self.reachable());
-        // Without a place for the status the driver gets its buffers back, and nothing is done.
+        // Without a place for the status, return the buffers to the driver and do nothing.
         let Some(status) = request.status else { return 0 };
         let done = request.operation.and_then(|operation| self.execute_contained(queue, operation));
         let (code, data) = match done {
@@ -200,7 +200,7 @@ impl<D: BlockDevice> VirtioDevice for VirtioBlk<D> {
     }
 }
 
-/// Puts the serial number into the guest's buffer, as much of it as fits.
+/// Copies the serial number to the guest's buffer, as far as it fits.
 fn identify(serial: &Serial, pieces: &Pieces<'_>) -> Result<u64, Failure> {
     let mut rest: &[u8] = serial.as_bytes();
     for piece in pieces {

@@ -1,4 +1,4 @@
-//! The block device (virtio 1.2, section 5.2): serves a [`BlockDevice`] as a guest's disk.
+//! The virtio block device (virtio 1.2, section 5.2): serves a [`BlockDevice`] as a guest's disk.
 
 mod config;
 mod disk;
@@ -30,7 +30,7 @@ impl Serial {
     }
 }
 
-/// Takes the first [`SERIAL_SIZE`] bytes.
+/// Uses the first [`SERIAL_SIZE`] bytes.
 impl From<&str> for Serial {
     fn from(text: &str) -> Serial {
         let mut serial = [0; SERIAL_SIZE];
@@ -41,14 +41,14 @@ impl From<&str> for Serial {
     }
 }
 
-/// What the guest is told about its disk before the device behind it exists.
+/// What the guest learns about its disk before the device exists.
 #[derive(Clone, Copy, Debug)]
 pub struct BlkOptions {
     /// Request queues, at least 1; each gets a thread. Usually the number of the guest's processors.
     pub queues: u16,
     /// Largest queue that the front end may ask for: a power of 2, at most 32768.
     pub queue_size: u16,
-    /// Bytes of the disk. Requests beyond what the device then really has fail.
+    /// Bytes of the disk. Requests beyond the real device's size fail.
     pub capacity: u64,
     /// Offer the disk as read-only.
     pub read_only: bool,
@@ -70,13 +70,13 @@ pub struct BlkServer<D> {
 }
 
 impl<D: BlockDevice> BlkServer<D> {
-    /// A server of `device`, which need not be there yet: the configuration space is answered from `options`, and
+    /// A server of `device`, which may still be under construction: `options` answers for the configuration space, and
     /// requests wait.
     pub fn new(device: Arc<Pending<D>>, options: BlkOptions) -> BlkServer<D> {
         BlkServer { device, options, events: Arc::new(|_| {}) }
     }
 
-    /// Has `sink` called for what goes wrong without ending the server. Called from the queues' threads.
+    /// Calls `sink` for failures that do not end the server, from the queues' threads.
     pub fn on_event(self, sink: impl Fn(Event) + Send + Sync + 'static) -> BlkServer<D> {
         BlkServer { events: Arc::new(sink), ..self }
     }
@@ -114,7 +114,7 @@ impl<D: BlockDevice> BlkServer<D> {
         }
     }
 
-    /// The device as a new driver sees it.
+    /// A device for a new driver.
     fn connect(&self) -> Arc<VirtioBlk<D>> {
         Arc::new(VirtioBlk::new(Arc::clone(&self.device), self.options, Arc::clone(&self.events)))
     }

@@ -1,8 +1,8 @@
-//! From a chain of descriptors to a request (virtio 1.2, section 5.2.6).
+//! Parses a descriptor chain into a block request (virtio 1.2, section 5.2.6).
 //!
-//! A chain is a header and data that the device reads, then data and a final status byte that it writes. How the
-//! driver cuts that into descriptors is its own affair: the header may be split, the status byte may share a
-//! descriptor with data.
+//! A chain is a header and data that the device reads, then data and a final status byte that it writes. The driver may
+//! cut these into descriptors as it likes: the header may be split, and the status byte may share a descriptor with
+//! data.
 
 use smallvec::SmallVec;
 use virtio_bindings::bindings::virtio_blk::{
@@ -18,20 +18,20 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use super::config::{MAX_RANGE_SECTORS, MAX_RANGES, MAX_REQUEST_BYTES, MAX_SEGMENTS, SECTOR_SIZE};
 use crate::memory::{GuestMemory, Pieces, add_pieces};
 
-/// Most pieces of memory in one direction of a chain: data, and a header or status byte that crosses a border.
+/// The most pieces of memory in one direction of a chain: data, and a header or status byte that crosses a boundary.
 const MAX_PIECES: usize = MAX_SEGMENTS as usize + 2;
 
 /// The status byte of a request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Failure {
-    /// The device failed, or the request is not well-formed.
+    /// The device failed, or the request is malformed.
     IoError = VIRTIO_BLK_S_IOERR as u8,
-    /// The device does not know such requests.
+    /// The device does not support the request.
     Unsupported = VIRTIO_BLK_S_UNSUPP as u8,
 }
 
-/// Bytes of the device.
+/// A range of the device's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// First byte.
@@ -40,10 +40,10 @@ pub struct Range {
     pub length: u64,
 }
 
-/// Ranges of a discard or write-zeroes request, and whether they may be unmapped.
+/// Ranges of a discard or write-zeroes request, each with whether it may be unmapped.
 pub type Ranges = SmallVec<[(Range, bool); 1]>;
 
-/// What the driver wants.
+/// An operation that the driver requests.
 #[derive(Debug)]
 pub enum Operation<'a> {
     /// Fill the pieces from the range.
@@ -52,19 +52,19 @@ pub enum Operation<'a> {
     Write(Range, Pieces<'a>),
     /// Make acknowledged writes durable.
     Flush,
-    /// Put the serial number there.
+    /// Write the serial number to the pieces.
     Identify(Pieces<'a>),
-    /// The ranges' content is of no interest.
+    /// Discard the ranges' content.
     Discard(Ranges),
     /// Make the ranges read as zeros.
     WriteZeroes(Ranges),
 }
 
-/// A request, as far as it can be understood.
+/// A parsed request.
 pub struct Request<'a> {
-    /// Where the status byte goes, if there is such a place.
+    /// The place of the status byte, if there is one.
     pub status: Option<VolatileSlice<'a>>,
-    /// What to do, or why nothing can be done.
+    /// The operation, or the reason why none can be executed.
     pub operation: Result<Operation<'a>, Failure>,
 }
 
@@ -84,7 +84,7 @@ struct RangeHeader {
     flags: U32,
 }
 
-/// Understands `chain` as a request to a device of `capacity` bytes.
+/// Parses `chain` as a request to a device of `capacity` bytes.
 pub fn parse<'a>(chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemory, capacity: u64) -> Request<'a> {
     let mut buffers = Buffers::gather(chain, memory);
     let status = buffers.take_status(memory);
@@ -95,11 +95,11 @@ pub fn parse<'a>(chain: DescriptorChain<&'a GuestMemory>, memory: &'a GuestMemor
     Request { status, operation }
 }
 
-/// The memory that a chain names.
+/// The memory of a chain.
 struct Buffers<'a> {
     readable: Pieces<'a>,
     writable: Pieces<'a>,
-    /// The last writable descriptor that is not empty: its last byte is the status byte, whatever else is wrong.
+    /// The last writable descriptor that is not empty: its last byte is the status byte, even in a malformed chain.
     last_writable: Option<Descriptor>,
     well_formed: bool,
 }
@@ -118,18 +118,18 @@ impl<'a> Buffers<'a> {
                 }
                 &mut buffers.writable
             } else {
-                // Everything readable comes before everything writable.
+                // Readable descriptors must come before writable ones.
                 buffers.well_formed &= buffers.last_writable.is_none();
                 &mut buffers.readable
             };
             buffers.well_formed = buffers.well_formed && add_pieces(pieces, &descriptor, memory, MAX_PIECES);
         }
-        // The iterator ends at loops, at descriptors beyond the table, and at what cannot be read.
+        // The iterator stops at loops, at descriptors beyond the table, and at unreadable ones.
         buffers.well_formed &= !unfinished;
         buffers
     }
 
-    /// Takes the final byte that the device writes.
+    /// Takes the final writable byte.
     fn take_status(&mut self, memory: &'a GuestMemory) -> Option<VolatileSlice<'a>> {
         let last = self.last_writable?;
         let address = last.addr().checked_add(u64::from(last.len()).checked_sub(1)?)?;
@@ -189,7 +189,7 @@ impl<'a> Buffers<'a> {
         Ok(ranges)
     }
 
-    /// Takes bytes off the front of what the device reads.
+    /// Takes bytes off the front of the readable pieces.
     fn read(&mut self, mut out: &mut [u8]) -> Result<(), Failure> {
         while !out.is_empty() {
             let piece = self.readable.first_mut().ok_or(Failure::IoError)?;
@@ -207,7 +207,7 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// Bytes in all of `pieces`; more than [`MAX_REQUEST_BYTES`] fail.
+/// Bytes in all of `pieces`; fails above [`MAX_REQUEST_BYTES`].
 fn total(pieces: &Pieces<'_>) -> Result<u64, Failure> {
     let total = pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.len() as u64));
     total.filter(|total| *total <= MAX_REQUEST_BYTES).ok_or(Failure::IoError)

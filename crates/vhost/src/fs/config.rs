@@ -8,11 +8,11 @@ use zerocopy::{Immutable, IntoBytes, KnownLayout};
 /// Most bytes of a tag.
 pub const TAG_SIZE: usize = 36;
 
-/// The name by which a guest mounts the file system: 1 to 36 bytes, the rest zeros.
+/// The name that a guest mounts: 1 to 36 bytes, the rest zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag([u8; TAG_SIZE]);
 
-/// Not a tag.
+/// The text is not a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a tag has 1 to {TAG_SIZE} bytes, none of them a NUL, a comma or a space")]
 pub struct InvalidTag;
@@ -20,7 +20,7 @@ pub struct InvalidTag;
 impl FromStr for Tag {
     type Err = InvalidTag;
 
-    /// The tag `text`. What a command line or a line of mounts would cut it at is refused.
+    /// Parses a tag. Refuses characters that separate words in a command line or a mount table.
     fn from_str(text: &str) -> Result<Tag, InvalidTag> {
         let unfit = |byte: &u8| *byte <= b' ' || *byte == b',' || *byte == 0x7f;
         let mut tag = [0; TAG_SIZE];
@@ -42,7 +42,7 @@ pub struct FsConfig {
 }
 
 impl FsConfig {
-    /// The space of a device with so many request queues.
+    /// The configuration of a device with so many request queues.
     pub fn new(tag: Option<Tag>, request_queues: u16) -> FsConfig {
         let Tag(tag) = tag.unwrap_or(Tag([0; TAG_SIZE]));
         FsConfig { tag, num_request_queues: U32::new(request_queues.into()) }

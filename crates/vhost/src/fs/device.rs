@@ -1,4 +1,4 @@
-//! The virtio file system device: FUSE messages in chains of descriptors.
+//! The virtio file system device: executes FUSE messages in descriptor chains.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,16 +14,16 @@ use crate::buffers::Buffers;
 use crate::device::VirtioDevice;
 use crate::memory::GuestMemory;
 
-/// The device as one driver sees it.
+/// The device that one driver uses.
 pub struct VirtioFs {
     dispatcher: Dispatcher<dyn FileSystem>,
     options: FsOptions,
-    /// Each queue's; only that queue's thread uses it.
+    /// One for each queue, used by that queue's thread only.
     scratch: Vec<Mutex<Scratch>>,
 }
 
 impl VirtioFs {
-    /// A device whose driver has not said anything yet.
+    /// A device before its driver has sent anything.
     pub fn new(file_system: Arc<dyn FileSystem>, options: FsOptions) -> VirtioFs {
         let queues = usize::from(options.queues.max(1)) + 1;
         let scratch = (0..queues).map(|_| Mutex::default()).collect();
@@ -43,8 +43,8 @@ impl VirtioDevice for VirtioFs {
     }
 
     fn set_features(&self, _features: u64) {
-        // A machine that is stopped and goes on sets them again; what its kernel knows must stay. A kernel that starts
-        // anew says so by its first message.
+        // A machine that was stopped and continues sets them again, and its kernel's state must stay valid. A kernel
+        // that starts anew shows that by its first message.
     }
 
     fn queues(&self) -> u16 {
@@ -81,7 +81,7 @@ impl VirtioDevice for VirtioFs {
             }
             _ => self.dispatcher.refuse(&buffers.readable, &buffers.writable, Errno::INVAL),
         };
-        // An answer is a header and at most the largest data.
+        // A reply is a header and at most the largest data.
         u32::try_from(length).unwrap_or(u32::MAX)
     }
 }

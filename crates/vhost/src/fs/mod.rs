@@ -1,8 +1,8 @@
-//! The file system device (virtio 1.2, section 5.11): serves an [`inarch_vfs::FileSystem`] to guests, which know it as
+//! The virtio file system device (virtio 1.2, section 5.11): serves an [`inarch_vfs::FileSystem`] to guests as
 //! virtiofs.
 //!
-//! A request is a FUSE message in the readable part of a chain; the answer goes into its writable part. What it means is
-//! [`inarch_fuse`]'s affair; here is how it comes and goes.
+//! A request is a FUSE message in the readable part of a chain; the reply goes to the writable part. [`inarch_fuse`]
+//! parses and executes the messages; this module moves them.
 
 mod config;
 mod device;
@@ -22,21 +22,21 @@ pub use device::VirtioFs;
 use crate::event::{Event, EventSink};
 use crate::serve::{self, ServeError};
 
-/// Most connections that are served at once.
+/// The most connections at once.
 const MAX_CONNECTIONS: usize = 64;
 
 /// How a file system is offered.
 #[derive(Clone, Copy, Debug)]
 pub struct FsOptions {
-    /// Number of request queues, at least 1; the queue for what has priority is not among them.
+    /// Number of request queues, at least 1, not counting the high-priority queue.
     pub queues: u16,
-    /// Largest number of descriptors in a virtqueue that the front end may ask for: a power of 2, at most 32768. A request
-    /// takes 4 and one a page of data.
+    /// Largest number of descriptors that the front end may ask for in a virtqueue: a power of 2, at most 32768. A
+    /// request takes 4, and one for each page of data.
     pub queue_size: u16,
-    /// The name by which a guest mounts it, for front ends that have none of their own. QEMU has one, and its versions 7.1
-    /// to 8.0 do not survive being offered another.
+    /// The tag, for front ends that have none of their own. QEMU has one, and QEMU 7.1 to 8.0 may crash if it is
+    /// offered another.
     pub tag: Option<Tag>,
-    /// What is agreed on with the guest's kernel.
+    /// The options of the FUSE connection with the guest's kernel.
     pub connection: ConnectionOptions,
 }
 
@@ -54,7 +54,7 @@ pub struct FsServer {
 }
 
 impl FsServer {
-    /// A server of the file system that `open` gives. Each connection has one of its own, since what a guest has open and
+    /// A server of the file system that `open` returns. Each connection gets its own, because what a guest has open and
     /// knows ends with its connection.
     pub fn new(
         open: impl Fn() -> io::Result<Arc<dyn FileSystem>> + Send + Sync + 'static,
@@ -63,7 +63,7 @@ impl FsServer {
         FsServer { open: Box::new(open), options, events: Arc::new(|_| {}) }
     }
 
-    /// Has `sink` called for what goes wrong without ending the server. Called from the queues' threads.
+    /// Calls `sink` for failures that do not end the server, from the queues' threads.
     pub fn on_event(self, sink: impl Fn(Event) + Send + Sync + 'static) -> FsServer {
         FsServer { events: Arc::new(sink), ..self }
     }
@@ -86,7 +86,7 @@ impl FsServer {
             while let Some(stream) = serve::accept(&listener, stop)? {
                 connections.retain(|connection| !connection.is_finished());
                 if connections.len() >= MAX_CONNECTIONS {
-                    // Dropped: the front end sees its connection closed.
+                    // Dropping the socket closes the front end's connection.
                     continue;
                 }
                 let serve = move || {
@@ -115,7 +115,7 @@ impl FsServer {
         serve::serve_until_stopped(stream, self.connect()?, Arc::clone(&self.events), stop)
     }
 
-    /// The device as a new driver sees it.
+    /// A device for a new driver.
     fn connect(&self) -> Result<Arc<VirtioFs>, ServeError> {
         Ok(Arc::new(VirtioFs::new((self.open)()?, self.options)))
     }

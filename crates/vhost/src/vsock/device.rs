@@ -1,4 +1,4 @@
-//! The virtio socket device: packets in chains of descriptors.
+//! The virtio socket device: moves packets between descriptor chains and the switchboard.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -17,40 +17,40 @@ use crate::device::VirtioDevice;
 use crate::memory::GuestMemory;
 use crate::vring::Stop;
 
-/// The queue by which the guest receives packets.
+/// The queue on which the guest receives packets.
 pub const RECEIVE_QUEUE: u16 = 0;
 
-/// The queue by which it sends them.
+/// The queue on which it sends packets.
 pub const SEND_QUEUE: u16 = 1;
 
 /// Descriptors in a queue; Linux asks for 128.
 const QUEUE_SIZE: u16 = 256;
 
-/// The device as one driver sees it.
+/// The device that one driver uses.
 pub struct VirtioVsock {
     switchboard: Switchboard,
     open: Arc<Open>,
-    /// The packet that the guest receives next; only that queue's thread uses it.
+    /// The next packet to the guest; used by that queue's thread only.
     next: Mutex<Next>,
-    /// The data of the packet that it has sent; only that queue's thread uses it.
+    /// The data of the packet that the guest has sent; used by that queue's thread only.
     data: Mutex<Vec<u8>>,
 }
 
-/// A packet of which the guest may have received a part.
+/// A packet that the guest may have received in part.
 #[derive(Default)]
 struct Next {
     packet: Outgoing,
     is_there: bool,
-    /// Bytes of its data that went in earlier packets.
+    /// Bytes of its data that were sent in earlier packets.
     gone: usize,
 }
 
 impl VirtioVsock {
-    /// A device whose driver has not said anything yet. `open` makes our end of a connection to a port, a stream socket; without
-    /// one the connection is refused. Called from the queue's thread.
+    /// A device before its driver has sent anything. `open` makes our end of a connection to a port, a stream socket;
+    /// if it returns none, the connection is refused. Called in the queue's thread.
     ///
     /// # Errors
-    /// There are no more descriptors.
+    /// No descriptor is left.
     pub fn new(open: Arc<Open>) -> io::Result<VirtioVsock> {
         Ok(VirtioVsock {
             switchboard: Switchboard::new(GUEST_CID)?,
@@ -60,7 +60,7 @@ impl VirtioVsock {
         })
     }
 
-    /// Takes the packet in `readable`. One that is shorter than it says ends its connection.
+    /// Handles the packet in `readable`. A packet shorter than its header says ends its connection.
     fn send(&self, readable: &[VolatileSlice<'_>]) {
         let mut bytes = [0; HEADER];
         let mut data = hold(&self.data);
@@ -69,7 +69,7 @@ impl VirtioVsock {
         }
         let header: Header = zerocopy::transmute!(bytes);
         let length = header.len.get() as usize;
-        // What is longer than there can be room for is not looked at.
+        // Data longer than any room is ignored.
         data.resize(length.min(ROOM as usize), 0);
         if copy_out(readable, HEADER, &mut data) == length {
             self.switchboard.take(&header, &data, &*self.open);
@@ -78,13 +78,13 @@ impl VirtioVsock {
         }
     }
 
-    /// Puts the next packet into `writable`, or as much of it as there is room for; gives the number of bytes.
+    /// Writes the next packet to `writable`, as far as there is room; returns the number of bytes.
     fn receive(&self, writable: &[VolatileSlice<'_>]) -> usize {
         let mut next = hold(&self.next);
         let Next { packet, is_there, gone } = &mut *next;
         let room = writable.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len()));
         let rest = packet.data.get(*gone..).unwrap_or_default();
-        // A buffer without room for a header, or for a byte of data, comes back as it is.
+        // A buffer without room for a header, or for a byte of data, is returned unused.
         if !*is_there || room < HEADER || room == HEADER && !rest.is_empty() {
             return 0;
         }
@@ -106,12 +106,12 @@ impl VirtioDevice for VirtioVsock {
     }
 
     fn set_features(&self, _features: u64) {
-        // A machine that is stopped and goes on sets them again; its connections stay. So they do when a driver starts anew, which
-        // cannot be told from that: it refuses what comes for them.
+        // A machine that was stopped and continues sets them again, and its connections stay. They also stay when a
+        // driver starts anew, which looks the same; that driver refuses packets for them.
     }
 
     fn queues(&self) -> u16 {
-        // The third, for events, is the front end's own in QEMU; nothing of it is ever used.
+        // The third one, for events, belongs to the front end in QEMU and is never used here.
         3
     }
 
@@ -168,8 +168,8 @@ impl VirtioDevice for VirtioVsock {
     }
 }
 
-/// Goes through the pieces of memory behind their first `skip` bytes, until `each`, given a piece and how many bytes were done
-/// before it, has done `length`; gives how many there were.
+/// Skips the first `skip` bytes of the pieces of memory. Then calls `each` with every piece and the number of bytes
+/// before it, until `length` bytes are done; returns how many were done.
 fn go_through(
     pieces: &[VolatileSlice<'_>],
     mut skip: usize,
@@ -187,7 +187,7 @@ fn go_through(
     done
 }
 
-/// Copies memory into `out`; gives how many bytes there were.
+/// Copies memory into `out`; returns the number of bytes.
 fn copy_out(pieces: &[VolatileSlice<'_>], skip: usize, out: &mut [u8]) -> usize {
     go_through(pieces, skip, out.len(), |piece, done| {
         if let Some(place) = out.get_mut(done..) {
@@ -196,7 +196,7 @@ fn copy_out(pieces: &[VolatileSlice<'_>], skip: usize, out: &mut [u8]) -> usize 
     })
 }
 
-/// Copies bytes into memory; gives for how many there was room.
+/// Copies bytes into memory; returns how many fitted.
 fn copy_in(pieces: &[VolatileSlice<'_>], skip: usize, bytes: &[u8]) -> usize {
     go_through(pieces, skip, bytes.len(), |piece, done| {
         if let Some(bytes) = bytes.get(done..) {

@@ -1,16 +1,16 @@
-//! The socket device (virtio 1.2, section 5.10): connections of a guest to this process, by its own kernel's `AF_VSOCK` and
-//! without a network.
+//! The virtio socket device (virtio 1.2, section 5.10): connects a guest's `AF_VSOCK` sockets to this process, without
+//! a network.
 //!
-//! 1. `device` takes packets out of one queue and puts packets into the other.
-//! 2. `switchboard` knows all connections: it opens and ends them, and says what the guest receives next.
-//! 3. `stream` is one of them: a socket of this process's, and how much either side may send. Of what the socket does not take
-//!    at once a bounded part is kept, and the guest is told to wait.
-//! 4. `packet` is what the bytes mean.
+//! 1. `device` takes packets from one queue and puts packets into the other.
+//! 2. `switchboard` has all connections: it opens and ends them, and chooses the next packet to the guest.
+//! 3. `stream` is one connection: a socket of this process, and each side's credit. A bounded backlog stores what the
+//!    socket does not accept at once, and the guest's credit shrinks by it.
+//! 4. `packet` is the wire format.
 //!
-//! The thread of the queue by which the guest receives waits for sockets too, those that take what was kept included. It does so while
-//! the guest has buffers there, as drivers always have; without, kept bytes go on with what the guest sends next.
+//! The receive queue's thread also waits for sockets, including those with a backlog. It does so while the guest has
+//! buffers in the queue, as drivers always have; otherwise the backlog continues with the guest's next packet.
 //!
-//! Only the guest opens connections. Each is to a port, for which the server's user has a stream socket, or none.
+//! Only the guest opens connections. Each is to a port; the server's caller has a stream socket for it, or refuses it.
 
 mod device;
 mod packet;
@@ -26,10 +26,10 @@ pub use device::{RECEIVE_QUEUE, SEND_QUEUE, VirtioVsock};
 use crate::event::{Event, EventSink};
 use crate::serve::{self, ServeError};
 
-/// The guest's context identifier. Each device has a guest of its own, so that all can have the same.
+/// The guest's context identifier. Each device has its own guest, so all can use the same.
 const GUEST_CID: u64 = 3;
 
-/// Locks; what a thread that panicked has left is whole.
+/// Locks. After a panic of another thread the data is still consistent.
 fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -41,12 +41,13 @@ pub struct VsockServer {
 }
 
 impl VsockServer {
-    /// A server that connects a guest to what `open` gives for a port: our end, a stream socket; without one the guest's is refused.
+    /// A server that connects a guest to the stream socket that `open` returns for a port; without one the connection
+    /// is refused.
     pub fn new(open: impl Fn(u32) -> Option<OwnedFd> + Send + Sync + 'static) -> VsockServer {
         VsockServer { open: Arc::new(open), events: Arc::new(|_| {}) }
     }
 
-    /// Has `sink` called for what goes wrong without ending the server. Called from the queues' threads.
+    /// Calls `sink` for failures that do not end the server, from the queues' threads.
     pub fn on_event(self, sink: impl Fn(Event) + Send + Sync + 'static) -> VsockServer {
         VsockServer { events: Arc::new(sink), ..self }
     }
@@ -54,7 +55,7 @@ impl VsockServer {
     /// Serves one connected front end, such as the other end of a socket that QEMU inherited, until it disconnects.
     ///
     /// # Errors
-    /// There are no more descriptors, or the front end breaks the protocol; its rings are stopped.
+    /// No descriptor is left, or the front end breaks the protocol; its rings are stopped.
     pub fn serve_stream(&self, stream: UnixStream) -> Result<(), ServeError> {
         serve::serve_stream(stream, Arc::new(VirtioVsock::new(Arc::clone(&self.open))?), Arc::clone(&self.events))
     }

@@ -1,4 +1,4 @@
-//! What a packet's header says (virtio 1.2, section 5.10.6; `struct virtio_vsock_hdr` of Linux's
+//! The packet header (virtio 1.2, section 5.10.6; `struct virtio_vsock_hdr` of Linux's
 //! include/uapi/linux/virtio_vsock.h).
 
 use zerocopy::little_endian::{U16, U32, U64};
@@ -7,34 +7,34 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The host's context identifier.
 pub const HOST_CID: u64 = 2;
 
-/// The only type of socket that is offered: a stream.
+/// The only socket type offered: a stream.
 pub const TYPE_STREAM: u16 = 1;
 
 /// What a packet is for.
 pub mod op {
-    /// Asks for a connection.
+    /// Requests a connection.
     pub const REQUEST: u16 = 1;
-    /// Grants one.
+    /// Accepts a connection.
     pub const RESPONSE: u16 = 2;
-    /// Ends one, or refuses it.
+    /// Resets or refuses a connection.
     pub const RST: u16 = 3;
-    /// Will not receive, or will not send any more.
+    /// Will not receive, or will not send, any more.
     pub const SHUTDOWN: u16 = 4;
     /// Carries data.
     pub const RW: u16 = 5;
-    /// Says how much room there is for data.
+    /// Tells the sender's credit.
     pub const CREDIT_UPDATE: u16 = 6;
-    /// Asks for that.
+    /// Asks for a credit update.
     pub const CREDIT_REQUEST: u16 = 7;
 }
 
-/// In the flags of a [`op::SHUTDOWN`]: nothing will be received any more.
+/// Flag of [`op::SHUTDOWN`]: the sender will receive nothing any more.
 pub const SHUTDOWN_RECEIVE: u32 = 1;
 
-/// In the flags of a [`op::SHUTDOWN`]: nothing will be sent any more.
+/// Flag of [`op::SHUTDOWN`]: the sender will send nothing any more.
 pub const SHUTDOWN_SEND: u32 = 2;
 
-/// The header of a packet; all fields as they are on the wire.
+/// A packet's header; all fields as on the wire.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Header {
@@ -42,12 +42,12 @@ pub struct Header {
     pub dst_cid: U64,
     pub src_port: U32,
     pub dst_port: U32,
-    /// Bytes of data behind the header.
+    /// Bytes of data after the header.
     pub len: U32,
     pub socket_type: U16,
     pub op: U16,
     pub flags: U32,
-    /// Bytes of data that the sender can hold for its program.
+    /// Bytes of data that the sender can buffer.
     pub buf_alloc: U32,
     /// Bytes of data that the sender's program has taken since the connection began, modulo 2^32.
     pub fwd_cnt: U32,
@@ -56,7 +56,7 @@ pub struct Header {
 /// Bytes of a header.
 pub const HEADER: usize = size_of::<Header>();
 
-/// One connection: a port of the guest's, and one of ours.
+/// A connection: the guest's port and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ports {
     pub guest: u32,
@@ -64,12 +64,12 @@ pub struct Ports {
 }
 
 impl Header {
-    /// The connection that a packet from the guest belongs to.
+    /// The connection to which a packet from the guest belongs.
     pub fn ports(&self) -> Ports {
         Ports { guest: self.src_port.get(), host: self.dst_port.get() }
     }
 
-    /// A packet to the guest.
+    /// The header of a packet to the guest.
     pub fn to_guest(cid: u64, ports: Ports, op: u16) -> Header {
         Header {
             src_cid: U64::new(HOST_CID),

@@ -1,4 +1,4 @@
-//! One connection: a socket on our side, and what both sides have told each other about their room for data.
+//! [`Stream`]: one connection, with a socket on our side and the credit of both sides.
 
 use std::collections::VecDeque;
 use std::num::Wrapping;
@@ -10,60 +10,61 @@ use zerocopy::little_endian::U32;
 
 use super::packet::Header;
 
-/// Bytes that the guest may send before the socket has taken them: so much is held for it.
+/// Our credit: bytes that the guest may send before the socket has accepted them. So much may be in the backlog.
 pub const ROOM: u32 = 256 << 10;
 
-/// Most bytes of data in a packet to the guest.
+/// The most bytes of data in a packet to the guest.
 const LONGEST: usize = 64 << 10;
 
-/// What became of a try to receive from the socket.
+/// The result of receiving from the socket.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
     /// So many bytes, and there may be more.
     Some(usize),
-    /// So many bytes, and nothing is left.
+    /// So many bytes, and no more are ready.
     Last(usize),
-    /// Nothing is there.
+    /// Nothing is ready.
     Nothing,
-    /// The guest has no room for more.
+    /// The guest has no credit left.
     NoRoom,
-    /// Nothing will come any more, and whoever it came from is still there, or is gone as well.
+    /// The end of the stream. `is_gone` says whether the peer has closed the socket, or only stopped sending.
     End { is_gone: bool },
 }
 
 /// One connection.
 pub struct Stream {
     pub socket: OwnedFd,
-    /// What the socket has not taken yet.
+    /// Bytes that the socket has not accepted yet.
     backlog: VecDeque<u8>,
     /// Bytes sent to the guest.
     sent: Wrapping<u32>,
-    /// Bytes that the guest has room for in all, and that its program has taken.
+    /// The guest's buffer size, and the bytes that its program has taken.
     room: u32,
     taken: Wrapping<u32>,
-    /// Bytes that came from the guest, that the socket has taken of them, and that the guest was told of.
+    /// Bytes from the guest; those of them that the socket has accepted; and those that the guest was told of.
     came: Wrapping<u32>,
     forwarded: Wrapping<u32>,
     told: Wrapping<u32>,
-    /// Whether the guest sends nothing any more, or receives nothing.
+    /// Whether the guest has stopped sending, and receiving.
     is_sent: bool,
     is_deaf: bool,
-    /// Whether it knows nothing of the connection any more, which only remains for its last bytes.
+    /// Whether the guest has forgotten the connection, which remains only for its last bytes.
     pub is_left: bool,
-    /// Whether the socket's other end sends nothing any more, whether it is gone, and whether the guest was told that nothing comes.
+    /// Whether the peer has stopped sending, whether it is gone, and whether the guest was told that no more data
+    /// comes.
     has_ended: bool,
     is_gone: bool,
     pub is_finished: bool,
-    /// Another one for each connection.
+    /// Unique for each connection.
     pub id: u64,
-    /// Whether it stands in the queue of those from whose sockets something may be received.
+    /// Whether it is in the queue of connections whose sockets may be readable.
     pub is_queued: bool,
-    /// Whether something may be there for which the guest had no room.
+    /// Whether data may be ready that did not fit the guest's credit.
     pub waits_for_room: bool,
 }
 
 impl Stream {
-    /// A connection that the guest has asked for by `request`.
+    /// A connection that the guest requested by `request`.
     pub fn new(id: u64, socket: OwnedFd, request: &Header) -> Stream {
         Stream {
             socket,
@@ -86,49 +87,49 @@ impl Stream {
         }
     }
 
-    /// Takes what a packet says about the guest's room.
+    /// Updates the guest's credit from a packet.
     pub fn learn(&mut self, header: &Header) {
         self.room = header.buf_alloc.get();
         self.taken = Wrapping(header.fwd_cnt.get());
     }
 
-    /// Bytes that the guest has room for now. A guest that contradicts itself has none.
+    /// The guest's remaining credit in bytes; 0 if the guest contradicts itself.
     fn free(&self) -> u32 {
         self.room.saturating_sub((self.sent - self.taken).0)
     }
 
-    /// Whether the guest has room for more.
+    /// Whether the guest has credit left.
     pub fn has_room(&self) -> bool {
         self.free() > 0
     }
 
-    /// Says in a packet what room we have.
+    /// Adds our credit to a packet.
     pub fn tell(&mut self, header: &mut Header) {
         header.buf_alloc = U32::new(ROOM);
         header.fwd_cnt = U32::new(self.forwarded.0);
         self.told = self.forwarded;
     }
 
-    /// Whether the guest may soon think that there is no room, though there is.
+    /// Whether the guest may soon believe that it has no credit, although it has.
     pub fn must_tell(&self) -> bool {
         self.forwarded != self.told && (self.came - self.told).0 > ROOM / 2
     }
 
-    /// Whether the socket is to take more when it can.
+    /// Whether the backlog is not empty.
     pub fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// The socket's other end sends nothing any more, or is gone.
+    /// The peer has stopped sending, or is gone.
     pub fn hang_up(&mut self, is_gone: bool) {
         self.has_ended = true;
         self.is_gone |= is_gone;
     }
 
-    /// Gives data of the guest to the socket, or keeps it until that takes it. What nobody reads any more is thrown away.
+    /// Passes the guest's data to the socket, or stores it in the backlog. Discards it if the peer no longer reads.
     ///
     /// # Errors
-    /// The guest has sent more than it had room for, or after it had said that it would send nothing any more.
+    /// The guest has exceeded its credit, or sent after it had announced the end of its data.
     pub fn forward(&mut self, data: &[u8]) -> Result<(), Errno> {
         let length = u32::try_from(data.len()).map_err(|_| Errno::MSGSIZE)?;
         self.came += length;
@@ -141,7 +142,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Gives the socket what it has not taken yet.
+    /// Passes the backlog to the socket.
     pub fn flush(&mut self) {
         let mut backlog = std::mem::take(&mut self.backlog);
         while !backlog.is_empty() {
@@ -156,7 +157,7 @@ impl Stream {
         }
     }
 
-    /// Gives the socket as much as it takes; nobody being there takes all.
+    /// Passes as much as the socket accepts; if the peer is gone, discards everything.
     fn give(&mut self, data: &[u8]) -> usize {
         let mut given = 0;
         while let Some(rest) = data.get(given..).filter(|rest| !rest.is_empty()) {
@@ -170,35 +171,35 @@ impl Stream {
                 }
             }
         }
-        // At most as much as came.
+        // At most as many bytes as came.
         self.forwarded += given as u32;
         given
     }
 
-    /// The guest receives nothing any more, or sends nothing any more.
+    /// The guest has stopped receiving, or sending.
     pub fn end(&mut self, receives: bool, sends: bool) {
         self.is_deaf |= receives;
         self.is_sent |= sends;
         if receives {
-            // Who writes there learns it.
+            // The peer learns it when it writes.
             let _ = shutdown(&self.socket, Shutdown::Read);
         }
         self.flush();
     }
 
-    /// Whether the guest sends nothing any more.
+    /// Whether the guest has stopped sending.
     pub fn is_sent(&self) -> bool {
         self.is_sent
     }
 
-    /// Whether nothing is left to be carried either way.
+    /// Whether no data is left in either direction.
     pub fn is_over(&self) -> bool {
         let nothing_to_guest = self.is_deaf || self.is_finished || self.is_left;
         let nothing_to_host = self.is_gone || (self.is_sent && self.backlog.is_empty());
         nothing_to_guest && nothing_to_host
     }
 
-    /// Receives from the socket into `buffer` what the guest has room for.
+    /// Receives from the socket into `buffer`, up to the guest's credit.
     pub fn receive(&mut self, buffer: &mut Vec<u8>) -> Received {
         if self.is_deaf || self.is_left {
             return Received::Nothing;

@@ -1,4 +1,4 @@
-//! All connections of a guest: packets from it come in, packets to it come out.
+//! [`Switchboard`]: all connections of a guest. It handles packets from the guest and chooses the packets to the guest.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -17,26 +17,26 @@ use super::packet::{HOST_CID, Header, Ports, SHUTDOWN_RECEIVE, SHUTDOWN_SEND, TY
 use super::stream::{Received, Stream};
 use crate::vring::{Stop, notify};
 
-/// Most connections at a time; further ones are refused.
+/// The most connections at a time; further ones are refused.
 const MOST_STREAMS: usize = 64;
 
-/// After how many packets to the guest it is looked which sockets are ready, though there would be more.
+/// The sockets are polled again after this many packets to the guest, even if more packets are ready.
 const PACKETS_A_LOOK: u32 = 4;
 
-/// Answers without data that may wait for the guest to receive them, before nothing more is taken from it.
+/// Packets without data that may wait for the guest. Above this, no more packets are taken from the guest.
 const MOST_ANSWERS: usize = 256;
 
-/// What opens a socket for a connection to a port.
+/// Opens a socket for a connection to a port.
 pub type Open = dyn Fn(u32) -> Option<OwnedFd> + Send + Sync;
 
-/// A packet to the guest, of which the data may go in several.
+/// A packet to the guest, whose data may be sent in several packets.
 #[derive(Default)]
 pub struct Outgoing {
-    /// What it says; its length is that of all its data.
+    /// Its header, with the length of all its data.
     pub header: Header,
     /// Its data.
     pub data: Vec<u8>,
-    /// The connection that it belongs to, if it is of no use without that.
+    /// The connection to which it belongs, if it is useless without it.
     stream: Option<(Ports, u64)>,
 }
 
@@ -45,13 +45,13 @@ struct State {
     streams: HashMap<Ports, Stream>,
     /// Packets without data.
     answers: VecDeque<Header>,
-    /// Connections from whose sockets something may be received.
+    /// Connections whose sockets may be readable.
     readable: VecDeque<Ports>,
-    /// How many connections there have been.
+    /// The number of connections so far.
     count: u64,
-    /// Packets with data since it was looked which sockets are ready.
+    /// Packets with data since the sockets were last polled.
     unlooked: u32,
-    /// Whether somebody sleeps until there is something for the guest.
+    /// Whether a thread sleeps until there is a packet for the guest.
     sleeps: bool,
 }
 
@@ -59,14 +59,14 @@ struct State {
 pub struct Switchboard {
     cid: u64,
     state: Mutex<State>,
-    /// Answers were received by the guest.
+    /// Signalled when the guest has received packets without data.
     received: Condvar,
-    /// What sockets are ready, and `wakeup`.
+    /// Polls the sockets and `wakeup`.
     epoll: OwnedFd,
     wakeup: OwnedFd,
 }
 
-/// No connection has it: both are `VMADDR_PORT_ANY`.
+/// Not a valid connection: both ports are `VMADDR_PORT_ANY`.
 const WAKEUP: u64 = u64::MAX;
 
 fn number(ports: Ports) -> u64 {
@@ -78,17 +78,17 @@ fn ports(number: u64) -> Ports {
     Ports { guest: (number >> 32) as u32, host: number as u32 }
 }
 
-/// What is waited for of a connection's socket, told once each time that it happens.
+/// The events to wait for on a connection's socket; each is reported once (edge-triggered).
 fn awaited(has_backlog: bool) -> EventFlags {
     let usual = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
     if has_backlog { usual | EventFlags::OUT } else { usual }
 }
 
 impl Switchboard {
-    /// No connections, of the guest with this context identifier.
+    /// No connections yet; `cid` is the guest's context identifier.
     ///
     /// # Errors
-    /// There are no more descriptors.
+    /// No descriptor is left.
     pub fn new(cid: u64) -> io::Result<Switchboard> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -100,7 +100,8 @@ impl Switchboard {
         hold(&self.state)
     }
 
-    /// Takes a packet from the guest; `open` makes our end of a connection. What makes no sense is refused or passed over.
+    /// Handles a packet from the guest; `open` makes our end of a new connection. An invalid packet is refused or
+    /// ignored.
     pub fn take(&self, header: &Header, data: &[u8], open: &Open) {
         if header.src_cid.get() != self.cid || header.dst_cid.get() != HOST_CID {
             return;
@@ -119,14 +120,14 @@ impl Switchboard {
         }
     }
 
-    /// The guest has sent a packet that is not whole: its connection cannot go on.
+    /// The guest has sent an incomplete packet: resets its connection.
     pub fn take_damaged(&self, header: &Header) {
         if header.src_cid.get() == self.cid && header.op.get() != op::RST {
             self.take(&Header { op: 0.into(), ..*header }, &[], &|_| None);
         }
     }
 
-    /// Makes a connection; false if there can be none.
+    /// Makes a connection; returns false if it is refused.
     fn accept(&self, state: &mut State, request: &Header, open: &Open) -> bool {
         let ports = request.ports();
         if request.socket_type.get() != TYPE_STREAM
@@ -146,7 +147,7 @@ impl Switchboard {
         true
     }
 
-    /// Takes a packet of a connection; false if there is none, or it cannot go on.
+    /// Handles a packet of a connection; returns false if there is no such connection, or if it must be reset.
     fn serve(&self, state: &mut State, header: &Header, data: &[u8]) -> bool {
         let ports = header.ports();
         let Some(stream) = state.streams.get_mut(&ports).filter(|stream| !stream.is_left) else { return false };
@@ -167,7 +168,7 @@ impl Switchboard {
             return false;
         }
         if stream.has_backlog() && !had_backlog {
-            // Without, the rest goes with what comes next.
+            // If this fails, the backlog continues with the guest's next packet.
             let _ = epoll::modify(&self.epoll, &stream.socket, EventData::new_u64(number(ports)), awaited(true));
         }
         let must_tell = stream.must_tell() || header.op.get() == op::CREDIT_REQUEST;
@@ -186,7 +187,7 @@ impl Switchboard {
         self.lock().answers.len() < MOST_ANSWERS
     }
 
-    /// Waits for that, or until `stop` is set.
+    /// Waits until another packet may be taken, or `stop` is set.
     pub fn wait_until_it_can_take(&self, stop: &Stop) {
         let mut state = self.lock();
         while state.answers.len() >= MOST_ANSWERS && !stop.is_set() {
@@ -194,12 +195,12 @@ impl Switchboard {
         }
     }
 
-    /// Makes the next packet to the guest; false if there is none.
+    /// Makes the next packet to the guest; returns false if there is none.
     pub fn give(&self, outgoing: &mut Outgoing) -> bool {
         let mut state = self.lock();
         if state.unlooked >= PACKETS_A_LOOK {
             drop(state);
-            // Who has much to send does not keep the others waiting.
+            // A connection with much data must not starve the others.
             self.look(Some(&Timespec::default()));
             state = self.lock();
         }
@@ -237,7 +238,7 @@ impl Switchboard {
             outgoing.stream = Some((ports, stream.id));
             stream.tell(&mut outgoing.header);
             if more {
-                // Behind the others.
+                // It goes behind the others.
                 state.queue(ports);
             }
             state.unlooked += 1;
@@ -247,7 +248,7 @@ impl Switchboard {
         false
     }
 
-    /// Whether a packet of which the guest has a part may still go on: its connection is there.
+    /// Whether the rest of a packet that the guest received in part may still be sent: its connection still exists.
     pub fn goes_on(&self, outgoing: &Outgoing) -> bool {
         let Some((ports, id)) = outgoing.stream else { return true };
         self.lock().streams.get(&ports).is_some_and(|stream| stream.id == id && !stream.is_left)
@@ -261,7 +262,7 @@ impl Switchboard {
         }
     }
 
-    /// Waits until there may be a packet to the guest; only looks if `stop` is set.
+    /// Waits until there may be a packet to the guest; returns at once if `stop` is set.
     pub fn wait_until_it_can_give(&self, stop: &Stop) {
         loop {
             {
@@ -279,12 +280,12 @@ impl Switchboard {
         }
     }
 
-    /// Waits for so long at most until sockets are ready, or something else has come, and notes which.
+    /// Waits until sockets are ready or `wakeup` is signalled, at most `timeout`, and records which are ready.
     fn look(&self, timeout: Option<&Timespec>) {
         let mut ready = Vec::with_capacity(16);
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), timeout) {
             Ok(_) | Err(Errno::INTR) => {}
-            // Only for a wrong call, which would go wrong again at once.
+            // Only a programming error fails here, and would fail again at once.
             Err(_) => thread::sleep(Duration::from_millis(1)),
         }
         let mut state = self.lock();
@@ -297,10 +298,10 @@ impl Switchboard {
         }
     }
 
-    /// A connection's socket can be received from, or take more.
+    /// A connection's socket is readable or writable.
     fn ready(&self, state: &mut State, ports: Ports, events: EventFlags) {
         let Some(stream) = state.streams.get_mut(&ports) else { return };
-        // That somebody has hung up is told once only, also while there is still something to receive.
+        // A hang-up is reported only once, even while there is data to receive.
         let gone = EventFlags::HUP | EventFlags::ERR;
         let ended = EventFlags::RDHUP | gone;
         if events.intersects(ended) {
@@ -314,7 +315,7 @@ impl Switchboard {
             return if stream.is_left { state.remove(ports) } else { state.refuse(self.cid, ports) };
         }
         if had_backlog && !stream.has_backlog() {
-            // It would only be woken in vain. This tells anew what is there, so that nothing is missed.
+            // It would only wake the thread in vain. The modification reports anew what is ready, so nothing is missed.
             let _ = epoll::modify(&self.epoll, &stream.socket, EventData::new_u64(number(ports)), awaited(false));
             if stream.must_tell() {
                 state.answer(self.cid, ports, op::CREDIT_UPDATE);
@@ -325,7 +326,7 @@ impl Switchboard {
         }
     }
 
-    /// Makes those who wait look again.
+    /// Makes waiting threads check again.
     pub fn wake(&self) {
         let _state = self.lock();
         notify(self.wakeup.as_fd());
@@ -359,8 +360,8 @@ impl State {
         self.streams.remove(&ports);
     }
 
-    /// The guest knows nothing of a connection any more. If it had sent all before, what of that the socket has not taken yet
-    /// still goes there.
+    /// The guest has forgotten a connection. If it had announced the end of its data before, the backlog still goes to
+    /// the socket.
     fn leave(&mut self, ports: Ports) {
         let Some(stream) = self.streams.get_mut(&ports) else { return };
         stream.is_left = stream.is_sent() && stream.has_backlog();

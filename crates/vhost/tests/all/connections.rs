@@ -1,4 +1,4 @@
-//! What a front end may do with its connection, and a server with its sockets.
+//! What front ends may do with their connections, and servers with their sockets.
 
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,7 +19,7 @@ const HEADER: u64 = BUFFERS;
 const STATUS: u64 = BUFFERS + 0x100;
 const DATA: u64 = BUFFERS + 0x1000;
 
-/// A moment in which a mistake would show.
+/// A moment in which an error would show.
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// Puts a read of sector `number` into descriptors 0 to 2 of queue 0.
@@ -117,7 +117,7 @@ fn a_stopped_queue_goes_on_where_it_was() {
         read(&mut front_end, number);
         let base = front_end.control.get_vring_base(0).unwrap();
         assert_eq!(base, number as u32 + 1);
-        // The driver kicks while nobody listens: the request is found without it.
+        // The driver kicks while the ring is stopped: the request is found without the kick.
         front_end.start_queue(0, base as u16);
     }
 }

@@ -1,4 +1,4 @@
-//! The file system device through its rings: messages that are in order, and chains that make no sense.
+//! The file system device through its rings: valid messages, and invalid chains.
 
 use std::fs;
 use std::io;
@@ -27,7 +27,7 @@ const OUT: u64 = BUFFERS + 0x10000;
 const UNIQUE: u64 = 77;
 const UNTOUCHED: u8 = 0xee;
 
-/// The queue of requests; queue 0 is for what has priority.
+/// The request queue; queue 0 is the high-priority queue.
 const QUEUE: usize = 1;
 
 struct Rig {
@@ -81,7 +81,7 @@ impl Rig {
         body.len() as u32
     }
 
-    /// Runs a chain of a request with this body and so much room; gives the error's number and what follows the header.
+    /// Runs a chain with this body and this room for the reply; returns the error number and what follows the header.
     fn call(&mut self, opcode: u32, node: u64, body: &[u8]) -> (i32, Vec<u8>) {
         let length = self.put_request(opcode, node, body);
         let chain = [readable(REQUEST, 40), readable(BODY, length), writable(OUT, 16), writable(OUT + 16, 0x2000)];
@@ -126,7 +126,7 @@ fn data_crosses_pieces_and_regions_of_memory() {
     let write = [handle.clone(), 3u64.to_ne_bytes().to_vec(), words(&[5000, 0, 0, 0, 0, 0])].concat();
     rig.put_request(WRITE, node, &write);
     rig.front_end.put(REQUEST, &words(&[40 + 40 + 5000]));
-    // The data lies across the border of two regions.
+    // The data crosses the boundary of two regions.
     let at = REGION - 1001;
     rig.front_end.put(at, &data);
     let chain = [
@@ -176,7 +176,7 @@ fn chains_that_make_no_sense_get_an_error_or_nothing() {
     rig.put_request(GETATTR, 1, &[0; 16]);
     let invalid = 22;
     let head = [readable(REQUEST, 40), readable(BODY, 16)];
-    // What is read after what is written; what is not memory.
+    // Readable descriptors after writable ones; descriptors outside of guest memory.
     for wrong in [
         vec![head[0], writable(OUT, 200), head[1]],
         vec![head[0], head[1], writable(OUT, 16), writable(1 << 40, 200)],
@@ -185,7 +185,7 @@ fn chains_that_make_no_sense_get_an_error_or_nothing() {
         let used = rig.front_end.queues[QUEUE].run_chain(&wrong);
         assert_eq!(rig.answer(used).0, invalid);
     }
-    // No room, no header, a header that is cut, a header that is not memory.
+    // No room, no header, a truncated header, a header outside of guest memory.
     for silent in [
         vec![head[0], head[1]],
         vec![head[0], head[1], writable(OUT, 15)],
@@ -198,7 +198,7 @@ fn chains_that_make_no_sense_get_an_error_or_nothing() {
     }
     let queue = &mut rig.front_end.queues[QUEUE];
     let table = queue.table();
-    // One that goes round for ever, and one that leaves the table.
+    // A loop, and a chain that leaves the table.
     for next in [0, 64, u16::MAX] {
         queue.put_descriptor(table, 0, Descriptor { flags: NEXT, next, ..readable(REQUEST, 40) });
         assert_eq!(queue.run(0), 0);

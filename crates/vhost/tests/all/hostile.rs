@@ -1,4 +1,4 @@
-//! What a guest's kernel may write into its rings and buffers without harm to anybody but itself.
+//! Whatever a guest's kernel writes into its rings and buffers harms only that guest.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ fn rig() -> Rig {
 }
 
 impl Rig {
-    /// Runs `chain`; gives the status byte and the used length.
+    /// Runs `chain`; returns the status byte and the used length.
     fn chain(&mut self, kind: u32, sector: u64, chain: &[Descriptor]) -> (u8, u32) {
         self.front_end.put_header(HEADER, kind, sector);
         self.front_end.put(STATUS, &[UNTOUCHED]);
@@ -54,7 +54,7 @@ impl Rig {
         (self.front_end.byte(STATUS), used)
     }
 
-    /// Runs a request whose form is right.
+    /// Runs a well-formed request.
     fn request(&mut self, kind: u32, sector: u64, data: &[Descriptor]) -> (u8, u32) {
         let mut chain = vec![readable(HEADER, 16)];
         chain.extend_from_slice(data);
@@ -62,7 +62,7 @@ impl Rig {
         self.chain(kind, sector, &chain)
     }
 
-    /// The device has not been asked for anything, and still works.
+    /// Checks that the device got no request, and still works.
     fn check_unharmed(mut self) {
         assert_eq!(self.disk.seen(), []);
         self.check_works();
@@ -174,13 +174,13 @@ fn loops_fail() {
     rig.front_end.put_header(HEADER, IN, 0);
     let queue = &mut rig.front_end.queues[0];
     let table = queue.table();
-    // One that goes round its writable part for ever, and one that leaves the table.
+    // A loop in the writable part, and a chain that leaves the table.
     for next in [1, 64, u16::MAX] {
         queue.put_descriptor(table, 0, Descriptor { flags: NEXT, next: 1, ..readable(HEADER, 16) });
         queue.put_descriptor(table, 1, Descriptor { flags: NEXT | WRITE, next, ..writable(STATUS, 1) });
         assert_eq!(queue.run(0), 1);
     }
-    // One that only reads.
+    // A chain with readable descriptors only.
     queue.put_descriptor(table, 0, Descriptor { flags: NEXT, next: 0, ..readable(HEADER, 16) });
     assert_eq!(queue.run(0), 0);
     rig.check_unharmed();
@@ -195,12 +195,12 @@ fn indirect_tables_that_make_no_sense_fail() {
     let table = queue.table();
     queue.put_chain(inner, 0, &[readable(HEADER, 16), writable(DATA, 512), writable(STATUS, 1)]);
     let indirect = |address, length| Descriptor { address, length, flags: INDIRECT, next: 0 };
-    // No entries, no whole entries, too many, not in memory.
+    // No entries, no whole entries, too many, outside of guest memory.
     for (address, length) in [(inner, 0), (inner, 47), (inner, u32::MAX - 15), (1 << 40, 48), (u64::MAX - 15, 48)] {
         queue.put_descriptor(table, 0, indirect(address, length));
         assert_eq!(queue.run(0), 0, "{address:#x} {length}");
     }
-    // A table that is its own entry; a table in a table.
+    // A table that contains itself; a table within a table.
     queue.put_descriptor(inner, 0, indirect(inner, 48));
     queue.put_descriptor(table, 0, indirect(inner, 48));
     assert_eq!(queue.run(0), 0);
@@ -228,7 +228,7 @@ fn a_chain_of_more_pieces_than_a_queue_may_hold_fails() {
     rig.check_unharmed();
 }
 
-/// A device larger than any that moves no byte.
+/// A device larger than any, which moves no bytes.
 #[derive(Default)]
 struct Vast {
     lengths: Mutex<Vec<u64>>,
@@ -319,7 +319,7 @@ fn discards_are_bounded() {
         refused(range(SECTORS - 1, 2, 0), IOERR);
         refused(range(u64::MAX, u32::MAX, 0), IOERR);
         refused(range(0, 8, 2), UNSUPP);
-        // A good range before a bad one is not executed.
+        // A valid range before an invalid one is not executed.
         refused([range(0, 8, 0), range(SECTORS, 8, 0)].concat(), IOERR);
     }
     rig.front_end.put(DATA, &range(0, 8, 1));

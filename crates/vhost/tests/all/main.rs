@@ -1,5 +1,5 @@
-//! The vhost-user devices, as a front end meets them.
-//! One program: to link each file alone takes longer than to run most of them.
+//! Tests of the vhost-user devices through a front end.
+//! One program, because linking each file alone takes longer than running most of them.
 
 mod common;
 

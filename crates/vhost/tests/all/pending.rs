@@ -1,4 +1,4 @@
-//! A request never fails because its device is still in the making, whenever it comes.
+//! A request never fails because its device is still under construction.
 
 use std::sync::Arc;
 use std::thread;
@@ -18,7 +18,7 @@ const DATA: u64 = BUFFERS + 0x1000;
 const UNTOUCHED: u8 = 0xee;
 const SIZE: u16 = 64;
 
-/// A moment in which a mistake would show.
+/// A moment in which an error would show.
 const MOMENT: Duration = Duration::from_millis(50);
 
 struct Rig {
@@ -30,7 +30,7 @@ struct Rig {
     device: VirtioBlk<MemoryDisk>,
 }
 
-/// A queue without requests, whose device is not there yet.
+/// A queue without requests, whose device does not exist yet.
 fn rig() -> Rig {
     let shared = guest_memory();
     let region = |region: &GuestRegionMmap<()>| {
@@ -65,7 +65,7 @@ impl Rig {
     }
 }
 
-/// As a queue's thread does it.
+/// Serves the queue like its thread.
 fn serve(queue: &mut Queue, memory: &GuestMemory, device: &VirtioBlk<MemoryDisk>, stop: &Stop) {
     while process_available(0, queue, memory, device, stop, || {}).unwrap() == Served::UntilNotReady && !stop.is_set() {
         device.wait_until_ready(0, stop);
@@ -76,7 +76,7 @@ fn serve(queue: &mut Queue, memory: &GuestMemory, device: &VirtioBlk<MemoryDisk>
 fn a_request_that_nobody_waited_for_before_the_batch_waits_for_the_device() {
     let mut rig = rig();
     let stop = Stop::new().unwrap();
-    // Nothing is there at the first look, so nothing is waited for.
+    // The first check finds no request, so nothing is waited for.
     serve(&mut rig.queue, &rig.memory, &rig.device, &stop);
     rig.put_read(0, 7);
     rig.driver.offer(0);

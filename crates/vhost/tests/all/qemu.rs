@@ -1,4 +1,4 @@
-//! A Linux guest in QEMU uses the disk: reads it whole, mounts it, writes, discards, restarts.
+//! A Linux guest in QEMU uses the disk: reads all of it, mounts it, writes, discards, restarts.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 const DISK_BYTES: u64 = 48 << 20;
 
-/// What PID 1 does. The first boot finds the disk as the host made it; the second what the first left.
+/// PID 1 of the guest. The first boot finds the disk as the host made it; the second as the first left it.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc p /proc; mount -t sysfs s /sys; mount -t devtmpfs d /dev
@@ -50,7 +50,7 @@ dd if=/dev/zero of=/dev/vda bs=512 seek=99999999 count=1 2>/dev/null || echo "re
 poweroff -f
 "#;
 
-/// The newest kernel of /boot that can be read and has its modules.
+/// The newest kernel in /boot that is readable and has its modules.
 fn kernel() -> Option<(PathBuf, String)> {
     let mut versions: Vec<String> = fs::read_dir("/lib/modules")
         .ok()?
@@ -68,7 +68,7 @@ fn run(command: &mut Command) -> Vec<u8> {
     output.stdout
 }
 
-/// An initramfs of busybox, the modules that the disk needs, and [`INIT`].
+/// An initramfs with busybox, the modules that the disk needs, and [`INIT`].
 fn initramfs(directory: &Path, version: &str) -> PathBuf {
     let root = directory.join("root");
     for folder in ["bin", "proc", "sys", "dev", "mnt", "modules"] {
@@ -97,7 +97,7 @@ fn initramfs(directory: &Path, version: &str) -> PathBuf {
     archive
 }
 
-/// An ext4 image with one file `data`; gives its bytes.
+/// An ext4 image with one file `data`; returns the file's bytes.
 fn image(directory: &Path) -> Vec<u8> {
     let tree = directory.join("tree");
     fs::create_dir(&tree).unwrap();
@@ -116,7 +116,7 @@ fn sha256(bytes: &[u8]) -> String {
     String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim().to_owned()
 }
 
-/// Boots the guest with its disk at the other end of `stream`; gives what it reports.
+/// Boots the guest with its disk at the other end of `stream`; returns its report.
 fn boot(kernel: &Path, initramfs: &Path, stream: UnixStream) -> Vec<String> {
     fcntl_setfd(&stream, FdFlags::empty()).unwrap();
     let mut child = Command::new("qemu-system-x86_64")

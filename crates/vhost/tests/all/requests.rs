@@ -1,4 +1,4 @@
-//! What a well-behaved driver may rely on.
+//! The behaviour that a correct driver relies on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn rig_with(features: u64, queues: u16) -> Rig {
 }
 
 impl Rig {
-    /// Runs a request of a header, `data` and a status byte; gives the status and the used length.
+    /// Runs a request of a header, `data` and a status byte; returns the status and the used length.
     fn request(&mut self, kind: u32, sector: u64, data: &[Descriptor]) -> (u8, u32) {
         self.front_end.put_header(HEADER, kind, sector);
         self.front_end.put(STATUS, &[UNTOUCHED]);
@@ -202,7 +202,7 @@ fn a_batch_is_answered_completely_and_interrupts_once() {
         queue.put_chain(queue.table(), 3 * i, &[readable(HEADER, 16), writable(at, 512), writable(at + 512, 1)]);
         queue.offer(3 * i);
     }
-    // The driver wants to hear of the first answer; it must not hear of every one.
+    // The driver wants an interrupt for the first answer, and must not get one for each.
     queue.set_used_event(0);
     queue.kick();
     for i in 0..16 {
@@ -231,7 +231,7 @@ fn an_answer_does_not_wait_for_the_rest_of_a_slow_batch() {
     }
 }
 
-/// Interrupts until there are no more to come; waits for the first.
+/// Counts interrupts until no more come; waits for the first.
 fn interrupts(queue: &DriverQueue) -> u64 {
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {
@@ -253,7 +253,7 @@ fn a_driver_without_event_index_is_interrupted_unless_it_says_no() {
     rig.front_end.put(avail, &1u16.to_le_bytes());
     assert_eq!(rig.request(IN, 1, &[writable(DATA, 512)]), (0, 513));
     assert_eq!(rig.request(IN, 2, &[writable(DATA, 512)]), (0, 513));
-    // The third request is only taken when all about the second is done.
+    // The third request is taken only when the second is completely done.
     assert!(rig.front_end.queues[0].call.read().is_err(), "an interrupt came that the driver did not want");
 }
 

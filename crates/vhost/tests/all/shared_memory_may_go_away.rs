@@ -1,5 +1,5 @@
-//! A front end that shares less memory than it announces, or takes some away while it is served, loses its own connection and
-//! nobody else's.
+//! A front end that shares less memory than it announces, or truncates it while it is served, loses its own connection
+//! and no other.
 
 use std::fs::File;
 use std::io;
@@ -21,16 +21,16 @@ use vhost::vhost_user::{VhostUserFrontend, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
-/// How long a connection may take to end.
+/// A timeout for the end of a connection.
 const LONG: Duration = Duration::from_secs(60);
 
 type Serving = JoinHandle<Result<(), ServeError>>;
 
-/// A device of which as many front ends are served as come.
+/// A device that serves any number of front ends.
 trait Device {
     fn serve(&self) -> (UnixStream, Serving);
     fn front_end(&self, stream: UnixStream) -> FrontEnd;
-    /// The queue that requests go to, of how many.
+    /// The queue for requests, and the number of queues.
     fn queues(&self) -> (usize, u16);
 }
 
@@ -133,12 +133,12 @@ fn loses_its_memory(serving: Serving) {
     assert!(matches!(ended, Err(ServeError::MemoryLost)), "{ended:?}");
 }
 
-/// Another front end of the device gets its chains back.
+/// Checks that another front end of the device gets its chains back.
 fn serves_another(device: &dyn Device) {
     let (stream, serving) = device.serve();
     let (queue, count) = device.queues();
     let mut front_end = device.front_end(stream).with_queues(count, 64);
-    // Makes no sense to any of the devices.
+    // Invalid for all of the devices.
     assert_eq!(front_end.queues[queue].run_chain(&[readable(BUFFERS, 16)]), 0);
     drop(front_end);
     ends(serving).unwrap();
@@ -150,7 +150,7 @@ fn file(size: u64) -> File {
     file.into()
 }
 
-/// Cuts the file behind the region that begins at `start`.
+/// Truncates the file of the region that begins at `start`.
 fn cut(front_end: &FrontEnd, start: u64, size: u64) {
     let region = front_end.memory.iter().find(|region| region.start_addr().0 == start).unwrap();
     region.file_offset().unwrap().file().set_len(size).unwrap();
@@ -228,7 +228,7 @@ fn rings_that_are_gone_when_they_are_set_up_end_the_connection() {
         let (stream, serving) = device.serve();
         let front_end = device.front_end(stream);
         cut(&front_end, 0, 0);
-        // Its messages are answered until the server looks for the rings, and no longer.
+        // Its messages are answered until the server looks for the rings.
         let setting_up = thread::spawn(move || front_end.with_queues(1, 64));
         loses_its_memory(serving);
         assert!(setting_up.join().is_err());
@@ -238,7 +238,7 @@ fn rings_that_are_gone_when_they_are_set_up_end_the_connection() {
 
 #[test]
 fn buffers_that_go_away_end_the_connection() {
-    // Each part of a request that a device has to look at by itself, in memory of which half is gone.
+    // Each part of a request that a device reads by itself, in memory of which half is gone.
     every_device(|device| {
         let (stream, serving) = device.serve();
         let (queue, count) = device.queues();

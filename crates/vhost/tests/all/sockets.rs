@@ -1,5 +1,5 @@
-//! A guest's connections to the host carry every byte in order, hold a bounded part of them, and end when either side ends; what
-//! makes no sense ends one connection at most.
+//! A guest's connections to the host carry every byte in order, buffer a bounded number of them, and end when either
+//! side ends. An invalid packet ends at most one connection.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,11 +19,11 @@ const RW: u16 = 5;
 const CREDIT_UPDATE: u16 = 6;
 const CREDIT_REQUEST: u16 = 7;
 
-/// Where the guest is, and the host.
+/// The context identifiers of guest and host.
 const GUEST: u64 = 3;
 const HOST: u64 = 2;
 
-/// The port of the guest's that most connections begin at, and the one of the host's where somebody answers.
+/// The guest's port of most connections, and the host's port at which they are accepted.
 const FROM: u32 = 1234;
 const TO: u32 = 564;
 
@@ -31,10 +31,10 @@ const HEADER: u32 = 44;
 const SENT: u64 = BUFFERS;
 const RECEIVED: u64 = BUFFERS + (1 << 20);
 
-/// In which a mistake would show.
+/// A moment in which an error would show.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// How much the guest says that it can hold.
+/// The size of the guest's buffer that it announces.
 const ROOM: u32 = 1 << 18;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ struct Packet {
     data: Vec<u8>,
 }
 
-/// A packet of the guest's usual connection.
+/// A packet of the guest's default connection.
 fn packet(op: u16, data: &[u8]) -> Packet {
     Packet { from: (GUEST, FROM), to: (HOST, TO), kind: 1, op, flags: 0, room: ROOM, taken: 0, data: data.to_vec() }
 }
@@ -94,13 +94,13 @@ struct Guest {
     front_end: FrontEnd,
     ends: Receiver<UnixStream>,
     server: thread::JoinHandle<Result<(), inarch_vhost::ServeError>>,
-    /// Bytes of the buffer that it receives into, and whether the device has that.
+    /// Bytes of its receive buffer, and whether the device has it.
     buffer: u32,
     is_offered: bool,
 }
 
 impl Guest {
-    /// Whose connections to port 564 are answered.
+    /// A guest whose connections to port 564 are accepted.
     fn new() -> Guest {
         let (sender, ends) = mpsc::channel();
         let server = VsockServer::new(move |port| {
@@ -115,7 +115,7 @@ impl Guest {
         Guest { front_end, ends, server, buffer: 4096, is_offered: false }
     }
 
-    /// A guest with its usual connection, and the host's end of that.
+    /// A guest with its default connection, and the host's end of that.
     fn connected() -> (Guest, UnixStream) {
         let mut guest = Guest::new();
         let end = guest.connect();
@@ -143,7 +143,7 @@ impl Guest {
     fn try_receive(&mut self, patience: Duration) -> Option<Packet> {
         let queue = &mut self.front_end.queues[usize::from(RECEIVE_QUEUE)];
         if !self.is_offered {
-            // As Linux has them: the header's memory, and more.
+            // As in Linux: memory for the header, and more.
             queue.put_chain(queue.table(), 0, &[writable(RECEIVED, HEADER), writable(RECEIVED + 64, self.buffer)]);
             queue.offer(0);
             queue.kick();
@@ -164,13 +164,13 @@ impl Guest {
         assert_eq!(self.try_receive(MOMENT), None);
     }
 
-    /// What comes next is the end of its usual connection.
+    /// Checks that the next packet resets its default connection.
     fn is_refused(&mut self) {
         let answer = self.receive();
         assert_eq!((answer.op, answer.from, answer.to), (RST, (HOST, TO), (GUEST, FROM)));
     }
 
-    /// The server's connection ends with the front end's.
+    /// Checks that the server's connection ends with the front end's.
     fn end(self) {
         let Guest { front_end, server, .. } = self;
         drop(front_end);
@@ -198,7 +198,7 @@ fn bytes_go_both_ways_in_order() {
         let mut got = Vec::new();
         while got.len() < back.len() {
             let part = guest.receive();
-            // It may also be told of room.
+            // There may be a credit update, too.
             if part.op == RW {
                 taken += part.data.len() as u32;
                 got.extend(part.data);
@@ -232,7 +232,7 @@ fn what_nobody_reads_is_kept_until_the_room_is_used_up() {
     let mut got = vec![0; sent.len()];
     end.read_exact(&mut got).unwrap();
     assert!(got == sent);
-    // There is room again, which it is told of.
+    // There is room again, and the guest learns it.
     let answer = guest.receive();
     assert_eq!((answer.op, answer.room), (CREDIT_UPDATE, 256 << 10));
     assert!(answer.taken as usize > told);
@@ -257,7 +257,7 @@ fn who_sends_more_than_there_is_room_for_is_cut_off() {
     let mut got = Vec::new();
     end.read_to_end(&mut got).unwrap();
     assert!(got.len() < sent && got.iter().all(|byte| *byte == b'x'));
-    // Only that connection.
+    // Only that connection ended.
     let _end = guest.connect();
     guest.end();
 }
@@ -271,7 +271,7 @@ fn the_guest_gets_no_more_than_it_has_room_for() {
     end.write_all(&pattern(100, 0)).unwrap();
     assert_eq!(guest.receive().data, pattern(100, 0)[..10]);
     guest.nothing_comes();
-    // Still none, as nothing was taken.
+    // Still none, because nothing was taken.
     guest.send(&Packet { room: 10, ..packet(CREDIT_UPDATE, b"") });
     guest.nothing_comes();
     guest.send(&Packet { room: 10, taken: 4, ..packet(CREDIT_UPDATE, b"") });
@@ -319,7 +319,7 @@ fn what_cannot_be_connected_is_refused() {
     let (mut guest, _end) = Guest::connected();
     let other = |port| Packet { from: (GUEST, port), ..packet(REQUEST, b"") };
     for request in [
-        // Nobody is at the port; the socket would be of another type; the connection is there already.
+        // Nobody listens at the port; the socket type is different; the connection exists already.
         Packet { to: (HOST, TO + 1), ..other(1) },
         Packet { kind: 2, ..other(2) },
         Packet { kind: 0, ..other(3) },
@@ -330,7 +330,7 @@ fn what_cannot_be_connected_is_refused() {
         let answer = guest.receive();
         assert_eq!((answer.op, answer.from, answer.to), (RST, request.to, request.from));
     }
-    // For somebody else, or from somebody else: no business of ours.
+    // For another host, or from another guest: ignored.
     for request in [Packet { to: (7, TO), ..other(5) }, Packet { from: (HOST, 6), ..other(6) }] {
         guest.send(&request);
         guest.nothing_comes();
@@ -347,7 +347,7 @@ fn packets_of_no_connection_are_refused_but_for_refusals() {
     }
     guest.send(&packet(RST, b""));
     guest.nothing_comes();
-    // Nor do some make sense in one.
+    // Some operations are invalid within a connection.
     for op in [RESPONSE, 0, 8] {
         let mut end = guest.connect();
         guest.send(&packet(op, b""));
@@ -408,7 +408,7 @@ fn the_hosts_end_is_told_after_all_its_data() {
         got.extend(part.data);
     };
     assert_eq!((last.op, last.flags, got), (SHUTDOWN, 3, pattern(10_000, 1)));
-    // It is no connection any more.
+    // The connection no longer exists.
     guest.send(&packet(RW, b"late"));
     guest.is_refused();
     guest.end();
@@ -422,7 +422,7 @@ fn the_guests_end_is_told_after_all_its_data() {
     let mut got = Vec::new();
     end.read_to_end(&mut got).unwrap();
     assert_eq!(got, b"last");
-    // The other way goes on.
+    // The other direction continues.
     end.write_all(b"answer").unwrap();
     assert_eq!(guest.receive().data, b"answer");
     guest.send(&packet(RW, b"more"));
@@ -434,7 +434,7 @@ fn the_guests_end_is_told_after_all_its_data() {
     guest.is_refused();
     assert_eq!(end.read(&mut [0; 9]).unwrap(), 0);
 
-    // Also what the socket has not taken yet.
+    // Includes what the socket has not accepted yet.
     let mut end = guest.connect();
     for round in 0..4 {
         guest.send(&packet(RW, &pattern(60_000, round)));
@@ -553,7 +553,7 @@ fn a_guest_that_asks_is_told_of_room() {
     guest.send(&packet(CREDIT_REQUEST, b""));
     let answer = guest.receive();
     assert_eq!((answer.op, answer.room, answer.taken), (CREDIT_UPDATE, 256 << 10, 7));
-    // What it says of its own room with that is heard.
+    // The credit in that packet counts.
     guest.send(&Packet { room: 0, ..packet(CREDIT_UPDATE, b"") });
     end.write_all(b"x").unwrap();
     guest.nothing_comes();
@@ -584,7 +584,7 @@ fn a_guest_that_receives_nothing_is_not_listened_to_for_ever() {
     for _ in 0..taken {
         guest.is_refused();
     }
-    // Then it is again.
+    // Then it is refused again.
     guest.is_refused();
     guest.nothing_comes();
     guest.end();

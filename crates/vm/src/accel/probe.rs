@@ -1,23 +1,23 @@
-//! Seeing for oneself whether Linux comes up.
+//! Tests whether Linux boots, by booting a kernel once.
 //!
-//! The kernel boots with neither an initramfs nor a disk. One that runs gets as far as it can and stops with a panic
-//! about its missing root: that panic is the proof.
+//! The kernel boots with neither an initramfs nor a disk. If it works, it stops with a panic about its missing root;
+//! that panic is the proof.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use super::Accel;
 use crate::kernel::Kernel;
-use crate::machine::{Machine, Source};
+use crate::machine::{Endpoint, Machine};
 use crate::process::{GuestFailure, Process, SpawnError, Symptom, console_pipe};
 use crate::qemu::Qemu;
 
 /// Enough for a distribution's kernel.
 const MEMORY: u64 = 256 << 20;
-/// What every kernel without a root says (init/do_mounts.c).
+/// The message of every kernel without a root (init/do_mounts.c).
 const NO_ROOT: &str = "Unable to mount root fs";
 
-/// Why a kernel did not come up.
+/// Why a kernel did not boot.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// No pipe could be had.
@@ -26,18 +26,18 @@ pub enum ProbeError {
     /// QEMU could not be started.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    /// It did not come up.
+    /// It did not boot.
     #[error(transparent)]
     Guest(GuestFailure),
 }
 
-/// Boots `kernel` once and says how long it took. Gives up after `patience`.
+/// Boots `kernel` once and returns how long it took. Gives up after `patience`.
 ///
 /// # Errors
-/// The kernel did not come up, with the reason.
+/// The kernel did not boot, with the reason.
 pub fn probe(qemu: &Qemu, kernel: &Kernel, accel: Accel, patience: Duration) -> Result<Duration, ProbeError> {
     let (ours, theirs) = console_pipe()?;
-    let machine = Machine::bare(kernel.clone(), accel, 1, MEMORY, Source::Descriptor(theirs));
+    let machine = Machine::bare(kernel.clone(), accel, 1, MEMORY, Endpoint::Descriptor(theirs));
     let begun = Instant::now();
     let process = Process::spawn(machine.command(qemu), ours, None)?;
     let symptom = match process.wait(patience) {

@@ -1,4 +1,4 @@
-//! The setup header of an x86 bzImage (Documentation/x86/boot.rst in the kernel's sources).
+//! Parses the setup header of an x86 bzImage (Documentation/x86/boot.rst in the kernel's sources).
 
 use super::fields::{c_string, le16, le32, release};
 
@@ -9,17 +9,17 @@ const KERNEL_VERSION: usize = 0x20e;
 const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_LENGTH: usize = 0x24c;
 
-/// `kernel_version` counts from here.
+/// The base of `kernel_version`.
 const VERSION_BASE: usize = 0x200;
-/// Longest version text that is looked at.
+/// The longest version text that is read.
 const VERSION_LIMIT: usize = 512;
 const SECTOR: usize = 512;
-/// First protocol that has `payload_offset` and `payload_length`.
+/// The first protocol version with `payload_offset` and `payload_length`.
 const PROTOCOL_WITH_PAYLOAD: u16 = 0x0208;
-/// A `setup_sects` of 0 stands for this.
+/// The meaning of a `setup_sects` of 0.
 const DEFAULT_SETUP_SECTS: u8 = 4;
 
-/// Why a file is not a bzImage whose payload can be found.
+/// Why a file is not a bzImage with a payload.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum HeaderError {
     /// There is no setup header.
@@ -42,20 +42,20 @@ pub enum HeaderError {
     },
 }
 
-/// What a bzImage's header says.
+/// The content of a bzImage's header.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BzImage<'a> {
-    /// Release, such as `6.1.0-56-amd64`; `None` if the header has none that makes sense.
+    /// Release, such as `6.1.0-56-amd64`; `None` if the header has no valid one.
     pub release: Option<&'a str>,
     /// The compressed vmlinux, followed by its unpacked size as a little-endian u32.
     pub payload: &'a [u8],
 }
 
 impl<'a> BzImage<'a> {
-    /// Reads the setup header of `bytes`, a whole file.
+    /// Parses the setup header of `bytes`, a whole file.
     ///
     /// # Errors
-    /// The file has no such header, or it points outside of the file.
+    /// The file has no setup header, or the header points outside of the file.
     pub fn parse(bytes: &'a [u8]) -> Result<BzImage<'a>, HeaderError> {
         if bytes.get(HEADER_MAGIC..HEADER_MAGIC + 4) != Some(b"HdrS") {
             return Err(HeaderError::NoMagic);

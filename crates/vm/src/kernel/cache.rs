@@ -1,9 +1,9 @@
-//! Unpacked kernels that are kept between runs.
+//! Caches unpacked kernels between runs.
 //!
-//! An entry is two files: `KEY` is the vmlinux, `KEY.release` its release. The key tells one state of one file (device,
-//! inode, size, times of change), so a kernel that was replaced makes a new entry. Both files get their names once they
-//! are on the disk: concurrent runs and crashes leave a whole file or none. An entry that no run has used for
-//! [`MAX_AGE`] goes when another one comes.
+//! An entry is two files: `KEY` is the vmlinux, `KEY.release` its release. The key identifies one state of one file
+//! (device, inode, size, mtime, ctime), so a replaced kernel makes a new entry. Both files get their names once they
+//! are on the disk: concurrent runs and crashes leave a complete file or none. An entry unused for [`MAX_AGE`] is
+//! removed when another one is added.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
@@ -18,13 +18,13 @@ use rustix::io::Errno;
 /// How long an unused entry stays.
 pub const MAX_AGE: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// For how long an entry that was used is not marked as used again: the cache is part of this machine's tree, which a kept run
-/// wants to find as it left it.
+/// How long a used entry is not marked as used again. The cache is part of this machine's tree, and a kept run wants to
+/// find that tree unchanged.
 const MARKED_FOR: Duration = Duration::from_secs(24 * 3600);
 
 const RELEASE_SUFFIX: &str = ".release";
 
-/// One state of one file.
+/// Identifies one state of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key(String);
 
@@ -59,7 +59,7 @@ impl Cache {
         Cache { directory: directory.to_owned() }
     }
 
-    /// The entry of `key`; it then counts as used today.
+    /// The entry of `key`, which is marked as used.
     pub fn get(&self, key: &Key) -> Option<Hit> {
         let image = self.directory.join(&key.0);
         let release = fs::read_to_string(self.release_file(key)).ok()?;
@@ -67,13 +67,13 @@ impl Cache {
         let age =
             file.metadata().and_then(|metadata| metadata.modified()).map(|used| used.elapsed().unwrap_or_default());
         if age.is_ok_and(|age| age > MARKED_FOR) {
-            // Only the owner may set the time; in a cache shared by a team the others' use does not count.
+            // Only the owner may set the time; in a shared cache other users' use does not count.
             let _ = file.set_modified(SystemTime::now());
         }
         Some(Hit { image, release })
     }
 
-    /// Makes an entry and drops those that are out of use. Returns the image's path.
+    /// Adds an entry and removes unused ones. Returns the image's path.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -82,13 +82,13 @@ impl Cache {
         self.prune();
         let image = self.directory.join(&key.0);
         self.put(&image, vmlinux)?;
-        // The release comes last: an entry without it is not looked at.
+        // The release comes last: an entry without it is ignored.
         self.put(&self.release_file(key), release.as_bytes())?;
         Ok(image)
     }
 
-    /// Makes the file `path`, whole or not at all. It gets its name when it is on the disk, so that nothing is left of it
-    /// when the process is killed before; only a file system without nameless files needs a temporary name.
+    /// Makes the file `path`, completely or not at all. It gets its name when it is on the disk, so a process that is
+    /// killed before leaves nothing. Only a file system without nameless files needs a temporary name.
     fn put(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let nameless = rustix::fs::open(&self.directory, flags, Mode::RUSR | Mode::WUSR);
@@ -101,10 +101,10 @@ impl Cache {
         };
         file.write_all(bytes)?;
         file.sync_data()?;
-        // linkat(2): an open file gets a name through /proc without a privilege.
+        // linkat(2): a nameless file can be linked through /proc without privilege.
         let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
         match linkat(CWD, nameless, CWD, path, AtFlags::SYMLINK_FOLLOW) {
-            // Another run was quicker: a key stands for one content.
+            // Another run was faster: a key stands for one content.
             Err(Errno::EXIST) => Ok(()),
             result => Ok(result?),
         }
@@ -114,7 +114,7 @@ impl Cache {
         self.directory.join(format!("{}{RELEASE_SUFFIX}", key.0))
     }
 
-    /// Removes entries, and what an interrupted run left, that are older than [`MAX_AGE`]. A failure is no harm.
+    /// Removes entries, and leftovers of interrupted runs, that are older than [`MAX_AGE`]. Failures are ignored.
     fn prune(&self) {
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let age = entry.metadata().and_then(|metadata| metadata.modified()).map(|time| time.elapsed());

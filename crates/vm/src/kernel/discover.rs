@@ -1,15 +1,15 @@
-//! Which of the machine's kernels a guest should boot.
+//! Chooses which of the machine's kernels a guest boots.
 //!
-//! Candidates are `/boot/vmlinuz-RELEASE` and `/lib/modules/RELEASE/vmlinuz`. One with modules is better than one
-//! without (file systems and virtio drivers are often modules), a general one better than a `cloud` flavour (which lacks
-//! drivers), a newer one better than an older one. Among those only readable ones count; if there is none, the error
-//! names the one that would have been taken.
+//! Candidates are `/boot/vmlinuz-RELEASE` and `/lib/modules/RELEASE/vmlinuz`. A kernel with modules is better than one
+//! without (file systems and virtio drivers are often modules), a general one better than a `cloud` flavour (which
+//! lacks drivers), a newer one better than an older one. Only readable kernels are chosen; if there is none, the error
+//! names the best unreadable one.
 
 use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Why the machine offers no kernel.
+/// Why no kernel was found.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DiscoverError {
     /// There is none in the usual places.
@@ -28,32 +28,32 @@ pub enum DiscoverError {
         "cannot read {path}: permission denied; make it readable (sudo chmod +r {path}) or give another with --kernel FILE"
     )]
     Unreadable {
-        /// The kernel that would have been taken.
+        /// The best kernel, which is unreadable.
         path: PathBuf,
     },
 }
 
-/// The places where a system keeps its kernels.
+/// The directories in which a system keeps its kernels.
 #[derive(Clone, Debug)]
 pub struct Boot {
     root: PathBuf,
 }
 
-/// A kernel that was found.
+/// A kernel found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The file.
     pub path: PathBuf,
-    /// Release that its name tells.
+    /// The release in its name.
     pub release: String,
-    /// Whether it has a directory of modules.
+    /// Whether it has a modules directory.
     pub has_modules: bool,
     /// Whether this user may read it.
     pub readable: bool,
 }
 
 impl Boot {
-    /// The kernels of the machine this runs on.
+    /// The kernels of this machine.
     pub fn of_this_machine() -> Boot {
         Boot::under(Path::new("/"))
     }
@@ -63,7 +63,7 @@ impl Boot {
         Boot { root: root.to_owned() }
     }
 
-    /// All kernels, the best first; unreadable ones are among them.
+    /// All kernels, the best first, including unreadable ones.
     pub fn candidates(&self) -> Vec<Candidate> {
         let in_boot = entries(&self.boot()).into_iter().filter_map(|(path, name)| {
             let release = name.strip_prefix("vmlinuz-")?.to_owned();
@@ -108,7 +108,7 @@ impl Boot {
     }
 }
 
-/// The directory of the modules of kernel `release` in the system under `root`, if it is complete enough to load from.
+/// The modules directory of kernel `release` in the system under `root`, if it is complete enough to load from.
 pub fn modules_of(root: &Path, release: &str) -> Option<PathBuf> {
     let directory = root.join("lib/modules").join(release);
     directory.join("modules.dep").is_file().then_some(directory)
@@ -127,7 +127,7 @@ fn better(a: &Candidate, b: &Candidate) -> Ordering {
         .then_with(|| compare_releases(&b.release, &a.release))
 }
 
-/// Orders releases by age: runs of digits compare as numbers, and an `rc` comes before the release it leads to.
+/// Orders releases by age: runs of digits compare as numbers, and an `rc` comes before its final release.
 fn compare_releases(a: &str, b: &str) -> Ordering {
     let (mut a, mut b) = (parts(a), parts(b));
     loop {
@@ -141,7 +141,7 @@ fn compare_releases(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// Where a part of a release stands: `rc` before the end, the end before other words, words before numbers.
+/// The order of a release's parts: `rc` before the end, the end before other words, words before numbers.
 fn part_rank(part: Option<&str>) -> (u8, u64, &str) {
     match part {
         Some("rc") => (0, 0, ""),

@@ -1,4 +1,4 @@
-//! What must be known of a vmlinux: that it is an x86-64 ELF file, its PVH entry and its release.
+//! Inspects a vmlinux: whether it is an x86-64 ELF file, its PVH entry and its release.
 
 use super::fields::{c_string, le16, le32, le64, release as release_of};
 
@@ -22,12 +22,12 @@ const SEGMENT_FILE_SIZE: usize = 32;
 /// `XEN_ELFNOTE_PHYS32_ENTRY` (include/xen/interface/elfnote.h): the address of the PVH entry.
 const NOTE_PVH_ENTRY: u32 = 18;
 const NOTE_HEADER: usize = 12;
-/// Bytes of a note segment that are looked at; a kernel's has a few hundred. A file may name one segment 65,535 times.
+/// The bytes of a note segment that are read; a kernel's has a few hundred. A file may name one segment 65,535 times.
 const NOTES_LIMIT: usize = 16 << 10;
 
-/// What the text in `linux_banner` begins with (init/version.c).
+/// The start of `linux_banner` (init/version.c).
 const BANNER: &[u8] = b"Linux version ";
-/// Longest banner that is looked at.
+/// The longest banner that is read.
 const BANNER_LIMIT: usize = 1024;
 
 /// Whether `bytes` begin as an ELF file does.

@@ -1,4 +1,4 @@
-//! Little-endian fields at offsets of a byte slice; an offset outside of it gives `None`.
+//! Reads little-endian fields at offsets of a byte slice; an offset outside of it gives `None`.
 
 fn array<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..offset.checked_add(N)?)?.try_into().ok()
@@ -24,8 +24,8 @@ pub(super) fn c_string(bytes: &[u8], offset: usize, limit: usize) -> Option<&str
     std::str::from_utf8(rest.get(..end)?).ok()
 }
 
-/// The first word of a kernel's version text if it may be a release: it also names a directory of modules, so nothing
-/// but letters, digits and `.-_+~` may be in it, and it starts with a digit.
+/// The first word of a kernel's version text, if it is a valid release. It also names a modules directory, so it must
+/// start with a digit and contain only letters, digits and `.-_+~`.
 pub(super) fn release(version: &str) -> Option<&str> {
     let word = version.split_whitespace().next()?;
     let plain = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_+~".contains(&byte));

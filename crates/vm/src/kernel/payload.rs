@@ -1,14 +1,14 @@
-//! Unpacking the vmlinux that a bzImage carries.
+//! Unpacks the vmlinux in a bzImage.
 //!
-//! The kernel's build (scripts/Makefile.lib, `size_append`) puts the unpacked size as a little-endian u32 behind the
-//! compressed data; gzip's own trailer ends with the same number. So the size is known before anything is unpacked,
-//! and a payload that gives more or less than it says is refused.
+//! The kernel's build (scripts/Makefile.lib, `size_append`) appends the unpacked size as a little-endian u32 to the
+//! compressed data; gzip's own trailer ends with the same number. So the size is known before unpacking, and a payload
+//! of another size is refused.
 
 use std::io::{self, Read};
 
 use super::fields::le32;
 
-/// Size of the largest vmlinux that a guest is booted from, in bytes: a limit for [`unpack`].
+/// The largest vmlinux that a guest boots, in bytes: a limit for [`unpack`].
 pub const MAX_UNPACKED: usize = 512 << 20;
 /// Memory the xz decoder may use, in bytes; the kernel's build uses a dictionary of 32 MiB.
 const XZ_MEMORY: u64 = 160 << 20;
@@ -19,24 +19,24 @@ const LZ4_BLOCK: usize = 8 << 20;
 const LZ4_MAGIC: [u8; 4] = [0x02, 0x21, 0x4c, 0x18];
 const SIZE_FIELD: usize = 4;
 
-/// Why a payload gives no vmlinux.
+/// Why a payload cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
-    /// A compression that is known, but rare enough to leave unpacking to the guest.
+    /// A known compression that is rare; the guest unpacks itself.
     #[error("the kernel is compressed with {0}, which is not unpacked here")]
     Unsupported(&'static str),
-    /// No compression starts like that.
+    /// Unknown compression.
     #[error("the kernel's payload is in no known compression (it begins with {0:02x?})")]
     Unknown(Vec<u8>),
-    /// The size at the payload's end is beyond any kernel's.
+    /// The size at the payload's end is larger than any kernel's.
     #[error("the kernel's payload claims to unpack to {declared} bytes, more than {limit}")]
     TooLarge {
         /// Size at the payload's end.
         declared: usize,
-        /// What the caller takes at most.
+        /// The caller's limit.
         limit: usize,
     },
-    /// More or fewer bytes came out than the payload says.
+    /// The payload unpacked to more or fewer bytes than it declares.
     #[error("the kernel's payload says it unpacks to {declared} bytes, but gives {}{got}", if *.got > *.declared { "at least " } else { "" })]
     Size {
         /// Size at the payload's end.
@@ -54,10 +54,10 @@ pub enum PayloadError {
     },
 }
 
-/// Unpacks `payload`, the compressed data with the size behind it, to at most `limit` bytes.
+/// Unpacks `payload`, the compressed data followed by its size, to at most `limit` bytes.
 ///
 /// # Errors
-/// The compression is not known, or the data is not what it says.
+/// The compression is unknown, or the data is damaged or of another size.
 pub fn unpack(payload: &[u8], limit: usize) -> Result<Vec<u8>, PayloadError> {
     let compression = Compression::of(payload)?;
     let unknown = || PayloadError::unknown(payload);
@@ -68,7 +68,7 @@ pub fn unpack(payload: &[u8], limit: usize) -> Result<Vec<u8>, PayloadError> {
     }
     let data = payload.get(..end).unwrap_or_default();
     let unpacked = match compression {
-        // The size belongs to gzip's own trailer here.
+        // For gzip the size is the format's own trailer.
         Compression::Gzip => read(flate2::read::GzDecoder::new(payload), declared),
         Compression::Xz => liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, 0)
             .map_err(io::Error::from)
@@ -132,7 +132,7 @@ impl Compression {
     }
 }
 
-/// Reads at most one byte more than `declared`, so that a bomb shows without being swallowed.
+/// Reads at most one byte more than `declared`, so that a compression bomb is detected early.
 fn read(decoder: impl Read, declared: usize) -> io::Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     unpacked.try_reserve_exact(declared.saturating_add(1)).map_err(|_| io::ErrorKind::OutOfMemory)?;

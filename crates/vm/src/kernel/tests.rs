@@ -1,4 +1,4 @@
-//! Kernel files made here: a bzImage with every compression, a vmlinux, and hostile ones.
+//! Tests with generated kernel files: a bzImage with every compression, a vmlinux, and hostile ones.
 
 use std::fs;
 use std::io::Write;
@@ -290,7 +290,7 @@ fn one_large_note_segment_that_is_named_often_costs_little() {
     file.extend(header.repeat(65_535));
     // Empty notes without end.
     file.resize(NOTES + (16 << 20), 0);
-    // A look at each would be one at a terabyte.
+    // Reading each segment completely would read a terabyte.
     assert!(!elf::has_pvh_entry(&file));
 }
 

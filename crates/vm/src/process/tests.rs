@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use super::*;
 
-/// A shell instead of QEMU, with `descriptors` inherited, and the far end of its console.
+/// A shell in place of QEMU, with `descriptors` inherited, and the other end of its console.
 fn shell(script: &str, descriptors: Vec<OwnedFd>) -> (Process, UnixStream) {
     let (console, far) = UnixStream::pair().unwrap();
     let arguments = ["-c", script].map(OsString::from).to_vec();

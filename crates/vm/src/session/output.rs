@@ -1,7 +1,7 @@
-//! One output stream of the command, written by a thread of its own.
+//! Writes one output stream of the command in a thread of its own.
 //!
-//! A descriptor that we inherited must not be made non-blocking, since others share it; so whoever writes to it may block, and
-//! that must not be the loop that passes on signals.
+//! An inherited descriptor must not be made non-blocking, because other processes share it. So a write to it may block,
+//! and must not block the loop that passes on signals.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,20 +11,20 @@ use std::thread;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-/// How much of an output may be on its way from the command to its reader.
+/// How many bytes of an output may be in flight from the command to its reader.
 pub(super) const OUTPUT_WINDOW: u32 = 1 << 20;
 
-/// The thread reports what it has written at least after so many bytes, so that the guest goes on meanwhile.
+/// The thread reports its progress at least this often, so that the guest continues meanwhile.
 const PIECE: usize = 64 * 1024;
 
-/// What the session and the writing thread tell each other.
+/// The state that the session and the writing thread share.
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes that the thread has not taken yet: frames of any size need no more memory than their bytes.
+    /// Bytes that the thread has not taken yet; small frames take no more memory than their bytes.
     queue: Vec<u8>,
-    /// Nothing more is queued.
+    /// Nothing more will be queued.
     ended: bool,
-    /// Written since somebody last looked.
+    /// Bytes written since the last check.
     written: u64,
     failure: Option<io::Error>,
 }
@@ -40,7 +40,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Swaps `empty` for what is queued, once there is something; false at the end.
+    /// Waits until something is queued and swaps it with `empty`; returns false at the end.
     fn wait(&self, empty: &mut Vec<u8>) -> bool {
         let waiting = |state: &mut State| state.queue.is_empty() && !state.ended;
         let mut state = self.queued.wait_while(self.lock(), waiting).unwrap_or_else(PoisonError::into_inner);
@@ -49,21 +49,21 @@ impl Shared {
     }
 }
 
-/// An output and its thread. Dropping it lets the thread end after what it was given.
+/// An output and its thread. After a drop the thread writes what is queued, then ends.
 #[derive(Debug)]
 pub(super) struct Output {
     shared: Arc<Shared>,
-    /// Bytes given to the thread and not written yet.
+    /// Bytes queued and not written yet.
     pending: u64,
     /// Bytes that the guest may still send.
     credit: u32,
-    /// Bytes written whose credit was not given back yet.
+    /// Bytes written whose credit was not returned yet.
     owed: u32,
     closed: bool,
 }
 
 impl Output {
-    /// Starts the thread; it writes to `wake`, an eventfd, whenever it has made progress.
+    /// Starts the thread, which signals the eventfd `wake` after each progress.
     pub(super) fn start(to: OwnedFd, wake: &OwnedFd) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let (threads, wake) = (Arc::clone(&shared), wake.try_clone()?);
@@ -71,7 +71,7 @@ impl Output {
         Ok(Self { shared, pending: 0, credit: OUTPUT_WINDOW, owed: 0, closed: false })
     }
 
-    /// Takes bytes from the guest; false if it had no credit for them.
+    /// Queues bytes from the guest; returns false if it had no credit for them.
     pub(super) fn take(&mut self, bytes: &[u8]) -> bool {
         let length = bytes.len() as u64;
         let Some(credit) = u64::from(self.credit).checked_sub(length) else { return false };
@@ -84,20 +84,20 @@ impl Output {
         true
     }
 
-    /// Whether everything taken has been written, or never will be.
+    /// Whether everything queued has been written, or cannot be written any more.
     pub(super) fn is_settled(&self) -> bool {
         self.closed || self.pending == 0
     }
 
-    /// Looks at what the thread has done: the credit to give back, if it is worth a frame, and the failure, which is
-    /// reported once.
+    /// Checks the thread's progress: the credit to return, if it is worth a frame, and an error, which is reported
+    /// once.
     pub(super) fn settle(&mut self) -> (Option<u32>, Option<io::Error>) {
         let (written, failure) = {
             let mut state = self.shared.lock();
             (std::mem::take(&mut state.written), state.failure.take())
         };
         self.pending = self.pending.saturating_sub(written);
-        // Never more than the window, as `take` bounds what can be written.
+        // Never more than the window, because `take` limits what can be written.
         self.owed = self.owed.saturating_add(u32::try_from(written).unwrap_or(u32::MAX));
         self.closed |= failure.is_some();
         let worth = !self.closed && self.owed >= OUTPUT_WINDOW / 4;
@@ -125,7 +125,7 @@ fn write_queue(mut to: File, shared: &Shared, wake: &OwnedFd) {
                 state.written += piece.len() as u64;
                 state.failure = result.err();
             }
-            // Fails only when 2^64 wake-ups are waiting.
+            // Fails only if 2^64 wake-ups are pending.
             let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
             if failed {
                 return;
@@ -135,7 +135,7 @@ fn write_queue(mut to: File, shared: &Shared, wake: &OwnedFd) {
     }
 }
 
-/// `write_all` that also waits where somebody else has made the descriptor non-blocking.
+/// Like `write_all`, but also waits if another process has made the descriptor non-blocking.
 fn write_whole(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {
@@ -151,7 +151,7 @@ fn write_whole(to: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// An eventfd that the threads of a session wake its loop with.
+/// An eventfd with which a session's threads wake its loop.
 pub(super) fn wake_descriptor() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }

@@ -1,6 +1,7 @@
-//! The loop of a session: what is waited for, and when all is over.
+//! The event loop of a session: waits for the guest, the streams, signals and time limits, and decides when all is
+//! done.
 //!
-//! What the guest says is in [`said`], what it is told in [`told`], and what happens when time is up in [`limits`].
+//! [`said`] handles the guest's frames, [`told`] sends frames to it, and [`limits`] handles time limits.
 
 mod limits;
 mod said;
@@ -21,9 +22,9 @@ use super::{Outcome, Report, Session, SessionError, SessionOptions, Started};
 use crate::protocol::{Decoder, HostFrame, OutputStream, SessionRequest};
 use limits::Deadline;
 
-/// A session is given up when so many SIGINTs, or SIGTERMs, came.
+/// A session ends after this many SIGINTs, or SIGTERMs.
 const INSISTENCE: u32 = 3;
-/// Standard input is not read while so much waits to be sent.
+/// Standard input is not read while this much waits to be sent.
 const OUTGOING_MAX: usize = 256 * 1024;
 
 /// A session while its command runs.
@@ -33,24 +34,24 @@ pub(super) struct Relay<'a> {
     outgoing: Vec<u8>,
     input: Option<OwnedFd>,
     input_credit: u64,
-    /// Standard output's and standard error's.
+    /// Standard output and standard error.
     outputs: [Output; 2],
     wake: OwnedFd,
-    /// Where the window's size comes from, when the command has a terminal.
+    /// The terminal whose size the command's terminal follows.
     window: Option<OwnedFd>,
     raw: Option<RawTerminal>,
     signals: Option<Box<dyn SignalSource>>,
     interrupts: [u32; 2],
-    /// The signal that came when there was no command yet to end by it.
+    /// The signal that came before the command existed.
     ended_by: Option<i32>,
-    /// It said READY.
+    /// The guest has sent READY.
     ready: bool,
     deadline: Option<(Instant, Deadline)>,
-    /// When the session is given up after the file systems are unmounted, if our outputs' readers stall.
+    /// If the readers of our outputs stall: when the session ends after the file systems were unmounted.
     drain_until: Option<Instant>,
-    /// When BYE is not waited for any longer.
+    /// How long to wait for the guest to read BYE.
     bye_until: Option<Instant>,
-    /// It did not read BYE in time.
+    /// The guest did not read BYE in time.
     deaf: bool,
     given_up: bool,
     options: SessionOptions<'a>,
@@ -62,7 +63,7 @@ pub(super) struct Relay<'a> {
     started: Option<Started>,
     outcome: Option<Outcome>,
     output_failure: Option<SessionError>,
-    /// What the guest's agent warns of, until the output that came before is written.
+    /// The agent's warnings, until earlier output is written.
     warnings: Vec<String>,
 }
 
@@ -125,7 +126,7 @@ impl<'a> Relay<'a> {
         })
     }
 
-    /// Relays until everything is over.
+    /// Relays until everything is done.
     pub(super) fn run(mut self) -> Result<Report, SessionError> {
         let report = self.relay();
         drop(self.raw.take());
@@ -152,7 +153,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// The outcome, once nothing is left to be done.
+    /// The outcome, once nothing remains to be done.
     fn finished(&mut self) -> Result<Option<Outcome>, SessionError> {
         if self.given_up {
             return Ok(Some(Outcome::TimedOut));
@@ -177,7 +178,7 @@ impl<'a> Relay<'a> {
         Ok((settled && said_bye && !unmounting).then_some(outcome))
     }
 
-    /// Waits for whatever comes first, and takes it in.
+    /// Waits for the next event, and handles it.
     fn wait(&mut self, buffer: &mut [u8]) -> Result<(), SessionError> {
         let reads_input = self.input_credit > 0 && self.outgoing.len() < OUTGOING_MAX && self.outcome.is_none();
         let mut socket_events = PollFlags::IN;
@@ -185,7 +186,7 @@ impl<'a> Relay<'a> {
         let nothing = self.wake.as_fd();
         let input = self.input.as_ref().filter(|_| reads_input).map(AsFd::as_fd);
         let signals = self.signals.as_ref().map(AsFd::as_fd);
-        // What is not waited for is replaced by the eventfd without events, so that the places stay the same.
+        // Replaces what is not waited for by the eventfd without events, so that the indices stay the same.
         let place = |fd: Option<_>, events| match fd {
             Some(fd) => PollFd::from_borrowed_fd(fd, events),
             None => PollFd::from_borrowed_fd(nothing, PollFlags::empty()),
@@ -206,7 +207,7 @@ impl<'a> Relay<'a> {
         }
         let [socket, input, signals, wake] = places.map(|place| !place.revents().is_empty());
         if wake {
-            // Only empties it; what it announces is looked at in every round.
+            // Only drains it; every round checks what it signals.
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         }
         if signals {

@@ -1,4 +1,4 @@
-//! The three standard streams of a session, and the terminal behind them.
+//! The standard streams of a session, and their terminal.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,16 +10,16 @@ use crate::protocol::WindowSize;
 /// What the command's standard streams are connected to.
 #[derive(Debug)]
 pub struct Streams {
-    /// Read until its end; `None` is an empty input.
+    /// Read until its end; `None` is empty input.
     pub input: Option<OwnedFd>,
-    /// Where the command's standard output goes; on a terminal its error output too.
+    /// Standard output; with a terminal, error output too.
     pub output: OwnedFd,
-    /// Where the command's standard error goes.
+    /// Standard error.
     pub error: OwnedFd,
 }
 
 impl Streams {
-    /// This process's own.
+    /// This process's own streams.
     pub fn of_process() -> io::Result<Self> {
         Ok(Self {
             input: Some(io::stdin().as_fd().try_clone_to_owned()?),
@@ -43,13 +43,13 @@ impl Streams {
     }
 }
 
-/// Size of a terminal; `None` if it is none, or does not know.
+/// The size of a terminal; `None` if it is not a terminal or has no size.
 pub(super) fn window_size(terminal: impl AsFd) -> Option<WindowSize> {
     let size = termios::tcgetwinsize(terminal).ok()?;
     (size.ws_row > 0 && size.ws_col > 0).then_some(WindowSize { rows: size.ws_row, columns: size.ws_col })
 }
 
-/// A terminal in raw mode; dropping it restores what was before.
+/// A terminal in raw mode; dropping it restores the previous mode.
 #[derive(Debug)]
 pub(super) struct RawTerminal {
     terminal: OwnedFd,
@@ -63,7 +63,7 @@ impl RawTerminal {
         let before = termios::tcgetattr(&terminal).ok()?;
         let mut raw = before.clone();
         raw.make_raw();
-        // Not flushed: what was typed while the guest booted is for the command.
+        // Input is not flushed: what was typed while the guest booted is for the command.
         termios::tcsetattr(&terminal, OptionalActions::Now, &raw).ok()?;
         Some(Self { terminal, before })
     }
@@ -71,7 +71,7 @@ impl RawTerminal {
 
 impl Drop for RawTerminal {
     fn drop(&mut self) {
-        // Nothing can be done about a terminal that is gone.
+        // Nothing can be done about a lost terminal.
         let _ = termios::tcsetattr(&self.terminal, OptionalActions::Drain, &self.before);
     }
 }

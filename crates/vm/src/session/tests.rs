@@ -1,4 +1,4 @@
-//! Sessions with the agent as an ordinary process: everything but the machine.
+//! Tests of sessions with the agent as an ordinary process: everything except the machine.
 
 mod users;
 
@@ -23,7 +23,7 @@ use super::*;
 use crate::agent::AGENT;
 use crate::protocol::{User, WindowSize};
 
-/// The agent as a file that can be executed; a file of its own, as one that is open for writing cannot.
+/// The agent as an executable file; closed after writing, because a file that is open for writing cannot be executed.
 static AGENT_FILE: LazyLock<PathBuf> = LazyLock::new(|| {
     let path = std::env::temp_dir().join(format!("inarch-agent-{}", std::process::id()));
     fs::write(&path, AGENT).unwrap();
@@ -31,7 +31,7 @@ static AGENT_FILE: LazyLock<PathBuf> = LazyLock::new(|| {
     path
 });
 
-/// How long what must come may take.
+/// A timeout for what must happen.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Waits until `condition` holds.
@@ -54,7 +54,7 @@ impl Agent {
         Self::start_by(Command::new(&*AGENT_FILE))
     }
 
-    /// An agent that is the program, or the last one, of `command`.
+    /// An agent that is the program, or the last program, of `command`.
     fn start_by(mut command: Command) -> Self {
         let (socket, theirs) = UnixStream::pair().unwrap();
         let theirs = OwnedFd::from(theirs);
@@ -62,7 +62,7 @@ impl Agent {
         Self { process: command.spawn().unwrap(), socket }
     }
 
-    /// An agent to which these files are `/etc/passwd` and `/etc/group`.
+    /// An agent with these files as `/etc/passwd` and `/etc/group`.
     fn start_among(passwd: &Path, group: &Path) -> Self {
         let script = "mount --bind \"$0\" /etc/passwd && mount --bind \"$1\" /etc/group && shift && exec \"$@\"";
         let mut command = Command::new("unshare");
@@ -205,7 +205,7 @@ fn a_command_that_ignores_sigterm_is_killed() {
 
 #[test]
 fn a_background_process_does_not_hold_up_the_end() {
-    // Longer than the test waits.
+    // Longer than the test's timeout.
     let waiting = thread::spawn(|| shell("sleep 180 & echo done; exit 4"));
     wait_for("the end waits for a background process", || waiting.is_finished());
     let finished = waiting.join().unwrap();
@@ -248,7 +248,7 @@ fn a_slow_reader_stops_the_command() {
     // None while the file is written.
     let blocks = || fs::read_to_string(counter.path()).unwrap().trim().parse::<u32>().ok();
     wait_for("nothing was written", || blocks().is_some());
-    // What must not come can only be looked out for.
+    // That something does not happen can only be observed for a while.
     for _ in 0..100 {
         thread::sleep(Duration::from_millis(8));
         let blocks = blocks().unwrap_or(0);
@@ -279,7 +279,7 @@ fn a_terminal_has_its_size_and_is_one() {
     assert!(finished.stdout.ends_with(b"hello\r\n"), "{:?}", String::from_utf8_lossy(&finished.stdout));
 }
 
-/// A serial console, or a terminal that a program made, often does not know its size.
+/// A serial console, or a terminal that a program made, often has no size.
 #[test]
 fn a_terminal_without_a_size_is_raw_while_the_command_runs() {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
@@ -400,7 +400,7 @@ const STARTED: [u8; 21] = [2, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 const READY: [u8; 5] = [11, 0, 0, 0, 0];
 const EXIT: [u8; 13] = [7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// A session with a guest that writes this, whatever it is told; its outputs are never read.
+/// Runs a session with a guest that sends these bytes, whatever it receives; its outputs are never read.
 fn with_guest_that_says(
     frames: Vec<u8>,
     request: &SessionRequest,
@@ -464,7 +464,7 @@ fn the_time_limit_holds_though_nobody_reads_the_output() {
     }
 }
 
-/// A reader that is slow sees a line of the command's as one, not ours within it.
+/// With a slow reader, a line of the command's output is not interrupted by a warning.
 #[test]
 fn warnings_come_after_the_output_before_them() {
     const OUTPUT: [u8; 5] = [3, 0, 0x80, 0, 0];
@@ -495,7 +495,7 @@ fn warnings_come_after_the_output_before_them() {
     guest.join().unwrap();
     reader.join().unwrap();
     let (text, at) = warned_at.into_inner().unwrap().unwrap();
-    // A pipe holds 64 KiB that are written and not read, and the reader has a piece that it has not counted yet.
+    // The pipe holds 64 KiB that are written and not read, and the thread has a piece that is not counted yet.
     assert!(text == "warn" && at >= 6 * 0x8000 - 0x1_0000 - 0x8000, "{text} after {at} bytes");
 }
 
@@ -505,7 +505,7 @@ fn the_time_limit_begins_with_the_command() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let guest = thread::spawn(move || {
         theirs.write_all(&HELLO).unwrap();
-        // It mounts what is slow to mount.
+        // It mounts something slow.
         thread::sleep(limit * 2);
         theirs.write_all(&[&STARTED[..], &EXIT].concat()).unwrap();
         theirs
@@ -546,7 +546,7 @@ fn a_guest_that_is_ready_starts_the_command_or_is_given_up() {
     let error = said(&[&HELLO, &READY], Some(Duration::ZERO)).unwrap_err();
     assert!(matches!(error, SessionError::NotStarted { .. }), "{error}");
     assert_eq!(said(&[&HELLO, &READY, &STARTED, &EXIT], None).unwrap().outcome, Outcome::Exited(0));
-    // The agent says it.
+    // The agent reports it.
     let mut agent = Agent::start();
     let mut first = vec![0; HELLO.len()];
     agent.socket.read_exact(&mut first).unwrap();

@@ -1,4 +1,4 @@
-//! A command in a real guest: QEMU, translated, with a Linux kernel of this machine and disks made by mke2fs.
+//! Runs commands in a real guest: QEMU under TCG, with a Linux kernel of this machine and disks made by mke2fs.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -18,12 +18,12 @@ use inarch_vm::process::Process;
 use inarch_vm::protocol::{Mount, MountSource, Network, SessionRequest, User, WindowSize};
 use inarch_vm::qemu::Qemu;
 use inarch_vm::session::{Outcome, Report, Session, SessionError, SessionOptions, Streams};
-use inarch_vm::{Accel, Machine, Source};
+use inarch_vm::{Accel, Endpoint, Machine};
 
 const BUSYBOX: &str = "/bin/busybox";
 const BOOT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// A guest to be: its disks, and what it is asked to do.
+/// A guest to be started: its disks and its session.
 struct Guest {
     directory: tempfile::TempDir,
     disks: Vec<(PathBuf, &'static str)>,
@@ -40,7 +40,7 @@ struct Finished {
 }
 
 impl Guest {
-    /// `None`, with a printed reason, where there is no QEMU, kernel, mke2fs or busybox.
+    /// `None`, with the reason printed, if there is no QEMU, kernel, mke2fs or busybox.
     fn new() -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         for (there, what) in [
@@ -57,7 +57,7 @@ impl Guest {
         Some(Self { directory, disks: Vec::new(), network: false })
     }
 
-    /// Adds an ext4 disk of 64 MiB with what `fill` puts into a directory.
+    /// Adds an ext4 disk of 64 MiB with the files that `fill` creates.
     fn disk(&mut self, serial: &'static str, fill: impl FnOnce(&Path)) -> PathBuf {
         let content = self.directory.path().join(format!("{serial}.d"));
         let image = self.directory.path().join(format!("{serial}.ext4"));
@@ -87,13 +87,13 @@ impl Guest {
         let (console_end, console) = std::io::pipe().unwrap();
         let machine = Machine {
             kernel,
-            initramfs: Some(Source::Descriptor(initramfs.into())),
+            initramfs: Some(Endpoint::Descriptor(initramfs.into())),
             parameters: Vec::new(),
             accel: Accel::Tcg,
             cpus: 2,
             memory: 512 << 20,
-            agent: Some(Source::Descriptor(agent.into())),
-            console: Source::Descriptor(console.into()),
+            agent: Some(Endpoint::Descriptor(agent.into())),
+            console: Endpoint::Descriptor(console.into()),
             disks: Vec::new(),
             shares: Vec::new(),
             sockets: None,

@@ -1,4 +1,4 @@
-//! A real kernel of this machine boots in a real QEMU, translated.
+//! Boots a real kernel of this machine in QEMU under TCG.
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
@@ -12,9 +12,9 @@ use inarch_vm::kernel::discover::Boot;
 use inarch_vm::kernel::{Entry, Kernel};
 use inarch_vm::process::{GuestFailure, Process, Symptom};
 use inarch_vm::qemu::Qemu;
-use inarch_vm::{Accel, Machine, Source};
+use inarch_vm::{Accel, Endpoint, Machine};
 
-/// What a test needs, or `None` with a printed reason.
+/// What a test needs; `None`, with the reason printed, if it is missing.
 fn machine(test: &str) -> Option<(Qemu, Kernel, tempfile::TempDir)> {
     let Ok(qemu) = Qemu::find() else {
         println!("skipped: {test}: no QEMU");
@@ -29,14 +29,14 @@ fn machine(test: &str) -> Option<(Qemu, Kernel, tempfile::TempDir)> {
     Some((qemu, kernel, directory))
 }
 
-fn pair() -> (Source, OwnedFd) {
+fn pair() -> (Endpoint, OwnedFd) {
     let (theirs, ours) = UnixStream::pair().unwrap();
-    (Source::Descriptor(theirs.into()), ours.into())
+    (Endpoint::Descriptor(theirs.into()), ours.into())
 }
 
 fn start(qemu: &Qemu, kernel: &Kernel, parameters: &[&str]) -> (Process, UnixStream) {
     let (console_end, console) = std::io::pipe().unwrap();
-    let console = Source::Descriptor(console.into());
+    let console = Endpoint::Descriptor(console.into());
     let (agent, agent_end) = pair();
     let machine = Machine {
         parameters: parameters.iter().map(|word| (*word).to_owned()).collect(),
@@ -80,7 +80,7 @@ fn kernel_is_unpacked_once_even_by_concurrent_runs() {
     });
     assert!(found.iter().all(|kernel| *kernel == first));
     assert_eq!(std::fs::read_dir(path).unwrap().count(), 2);
-    // The unpacked file says the same about itself.
+    // The unpacked file gives the same result.
     let unpacked = Kernel::open(&first.image, &Cache::at(Path::new("/nonexistent"))).unwrap();
     assert_eq!((unpacked.release, unpacked.modules), (first.release, first.modules));
 }

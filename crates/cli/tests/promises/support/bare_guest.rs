@@ -1,4 +1,4 @@
-//! A guest without anything of ours in it: Debian's kernel, busybox, and a script, booted by QEMU itself.
+//! A guest without Inarch: Debian's kernel, busybox, and a script, booted by QEMU.
 
 use std::fs;
 use std::path::{Path, PathBuf};

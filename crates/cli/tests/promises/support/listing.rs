@@ -1,4 +1,4 @@
-//! What a directory holds, as data that can be compared, less what a tool or a format cannot keep of it.
+//! The content of a directory as comparable data, without what a tool or a format cannot keep.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! What the promises' tests share: the built command, and trees to give it.
+//! Shared by the promises' tests: the built command, and trees for it.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 

@@ -1,11 +1,11 @@
-//! What PAX headers say of a member.
+//! Parses the PAX headers of a member.
 
 use inarch_tree::{Timestamp, Xattr};
 
 use super::sparse::{Part, push_part};
 use crate::tar::spec::{number, pax};
 
-/// What a member's extended headers say of it; what they do not say is in its own header.
+/// The content of a member's extended headers; missing fields are in its own header.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extended {
     pub(super) path: Option<Vec<u8>>,
@@ -22,22 +22,22 @@ pub(super) struct Extended {
     pub(super) sparse: SparseRecords,
 }
 
-/// The records of GNU tar's three PAX formats of sparse files.
+/// The records of GNU tar's three PAX formats for sparse files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SparseRecords {
     pub(super) major: Option<u64>,
     pub(super) minor: Option<u64>,
-    /// The member's name, in place of one that tells strangers of a sparse file.
+    /// The member's name, if the header's own name is a placeholder for a sparse file.
     pub(super) name: Option<Vec<u8>>,
-    /// Bytes with holes: `GNU.sparse.size` or `GNU.sparse.realsize`.
+    /// Bytes including holes: `GNU.sparse.size` or `GNU.sparse.realsize`.
     pub(super) size: Option<u64>,
-    /// The parts, where they are in the header.
+    /// The parts, if they are in the header.
     pub(super) map: Option<Vec<Part>>,
     offset: Option<u64>,
 }
 
 impl Extended {
-    /// Takes one record; an empty value takes back what a global header said. The error names what is wrong with it.
+    /// Applies one record; an empty value cancels a global header's. The error names the wrong field.
     pub(super) fn apply(&mut self, keyword: &[u8], value: &[u8]) -> Result<(), &'static str> {
         match keyword {
             b"path" => self.path = text(value),
@@ -51,7 +51,7 @@ impl Extended {
             b"SCHILY.devminor" => self.device_minor = decimal(value, "SCHILY.devminor")?,
             b"SCHILY.acl.access" => self.acl_access = text(value),
             b"SCHILY.acl.default" => self.acl_default = text(value),
-            // The kernel's own value ends with a NUL, which GNU tar does not store here.
+            // The kernel's own value ends with a NUL, which GNU tar does not store.
             b"RHT.security.selinux" => self.attribute(b"security.selinux", &[value, b"\0"].concat()),
             _ => {
                 if let Some(name) = keyword.strip_prefix(b"SCHILY.xattr.") {

@@ -1,4 +1,4 @@
-//! Puts an archive's members into an assembly.
+//! Adds an archive's members to an assembly.
 
 use inarch_block::Backing;
 use inarch_tree::Xattr;
@@ -11,12 +11,12 @@ use crate::notes::Notes;
 use crate::tar::spec::acl;
 use crate::{Damage, ReadError};
 
-/// How names that begin with `.wh.` are taken.
+/// How names that begin with `.wh.` are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whiteouts {
-    /// As any other name.
+    /// Like any other name.
     Names,
-    /// As what a layer of an OCI image removes of the layers below (the image specification's layer.md).
+    /// As whiteouts of the layers below (the image specification's layer.md).
     Removals,
 }
 
@@ -36,13 +36,13 @@ pub(crate) struct Archive<'a> {
 }
 
 impl<'a> Archive<'a> {
-    /// All of a backing, which is the only one.
+    /// A whole backing, which is the only one.
     pub(crate) fn whole(backing: &'a dyn Backing) -> Archive<'a> {
         Archive { backing, number: 0, start: 0, length: backing.size() }
     }
 }
 
-/// Adds the members of an archive to an assembly; says whether there was a header. Only a layer may have none.
+/// Adds the members of an archive to an assembly; returns whether there was a header. Only a layer may have none.
 pub(crate) fn index(
     archive: Archive<'_>,
     whiteouts: Whiteouts,
@@ -96,7 +96,7 @@ pub(crate) fn index(
     Ok(members.any)
 }
 
-/// The directory part and the last name of a whiteout's path.
+/// The directory and last name of a whiteout's path.
 fn whiteout(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     let path = path.get(..end)?;
@@ -110,7 +110,7 @@ fn remove(directory: &[u8], name: &[u8], assembly: &mut Assembly) -> Result<(), 
         return assembly.clear(directory);
     }
     match name.strip_prefix(WHITEOUT) {
-        // AUFS keeps its own files under such names; they remove nothing.
+        // AUFS has files of its own with such names; they remove nothing.
         None | Some([] | [b'.'] | [b'.', b'.']) => Ok(()),
         Some(name) if name.starts_with(WHITEOUT) => Ok(()),
         Some(name) => assembly.remove(&[directory, name].concat()),
@@ -157,8 +157,7 @@ fn is_whole(parts: &[inarch_tree::DataRange], size: u64) -> bool {
     }
 }
 
-/// The extended attributes that a tree keeps, access lists among them, and the permissions: an access list, once it is
-/// set, is what they follow.
+/// The extended attributes that a tree stores, including ACLs, and the permissions, which follow from an ACL.
 fn attributes(member: &Member, users: &mut Users, notes: &mut Notes) -> (Vec<Xattr>, u32) {
     let mut xattrs = Vec::new();
     for xattr in &member.xattrs {
@@ -190,7 +189,7 @@ fn attributes(member: &Member, users: &mut Users, notes: &mut Notes) -> (Vec<Xat
     (xattrs, permissions)
 }
 
-/// A mode's permissions when an access list is set.
+/// The permissions of a mode after an ACL is set.
 fn follow(permissions: u32, list: &[u8]) -> u32 {
     acl::permissions(list).map_or(permissions, |bits| permissions & !0o777 | bits)
 }

@@ -1,4 +1,4 @@
-//! From an archive's blocks to its members: one after another, each with all that its headers say together.
+//! [`Members`]: iterates over an archive's members, each with the combined content of its headers.
 
 use inarch_tree::{DataRange, Timestamp, Xattr};
 
@@ -9,13 +9,13 @@ use crate::tar::spec::header::{Dialect, Header};
 use crate::tar::spec::{BLOCK, BLOCK_BYTES, pax};
 use crate::{Damage, ReadError};
 
-/// Bytes of an extended header, at most: room for all attributes that an inode can have.
+/// The most bytes of an extended header: room for all attributes that an inode can have.
 const MAX_EXTENDED: u64 = 16 << 20;
 
-/// Bytes of a long name, at most; a path that can be used has 4095.
+/// The most bytes of a long name; a usable path has at most 4095.
 const MAX_NAME: u64 = 64 << 10;
 
-/// What a type flag means.
+/// The meaning of a type flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Type {
     Regular,
@@ -34,18 +34,18 @@ pub(super) enum Type {
 pub(super) struct Member {
     pub(super) path: Vec<u8>,
     pub(super) kind: Type,
-    /// Whether the type flag is known; unknown ones are regular files, as POSIX wants.
+    /// Whether the type flag is known; unknown ones are regular files, as POSIX requires.
     pub(super) is_known: bool,
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) mtime: Timestamp,
     pub(super) device: (u32, u32),
-    /// What a hard link or symlink points at.
+    /// The target of a hard link or symlink.
     pub(super) link: Vec<u8>,
-    /// Bytes of a regular file, with holes.
+    /// Bytes of a regular file, including holes.
     pub(super) size: u64,
-    /// Where its first byte that is stored is.
+    /// The position of its first stored byte.
     pub(super) at: u64,
     /// The parts of a sparse file.
     pub(super) sparse: Option<Vec<DataRange>>,
@@ -54,28 +54,28 @@ pub(super) struct Member {
     pub(super) acl_default: Option<Vec<u8>>,
 }
 
-/// Places at which a damaged archive is taken up again, at most.
+/// How often reading of a damaged archive is resumed, at most.
 const MAX_GAPS: u32 = 10_000;
 
 /// Reads members; see [`Members::next`].
 pub(super) struct Members<'a> {
     window: Window<'a>,
     damage: Damage,
-    /// Places at which it was taken up again.
+    /// How often it was resumed.
     gaps: u32,
-    /// What was wrong, where damage is salvaged.
+    /// What was wrong, if damage is salvaged.
     pub(super) lost: Vec<String>,
     /// Whether there was a header.
     pub(super) any: bool,
-    /// Whether its end is marked by a block of zeros.
+    /// Whether a block of zeros marks its end.
     pub(super) is_ended: bool,
-    /// Where the next header is.
+    /// The position of the next header.
     at: u64,
-    /// What global headers said, by keyword; a later one replaces an earlier.
+    /// The records of global headers, by keyword; a later one replaces an earlier one.
     global: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// The headers of one member that come before its own.
+/// The headers of one member that precede its own.
 #[derive(Default)]
 struct Preceding {
     long_name: Option<Vec<u8>>,
@@ -88,10 +88,9 @@ impl<'a> Members<'a> {
         Members { window, damage, gaps: 0, lost: Vec::new(), any: false, is_ended: false, at: 0, global: Vec::new() }
     }
 
-    /// The next member; `None` at the archive's end, which is a block of zeros with nothing but zeros behind it, or the
-    /// end of its bytes.
+    /// The next member. `None` at the archive's end: a block of zeros followed only by zeros, or the end of its bytes.
     ///
-    /// Where damage is salvaged, what is wrong costs the member that it is in: the next header that is right goes on.
+    /// If damage is salvaged, an error loses the member in which it is; reading resumes at the next valid header.
     pub(super) fn next(&mut self) -> Result<Option<Member>, ReadError> {
         loop {
             let at = self.at;
@@ -110,7 +109,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The place of the first header from byte `at` on.
+    /// The position of the first header from byte `at`.
     fn find_header(&mut self, mut at: u64) -> Result<Option<u64>, ReadError> {
         while let Some(block) = self.window.block(at)? {
             if Header(block).is_valid() {
@@ -121,7 +120,7 @@ impl<'a> Members<'a> {
         Ok(None)
     }
 
-    /// The place of the first byte that is not zero, from byte `at` on.
+    /// The position of the first byte that is not zero, from byte `at`.
     fn find_data(&mut self, mut at: u64) -> Result<Option<u64>, ReadError> {
         let is_set = |byte: &u8| *byte != 0;
         while let Some(block) = self.window.block(at)? {
@@ -150,14 +149,14 @@ impl<'a> Members<'a> {
                     let records = self.extension(size, MAX_EXTENDED)?;
                     self.set_global(&records)?;
                 }
-                // A volume's label, long names as GNU tar wrote them in 1990, Solaris' own ACLs.
+                // A volume label, long names as GNU tar wrote them in 1990, Solaris' own ACLs.
                 b'V' | b'N' | b'A' => self.skip(at, size)?,
                 _ => return self.member(header, preceding).map(Some),
             }
         }
     }
 
-    /// The next header block, copied; `None` at the end.
+    /// A copy of the next header block; `None` at the end.
     fn header(&mut self) -> Result<Option<[u8; BLOCK]>, ReadError> {
         let at = self.at;
         let Some(block) = self.window.block(at)?.copied() else {
@@ -184,16 +183,16 @@ impl<'a> Members<'a> {
         Ok(Some(block))
     }
 
-    /// At a block of zeros, which ends an archive if there is nothing behind it.
+    /// Handles a block of zeros, which ends an archive if nothing follows.
     fn end(&mut self, at: u64) -> Result<Option<[u8; BLOCK]>, ReadError> {
         let Some(data) = self.find_data(at)? else {
             self.is_ended = true;
             return Ok(None);
         };
-        // Whatever comes is beyond the zeros.
+        // The next data is beyond the zeros.
         self.at = data / BLOCK_BYTES * BLOCK_BYTES;
         Err(malformed(match at {
-            0 => format!("it begins with {data} zeros, and is no tar archive"),
+            0 => format!("it begins with {data} zeros, and is not a tar archive"),
             _ => format!(
                 "byte {at}: here the archive ends by a block of zeros, and there is more at byte {data}: a part of it was \
                  lost, or another archive was appended"
@@ -209,12 +208,12 @@ impl<'a> Members<'a> {
         malformed(format!("byte {}: the header's {field} makes no sense", self.at.saturating_sub(BLOCK_BYTES)))
     }
 
-    /// Goes behind `size` bytes of a member whose header is at byte `at`.
+    /// Skips `size` bytes of a member whose header is at byte `at`.
     fn skip(&mut self, at: u64, size: u64) -> Result<(), ReadError> {
         let end = self.at.checked_add(size).filter(|end| *end <= self.window.size());
         let Some(end) = end else {
             let whole = self.window.size();
-            // What is left is of this member, whatever it looks like.
+            // The rest belongs to this member, whatever it looks like.
             self.at = whole;
             return Err(malformed(format!(
                 "it is cut off: the member at byte {at} has {size} bytes, the archive only {whole}"
@@ -304,7 +303,7 @@ impl<'a> Members<'a> {
         })
     }
 
-    /// Where the content of the member is whose header was just read.
+    /// The position of the content of the member whose header was just read.
     fn content(&mut self, kind: Type, header: Header<'_>, extended: &mut Extended) -> Result<Content, ReadError> {
         let size = match extended.size {
             Some(size) => size,
@@ -313,7 +312,7 @@ impl<'a> Members<'a> {
         let start = self.at;
         let plain = |stored| Content { stored, size, at: start, sparse: None };
         match (kind, header.type_flag()) {
-            // The names that were in a directory when GNU tar made an incremental archive.
+            // The names in a directory at the time of an incremental archive of GNU tar.
             (Type::Directory, b'D') => return Ok(plain(size)),
             (Type::Regular | Type::Continued, _) => {}
             _ => return Ok(plain(if self.has_body(size)? { size } else { 0 })),
@@ -331,7 +330,7 @@ impl<'a> Members<'a> {
         } else {
             return Ok(plain(size));
         };
-        // The blocks of GNU's old map do not count as content, the lines of the newest do.
+        // The blocks of GNU's old map do not count as content; the lines of the newest map do.
         let stored = if records.major == Some(1) { size } else { size.saturating_add(at - start) };
         let data: u64 = parts.iter().map(|part| part.length).sum();
         let end = parts.last().map_or(0, |part| part.offset + part.length);
@@ -341,9 +340,9 @@ impl<'a> Members<'a> {
         Ok(Content { stored, size: real_size, at, sparse: Some(parts) })
     }
 
-    /// Whether the size of what is no regular file is that of content behind its header. For hard links, POSIX has it
-    /// so since 2001, and the opposite before; what the size of a directory is meant to say was never agreed upon. If
-    /// there is none, another header is where it would be.
+    /// Whether the size of a member that is not a regular file is the size of content after its header. For hard links
+    /// POSIX says so since 2001, and said the opposite before; for directories the meaning was never settled. If there
+    /// is no content, another header follows directly.
     fn has_body(&mut self, size: u64) -> Result<bool, ReadError> {
         if size == 0 {
             return Ok(false);
@@ -373,7 +372,7 @@ impl<'a> Members<'a> {
         major.zip(minor).ok_or_else(|| self.bad_field("device number"))
     }
 
-    /// An owner or group. Some writers take those beyond 2^31 for negative numbers.
+    /// An owner or group. Some writers store numbers beyond 2^31 as negative ones.
     fn id(&self, record: Option<u64>, field: Option<i64>, name: &str) -> Result<u32, ReadError> {
         let id = match record {
             Some(id) => u32::try_from(id).ok(),
@@ -383,19 +382,19 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Where a member's content is.
+/// The position of a member's content.
 struct Content {
-    /// Bytes behind its header, without padding.
+    /// Bytes after its header, without padding.
     stored: u64,
     size: u64,
     at: u64,
     sparse: Option<Vec<DataRange>>,
 }
 
-/// What a type flag means, and whether it is one that is known.
+/// The meaning of a type flag, and whether it is known.
 fn kind(flag: u8, ends_with_slash: bool) -> (Type, bool) {
     let kind = match flag {
-        // v7 had no directories, and marked them so.
+        // v7 has no directories; a trailing slash marks them.
         0 | b'0' | b'7' if ends_with_slash => Type::Directory,
         0 | b'0' | b'7' | b'S' => Type::Regular,
         b'1' => Type::HardLink,

@@ -1,8 +1,8 @@
-//! Reading archives.
+//! Reads tar archives: indexes their members into a tree, whose content stays in the archive.
 //!
-//! 1. `crate::spool` gives bytes that can be read at any offset: the file itself, or what it unpacks to.
-//! 2. [`member`] goes from header to header, past the content, and puts together what the headers of one member say.
-//! 3. [`index`](mod@index) adds the members to an assembly, in their order, as unpacking would.
+//! 1. `crate::spool` returns bytes that can be read at any offset: the file itself, or its unpacked content.
+//! 2. [`member`] goes from header to header, past the content, and combines the headers of each member.
+//! 3. [`index`](mod@index) adds the members to an assembly in order, as unpacking would.
 //! 4. The assembly becomes a tree, and ranges of the archive.
 
 mod extended;
@@ -26,19 +26,19 @@ use crate::assemble::Assembly;
 use crate::notes::Notes;
 use crate::{Damage, Opened, ReadError, probe, spool};
 
-/// Opens a tar archive, compressed by gzip, zstd or xz or not at all, which its first bytes tell.
+/// Opens a tar archive, plain or compressed by gzip, zstd or xz, detected by its first bytes.
 ///
-/// A plain archive in a regular file is read where it is, now and as long as the tree is used; a change of it is found.
-/// Any other is unpacked into a nameless file in `spool_directory` first. `path` names it in messages.
+/// A plain archive in a regular file is read where it is, as long as the tree is used; a change of it is detected. Any
+/// other is first unpacked into a nameless file in `spool_directory`. `path` names it in messages.
 ///
-/// A member that cannot be a part of a tree, as its path has `..` in it or it links to something that is not there, is
-/// left out and noted. Errors: the archive is damaged or cut off, is no tar, or there is no room for what it unpacks to.
+/// A member that cannot be part of a tree, because its path contains `..` or it links to a missing file, is left out
+/// with a note. Errors: the archive is damaged or truncated, is not a tar, or there is no room to unpack it.
 pub fn open_file(file: File, path: &Path, spool_directory: &Path, damage: Damage) -> Result<Opened, ReadError> {
     let mut notes = Notes::default();
     open_noted(spool::open(file, path, spool_directory, damage, &mut notes)?, damage, notes)
 }
 
-/// As [`open_file`], of an archive that comes through a pipe.
+/// Like [`open_file`], for an archive from a pipe.
 pub fn open_stream(input: impl Read, spool_directory: &Path, damage: Damage) -> Result<Opened, ReadError> {
     let mut notes = Notes::default();
     open_noted(spool::unpack(input, Path::new("-"), spool_directory, damage, &mut notes)?, damage, notes)
@@ -54,7 +54,7 @@ fn open_noted(backing: Arc<dyn Backing>, damage: Damage, mut notes: Notes) -> Re
     Ok(opened(files, vec![backing], notes))
 }
 
-/// The files of a plain tar archive, and where in it their bytes lie.
+/// The files of a plain tar archive, and where in it their bytes are.
 pub(crate) fn read_archive(
     backing: &dyn Backing,
     damage: Damage,
@@ -69,7 +69,7 @@ pub(crate) fn read_archive(
     assembly.finish().map_err(too_much)
 }
 
-/// Refuses what is no tar archive by its name.
+/// Refuses a file of another format, by the format's name.
 fn refuse_what_is_none(backing: &dyn Backing) -> Result<(), ReadError> {
     let mut head = vec![0; backing.size().min(probe::HEAD as u64) as usize];
     read_backing(backing, 0, &mut head).map_err(|error| ReadError::Io { offset: 0, error })?;
@@ -79,14 +79,14 @@ fn refuse_what_is_none(backing: &dyn Backing) -> Result<(), ReadError> {
     }
 }
 
-/// Files whose bytes lie in these backings.
+/// Files whose bytes are in these backings.
 pub(crate) fn opened((tree, extents): (Tree, Extents), backings: Vec<Arc<dyn Backing>>, notes: Notes) -> Opened {
     let tree = Arc::new(tree);
     let content = Arc::new(BackedFiles::new(Arc::clone(&tree), extents, backings));
     Opened { tree, content, notes: notes.into_lines(), image: None }
 }
 
-/// An assembly is a tree unless it does not fit one.
+/// The error of an assembly that does not fit a tree.
 pub(crate) fn too_much(error: BuildError) -> ReadError {
     ReadError::Format { format: "tar", reason: error.to_string() }
 }

@@ -1,4 +1,4 @@
-//! The maps of sparse files: GNU tar's old format, and its three on top of PAX.
+//! Parses the maps of sparse files: GNU tar's old format, and its three PAX formats.
 
 use inarch_tree::DataRange;
 
@@ -7,14 +7,14 @@ use crate::ReadError;
 use crate::tar::spec::header::Header;
 use crate::tar::spec::{BLOCK_BYTES, number};
 
-/// A part of a sparse file that holds data; one of no bytes marks the file's end.
+/// A part of a sparse file that holds data; an empty part marks the file's end.
 pub(super) type Part = DataRange;
 
-/// Bytes of a map, at most: some hundred thousand parts.
+/// The most bytes of a map: several hundred thousand parts.
 const MAX_MAP: u64 = 16 << 20;
 
-/// Adds a part behind those before it; `None` if it is not behind them. Neighbours become one, and parts of no bytes
-/// say nothing.
+/// Adds a part after the earlier ones; `None` if it is not after them. Neighbours are merged, and empty parts are
+/// ignored.
 pub(super) fn push_part(parts: &mut Vec<Part>, offset: u64, length: u64) -> Option<()> {
     let end = offset.checked_add(length)?;
     let before = parts.last().map_or(0, |last| last.offset + last.length);
@@ -29,12 +29,12 @@ pub(super) fn push_part(parts: &mut Vec<Part>, offset: u64, length: u64) -> Opti
     Some(())
 }
 
-/// Why a map cannot be had.
+/// Why a map cannot be read.
 pub(super) enum MapError {
     Read(ReadError),
-    /// It makes no sense.
+    /// It is invalid.
     Malformed,
-    /// It is larger than what is read.
+    /// It exceeds the limit.
     TooLarge,
 }
 
@@ -44,7 +44,7 @@ impl From<ReadError> for MapError {
     }
 }
 
-/// The parts of a file of GNU tar's old format, whose header is `header`, and where its data starts. More blocks with
+/// The parts of a file in GNU tar's old format, whose header is `header`, and the position of its data. More blocks of
 /// parts follow from byte `at`.
 pub(super) fn old_map(window: &mut Window<'_>, header: Header<'_>, mut at: u64) -> Result<(Vec<Part>, u64), MapError> {
     let mut parts = Vec::new();
@@ -67,7 +67,7 @@ pub(super) fn old_map(window: &mut Window<'_>, header: Header<'_>, mut at: u64) 
 fn push_fields(parts: &mut Vec<Part>, fields: &[u8]) -> Option<()> {
     for field in fields.chunks_exact(24) {
         let (offset, length) = field.split_at(12);
-        // An unused field is all NULs; the writer's last part of no bytes is not.
+        // An unused field is all NULs; the writer's last, empty part is not.
         if field.first() == Some(&0) {
             continue;
         }
@@ -78,8 +78,8 @@ fn push_fields(parts: &mut Vec<Part>, fields: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The parts of a file of PAX format 1.0, and where its data starts. Its `stored` bytes from byte `at` begin with the
-/// map: decimal numbers, a line each, in whole blocks.
+/// The parts of a file in PAX format 1.0, and the position of its data. Its `stored` bytes from byte `at` begin with
+/// the map: decimal numbers, one on each line, in whole blocks.
 pub(super) fn leading_map(window: &mut Window<'_>, at: u64, stored: u64) -> Result<(Vec<Part>, u64), MapError> {
     let mut lines = Lines { window, at, end: at.saturating_add(stored), start: at, block: Vec::new(), within: 0 };
     let count = lines.number()?;
@@ -95,7 +95,7 @@ pub(super) fn leading_map(window: &mut Window<'_>, at: u64, stored: u64) -> Resu
 struct Lines<'w, 'a> {
     window: &'w mut Window<'a>,
     start: u64,
-    /// Where the next block is.
+    /// The position of the next block.
     at: u64,
     end: u64,
     block: Vec<u8>,

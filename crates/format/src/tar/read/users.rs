@@ -1,10 +1,10 @@
-//! The host's users and groups, by name: access control lists in archives may have names alone.
+//! [`Users`]: the host's user and group ids by name, because access control lists in archives may contain names only.
 
 use std::collections::HashMap;
 
 use crate::tar::spec::acl::Who;
 
-/// Numbers of names, read from `/etc/passwd` and `/etc/group` when the first is asked for, as unpacking would do.
+/// Ids by name, read from `/etc/passwd` and `/etc/group` on the first request, as for unpacking.
 #[derive(Default)]
 pub(super) struct Users {
     users: Option<HashMap<String, u32>>,
@@ -22,7 +22,7 @@ impl Users {
     }
 }
 
-/// `NAME:PASSWORD:NUMBER:...`, a line each.
+/// Parses lines of `NAME:PASSWORD:NUMBER:...`.
 fn parse(text: &str) -> HashMap<String, u32> {
     let line = |line: &str| {
         let mut fields = line.split(':');

@@ -1,4 +1,4 @@
-//! Reading headers: small reads, forward, with most of the archive left out in between.
+//! [`Window`]: reads headers by small forward reads that skip most of the archive.
 
 use inarch_block::read_backing;
 
@@ -6,8 +6,7 @@ use super::index::Archive;
 use crate::ReadError;
 use crate::tar::spec::BLOCK;
 
-/// Bytes read at once: the headers of a member with extensions, and the whole of a small file behind them, so that the
-/// next header is there as well.
+/// Bytes read at once: enough for a member's extended headers and a small file, so that the next header is included.
 const WINDOW: usize = 8 << 10;
 
 /// A few bytes of an archive.
@@ -59,7 +58,7 @@ impl<'a> Window<'a> {
         Ok(Some(bytes))
     }
 
-    /// Where in the buffer `count` bytes from byte `at` are.
+    /// The position in the buffer of `count` bytes from byte `at`.
     fn find(&self, at: u64, count: usize) -> Option<std::ops::Range<usize>> {
         let from = usize::try_from(at.checked_sub(self.start)?).ok()?;
         let to = from.checked_add(count)?;

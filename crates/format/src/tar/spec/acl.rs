@@ -1,16 +1,16 @@
-//! POSIX access control lists: as text, in `SCHILY.acl.access` and `SCHILY.acl.default` of PAX headers, and as the
-//! value of `system.posix_acl_access` (the kernel's include/uapi/linux/posix_acl_xattr.h).
+//! Converts POSIX access control lists between their text in PAX headers (`SCHILY.acl.access`, `SCHILY.acl.default`)
+//! and the value of `system.posix_acl_access` (the kernel's include/uapi/linux/posix_acl_xattr.h).
 //!
-//! The text is that of acl_to_text(3), its entries divided by commas or line ends, with named users and groups by
-//! name or number; star and libarchive add the number behind a name's permissions.
+//! The text is that of acl_to_text(3), with entries separated by commas or line ends, and named users and groups by
+//! name or number; star and libarchive add the number after a name's permissions.
 
 /// `POSIX_ACL_XATTR_VERSION`
 const VERSION: u32 = 2;
 
-/// The id of entries that name nobody: `ACL_UNDEFINED_ID`.
+/// The id of entries without a name: `ACL_UNDEFINED_ID`.
 const NOBODY: u32 = u32::MAX;
 
-/// Kinds of entries: `ACL_USER_OBJ` and so on, in the order in which they stand.
+/// Tags of entries, `ACL_USER_OBJ` and so on, in their order.
 mod tag {
     pub(super) const USER_OBJ: u16 = 0x01;
     pub(super) const USER: u16 = 0x02;
@@ -20,14 +20,14 @@ mod tag {
     pub(super) const OTHER: u16 = 0x20;
 }
 
-/// Whose a name in a list is.
+/// Whether a name is a user's or a group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     User,
     Group,
 }
 
-/// Why a text is not a list of access rights.
+/// Why a text is not an access control list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AclError {
     #[error("its access control list makes no sense and is left out")]
@@ -36,7 +36,7 @@ pub(crate) enum AclError {
     Unknown,
 }
 
-/// The attribute's value for a text. `id` finds the number of a name.
+/// Converts a text to the attribute's value. `id` finds the number of a name.
 pub(crate) fn from_text(text: &[u8], mut id: impl FnMut(Who, &str) -> Option<u32>) -> Result<Vec<u8>, AclError> {
     let text = std::str::from_utf8(text).map_err(|_| AclError::Malformed)?;
     let mut entries = Vec::new();
@@ -66,8 +66,8 @@ pub(crate) fn from_text(text: &[u8], mut id: impl FnMut(Who, &str) -> Option<u32
     Ok(value)
 }
 
-/// The permission bits that a mode has under an access list, as the kernel sets them with the list (`posix_acl_update_mode`
-/// in fs/posix_acl.c): the group's are the mask's, where there is one. `None` if the value makes no sense.
+/// The permission bits of a mode with an ACL, as the kernel sets them (`posix_acl_update_mode` in fs/posix_acl.c): the
+/// group's bits are the mask's, if there is one. `None` if the value is invalid.
 pub(crate) fn permissions(value: &[u8]) -> Option<u32> {
     let (mut owner, mut group, mut mask, mut other) = (None, None, None, None);
     for entry in value.get(4..)?.chunks_exact(8) {
@@ -84,7 +84,7 @@ pub(crate) fn permissions(value: &[u8]) -> Option<u32> {
     Some(owner? << 6 | mask.or(group)? << 3 | other?)
 }
 
-/// Whether a list of access rights says no more than a mode does: only what the owner, the group and others may.
+/// Whether an ACL says no more than a mode: only the permissions of owner, group and others.
 pub(crate) fn is_mode(value: &[u8]) -> bool {
     value.len() == 4 + 3 * 8
 }
@@ -131,7 +131,7 @@ fn parse_permissions(text: &str) -> Option<u16> {
     })
 }
 
-/// The text of an attribute's value, by numbers, as GNU tar and libarchive read it; `None` if the value makes no sense.
+/// The text of an attribute's value, with numbers, as GNU tar and libarchive read it; `None` if the value is invalid.
 pub(crate) fn to_text(value: &[u8]) -> Option<String> {
     let (version, entries) = value.split_first_chunk()?;
     if u32::from_le_bytes(*version) != VERSION || entries.is_empty() || entries.len() % 8 != 0 {

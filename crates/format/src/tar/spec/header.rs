@@ -1,4 +1,4 @@
-//! The header block of a member.
+//! [`Header`]: a member's header block.
 
 use super::BLOCK;
 use super::number;
@@ -7,14 +7,14 @@ use super::number;
 #[derive(Clone, Copy)]
 pub(crate) struct Header<'a>(pub(crate) &'a [u8; BLOCK]);
 
-/// What came after v7.
+/// The extension of v7 that a header uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// Nothing.
+    /// None.
     V7,
-    /// POSIX: a prefix of the name, device numbers.
+    /// POSIX: a name prefix, device numbers.
     Ustar,
-    /// GNU tar's own: device numbers, sparse files.
+    /// GNU tar's: device numbers, sparse files.
     Gnu,
 }
 
@@ -24,10 +24,10 @@ impl<'a> Header<'a> {
         self.0.iter().all(|byte| *byte == 0)
     }
 
-    /// Whether the checksum is that of the block, as unsigned bytes or, as some wrote it, as signed ones.
+    /// Whether the checksum is correct, with unsigned bytes or, as some writers do, with signed ones.
     pub(crate) fn is_valid(&self) -> bool {
         let Some(stated) = number::field(self.range(148, 8)) else { return false };
-        // The field itself counts as blanks.
+        // The checksum field itself counts as blanks.
         let blanks = 8 * i64::from(b' ');
         let unsigned = |bytes: &[u8]| i64::from(bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>());
         if stated == unsigned(self.0) - unsigned(self.range(148, 8)) + blanks {
@@ -45,11 +45,11 @@ impl<'a> Header<'a> {
         }
     }
 
-    /// The member's name, with its prefix.
+    /// The member's name, including its prefix.
     pub(crate) fn name(&self) -> Vec<u8> {
         let name = text(self.range(0, 100));
         let prefix = match self.dialect() {
-            // star's own archives have two times where the last bytes of a prefix would be.
+            // star's archives have two times in place of the prefix's last bytes.
             Dialect::Ustar if self.range(508, 4) == b"tar\0" => text(self.range(345, 131)),
             Dialect::Ustar => text(self.range(345, 155)),
             _ => &[],
@@ -98,7 +98,7 @@ impl<'a> Header<'a> {
         (self.range(386, 4 * 24), self.range(482, 1) != [0])
     }
 
-    /// The size of a GNU sparse file with its holes.
+    /// The size of a GNU sparse file, including its holes.
     pub(crate) fn real_size(&self) -> Option<i64> {
         number::field(self.range(483, 12))
     }

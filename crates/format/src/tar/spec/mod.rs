@@ -1,12 +1,12 @@
-//! The bytes of tar archives.
+//! The byte layout of tar archives: headers, numbers, PAX records and access control lists.
 
 pub(super) mod acl;
 pub(super) mod header;
 pub(super) mod number;
 pub(super) mod pax;
 
-/// Everything in an archive is in blocks of this many bytes.
+/// The unit of an archive, in bytes.
 pub(super) const BLOCK: usize = 512;
 
-/// [`BLOCK`] as an offset counts it.
+/// [`BLOCK`] as a 64-bit offset.
 pub(super) const BLOCK_BYTES: u64 = BLOCK as u64;

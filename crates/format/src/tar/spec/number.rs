@@ -1,9 +1,9 @@
-//! Numbers as tar archives write them.
+//! Parses and formats numbers and times in tar archives.
 
 use inarch_tree::Timestamp;
 
-/// A field of octal digits between blanks, or a base-256 number (GNU's, with its first bit set); an empty field is 0.
-/// `None` if it is neither, or beyond 64 bits.
+/// Parses a field of octal digits between blanks, or a base-256 number (GNU's, with its first bit set); an empty field
+/// is 0. `None` if it is neither, or exceeds 64 bits.
 pub(crate) fn field(bytes: &[u8]) -> Option<i64> {
     match bytes.first() {
         Some(first) if first & 0x80 != 0 => base256(bytes),
@@ -26,11 +26,11 @@ fn octal(bytes: &[u8]) -> Option<i64> {
     Some(value)
 }
 
-/// Two's complement, big-endian, its first bit a mark.
+/// Two's complement, big-endian; the first bit is a marker.
 fn base256(bytes: &[u8]) -> Option<i64> {
     let (first, rest) = bytes.split_first()?;
     let negative = first & 0x40 != 0;
-    // The marking bit gives way to the sign.
+    // The marker bit is replaced by the sign.
     let mut value = i128::from(*first as i8 & 0x7f | if negative { -0x80 } else { 0 });
     for byte in rest {
         value = value.checked_mul(256)? + i128::from(*byte);
@@ -39,7 +39,7 @@ fn base256(bytes: &[u8]) -> Option<i64> {
     i64::try_from(value).ok()
 }
 
-/// A decimal number without sign, all of `text`.
+/// Parses all of `text` as an unsigned decimal number.
 pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 20 {
         return None;
@@ -50,8 +50,8 @@ pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// A time as PAX writes it: decimal seconds since 1970, with a sign if they are negative, and any number of decimals, of
-/// which nanoseconds are kept, rounded down.
+/// Parses a PAX time: decimal seconds since 1970, with an optional minus sign and any number of decimals, of which
+/// nanoseconds are kept, rounded down.
 pub(crate) fn time(text: &[u8]) -> Option<Timestamp> {
     let (negative, digits) = match text.split_first() {
         Some((b'-', rest)) => (true, rest),
@@ -78,7 +78,7 @@ pub(crate) fn time(text: &[u8]) -> Option<Timestamp> {
     Some(Timestamp { seconds, nanoseconds })
 }
 
-/// A time as [`time`] reads it.
+/// Formats a time for [`time`].
 pub(crate) fn write_time(time: Timestamp) -> String {
     let nanoseconds = time.nanoseconds.min(999_999_999);
     // Below zero the decimals count away from zero.

@@ -1,11 +1,11 @@
-//! The records of PAX extended headers: `LENGTH KEYWORD=VALUE\n`.
+//! Parses and formats the records of PAX extended headers: `LENGTH KEYWORD=VALUE\n`.
 
 use super::number;
 
-/// Iterates over records; ends with an error at the first that makes no sense.
+/// Iterates over records; ends with an error at the first invalid one.
 pub(crate) struct Records<'a>(pub(crate) &'a [u8]);
 
-/// The rest of an extended header is no record.
+/// The rest of an extended header is not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadRecord;
 
@@ -13,7 +13,7 @@ impl<'a> Iterator for Records<'a> {
     type Item = Result<(&'a [u8], &'a [u8]), BadRecord>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // Some writers fill a block up by NULs, and count them.
+        // Some writers pad the block with NULs, and count them.
         if self.0.iter().all(|byte| *byte == 0) {
             return None;
         }
@@ -37,7 +37,7 @@ fn split(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
 /// Appends a record.
 pub(crate) fn write_record(out: &mut Vec<u8>, keyword: &[u8], value: &[u8]) {
     let body = keyword.len() + value.len() + 3;
-    // The length counts its own digits.
+    // The length includes its own digits.
     let mut length = body + digits(body);
     length = body + digits(length);
     out.extend_from_slice(length.to_string().as_bytes());
@@ -52,7 +52,7 @@ fn digits(number: usize) -> usize {
     number.checked_ilog10().unwrap_or(0) as usize + 1
 }
 
-/// The name of an extended attribute as GNU tar writes it behind `SCHILY.xattr.`: a keyword cannot have `=` in it.
+/// The name of an extended attribute as GNU tar writes it after `SCHILY.xattr.`: a keyword cannot contain `=`.
 pub(crate) fn encode_attribute(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     for byte in name {
@@ -65,7 +65,7 @@ pub(crate) fn encode_attribute(name: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The name that [`encode_attribute`] was given.
+/// Reverses [`encode_attribute`].
 pub(crate) fn decode_attribute(mut keyword: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(keyword.len());
     loop {
@@ -87,7 +87,7 @@ pub(crate) fn decode_attribute(mut keyword: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Undoes URL encoding, as libarchive uses it for the names of attributes.
+/// Decodes URL encoding, which libarchive uses for the names of attributes.
 pub(crate) fn decode_url(keyword: &[u8]) -> Vec<u8> {
     let hex = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     let mut out = Vec::with_capacity(keyword.len());
@@ -106,7 +106,8 @@ pub(crate) fn decode_url(keyword: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Undoes base64, with or without padding, as libarchive uses it for the values of attributes; `None` if it is none.
+/// Decodes base64, with or without padding, which libarchive uses for the values of attributes; `None` if it is
+/// invalid.
 pub(crate) fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);
     let (mut bits, mut count) = (0u32, 0);

@@ -1,15 +1,15 @@
-//! The headers of one member.
+//! Writes the headers of one member.
 
 use inarch_tree::{DataRange, FileType, InodeId, Timestamp, Tree};
 
 use crate::tar::spec::{BLOCK, acl, number, pax};
 
-/// The largest numbers of fields of 8 and 12 bytes: octal digits before a NUL.
+/// The largest numbers for fields of 8 and 12 bytes: octal digits before a NUL.
 const SHORT_MAX: u64 = 0o7777777;
 const LONG_MAX: u64 = 0o77777777777;
 
-/// The headers of `inode` under the name `path`: an extended one where it takes one, and its own. If `link` is another
-/// name of it, which came before, this one is a hard link to that.
+/// The headers of `inode` with the name `path`: an extended one if needed, and its own. If `link` is an earlier name of
+/// the inode, this one is a hard link to it.
 pub(super) fn header(tree: &Tree, inode: InodeId, path: &[u8], link: Option<&[u8]>) -> Vec<u8> {
     let attributes = tree.inode(inode);
     let file_type = attributes.file_type();
@@ -56,15 +56,15 @@ pub(super) fn header(tree: &Tree, inode: InodeId, path: &[u8], link: Option<&[u8
     out
 }
 
-/// The parts that hold data of a regular file with holes.
+/// The parts of a regular file with holes that hold data.
 pub(super) fn holes(tree: &Tree, inode: InodeId) -> Option<&[DataRange]> {
     let size = tree.inode(inode).size();
     let stored = |ranges: &&[DataRange]| ranges.iter().map(|range| range.length).sum::<u64>();
     tree.sparse_ranges(inode).filter(|ranges| stored(ranges) < size)
 }
 
-/// The map that lies in front of a sparse file's data: how many parts there are, then where each starts and how long it
-/// is, a line each, in whole blocks. A part of no bytes marks the end of a file that ends with a hole.
+/// The map before a sparse file's data: the number of parts, then the position and length of each, one number on each
+/// line, in whole blocks. An empty part marks the end of a file that ends with a hole.
 pub(super) fn sparse_map(ranges: &[DataRange], size: u64) -> Vec<u8> {
     let end = DataRange { offset: size, length: 0 };
     let is_open = ranges.last().is_none_or(|last| last.offset + last.length < size);
@@ -93,7 +93,7 @@ fn type_flag(file_type: FileType, is_link: bool) -> u8 {
     }
 }
 
-/// The name of a header that only belongs to a member: `DIRECTORY/between/NAME`.
+/// The name of a header that belongs to a member: `DIRECTORY/between/NAME`.
 fn beside(path: &[u8], between: &[u8]) -> Vec<u8> {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     let cut = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
@@ -101,7 +101,7 @@ fn beside(path: &[u8], between: &[u8]) -> Vec<u8> {
     [directory, between, b"/", name].concat()
 }
 
-/// The header of an extended header, the records, and what fills their last block.
+/// An extended header: its own header, the records, and padding of their last block.
 fn extended_header(path: &[u8], mtime: Timestamp, records: &[u8]) -> Vec<u8> {
     let mut block = Block::new(&beside(path, b"PaxHeaders"), b'x');
     block.octal(100, 8, 0o644, SHORT_MAX);
@@ -128,7 +128,7 @@ impl Records {
         pax::write_record(&mut self.bytes, keyword, value);
     }
 
-    /// The name, unless another record gives it, and the target, where they do not fit the header, or are not ASCII.
+    /// Records the name (unless another record has it) and the target, if they do not fit the header or are not ASCII.
     fn names(&mut self, path: &[u8], target: &[u8], with_path: bool) {
         let is_foreign = |name: &[u8]| std::str::from_utf8(name).is_err();
         if is_foreign(path) || is_foreign(target) {
@@ -173,12 +173,12 @@ impl Records {
     }
 }
 
-/// A name as the two fields of a ustar header: prefix and name; `None` if it does not fit them.
+/// A name as the two fields of a ustar header, prefix and name; `None` if it does not fit.
 fn split_name(path: &[u8]) -> Option<(&[u8], &[u8])> {
     if path.len() <= 100 {
         return Some((&[], path));
     }
-    // The earliest slash that leaves no more than 100 bytes: the shortest prefix.
+    // The earliest slash that leaves at most 100 bytes: the shortest prefix.
     let from = path.len() - 101;
     let cut = from + path.get(from..path.len() - 1)?.iter().position(|byte| *byte == b'/')?;
     let (prefix, name) = (path.get(..cut)?, path.get(cut + 1..)?);
@@ -200,7 +200,7 @@ impl Block {
         block
     }
 
-    /// As much of `text` as the field holds.
+    /// Writes as much of `text` as the field holds.
     fn text(&mut self, at: usize, length: usize, text: &[u8]) {
         let count = text.len().min(length);
         if let (Some(field), Some(text)) = (self.0.get_mut(at..at + count), text.get(..count)) {
@@ -208,7 +208,7 @@ impl Block {
         }
     }
 
-    /// Octal digits and a NUL; a number that does not fit is in a record, and 0 here.
+    /// Octal digits and a NUL; for a number that does not fit, 0, and a record has the number.
     fn octal(&mut self, at: usize, length: usize, value: u64, max: u64) {
         let value = if value > max { 0 } else { value };
         let digits = length - 1;

@@ -1,9 +1,9 @@
-//! Writing archives: POSIX (PAX) ones, as `tar -C TREE --format=pax .` of GNU tar makes them.
+//! Writes POSIX (PAX) archives, like `tar -C TREE --format=pax .` of GNU tar.
 //!
-//! Every name begins with `./`, directories end with a slash. What a ustar header cannot hold is in an extended header:
-//! nanoseconds, long or foreign names, large sizes and owners, extended attributes (`SCHILY.xattr.`), and access lists
-//! as text (`SCHILY.acl.`), as GNU tar and libarchive restore them. Sparse files are in GNU tar's format 1.0. Access and
-//! change times, and names of owners, are left out: the same tree gives the same bytes everywhere.
+//! Every name begins with `./`; directories end with a slash. An extended header has what a ustar header cannot hold:
+//! nanoseconds, long or non-ASCII names, large sizes and owners, extended attributes (`SCHILY.xattr.`), and access
+//! control lists as text (`SCHILY.acl.`), which GNU tar and libarchive restore. Sparse files are in GNU tar's format
+//! 1.0. Access and change times, and names of owners, are left out: the same tree gives the same bytes everywhere.
 
 mod member;
 
@@ -18,7 +18,7 @@ use crate::notes::Notes;
 use crate::walk::{Walk, refuse_options};
 use crate::{Format, FormatError, ImageOptions, Layout, Piece, Planned};
 
-/// Archives are written in whole records of 20 blocks.
+/// Archives are padded to whole records of 20 blocks.
 const RECORD: u64 = 20 * BLOCK_BYTES;
 
 /// The format.
@@ -48,7 +48,7 @@ impl Format for Tar {
 
 struct TarMembers<'t> {
     tree: &'t Tree,
-    /// The name under which an inode of several has its content.
+    /// The name at which an inode with several names has its content.
     first_names: HashMap<InodeId, Vec<u8>>,
 }
 

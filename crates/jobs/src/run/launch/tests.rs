@@ -47,7 +47,7 @@ fn strings(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// What is started of an image with this entry point and command, by a user who gives those words.
+/// The command for an image with this entry point and Cmd, if the user gives those words.
 fn command(image: (&[&str], &[&str]), entrypoint: Option<&str>, words: &[&str]) -> Result<Vec<OsString>, String> {
     let config = ImageConfig { entrypoint: strings(image.0), command: strings(image.1), ..Default::default() };
     let command = words.iter().map(OsString::from).collect();
@@ -64,7 +64,7 @@ fn environment(image: &[&str], asked: &[(&str, &str)]) -> BTreeMap<OsString, OsS
     all.into_iter().filter(|(name, _)| !OF_THIS_PROCESS.iter().any(|other| name == *other)).collect()
 }
 
-/// What tests may inherit from where they are run.
+/// Variables that tests may inherit from their environment.
 const OF_THIS_PROCESS: [&str; 2] = ["TERM", "COLORTERM"];
 
 fn with(config: ImageConfig) -> Result<Launch, String> {
@@ -119,7 +119,7 @@ fn variables_are_the_images_unless_asked_for() {
         environment(&["PATH=/app", "A=1"], &[("PATH", "/mine"), ("A", "")]),
         of(&[("A", ""), ("PATH", "/mine")])
     );
-    // The last one counts; without a value there is to be none; a variable has a name.
+    // The last one counts; a line without a value unsets the variable; a variable needs a name.
     assert_eq!(environment(&["A=1", "A=2", "B=1", "B", "=x", "", "PATH"], &[]), of(&[("A", "2")]));
 }
 
@@ -143,7 +143,7 @@ fn working_directories_are_absolute() {
         assert_eq!(directory(text), Ok(Some(path.to_owned())), "{text}");
     }
     for (text, part) in [
-        ("srv", "'srv' is no absolute path"),
+        ("srv", "'srv' is not an absolute path"),
         ("../etc", "no absolute path"),
         ("a\n\u{1b}[2J", "'a\\n\\u{1b}[2J'"),
         (&*"/a".repeat(1 << 20), "has 2097152 bytes"),
@@ -152,7 +152,7 @@ fn working_directories_are_absolute() {
         assert!(error.starts_with("oci:app: ") && error.contains(part) && error.lines().count() == 1, "{error}");
         assert!(error.len() < 200, "{error}");
     }
-    // What is given goes before what the image says, whatever that is.
+    // The request overrides the image's configuration, whatever that is.
     let config = ImageConfig { working_directory: "x".into(), command: strings(&["x"]), ..Default::default() };
     let launch = Launch::new(&request(), Some(Path::new("/mine")), Some(&config)).unwrap();
     assert_eq!((launch.directory.as_deref(), launch.make_directory), (Some(Path::new("/mine")), true));

@@ -1,4 +1,4 @@
-//! A disk in memory, and a client that says exactly what a test wants.
+//! A disk in memory, and a client that sends exactly what a test wants.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -17,12 +17,12 @@ use vm_memory::{Bytes, VolatileSlice};
 pub const SIZE: usize = 48 << 20;
 const BLOCK: usize = 4096;
 
-/// A disk of memory whose blocks of zeros are holes. One block in it cannot be read.
+/// A disk in memory whose zero blocks are holes. One block may be unreadable.
 pub struct Disk {
     pub bytes: Mutex<Vec<u8>>,
     pub flushes: AtomicUsize,
     pub read_only: bool,
-    /// First byte of the block that cannot be read.
+    /// First byte of the unreadable block.
     pub bad: Option<u64>,
     /// Whether reads panic.
     pub panics: AtomicBool,
@@ -34,7 +34,7 @@ impl Disk {
         Disk { bytes: Mutex::new(vec![0; SIZE]), flushes, read_only: false, bad: None, panics }
     }
 
-    /// Whose bytes from `start` to `end` are not zeros, and tell their place.
+    /// A disk with data from `start` to `end`; each byte depends on its offset.
     pub fn with_data(start: usize, end: usize) -> Disk {
         let disk = Disk::new();
         disk.bytes.lock().unwrap()[start..end].copy_from_slice(&pattern(start as u64, end - start));
@@ -42,14 +42,14 @@ impl Disk {
     }
 }
 
-/// Bytes that tell their place, none of them 0.
+/// Bytes that depend on their offset; none is 0.
 pub fn pattern(offset: u64, length: usize) -> Vec<u8> {
     (offset..).take(length).map(|at| (at / 512 % 255) as u8 + 1).collect()
 }
 
 impl BlockDevice for Disk {
     fn capacity(&self) -> u64 {
-        // More than there is: servers are to say the content's size.
+        // Larger than the content: servers must announce the content's size.
         1 << 40
     }
 
@@ -165,7 +165,7 @@ pub struct Chunk {
 }
 
 impl Client {
-    /// A client of a new server of `disk`, which it has greeted with `flags`.
+    /// A client that has greeted a new server of `disk` with `flags`.
     pub fn connect(disk: &Arc<Disk>, flags: u32) -> Client {
         Client::connect_pending(Arc::new(Pending::ready(Arc::clone(disk))), flags)
     }
@@ -231,12 +231,12 @@ impl Client {
         u64::from_be_bytes(self.take(8).try_into().unwrap())
     }
 
-    /// Whether the server has hung up.
+    /// Whether the server has disconnected.
     pub fn is_cut(&mut self) -> bool {
         matches!(self.stream.read(&mut [0]), Ok(0))
     }
 
-    /// Sends an option; gives the answers up to the last.
+    /// Sends an option; returns the replies up to the last.
     pub fn option(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.put(&self::option(option, data));
         let mut replies = Vec::new();
@@ -246,7 +246,7 @@ impl Client {
             let kind = self.take_u32();
             let length = self.take_u32();
             let payload = self.take(length as usize);
-            // Of errors only the number counts.
+            // For errors only the number matters.
             let is_error = kind >> 31 == 1;
             replies.push((kind, if is_error { vec![] } else { payload }));
             if is_error || kind == REP_ACK {
@@ -266,7 +266,7 @@ impl Client {
         (self.take_u32(), self.take_u64())
     }
 
-    /// Sends a request and takes its simple reply's error.
+    /// Sends a request and returns its simple reply's error.
     pub fn simply(&mut self, flags: u16, command: u16, offset: u64, length: u32) -> u32 {
         self.request(flags, command, 77, offset, length);
         let (error, cookie) = self.simple_reply();
@@ -318,7 +318,7 @@ impl Client {
         Ok(bytes.into_iter().map(|byte| byte.expect("every byte is sent")).collect())
     }
 
-    /// Hangs up and gives what became of the server.
+    /// Disconnects and returns the server's result.
     pub fn end(mut self) -> Result<(), ConnectionError> {
         let server = self.server.take().unwrap();
         drop(self.stream);

@@ -1,4 +1,4 @@
-//! What the tests of the scan share: trees to scan, and a plain walk by the standard library as the judge.
+//! Shared by the tests of the scan: trees to scan, and a plain walk with the standard library to compare with.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -11,7 +11,7 @@ use std::path::Path;
 
 use inarch_tree::{FileType, InodeId, Tree};
 
-/// Everything that a tree says of one path.
+/// All attributes of one path.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Node {
     pub mode: u32,
@@ -52,7 +52,7 @@ pub fn names(tree: &Tree) -> Vec<String> {
     names
 }
 
-/// What `tree` says of each path.
+/// The attributes of each path in `tree`.
 pub fn nodes_of(tree: &Tree) -> Nodes {
     let mut nodes = Nodes::new();
     for path in paths(tree).into_iter().chain([Vec::new()]) {
@@ -77,7 +77,7 @@ pub fn nodes_of(tree: &Tree) -> Nodes {
     nodes
 }
 
-/// What `std::fs`, `llistxattr` and `lgetxattr` say of each path below `root`.
+/// The attributes of each path below `root`, by `std::fs`, `llistxattr` and `lgetxattr`.
 pub fn nodes_on_host(root: &Path) -> Nodes {
     let mut nodes = Nodes::new();
     let mut stack = vec![Vec::new()];
@@ -114,7 +114,7 @@ pub fn nodes_on_host(root: &Path) -> Nodes {
     nodes
 }
 
-/// Links as a tree counts them: names within it.
+/// Counts links as a tree does: names within it.
 fn count_links(nodes: &mut Nodes) {
     let mut names_of: BTreeMap<u64, u32> = BTreeMap::new();
     let mut directories_in: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
@@ -151,8 +151,8 @@ pub fn set_xattr(path: &Path, name: &str, value: &[u8]) {
         .unwrap_or_else(|error| panic!("{name} of {}: {error}", path.display()));
 }
 
-/// Whether the test runs as root, which alone can make device nodes, mounts and foreign owners; if not, says what
-/// is not tested.
+/// Whether the test runs as root, which device nodes, mounts and foreign owners need; if not, prints what is not
+/// tested.
 pub fn is_root(untested: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {

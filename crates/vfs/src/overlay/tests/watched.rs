@@ -27,8 +27,9 @@ type C<'a, 'b> = &'a Context<'b>;
 
 #[rustfmt::skip]
 impl FileSystem for Watched {
-    fn below(&self) -> Option<&dyn FileSystem> {
-        Some(&*self.below)
+    crate::passes_on! { below:
+        absence_valid, parent, forget, disconnected, copy_range, flush, sync, fallocate, seek, release, open_directory,
+        release_directory, test_lock, set_lock, statistics, interrupted
     }
     fn lookup(&self, context: C<'_, '_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         (self.watch)("lookup", name)?;

@@ -1,4 +1,4 @@
-//! A disk in memory that records what it was asked.
+//! A disk in memory that records its requests.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ pub struct MemoryDisk {
 }
 
 impl MemoryDisk {
-    /// A disk on which every sector tells its own number.
+    /// A disk on which every sector contains its own number.
     pub fn numbered(sectors: u64) -> MemoryDisk {
         let bytes = (0..sectors).flat_map(sector).collect();
         MemoryDisk {
@@ -62,7 +62,7 @@ impl MemoryDisk {
     }
 }
 
-/// What sector `number` of a numbered disk holds.
+/// The content of sector `number` of a numbered disk.
 pub fn sector(number: u64) -> [u8; 512] {
     let mut bytes = [0; 512];
     for chunk in bytes.chunks_exact_mut(8) {

@@ -1,4 +1,4 @@
-//! A front end and a driver without a virtual machine: the other end of the socket, and of the rings.
+//! A front end and a driver without a virtual machine: the other end of the socket and of the rings.
 
 // Each test binary uses its own part of this module.
 #![allow(dead_code)]
@@ -24,7 +24,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 pub const REGION: u64 = 4 << 20;
 /// Where guest memory for requests begins; the rings lie below.
 pub const BUFFERS: u64 = 1 << 20;
-/// What the front end's addresses are ahead of the guest's.
+/// The difference between the front end's addresses and the guest's.
 const USER_BASE: u64 = 0x7f00_0000_0000;
 /// Distance of the rings of two queues.
 const QUEUE_STRIDE: u64 = 1 << 16;
@@ -40,10 +40,10 @@ pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 pub const FLUSH: u64 = 1 << 9;
 pub const DRIVER_FEATURES: u64 = VERSION_1 | EVENT_IDX | INDIRECT_DESC | PROTOCOL_FEATURES | FLUSH;
 
-/// How long a test waits for what must come.
+/// A timeout for what must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A descriptor as the driver writes it.
+/// A descriptor in the driver's format.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
     pub address: u64,
@@ -142,7 +142,7 @@ impl DriverQueue {
         self.memory.load(GuestAddress(self.used() + 2), std::sync::atomic::Ordering::SeqCst).unwrap()
     }
 
-    /// Where the device has to be to interrupt: after entry `index` of the used ring.
+    /// Asks the device to interrupt after entry `index` of the used ring.
     pub fn set_used_event(&self, index: u16) {
         let at = self.avail() + 4 + 2 * u64::from(self.size);
         self.memory.store(index, GuestAddress(at), std::sync::atomic::Ordering::SeqCst).unwrap();
@@ -180,7 +180,7 @@ impl DriverQueue {
         self.last_used = self.last_used.wrapping_add(1);
     }
 
-    /// Offers the chain at `head`, kicks, and waits; gives the used length.
+    /// Offers the chain at `head`, kicks, and waits; returns the used length.
     pub fn run(&mut self, head: u16) -> u32 {
         self.offer(head);
         self.kick();
@@ -209,7 +209,7 @@ impl FrontEnd {
         Self::negotiate_protocol(stream, features, VhostUserProtocolFeatures::CONFIG)
     }
 
-    /// The same; of the protocol's features it takes `further` besides those that every device has.
+    /// Like [`FrontEnd::negotiate`]; accepts the protocol features `further` in addition to those of every device.
     pub fn negotiate_protocol(stream: UnixStream, features: u64, further: VhostUserProtocolFeatures) -> FrontEnd {
         let mut control = Frontend::from_stream(stream, 64);
         control.set_owner().unwrap();
@@ -306,7 +306,7 @@ impl FrontEnd {
     }
 }
 
-/// What the front end says of each region of its memory.
+/// The front end's description of each region of its memory.
 pub fn regions(memory: &GuestMemoryMmap<()>) -> Vec<VhostUserMemoryRegionInfo> {
     memory
         .iter()
@@ -329,12 +329,12 @@ pub struct Served {
     pub thread: JoinHandle<Result<(), ServeError>>,
 }
 
-/// Serves `device` over one end of a socket pair; gives the other.
+/// Serves `device` on one end of a socket pair; returns the other.
 pub fn serve<D: BlockDevice>(device: Arc<Pending<D>>, options: BlkOptions) -> Served {
     serve_with_events(device, options, |_| {})
 }
 
-/// The same; `sink` is told what goes wrong.
+/// Like [`serve`]; `sink` receives events.
 pub fn serve_with_events<D: BlockDevice>(
     device: Arc<Pending<D>>,
     options: BlkOptions,

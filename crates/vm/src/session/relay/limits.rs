@@ -1,4 +1,4 @@
-//! What happens when time is up.
+//! Handles a session's time limits.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,14 @@ use super::Relay;
 use crate::protocol::HostFrame;
 use crate::session::SessionError;
 
-/// After SIGKILL the guest has so long to report the end.
+/// How long the guest may take to report the end after SIGKILL.
 const KILLED_GRACE: Duration = Duration::from_secs(3);
-/// A guest that has said EXIT or ERROR has so long to read what we still send, BYE among it.
+/// How long a guest that has sent EXIT or ERROR may take to read our last frames, including BYE.
 pub(super) const BYE_GRACE: Duration = Duration::from_secs(1);
-/// A guest that writes back and unmounts has so long.
+/// How long a guest may take to write back and unmount.
 pub(super) const UNMOUNT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// What happens when time is up.
+/// What to do when a time limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deadline {
     Start,

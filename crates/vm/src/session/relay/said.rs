@@ -1,4 +1,4 @@
-//! What the guest says.
+//! Handles the guest's frames.
 
 use std::io::Read;
 use std::time::{Instant, SystemTime};
@@ -9,7 +9,7 @@ use crate::protocol::{GuestFrame, HostFrame, OutputStream};
 use crate::session::streams::RawTerminal;
 use crate::session::{Outcome, SessionError, Started, is_temporary};
 
-/// So many warnings wait for the output before them, at most.
+/// The most warnings that wait for earlier output.
 const MOST_WARNINGS: usize = 16;
 
 impl Relay<'_> {
@@ -41,7 +41,7 @@ impl Relay<'_> {
         }
         match frame {
             GuestFrame::Hello { .. } => return Err(SessionError::Conversation("it said HELLO twice")),
-            // A second raw mode would take the first one for what is to be restored.
+            // Entering raw mode a second time would save the raw mode as the state to restore.
             GuestFrame::Started { .. } if self.started.is_some() => {
                 return Err(SessionError::Conversation("it said STARTED twice"));
             }
@@ -58,7 +58,7 @@ impl Relay<'_> {
             GuestFrame::Started { agent, command } => {
                 self.started = Some(Started { agent, command });
                 self.deadline = self.options.timeout.map(|timeout| (Instant::now() + timeout, Deadline::Terminate));
-                // What the guest was told before lay about while it loaded modules and mounted.
+                // The earlier CLOCK waited in the port while the guest loaded modules and mounted.
                 if self.sets_clock {
                     HostFrame::Clock(SystemTime::now()).encode(&mut self.outgoing);
                 }
@@ -106,7 +106,7 @@ impl Relay<'_> {
     fn end(&mut self, outcome: Outcome) {
         let now = Instant::now();
         self.input = None;
-        // What was written is still to reach our readers: the time limit holds for them too.
+        // Output must still reach our readers: the time limit applies to them too.
         self.drain_until = self.deadline.map(|(at, _)| at);
         self.deadline = if self.unmounts_after(&outcome) {
             Some((now + UNMOUNT_DEADLINE, Deadline::Unmount))
@@ -119,7 +119,7 @@ impl Relay<'_> {
         self.say(HostFrame::Bye);
     }
 
-    /// Whether the guest unmounts its file systems after this end.
+    /// Whether the guest unmounts its file systems after this outcome.
     pub(super) fn unmounts_after(&self, outcome: &Outcome) -> bool {
         self.clean_shutdown && !matches!(outcome, Outcome::Failed { .. })
     }

@@ -1,4 +1,4 @@
-//! What the guest is told: standard input, signals, and what room there is for its output.
+//! Sends frames to the guest: standard input, signals, and credit for its output.
 
 use std::io::{self, Write};
 
@@ -14,14 +14,14 @@ impl Relay<'_> {
         frame.encode(&mut self.outgoing);
     }
 
-    /// Sends what the socket takes now.
+    /// Sends what the socket accepts now.
     pub(super) fn flush(&mut self) -> Result<(), SessionError> {
         while self.connected && !self.outgoing.is_empty() {
             match self.socket.write(&self.outgoing) {
                 Ok(sent) => drop(self.outgoing.drain(..sent)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_temporary(&error) => break,
-                // What the guest said before it went is still to be read: reading finds the end.
+                // The guest's last frames are still to be read; reading finds the end.
                 Err(error) if is_disconnect(&error) => self.outgoing.clear(),
                 Err(error) => return Err(SessionError::io("write to the guest")(error)),
             }
@@ -35,7 +35,7 @@ impl Relay<'_> {
         let Some(room) = buffer.get_mut(..most) else { return };
         match rustix::io::read(input, &mut *room) {
             Err(error) if is_temporary(&error.into()) => {}
-            // An input that cannot be read (a directory, a terminal that is gone) is at its end for the command.
+            // An input that cannot be read (a directory, a lost terminal) counts as its end.
             Ok(0) | Err(_) => {
                 self.input = None;
                 self.say(HostFrame::StdinEnd);
@@ -47,7 +47,7 @@ impl Relay<'_> {
         }
     }
 
-    /// Gives back the credit of what was written, and passes on that a reader is gone.
+    /// Returns the credit of written output, and passes on that a reader is gone.
     pub(super) fn settle(&mut self) {
         const STREAMS: [(OutputStream, &str); 2] = [(OutputStream::Stdout, "output"), (OutputStream::Stderr, "error")];
         for (output, (stream, name)) in self.outputs.iter_mut().zip(STREAMS) {

@@ -1,4 +1,4 @@
-//! Who the command runs as, by the guest's /etc/passwd and /etc/group.
+//! Tests of which user the command runs as, by the guest's /etc/passwd and /etc/group.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn users_and_groups_go_by_name_or_number() {
             other => panic!("{user:?}: {other:?}", user = wanted.user),
         }
     };
-    // Of every Debian: daemon is user and group 1, bin is group 2 and its home is /bin.
+    // As on every Debian: daemon is user and group 1, bin is group 2 and its home is /bin.
     for (user, is) in [
         ("daemon", "1 1 1 /usr/sbin"),
         ("daemon:bin", "1 2 2 /usr/sbin"),
@@ -42,7 +42,7 @@ fn users_and_groups_go_by_name_or_number() {
     }
 }
 
-/// What `script` prints as `user` of these databases.
+/// The output of `script`, run as `user` with these databases.
 fn printed_among(passwd: &[u8], group: &[u8], user: &str, script: &str) -> String {
     let files = [passwd, group].map(|bytes| {
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -61,7 +61,7 @@ fn printed_among(passwd: &[u8], group: &[u8], user: &str, script: &str) -> Strin
     }
 }
 
-/// fgetpwent(3) does not come to the end of such a line in minutes.
+/// fgetpwent(3) takes minutes for such a line.
 #[test]
 fn a_user_behind_a_long_line_is_found() {
     let long = vec![b'a'; 30 << 20];

@@ -1,0 +1,131 @@
+//! From what waits to be written down to accesses by their paths.
+
+use std::io;
+use std::sync::Arc;
+
+use super::paths::{Path, Paths};
+use super::queue::{Done, Message, Place, Queue, Taken};
+use super::seen::Seen;
+use super::{Access, AccessKind, AccessSink, RecordLevel};
+
+/// What a [`Recorder`](super::Recorder) has to tell, and who takes it.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    pub(super) queue: Arc<Queue>,
+    pub(super) level: RecordLevel,
+}
+
+impl Recording {
+    /// One that nothing was told of. With a recorder, somebody must take it ([`Recording::write_to`]), or requests wait.
+    pub fn new(level: RecordLevel) -> Recording {
+        Recording { queue: Arc::default(), level }
+    }
+
+    /// Gives each access to `sink` until the [end](Recording::end), and how many those were. If `sink` fails, the recording has
+    /// failed. For one thread.
+    pub fn write_to(&self, sink: &mut dyn AccessSink) -> io::Result<u64> {
+        // However this ends, nobody waits for it any more.
+        let failing = Failing(&self.queue);
+        let mut writer = Writer::new(self.level);
+        let mut messages = Vec::new();
+        loop {
+            match self.queue.take(&mut messages) {
+                Taken::Some => messages.drain(..).try_for_each(|message| writer.take(message, sink))?,
+                Taken::Nothing => {
+                    sink.caught_up()?;
+                    self.queue.wait();
+                }
+                Taken::End => break,
+            }
+        }
+        sink.caught_up()?;
+        std::mem::forget(failing);
+        Ok(writer.told)
+    }
+
+    /// Nothing is told from now on.
+    pub fn end(&self) {
+        self.queue.end();
+    }
+}
+
+struct Failing<'q>(&'q Queue);
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        self.0.fail();
+    }
+}
+
+/// What the thread knows that writes.
+pub(super) struct Writer {
+    level: RecordLevel,
+    pub(super) paths: Paths,
+    seen: Seen,
+    told: u64,
+}
+
+impl Writer {
+    pub(super) fn new(level: RecordLevel) -> Writer {
+        Writer { level, paths: Paths::default(), seen: Seen::default(), told: 0 }
+    }
+
+    pub(super) fn take(&mut self, message: Message, sink: &mut dyn AccessSink) -> io::Result<()> {
+        match message {
+            Message::Done(done) => self.tell(&done, sink)?,
+            Message::Counted(node) => self.paths.counted(node),
+            Message::Forgot(node, lookups) => self.paths.forget(node, lookups),
+            Message::Disconnected => self.paths = Paths::default(),
+        }
+        Ok(())
+    }
+
+    fn path(&self, place: &Place) -> Path {
+        match place {
+            Place::Node(node) => self.paths.path(*node),
+            Place::Name(parent, name) => self.paths.path_of_name(*parent, name),
+        }
+    }
+
+    fn tell(&mut self, done: &Done, sink: &mut dyn AccessSink) -> io::Result<()> {
+        let Done { kind, detail, identity, error, process, .. } = done;
+        let path = self.path(&done.place);
+        let to = done.to.as_ref().map(|to| self.path(to).bytes);
+        if error.is_none() {
+            self.follow(done);
+        }
+        let (to, detail) = (to.as_deref(), detail.as_deref());
+        let nameless = !path.is_named || *kind == AccessKind::CreateUnnamed;
+        let process = match self.level {
+            RecordLevel::Process => Some(*process),
+            RecordLevel::Command => {
+                let number = error.map(|error| error.raw_os_error());
+                if !self.seen.is_new((kind, &*path.bytes, nameless, to, detail, number)) {
+                    return Ok(());
+                }
+                None
+            }
+        };
+        self.told += 1;
+        let (path, identity, error) = (&*path.bytes, *identity, *error);
+        sink.record(&Access { kind: *kind, path, nameless, to, detail, identity, error, process })
+    }
+
+    /// What became of names.
+    fn follow(&mut self, done: &Done) {
+        match (done.kind, &done.place, &done.to, done.node) {
+            (AccessKind::CreateUnnamed, Place::Node(parent), _, Some(node)) => self.paths.made_unnamed(node, *parent),
+            (AccessKind::Link, _, Some(Place::Name(parent, name)), Some(node)) => self.paths.found(node, *parent, name),
+            (_, Place::Name(parent, name), None, Some(node)) => self.paths.found(node, *parent, name),
+            (AccessKind::Absent | AccessKind::Remove, Place::Name(parent, name), ..) => {
+                self.paths.removed(*parent, name);
+            }
+            (AccessKind::Rename | AccessKind::Exchange, Place::Name(parent, name), Some(Place::Name(to, other)), _) => {
+                let is_exchange = done.kind == AccessKind::Exchange;
+                self.paths.renamed((*parent, name), (*to, other), is_exchange);
+            }
+            (_, _, _, Some(node)) => self.paths.counted(node),
+            _ => {}
+        }
+    }
+}
