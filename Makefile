@@ -15,7 +15,7 @@ demo: all
 test: setup-test
 	# One build of all packages: a part of them has other features, and is compiled again. Two tests run at a time: one
 	# waits for its guest while the other works. A script that runs this in the background has signals ignored that tests send.
-	env --default-signal=INT,QUIT cargo test --release --workspace -- --test-threads 2 $(TEST_FLAGS)
+	env --default-signal cargo test --release --workspace -- --test-threads 2 $(TEST_FLAGS)
 
 # What to run after each edit: under two minutes once all is built, and no guest is started.
 check: setup-test

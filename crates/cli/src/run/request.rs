@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 
 use anyhow::Context;
 use inarch_jobs::run::{Root, RunRequest, Streams, TreeMount, Way};
@@ -51,14 +50,12 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         root_selection: arguments.source.selection(&[])?,
         hold: !arguments.no_hold,
         trees,
-        command: arguments.command,
         entrypoint: arguments.entrypoint,
         environment: arguments.environment.iter().map(|e| variable(e)).collect::<anyhow::Result<_>>()?,
         working_directory: arguments.workdir,
         user: arguments.user,
         terminal,
         shell: std::io::stdin().is_terminal() || std::io::stdout().is_terminal(),
-        streams: Arc::new(Streams::of_process().context("a standard stream cannot be used")?),
         signals: Some(Signals::watch),
         timeout: arguments.timeout,
         kernel: arguments.machine.kernel,
@@ -73,7 +70,7 @@ pub fn request(arguments: RunArguments) -> anyhow::Result<RunRequest> {
         console: arguments.machine.console,
         overlay_dir: arguments.machine.overlay_dir,
         boot_timeout: arguments.machine.boot_timeout,
-        keep: None,
+        ..RunRequest::new(arguments.command, Streams::of_process().context("a standard stream cannot be used")?)
     })
 }
 

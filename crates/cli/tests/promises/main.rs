@@ -15,6 +15,7 @@ mod a_mount_is_taken_away_with_its_server;
 mod a_mounted_tree_is_like_the_tree;
 mod a_mounts_names_are_known_before_they_are_asked_for;
 mod a_run_is_like_the_command_itself;
+mod a_run_reports_how_it_went;
 mod a_users_overlay_is_like_a_disk;
 mod accesses_are_recorded;
 mod an_interrupted_image_leaves_nothing;

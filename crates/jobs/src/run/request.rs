@@ -149,3 +149,41 @@ pub struct RunRequest {
     /// Keep the guest's writes under this name, instead of throwing them away.
     pub keep: Option<Keep>,
 }
+
+impl RunRequest {
+    /// A run of `command` over this machine's own files, with everything else as `inarch run` has it by default; passes no
+    /// signals on.
+    pub fn new(command: Vec<OsString>, streams: Streams) -> RunRequest {
+        RunRequest {
+            root: Root::Host,
+            root_selection: Selection::default(),
+            root_via: Way::Auto,
+            root_read_only: false,
+            hold: true,
+            trees: Vec::new(),
+            command,
+            entrypoint: None,
+            environment: Vec::new(),
+            working_directory: None,
+            user: None,
+            terminal: false,
+            shell: false,
+            streams: Arc::new(streams),
+            signals: None,
+            timeout: None,
+            kernel: None,
+            modules: None,
+            accel: AccelChoice::Auto,
+            cpus: None,
+            memory: None,
+            net: false,
+            published: Vec::new(),
+            kernel_parameters: Vec::new(),
+            qemu_arguments: Vec::new(),
+            console: None,
+            overlay_dir: "/var/tmp".into(),
+            boot_timeout: Duration::from_secs(60),
+            keep: None,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Promise: `--report` writes down how a run went, and a program that embeds a run gets the same as values, and can stop it.
+
+use std::fs;
+use std::io::{self, Read};
+use std::sync::mpsc;
+
+use inarch_jobs::run::{self, RunEvent, RunRequest, Streams};
+use inarch_jobs::{Events, JobError};
+use inarch_vm::accel::AccelChoice;
+use serde_json::Value;
+
+use crate::support::{LONG, assert_one_line, assert_status, inarch, scratch};
+
+#[test]
+fn in_a_file() {
+    let dir = scratch();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    fs::write(dir.path().join("tree/file"), vec![b'x'; 100_000]).unwrap();
+    let (tree, report) = (dir.path().join("tree"), dir.path().join("report.json"));
+    let tree = format!("{}:/data,ro", tree.display());
+    let report = report.to_str().unwrap();
+    let words = ["run", "--quiet", "--accel=tcg", "--report", report, "--tree", &tree];
+    let output = inarch(words.into_iter().chain(["--", "sh", "-c", "cat /data/file >/dev/null; exit 3"]));
+    assert_status(&output, 3);
+    let value: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    assert_eq!((&value["ended"], &value["status"], &value["error"]), (&"exited".into(), &3.into(), &Value::Null));
+    let seconds = |phase: &str| value["seconds"][phase].as_f64().unwrap();
+    assert!(seconds("boot") > 0.0 && seconds("boot") + seconds("command") <= seconds("total"), "{value:#}");
+    let trees = value["trees"].as_array().unwrap();
+    let data = trees.iter().find(|tree| tree["destination"] == "/data").unwrap();
+    assert_eq!(data["way"], "ext4");
+    assert!(data["why"].as_str().unwrap().contains("snapshot"), "{data:#}");
+    assert!(data["disk"]["file_bytes_read"].as_u64().unwrap() >= 100_000, "{data:#}");
+    assert!(data["disk"]["reads"].as_u64().unwrap() > 0 && data["disk"]["bytes_written"] == 0, "{data:#}");
+
+    // Where the report cannot be written nothing is run.
+    let nowhere = dir.path().join("none/report.json");
+    let output = inarch(["run", "--report", nowhere.to_str().unwrap(), "true"]);
+    assert_status(&output, 125);
+    assert_one_line(&output, &["--report", "none/report.json", "No such file"]);
+    // A run that fails is reported, too.
+    let output = inarch(["run", "-q", "--report", report, "--root", "none", "--kernel", "/etc/passwd", "true"]);
+    assert_status(&output, 125);
+    let value: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    assert_eq!((&value["ended"], &value["status"]), (&"failed".into(), &Value::Null));
+    assert!(value["error"].as_str().unwrap().contains("/etc/passwd"), "{value:#}");
+}
+
+#[test]
+fn to_a_program_that_embeds_it() {
+    let (mut reader, output) = io::pipe().unwrap();
+    let streams = Streams { input: None, error: output.try_clone().unwrap().into(), output: output.into() };
+    let command = ["sh", "-c", "echo ready; sleep 100000"].map(Into::into).to_vec();
+    let request = RunRequest { accel: AccelChoice::Tcg, hold: false, ..RunRequest::new(command, streams) };
+    let (sender, events) = mpsc::channel();
+    let running = run::start(request, Events::new(move |event| drop(sender.send(event)))).unwrap();
+    let mut ready = [0; 6];
+    reader.read_exact(&mut ready).unwrap();
+    assert_eq!(&ready, b"ready\n");
+    running.stop();
+    let report = running.wait();
+    assert!(matches!(report.result, Err(JobError::Stopped)), "{:?}", report.result);
+    assert_eq!(report.status(), None);
+    // The other end of its output is closed: nothing of it goes on.
+    let mut rest = String::new();
+    reader.read_to_string(&mut rest).unwrap();
+    let mut said = std::iter::from_fn(|| events.recv_timeout(LONG).ok());
+    assert!(said.any(|event| matches!(event, RunEvent::Acceleration { fall_back: None, .. })));
+}
