@@ -15,7 +15,7 @@ use crate::support::{INARCH, assert_status, host, scratch, stderr};
 const TREE: &str = r#"
     repeat() { printf "$1%.0s" $(seq $2); }
     mkdir -p tree/dir/empty tree/odd tree/big tree/$(repeat d 60)/$(repeat e 60); cd tree; deep=$(echo ddd*/eee*)
-    printf x > one; : > empty; head -c 4096 /dev/urandom > block; head -c 4097 /dev/urandom > more
+    printf x > one; : > empty; head -c 4096 /dev/urandom > block; { head -c 4096 /dev/urandom; printf e; } > more
     head -c 131072 /dev/urandom > chunk; head -c 1500000 /dev/urandom > noise; seq 60000 > lines
     truncate -s 3M hole sparse; printf middle | dd of=sparse bs=1 seek=1500000 conv=notrunc status=none
     printf start > ends; truncate -s 1M ends; printf end | dd of=ends bs=1 seek=1048573 conv=notrunc status=none

@@ -45,6 +45,7 @@ impl Overlay {
                 self.upper.forget(upper.node, 1);
                 return Err(Errno::NOENT);
             }
+            self.refuse_what_lies_elsewhere(&upper).inspect_err(|_| self.upper.forget(upper.node, 1))?;
             if !is_directory(&upper.attributes) {
                 return Ok(There { upper: Some(upper), lower: None });
             }
@@ -97,6 +98,21 @@ impl Overlay {
     fn is_opaque(&self, upper: NodeId) -> Result<bool, Errno> {
         let value = optional(self.upper.get_xattr(&ME, upper, self.opaque))?;
         Ok(value.is_some_and(|value| value == b"y"))
+    }
+
+    /// `EOPNOTSUPP` for a file whose content the kernel's overlayfs left below (`metacopy`), and for a directory that is merged
+    /// with one of another name (`redirect_dir`): such an upper layer shows zeros, or an empty directory, to whoever does not
+    /// follow those attributes (Linux's Documentation/filesystems/overlayfs.rst).
+    fn refuse_what_lies_elsewhere(&self, upper: &Entry) -> Result<(), Errno> {
+        let name = match upper.attributes.mode & libc::S_IFMT {
+            libc::S_IFREG => self.metacopy,
+            libc::S_IFDIR => self.redirect,
+            _ => return Ok(()),
+        };
+        match optional(self.upper.get_xattr(&ME, upper.node, name))? {
+            Some(_) => Err(Errno::OPNOTSUPP),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn forget_there(&self, there: &There) {

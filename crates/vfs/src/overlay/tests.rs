@@ -189,6 +189,26 @@ fn attributes_go_up_with_a_file() {
 }
 
 #[test]
+fn what_overlayfs_left_below_is_refused() {
+    let mut scene = Scene::new();
+    scene.create("", "content", "above");
+    scene.overlay.make_directory(&ME, NodeId::ROOT, b"moved", &DIRECTORY).unwrap();
+    // An overlayfs mount with metacopy=on and redirect_dir=on leaves these.
+    let as_root = rustix::process::geteuid().is_root();
+    let set = |path: &str, name: &str, value: &[u8]| {
+        let name = format!("{}.overlay.{name}", if as_root { "trusted" } else { "user" });
+        rustix::fs::setxattr(scene.upper(path), name, value, rustix::fs::XattrFlags::empty()).unwrap();
+    };
+    set("content", "metacopy", b"");
+    set("moved", "redirect", b"d");
+    scene = scene.again();
+    for path in ["content", "moved"] {
+        assert_eq!(scene.try_node(path), Err(Errno::OPNOTSUPP), "{path}");
+    }
+    assert_eq!(scene.read("a"), "lower a");
+}
+
+#[test]
 fn a_directory_above_is_not_merged_with_a_later_one_of_another_user() {
     if !rustix::process::geteuid().is_root() {
         return;
