@@ -236,9 +236,8 @@ fn permissions_that_were_taken_away_are_not_used() {
 #[test]
 fn what_a_recorder_looks_at_the_client_is_not_told() {
     for level in [RecordLevel::Command, RecordLevel::Process] {
-        let scene = Scene::new("recorder", |_, host| {
-            Arc::new(Recorder::new(host, Recording::new(level), |thread| thread))
-        });
+        let scene =
+            Scene::new("recorder", |_, host| Arc::new(Recorder::new(host, Recording::new(level), |thread| thread)));
         scene.file("x", SECRET);
         let x = scene.look_up("x").unwrap().node;
         fs::set_permissions(scene.host("x"), fs::Permissions::from_mode(0o600)).unwrap();
