@@ -179,7 +179,7 @@ impl FileSystem for Checked {
     }
 
     not_supported! {
-        parent, forget, disconnected, read_link, remove_directory, create_unnamed, copy_range, flush, fsync, sync,
+        parent, forget, disconnected, peek_attributes, read_link, remove_directory, create_unnamed, copy_range, flush, fsync, sync,
         fallocate, seek, release, open_directory, release_directory, list_xattrs, remove_xattr, test_lock,
         set_lock, statistics, host_file, interrupted
     }

@@ -162,6 +162,15 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         }
     }
 
+    fn peek_attributes(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: Option<HandleId>,
+    ) -> Result<Attributes, Errno> {
+        self.attributes(context, node, handle)
+    }
+
     fn set_attributes(
         &self,
         context: &Context<'_>,

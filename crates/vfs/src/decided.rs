@@ -88,6 +88,12 @@ macro_rules! method_of_file_system {
         fn disconnected() -> () } };
     (attributes $how:tt) => { $crate::method_of_file_system! { @ $how
         fn attributes(context: &$crate::signature::Context<'_>, node: $crate::signature::NodeId, handle: Option<$crate::signature::HandleId>) -> Result<$crate::signature::Attributes, $crate::signature::Errno> } };
+    (peek_attributes $how:tt) => { $crate::method_of_file_system! { @ $how
+        fn peek_attributes(
+            context: &$crate::signature::Context<'_>,
+            node: $crate::signature::NodeId,
+            handle: Option<$crate::signature::HandleId>
+        ) -> Result<$crate::signature::Attributes, $crate::signature::Errno> } };
     (set_attributes $how:tt) => { $crate::method_of_file_system! { @ $how
         fn set_attributes(context: &$crate::signature::Context<'_>, node: $crate::signature::NodeId, handle: Option<$crate::signature::HandleId>, set: &$crate::signature::SetAttributes)
             -> Result<$crate::signature::Attributes, $crate::signature::Errno> } };

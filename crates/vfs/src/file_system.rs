@@ -43,7 +43,7 @@ pub trait DirectorySink {
 /// struct Layer<F>(F);
 /// struct OverIt<F> { below: F }
 /// # macro_rules! rest { ($list:ident! { $($first:tt)* }) => { $list! { $($first)* lookup, absence_valid, parent, forget,
-/// #     disconnected, attributes, set_attributes, read_link, make_node, make_directory, make_symlink, link, unlink,
+/// #     disconnected, attributes, peek_attributes, set_attributes, read_link, make_node, make_directory, make_symlink, link, unlink,
 /// #     remove_directory, rename, open, create, create_unnamed, read, write, copy_range, flush, fsync, sync, fallocate, seek,
 /// #     release, open_directory, read_directory, release_directory, get_xattr, list_xattrs, set_xattr, remove_xattr, test_lock,
 /// #     set_lock, statistics, host_file } } }
@@ -60,7 +60,7 @@ pub trait DirectorySink {
 /// ```compile_fail,E0046
 /// # use inarch_vfs::{FileSystem, not_supported, passes_on};
 /// # macro_rules! rest { ($list:ident! { $($first:tt)* }) => { $list! { $($first)* lookup, absence_valid, parent, forget,
-/// #     disconnected, attributes, set_attributes, read_link, make_node, make_directory, make_symlink, link, unlink,
+/// #     disconnected, attributes, peek_attributes, set_attributes, read_link, make_node, make_directory, make_symlink, link, unlink,
 /// #     remove_directory, rename, open, create, create_unnamed, read, write, copy_range, flush, fsync, sync, fallocate, seek,
 /// #     release, open_directory, read_directory, release_directory, get_xattr, list_xattrs, set_xattr, remove_xattr, test_lock,
 /// #     set_lock, statistics, host_file } } }
@@ -91,6 +91,14 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// A node's attributes.
     fn attributes(&self, context: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno>;
+
+    /// The same for the server itself: the client is told nothing by it, and decides nothing by them.
+    fn peek_attributes(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: Option<HandleId>,
+    ) -> Result<Attributes, Errno>;
 
     /// Sets attributes and gives all of them.
     fn set_attributes(

@@ -157,6 +157,16 @@ impl FileSystem for OneClient {
         below.attributes(context, node, handle)
     }
 
+    fn peek_attributes(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: Option<HandleId>,
+    ) -> Result<Attributes, Errno> {
+        let (below, handle) = self.with_handle(node, handle)?;
+        below.peek_attributes(context, node, handle)
+    }
+
     fn set_attributes(
         &self,
         context: &Context<'_>,

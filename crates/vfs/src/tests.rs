@@ -232,3 +232,19 @@ fn permissions_that_were_taken_away_are_not_used() {
         assert!(layer.open(&USER, node, READ).is_ok(), "{name}");
     }
 }
+
+#[test]
+fn what_a_recorder_looks_at_the_client_is_not_told() {
+    for level in [RecordLevel::Command, RecordLevel::Process] {
+        let scene =
+            Scene::new("recorder", |_, host| Arc::new(Recorder::new(host, Recording::new(level), |thread| thread)));
+        scene.file("x", SECRET);
+        let x = scene.look_up("x").unwrap().node;
+        fs::set_permissions(scene.host("x"), fs::Permissions::from_mode(0o600)).unwrap();
+        // Which is written down with what the file is now.
+        scene.layer.open(&Context::SERVER, x, READ).unwrap();
+        assert_eq!(scene.layer.open(&USER, x, READ).map(|_| ()), Err(Errno::STALE));
+        scene.look_up("x").unwrap();
+        assert!(scene.layer.open(&USER, x, READ).is_ok());
+    }
+}

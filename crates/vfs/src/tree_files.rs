@@ -143,6 +143,10 @@ impl FileSystem for TreeFiles {
         Ok(self.attributes_of(self.inode(node)?))
     }
 
+    fn peek_attributes(&self, _: &Context<'_>, node: NodeId, _: Option<HandleId>) -> Result<Attributes, Errno> {
+        Ok(self.attributes_of(self.inode(node)?))
+    }
+
     fn read_link(&self, _: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
         match self.tree.symlink_target(self.inode(node)?) {
             [] => Err(Errno::INVAL),

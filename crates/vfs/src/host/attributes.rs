@@ -96,6 +96,10 @@ impl HostDirectory {
         inode ^ (place as u64 + 1).wrapping_shl(DEVICE_SHIFT)
     }
 
+    pub(super) fn peek(&self, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
+        self.stat_node(node, handle).map(|stat| self.attributes_from(&stat))
+    }
+
     pub(super) fn get_attributes(&self, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
         let stat = self.stat_node(node, handle)?;
         self.tell_permissions(node, &stat);

@@ -284,6 +284,10 @@ impl FileSystem for HostDirectory {
         Ok(attributes)
     }
 
+    fn peek_attributes(&self, _: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
+        self.peek(node, handle)
+    }
+
     fn set_attributes(
         &self,
         context: &Context<'_>,

@@ -271,6 +271,15 @@ impl FileSystem for MemoryFiles {
         self.attributes_of(&inodes, inodes.index(node)?)
     }
 
+    fn peek_attributes(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: Option<HandleId>,
+    ) -> Result<Attributes, Errno> {
+        self.attributes(context, node, handle)
+    }
+
     fn set_attributes(
         &self,
         _: &Context<'_>,

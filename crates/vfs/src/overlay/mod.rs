@@ -166,16 +166,17 @@ impl Overlay {
         context: &Context<'_>,
         node: NodeId,
         handle: Option<HandleId>,
+        ask: Ask,
     ) -> Result<Attributes, Errno> {
         let layers = self.layers(node)?;
         let above = handle.and_then(|handle| self.above(node, handle).ok());
         let attributes = match (layers.upper, layers.lower) {
             (Some(upper), _) if layers.is_directory => {
-                self.outside_of_steps(|| self.upper.attributes(context, upper, None))?
+                self.outside_of_steps(|| ask(&*self.upper, context, upper, None))?
             }
-            (Some(upper), _) => self.upper.attributes(context, upper, above.map(|(_, handle)| handle))?,
+            (Some(upper), _) => ask(&*self.upper, context, upper, above.map(|(_, handle)| handle))?,
             (None, Some(lower)) => {
-                let attributes = self.lower.attributes(context, lower, None)?;
+                let attributes = ask(&*self.lower, context, lower, None)?;
                 // Below, a name that is gone is still there.
                 let gone = !layers.is_directory && hold(&self.table).place(node).is_err();
                 Attributes { links: attributes.links.saturating_sub(gone.into()), ..attributes }
@@ -217,6 +218,9 @@ impl Overlay {
     }
 }
 
+/// How a layer is asked for attributes.
+type Ask = fn(&(dyn FileSystem + 'static), &Context<'_>, NodeId, Option<HandleId>) -> Result<Attributes, Errno>;
+
 /// Locks are held for bookkeeping only, which a panic elsewhere leaves as it was.
 fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
@@ -246,7 +250,7 @@ impl FileSystem for Overlay {
 
     fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
         let parent = hold(&self.table).parent(node)?;
-        let attributes = self.get_attributes(context, parent, None)?;
+        let attributes = self.get_attributes(context, parent, None, <dyn FileSystem>::attributes)?;
         hold(&self.table).count_lookup(parent)?;
         Ok(Entry { node: parent, generation: 0, attributes, valid: attributes.valid })
     }
@@ -274,9 +278,18 @@ impl FileSystem for Overlay {
     }
 
     fn attributes(&self, context: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
-        let attributes = self.get_attributes(context, node, handle)?;
+        let attributes = self.get_attributes(context, node, handle, <dyn FileSystem>::attributes)?;
         self.told(node);
         Ok(attributes)
+    }
+
+    fn peek_attributes(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: Option<HandleId>,
+    ) -> Result<Attributes, Errno> {
+        self.get_attributes(context, node, handle, <dyn FileSystem>::peek_attributes)
     }
 
     fn set_attributes(

@@ -103,6 +103,15 @@ impl FileSystem for MappedOwners {
         Ok(self.seen(self.below.attributes(context, node, handle)?))
     }
 
+    fn peek_attributes(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: Option<HandleId>,
+    ) -> Result<Attributes, Errno> {
+        Ok(self.seen(self.below.peek_attributes(context, node, handle)?))
+    }
+
     fn set_attributes(
         &self,
         context: &Context<'_>,

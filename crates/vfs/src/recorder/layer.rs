@@ -247,6 +247,16 @@ impl FileSystem for Recorder {
         attributes.map(|attributes| self.kept(attributes))
     }
 
+    fn peek_attributes(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        handle: Option<HandleId>,
+    ) -> Result<Attributes, Errno> {
+        // Whoever is above has a reason of its own, and the client none.
+        self.below()?.peek_attributes(context, node, handle)
+    }
+
     fn set_attributes(
         &self,
         context: &Context<'_>,
@@ -335,7 +345,7 @@ impl FileSystem for Recorder {
             if handle.is_none() {
                 hold(self.told(node)).remove(&(node, HandleId::default()));
             }
-            below.attributes(context, node, handle).ok().as_ref().map(Identity::from)
+            below.peek_attributes(context, node, handle).ok().as_ref().map(Identity::from)
         });
         self.tell_open(context, node, flags, identity);
         opened
@@ -469,7 +479,7 @@ impl FileSystem for Recorder {
     ) -> Result<(), Errno> {
         let below = self.below()?;
         // What is made in it meanwhile may be missing from the list.
-        let before = (offset == 0).then(|| below.attributes(context, node, None));
+        let before = (offset == 0).then(|| below.peek_attributes(context, node, None));
         let read = below.read_directory(context, node, handle, offset, &mut NamesOnly(sink));
         if read.is_err() || offset == 0 {
             let identity = before.and_then(Result::ok).as_ref().map(Identity::from);
