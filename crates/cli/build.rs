@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    // What one is built from may lie in a repository of somebody else's.
+    // An unpacked release may lie within an unrelated repository.
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let is_ours = |found: &String| Path::new(found).canonicalize().ok() == top.canonicalize().ok();
     let commit = git(&["rev-parse", "--show-toplevel"])

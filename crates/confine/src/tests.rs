@@ -305,7 +305,7 @@ fn no_server_starts_programs_opens_sockets_or_reaches_into_the_kernel() {
             // SAFETY: as above; a namespace of its own would concern this thread alone.
             let namespace = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
             assert_eq!(namespace, -1, "a user namespace");
-            // SAFETY: nobody knows of memory that is just mapped.
+            // SAFETY: the mapping is new, so nothing else refers to it.
             let memory = unsafe {
                 let access = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
                 libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)

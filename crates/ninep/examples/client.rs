@@ -1,10 +1,10 @@
-//! A client that asks as fast as it can, for measurements of any 9P2000.L server on a Unix socket.
+//! A client that sends requests as fast as it can, to measure any 9P2000.L server on a Unix socket.
 //!
-//! `client SOCKET ANAME MSIZE files DIRECTORY SECONDS DEPTH`: walk, getattr, open, read and clunk of each file in
-//! DIRECTORY, over and over, with so many requests in flight; prints requests a second.
+//! `client SOCKET ANAME MSIZE files DIRECTORY SECONDS DEPTH` repeats walk, getattr, open, read and clunk for each file
+//! in DIRECTORY, with DEPTH requests in flight, and prints requests a second.
 //!
-//! `client SOCKET ANAME MSIZE fids COUNT DIRECTORY SECONDS`: walk, getattr and clunk of each file in DIRECTORY beside COUNT
-//! fids that stay; prints requests a second.
+//! `client SOCKET ANAME MSIZE fids COUNT DIRECTORY SECONDS` repeats walk, getattr and clunk for each file in DIRECTORY
+//! while COUNT other fids exist, and prints requests a second.
 
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -37,7 +37,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next answer, which must be no error.
+    /// The next reply, which must not be an error.
     fn receive(&mut self) -> io::Result<(u16, Reply<'_>)> {
         let mut header = [0; Header::SIZE];
         self.reader.read_exact(&mut header)?;
@@ -117,7 +117,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Has the server keep `count` fids of the files in turn.
+/// Makes `count` fids of the files in turn.
 fn hold(client: &mut Client, count: u64, files: &[Vec<u8>]) -> io::Result<()> {
     /// Requests in flight.
     const BATCH: u64 = 64;
@@ -137,10 +137,10 @@ fn hold(client: &mut Client, count: u64, files: &[Vec<u8>]) -> io::Result<()> {
     Ok(())
 }
 
-/// What one lane asks of its file, one after the other.
+/// The requests of a lane for its file, in order.
 const STEPS: [u8; 5] = [b'w', b'g', b'o', b'r', b'c'];
 
-/// Goes through all files again and again in `depth` lanes; gives requests a second.
+/// Repeats all files in `depth` lanes; returns requests a second.
 fn drive(client: &mut Client, files: &[Vec<u8>], seconds: u64, depth: u16, whole: bool) -> io::Result<f64> {
     let steps: Vec<u8> = STEPS.into_iter().filter(|step| whole || !b"or".contains(step)).collect();
     let mut lanes = vec![(0usize, 0usize); usize::from(depth)];
@@ -174,7 +174,7 @@ fn drive(client: &mut Client, files: &[Vec<u8>], seconds: u64, depth: u16, whole
         let lane = client.receive()?.0;
         asked(client, lane, &mut lanes);
         done += 1;
-        // What has arrived already is answered together.
+        // Replies to everything that has arrived are sent together.
         if client.reader.buffer().is_empty() {
             client.send()?;
         }

@@ -138,7 +138,7 @@ impl Clients for NinepServer {
         if !self.file_system.wait_unless(stopped) {
             return Ok(());
         }
-        // Whoever makes the file system reports the reason; the client sees the end of its connection.
+        // The file system's maker reports the reason; the client sees the end of its connection.
         let Ok(file_system) = self.file_system.wait() else { return Ok(()) };
         let export = Export::new(Arc::clone(&file_system), Arc::clone(&self.shared), self.options.fid_bytes);
         let sender = Sender::new(socket);

@@ -23,7 +23,7 @@ pub enum ServeError {
     #[error("the front end's message cannot be served: {0}")]
     Protocol(VhostError),
     /// The front end truncated the file that is the guest's memory, or the file cannot be read.
-    #[error("the front end has taken memory away that it shares with this server")]
+    #[error("the front end has truncated memory that it shares with this server")]
     MemoryLost,
     /// No virtqueue can be made with these options.
     #[error("the queues cannot be made: {0}; a queue's size is a power of 2, at most 32768")]

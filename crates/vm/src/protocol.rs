@@ -84,7 +84,7 @@ pub enum ProtocolError {
         length: u32,
     },
     /// An unknown type, or a payload with the wrong size or with numbers out of range.
-    #[error("the guest sent a frame of type {kind:#04x} with {length} bytes, which is none of this protocol")]
+    #[error("the guest sent a frame of type {kind:#04x} with {length} bytes, which this protocol does not have")]
     Unknown {
         /// The frame's type.
         kind: u8,

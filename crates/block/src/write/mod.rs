@@ -79,7 +79,7 @@ pub enum WriteError {
         error: io::Error,
     },
     /// A thread panicked; standard error has the message. What it was about to write is missing.
-    #[error("a thread that wrote it failed: this is a mistake in the program")]
+    #[error("a thread that wrote it panicked: this is a bug in Inarch")]
     Panicked,
     /// [`Progress::cancelled`] returned true.
     #[error("interrupted")]

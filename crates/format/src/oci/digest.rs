@@ -43,7 +43,7 @@ impl Digest {
         let bad = |reason| malformed(format!("the digest '{}' {reason}", text.escape_debug()));
         let (name, hex) = text.split_once(':').ok_or_else(|| bad("has no algorithm in front"))?;
         let algorithm = [Algorithm::Sha256, Algorithm::Sha512].into_iter().find(|known| known.name() == name);
-        let algorithm = algorithm.ok_or_else(|| bad("is of an algorithm that is not known; sha256 and sha512 are"))?;
+        let algorithm = algorithm.ok_or_else(|| bad("has an unknown algorithm; sha256 and sha512 are known"))?;
         if hex.len() != algorithm.digits() || !hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(bad("is not as many lower-case hexadecimal digits as its algorithm has"));
         }
@@ -70,7 +70,7 @@ impl Digest {
             Hasher::Sha512(hash) => hex(&hash.finalize()),
         };
         if found != self.hex {
-            return Err(malformed(format!("{path} is damaged: its digest is {found}, expected was {self}")));
+            return Err(malformed(format!("{path} is damaged: its digest is {found} instead of {self}")));
         }
         Ok(())
     }

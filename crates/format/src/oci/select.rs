@@ -54,7 +54,7 @@ pub(super) fn image(store: &Store, reference: Option<&str>, notes: &mut Notes) -
         && !layout.image_layout_version.starts_with("1.")
     {
         let version = layout.image_layout_version.escape_debug();
-        return Err(malformed(format!("oci-layout: version {version} is not known; 1.0.0 is")));
+        return Err(malformed(format!("oci-layout: version {version} is not supported; 1.0.0 is")));
     }
     if let Some(index) = store.document::<Index>("index.json")? {
         return oci_image(store, index, reference, notes);
@@ -187,7 +187,7 @@ fn image_of(store: &Store, manifest: Manifest, descriptor: &Descriptor, notes: &
     let layer = |layer: Descriptor| {
         if !is_layer(&layer.media_type) {
             let kind = layer.media_type.escape_debug();
-            return Err(malformed(format!("the layer {} is of a type that is not known: {kind}", layer.digest)));
+            return Err(malformed(format!("the layer {} has an unknown type: {kind}", layer.digest)));
         }
         let digest = Digest::parse(&layer.digest)?;
         Ok(Layer { name: digest.path(), size: Some(layer.size), digest: Some(digest), diff_id: None })

@@ -1,4 +1,4 @@
-//! Checks permissions.
+//! Checks whether a client's user has the permissions that a request needs.
 //!
 //! The protocol names a caller's user, never its groups. The client's kernel has checked group membership before it
 //! asked. So here a group's permissions count for everybody but the owner. They are also the limit of an access control

@@ -7,8 +7,8 @@ use zerocopy::little_endian::U64;
 
 use super::access::{self, WRITE};
 use super::fids::Fid;
-use super::opened::Use;
 use super::place::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK};
+use super::usage::Use;
 use super::walk::{group_of, is_xattr};
 use super::{Answer, Call, Session};
 use crate::wire::{Qid, Reply, ReplyBuffer, SetattrBody, StatBody, StatfsBody, V9FS_MAGIC, attribute, set};

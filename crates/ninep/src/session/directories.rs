@@ -6,8 +6,8 @@ use inarch_vfs::{DirectoryEntry, DirectorySink};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::opened::Use;
 use super::place::TYPE_MASK;
+use super::usage::Use;
 use super::walk::group_of;
 use super::{Answer, Call, Session, attributes};
 use crate::wire::{Qid, ReplyBuffer, kind};

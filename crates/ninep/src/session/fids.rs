@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use super::opened::Use;
 use super::place::Place;
+use super::usage::Use;
 
 /// What a fid refers to. A request works with a copy, whatever happens to the fid meanwhile.
 #[derive(Clone)]

@@ -12,8 +12,8 @@ use inarch_vfs::{Lock, LockKind, LockOwner};
 use rustix::io::Errno;
 
 use super::fids::Fid;
-use super::opened::{OpenFile, Use};
 use super::tags::Cancelled;
+use super::usage::{OpenFile, Use};
 use crate::wire::{LockRange, lock};
 
 /// How soon parked requests are retried without a notification; the interval doubles each time.

@@ -10,15 +10,15 @@ mod attributes;
 mod directories;
 mod fids;
 mod files;
-mod held;
+mod lock_table;
 mod locking;
 mod locks;
 mod names;
-mod opened;
 mod outbox;
 mod place;
 mod slots;
 mod tags;
+mod usage;
 mod walk;
 mod xattrs;
 
@@ -37,10 +37,10 @@ use crate::server::NinepOptions;
 use crate::wire::{DecodeError, Header, IO_HEADER, Reply, ReplyBuffer, Request, VERSION, VERSION_UNKNOWN, kind};
 use fids::Fids;
 use locks::{Owners, WaitingLocks};
-use opened::XattrMemory;
 use outbox::Outbox;
 pub use place::{Export, Shared};
 use tags::{Cancelled, Flushed, Tags};
+use usage::XattrMemory;
 
 /// The most bytes of a message before the client has sent its version.
 const FIRST_MESSAGE: u32 = 8192;

@@ -1,4 +1,4 @@
-//! Makes, removes and renames names.
+//! Makes, links, removes and renames files.
 
 use std::sync::Arc;
 

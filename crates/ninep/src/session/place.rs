@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use inarch_vfs::{Context, FileSystem, HandleId, Lock, LockKind, LockOwner, NodeId};
 use rustix::io::Errno;
 
-use super::held::{HeldLocks, RangeCount};
+use super::lock_table::{LockTable, RangeCount};
 use super::locks::LockChanges;
 use super::slots::{ClientSlots, Slot, Slots};
 
@@ -15,7 +15,7 @@ pub struct Shared {
     /// Notifies when a lock may have become free, whoever owned it.
     pub changes: LockChanges,
     /// The clients' locks.
-    pub held: HeldLocks,
+    pub locks: LockTable,
     slots: Arc<Slots>,
 }
 
@@ -23,7 +23,7 @@ impl Shared {
     /// For `clients` clients that may have `files` files open.
     pub fn new(files: usize, clients: usize) -> Shared {
         let slots = Arc::new(Slots::new(files, clients));
-        Shared { changes: LockChanges::default(), held: HeldLocks::default(), slots }
+        Shared { changes: LockChanges::default(), locks: LockTable::default(), slots }
     }
 }
 
@@ -90,7 +90,7 @@ impl Export {
             Err(Errno::NOSYS) => Ok(()),
             set => set,
         };
-        self.shared.held.set(node, owner, lock, &self.ranges, || match on_host(lock) {
+        self.shared.locks.set(node, owner, lock, &self.ranges, || match on_host(lock) {
             // The file is open for reading only. flock(2) allows an exclusive lock then, and Linux's client sends it
             // like any other. A shared lock at least keeps the host's programs from writing.
             Err(Errno::BADF) if lock.kind == LockKind::Exclusive => on_host(&Lock { kind: LockKind::Shared, ..*lock }),
@@ -107,7 +107,7 @@ impl Export {
         owner: LockOwner,
         lock: &Lock,
     ) -> Result<Option<Lock>, Errno> {
-        if let Some(found) = self.shared.held.test(node, owner, lock) {
+        if let Some(found) = self.shared.locks.test(node, owner, lock) {
             return Ok(Some(found));
         }
         match self.file_system().test_lock(context, node, handle, owner, lock) {
@@ -120,7 +120,7 @@ impl Export {
     pub fn end_locks(&self, node: NodeId, handle: HandleId, owner: LockOwner) {
         // If this fails, closing the handle releases them.
         let _ = self.file_system().flush(&Context::SERVER, node, handle, Some(owner));
-        self.shared.held.end(node, owner, &self.ranges);
+        self.shared.locks.end(node, owner, &self.ranges);
     }
 }
 

@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use super::access::{self, EXECUTE};
 use super::fids::Fid;
-use super::opened::Use;
 use super::place::Place;
+use super::usage::Use;
 use super::{Call, Session, attributes};
 use crate::wire::{MAX_NAMES, NO_UID, Qid, Reply};
 

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::access;
 use super::fids::Fid;
-use super::opened::{NewXattr, Use, XattrBytes};
+use super::usage::{NewXattr, Use, XattrBytes};
 use super::walk::{group_of, is_xattr};
 use super::{Call, Session};
 use crate::wire::Reply;

@@ -2,7 +2,7 @@
 
 /// A message ends before its fields do, or has extra bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the message has not the length of its fields")]
+#[error("the message's length does not match its fields")]
 pub struct Malformed;
 
 /// The rest of a body.

@@ -1,4 +1,4 @@
-//! `Tgetattr`, `Tsetattr`, `Tstatfs`.
+//! `Tgetattr`, `Tsetattr` and `Tstatfs`.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,7 +12,7 @@ const INVAL: i32 = Errno::INVAL.raw_os_error();
 const PERM: i32 = Errno::PERM.raw_os_error();
 const ACCES: i32 = Errno::ACCESS.raw_os_error();
 
-/// A body that asks for so much, with numbers that can be told from each other.
+/// A body with these valid bits, and distinct numbers.
 fn body(valid: u32) -> SetattrBody {
     SetattrBody {
         valid: valid.into(),
@@ -44,7 +44,7 @@ fn several_attributes_are_set_at_once_and_times_last() {
     served.write("file", b"0123456789");
     let mut client = served.client();
     client.walk(0, 1, "file");
-    // With CTIME, as Linux sends it; a change of size and of owner would have moved the time of last write.
+    // With CTIME, as Linux sends it; a change of size or owner would have changed the mtime.
     client.setattr(1, body(set::ALL));
     let found = fs::metadata(served.path("file")).unwrap();
     assert_eq!((found.mode() & 0o7777, found.uid(), found.gid(), found.len()), (0o640, 12, 34, 5));
@@ -66,7 +66,7 @@ fn a_time_is_now_unless_it_is_given() {
     let found = fs::metadata(served.path("file")).unwrap();
     assert_eq!(found.atime(), 1_000_000_001, "nobody asked for the time of last read");
     assert!(found.mtime() >= earliest, "{}", found.mtime());
-    // That a time is given means nothing where none is asked for.
+    // The bits for explicit times mean nothing without the time itself.
     client.setattr(1, body(set::ATIME_SET | set::MTIME_SET));
     assert_eq!(fs::metadata(served.path("file")).unwrap().atime(), 1_000_000_001);
     // Before 1970.
@@ -98,11 +98,11 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     }
     let found = fs::metadata(served.path("file")).unwrap();
     assert_eq!((found.mode() & 0o7777, found.len()), (0o600, 10));
-    // The type is not the client's to change.
+    // The client cannot change the type.
     client.setattr(1, SetattrBody { mode: 0o040_711.into(), ..body(set::MODE) });
     assert_eq!(fs::metadata(served.path("file")).unwrap().mode(), 0o100_711);
     assert_eq!(setattr(&mut client, 99, body(set::MODE)), Some(Errno::BADF.raw_os_error()));
-    // Nothing is asked for: as ever, if the fid is there.
+    // Nothing is requested: succeeds if the fid exists.
     assert_eq!(setattr(&mut client, 1, body(0)), None);
     assert_eq!(setattr(&mut client, 99, body(0)), Some(Errno::BADF.raw_os_error()));
 }
@@ -120,7 +120,7 @@ fn only_files_have_a_size_to_set() {
         let expected = if name == "directory" { Errno::ISDIR.raw_os_error() } else { INVAL };
         assert_eq!(errno, Some(expected), "{name}");
     }
-    // Times of a link are its own; it has no permissions.
+    // A link has times of its own, but no permissions.
     client.setattr(2, body(set::MTIME | set::MTIME_SET));
     assert_eq!(fs::symlink_metadata(served.path("link")).unwrap().mtime(), 1_000_000_002);
     assert_eq!(setattr(&mut client, 2, body(set::MODE)), Some(Errno::OPNOTSUPP.raw_os_error()));
@@ -146,12 +146,12 @@ fn who_may_set_what_is_as_the_kernel_has_it() {
     assert_eq!(setattr(&mut client, other, body(set::UID)), Some(PERM));
     assert_eq!(setattr(&mut client, owner, body(set::UID)), Some(PERM));
     assert_eq!(setattr(&mut client, other, body(set::MTIME | set::MTIME_SET)), Some(PERM));
-    // Who may write it may say that it was changed now, and cut it; that ends its set-user-ID bit.
+    // A user who may write the file may set its times to now, and truncate it; that clears its set-user-ID bit.
     assert_eq!(setattr(&mut client, other, body(set::MTIME)), None);
     assert_eq!(setattr(&mut client, other, body(set::SIZE)), None);
     let found = fs::metadata(served.path("file")).unwrap();
     assert_eq!((found.mode() & 0o7777, found.len()), (0o666, 5));
-    // So does Linux's client itself, which says so in the same request, or before it writes.
+    // Linux's client does so too, in the same request or before it writes.
     for (valid, before, wanted, errno) in [
         (set::SIZE | set::MODE, 0o6666, 0o666, None),
         (set::MODE, 0o2666, 0o666, None),
@@ -199,7 +199,7 @@ fn the_version_changes_with_every_change_within_a_second() {
     client.open(1, 2);
     let mut seen = std::collections::HashSet::from([client.getattr(1).qid.version.get()]);
     for round in 0..20u8 {
-        // Clocks of files tick every few milliseconds: until another file would get another time.
+        // File times advance every few milliseconds: wait until another file would get another time.
         let changed = |name: &str| std::fs::metadata(served.path(name)).unwrap().ctime_nsec();
         loop {
             served.write("probe", &[round]);

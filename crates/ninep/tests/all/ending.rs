@@ -1,4 +1,4 @@
-//! What becomes of clients when the server is told to end.
+//! What happens to clients when the server is told to end.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -38,7 +38,7 @@ fn what_was_answered_is_done_and_nobody_is_left_waiting() {
         client.open(1, 2);
         client
     };
-    // One has a lock, another waits for it, a third is idle, a fourth is in the middle of a message, a fifth writes.
+    // One has a lock, a second waits for it, a third is idle, a fourth is in the middle of a message, a fifth writes.
     let mut first = connect();
     first.ok(&lock_request(1, range(lock::EXCLUSIVE, 0, 0, 1), false));
     let mut second = connect();
@@ -76,7 +76,7 @@ fn what_was_answered_is_done_and_nobody_is_left_waiting() {
     for client in [&mut first, &mut second, &mut third, &mut fourth] {
         assert!(client.receive().is_none());
     }
-    // Locks are no longer held, and the file is open nowhere.
+    // Locks are released, and the file is closed everywhere.
     let file = served.path("file");
     let links = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
     assert_eq!(links.filter(|link| *link == file).count(), 0);
@@ -103,7 +103,7 @@ fn a_lock_that_the_servers_end_made_free_is_given_to_nobody() {
     let (mut first, mut second, mut third) = (connect(), connect(), connect());
     first.ok(&lock_request(1, range(lock::EXCLUSIVE, 0, 0, 1), false));
     second.send(9, &lock_request(1, range(lock::EXCLUSIVE, 0, 0, 2), true));
-    // Connections are ended one after the other: here the one that has the lock is the first.
+    // Connections are ended one after the other; here the owner of the lock is the first.
     stopped.store(true, Ordering::Release);
     first.end().unwrap();
     assert!(second.is_silent());

@@ -1,5 +1,5 @@
-//! What is refused is refused with the same errors, and locks exclude the same clients, whatever files are served: a directory, an
-//! overlay, files in memory, a tree.
+//! Every kind of file system (a directory, an overlay, files in memory, a tree) refuses with the same errors, and its
+//! locks exclude the same clients.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use tempfile::TempDir;
 use vm_memory::VolatileSlice;
 
-/// Files of a kind, and what they lie in.
+/// A file system of some kind, and its directories.
 struct Layer {
     name: &'static str,
     server: Arc<NinepServer>,
@@ -59,7 +59,8 @@ fn host(directory: &Path, options: HostOptions) -> Arc<dyn FileSystem> {
     Arc::new(HostDirectory::new(directory, options).unwrap())
 }
 
-/// A layer's name, whether it can be changed, and how it is made of the directories `tree`, which is filled, and `upper`.
+/// A file system's name, whether it is writable, and how it is made of the directories `tree`, which is filled, and
+/// `upper`.
 type Kind = (&'static str, bool, fn(&Path) -> Arc<dyn FileSystem>);
 
 fn layers() -> Vec<Layer> {
@@ -114,7 +115,7 @@ fn ready(layer: &Layer) -> Client {
     client
 }
 
-/// What is refused with the same error wherever it is asked for.
+/// Requests that every file system refuses with the same error.
 fn refused_anywhere() -> Vec<(Request<'static>, Errno)> {
     let whole = |kind| range(kind, 0, 0, 7);
     let mut refused = vec![
@@ -181,7 +182,7 @@ fn refused_anywhere() -> Vec<(Request<'static>, Errno)> {
     refused
 }
 
-/// Each request by a fid that nobody has.
+/// Requests with a fid that does not exist.
 fn with_fid(fid: u32) -> Vec<Request<'static>> {
     let range = LockRange { kind: 0, start: 0, length: 1, process: 1, client: b"guest" };
     let (name, directory) = (&b"name"[..], fid);
@@ -224,7 +225,7 @@ fn renameat(old: (u32, &'static [u8]), new: (u32, &'static [u8])) -> Request<'st
     Request::Renameat { old_directory: old.0, old_name: old.1, new_directory: new.0, new_name: new.1 }
 }
 
-/// Changes that are refused where changes can be made; elsewhere each is refused because none can.
+/// Changes that a writable file system refuses; a read-only one refuses them because it is read-only.
 fn refused_changes() -> Vec<(Request<'static>, Errno)> {
     vec![
         (Request::Lcreate { fid: 3, name: b"file", flags: 0o302, mode: 0o644, gid: 0 }, Errno::EXIST),
@@ -261,7 +262,7 @@ fn every_refusal_has_its_error() {
             check(&request, errno);
         }
         for (request, errno) in refused_changes() {
-            // An overlay does not move what lies below.
+            // An overlay does not move files of its lower layer.
             let is_below = layer.name.starts_with("overlay") && errno == Errno::INVAL;
             check(
                 &request,
@@ -284,7 +285,7 @@ fn every_refusal_has_its_error() {
             check(&renameat((3, b"file"), (0, b"moved")), Errno::ROFS);
             check(&Request::Unlinkat { directory: 3, name: b"file", flags: 0 }, Errno::ROFS);
         }
-        // Nothing of it has changed anything, and all still works.
+        // None of them has changed anything, and all still works.
         assert_eq!(client.read(1, 0, 100), b"content", "{}", layer.name);
         let mut names: Vec<String> = crate::support::names(&client.list(2, 0, 4096));
         names.sort();
@@ -327,14 +328,14 @@ fn locks_exclude_clients_of_every_layer() {
         let found = second.ok(&Request::Getlock { fid: 1, range: range(lock::SHARED, 0, 0, 7) });
         let Reply::Getlock(found) = found.reply() else { panic!("{found:?}") };
         assert_eq!((found.kind, found.start, found.length), (lock::EXCLUSIVE, 10, 3), "{}", layer.name);
-        // Who waits gets it when it is free: at the latest when the file is closed.
+        // A waiting client gets the lock when it is free: at the latest when the file is closed.
         second.send(40, &lock_request(1, range(lock::EXCLUSIVE, 0, 0, 7), true));
         first.clunk(1);
         assert_eq!(lock_status(&second.receive().unwrap()), lock::SUCCESS, "{}", layer.name);
         first.walk(0, 1, "d/file");
         first.open(1, 0);
         assert_eq!(status(first, range(lock::SHARED, 0, 1, 7)), lock::BLOCKED, "{}", layer.name);
-        // With its client.
+        // Together with its client.
         let [mut first, second] = clients;
         second.end().unwrap();
         first.send(41, &lock_request(1, range(lock::SHARED, 0, 1, 7), true));
@@ -342,7 +343,7 @@ fn locks_exclude_clients_of_every_layer() {
     }
 }
 
-/// A file that is locked for reading is not opened for writing: it may be a program that somebody runs.
+/// A file that is locked for reading is not opened for writing: it may be a running program.
 #[test]
 fn who_locks_a_program_for_reading_does_not_keep_it_from_being_run() {
     let layer = layers().remove(0);

@@ -1,4 +1,4 @@
-//! `Tflush`, `Tlock`, `Tgetlock`: who waits for what.
+//! `Tflush`, `Tlock` and `Tgetlock`: which request waits for which.
 
 use crate::support::{Client, Served, lock_request, lock_status, range};
 use inarch_ninep::NinepOptions;
@@ -47,7 +47,7 @@ fn one_who_waits_for_a_lock_gets_it_when_it_is_free() {
     assert_eq!(lock_status(&second.ok(&lock_request(1, all(7), false))), lock::BLOCKED);
     second.send(40, &lock_request(1, all(7), true));
     assert!(second.is_silent());
-    // Its connection goes on meanwhile.
+    // Its connection continues meanwhile.
     second.getattr(1);
     first.ok(&lock_request(1, unlock(7), false));
     let message = second.receive().unwrap();
@@ -83,7 +83,7 @@ fn flushes_of_flushes_and_several_of_one_are_answered_in_order() {
         second.send(tag, &Request::Flush { old_tag });
         assert_eq!(second.receive().unwrap().tag, tag);
     }
-    // Whether the request or its flush comes to its end first, the flush is never answered before it.
+    // Whichever ends first, the request or its flush, the reply to the flush never comes first.
     for round in 0..200u16 {
         second.send(1, &Request::Read { fid: 1, offset: 0, count: 100 });
         second.send(2, &Request::Flush { old_tag: 1 });
@@ -136,7 +136,7 @@ fn locks_are_of_ranges_and_of_processes() {
     let found = second.ok(&Request::Getlock { fid: 1, range: range(lock::SHARED, 0, 0, 7) });
     let Reply::Getlock(found) = found.reply() else { panic!("{found:?}") };
     assert_eq!((found.kind, found.start, found.length), (lock::EXCLUSIVE, 10, 3));
-    // Linux asks for no lock when it means any.
+    // Linux sends the kind "none" when it means any.
     let any = second.ok(&Request::Getlock { fid: 1, range: range(lock::UNLOCK, 0, 0, 7) });
     assert!(matches!(any.reply(), Reply::Getlock(LockRange { kind: lock::EXCLUSIVE, start: 10, length: 3, .. })));
     let none = second.ok(&Request::Getlock { fid: 1, range: range(lock::UNLOCK, 100, 1, 7) });
@@ -170,10 +170,10 @@ fn only_so_many_wait_for_locks() {
     for tag in 1..=4 {
         second.send(tag, &lock_request(1, all(tag.into()), true));
     }
-    // They are executed at once, so that any may be the one for which there is no room.
+    // They run in parallel, so any may be the one for which there is no room.
     assert_eq!(lock_status(&second.receive().unwrap()), lock::BLOCKED);
     assert!(second.is_silent());
-    // Who hangs up while others of its requests wait leaves nothing.
+    // A client that disconnects while others of its requests wait leaves nothing.
     second.end().unwrap();
     first.ok(&lock_request(1, unlock(7), false));
 }
@@ -197,7 +197,7 @@ fn one_flushed_among_a_hundred_leaves_the_others() {
         while !seen.contains(&200) || seen.len() < 100 {
             seen.push(client.receive().unwrap().tag);
         }
-        // Its answer came, if at all, before that of its flush.
+        // Its reply, if any, came before that of its flush.
         if let Some(answered) = seen.iter().position(|tag| *tag == flushed) {
             assert!(answered < seen.iter().position(|tag| *tag == 200).unwrap(), "{seen:?}");
         }

@@ -1,4 +1,4 @@
-//! Clients that mean no good.
+//! Hostile clients get errors or the end of the connection.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use inarch_ninep::wire::{LockRange, NO_FID, Names, Request, SetattrBody};
 use inarch_ninep::{ConnectionError, NinepOptions};
 use rustix::io::Errno;
 
-/// One of each request, on fids that are there.
+/// One of each request, on existing fids.
 fn one_of_each() -> Vec<Request<'static>> {
     let range = LockRange { kind: 0, start: 0, length: 1, process: 1, client: b"guest" };
     vec![
@@ -64,7 +64,7 @@ fn bytes_of(request: &Request<'_>) -> Vec<u8> {
     bytes
 }
 
-/// The connection of a client that sent nonsense ends as such, and never by a panic.
+/// Checks that the connection of a client that sent nonsense ended so, and not by a panic.
 fn ends_well(client: Client) {
     let ended = client.end();
     assert!(!matches!(ended, Err(ConnectionError::Panicked)), "{ended:?}");
@@ -76,13 +76,13 @@ fn every_message_may_be_cut_anywhere() {
     for request in one_of_each() {
         let bytes = bytes_of(&request);
         let mut client = ready(&served);
-        // Whole messages of shorter bodies: each is answered.
+        // Complete messages with shorter bodies: each gets a reply.
         for length in 7..bytes.len() {
             let body = &bytes[7..length];
             client.send_raw(&frame(bytes[4], 77, body));
             assert_eq!(client.receive().unwrap().tag, 77, "{request:?} cut to {length}");
         }
-        // A message that does not end.
+        // An incomplete message.
         client.send_raw(&bytes[..bytes.len() - 1]);
         ends_well(client);
     }
@@ -161,7 +161,7 @@ fn only_so_many_bytes_of_names_are_kept() {
     let bytes = fids as usize * 15 * 250;
     assert!(bytes <= BYTES + 15 * 250, "{fids} fids name {bytes} bytes");
     assert!(bytes > BYTES / 2, "{fids} fids");
-    // Nor is anything else made that takes room; what is there can be used, and given back.
+    // Nothing else that takes room is created either; existing fids can be used and released.
     assert_eq!(client.fails(&Request::Lopen { fid: 1, flags: 0 }), errno);
     client.getattr(1);
     for fid in 1..=fids {
@@ -169,7 +169,7 @@ fn only_so_many_bytes_of_names_are_kept() {
     }
     client.walk(0, 1, "");
     client.open(1, 0);
-    // Another client has its own.
+    // Another client has its own limits.
     let mut other = served.client();
     other.ok(&walk(0, 1, &names));
 }
@@ -212,7 +212,7 @@ fn one_who_takes_no_answers_harms_only_itself() {
     assert!(!matches!(greedy.server.take().unwrap().join().unwrap(), Err(ConnectionError::Panicked)));
 }
 
-/// Does `work` again and again until `done`.
+/// Repeats `work` until `done`.
 fn until(done: &AtomicBool, mut work: impl FnMut()) {
     while !done.load(Ordering::Relaxed) {
         work();

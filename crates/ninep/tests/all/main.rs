@@ -1,5 +1,5 @@
-//! The 9P server, as a client meets it.
-//! One program: to link each file alone takes longer than to run most of them.
+//! Tests of the 9P server through a client.
+//! One program, because linking each file alone takes longer than running most of them.
 
 mod support;
 

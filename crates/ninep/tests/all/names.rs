@@ -1,4 +1,4 @@
-//! `Tlink`, `Trename`, `Trenameat`, `Tunlinkat`, `Tremove`, `Tmkdir`, and whose what they make is.
+//! `Tlink`, `Trename`, `Trenameat`, `Tunlinkat`, `Tremove`, `Tmkdir`, and the owners of new files.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -77,7 +77,7 @@ fn a_directory_is_not_moved_into_itself() {
     }
     assert_eq!(client.fails(&renameat(2, b"..", 0, b"x")), INVAL);
     assert!(served.path("a/b/c").is_dir());
-    // The fids are what they were.
+    // The fids still refer to the same files.
     assert_eq!(client.walk(1, 3, "b/c")[1].path, client.getattr(2).qid.path);
 }
 
@@ -107,7 +107,7 @@ fn what_is_renamed_over_something_is_of_its_kind() {
     }
     client.walk(0, 2, "full/x");
     client.ok(&renameat(0, b"full", 0, b"empty"));
-    // What lies below follows.
+    // Its content follows.
     fs::write(served.path("empty/x/new"), b"").unwrap();
     client.walk(2, 3, "new");
     client.walk(0, 4, "moved");
@@ -123,7 +123,7 @@ fn a_fid_renamed_by_another_is_found_by_its_new_name_or_not_at_all() {
     client.walk(0, 1, "file");
     client.walk(0, 2, "file");
     client.ok(&Request::Rename { fid: 1, directory: 0, name: b"renamed" });
-    // The other one's name is of nothing: nothing else is renamed or removed by it.
+    // The other name leads to nothing: no other file is renamed or removed by it.
     fs::write(served.path("file"), b"another").unwrap();
     assert_eq!(client.fails(&Request::Rename { fid: 2, directory: 0, name: b"x" }), Errno::STALE.raw_os_error());
     assert_eq!(client.fails(&Request::Remove { fid: 2 }), Errno::STALE.raw_os_error());
@@ -171,7 +171,7 @@ fn a_directory_that_gives_its_group_gives_it() {
     client.ok(&Request::Mkdir { directory: 101, name: b"directory", mode: 0o755, gid: 77 });
     client.ok(&Request::Symlink { directory: 101, name: b"symlink", target: b"x", gid: 77 });
     client.ok(&Request::Mknod { directory: 101, name: b"fifo", mode: 0o010_644, major: 0, minor: 0, gid: 77 });
-    // Whatever group a client names, and a set-group-ID program of a group that is not its user's is none.
+    // Whatever group a client names; and a new file gets no set-group-ID bit for a group that its user is not in.
     client.walk(101, 102, "");
     client.ok(&Request::Lcreate { fid: 102, name: b"file", flags: 0o302, mode: 0o2755, gid: 1000 });
     for name in ["directory", "symlink", "fifo", "file"] {
@@ -207,7 +207,7 @@ fn names_in_a_sticky_directory_are_their_owners() {
     client.ok(&renameat(201, b"second", 201, b"mine"));
     client.ok(&unlink(201, b"mine"));
     client.ok(&unlink(101, b"first"));
-    // Root is above that, and an absent name is absent for everybody.
+    // Root may; and a missing name is missing for everybody.
     client.walk(0, 1, "tmp");
     fs::write(served.path("tmp/roots"), b"").unwrap();
     assert_eq!(client.fails(&unlink(201, b"absent")), NOENT);
@@ -227,7 +227,7 @@ fn every_user_has_its_own_rights_on_one_connection() {
     let mut client = served.client();
     client.attach(100, 1000);
     client.attach(200, 2000);
-    // Who names no user is nobody, not root.
+    // A client that names no user is nobody, not root.
     client.attach(300, u32::MAX);
     for (fid, allowed) in [(0, true), (100, true), (200, false), (300, false)] {
         let walked = client.ask(&walk(fid, fid + 1, &[b"private", b"file"]));
@@ -246,11 +246,11 @@ fn every_user_has_its_own_rights_on_one_connection() {
         assert_eq!(client.ask(&made).errno(), (!allowed).then_some(ACCES), "{fid}");
     }
     assert_eq!(fs::metadata(served.path("private/d100")).unwrap().uid(), 1000);
-    // What a fid was walked to by one user is not another's to open by a copy.
+    // One user's fid cannot be opened by another user through a copy.
     client.walk(0, 10, "private/file");
     client.walk(10, 11, "");
     client.open(11, 0);
-    // At once, by many.
+    // In parallel, by many.
     std::thread::scope(|scope| {
         for uid in 0..16u32 {
             let served = &served;
@@ -273,7 +273,7 @@ fn what_has_come_to_a_name_is_checked_anew() {
         return println!("skipped: what_has_come_to_a_name_is_checked_anew: only root can be several users");
     }
     let served = Served::new();
-    // The host makes a file, in place of what is there.
+    // The host makes a file, replacing what is there.
     let make = |name: &str, owner: u32, content: &[u8]| {
         served.write("new", content);
         chown(served.path("new"), Some(owner), Some(owner)).unwrap();
@@ -298,7 +298,7 @@ fn what_has_come_to_a_name_is_checked_anew() {
         assert_eq!(fs::read(served.path(name)).unwrap(), b"secret");
         client.clunk(12);
     }
-    // It was the user's own, and is somebody else's.
+    // It was the user's own, and is another user's now.
     fn unlinkat(directory: u32, name: &[u8]) -> Request<'_> {
         Request::Unlinkat { directory, name, flags: 0 }
     }
@@ -311,7 +311,7 @@ fn what_has_come_to_a_name_is_checked_anew() {
     assert_eq!(client.fails(&renameat(11, b"other", 11, b"file")), PERM);
     assert_eq!(client.fails(&Request::Lopen { fid: 12, flags: 0 }), Errno::STALE.raw_os_error());
     assert_eq!(fs::read(served.path("sticky/file")).unwrap(), b"secret");
-    // Where all may remove all, what is there goes.
+    // Where all may remove all, the file is removed.
     make("file", USER, b"mine");
     client.walk(10, 13, "file");
     make("file", 0, b"secret");
@@ -354,13 +354,13 @@ fn a_user_moves_and_links_only_what_a_local_user_could() {
     client.attach(1, USER);
     client.walk(1, 2, "from");
     client.walk(1, 3, "to");
-    // To move a directory to another one changes its own `..`.
+    // Moving a directory to another parent changes its `..`.
     assert_eq!(client.fails(&renameat(2, b"theirs", 3, b"theirs")), ACCES);
     client.ok(&renameat(2, b"theirs", 2, b"renamed"));
     client.ok(&renameat(2, b"open", 3, b"open"));
     client.ok(&renameat(2, b"own", 3, b"own"));
     assert!(served.path("from/renamed").exists() && served.path("to/own").exists());
-    // As protected_hardlinks of Linux has it.
+    // Like protected_hardlinks of Linux.
     for (name, expected) in [
         ("secret", Some(PERM)),
         ("shared", None),

@@ -1,4 +1,4 @@
-//! `Tlopen`, `Tlcreate`, `Tread`, `Twrite`, `Tclunk`, `Tfsync`.
+//! `Tlopen`, `Tlcreate`, `Tread`, `Twrite`, `Tclunk` and `Tfsync`.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -108,7 +108,7 @@ fn a_file_is_made_with_the_mode_that_was_asked_for() {
     }
     client.walk(0, 6, "");
     assert_eq!(client.fails(&create(6, b"f644", 0o302, 0o644)), Errno::EXIST.raw_os_error());
-    // Without the flag that it must be new, the one that is there will do.
+    // Without the exclusive flag, an existing file is opened.
     client.ok(&create(6, b"f644", 0o102, 0o600));
     assert_eq!(client.read(6, 0, 10), b"x");
     assert_eq!(fs::metadata(served.path("f644")).unwrap().mode() & 0o7777, 0o644);
@@ -180,7 +180,7 @@ fn an_open_file_follows_its_renaming_by_anybody() {
     let size = SetattrBody { valid: set::SIZE.into(), size: 3.into(), ..SetattrBody::default() };
     client.setattr(1, size);
     assert_eq!(fs::read(served.path("c/d/file")).unwrap(), b"con");
-    // The directory that nobody has open as well.
+    // A directory that is not open, too.
     client.walk(2, 3, "file");
     client.open(3, 0);
     assert_eq!(client.read(3, 0, 100), b"con");
@@ -195,7 +195,7 @@ fn a_removed_directory_lists_and_takes_nothing() {
     client.walk(0, 2, "a");
     client.open(2, 0);
     client.ok(&Request::Unlinkat { directory: 0, name: b"a", flags: 0x200 });
-    // As in the host's own directory.
+    // As for the host's own directory.
     assert_eq!(client.fails(&Request::Readdir { fid: 2, offset: 0, count: 8192 }), Errno::NOENT.raw_os_error());
     let made = client.fails(&Request::Mkdir { directory: 1, name: b"x", mode: 0o755, gid: 0 });
     assert!([Errno::NOENT, Errno::STALE].map(Errno::raw_os_error).contains(&made), "{made}");
@@ -211,7 +211,7 @@ fn durability_can_be_asked_for_in_both_ways() {
     for data_only in [false, true] {
         client.ok(&Request::Fsync { fid: 1, data_only });
     }
-    // The first clients did not say whether data alone will do.
+    // Early clients did not send whether syncing the data is enough.
     client.send_raw(&frame(kind::FSYNC, 9, b"\x01\0\0\0"));
     assert_eq!(client.receive().unwrap().errno(), None);
     client.walk(0, 2, "");
@@ -232,7 +232,7 @@ fn nothing_is_left_open_by_one_who_hangs_up() {
     }
     assert!(open("file") > 0);
     client.end().unwrap();
-    // What is kept for speed refers to it without having it open.
+    // A cache refers to it without having it open.
     fs::remove_file(served.path("file")).unwrap();
     assert_eq!(open("file"), 0);
     assert_eq!(links().filter(|link| link.to_string_lossy().contains("file (deleted)")).count(), 0);

@@ -1,4 +1,4 @@
-//! What a connection begins with, and what messages are made of.
+//! The version exchange, and the framing of messages.
 
 use std::io::Write;
 
@@ -99,7 +99,7 @@ fn an_answer_does_not_wait_for_a_request_of_which_only_a_part_has_come() {
     for tag in 1..=3 {
         Request::Getattr { fid: 0, mask: !0 }.encode(tag, &mut bytes);
     }
-    // The last one lacks a byte, then all but one, then no header is whole.
+    // The last one lacks one byte, then all bytes but one, then no header is complete.
     let whole = bytes.len() / 3;
     for there in [2 * whole + whole - 1, whole + 8, whole + 3] {
         let (now, later) = bytes.split_at(there);
@@ -130,7 +130,7 @@ fn bodies_of_another_length_are_refused_and_the_connection_goes_on() {
         client.send_raw(&frame(number, 3, body));
         assert_eq!(client.receive().unwrap().errno(), Some(Errno::INVAL.raw_os_error()), "{number} {body:?}");
     }
-    // Answers are no requests, nor are numbers of other dialects.
+    // Replies are not requests, nor are numbers of other dialects.
     for number in [kind::WALK + 1, kind::RLERROR, kind::RLERROR - 1, 0, 255, 112, 124] {
         client.send_raw(&frame(number, 3, b""));
         assert_eq!(client.receive().unwrap().errno(), Some(Errno::OPNOTSUPP.raw_os_error()), "{number}");
@@ -149,7 +149,7 @@ fn sizes_that_cannot_be_end_the_connection() {
         assert_eq!(client.receive(), None);
         assert!(matches!(client.end(), Err(ConnectionError::Protocol(_))));
     }
-    // Nobody who has said nothing needs a long message.
+    // A client that has sent nothing needs no long message.
     let served = Served::new();
     let mut client = served.raw_client();
     client.send_raw(&100_000u32.to_le_bytes());
@@ -179,7 +179,7 @@ fn no_authentication_is_needed() {
         let attach = Request::Attach { fid: 5, afid: NO_FID, uname: b"", aname, uid: 0 };
         assert_eq!(client.fails(&attach), Errno::NOENT.raw_os_error());
     }
-    // As many as one likes, each fid once.
+    // Any number of times, each fid once.
     client.ok(&Request::Attach { fid: 5, afid: NO_FID, uname: b"", aname: b"/", uid: 0 });
     let again = Request::Attach { fid: 5, afid: NO_FID, uname: b"", aname: b"/", uid: 0 };
     assert_eq!(client.fails(&again), Errno::BADF.raw_os_error());
@@ -198,7 +198,7 @@ fn a_version_in_the_middle_ends_what_was_begun_and_takes_every_fid() {
     let lock = |tag| crate::support::lock_request(1, crate::support::range(1, 0, 0, tag), true);
     first.ok(&lock(1));
     for round in 0..50 {
-        // Waiting for a lock, reading and writing: each is answered before the version is, or never.
+        // Waiting for a lock, reading and writing: each gets its reply before the version, or never.
         let mut bytes = Vec::new();
         lock(7).encode(1, &mut bytes);
         for tag in 2..10 {
@@ -252,7 +252,7 @@ fn a_fid_is_free_once_its_end_was_answered() {
                 client.clunk(2);
                 client.clunk(1);
             }
-            // Read ahead of its own end by the same client: the read was first, and has the file it asked for.
+            // The read came before the same client's clunk, and reads the file it asked for.
             _ => {
                 let mut bytes = Vec::new();
                 Request::Read { fid: 1, offset: 0, count: 10 }.encode(1, &mut bytes);

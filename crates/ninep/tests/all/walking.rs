@@ -1,4 +1,4 @@
-//! `Twalk`.
+//! `Twalk`: resolves names.
 
 use crate::support::{Served, frame, walk};
 use inarch_ninep::wire::{MAX_NAMES, Reply, Request, kind};
@@ -86,7 +86,7 @@ fn a_directory_is_its_own_dot() {
     served.make_directory("a/b");
     served.write("a/file", b"");
     let mut client = served.client();
-    // As a listing tells of it: diod's client walks to what it has listed.
+    // Listings contain these names: diod's client walks to what it has listed.
     client.walk(0, 1, "a");
     client.walk(1, 2, "");
     client.open(2, 0);
@@ -109,7 +109,7 @@ fn a_directory_is_its_own_dot() {
     assert!(!served.path("a/b").exists());
     client.walk(0, 4, "a/file");
     assert_eq!(client.fails(&walk(4, 5, &[b"."])), NOTDIR);
-    // Nothing is made or removed by that name.
+    // No request makes or removes such a name.
     for name in [&b"."[..], b".."] {
         assert_eq!(client.fails(&Request::Mkdir { directory: 1, name, mode: 0o755, gid: 0 }), INVAL);
         assert_eq!(client.fails(&Request::Unlinkat { directory: 1, name, flags: 0x200 }), INVAL);
@@ -125,7 +125,7 @@ fn above_the_root_is_the_root() {
     let qids = client.walk(0, 1, "a/b/../../../..");
     assert_eq!(qids.last().unwrap().path, root);
     assert_eq!(qids[2].path, qids[0].path);
-    // A directory that was moved meanwhile is found where it is.
+    // A directory that was moved meanwhile is found at its new place.
     client.walk(0, 2, "a/b");
     std::fs::create_dir(served.path("c")).unwrap();
     client.walk(0, 3, "a");

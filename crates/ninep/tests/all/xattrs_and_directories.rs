@@ -1,4 +1,4 @@
-//! `Txattrwalk`, `Txattrcreate`, `Treaddir`.
+//! `Txattrwalk`, `Txattrcreate` and `Treaddir`.
 
 use std::fs;
 
@@ -55,7 +55,7 @@ fn attributes_are_set_read_listed_and_removed() {
     let mut listed: Vec<&[u8]> = list.split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")).collect();
     listed.sort();
     assert_eq!(listed, [&b"user.a"[..], b"user.empty"]);
-    // Linux removes by replacing with nothing.
+    // Linux removes an attribute by replacing it with nothing.
     assert_eq!(set(&mut client, b"user.a", b"", 2), None);
     assert_eq!(get(&mut client, b"user.a"), Err(Errno::NODATA.raw_os_error()));
 }
@@ -73,7 +73,7 @@ fn a_value_is_set_only_as_it_was_announced() {
     client.write(1, 0, b"12345");
     assert_eq!(client.fails(&Request::Write { fid: 1, offset: 5, data: b"123456" }), INVAL);
     assert_eq!(client.fails(&Request::Write { fid: 1, offset: 0, data: b"1" }), INVAL);
-    // What was not written is not there to be read.
+    // A value that is being written cannot be read.
     assert_eq!(client.fails(&Request::Read { fid: 1, offset: 0, count: 10 }), Errno::BADF.raw_os_error());
     assert_eq!(client.fails(&Request::Clunk { fid: 1 }), INVAL);
     assert_eq!(get(&mut client, b"user.a"), Err(Errno::NODATA.raw_os_error()));
@@ -213,7 +213,7 @@ fn a_hundred_thousand_entries_are_listed_from_any_place() {
     let mut found = names(&all);
     found.dedup();
     assert_eq!((found.len(), all.len()), (100_002, 100_002));
-    // Places are opaque, and may use all 64 bits: forwards, backwards, to the start, by a second reader as well.
+    // Offsets are opaque, and may use all 64 bits: forwards, backwards, to the start, and by a second reader.
     client.walk(0, 2, "many");
     client.open(2, 0);
     for at in [50_000, 99_999, 3, 77_777, 0, 100_000] {
@@ -224,7 +224,7 @@ fn a_hundred_thousand_entries_are_listed_from_any_place() {
     }
     assert_eq!(client.readdir(1, all[100_001].next, 4096), []);
     assert_eq!(client.readdir(1, 0, 4096)[..], all[..client.readdir(2, 0, 4096).len()]);
-    // A place that is of no entry leads anywhere, but to an end.
+    // An offset of no entry may lead anywhere, but the listing ends.
     for offset in [1, 12345, u64::MAX, i64::MAX as u64, 1 << 63] {
         let answer = client.ask(&Request::Readdir { fid: 1, offset, count: 4096 });
         assert!(answer.errno().is_none_or(|errno| errno == INVAL), "{offset}: {answer:?}");
@@ -245,7 +245,7 @@ fn values_of_one_attribute_may_race() {
                 (0..300).for_each(|_| assert_eq!(set(&mut client, b"user.a", value, 0), None));
             });
         }
-        // Whole, always: of the size that was told.
+        // Complete, with the size that was announced.
         let mut client = served.client();
         for _ in 0..600 {
             let value = get(&mut client, b"user.a").unwrap();
@@ -274,7 +274,7 @@ fn only_one_of_racing_uses_gets_the_fid() {
         assert_eq!((taken.len(), busy), (1, 2), "{answers:?}");
         client.write(1, 0, b"1234");
         let list = Request::Xattrwalk { fid: 1, new_fid: 2, name: b"" };
-        // A value on its way has no attributes of its own.
+        // A value that is being written has no attributes of its own.
         assert_eq!(client.ask(&list).errno().is_none(), taken[0].tag == 11);
         client.clunk(1);
         let _ = client.ask(&Request::Clunk { fid: 2 });

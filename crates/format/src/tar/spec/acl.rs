@@ -30,9 +30,9 @@ pub(crate) enum Who {
 /// Why a text is not an access control list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AclError {
-    #[error("its access control list makes no sense and is left out")]
+    #[error("its access control list is invalid and is left out")]
     Malformed,
-    #[error("its access control list names somebody whom this host does not know, and is left out")]
+    #[error("its access control list names a user or group that this host does not know, and is left out")]
     Unknown,
 }
 

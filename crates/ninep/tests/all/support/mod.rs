@@ -1,4 +1,4 @@
-//! A client that sends what it is told to, and the server it talks to.
+//! A client that sends what a test wants, and the server it talks to.
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
@@ -19,7 +19,7 @@ use inarch_vfs::{FileSystem, HostDirectory, HostOptions};
 use tempfile::TempDir;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How long an answer may take.
+/// A timeout for a reply.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server of a new, empty directory of this host.
@@ -52,7 +52,7 @@ impl Served {
         fs::create_dir_all(self.path(name)).unwrap();
     }
 
-    /// A client that has said its version and attached as root with fid 0.
+    /// A client that has sent its version and attached as root with fid 0.
     pub fn client(&self) -> Client {
         let mut client = self.raw_client();
         client.version(1 << 20);
@@ -60,7 +60,7 @@ impl Served {
         client
     }
 
-    /// A client that has said nothing.
+    /// A client that has sent nothing.
     pub fn raw_client(&self) -> Client {
         Client::of(&self.server)
     }
@@ -77,7 +77,7 @@ pub struct Client {
     next_tag: u16,
 }
 
-/// An answer, whole.
+/// A complete reply.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     pub kind: u8,
@@ -131,7 +131,7 @@ impl Client {
         Client { stream, server: None, next_tag: 0 }
     }
 
-    /// Sends bytes; the server may have hung up.
+    /// Sends bytes; the server may have disconnected.
     pub fn send_raw(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -142,7 +142,7 @@ impl Client {
         self.stream.write_all(&bytes).unwrap();
     }
 
-    /// The next answer; none if the server has hung up.
+    /// The next reply; `None` if the server has disconnected.
     pub fn receive(&mut self) -> Option<Message> {
         let mut header = [0; Header::SIZE];
         self.stream.read_exact(&mut header).ok()?;
@@ -152,7 +152,7 @@ impl Client {
         Some(Message { kind: header.kind, tag: header.tag.get(), body })
     }
 
-    /// Whether no answer comes for a while.
+    /// Whether no reply comes for a while.
     pub fn is_silent(&mut self) -> bool {
         self.stream.set_read_timeout(Some(Duration::from_millis(150))).unwrap();
         let silent = self.stream.read(&mut [0]).is_err();
@@ -160,7 +160,7 @@ impl Client {
         silent
     }
 
-    /// Asks, and takes the answer.
+    /// Sends a request, and returns the reply.
     pub fn ask(&mut self, request: &Request<'_>) -> Message {
         self.next_tag = (self.next_tag + 1) % 1000;
         let tag = self.next_tag;
@@ -170,7 +170,7 @@ impl Client {
         message
     }
 
-    /// Asks for what must work.
+    /// Sends a request that must succeed.
     #[track_caller]
     pub fn ok(&mut self, request: &Request<'_>) -> Message {
         let message = self.ask(request);
@@ -178,7 +178,7 @@ impl Client {
         message
     }
 
-    /// Asks for what must fail; gives the error.
+    /// Sends a request that must fail; returns the error.
     #[track_caller]
     pub fn fails(&mut self, request: &Request<'_>) -> i32 {
         let message = self.ask(request);
@@ -202,7 +202,7 @@ impl Client {
         }
     }
 
-    /// Walks the names of `path`; gives their qids.
+    /// Walks the names of `path`; returns their qids.
     #[track_caller]
     pub fn walk(&mut self, fid: u32, new_fid: u32, path: &str) -> Vec<Qid> {
         let names: Vec<&[u8]> = path.split('/').filter(|name| !name.is_empty()).map(str::as_bytes).collect();
@@ -291,7 +291,7 @@ impl Client {
         }
     }
 
-    /// Hangs up; gives how the connection ended for the server.
+    /// Disconnects; returns the server's result.
     pub fn end(mut self) -> Result<(), ConnectionError> {
         self.stream.shutdown(std::net::Shutdown::Write).unwrap();
         self.server.take().unwrap().join().unwrap()
@@ -345,12 +345,12 @@ pub fn frame(kind: u8, tag: u16, body: &[u8]) -> Vec<u8> {
     [header.as_bytes(), body].concat()
 }
 
-/// Whether this process may be whoever it likes.
+/// Whether this process is root, and may act as any user.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Puts an empty file for everybody at `path`.
+/// Makes an empty file at `path` that everybody may write.
 pub fn touch(path: &Path) {
     fs::write(path, b"").unwrap();
 }

@@ -1,4 +1,4 @@
-//! The locks that a server's clients own, by which they exclude each other.
+//! [`LockTable`]: the locks that a server's clients own, by which they exclude each other.
 //!
 //! If the file system also takes locks on the host's files, each lock is taken there too, so that it excludes the
 //! host's programs and other servers. If it does not, because the files are copies or private, the locks here are the
@@ -20,31 +20,31 @@ pub struct RangeCount(AtomicUsize);
 
 /// A locked range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Held {
+struct OwnedRange {
     owner: LockOwner,
     /// Shared or exclusive.
     lock: Lock,
 }
 
-impl Held {
-    fn stands_against(&self, owner: LockOwner, lock: &Lock) -> bool {
+impl OwnedRange {
+    fn conflicts_with(&self, owner: LockOwner, lock: &Lock) -> bool {
         let overlaps = self.lock.start <= lock.end && lock.start <= self.lock.end;
         let excludes = self.lock.kind == LockKind::Exclusive || lock.kind == LockKind::Exclusive;
         self.owner != owner && lock.kind != LockKind::None && overlaps && excludes
     }
 }
 
-type FileLocks = Arc<Mutex<Vec<Held>>>;
+type FileLocks = Arc<Mutex<Vec<OwnedRange>>>;
 
 /// The locks of a server's clients. A lock's owner keeps a reference to the node, so the node's number is not reused.
 #[derive(Debug, Default)]
-pub struct HeldLocks(Mutex<HashMap<NodeId, FileLocks>>);
+pub struct LockTable(Mutex<HashMap<NodeId, FileLocks>>);
 
 fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl HeldLocks {
+impl LockTable {
     /// Takes or releases a lock, if `elsewhere` does so too. `EAGAIN` if it conflicts with another one, `ENOLCK` if the
     /// client of `count` has too many. After a failure the owner's locks are unchanged.
     pub fn set(
@@ -55,12 +55,12 @@ impl HeldLocks {
         count: &RangeCount,
         elsewhere: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        self.with(node, |held| {
-            if held.iter().any(|held| held.stands_against(owner, lock)) {
+        self.with(node, |ranges| {
+            if ranges.iter().any(|range| range.conflicts_with(owner, lock)) {
                 return Err(Errno::AGAIN);
             }
-            let after = changed(held, owner, lock);
-            let (before, more) = (held.len(), after.len().saturating_sub(held.len()));
+            let after = changed(ranges, owner, lock);
+            let (before, more) = (ranges.len(), after.len().saturating_sub(ranges.len()));
             if count.0.fetch_add(more, Ordering::AcqRel) + more > MOST_RANGES && more > 0 {
                 count.0.fetch_sub(more, Ordering::AcqRel);
                 return Err(Errno::NOLCK);
@@ -69,27 +69,27 @@ impl HeldLocks {
                 count.0.fetch_sub(more, Ordering::AcqRel);
             })?;
             count.0.fetch_sub(before.saturating_sub(after.len()), Ordering::AcqRel);
-            *held = after;
+            *ranges = after;
             Ok(())
         })
     }
 
     /// A lock that conflicts with `lock`.
     pub fn test(&self, node: NodeId, owner: LockOwner, lock: &Lock) -> Option<Lock> {
-        self.with(node, |held| held.iter().find(|held| held.stands_against(owner, lock)).map(|held| held.lock))
+        self.with(node, |ranges| ranges.iter().find(|range| range.conflicts_with(owner, lock)).map(|range| range.lock))
     }
 
     /// Releases all of an owner's locks on a node.
     pub fn end(&self, node: NodeId, owner: LockOwner, count: &RangeCount) {
-        self.with(node, |held| {
-            let before = held.len();
-            held.retain(|held| held.owner != owner);
-            count.0.fetch_sub(before - held.len(), Ordering::AcqRel);
+        self.with(node, |ranges| {
+            let before = ranges.len();
+            ranges.retain(|range| range.owner != owner);
+            count.0.fetch_sub(before - ranges.len(), Ordering::AcqRel);
         });
     }
 
     /// Works on the locks of one node, without blocking threads that work on other nodes.
-    fn with<T>(&self, node: NodeId, work: impl FnOnce(&mut Vec<Held>) -> T) -> T {
+    fn with<T>(&self, node: NodeId, work: impl FnOnce(&mut Vec<OwnedRange>) -> T) -> T {
         let file = Arc::clone(hold(&self.0).entry(node).or_default());
         let done = work(&mut hold(&file));
         let mut files = hold(&self.0);
@@ -103,17 +103,17 @@ impl HeldLocks {
 
 /// The locks of a file after `owner` takes `lock`: its own ranges are cut where the new one covers them, and equal
 /// ranges that touch are merged.
-fn changed(held: &[Held], owner: LockOwner, lock: &Lock) -> Vec<Held> {
-    let mut after = Vec::with_capacity(held.len() + 2);
+fn changed(ranges: &[OwnedRange], owner: LockOwner, lock: &Lock) -> Vec<OwnedRange> {
+    let mut after = Vec::with_capacity(ranges.len() + 2);
     let mut new = *lock;
-    for one in held {
+    for one in ranges {
         let Lock { start, end, kind, .. } = one.lock;
         let touches = start <= new.end.saturating_add(1) && new.start <= end.saturating_add(1);
         let overlaps = start <= new.end && new.start <= end;
         if one.owner == owner && kind == new.kind && touches {
             (new.start, new.end) = (new.start.min(start), new.end.max(end));
         } else if one.owner == owner && overlaps {
-            let part = |start, end| Held { owner, lock: Lock { start, end, ..one.lock } };
+            let part = |start, end| OwnedRange { owner, lock: Lock { start, end, ..one.lock } };
             after.extend((start < lock.start).then(|| part(start, lock.start - 1)));
             after.extend((end > lock.end).then(|| part(lock.end + 1, end)));
         } else {
@@ -121,7 +121,7 @@ fn changed(held: &[Held], owner: LockOwner, lock: &Lock) -> Vec<Held> {
         }
     }
     if lock.kind != LockKind::None {
-        after.push(Held { owner, lock: new });
+        after.push(OwnedRange { owner, lock: new });
     }
     after
 }
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn locks_are_as_if_each_byte_had_its_own() {
         const KINDS: [LockKind; 3] = [LockKind::None, LockKind::Shared, LockKind::Exclusive];
-        let (held, count) = (HeldLocks::default(), RangeCount::default());
+        let (table, count) = (LockTable::default(), RangeCount::default());
         // What each of two owners has locked, byte by byte.
         let mut bytes = [[LockKind::None; 12]; 2];
         let mut number = 1u64;
@@ -154,7 +154,7 @@ mod tests {
                     && kind != LockKind::None
                     && (*other == LockKind::Exclusive || kind == LockKind::Exclusive)
             });
-            let set = held.set(NODE, LockOwner(owner as u64), &lock(kind, start, end), &count, || Ok(()));
+            let set = table.set(NODE, LockOwner(owner as u64), &lock(kind, start, end), &count, || Ok(()));
             assert_eq!(set, if against { Err(Errno::AGAIN) } else { Ok(()) });
             if !against {
                 bytes[owner][range].fill(kind);
@@ -163,38 +163,38 @@ mod tests {
                 bytes.iter().flat_map(|own| own.chunk_by(|a, b| a == b)).filter(|run| run[0] != LockKind::None).count();
             assert_eq!(count.0.load(Ordering::Relaxed), runs);
             for (at, other) in bytes[1 - owner].iter().enumerate() {
-                let found = held.test(NODE, LockOwner(owner as u64), &lock(LockKind::Exclusive, at as u64, at as u64));
+                let found = table.test(NODE, LockOwner(owner as u64), &lock(LockKind::Exclusive, at as u64, at as u64));
                 assert_eq!(found.map_or(LockKind::None, |found| found.kind), *other);
             }
         }
         for owner in 0..2 {
-            held.end(NODE, LockOwner(owner), &count);
+            table.end(NODE, LockOwner(owner), &count);
         }
         assert_eq!(count.0.load(Ordering::Relaxed), 0);
-        assert!(hold(&held.0).is_empty());
+        assert!(hold(&table.0).is_empty());
     }
 
     #[test]
     fn what_fails_elsewhere_changes_nothing() {
-        let (held, count) = (HeldLocks::default(), RangeCount::default());
-        held.set(NODE, LockOwner(1), &lock(LockKind::Shared, 0, 9), &count, || Ok(())).unwrap();
+        let (table, count) = (LockTable::default(), RangeCount::default());
+        table.set(NODE, LockOwner(1), &lock(LockKind::Shared, 0, 9), &count, || Ok(())).unwrap();
         let exclusive = lock(LockKind::Exclusive, 3, 4);
-        assert_eq!(held.set(NODE, LockOwner(1), &exclusive, &count, || Err(Errno::AGAIN)), Err(Errno::AGAIN));
-        held.set(NODE, LockOwner(2), &lock(LockKind::Shared, 0, 9), &count, || Ok(())).unwrap();
+        assert_eq!(table.set(NODE, LockOwner(1), &exclusive, &count, || Err(Errno::AGAIN)), Err(Errno::AGAIN));
+        table.set(NODE, LockOwner(2), &lock(LockKind::Shared, 0, 9), &count, || Ok(())).unwrap();
         assert_eq!(count.0.load(Ordering::Relaxed), 2);
     }
 
     #[test]
     fn one_clients_locks_are_bounded() {
-        let (held, count) = (HeldLocks::default(), RangeCount::default());
-        let set = |at| held.set(NODE, LockOwner(1), &lock(LockKind::Shared, at, at), &count, || Ok(()));
+        let (table, count) = (LockTable::default(), RangeCount::default());
+        let set = |at| table.set(NODE, LockOwner(1), &lock(LockKind::Shared, at, at), &count, || Ok(()));
         for at in 0..MOST_RANGES as u64 {
             set(2 * at).unwrap();
         }
         assert_eq!(set(1 << 40), Err(Errno::NOLCK));
         // Another client's locks are counted separately, and releasing some makes room.
-        held.set(NODE, LockOwner(2), &lock(LockKind::Shared, 0, 0), &RangeCount::default(), || Ok(())).unwrap();
-        held.set(NODE, LockOwner(1), &lock(LockKind::None, 0, 0), &count, || Ok(())).unwrap();
+        table.set(NODE, LockOwner(2), &lock(LockKind::Shared, 0, 0), &RangeCount::default(), || Ok(())).unwrap();
+        table.set(NODE, LockOwner(1), &lock(LockKind::None, 0, 0), &count, || Ok(())).unwrap();
         set(1 << 40).unwrap();
     }
 }
