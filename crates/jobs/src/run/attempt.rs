@@ -289,7 +289,7 @@ impl Guest {
         };
         process.kill();
         if let (Some(path), Some(error)) = (&self.console, process.log_error()) {
-            failure.tell_fault(format_args!("{}: the log of the guest's console is not whole: {error}", shown(path)));
+            failure.tell_fault(format_args!("{}: the log of the guest's console is incomplete: {error}", shown(path)));
         }
         Attempt { greeted, result }
     }
