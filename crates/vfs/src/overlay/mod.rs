@@ -63,9 +63,8 @@ pub struct Overlay {
     is_thrown_away: bool,
     /// The attribute that makes a directory hide the one below.
     opaque: &'static [u8],
-    /// The attributes by which overlayfs finds what it left below: a file's content, and a directory of another name.
-    metacopy: &'static [u8],
-    redirect: &'static [u8],
+    /// Whether the layer's marks are those of root's overlayfs.
+    as_root: bool,
     /// The attribute that tells the inode number of what was brought up.
     origin: &'static [u8],
     /// The attribute that tells whose a directory was when it was brought up.
@@ -99,8 +98,7 @@ impl Overlay {
             opens_directories: false,
             is_thrown_away: false,
             opaque: if as_root { b"trusted.overlay.opaque" } else { b"user.overlay.opaque" },
-            metacopy: if as_root { b"trusted.overlay.metacopy" } else { b"user.overlay.metacopy" },
-            redirect: if as_root { b"trusted.overlay.redirect" } else { b"user.overlay.redirect" },
+            as_root,
             origin: if as_root { b"trusted.inarch.origin" } else { b"user.inarch.origin" },
             owner: if as_root { b"trusted.inarch.owner" } else { b"user.inarch.owner" },
             place: Mutex::new(place),

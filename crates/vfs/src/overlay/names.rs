@@ -102,11 +102,12 @@ impl Overlay {
 
     /// `EOPNOTSUPP` for a file whose content the kernel's overlayfs left below (`metacopy`), and for a directory that is merged
     /// with one of another name (`redirect_dir`): such an upper layer shows zeros, or an empty directory, to whoever does not
-    /// follow those attributes (Linux's Documentation/filesystems/overlayfs.rst).
+    /// follow those attributes. Only root's overlayfs sets them (Linux's Documentation/filesystems/overlayfs.rst, "userxattr").
     fn refuse_what_lies_elsewhere(&self, upper: &Entry) -> Result<(), Errno> {
-        let name = match upper.attributes.mode & libc::S_IFMT {
-            libc::S_IFREG => self.metacopy,
-            libc::S_IFDIR => self.redirect,
+        let name: &[u8] = match upper.attributes.mode & libc::S_IFMT {
+            _ if !self.as_root => return Ok(()),
+            libc::S_IFREG => b"trusted.overlay.metacopy",
+            libc::S_IFDIR => b"trusted.overlay.redirect",
             _ => return Ok(()),
         };
         match optional(self.upper.get_xattr(&ME, upper.node, name))? {
