@@ -453,7 +453,9 @@ impl<'a> Executor<'_, 'a> {
                 }
                 MakeError::Kept(name) => {
                     let name = String::from_utf8_lossy(&name).into_owned();
-                    self.outcome.conflicts.push((path, format!("what came there meanwhile is kept beside it as {name}")));
+                    self.outcome
+                        .conflicts
+                        .push((path, format!("what came there meanwhile is kept beside it as {name}")));
                 }
                 MakeError::Host(action, errno) => {
                     let reason = format!("cannot {action} it: {}", io::Error::from(errno));

@@ -76,7 +76,10 @@ pub(super) fn make_file(
             }
             Ok(identity)
         });
-    if made.is_err() && named && directory.stat_of(file.as_fd()).is_ok_and(|is| has_name(directory, part, Identity::of(&is))) {
+    if made.is_err()
+        && named
+        && directory.stat_of(file.as_fd()).is_ok_and(|is| has_name(directory, part, Identity::of(&is)))
+    {
         // The first error is the one that counts.
         let _ = directory.remove(part);
     }

@@ -157,8 +157,16 @@ fn a_file_in_the_place_of_one_that_is_removed_is_back_after_a_kill_or_a_failure(
             let last = at + behind;
             let ends = [
                 Faults { acts: Some((at, act)), dies: Some(last), ..Faults::default() },
-                Faults { acts: Some((at, act)), fails: Some((last..last + 1, rustix::io::Errno::IO)), ..Faults::default() },
-                Faults { acts: Some((at, act)), fails: Some((last..u64::MAX, rustix::io::Errno::IO)), ..Faults::default() },
+                Faults {
+                    acts: Some((at, act)),
+                    fails: Some((last..last + 1, rustix::io::Errno::IO)),
+                    ..Faults::default()
+                },
+                Faults {
+                    acts: Some((at, act)),
+                    fails: Some((last..u64::MAX, rustix::io::Errno::IO)),
+                    ..Faults::default()
+                },
                 Faults {
                     acts: Some((at, act)),
                     fails: Some((last..last + 1, rustix::io::Errno::NOSPC)),
