@@ -1,17 +1,18 @@
 //! Owner, permissions, extended attributes and times of what an apply makes or changes.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use inarch_tree::compare::Aspects;
 use inarch_tree::{FileType, Inode, InodeId, Tree, Xattr};
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, RawMode, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags, chownat, fchmod,
-    fchown, fremovexattr, fsetxattr, fstat, futimens, lremovexattr, lsetxattr, openat, statat, utimensat,
+    AtFlags, CWD, Gid, Mode, RawMode, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags, chmod, chownat, fchmod,
+    fchown, fremovexattr, fsetxattr, futimens, removexattr, setxattr, utimensat,
 };
 use rustix::io::Errno;
 
 use super::host::{Directory, mtime};
 use super::make::{MakeError, host};
+use super::object::{Identity, path_of};
 use crate::kept::OwnersBack;
 
 /// What is wanted of something on the host besides its content.
@@ -66,13 +67,13 @@ impl Lost {
 /// Set-user-ID and set-group-ID.
 const SET_ID: u32 = 0o6000;
 
-/// Something on the host.
+/// Something on the host that a descriptor holds.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'a> {
     /// A file that is open.
     Open(BorrowedFd<'a>, &'a Directory),
-    /// What has this name in a directory, be it a symlink.
-    Named(&'a Directory, &'a [u8]),
+    /// Anything, of which the descriptor opens nothing (`O_PATH`).
+    Held(BorrowedFd<'a>, &'a Directory),
 }
 
 /// The attributes that are set, and the extended ones that there were before.
@@ -100,14 +101,16 @@ impl Changed<'_> {
 
 /// Sets owner, permissions, extended attributes and the time of the last change, in the order in which the one does
 /// not undo the other, as far as they are `changed` and not what is wanted: the others stay the host's. `inherits`: it may have got an
-/// ACL when it was made.
+/// ACL when it was made. Gives what the target is.
+///
+/// The owner comes first, while nothing has the right to act in one's name: at no moment a file has that of another owner.
 pub(super) fn set_attributes(
     target: Target<'_>,
     inherits: bool,
     changed: Changed<'_>,
     wanted: &Wanted<'_>,
     lost: &mut Lost,
-) -> Result<(), MakeError> {
+) -> Result<Identity, MakeError> {
     let Changed { aspects, had } = changed;
     let inode = wanted.tree.inode(wanted.inode);
     let there = target.stat().map_err(host("look at"))?;
@@ -117,6 +120,10 @@ pub(super) fn set_attributes(
     if owner_differs && !aspects.owner {
         is_owned = false;
     } else if owner_differs {
+        // chown(2) itself takes them away, but for a set-group-ID without the group's execution, and not on every file system.
+        if there.st_mode & SET_ID != 0 && inode.file_type() != FileType::Directory {
+            target.chmod(there.st_mode & 0o7777 & !SET_ID).map_err(host("set the permissions of"))?;
+        }
         match target.chown(wanted.uid, wanted.gid) {
             Err(Errno::PERM) => {
                 lost.owners += 1;
@@ -161,7 +168,10 @@ pub(super) fn set_attributes(
         }
     }
     lost.privileges += u64::from(without);
-    if aspects.mtime { set_time(target, inode, &there) } else { Ok(()) }
+    if aspects.mtime {
+        set_time(target, inode, &there)?;
+    }
+    Ok(Identity::of(&there))
 }
 
 fn set_time(target: Target<'_>, inode: &Inode, there: &Stat) -> Result<(), MakeError> {
@@ -178,16 +188,13 @@ fn set_time(target: Target<'_>, inode: &Inode, there: &Stat) -> Result<(), MakeE
 
 impl Target<'_> {
     fn stat(self) -> Result<Stat, Errno> {
-        match self {
-            Target::Open(file, _) => fstat(file),
-            Target::Named(directory, name) => statat(directory.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW),
-        }
+        let (Target::Open(file, directory) | Target::Held(file, directory)) = self;
+        directory.stat_of(file)
     }
 
     fn call(self) -> Result<(), Errno> {
-        match self {
-            Target::Open(_, directory) | Target::Named(directory, _) => directory.call(),
-        }
+        let (Target::Open(_, directory) | Target::Held(_, directory)) = self;
+        directory.call()
     }
 
     fn chown(self, uid: u32, gid: u32) -> Result<(), Errno> {
@@ -195,24 +202,17 @@ impl Target<'_> {
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
         match self {
             Target::Open(file, _) => fchown(file, uid, gid),
-            Target::Named(directory, name) => chownat(directory.as_fd(), name, uid, gid, AtFlags::SYMLINK_NOFOLLOW),
+            Target::Held(file, _) => chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH),
         }
     }
 
-    /// Sets permissions of what is no symlink: of a name by a descriptor, since the call itself would follow one.
+    /// Sets permissions of what is no symlink.
     fn chmod(self, mode: u32) -> Result<(), Errno> {
         self.call()?;
         let mode = Mode::from_raw_mode(mode as RawMode);
         match self {
             Target::Open(file, _) => fchmod(file, mode),
-            Target::Named(directory, name) => {
-                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let opened = openat(directory.as_fd(), name, flags, Mode::empty())?;
-                if rustix::fs::FileType::from_raw_mode(fstat(&opened)?.st_mode).is_symlink() {
-                    return Err(Errno::LOOP);
-                }
-                rustix::fs::chmod(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()), mode)
-            }
+            Target::Held(file, _) => chmod(path_of(file), mode),
         }
     }
 
@@ -220,7 +220,7 @@ impl Target<'_> {
         self.call()?;
         match self {
             Target::Open(file, _) => fsetxattr(file, attribute, value, XattrFlags::empty()),
-            Target::Named(directory, name) => lsetxattr(directory.path_to(name), attribute, value, XattrFlags::empty()),
+            Target::Held(file, _) => setxattr(path_of(file), attribute, value, XattrFlags::empty()),
         }
     }
 
@@ -228,7 +228,7 @@ impl Target<'_> {
         self.call()?;
         match self {
             Target::Open(file, _) => fremovexattr(file, attribute),
-            Target::Named(directory, name) => lremovexattr(directory.path_to(name), attribute),
+            Target::Held(file, _) => removexattr(path_of(file), attribute),
         }
     }
 
@@ -236,7 +236,8 @@ impl Target<'_> {
         self.call()?;
         match self {
             Target::Open(file, _) => futimens(file, times),
-            Target::Named(directory, name) => utimensat(directory.as_fd(), name, times, AtFlags::SYMLINK_NOFOLLOW),
+            // utimensat(2) takes such a descriptor itself since Linux 5.8.
+            Target::Held(file, _) => utimensat(CWD, path_of(file), times, AtFlags::empty()),
         }
     }
 }

@@ -52,6 +52,8 @@ pub(super) struct Faults {
     pub is_parallel: bool,
     /// A change that another program makes just before a call.
     pub acts: Option<(u64, Act)>,
+    /// A change that another program makes just before each call from one on.
+    pub acts_from: Option<(u64, Act)>,
     /// Whether the directory `across`, and what is in it, is another file system.
     pub is_across: bool,
     /// An inode number of a file there, and that which it has instead: one of this file system's.
@@ -171,6 +173,9 @@ impl Calls {
             return Err(Errno::CANCELED);
         }
         if let Some((_, act)) = faults.acts.filter(|(at, _)| *at == count) {
+            act(&faults.root);
+        }
+        if let Some((_, act)) = faults.acts_from.filter(|(from, _)| *from <= count) {
             act(&faults.root);
         }
         match &faults.fails {

@@ -12,6 +12,7 @@ use super::host::{Host, is_beneath};
 use super::leftovers::Leftovers;
 use super::look::{Found, Seen};
 use super::make::MakeError;
+use super::object::Identity;
 use super::plan::{How, Step};
 use super::progress::Durable;
 use super::sides::{Sides, parent};
@@ -71,10 +72,9 @@ pub(super) fn execute(
         outcome: Outcome::default(),
     };
     executor.worker.touched.extend(linked_before(task));
-    for (i, above) in &leftovers.ready {
-        // What cannot be looked at is not removed.
-        let _ = executor.worker.know_aside(*i, Some(above));
-    }
+    let ready = &leftovers.ready_as;
+    executor.worker.made_as.extend(ready.iter().map(|(i, stat)| (*i, Identity::of(stat))));
+    executor.worker.brought_as.extend(ready);
     executor.all(leftovers, remember);
     executor.outcome.in_doubt = executor.not_synced.is_some();
     executor.outcome.lost = std::mem::take(&mut executor.worker.lost);
@@ -445,8 +445,17 @@ impl<'a> Executor<'_, 'a> {
         let path = self.sides().path(i).to_owned();
         if self.failed.insert(i) {
             match error {
-                MakeError::Changed | MakeError::Host(_, Errno::EXIST) => {
+                MakeError::Changed => {
+                    self.outcome.conflicts.push((path, "it changed on the host meanwhile".to_owned()));
+                }
+                MakeError::Host(_, Errno::EXIST) => {
                     self.outcome.conflicts.push((path, "something else came there meanwhile".to_owned()));
+                }
+                MakeError::Kept(name) => {
+                    let name = String::from_utf8_lossy(&name).into_owned();
+                    self.outcome
+                        .conflicts
+                        .push((path, format!("what came there meanwhile is kept beside it as {name}")));
                 }
                 MakeError::Host(action, errno) => {
                     let reason = format!("cannot {action} it: {}", io::Error::from(errno));

@@ -1,5 +1,6 @@
 //! The host's tree, reached one name at a time: no symlink is followed, nothing leads out of it.
 
+use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,6 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::calls::{Ability, Calls};
+use super::object::{Object, path_of};
 
 /// Directories that stay open between steps.
 const OPEN_MAX: usize = 64;
@@ -55,11 +57,21 @@ impl Directory {
     /// What `name` in it is; nothing if it is not there.
     pub fn stat(&self, name: &[u8]) -> Result<Option<Stat>, Errno> {
         self.call()?;
-        match statat(&*self.fd, &*self.calls.found_as(self.fd.as_fd(), name), AtFlags::SYMLINK_NOFOLLOW) {
+        match statat(&*self.fd, &*self.found_as(name), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(self.calls.seen(self.fd.as_fd(), stat))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// What a descriptor of something in it holds.
+    pub fn stat_of(&self, file: BorrowedFd<'_>) -> Result<Stat, Errno> {
+        Ok(self.calls.seen(self.fd.as_fd(), rustix::fs::fstat(file)?))
+    }
+
+    /// The name under which it finds `name`.
+    pub fn found_as<'n>(&self, name: &'n [u8]) -> Cow<'n, [u8]> {
+        self.calls.found_as(self.fd.as_fd(), name)
     }
 
     /// The file system and the mount that it is in: between two of these no file can have names.
@@ -76,7 +88,7 @@ impl Directory {
     pub fn open_file(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
         self.call()?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        openat(&*self.fd, &*self.calls.found_as(self.fd.as_fd(), name), flags, Mode::empty())
+        openat(&*self.fd, &*self.found_as(name), flags, Mode::empty())
     }
 
     /// The names in it.
@@ -170,8 +182,8 @@ impl Directory {
         }
     }
 
-    /// Gives what is called `from` another name too.
-    pub fn link(&self, from: &[u8], other: &Directory, to: &[u8]) -> Result<(), Errno> {
+    /// Gives something that is in it the name `to` in another directory too.
+    pub fn link(&self, object: &Object, other: &Directory, to: &[u8]) -> Result<(), Errno> {
         self.call()?;
         if self.lacks(Ability::Link) {
             return Err(Errno::PERM);
@@ -179,7 +191,7 @@ impl Directory {
         if self.calls.are_apart(self.fd.as_fd(), other.fd.as_fd()) {
             return Err(Errno::XDEV);
         }
-        rustix::fs::linkat(&*self.fd, from, &*other.fd, to, AtFlags::empty())
+        other.name(object.as_fd(), to)
     }
 
     /// Lets two names change places. `away` is a name that nothing has, for file systems that cannot do it in one step.
@@ -299,8 +311,7 @@ impl Host {
 
     /// Keeps a directory open.
     fn keep(&mut self, path: &[u8], fd: OwnedFd) -> Directory {
-        let by_fd = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let gives_acl = rustix::fs::getxattr(by_fd, c"system.posix_acl_default", &mut [0u8; 0]).is_ok();
+        let gives_acl = rustix::fs::getxattr(path_of(fd.as_fd()), c"system.posix_acl_default", &mut [0u8; 0]).is_ok();
         let directory = Directory { fd: Arc::new(fd), calls: self.calls.clone(), gives_acl };
         if self.open.len() >= OPEN_MAX {
             self.open.pop_front();

@@ -1,9 +1,10 @@
 //! What an earlier apply left under names of ours: killed in between, or failed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use inarch_tree::FileType;
 use rustix::fs::Stat;
+use rustix::io::Errno;
 
 use super::host::{file_type, is_as_scanned};
 use super::look::{Found, Look, Seen};
@@ -17,10 +18,14 @@ pub(super) struct Leftovers {
     pub came_out: BTreeMap<usize, Vec<u8>>,
     /// Differences of which what is to come is made, whole, and on the disk; and the directory that it is in.
     pub ready: BTreeMap<usize, Vec<u8>>,
+    /// What those are that are ready.
+    pub ready_as: HashMap<usize, Stat>,
     /// Directories and names in them of what is to be made again.
     useless: Vec<(Vec<u8>, Vec<u8>)>,
     /// Files that are away from their place.
     away: Vec<(Vec<u8>, usize)>,
+    /// Files that were about to be removed from their place, which is free: differences, and paths.
+    gone: Vec<(usize, Vec<u8>)>,
     /// What nobody knows: paths of the tree.
     pub strange: Vec<Vec<u8>>,
 }
@@ -50,6 +55,11 @@ impl Leftovers {
         left
     }
 
+    /// The path of a file that was about to be removed, and is there under a name of ours.
+    pub fn about_to_go(&self) -> Option<&[u8]> {
+        self.gone.first().map(|(_, path)| &path[..])
+    }
+
     fn sort(&mut self, look: &mut Look<'_, '_>, above: &[u8], (name, ours, i): (Vec<u8>, Ours, usize)) {
         let path = if above.is_empty() { name.clone() } else { [above, &name].join(&b'/') };
         let Ok((directory, _)) = look.host.parent(&path) else { return };
@@ -58,9 +68,13 @@ impl Leftovers {
             Ours::Part => self.useless.push((above.to_owned(), name)),
             Ours::Away => self.away.push((above.to_owned(), i)),
             Ours::Aside if self.is_what_came_out(look, i, &stat) => drop(self.came_out.insert(i, path)),
-            Ours::Aside if is_ready(look, i, &stat) => drop(self.ready.insert(i, above.to_owned())),
+            Ours::Aside if is_ready(look, i, &stat) => {
+                self.ready.insert(i, above.to_owned());
+                self.ready_as.insert(i, stat);
+            }
             Ours::Aside if is_ours(look, i, &path, &stat) => self.useless.push((above.to_owned(), name)),
-            Ours::Aside => self.strange.push(path),
+            Ours::Gone if is_free(look, i, &name) => self.gone.push((i, path)),
+            Ours::Aside | Ours::Gone => self.strange.push(path),
         }
     }
 
@@ -73,8 +87,9 @@ impl Leftovers {
     }
 
     /// Takes away what is of no use any more, ends exchanges that were interrupted, and takes back those for something that
-    /// was torn since. Whether that was all, or it is to be looked again.
-    pub fn settle(&self, look: &mut Look<'_, '_>) -> bool {
+    /// was torn since. What was about to be removed is put back: it may be another file, which somebody put there. Whether
+    /// that was all, or it is to be looked again.
+    pub fn settle(&mut self, look: &mut Look<'_, '_>) -> bool {
         for (above, name) in &self.useless {
             let inside = if above.is_empty() { b".".to_vec() } else { [above, &b"/."[..]].concat() };
             let Ok((directory, _)) = look.host.parent(&inside) else { continue };
@@ -95,7 +110,12 @@ impl Leftovers {
             // It stays under our name, and is found the next time.
             let _ = back;
         }
-        let mut is_all = self.away.is_empty();
+        let mut is_all = self.away.is_empty() && self.gone.is_empty();
+        for (i, path) in std::mem::take(&mut self.gone) {
+            if put_back(look, i, &path).is_err() {
+                self.strange.push(path);
+            }
+        }
         for (i, path) in &self.came_out {
             if look.one(*i).0 != Found::Torn {
                 continue;
@@ -107,6 +127,19 @@ impl Leftovers {
         }
         is_all
     }
+}
+
+/// Whether nothing has the path that a name of ours for a file that was about to be removed tells.
+fn is_free(look: &mut Look<'_, '_>, i: usize, gone: &[u8]) -> bool {
+    let path = look.sides.path(i);
+    let there = look.host.parent(path).and_then(|(directory, name)| directory.stat(name));
+    look.progress.gone(i, path) == gone && matches!(there, Ok(None))
+}
+
+fn put_back(look: &mut Look<'_, '_>, i: usize, gone: &[u8]) -> Result<(), Errno> {
+    let (place, from) = look.host.parent(gone)?;
+    let (directory, name) = look.host.parent(look.sides.path(i))?;
+    place.rename_new(from, &directory, name)
 }
 
 /// Whether something is what is to come for a difference, and known to be whole.

@@ -1,15 +1,16 @@
 //! Making what the guest has on the host: whole, before it gets a name that anybody looks for.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use inarch_block::{Content, Cursor, read_content};
 use inarch_tree::{DataRange, FileType, InodeId};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawMode, copy_file_range, linkat, makedev, mknodat, openat, symlinkat};
+use rustix::fs::{Mode, OFlags, RawMode, copy_file_range, major, makedev, minor, mknodat, openat, symlinkat};
 use rustix::io::Errno;
 
 use super::attributes::{Changed, Lost, Target, Wanted, set_attributes};
 use super::calls::Ability;
-use super::host::Directory;
+use super::host::{Directory, file_type};
+use super::object::{Identity, Object};
 
 /// Bytes that are copied at once: they stay in a processor's cache between the read and the write.
 const PIECE: usize = 256 << 10;
@@ -21,6 +22,8 @@ pub(super) enum MakeError {
     Read,
     /// Something else is on the host by now.
     Changed,
+    /// What came there meanwhile has this name of ours, and could not be given its own again.
+    Kept(Vec<u8>),
     /// The host refused.
     Host(&'static str, Errno),
 }
@@ -31,7 +34,8 @@ pub(super) fn host(action: &'static str) -> impl Fn(Errno) -> MakeError {
 }
 
 /// Makes a regular file with all its content and attributes, and gives it the name `name`, which nothing has. What is
-/// copied goes through `buffer`. Where a file cannot be made without a name it is called `part` until it is whole.
+/// copied goes through `buffer`. Where a file cannot be made without a name it is called `part` until it is whole. Gives what
+/// was made.
 pub(super) fn make_file(
     directory: &Directory,
     name: &[u8],
@@ -39,7 +43,7 @@ pub(super) fn make_file(
     content: &dyn Content,
     wanted: &Wanted<'_>,
     (lost, buffer): (&mut Lost, &mut Vec<u8>),
-) -> Result<(), MakeError> {
+) -> Result<Identity, MakeError> {
     directory.call().map_err(host("make"))?;
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     // Nobody can open what has no name, so that it may have its permissions at once: most often no call more is needed.
@@ -60,17 +64,31 @@ pub(super) fn make_file(
     };
     let made =
         directory.call().map_err(host("write")).and_then(|()| fill(&file, content, wanted, buffer)).and_then(|()| {
-            set_attributes(Target::Open(file.as_fd(), directory), directory.gives_acl, Changed::ALL, wanted, lost)?;
+            let target = Target::Open(file.as_fd(), directory);
+            let identity = set_attributes(target, directory.gives_acl, Changed::ALL, wanted, lost)?;
             directory.call().map_err(host("name"))?;
-            let named =
-                if named { directory.rename_new(part, directory, name) } else { name_file(&file, directory, name) };
-            named.map_err(host("name"))
+            if !named {
+                directory.name(file.as_fd(), name).map_err(host("name"))?;
+            } else if has_name(directory, part, identity) {
+                directory.rename_new(part, directory, name).map_err(host("name"))?;
+            } else {
+                return Err(MakeError::Changed);
+            }
+            Ok(identity)
         });
-    if made.is_err() && named {
+    if made.is_err()
+        && named
+        && directory.stat_of(file.as_fd()).is_ok_and(|is| has_name(directory, part, Identity::of(&is)))
+    {
         // The first error is the one that counts.
         let _ = directory.remove(part);
     }
     made
+}
+
+/// Whether a name in a directory leads to what was made there, and not to what somebody else gave the name meanwhile.
+pub(super) fn has_name(directory: &Directory, name: &[u8], identity: Identity) -> bool {
+    matches!(directory.stat(name), Ok(Some(stat)) if Identity::of(&stat) == identity)
 }
 
 /// A file of the host that has what the guest has.
@@ -94,18 +112,6 @@ impl Content for Same<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Gives a file without a name one.
-fn name_file(file: &OwnedFd, directory: &Directory, name: &[u8]) -> Result<(), Errno> {
-    match linkat(file, c"", directory.as_fd(), name, AtFlags::EMPTY_PATH) {
-        // Without CAP_DAC_READ_SEARCH, before Linux 6.10; see link(2).
-        Err(Errno::NOENT) => {
-            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-            linkat(CWD, path, directory.as_fd(), name, AtFlags::SYMLINK_FOLLOW)
-        }
-        result => result,
     }
 }
 
@@ -179,13 +185,14 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno>
     Ok(())
 }
 
-/// Makes anything but a regular file, with its attributes but those of a directory, under `name`, which nothing has.
+/// Makes anything but a regular file, with its attributes but those of a directory, under `name`, which nothing has; `gone`
+/// is a name of ours. Gives what was made.
 pub(super) fn make_other(
     directory: &Directory,
-    name: &[u8],
+    (name, gone): (&[u8], &[u8]),
     wanted: &Wanted<'_>,
     lost: &mut Lost,
-) -> Result<(), MakeError> {
+) -> Result<Identity, MakeError> {
     directory.call().map_err(host("make"))?;
     let inode = wanted.tree.inode(wanted.inode);
     let node = |file_type, device| {
@@ -201,14 +208,47 @@ pub(super) fn make_other(
         FileType::BlockDevice => node(rustix::fs::FileType::BlockDevice, device)?,
         FileType::Fifo => node(rustix::fs::FileType::Fifo, 0)?,
         FileType::Socket => node(rustix::fs::FileType::Socket, 0)?,
-        FileType::Directory => {
-            return rustix::fs::mkdirat(directory.as_fd(), name, Mode::RWXU).map_err(host("make"));
-        }
+        FileType::Directory => rustix::fs::mkdirat(directory.as_fd(), name, Mode::RWXU).map_err(host("make"))?,
         FileType::Regular => return Err(MakeError::Host("make", Errno::INVAL)),
     }
-    let made = set_attributes(Target::Named(directory, name), directory.gives_acl, Changed::ALL, wanted, lost);
+    let object = directory.object(name).map_err(|errno| {
+        if inode.file_type() == FileType::Directory {
+            // The first error is the one that counts.
+            let _ = directory.remove_directory(name);
+        }
+        MakeError::Host("look at", errno)
+    })?;
+    let object = object.ok_or(MakeError::Changed)?;
+    if !is_made(&object, wanted).map_err(host("look at"))? {
+        return Err(MakeError::Changed);
+    }
+    let identity = Identity::of(&object.stat);
+    if inode.file_type() == FileType::Directory {
+        return Ok(identity);
+    }
+    let target = Target::Held(object.as_fd(), directory);
+    let made = set_attributes(target, directory.gives_acl, Changed::ALL, wanted, lost);
     if made.is_err() {
-        let _ = directory.remove(name);
+        // The first error is the one that counts.
+        let _ = directory.remove_seen(name, gone, |stat| Identity::of(stat) == identity);
     }
     made
+}
+
+/// Whether something is as it was made just now. None of the calls that make it gives a descriptor: what it is not told from
+/// has the same in it, and no other name.
+fn is_made(object: &Object, wanted: &Wanted<'_>) -> Result<bool, Errno> {
+    let inode = wanted.tree.inode(wanted.inode);
+    if file_type(&object.stat) != Some(inode.file_type()) {
+        return Ok(false);
+    }
+    match inode.file_type() {
+        FileType::Directory => object.is_empty(),
+        _ if object.stat.st_nlink > 1 => Ok(false),
+        FileType::Symlink => Ok(object.target()? == wanted.tree.symlink_target(wanted.inode)),
+        FileType::CharDevice | FileType::BlockDevice => {
+            Ok((major(object.stat.st_rdev), minor(object.stat.st_rdev)) == inode.device())
+        }
+        _ => Ok(true),
+    }
 }

@@ -23,10 +23,12 @@ mod leftovers;
 mod links;
 mod look;
 mod make;
+mod object;
 mod plan;
 mod progress;
 #[cfg(test)]
 mod property_tests;
+mod removal;
 mod sides;
 #[cfg(test)]
 mod tests;
@@ -480,6 +482,9 @@ pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> R
         let progress = progress(run, record, tree, &boot()?, &token(record));
         let mut work = Work::new(tree, progress, &everything)?;
         work.plan(&everything, &mut ApplyReport::default());
+        if let Some(path) = work.leftovers.about_to_go() {
+            return Ok(Some(work.sides.host_path(path)));
+        }
         let is_applied = |(i, verdict): (usize, &Verdict)| {
             *verdict == Verdict::Done || (*verdict == Verdict::Attributes && work.sides.is_directory(i))
         };

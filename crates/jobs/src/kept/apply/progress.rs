@@ -67,6 +67,12 @@ impl Progress {
         format!("{}{i}", self.prefix("part")).into_bytes()
     }
 
+    /// The name of a file that is about to be removed from `path`, that of a difference. It tells that path: once what was
+    /// applied in part is no difference any more, others have the numbers.
+    pub fn gone(&self, i: usize, path: &[u8]) -> Vec<u8> {
+        format!("{}{i}-{:08x}", self.prefix("gone"), crc32c::crc32c(path)).into_bytes()
+    }
+
     /// Whether a name is one of ours.
     pub fn is_ours(&self, name: &[u8]) -> bool {
         self.ours(name).is_some()
@@ -74,9 +80,11 @@ impl Progress {
 
     /// What a name of ours is, and of which difference.
     pub fn ours(&self, name: &[u8]) -> Option<(Ours, usize)> {
-        [("new", Ours::Aside), ("aside", Ours::Away), ("part", Ours::Part)].into_iter().find_map(|(kind, ours)| {
-            let rest = name.strip_prefix(self.prefix(kind).as_bytes())?;
-            Some((ours, std::str::from_utf8(rest).ok()?.parse().ok()?))
+        let kinds = [("new", Ours::Aside), ("aside", Ours::Away), ("part", Ours::Part), ("gone", Ours::Gone)];
+        kinds.into_iter().find_map(|(kind, ours)| {
+            let rest = std::str::from_utf8(name.strip_prefix(self.prefix(kind).as_bytes())?).ok()?;
+            let number = if ours == Ours::Gone { rest.split_once('-')?.0 } else { rest };
+            Some((ours, number.parse().ok()?))
         })
     }
 
@@ -114,6 +122,8 @@ pub(super) enum Ours {
     Away,
     /// What is not yet whole.
     Part,
+    /// What is about to be removed, and is looked at once more.
+    Gone,
 }
 
 impl DurableFile {

@@ -1,6 +1,7 @@
 //! Each way in which an apply could lose bytes, once.
 
 mod meanwhile;
+mod places;
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};

@@ -12,6 +12,7 @@ use super::attributes::{Changed, Lost, Target, Wanted, set_attributes};
 use super::host::{Directory, Host, file_type, is_as_scanned};
 use super::look::{Facts, Found, Seen};
 use super::make::{MakeError, Same, host, make_file, make_other};
+use super::object::{Identity, Object, is_same};
 use super::plan::{How, Plan};
 use super::progress::Progress;
 use super::sides::{Sides, parent};
@@ -33,16 +34,21 @@ pub(super) struct Worker<'w, 'a> {
     pub lost: Lost,
     /// Objects that got other names or attributes by our doing: their times of a change of attributes are ours.
     pub touched: HashSet<u64>,
-    /// Inode numbers of what was made under names of ours.
-    pub made_as: HashMap<usize, u64>,
+    /// What was made, as far as it is looked for again: nothing else is linked, removed or changed for it.
+    pub made_as: HashMap<usize, Identity>,
+    /// What was given another name and still gets attributes, as it was found: its content is to stay.
+    pub brought_as: HashMap<usize, Stat>,
+    /// Objects with several names, as they are since they got attributes by our doing.
+    set_as: HashMap<Identity, Seen>,
     /// What was put in its place by an exchange.
     placed_as: HashMap<usize, Seen>,
 }
 
 impl<'w, 'a> Worker<'w, 'a> {
     pub fn new(task: &'w Task<'w, 'a>, host: &'w mut Host) -> Worker<'w, 'a> {
-        let (buffer, lost, touched, made_as, placed_as) = Default::default();
-        Worker { task, host, buffer, lost, touched, made_as, placed_as }
+        let (buffer, lost, touched, made_as) = Default::default();
+        let (brought_as, set_as, placed_as) = Default::default();
+        Worker { task, host, buffer, lost, touched, made_as, brought_as, set_as, placed_as }
     }
 
     fn path(&self, i: usize) -> &'a [u8] {
@@ -83,63 +89,54 @@ impl<'w, 'a> Worker<'w, 'a> {
             How::Ready => {}
             How::New => self.make_new(i, &directory, &name)?,
             How::Link(from) => {
-                self.check_home(i, from)?;
-                let from = from.clone();
-                let (source, source_name) = self.host.parent(&from).map_err(host("reach"))?;
-                self.link(i, (&source, source_name), (&directory, &name))?;
+                let (source, object) = self.home(i, from)?;
+                self.link(i, (&source, &object), (&directory, &name))?;
             }
             How::SameAs(first) => {
                 let (source, source_name) = self.made_at(*first)?;
-                self.link(i, (&source, &source_name), (&directory, &name))?;
+                let object = source.object(&source_name).map_err(host("look at"))?.ok_or(MakeError::Changed)?;
+                if !self.is_made(*first, &object.stat) {
+                    return Err(MakeError::Changed);
+                }
+                self.link(i, (&source, &object), (&directory, &name))?;
             }
         }
-        match self.task.plan.asides.contains_key(&i) {
-            true => self.know_aside(i, None),
-            false => Ok(()),
-        }
-    }
-
-    /// Takes note of what has a name of ours, and was made for a difference: nothing else is removed under that name.
-    pub fn know_aside(&mut self, i: usize, above: Option<&Vec<u8>>) -> Result<(), MakeError> {
-        let (place, aside) = match above {
-            Some(above) => self.aside_in(i, above)?,
-            None => self.aside(i)?,
-        };
-        let stat = place.stat(&aside).map_err(host("look at"))?;
-        self.made_as.extend(stat.map(|stat| (i, stat.st_ino)));
         Ok(())
     }
 
-    /// Whether the host still has at `from` what it had when it was looked at.
-    fn check_home(&mut self, i: usize, from: &[u8]) -> Result<(), MakeError> {
+    /// What the host has at `from`, if that is still what it had when it was looked at.
+    fn home(&mut self, i: usize, from: &[u8]) -> Result<(Directory, Object), MakeError> {
         let sides = self.task.sides;
         let (directory, name) = self.host.parent(from).map_err(host("reach"))?;
-        let stat = directory.stat(name).map_err(host("look at"))?.ok_or(MakeError::Changed)?;
+        let object = directory.object(name).map_err(host("look at"))?.ok_or(MakeError::Changed)?;
         let seen = sides.at(from).and_then(|j| self.task.facts.stats.get(j)).copied().flatten();
+        let is_scanned = |old| is_as_scanned(&object.stat, sides.base.inode(old), false);
         let is_expected = match (seen, sides.base.lookup(from)) {
-            (Some(seen), _) => Seen::of(&stat).is_still(&Seen::of(&seen)),
-            (None, Some(old)) => is_as_scanned(&stat, sides.base.inode(old), false),
+            (Some(seen), _) => is_same(&object.stat, &seen),
+            (None, Some(old)) => is_scanned(old),
             // What an exchange took out before.
-            (None, None) => sides.origin(i).is_some_and(|old| is_as_scanned(&stat, sides.base.inode(old), false)),
+            (None, None) => sides.origin(i).is_some_and(is_scanned),
         };
-        if is_expected { Ok(()) } else { Err(MakeError::Changed) }
+        if is_expected { Ok((directory, object)) } else { Err(MakeError::Changed) }
     }
 
     fn link(
         &mut self,
         i: usize,
-        (source, from): (&Directory, &[u8]),
+        (source, object): (&Directory, &Object),
         (directory, name): (&Directory, &[u8]),
     ) -> Result<(), MakeError> {
-        let seen = source.stat(from).map_err(host("look at"))?;
-        match source.link(from, directory, name) {
+        match source.link(object, directory, name) {
             // Not between these file systems, not on this one, or not so many.
             Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP) => {
-                self.copy(i, (source, from, seen), directory, name)
+                self.copy(i, (source, object), directory, name)
             }
             result => {
-                self.touched.extend(seen.map(|stat| stat.st_ino));
-                result.map_err(host("link"))
+                self.touched.insert(object.stat.st_ino);
+                result.map_err(host("link"))?;
+                self.made_as.insert(i, Identity::of(&object.stat));
+                self.brought_as.insert(i, object.stat);
+                Ok(())
             }
         }
     }
@@ -149,29 +146,33 @@ impl<'w, 'a> Worker<'w, 'a> {
     fn copy(
         &mut self,
         i: usize,
-        (source, from, seen): (&Directory, &[u8], Option<Stat>),
+        (source, object): (&Directory, &Object),
         directory: &Directory,
         name: &[u8],
     ) -> Result<(), MakeError> {
-        let is_file = seen.is_some_and(|stat| file_type(&stat) == Some(FileType::Regular));
-        let Some(seen) = seen.filter(|_| is_file) else { return self.make_new(i, directory, name) };
-        let file = match source.open_file(from) {
+        if file_type(&object.stat) != Some(FileType::Regular) {
+            return self.make_new(i, directory, name);
+        }
+        source.call().map_err(host("read"))?;
+        let file = match object.open() {
             Ok(file) => file,
             // What another user may not read the guest's disk may have.
             Err(Errno::ACCESS) => return self.make_new(i, directory, name),
             Err(errno) => return Err(host("read")(errno)),
         };
-        self.make_from(i, directory, name, &Same(&file))?;
-        let is = source.stat(from).map_err(host("look at"))?;
-        if is.is_some_and(|is| Seen::of(&is) == Seen::of(&seen)) {
+        let made = self.make_from(i, directory, name, &Same(&file))?;
+        source.call().map_err(host("look at"))?;
+        let is = source.stat_of(object.as_fd()).map_err(host("look at"))?;
+        if Seen::of(&is) == Seen::of(&object.stat) {
             return Ok(());
         }
-        directory.remove(name).map_err(host("remove"))?;
+        let gone = self.task.progress.gone(i, self.path(i));
+        directory.remove_seen(name, &gone, |stat| made == Some(Identity::of(stat)))?;
         Err(MakeError::Changed)
     }
 
     fn make_new(&mut self, i: usize, directory: &Directory, name: &[u8]) -> Result<(), MakeError> {
-        self.make_from(i, directory, name, self.task.sides.content)
+        self.make_from(i, directory, name, self.task.sides.content).map(drop)
     }
 
     fn make_from(
@@ -180,16 +181,26 @@ impl<'w, 'a> Worker<'w, 'a> {
         directory: &Directory,
         name: &[u8],
         content: &dyn Content,
-    ) -> Result<(), MakeError> {
-        let Some((new, is)) = self.task.sides.new_inode(i) else { return Ok(()) };
+    ) -> Result<Option<Identity>, MakeError> {
+        let task = self.task;
+        let Some((new, is)) = task.sides.new_inode(i) else { return Ok(None) };
         let wanted = self.wanted(i, new, is);
-        let part = self.task.progress.part(i);
-        match is.file_type() {
+        let made = match is.file_type() {
             FileType::Regular => {
-                make_file(directory, name, &part, content, &wanted, (&mut self.lost, &mut self.buffer))
+                let part = task.progress.part(i);
+                make_file(directory, name, &part, content, &wanted, (&mut self.lost, &mut self.buffer))?
             }
-            _ => make_other(directory, name, &wanted, &mut self.lost),
+            _ => {
+                let gone = task.progress.gone(i, self.path(i));
+                make_other(directory, (name, &gone), &wanted, &mut self.lost)?
+            }
+        };
+        // What nobody comes back to is not kept in mind.
+        let is_alone = is.file_type() != FileType::Directory && is.links() <= 1 && task.sides.origin(i).is_none();
+        if !is_alone || task.plan.asides.contains_key(&i) {
+            self.made_as.insert(i, made);
         }
+        Ok(Some(made))
     }
 
     /// Makes a file and puts it in its place.
@@ -233,8 +244,8 @@ impl<'w, 'a> Worker<'w, 'a> {
         // Its other names lead to something that has changed by this, whatever comes of it.
         let seen = self.task.facts.stats.get(i).copied().flatten();
         self.touched.extend(seen.map(|stat| stat.st_ino));
-        let made = place.stat(aside).map_err(host("look at"))?;
-        self.placed_as.extend(made.map(|stat| (i, Seen::of(&stat))));
+        let made = place.stat(aside).map_err(host("look at"))?.filter(|stat| self.is_made(i, stat));
+        self.placed_as.insert(i, Seen::of(&made.ok_or(MakeError::Changed)?));
         place.exchange(aside, directory, name, &away).map_err(host("replace"))?;
         let came_out = place.stat(aside);
         if let Ok(Some(stat)) = &came_out
@@ -244,7 +255,11 @@ impl<'w, 'a> Worker<'w, 'a> {
             return Ok(());
         }
         place.exchange(aside, directory, name, &away).map_err(host("put back"))?;
-        Err(came_out.map_or_else(host("look at"), |_| MakeError::Changed))
+        match place.stat(aside) {
+            // One more came in the moment of the exchange.
+            Ok(Some(stat)) if !self.is_made(i, &stat) => Err(MakeError::Kept(aside.to_owned())),
+            _ => Err(came_out.map_or_else(host("look at"), |_| MakeError::Changed)),
+        }
     }
 
     /// Puts what an exchange took out back, and what was made under its name of ours, if that is still in its place.
@@ -257,7 +272,16 @@ impl<'w, 'a> Worker<'w, 'a> {
         if !stat.is_some_and(|stat| placed.is_some_and(|placed| Seen::of(&stat).is_still(&placed))) {
             return Err(MakeError::Changed);
         }
-        place.exchange(&aside, &directory, &name, &self.task.progress.away(i)).map_err(host("put back"))
+        let away = self.task.progress.away(i);
+        place.exchange(&aside, &directory, &name, &away).map_err(host("put back"))?;
+        match place.stat(&aside) {
+            // Something else came there in the moment of the exchange: it gets its place again.
+            Ok(Some(stat)) if !placed.is_some_and(|placed| Seen::of(&stat).is_still(&placed)) => {
+                place.exchange(&aside, &directory, &name, &away).map_err(host("put back"))?;
+                Err(MakeError::Changed)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Gives what was made its name.
@@ -307,7 +331,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             None => self.aside(i)?,
         };
         // Never what was exchanged for it, or came there from elsewhere.
-        let is_ours = |stat: &Stat| !self.is_seen(i, stat) && self.made_as.get(&i) == Some(&stat.st_ino);
+        let is_ours = |stat: &Stat| !self.is_seen(i, stat) && self.is_made(i, stat);
         if !place.stat(&aside).map_err(host("look at"))?.as_ref().is_none_or(is_ours) {
             return Err(MakeError::Changed);
         }
@@ -317,9 +341,11 @@ impl<'w, 'a> Worker<'w, 'a> {
     /// Removes a file, if it is still what was seen there.
     pub fn remove(&mut self, i: usize) -> Result<(), MakeError> {
         let (directory, name) = self.final_place(i)?;
-        let stat = directory.stat(&name).map_err(host("look at"))?;
-        self.check(i, stat)?;
-        self.remove_at(&directory, &name, stat)
+        let stat = self.check(i, directory.stat(&name).map_err(host("look at"))?)?;
+        // Its other names lead to something that has changed by this, whatever comes of it.
+        self.touched.insert(stat.st_ino);
+        let gone = self.task.progress.gone(i, self.path(i));
+        directory.remove_seen(&name, &gone, |is| is_same(is, &stat))
     }
 
     fn remove_at(&mut self, directory: &Directory, name: &[u8], stat: Option<Stat>) -> Result<(), MakeError> {
@@ -340,11 +366,16 @@ impl<'w, 'a> Worker<'w, 'a> {
     }
 
     /// Sees to it that what is at a path is what was seen there, which the plan follows from.
-    fn check(&self, i: usize, stat: Option<Stat>) -> Result<(), MakeError> {
-        let seen = self.task.facts.stats.get(i).copied().flatten().map(|stat| Seen::of(&stat));
-        let (Some(seen), Some(is)) = (seen, stat.map(|stat| Seen::of(&stat))) else { return Err(MakeError::Changed) };
-        let unchanged = is == seen || (is.is_still(&seen) && self.touched.contains(&is.ino));
-        if unchanged { Ok(()) } else { Err(MakeError::Changed) }
+    fn check(&self, i: usize, stat: Option<Stat>) -> Result<Stat, MakeError> {
+        let seen = self.task.facts.stats.get(i).copied().flatten();
+        let (Some(seen), Some(is)) = (seen, stat) else { return Err(MakeError::Changed) };
+        let unchanged = is_same(&is, &seen) && (Seen::of(&is) == Seen::of(&seen) || self.touched.contains(&is.st_ino));
+        if unchanged { Ok(is) } else { Err(MakeError::Changed) }
+    }
+
+    /// Whether something is what was made, or linked, for a difference.
+    fn is_made(&self, i: usize, stat: &Stat) -> bool {
+        self.made_as.get(&i) == Some(&Identity::of(stat))
     }
 
     fn is_seen(&self, i: usize, stat: &Stat) -> bool {
@@ -357,8 +388,11 @@ impl<'w, 'a> Worker<'w, 'a> {
         let sides = self.task.sides;
         let Some((new, is)) = sides.new_inode(i) else { return Ok(()) };
         let (directory, name) = self.final_place(i)?;
+        let object = directory.object(&name).map_err(host("look at"))?.ok_or(MakeError::Changed)?;
+        if file_type(&object.stat) != Some(is.file_type()) || !self.is_as_left(i, &object.stat) {
+            return Err(MakeError::Changed);
+        }
         let wanted = self.wanted(i, new, is);
-        let target = Target::Named(&directory, &name);
         let was_there = if sides.is_directory(i) { sides.was_directory(i) } else { !made };
         let changed = match sides.old(i).filter(|_| was_there && sides.in_place(i)) {
             Some((_, was)) => Changed {
@@ -368,15 +402,35 @@ impl<'w, 'a> Worker<'w, 'a> {
             None => Changed::ALL,
         };
         if !sides.is_directory(i) {
-            let stat = directory.stat(&name).map_err(host("look at"))?;
-            if !made {
-                self.check(i, stat)?;
-            }
             // Its other names lead to something that has changed by this.
-            self.touched.extend(stat.map(|stat| stat.st_ino));
+            self.touched.insert(object.stat.st_ino);
         }
         let inherits = sides.is_directory(i) && !was_there && directory.gives_acl;
-        set_attributes(target, inherits, changed, &wanted, &mut self.lost)
+        let target = Target::Held(object.as_fd(), &directory);
+        let set = set_attributes(target, inherits, changed, &wanted, &mut self.lost);
+        if object.stat.st_nlink > 1 && !sides.is_directory(i) {
+            let now = directory.stat_of(object.as_fd()).map_err(host("look at"))?;
+            self.set_as.insert(Identity::of(&now), Seen::of(&now));
+        }
+        set.map(drop)
+    }
+
+    /// Whether what is to get attributes is what was made, linked or seen for it, and as it was then, but for what we did.
+    fn is_as_left(&self, i: usize, stat: &Stat) -> bool {
+        let seen = self.task.facts.stats.get(i).copied().flatten();
+        let brought = self.brought_as.get(&i).copied();
+        if brought.is_none() && self.made_as.contains_key(&i) {
+            return self.is_made(i, stat);
+        }
+        if super::look::is_directory(stat) {
+            let rights = |stat: &Stat| (stat.st_mode, stat.st_uid, stat.st_gid);
+            return seen.is_some_and(|seen| Identity::of(&seen) == Identity::of(stat) && rights(&seen) == rights(stat));
+        }
+        let Some(known) = brought.or(seen) else { return false };
+        let last = self.set_as.get(&Identity::of(stat)).copied().unwrap_or(Seen::of(&known));
+        let is = Seen::of(stat);
+        let is_touched = brought.is_some() || self.touched.contains(&is.ino);
+        Identity::of(&known) == Identity::of(stat) && (is == last || (is_touched && is.is_still(&last)))
     }
 
     /// Sets the time of a directory in which something was done, as the guest has it.
@@ -387,7 +441,8 @@ impl<'w, 'a> Worker<'w, 'a> {
         if is.file_type() != FileType::Directory {
             return Ok(());
         }
-        let (directory, name) = self.host.parent(path).map_err(host("reach"))?;
+        let inside = if path.is_empty() { b".".to_vec() } else { [path, b"/."].concat() };
+        let (directory, _) = self.host.parent(&inside).map_err(host("reach"))?;
         let wanted = Wanted {
             tree: sides.guest,
             inode: new,
@@ -398,7 +453,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             unwanted: Vec::new(),
         };
         let time = Changed { aspects: Aspects { mtime: true, ..Aspects::default() }, had: &[] };
-        set_attributes(Target::Named(&directory, name), false, time, &wanted, &mut self.lost)
+        set_attributes(Target::Held(directory.as_fd(), &directory), false, time, &wanted, &mut self.lost).map(drop)
     }
 
     /// What is to be on the host for a difference. An owner that the guest did not change stays the host's.

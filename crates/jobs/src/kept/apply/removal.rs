@@ -1,0 +1,45 @@
+//! Removing what was looked at, and nothing that takes its name between the look and the removal.
+//!
+//! unlink(2) takes a name, whatever that leads to by then. So the file is renamed first, to a name of ours that nobody else
+//! uses, looked at there, and then removed or put back.
+
+use rustix::fs::Stat;
+use rustix::io::Errno;
+
+use super::host::Directory;
+use super::make::{MakeError, host};
+
+impl Directory {
+    /// Removes what is called `name`, by way of the name `gone` that nothing has, if that `is_it` still.
+    ///
+    /// # Errors
+    /// `Changed`: it is something else, and has its name again. `Kept`: it has the name `gone`, since by now another thing has
+    /// the old one, or the host refused to put it back.
+    pub fn remove_seen(&self, name: &[u8], gone: &[u8], is_it: impl Fn(&Stat) -> bool) -> Result<(), MakeError> {
+        match self.rename_new(name, self, gone) {
+            Err(Errno::NOENT) => return Err(MakeError::Changed),
+            // A longer name may need a block. What frees some must not be refused for want of it: what was looked at goes.
+            Err(Errno::NOSPC | Errno::DQUOT) => return self.remove_by_name(name, is_it),
+            result => result.map_err(host("remove"))?,
+        }
+        let error = match self.stat(gone) {
+            Ok(Some(stat)) if is_it(&stat) => match self.remove(gone) {
+                Ok(()) => return Ok(()),
+                Err(errno) => MakeError::Host("remove", errno),
+            },
+            Ok(_) => MakeError::Changed,
+            Err(errno) => MakeError::Host("look at", errno),
+        };
+        match self.rename_new(gone, self, name) {
+            Ok(()) | Err(Errno::NOENT) => Err(error),
+            Err(_) => Err(MakeError::Kept(gone.to_owned())),
+        }
+    }
+
+    fn remove_by_name(&self, name: &[u8], is_it: impl Fn(&Stat) -> bool) -> Result<(), MakeError> {
+        match self.stat(name).map_err(host("look at"))? {
+            Some(stat) if is_it(&stat) => self.remove(name).map_err(host("remove")),
+            _ => Err(MakeError::Changed),
+        }
+    }
+}
