@@ -206,9 +206,7 @@ impl<'a> Work<'a> {
             let wanted = plan.verdicts.iter().enumerate().filter(|(_, verdict)| verdict.is_wanted());
             report.done.extend(self.told(wanted.map(|(i, _)| i).collect()));
         }
-        let is_over = |i: &usize| !matches!(plan.verdicts.get(*i), Some(Verdict::Done | Verdict::Attributes));
-        let stuck = leftovers.came_out.iter().filter(|(i, _)| is_over(i)).map(|(_, path)| path);
-        for path in leftovers.strange.iter().chain(stuck) {
+        for path in leftovers.strange(&plan.verdicts) {
             let reason = "an earlier apply left it, and it is not known what it is; move it away".to_owned();
             report.failures.push((self.sides.host_path(path), reason));
         }
