@@ -276,7 +276,7 @@ fn another_root_is_refused() {
     let base = inarch_tree::scan::scan(&root, &Default::default()).unwrap().tree;
     let is_root = || {
         let host = super::host::Host::open(&root, false).ok()?;
-        host.is_root(base.inode(inarch_tree::InodeId::ROOT)).ok()
+        host.is_root(base.inode(inarch_tree::InodeId::ROOT), None).ok()
     };
     assert_eq!(is_root(), Some(true));
     let moved = root.with_file_name("moved");
