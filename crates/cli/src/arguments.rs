@@ -84,6 +84,14 @@ mod tests {
     }
 
     #[test]
+    fn other_names_lead_to_the_same_command() {
+        let command = |words: &[&str]| Arguments::try_parse_from([&["inarch"], words].concat()).unwrap().command;
+        assert!(matches!(command(&["ps"]), Command::Runs(_)));
+        assert!(matches!(command(&["rm", "name"]), Command::Discard(_)));
+        assert!(matches!(command(&["unmount", "/mnt"]), Command::Umount(_)));
+    }
+
+    #[test]
     fn every_help_has_one_form() {
         let below = |command: &clap::Command| command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
         let root = Arguments::command();

@@ -93,7 +93,7 @@ fn rig(on_file: bool) -> Option<Rig> {
         }
     };
     if !Path::new("/dev/fuse").exists() {
-        println!("skipped: waiting_for_the_device: there is no /dev/fuse");
+        println!("skipped: {}: there is no /dev/fuse", thread::current().name().unwrap_or("a test"));
         return None;
     }
     let (mount, device) = Mount::new(&point, std::path::Path::new("test"), false).unwrap();

@@ -106,6 +106,35 @@ mod tests {
     }
 
     #[test]
+    fn files_that_share_bytes_are_told_all_but_the_first() {
+        let found = |list: &[(u32, u64, u64, u64, u32)]| {
+            let extent = |&(inode, offset, length, at, backing): &(u32, u64, u64, u64, u32)| {
+                (InodeId(inode), Extent { offset, length, at, backing })
+            };
+            let mut found: Vec<u32> = Extents::new(9, list.iter().map(extent).collect())
+                .unwrap()
+                .overlapping()
+                .iter()
+                .map(|id| id.0)
+                .collect();
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(found(&[]), []);
+        // Side by side, and at one place of two backings.
+        assert_eq!(found(&[(1, 0, 8, 0, 0), (2, 0, 8, 8, 0), (3, 0, 8, 0, 1)]), []);
+        // The same, a part at the end, and one byte within.
+        assert_eq!(found(&[(1, 0, 8, 0, 0), (2, 0, 8, 0, 0)]), [2]);
+        assert_eq!(found(&[(2, 0, 8, 0, 0), (1, 0, 8, 7, 0)]), [1]);
+        // Behind a short one, within a long one that began before it.
+        assert_eq!(found(&[(1, 0, 100, 0, 0), (2, 0, 1, 10, 0), (3, 0, 1, 50, 0), (4, 0, 1, 100, 0)]), [2, 3]);
+        // A file's own bytes a second time.
+        assert_eq!(found(&[(5, 0, 8, 0, 0), (5, 8, 8, 4, 0)]), [5]);
+        // The largest of all that can be.
+        assert_eq!(found(&[(1, 0, 8, u64::MAX - 8, 0), (2, 0, 1, u64::MAX - 1, 0)]), [2]);
+    }
+
+    #[test]
     fn overlaps_empty_ones_and_overflows_are_refused() {
         let overlap = vec![(InodeId(0), extent(0, 9, 0)), (InodeId(0), extent(8, 4, 100))];
         assert_eq!(Extents::new(1, overlap).unwrap_err(), ExtentError(InodeId(0)));

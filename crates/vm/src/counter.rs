@@ -18,13 +18,14 @@ const PRECISION: u32 = 500;
 /// Measured once, in some milliseconds.
 pub(crate) fn kilohertz() -> Option<u32> {
     static MEASURED: OnceLock<Option<u32>> = OnceLock::new();
-    *MEASURED.get_or_init(|| SPANS.into_iter().find_map(measure))
+    *MEASURED.get_or_init(|| SPANS.into_iter().find_map(|span| measure(span, &mut read, &std::thread::sleep)))
 }
 
-fn measure(span: Duration) -> Option<u32> {
-    let first = Reading::quick(span)?;
-    std::thread::sleep(span);
-    let last = Reading::quick(span)?;
+/// Watches the counter for a span, by means of reading it and of waiting.
+fn measure(span: Duration, read: &mut dyn FnMut() -> Option<Reading>, wait: &dyn Fn(Duration)) -> Option<u32> {
+    let first = quick(span, read)?;
+    wait(span);
+    let last = quick(span, read)?;
     rate(last.ticks.checked_sub(first.ticks)?, last.at.checked_duration_since(first.at)?)
 }
 
@@ -35,22 +36,26 @@ fn rate(ticks: u64, time: Duration) -> Option<u32> {
     u32::try_from(rounded).ok().filter(|rate| *rate > 0)
 }
 
-/// The counter's value at a time.
+/// What the counter said.
+#[derive(Clone, Copy)]
 struct Reading {
     ticks: u64,
+    /// Just before.
     at: Instant,
+    /// How long it took to be told.
+    took: Duration,
 }
 
-impl Reading {
-    /// A reading whose time is known precisely enough for the span.
-    fn quick(span: Duration) -> Option<Reading> {
-        const ATTEMPTS: u32 = 20;
-        (0..ATTEMPTS).find_map(|_| {
-            let at = Instant::now();
-            let ticks = ticks()?;
-            (at.elapsed() < span / PRECISION).then_some(Reading { ticks, at })
-        })
-    }
+fn read() -> Option<Reading> {
+    let at = Instant::now();
+    let ticks = ticks()?;
+    Some(Reading { ticks, at, took: at.elapsed() })
+}
+
+/// A reading of which the time is known well enough for a span.
+fn quick(span: Duration, read: &mut dyn FnMut() -> Option<Reading>) -> Option<Reading> {
+    const ATTEMPTS: u32 = 20;
+    (0..ATTEMPTS).find_map(|_| read().filter(|reading| reading.took < span / PRECISION))
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -76,10 +81,40 @@ mod tests {
         assert_eq!((rate(0, Duration::from_secs(1)), rate(u64::MAX, Duration::from_nanos(1))), (None, None));
     }
 
-    /// Two measurements differ by less than a kernel considers possible.
+    /// A machine on which so many readings in a row are interrupted, between counter and clock, before each that is not.
+    fn measured(interrupted: usize, span: Duration, ticks: impl Fn(Duration) -> u64) -> Option<u32> {
+        let begin = Instant::now();
+        let now = std::cell::Cell::new(Duration::from_secs(5));
+        let pass = |time: Duration| now.set(now.get() + time);
+        let mut number = 0;
+        let mut read = || {
+            number += 1;
+            let took = if number % (interrupted + 1) == 0 { span / 1000 } else { span / 4 };
+            let at = now.get();
+            // The worst case: the counter is read at the very end.
+            pass(took);
+            Some(Reading { ticks: ticks(now.get()), at: begin + at, took })
+        };
+        measure(span, &mut read, &pass)
+    }
+
     #[test]
-    fn the_counter_is_measured_the_same_twice() {
-        let (Some(one), Some(other)) = (measure(SPANS[1]), measure(SPANS[1])) else { return };
-        assert!(one.abs_diff(other) < one / 100, "{one} and {other} kHz");
+    fn the_counter_is_measured_the_same_on_a_busy_machine() {
+        let ticks = |time: Duration| (time.as_nanos() * 2596 / 1000) as u64;
+        for span in SPANS {
+            for interrupted in [0, 1, 7, 19] {
+                assert_eq!(measured(interrupted, span, ticks), Some(2_596_000), "{interrupted} in {span:?}");
+            }
+            assert_eq!(measured(20, span, ticks), None, "no reading is good");
+        }
+        // One that goes backwards, and one that stands.
+        assert_eq!(measured(0, SPANS[0], |time| u64::MAX - time.as_nanos() as u64), None);
+        assert_eq!(measured(0, SPANS[0], |_| 7), None);
+        assert_eq!(measure(SPANS[0], &mut || None, &|_| ()), None, "a machine without a counter");
+    }
+
+    #[test]
+    fn this_machines_counter_is_one_or_it_has_none() {
+        assert_eq!(read().is_some(), cfg!(target_arch = "x86_64"));
     }
 }

@@ -14,7 +14,7 @@ use crate::support::{assert_status, stdout};
 fn check_file_system(scene: &Scene) {
     let script = "cp --sparse=always state/inarch/runs/run/0.1.overlay copy; : > disk; \
         $INARCH serve file root disk --overlay copy 2> log & server=$!; \
-        for i in $(seq 200); do [ -s disk ] && break; sleep 0.05; done; \
+        for i in $(seq 2400); do [ -s disk ] && break; sleep 0.05; done; \
         e2fsck -fp disk; [ $? -le 1 ] && e2fsck -fn disk; status=$?; kill $server; wait $server; rm copy; exit $status";
     let output = Command::new("sh")
         .args(["-c", script])

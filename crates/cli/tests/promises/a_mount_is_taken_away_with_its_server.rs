@@ -155,13 +155,21 @@ fn a_mount_in_the_way_stays() {
     let scene = Scene::new();
     let used = scene.shell(
         "mkdir -p above/p others/p && mount -t tmpfs none others/p && echo precious > others/p/file
-         $INARCH mount -qb tree above/p --log log || exit 99
-         (cd above/p && exec sleep 1000) & user=$!
-         $INARCH umount --lazy above/p & umount=$!
-         sleep 0.3; mv above elsewhere; ln -s others above
-         wait $umount; kill $user; cat others/p/file; umount others/p; ls elsewhere/p",
+         for try in $(seq 20); do
+             $INARCH mount -qb tree above/p --log log || exit 99
+             (cd above/p && exec sleep 1000) & user=$!
+             until [ \"$(readlink /proc/$user/cwd)\" = \"$PWD/above/p\" ]; do sleep 0.01; done
+             $INARCH umount --lazy above/p & umount=$!
+             while open=$(readlink /proc/$umount/fd/*) && ! echo \"$open\" | grep -q above; do sleep 0.01; done
+             mv above elsewhere; ln -s others above
+             readlink /proc/$umount/fd/* | grep -q elsewhere && met=1
+             wait $umount; kill $user; wait $user
+             [ \"$met\" ] && break
+             rm above; mv elsewhere above
+         done 2> /dev/null
+         echo met: $met; cat others/p/file; umount others/p; ls elsewhere/p",
     );
-    assert_eq!(stdout(&used), "precious\n", "{}", stderr(&used));
+    assert_eq!(stdout(&used), "met: 1\nprecious\n", "{}", stderr(&used));
     // The same of a server that ends.
     let used = scene.shell(
         "rm above; mv elsewhere above; mount -t tmpfs none others/p && echo precious > others/p/file

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{INARCH, assert_status, inarch, scratch};
+use crate::support::{INARCH, LONG, assert_status, has_open_in, inarch, scratch, within};
 
 /// A tree whose image takes a while.
 fn large_tree(at: &Path) {
@@ -61,20 +61,26 @@ fn what_had_the_name_before_stays_until_the_image_is_whole() {
     large_tree(&source);
     std::fs::create_dir(&place).unwrap();
     let image = place.join("image.erofs");
-    std::fs::write(&image, "before").unwrap();
-    let mut child = Command::new(INARCH)
-        .args(["image", "--quiet"])
-        .arg(&source)
-        .arg("-o")
-        .arg(&image)
-        .spawn()
-        .expect("inarch starts");
-    std::thread::sleep(Duration::from_millis(40));
-    child.kill().unwrap();
-    let killed = child.wait().unwrap().signal().is_some();
-    if killed {
-        assert_eq!(std::fs::read(&image).unwrap(), b"before");
-    }
+    let is_killed_in_the_midst = |_| {
+        std::fs::write(&image, "before").unwrap();
+        let mut child = Command::new(INARCH)
+            .args(["image", "--quiet"])
+            .arg(&source)
+            .arg("-o")
+            .arg(&image)
+            .spawn()
+            .expect("inarch starts");
+        let is_over = within(LONG, || has_open_in(child.id(), &place) || child.try_wait().unwrap().is_some());
+        assert!(is_over, "nothing is written");
+        child.kill().unwrap();
+        let killed = child.wait().unwrap().signal().is_some();
+        if killed {
+            assert_eq!(std::fs::read(&image).unwrap(), b"before");
+            assert_eq!(names(&place), ["image.erofs"]);
+        }
+        killed
+    };
+    assert!((0..20).any(is_killed_in_the_midst), "the image is faster each time");
     let made = inarch(["image", "--quiet", source.to_str().unwrap(), "-o", image.to_str().unwrap()]);
     assert_status(&made, 0);
     assert_eq!(names(&place), ["image.erofs"]);

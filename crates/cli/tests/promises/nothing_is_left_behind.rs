@@ -5,9 +5,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::support::{INARCH, LONG, inarch, scratch, stderr, within};
+use crate::support::{INARCH, LONG, has_open_in, inarch, scratch, stderr, within};
 
 /// Starts a run that sleeps, in a working directory and a temporary directory of its own.
 fn sleeping_run(dir: &Path) -> Child {
@@ -174,8 +174,9 @@ fn after_a_failure() {
 fn after_kill_9_while_the_kernel_is_unpacked_for_the_first_time() {
     let cache = scratch();
     let kernels = cache.path().join("inarch/kernels");
-    // Unpacking takes a second or more: some of these come in the middle of it.
-    for milliseconds in [100, 400, 700, 1000] {
+    let mut in_the_midst = 0;
+    // Whatever a run had made whole before it was killed is taken away: each unpacks for the first time.
+    for round in 0..20 {
         let mut run = Command::new(INARCH)
             .args(["run", "--quiet", "--accel=tcg", "--root=none", "--", "true"])
             .env("XDG_CACHE_HOME", cache.path())
@@ -183,11 +184,24 @@ fn after_kill_9_while_the_kernel_is_unpacked_for_the_first_time() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(milliseconds));
+        let begun = Instant::now();
+        while !has_open_in(run.id(), &kernels) && run.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed() < LONG, "no kernel is unpacked");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Sooner or later in what it writes.
+        std::thread::sleep(Duration::from_millis(10 * round));
         run.kill().unwrap();
         run.wait().unwrap();
-        let left = fs::read_dir(&kernels).into_iter().flatten().map(|entry| entry.unwrap().file_name());
-        let half: Vec<_> = left.filter(|name| name.as_encoded_bytes().starts_with(b".")).collect();
-        assert!(half.is_empty(), "after {milliseconds} ms: {half:?}");
+        let left: Vec<PathBuf> = files(&kernels);
+        let is_half = |path: &&PathBuf| path.file_name().unwrap().as_encoded_bytes().starts_with(b".");
+        let half: Vec<_> = left.iter().filter(is_half).collect();
+        assert!(half.is_empty(), "in round {round}: {half:?}");
+        in_the_midst += u32::from(left.is_empty());
+        if in_the_midst == 3 {
+            return;
+        }
+        fs::remove_dir_all(&kernels).unwrap();
     }
+    assert!(in_the_midst > 0, "no kill came in the midst");
 }

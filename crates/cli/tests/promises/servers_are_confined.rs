@@ -393,7 +393,9 @@ cat ../beside ../../beside 2> /dev/null; cd /; umount /mnt && echo "report done"
 
 #[test]
 fn a_guest_has_a_confined_disk_and_a_confined_share_in_few_descriptors() {
-    let Some(guest) = BareGuest::or_skip("a guest's disk and share") else { return };
+    let Some(guest) = BareGuest::or_skip("a_guest_has_a_confined_disk_and_a_confined_share_in_few_descriptors") else {
+        return;
+    };
     let dir = place();
     many_files(&dir.path().join("tree"), 15);
     let sums = host("sh", &["-c", "cd tree && find . -type f | LC_ALL=C sort | xargs cat | sha256sum"], dir.path());

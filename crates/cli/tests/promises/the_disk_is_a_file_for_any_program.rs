@@ -251,11 +251,11 @@ fn a_user_needs_no_privilege_but_fusermount3() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let script = "set -e; trap 'kill $server' EXIT; \
                   ./inarch serve file tree disk.raw --overlay-dir . 2> log & server=$!; \
-                  for i in $(seq 100); do [ -s disk.raw ] && break; sleep 0.1; done; \
+                  for i in $(seq 1200); do [ -s disk.raw ] && break; sleep 0.1; done; \
                   /sbin/e2fsck -fn disk.raw; dd if=/dev/zero of=disk.raw bs=1M count=1 seek=4096 conv=notrunc,fsync; \
                   kill $server; wait $server; trap - EXIT; [ ! -e disk.raw ]";
     let as_user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", script];
-    host("timeout", &[&["60", "setpriv"][..], &as_user].concat(), dir.path());
+    host("timeout", &[&["300", "setpriv"][..], &as_user].concat(), dir.path());
     let script = "PATH=/nowhere; exec ./inarch serve file tree disk.raw --overlay-dir .";
     let as_user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "/bin/sh", "-c", script];
     let output = Command::new("setpriv").args(as_user).current_dir(dir.path()).output().unwrap();

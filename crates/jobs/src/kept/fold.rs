@@ -18,7 +18,7 @@ use std::sync::Arc;
 use inarch_block::{Content, Device, Origin as Held, read_content};
 use inarch_format::ReadError;
 use inarch_format::ext4::{self, Ext4Image, LostAndFound, Numbering, ReadOptions, open_image};
-use inarch_tree::compare::{Difference, Lineage, differences};
+use inarch_tree::compare::{Difference, Lineage, MOST_PATHS, TooDeep, differences_but_deep};
 use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Origin, Part, Place};
 use inarch_tree::{DataRange, Extent, InodeId, Timestamp, Tree};
 
@@ -45,10 +45,11 @@ pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, 
         let Some(generation) = files.unfolded()? else { continue };
         let disk = GuestDisk::open(run.name(), &files, tree, generation)?;
         let layer = disk.layer(&files, generation, &mount_points(tree, record));
-        let layer = layer.map_err(|error| disk_error(tree, &error))?;
+        let (layer, left_out) = layer.map_err(|error| disk_error(tree, &error))?;
         files.save_layer(&layer)?;
+        let left_out = left_out_notes(&left_out);
         let destination = shown(&tree.destination());
-        notes.extend(disk.image.opened.notes.iter().map(|note| format!("{destination}: {note}")));
+        notes.extend(disk.image.opened.notes.iter().chain(&left_out).map(|note| format!("{destination}: {note}")));
     }
     Ok(notes)
 }
@@ -63,6 +64,19 @@ pub(super) fn keep_only(files: &DiskFiles, layered: &Arc<Layered>, found: &[Diff
 
 fn disk_error(tree: &KeptTree, error: &dyn std::fmt::Display) -> JobError {
     JobError::Other(format!("the kept disk of {}: {error}", shown(&tree.source())))
+}
+
+/// The most directories that are named each in a line.
+const NAMED: usize = 4;
+
+/// What is not kept, in lines.
+fn left_out_notes(left_out: &[TooDeep]) -> Vec<String> {
+    let mut lines: Vec<String> =
+        left_out.iter().take(NAMED).map(|one| format!("{one}: it is not kept, and the rest is")).collect();
+    if left_out.len() > NAMED {
+        lines.push(format!("{} more directories are nested too deeply, and not kept", left_out.len() - NAMED));
+    }
+    lines
 }
 
 /// A disk with what its guest wrote, and the file system that the guest left on it.
@@ -99,16 +113,20 @@ impl GuestDisk {
         &self.image.opened.tree
     }
 
-    fn layer(&self, files: &DiskFiles, generation: u64, own: &HashSet<Vec<u8>>) -> Result<Layer, JobError> {
-        let mut found = differences(&self.layered.lower, self.guest(), self).map_err(|error| {
-            JobError::Other(format!("{error}; what the guest wrote cannot be kept: 'inarch discard' drops it"))
-        })?;
+    /// What the guest changed, and what of that is left out.
+    fn layer(
+        &self,
+        files: &DiskFiles,
+        generation: u64,
+        own: &HashSet<Vec<u8>>,
+    ) -> Result<(Layer, Vec<TooDeep>), JobError> {
+        let (mut found, left_out) = differences_but_deep(&self.layered.lower, self.guest(), self, MOST_PATHS);
         leave_out_own(&mut found, (self.guest(), &*self.image.opened.content), own);
         let mut facts = GuestFacts { disk: self, spill: Spill::new(files, generation) };
         let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts)
             .map_err(|error| JobError::Other(error.to_string()))?;
         facts.spill.finish()?;
-        Ok(layer)
+        Ok((layer, left_out))
     }
 
     /// What of the planned tree an inode of the guest has been since then. An inode number is used again for other
@@ -370,5 +388,24 @@ impl Spill {
     fn finish(self) -> Result<(), JobError> {
         let synced = self.file.map_or(Ok(()), |file| file.sync_all());
         synced.map_err(|error| JobError::path(&self.path, "cannot make it durable", error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_kept_is_named_in_few_lines() {
+        let deep = |number: u8| TooDeep { levels: 30_000, top: vec![b'a' + number] };
+        let lines = left_out_notes(&(0..6).map(deep).collect::<Vec<_>>());
+        assert_eq!(lines.len(), NAMED + 1);
+        assert_eq!(
+            lines[0],
+            "directories are nested 30000 levels deep at 'a', and too much differs there to be listed: it is not kept, and \
+             the rest is"
+        );
+        assert_eq!(lines[NAMED], "2 more directories are nested too deeply, and not kept");
+        assert_eq!(left_out_notes(&[]), [""; 0]);
     }
 }

@@ -24,8 +24,11 @@ mod same;
 mod show;
 mod side;
 mod spent;
+#[cfg(test)]
+mod staged;
 mod stat;
 mod store;
+mod volume;
 
 pub use apply::{ApplyReport, ApplyRequest, Done, apply};
 pub(crate) use bytes::Bytes;
@@ -40,3 +43,4 @@ pub use show::show;
 pub(crate) use spent::settle;
 pub use stat::FileStat;
 pub(crate) use store::{KeptRun, Store, now};
+pub(crate) use volume::VolumeId;

@@ -1,7 +1,7 @@
 //! What is known of a kept run beside its disks: `run.json`.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::bytes::Bytes;
 use super::owners::OwnersBack;
 use super::store::now;
+use super::volume::VolumeId;
+use crate::JobError;
 
 /// The version of the record that this program writes and reads.
 pub(super) const VERSION: u32 = 3;
@@ -93,6 +95,9 @@ pub(crate) struct KeptTree {
     pub owners: OwnersBack,
     /// Whether it goes on into what is mounted below.
     pub cross: bool,
+    /// The file system that it lies in, where that is known.
+    #[serde(default)]
+    pub volume: Option<VolumeId>,
 }
 
 /// An apply that began and has not ended.
@@ -167,7 +172,20 @@ impl KeptTree {
         cross: bool,
     ) -> KeptTree {
         let (source, destination) = (Bytes::path(source), Bytes::path(destination));
-        KeptTree { source, destination, read_only, ordinal, owners, cross }
+        KeptTree { source, destination, read_only, ordinal, owners, cross, volume: None }
+    }
+
+    /// Notes which file system it lies in.
+    pub fn with_volume(self) -> Result<KeptTree, JobError> {
+        let source = self.source();
+        let opened = File::open(&source).and_then(|root| Ok(VolumeId::of(root)?));
+        let volume = opened.map_err(|error| JobError::path(&source, "cannot be used as a tree", error))?;
+        Ok(KeptTree { volume, ..self })
+    }
+
+    /// The same tree, whatever file system it lies in now.
+    pub fn is_like(&self, other: &KeptTree) -> bool {
+        KeptTree { volume: other.volume, ..self.clone() } == *other
     }
 
     /// The host's directory.

@@ -60,3 +60,62 @@ pub(super) fn boot() -> Result<String, JobError> {
     let text = fs::read_to_string(path).map_err(|error| JobError::path(path, "cannot be read", error))?;
     Ok(text.trim().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::staged::{Staged, tear};
+    use super::*;
+
+    const WRITTEN: &[u8] = b"what the guest wrote";
+
+    fn applied(dir: &Path) -> Staged {
+        let (host, guest) = (dir.join("host"), dir.join("guest"));
+        for side in [&host, &guest] {
+            fs::create_dir(side).unwrap();
+            fs::write(side.join("untouched"), "as it was").unwrap();
+        }
+        fs::create_dir(guest.join("below")).unwrap();
+        fs::write(guest.join("below/new"), WRITTEN).unwrap();
+        let mut staged = Staged::new(&host, &guest);
+        let report = staged.apply().unwrap();
+        assert!(report.complete, "{report:?}");
+        assert_eq!(fs::read(host.join("below/new")).unwrap(), WRITTEN);
+        staged
+    }
+
+    #[test]
+    fn what_a_fall_of_the_machine_tore_is_named_and_brought_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut staged = applied(dir.path());
+        let new = dir.path().join("host/below/new");
+        staged.start_machine_again();
+        tear(&new);
+        let refusal = settle(&mut staged.run).unwrap_err().to_string();
+        assert!(refusal.contains("the machine was started again since the kept run 'staged' was applied"), "{refusal}");
+        assert!(refusal.contains(&*new.to_string_lossy()) && refusal.contains("inarch apply staged"), "{refusal}");
+        let report = staged.apply().unwrap();
+        assert!(report.complete, "{report:?}");
+        assert_eq!(fs::read(&new).unwrap(), WRITTEN);
+        settle(&mut staged.run).unwrap();
+        assert!(staged.run.files(0).load_layer().unwrap().is_none_or(|layer| layer.is_empty()));
+    }
+
+    #[test]
+    fn what_is_there_after_another_start_is_let_go_of() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut staged = applied(dir.path());
+        staged.start_machine_again();
+        settle(&mut staged.run).unwrap();
+        assert_eq!(staged.run.record.as_ref().map(|record| record.applied.is_some()), Some(false));
+        assert!(staged.run.files(0).load_layer().unwrap().is_none_or(|layer| layer.is_empty()));
+    }
+
+    #[test]
+    fn what_changed_within_one_start_is_the_hosts_own_doing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut staged = applied(dir.path());
+        tear(&dir.path().join("host/below/new"));
+        settle(&mut staged.run).unwrap();
+        assert!(staged.run.files(0).load_layer().unwrap().is_none_or(|layer| layer.is_empty()));
+    }
+}

@@ -21,7 +21,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::files::DiskFiles;
-use super::record::{Record, VERSION};
+use super::record::{KeptTree, Record, VERSION};
+use super::volume::VolumeId;
 use crate::JobError;
 use crate::notes::shown;
 use crate::state;
@@ -56,6 +57,12 @@ impl Store {
             JobError::Other("there is no place for kept runs: neither XDG_STATE_HOME nor HOME is set".to_owned())
         })?;
         Ok(Store { home })
+    }
+
+    /// Those in a directory of their own.
+    #[cfg(test)]
+    pub fn at(home: &Path) -> Store {
+        Store { home: home.to_owned() }
     }
 
     /// Everything of this program's that is kept, the runs among it.
@@ -194,6 +201,21 @@ impl KeptRun {
         replace(&path, text.as_bytes()).map_err(|error| JobError::path(&path, "cannot write the record", error))?;
         self.record = Some(record);
         Ok(())
+    }
+
+    /// Refuses to go on over a tree that lies in another file system than it did, if the run changed anything of it.
+    pub fn refuse_another_volume(&self, tree: &KeptTree) -> Result<(), JobError> {
+        let then = self.record.iter().flat_map(|record| &record.trees).find(|then| then.ordinal == tree.ordinal);
+        let is_another = then.is_some_and(|then| VolumeId::is_another(then.volume, tree.volume));
+        if !is_another || self.files(tree.ordinal).load_layer()?.is_none_or(|layer| layer.is_empty()) {
+            return Ok(());
+        }
+        Err(JobError::Other(format!(
+            "{}: another file system is mounted there than when the kept run '{1}' changed it; bring that back, or give this \
+             run another name; inarch discard {1} forgets what it changed",
+            shown(&tree.source()),
+            self.name
+        )))
     }
 
     /// Takes away what the guest wrote: the next run begins with the trees as they are then.

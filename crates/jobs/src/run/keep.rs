@@ -79,8 +79,11 @@ impl Kept {
     /// Gives the disks kept overlays. Refuses trees that are not the run's.
     pub fn take(&self, disks: &mut [Disk]) -> Result<(), JobError> {
         let trees = disks.iter().map(tree).collect::<Result<Vec<_>, _>>()?;
+        let is_like = |record: &Record| {
+            record.trees.len() == trees.len() && record.trees.iter().zip(&trees).all(|(then, now)| then.is_like(now))
+        };
         if let Some(record) = &self.run.record
-            && record.trees != trees
+            && !is_like(record)
         {
             let words: Vec<String> = record.words.iter().map(|word| shown(Path::new(&word.to_os_string()))).collect();
             return Err(JobError::Other(format!(
@@ -90,6 +93,7 @@ impl Kept {
                 if words.is_empty() { "none".to_owned() } else { words.join(" ") }
             )));
         }
+        trees.iter().try_for_each(|tree| self.run.refuse_another_volume(tree))?;
         if disks.iter().any(|disk| !disk.read_only) {
             require(self.store.home())?;
         }
@@ -117,11 +121,12 @@ impl Kept {
         let beside =
             shares.chain(trees.unpacked.iter().map(|tree| &tree.destination)).map(|path| Bytes::path(path)).collect();
         let command = request.command.iter().map(|word| Bytes::new(word.as_bytes())).collect();
+        let disks = trees.disks.iter().map(tree).collect::<Result<_, _>>()?;
         let record = match self.run.record.clone() {
-            Some(record) => Record { command, status: None, used: now(), beside, ..record },
+            Some(record) => Record { command, trees: disks, status: None, used: now(), beside, ..record },
             None => Record {
                 command,
-                trees: trees.disks.iter().map(tree).collect::<Result<_, _>>()?,
+                trees: disks,
                 beside,
                 words: keep.words.iter().map(|word| Bytes::new(word.as_bytes())).collect(),
                 directory: Bytes::path(&keep.directory),
@@ -189,7 +194,9 @@ fn tree(disk: &Disk) -> Result<KeptTree, JobError> {
     }
     let source = source.canonicalize().map_err(|error| JobError::path(source, "cannot be used as a tree", error))?;
     let owners = OwnersBack::new(&disk.recipe.selection.owners);
-    Ok(KeptTree::new(&source, destination, disk.read_only, disk.recipe.ordinal, owners, disk.recipe.selection.cross))
+    let tree =
+        KeptTree::new(&source, destination, disk.read_only, disk.recipe.ordinal, owners, disk.recipe.selection.cross);
+    if disk.read_only { Ok(tree) } else { tree.with_volume() }
 }
 
 /// Excludes the store of kept runs from a tree that contains it: otherwise keeping a run would change its tree.

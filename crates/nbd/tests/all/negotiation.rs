@@ -1,6 +1,6 @@
 //! The negotiation follows the protocol's text.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -147,12 +147,23 @@ fn a_client_that_chooses_nothing_is_disconnected_in_time() {
     let device = Arc::new(Pending::ready(Arc::new(Disk::new())));
     let options = NbdOptions { name: "disk".into(), negotiation: Duration::from_millis(200), ..NbdOptions::default() };
     let mut client = Client::connect_with(device, options, 3);
-    // A byte now and then is no choice.
-    for byte in b"IHAVE" {
-        // On a busy machine the timeout may come before all are sent.
-        let _ = client.stream.write_all(&[*byte]);
-        thread::sleep(Duration::from_millis(30));
-    }
-    assert!(client.is_cut());
+    // A byte now and then is no choice: the end comes while they go on, of data that is long enough for all the time there is.
+    client.stream.set_read_timeout(Some(Duration::from_millis(30))).unwrap();
+    client.put(&option(OPT_LIST, &[0; 4096])[..16]);
+    let mut sent = 0;
+    let end = loop {
+        assert!(sent < 4000, "it is still listened to");
+        // What comes after the end has nowhere to go.
+        let _ = client.stream.write_all(&[0]);
+        sent += 1;
+        match client.stream.read(&mut [0]) {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            end => break end,
+        }
+    };
+    assert!(
+        matches!(&end, Ok(0)) || end.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset),
+        "{end:?}"
+    );
     assert!(matches!(client.end(), Err(ConnectionError::Stalled(_))));
 }

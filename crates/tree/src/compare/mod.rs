@@ -6,10 +6,12 @@
 //! Neither reads content: the caller knows by other means which files are the same ([`Lineage`]).
 
 mod changes;
+mod deep;
 mod walk;
 
 pub use changes::{Change, ChangeKind, changes};
-pub use walk::{TooDeep, differences};
+pub use deep::TooDeep;
+pub use walk::{MOST_PATHS, differences, differences_but_deep};
 
 use crate::{FileType, InodeId, Timestamp, Tree};
 

@@ -1,57 +1,39 @@
 //! Walks two trees at once, directory by directory, and collects the paths that differ.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 
+use super::deep::{TooDeep, USUAL_PATH, is_beneath};
 use super::{Aspects, Difference, Lineage};
 use crate::{Entry, FileType, InodeId, Tree};
 
-/// The most bytes of paths that a comparison stores, not counting [`USUAL_PATH`] for each. The paths of a chain of
-/// directories have a total length that is quadratic in its depth, and a guest can make the chain as deep as its disk
-/// has inodes.
-const MOST_PATHS: usize = 256 << 20;
+/// The most bytes of paths that a comparison holds, besides [`USUAL_PATH`] for each. A chain of directories has paths of a length that
+/// is square in its depth, and a guest can make it as deep as its disk has inodes.
+pub const MOST_PATHS: usize = 256 << 20;
 
-/// The bytes of a path that are not counted.
-const USUAL_PATH: usize = 512;
-
-/// Directories are nested so deeply that the differing paths do not fit in memory.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "directories are nested {levels} levels deep below '{}', and too much differs there to be listed",
-    String::from_utf8_lossy(.top).escape_debug()
-)]
-pub struct TooDeep {
-    /// How many directories are above the path that was too much.
-    pub levels: usize,
-    /// The first components of that path.
-    pub top: Vec<u8>,
-}
-
-impl TooDeep {
-    fn at(path: &[u8]) -> TooDeep {
-        let mut names = path.split(|byte| *byte == b'/');
-        let top: Vec<&[u8]> = names.by_ref().take(3).collect();
-        TooDeep { levels: top.len() + names.count(), top: top.join(&b'/') }
-    }
-}
-
-/// A path at which at least one of the trees has a directory.
-struct Pair {
-    path: Vec<u8>,
+/// A path that both trees, or one, have a directory at.
+pub(super) struct Pair {
+    pub path: Vec<u8>,
     old: Option<InodeId>,
     new: Option<InodeId>,
     /// The index of the directory's own difference, if there is one.
     place: Option<usize>,
 }
 
-struct Walk<'a> {
-    old: &'a Tree,
-    new: &'a Tree,
-    lineage: &'a dyn Lineage,
-    found: Vec<Difference>,
+pub(super) struct Walk<'a> {
+    pub old: &'a Tree,
+    pub new: &'a Tree,
+    pub lineage: &'a dyn Lineage,
+    pub found: Vec<Difference>,
     /// Directories still to be walked, the next one last.
-    stack: Vec<Pair>,
-    /// Bytes by which the paths in `found` and `stack` exceed the usual length, in all.
-    long: usize,
+    pub stack: Vec<Pair>,
+    /// How much longer than usual the paths in `found` and `stack` are together, in bytes.
+    pub long: usize,
+    /// The most that they may be.
+    pub most: usize,
+    pub left_out: Vec<TooDeep>,
+    /// Inodes of the older tree that are in what is left out of the newer.
+    pub lost: HashSet<InodeId>,
 }
 
 /// Every path at which the trees differ: a directory before its content, names in the order of their bytes.
@@ -61,30 +43,45 @@ struct Walk<'a> {
 ///
 /// Fails if the paths together are too long to be stored.
 pub fn differences(old: &Tree, new: &Tree, lineage: &dyn Lineage) -> Result<Vec<Difference>, TooDeep> {
-    let mut walk = Walk { old, new, lineage, found: Vec::new(), stack: Vec::new(), long: 0 };
-    walk.visit(Vec::new(), Some(InodeId::ROOT), Some(InodeId::ROOT))?;
+    let (found, left_out) = differences_but_deep(old, new, lineage, MOST_PATHS);
+    left_out.into_iter().next().map_or(Ok(found), Err)
+}
+
+/// The same without directories that are nested too deeply, should the paths together take more than `most` bytes besides
+/// [`USUAL_PATH`] for each, by default [`MOST_PATHS`]; and which those are. What the newer tree has there alone of the older
+/// one counts as not removed from where that has it.
+pub fn differences_but_deep(
+    old: &Tree,
+    new: &Tree,
+    lineage: &dyn Lineage,
+    most: usize,
+) -> (Vec<Difference>, Vec<TooDeep>) {
+    let (found, stack, left_out, lost) = (Vec::new(), Vec::new(), Vec::new(), HashSet::new());
+    let mut walk = Walk { old, new, lineage, found, stack, long: 0, most, left_out, lost };
+    walk.visit(Vec::new(), Some(InodeId::ROOT), Some(InodeId::ROOT));
     while let Some(pair) = walk.stack.pop() {
         walk.long -= beyond_usual(&pair.path);
-        walk.directory(&pair)?;
+        walk.directory(&pair);
     }
     // Directories are walked one after the other, and each lists its own names first.
     walk.found.retain(|difference| difference.old.is_none() || difference.new.is_none() || difference.aspects.any());
     walk.found.sort_by(|a, b| by_components(&a.path, &b.path));
-    Ok(walk.found)
+    walk.keep_lost();
+    (walk.found, walk.left_out)
 }
 
-fn beyond_usual(path: &[u8]) -> usize {
+pub(super) fn beyond_usual(path: &[u8]) -> usize {
     path.len().saturating_sub(USUAL_PATH)
 }
 
-/// The order of a walk: a directory's content directly follows it.
-fn by_components(a: &[u8], b: &[u8]) -> Ordering {
+/// The order of a walk: a directory's content directly behind it.
+pub(super) fn by_components(a: &[u8], b: &[u8]) -> Ordering {
     a.split(|byte| *byte == b'/').cmp(b.split(|byte| *byte == b'/'))
 }
 
 impl Walk<'_> {
-    /// Compares what both trees have at a path; directories are queued.
-    fn visit(&mut self, path: Vec<u8>, old: Option<InodeId>, new: Option<InodeId>) -> Result<(), TooDeep> {
+    /// Looks at what both trees have at a path; directories are to be walked then.
+    fn visit(&mut self, path: Vec<u8>, old: Option<InodeId>, new: Option<InodeId>) {
         let aspects = match (old, new) {
             (Some(old), Some(new)) => Aspects::between((self.old, old), (self.new, new), self.lineage),
             _ => Aspects::default(),
@@ -96,19 +93,18 @@ impl Walk<'_> {
         let differs = old.is_none() || new.is_none() || aspects.any();
         let place = differs.then_some(self.found.len());
         self.long += beyond_usual(&path) * (usize::from(differs) + usize::from(walked));
-        if self.long > MOST_PATHS {
-            return Err(TooDeep::at(&path));
-        }
         if differs {
             self.found.push(Difference { path: path.clone(), old, new, aspects });
         }
         if walked {
             self.stack.push(Pair { path, old: old_directory, new: new_directory, place });
         }
-        Ok(())
+        if self.long > self.most {
+            self.leave_out();
+        }
     }
 
-    fn directory(&mut self, pair: &Pair) -> Result<(), TooDeep> {
+    fn directory(&mut self, pair: &Pair) {
         let (old_tree, new_tree) = (self.old, self.new);
         let mut old = pair.old.map(|id| old_tree.entries(id)).into_iter().flatten().peekable();
         let mut new = pair.new.map(|id| new_tree.entries(id)).into_iter().flatten().peekable();
@@ -125,7 +121,11 @@ impl Walk<'_> {
             names_changed |= !self.is_the_same_entry(was, is);
             let name = was.or(is).map(|entry| entry.name).unwrap_or_default();
             let path = if pair.path.is_empty() { name.to_vec() } else { [&pair.path, name].join(&b'/') };
-            self.visit(path, was.map(|entry| entry.inode), is.map(|entry| entry.inode))?;
+            let left_out = self.left_out.len();
+            self.visit(path, was.map(|entry| entry.inode), is.map(|entry| entry.inode));
+            if self.left_out.get(left_out..).is_some_and(|new| new.iter().any(|one| is_beneath(&pair.path, &one.top))) {
+                return;
+            }
         }
         if names_changed && let Some(difference) = pair.place.and_then(|place| self.found.get_mut(place)) {
             let only_time = Aspects { mtime: true, ..Aspects::default() };
@@ -133,7 +133,6 @@ impl Walk<'_> {
                 difference.aspects = Aspects::default();
             }
         }
-        Ok(())
     }
 
     fn is_the_same_entry(&self, was: Option<Entry<'_>>, is: Option<Entry<'_>>) -> bool {

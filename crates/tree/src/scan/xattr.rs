@@ -259,7 +259,7 @@ mod tests {
         if Method::choose(dir.as_fd()) == Method::At {
             assert_eq!(read(Method::At), expected);
         } else {
-            eprintln!("not tested: listxattrat, which came with Linux 6.13");
+            eprintln!("skipped: methods_agree: listxattrat: it came with Linux 6.13");
         }
         let unmoved = std::env::current_dir().unwrap();
         assert_ne!(unmoved, root.path(), "the working directory of other threads");

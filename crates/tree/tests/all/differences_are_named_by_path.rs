@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use inarch_tree::compare::{Change, ChangeKind, Lineage, changes, differences};
+use inarch_tree::compare::{Change, ChangeKind, Lineage, changes, differences, differences_but_deep};
 use inarch_tree::{Attributes, Builder, InodeId, Timestamp, Tree};
 
 /// A tree from lines `PATH NUMBER [mode=OCTAL] [mtime=N] [content=N]`. A path that ends in a slash is a directory.
@@ -75,11 +75,16 @@ impl Lineage for ByNumber {
     }
 }
 
-fn compare(old: &[&str], new: &[&str]) -> Vec<String> {
+fn pair(old: &[&str], new: &[&str]) -> (Tree, Tree, ByNumber) {
     let (old, numbers, old_contents) = tree(old);
     let (new, new_numbers, new_contents) = tree(new);
     let numbers = numbers.into_iter().map(|(id, number)| (number, id)).collect();
     let lineage = ByNumber { old: (numbers, old_contents), new: (new_numbers, new_contents) };
+    (old, new, lineage)
+}
+
+fn compare(old: &[&str], new: &[&str]) -> Vec<String> {
+    let (old, new, lineage) = pair(old, new);
     changes(&old, &new, &differences(&old, &new, &lineage).unwrap(), &lineage).iter().map(show).collect()
 }
 
@@ -221,8 +226,46 @@ fn deep_chains_of_directories_are_compared_or_refused_and_fill_no_memory() {
     assert_eq!((found.len(), found.last().unwrap().path.len()), (10_000, 2 * 10_000 - 1));
     for (old, new) in [(&none, &chain(50_000)), (&chain(50_000), &none)] {
         let error = differences(old, new, &Unknown).unwrap_err();
-        assert!(error.levels > 10_000 && error.top == b"d/d/d", "{error}");
+        assert_eq!((error.levels, &error.top[..]), (50_000, &b"d"[..]));
     }
     // Unchanged paths take no room.
     assert_eq!(differences(&chain(50_000), &chain(50_000), &Unknown).unwrap(), []);
+}
+
+/// The lines of a chain of directories in one that is there.
+fn levels(above: &str, count: u32, first_number: u32) -> Vec<String> {
+    (1..=count).map(|level| format!("{above}{} {}", "d/".repeat(level as usize), first_number + level)).collect()
+}
+
+#[test]
+fn a_chain_that_is_too_deep_is_left_out_and_the_rest_stays() {
+    let old = ["gone 2", "old/ 3", "old/moved 4", "old/other 5", "src/ 6", "src/a 7"];
+    let new = ["src/ 6", "src/a 7", "src/new 8", "src/out/ 9", "src/out/made 10", "src/out/loop/ 11"];
+    // A file of the older tree is at the end of the chain now.
+    let last = format!("src/out/loop/{}moved 4", "d/".repeat(1000));
+    let chain = levels("src/out/loop/", 1000, 100);
+    let new: Vec<&str> = new.into_iter().chain(chain.iter().map(|line| &line[..])).chain([&last[..]]).collect();
+    let (old, new, lineage) = pair(&old, &new);
+    let (found, left_out) = differences_but_deep(&old, &new, &lineage, 100_000);
+    let found: Vec<&str> = found.iter().map(|one| std::str::from_utf8(&one.path).unwrap()).collect();
+    // What moved into the chain stays where it was, with its directory.
+    assert_eq!(found, ["gone", "old/other", "src/new", "src/out", "src/out/made"]);
+    let left_out: Vec<(usize, &[u8])> = left_out.iter().map(|one| (one.levels, &one.top[..])).collect();
+    assert_eq!(left_out, [(1001, &b"src/out/loop"[..])]);
+    assert_eq!(differences(&old, &new, &lineage).unwrap().len(), 1009, "all of it has room by default");
+}
+
+#[test]
+fn of_many_chains_the_deepest_goes() {
+    let lines = [vec!["a/ 1".to_owned(), "b/ 2".to_owned(), "c/ 3".to_owned()]];
+    let lines = lines.into_iter().chain([levels("a/", 300, 1000), levels("b/", 900, 2000), levels("c/", 300, 3000)]);
+    let lines: Vec<String> = lines.flatten().collect();
+    let (old, new, lineage) = pair(&[], &lines.iter().map(|line| &line[..]).collect::<Vec<_>>());
+    let (found, left_out) = differences_but_deep(&old, &new, &lineage, 60_000);
+    assert_eq!(left_out.iter().map(|one| &one.top[..]).collect::<Vec<_>>(), [b"b"]);
+    assert_eq!(found.len(), 2 * 301);
+    // So it is where the older tree has them, and the newer has not.
+    let (found, left_out) = differences_but_deep(&new, &old, &Unknown, 60_000);
+    assert_eq!(left_out.iter().map(|one| &one.top[..]).collect::<Vec<_>>(), [b"b"]);
+    assert_eq!(found.len(), 2 * 301);
 }

@@ -95,7 +95,7 @@ fn ignore_files_are_honoured_in_every_directory() {
     if let Some(by_git) = files_of_git(path) {
         assert_eq!(files, by_git);
     } else {
-        eprintln!("not compared with git: it is not installed");
+        eprintln!("skipped: ignore_files_are_honoured_in_every_directory: comparing with git: it is not installed");
     }
 }
 

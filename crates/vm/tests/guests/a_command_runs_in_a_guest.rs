@@ -50,7 +50,7 @@ impl Guest {
             (Command::new("mke2fs").arg("-V").output().is_ok(), "no mke2fs"),
         ] {
             if !there {
-                println!("skipped: a_command_runs_in_a_guest: {what}");
+                println!("skipped: {}: {what}", thread::current().name().unwrap_or("a test"));
                 return None;
             }
         }

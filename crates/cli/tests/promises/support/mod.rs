@@ -94,6 +94,12 @@ pub fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     true
 }
 
+/// Whether a process has a file in a directory open, one without a name too.
+pub fn has_open_in(process: u32, dir: &Path) -> bool {
+    let open = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).any(|file| file.parent() == Some(dir))
+}
+
 /// Where programs are looked for: first those of `bin` beside this file. The umount there waits, and python3 is the system's own: that of a
 /// version manager takes ten seconds to start in a guest.
 pub fn programs() -> OsString {

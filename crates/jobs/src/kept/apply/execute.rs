@@ -535,8 +535,15 @@ impl<'a> Executor<'_, 'a> {
                 self.outcome.failures.push((task.sides.path(i).to_owned(), reason));
                 continue;
             }
-            let forgotten = self.worker.forget_aside(i, above);
-            self.note(i, forgotten);
+            if let Err(error) = self.worker.forget_aside(i, above) {
+                let name = String::from_utf8_lossy(&task.progress.aside(i)).into_owned();
+                let why = match error {
+                    MakeError::Host(action, errno) => format!("cannot {action} it: {}", io::Error::from(errno)),
+                    MakeError::Changed | MakeError::Read => "it is not what was made for it".to_owned(),
+                };
+                self.failed.insert(i);
+                self.outcome.failures.push((task.sides.path(i).to_owned(), format!("{name} stays beside it: {why}")));
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::calls::{Ability, Calls};
 use super::object::{Object, path_of};
+use crate::kept::VolumeId;
 
 /// Directories that stay open between steps.
 const OPEN_MAX: usize = 64;
@@ -251,10 +252,12 @@ impl Host {
         Ok(Host { root, resolve, open: VecDeque::new(), calls: Calls::default(), cross })
     }
 
-    /// Whether its root is the directory that a scan saw.
-    pub fn is_root(&self, inode: &Inode) -> Result<bool, Errno> {
+    /// Whether its root is the directory that a scan saw, in the file system that it saw it in.
+    pub fn is_root(&self, inode: &Inode, volume: Option<VolumeId>) -> Result<bool, Errno> {
         let stat = rustix::fs::fstat(&self.root)?;
-        Ok(stat.st_ino == inode.source_ino() && file_type(&stat) == Some(FileType::Directory))
+        Ok(stat.st_ino == inode.source_ino()
+            && file_type(&stat) == Some(FileType::Directory)
+            && !VolumeId::is_another(volume, VolumeId::of(&self.root)?))
     }
 
     /// Waits until everything in it is on the disk. `written`: paths, in whichever of its file systems.

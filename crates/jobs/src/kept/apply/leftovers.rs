@@ -6,6 +6,7 @@ use inarch_tree::FileType;
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
+use super::decide::Verdict;
 use super::host::{file_type, is_as_scanned};
 use super::look::{Found, Look, Seen};
 use super::progress::Ours;
@@ -27,7 +28,7 @@ pub(super) struct Leftovers {
     /// Files that were about to be removed from their place, which is free: differences, and paths.
     gone: Vec<(usize, Vec<u8>)>,
     /// What nobody knows: paths of the tree.
-    pub strange: Vec<Vec<u8>>,
+    strange: Vec<Vec<u8>>,
 }
 
 impl Leftovers {
@@ -38,7 +39,8 @@ impl Leftovers {
             return left;
         }
         let sides = look.sides;
-        let changes = |i: &usize| sides.takes(*i) || sides.brings(*i) || sides.takes_directory(*i);
+        let changes =
+            |i: &usize| sides.takes(*i) || sides.brings(*i) || sides.takes_directory(*i) || sides.brings_directory(*i);
         let mut directories: Vec<&[u8]> =
             (0..sides.differences.len()).filter(changes).map(|i| parent(sides.path(i))).collect();
         directories.sort_unstable();
@@ -58,6 +60,13 @@ impl Leftovers {
     /// The path of a file that was about to be removed, and is there under a name of ours.
     pub fn about_to_go(&self) -> Option<&[u8]> {
         self.gone.first().map(|(_, path)| &path[..])
+    }
+
+    /// Paths of what stays as nobody knows what it is, or what it was taken out for is not in its place.
+    pub fn strange<'l>(&'l self, verdicts: &'l [Verdict]) -> impl Iterator<Item = &'l Vec<u8>> {
+        let is_over = |i: &usize| matches!(verdicts.get(*i), Some(Verdict::Done | Verdict::Attributes));
+        let stuck = self.came_out.iter().filter(move |(i, _)| !is_over(i)).map(|(_, path)| path);
+        self.strange.iter().chain(stuck)
     }
 
     fn sort(&mut self, look: &mut Look<'_, '_>, above: &[u8], (name, ours, i): (Vec<u8>, Ours, usize)) {

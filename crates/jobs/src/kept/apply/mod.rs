@@ -110,7 +110,11 @@ impl ApplyReport {
 /// # Errors
 /// Nothing could be applied at all. What cannot be done to single paths is in the report.
 pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
-    let mut run = Store::of_user()?.open(&request.name)?;
+    apply_to(&mut Store::of_user()?.open(&request.name)?, request)
+}
+
+/// The same, of a run that is open.
+pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<ApplyReport, JobError> {
     let Some(record) = run.record.clone() else {
         return Err(JobError::Other(format!("the kept run '{}' has no record", request.name)));
     };
@@ -118,7 +122,7 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
     if record.applied.as_ref().is_some_and(|applied| applied.boot == boot) {
         return Ok(ApplyReport { complete: true, ..ApplyReport::default() });
     }
-    let diff = RunDiff::of(&run, &record)?;
+    let diff = RunDiff::of(run, &record)?;
     let mut report = ApplyReport { notes: diff.notes(), ..ApplyReport::default() };
     check_paths(request, &diff)?;
     let gone = diff.left_out();
@@ -133,7 +137,7 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
     let token = token(&record);
     let mut works = Vec::new();
     for tree in diff.trees() {
-        let progress = progress(&run, &record, tree, &boot, &token);
+        let progress = progress(run, &record, tree, &boot, &token);
         works.push(Work::new(tree, progress, request)?);
     }
     for work in &mut works {
@@ -142,18 +146,18 @@ pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
     if request.dry_run {
         return Ok(report);
     }
-    begin(&mut run, record, request, &works, (token, boot))?;
+    begin(run, record, request, &works, (token, boot))?;
     let mut touched = Vec::new();
     for work in &mut works {
         let ordinal = work.tree.tree.ordinal;
-        let mut outcome = work.execute(&mut |durable| remember(&mut run, ordinal, durable));
+        let mut outcome = work.execute(&mut |durable| remember(run, ordinal, durable));
         let left = std::mem::take(&mut outcome.touched);
         touched.extend(left.iter().map(|(path, seen)| TouchedFile::new(ordinal, path, seen)));
         work.applied.extend(&outcome.done);
         work.in_doubt = outcome.in_doubt;
         work.tell(outcome, &mut report);
     }
-    end(&mut run, request, (&mut works, touched), &mut report)?;
+    end(run, request, (&mut works, touched), &mut report)?;
     Ok(report)
 }
 
@@ -208,9 +212,7 @@ impl<'a> Work<'a> {
             let wanted = plan.verdicts.iter().enumerate().filter(|(_, verdict)| verdict.is_wanted());
             report.done.extend(self.told(wanted.map(|(i, _)| i).collect()));
         }
-        let is_over = |i: &usize| !matches!(plan.verdicts.get(*i), Some(Verdict::Done | Verdict::Attributes));
-        let stuck = leftovers.came_out.iter().filter(|(i, _)| is_over(i)).map(|(_, path)| path);
-        for path in leftovers.strange.iter().chain(stuck) {
+        for path in leftovers.strange(&plan.verdicts) {
             let reason = "an earlier apply left it, and it is not known what it is; move it away".to_owned();
             report.failures.push((self.sides.host_path(path), reason));
         }
@@ -515,10 +517,10 @@ fn open(tree: &TreeDiff) -> Result<Host, JobError> {
     let source = tree.tree.source();
     let failed = |errno: rustix::io::Errno| JobError::path(&source, "cannot open the tree", io::Error::from(errno));
     let host = Host::open(&source, tree.tree.cross).map_err(failed)?;
-    if !host.is_root(tree.disk.base.inode(InodeId::ROOT)).map_err(failed)? {
+    if !host.is_root(tree.disk.base.inode(InodeId::ROOT), tree.tree.volume).map_err(failed)? {
         return Err(JobError::Other(format!(
-            "{} is not the directory that the run was made over: another one has taken its place; bring that back, or see \
-             inarch diff --show for what the guest has",
+            "{} is not the directory that the run was made over: another one, or another file system, has taken its place; \
+             bring that back, or see inarch diff --show for what the guest has",
             shown(&source)
         )));
     }

@@ -277,7 +277,7 @@ fn another_root_is_refused() {
     let base = inarch_tree::scan::scan(&root, &Default::default()).unwrap().tree;
     let is_root = || {
         let host = super::host::Host::open(&root, false).ok()?;
-        host.is_root(base.inode(inarch_tree::InodeId::ROOT)).ok()
+        host.is_root(base.inode(inarch_tree::InodeId::ROOT), None).ok()
     };
     assert_eq!(is_root(), Some(true));
     let moved = root.with_file_name("moved");
@@ -566,4 +566,41 @@ fn links_of_files_that_exchanged_their_blocks_do_not_wait_for_each_other() {
     assert!(swapped.exchange_blocks("a", "c") && swapped.link("c", "e"));
     assert!(swapped.rename("b", "t") && swapped.rename("d", "b") && swapped.rename("t", "d"));
     assert_applied(&mut swapped);
+}
+
+#[test]
+fn files_that_claim_the_same_blocks_stay_behind() {
+    for force in [false, true] {
+        let mut damaged = world(&[("there", "as scanned"), ("plain", "one")]);
+        assert!(damaged.write("new", b"whose?") && damaged.append("there", b"whose?") && damaged.append("plain", b"+"));
+        (damaged.force, damaged.overlapping) = (force, vec!["new", "there"]);
+        let attempt = apply(&mut damaged, &[]);
+        for path in ["new", "there"] {
+            let reason = "its blocks on the guest's disk are those of another file too: the file system is damaged";
+            assert_eq!(attempt.verdict(path), &Verdict::Refused(reason.to_owned()), "{path} {force}");
+        }
+        assert!(!damaged.host("new").exists());
+        assert_eq!(fs::read(damaged.host("there")).unwrap(), b"as scanned");
+        assert_eq!(fs::read(damaged.host("plain")).unwrap(), b"one+", "the rest comes");
+    }
+}
+
+#[test]
+fn a_directory_comes_into_the_place_of_the_hosts_file_after_a_failure() {
+    // Whichever call fails, and all behind it.
+    for first in 0..60 {
+        let mut forced = world(&[("x", ""), ("x/b", "b")]);
+        assert!(forced.mkdir("x/a") && forced.write("x/a/new", b"new"));
+        fs::write(forced.host("x/a"), "the host's").unwrap();
+        forced.force = true;
+        let mut memory = Memory::default();
+        let fails = Some((first..u64::MAX, rustix::io::Errno::NOSPC));
+        forced.apply(&mut memory, &[], Faults { fails, ..Faults::default() });
+        let attempt = forced.apply(&mut memory, &[], Faults::default());
+        assert_eq!(fs::read(forced.host("x/a/new")).ok().as_deref(), Some(&b"new"[..]), "{first}: {}", attempt.told());
+        // What came out and could not be removed is told.
+        let left: Vec<_> = forced.host_paths().into_keys().filter(|path| path.contains(".inarch-")).collect();
+        let is_told = left.iter().all(|path| attempt.told().contains(path.trim_start_matches('/')));
+        assert!(is_told, "{first}: {left:?} {}", attempt.told());
+    }
 }

@@ -330,8 +330,11 @@ impl<'w, 'a> Worker<'w, 'a> {
             Some(above) => self.aside_in(i, above)?,
             None => self.aside(i)?,
         };
+        // Another name of what is in the place is a link that was made: the guest has the same file there.
+        let there = self.final_place(i).and_then(|(directory, name)| directory.stat(&name).map_err(host("look at")));
+        let is_there = |stat: &Stat| matches!(&there, Ok(Some(there)) if (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino) && stat.st_nlink > 1);
         // Never what was exchanged for it, or came there from elsewhere.
-        let is_ours = |stat: &Stat| !self.is_seen(i, stat) && self.is_made(i, stat);
+        let is_ours = |stat: &Stat| (!self.is_seen(i, stat) || is_there(stat)) && self.is_made(i, stat);
         if !place.stat(&aside).map_err(host("look at"))?.as_ref().is_none_or(is_ours) {
             return Err(MakeError::Changed);
         }

@@ -57,13 +57,28 @@ pub struct Memory(pub Progress);
 pub struct Attempt {
     pub outcome: Outcome,
     pub verdicts: Vec<(String, Verdict)>,
+    /// What `-n` would have told just before, if that was asked for.
+    pub dry: Vec<(String, Verdict)>,
+    /// Where only force lets something be done.
+    pub forced: Vec<String>,
+    /// What earlier attempts left, and nobody knows.
+    pub strange: Vec<String>,
     /// Calls to the host.
     pub calls: u64,
     pub died: bool,
 }
 
 impl Attempt {
-    fn is_whole(&self) -> bool {
+    /// All that the user is told of what was not done.
+    pub fn told(&self) -> String {
+        let told = (&self.outcome.conflicts, &self.outcome.failures);
+        let bytes = |list: &[(Vec<u8>, String)]| -> Vec<String> {
+            list.iter().map(|(path, reason)| format!("{}: {reason}", String::from_utf8_lossy(path))).collect()
+        };
+        format!("{:?} {:?} {:?} {:?}", self.verdicts, bytes(told.0), bytes(told.1), self.strange)
+    }
+
+    pub fn is_whole(&self) -> bool {
         let is_left = |verdict: &Verdict| matches!(verdict, Verdict::Refused(_) | Verdict::Held(_));
         let left = self.verdicts.iter().any(|(_, verdict)| is_left(verdict));
         !left && self.outcome.conflicts.is_empty() && self.outcome.failures.is_empty()
@@ -102,6 +117,12 @@ pub struct World {
     held: Vec<OwnedFd>,
     /// Runs before each attempt is carried out, behind its plan.
     pub meanwhile: Option<Meanwhile>,
+    /// Whether what changed on the host is replaced and removed too.
+    pub force: bool,
+    /// Whether each attempt is planned as `-n` does before.
+    pub rehearses: bool,
+    /// Paths of the guest's files whose blocks are those of others too.
+    pub overlapping: Vec<&'static str>,
 }
 
 impl World {
@@ -125,6 +146,9 @@ impl World {
             synced: HashSet::new(),
             held: Vec::new(),
             meanwhile: None,
+            force: false,
+            rehearses: false,
+            overlapping: Vec::new(),
             dir,
         };
         world.hold();
@@ -204,7 +228,7 @@ impl World {
             lineage: &double,
             owners: &owners,
             differences: &found,
-            overlapping: HashSet::new(),
+            overlapping: self.overlapping.iter().filter_map(|path| guest.lookup(path.as_bytes())).collect(),
             conflicting: HashSet::new(),
             source: self.root(),
             destination: "/guest".into(),
@@ -222,10 +246,28 @@ impl World {
         };
         let chosen = with_directories(&sides, found.iter().map(is_asked).collect());
         let chosen = Ties::new(&sides).with_required(&chosen);
-        let (facts, leftovers, plan) = plan_tree(&sides, &mut host, &memory.0, &chosen, (false, false));
         let name = |i: usize| String::from_utf8(sides.path(i).to_vec()).unwrap();
-        let verdicts = plan.verdicts.iter().enumerate().map(|(i, verdict)| (name(i), verdict.clone())).collect();
-        let mut attempt = Attempt { outcome: Outcome::default(), verdicts, calls: 0, died: faults.is_dead() };
+        let named = |verdicts: &[Verdict]| -> Vec<(String, Verdict)> {
+            verdicts.iter().enumerate().map(|(i, verdict)| (name(i), verdict.clone())).collect()
+        };
+        let rehearse = |force: bool| {
+            let mut host = Host::open(&self.root(), false).unwrap();
+            let able = Faults { root: self.root(), lacks: faults.lacks.clone(), ..Faults::default() };
+            host.calls.faults = Some(Arc::new(able));
+            plan_tree(&sides, &mut host, &memory.0, &chosen, (force, true)).2.verdicts
+        };
+        let (mut dry, mut forced) = (Vec::new(), Vec::new());
+        if self.rehearses {
+            let (asked, shy) = (rehearse(self.force), rehearse(false));
+            let is_forced = |i: &usize| matches!(shy[*i], Verdict::Refused(_)) && asked[*i].is_wanted();
+            forced = (0..asked.len()).filter(is_forced).map(name).collect();
+            dry = named(&asked);
+        }
+        let (facts, leftovers, plan) = plan_tree(&sides, &mut host, &memory.0, &chosen, (self.force, false));
+        let verdicts = named(&plan.verdicts);
+        let strange = leftovers.strange(&plan.verdicts).map(|path| String::from_utf8(path.clone()).unwrap()).collect();
+        let (outcome, died) = (Outcome::default(), faults.is_dead());
+        let mut attempt = Attempt { outcome, verdicts, dry, forced, strange, calls: 0, died };
         if attempt.died {
             self.held.append(&mut faults.held.lock().unwrap());
             return attempt;
@@ -319,13 +361,13 @@ impl World {
     }
 
     /// Files of the host that are not as they were scanned: nothing may take them away.
-    pub fn foreign_files(&self) -> Vec<Vec<u8>> {
+    pub fn foreign_files(&self) -> Vec<HostFile> {
         let is_scanned = |file: &HostFile| {
             let path = file.path.strip_prefix(self.root()).unwrap().as_os_str().as_encoded_bytes().to_vec();
             let stat = rustix::fs::lstat(&file.path).unwrap();
             self.base.lookup(&path).is_some_and(|id| super::host::is_as_scanned(&stat, self.base.inode(id), true))
         };
-        files(&self.root()).into_iter().filter(|file| !is_scanned(file)).map(|file| file.bytes).collect()
+        files(&self.root()).into_iter().filter(|file| !is_scanned(file)).collect()
     }
 
     pub fn host_files(&self) -> HashSet<Vec<u8>> {

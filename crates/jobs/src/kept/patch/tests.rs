@@ -134,7 +134,9 @@ fn have(programs: &[&str]) -> bool {
         Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
     };
     let missing = programs.iter().find(|program| !has(program));
-    missing.inspect(|program| println!("skipped: {program} is not installed")).is_none()
+    let test = std::thread::current();
+    let say = |program: &&&str| println!("skipped: {}: {program} is not installed", test.name().unwrap_or("a test"));
+    missing.inspect(say).is_none()
 }
 
 #[test]

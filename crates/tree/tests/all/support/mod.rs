@@ -156,7 +156,8 @@ pub fn set_xattr(path: &Path, name: &str, value: &[u8]) {
 pub fn is_root(untested: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("not tested: {untested}: that takes root");
+        let test = std::thread::current();
+        eprintln!("skipped: {}: {untested}: that takes root", test.name().unwrap_or("a test"));
     }
     root
 }
