@@ -89,7 +89,8 @@ impl Scene {
         for file in ["f", "g"] {
             fs::write(self.host(name).join(file), SECRET).unwrap();
         }
-        let [file, _, _] = ["f", "g", "empty"].map(|name| self.layer.lookup(&USER, node, name.as_bytes()).unwrap().node);
+        let [file, _, _] =
+            ["f", "g", "empty"].map(|name| self.layer.lookup(&USER, node, name.as_bytes()).unwrap().node);
         self.permit(name, mode);
         Directory { node, file }
     }
@@ -101,7 +102,8 @@ impl Scene {
         listed.sort_by(|a, b| a.0.cmp(&b.0));
         let contents = ["f", "g"].map(|file| fs::read_to_string(self.host(name).join(file)));
         let names: Vec<_> = listed.into_iter().map(|(name, _)| name).collect();
-        names == [".", "..", "empty", "f", "g"] && contents.iter().flatten().filter(|content| *content == SECRET).count() == 2
+        names == [".", "..", "empty", "f", "g"]
+            && contents.iter().flatten().filter(|content| *content == SECRET).count() == 2
     }
 
     fn look_up(&self, name: &str) -> Result<Entry, Errno> {

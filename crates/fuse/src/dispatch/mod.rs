@@ -276,6 +276,7 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         slot.begin(header.unique);
         let context = Context {
             uid: header.uid,
+            client_uid: None,
             gid: header.gid,
             pid: header.pid,
             supplementary_group: request.supplementary_group,

@@ -433,7 +433,7 @@ impl Call<'_> {
     /// Has a file system called in the name of `uid`, which makes files for `gid`.
     fn context<T>(&self, uid: u32, gid: u32, call: impl FnOnce(&Context<'_>) -> T) -> T {
         let interrupted = || self.cancelled.load(Ordering::Acquire);
-        call(&Context { uid, gid, pid: 0, supplementary_group: None, interrupted: &interrupted })
+        call(&Context { uid, gid, interrupted: &interrupted, ..Context::SERVER })
     }
 }
 

@@ -111,7 +111,7 @@ impl HostDirectory {
     /// Whether what the caller may do with a node was decided by permissions that may have been others since. Root may do
     /// everything, and of what nobody else changes a client knows all.
     pub(super) fn may_be_misled(&self, context: &Context<'_>) -> bool {
-        context.uid != 0 && self.options.changes == Changes::Host
+        !context.is_root() && self.options.changes == Changes::Host
     }
 
     /// `ESTALE` if a node has other permissions than those that the caller's kernel has decided by, which is then had to

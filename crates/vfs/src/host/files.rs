@@ -169,7 +169,7 @@ impl HostDirectory {
     /// The same for a change of content of which a client does not say what it clears: what a write by the caller does.
     fn for_changing(&self, context: &Context<'_>, node: NodeId, handle: HandleId) -> Result<Arc<OwnedFd>, Errno> {
         let file = self.for_writing(node, handle)?;
-        self.before_writing(file.as_fd(), context.uid != 0)?;
+        self.before_writing(file.as_fd(), !context.is_root())?;
         Ok(file)
     }
 

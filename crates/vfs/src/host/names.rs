@@ -209,7 +209,7 @@ impl HostDirectory {
     ) -> Result<Mode, Errno> {
         let mut mode = self.granted(libc::S_IFREG, new.mode & 0o7777);
         let gives_group = libc::S_ISGID | libc::S_IXGRP;
-        if mode & gives_group == gives_group && context.uid != 0 {
+        if mode & gives_group == gives_group && !context.is_root() {
             let stat = self.stat(directory, b"")?;
             let inherited = u32::from(stat.stx_mode) & libc::S_ISGID != 0;
             let is_member = stat.stx_gid == context.gid || Some(stat.stx_gid) == context.supplementary_group;
@@ -292,7 +292,7 @@ impl HostDirectory {
         directory: BorrowedFd<'_>,
         name: &[u8],
     ) -> Result<(), Errno> {
-        if context.uid == 0 {
+        if context.is_root() {
             return Ok(());
         }
         let known = {

@@ -76,7 +76,7 @@ fn mode_for(attributes: &Attributes, (uid, gid): (u32, u32)) -> u32 {
 impl Overlay {
     /// Whether what the caller may do was decided by permissions that may have been others since. Root may do everything.
     pub(super) fn may_be_misled(&self, context: &Context<'_>) -> bool {
-        context.uid != 0 && self.changes == Changes::Host
+        !context.is_root() && self.changes == Changes::Host
     }
 
     /// A client is told of an entry.

@@ -231,7 +231,7 @@ impl Overlay {
     /// The node that a name leads to as far as the caller's kernel knows, which has checked whether the caller may remove or
     /// move it. Root may do everything.
     pub(super) fn decided_by(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Option<NodeId> {
-        if context.uid == 0 { None } else { hold(&self.table).known_at(parent, name) }
+        if context.is_root() { None } else { hold(&self.table).known_at(parent, name) }
     }
 
     /// `ESTALE` if a directory has other permissions than those that the caller's kernel lets it change names there by; or what
