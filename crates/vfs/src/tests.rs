@@ -149,6 +149,11 @@ fn scenes() -> Vec<Scene> {
             overlay(host, Arc::new(upper))
         }),
         Scene::new("overlay in memory", |_, host| overlay(host, Arc::new(MemoryFiles::new(1 << 20)))),
+        Scene::new("overlay that one kernel changes", |_, host| {
+            let upper = Arc::new(MemoryFiles::new(1 << 20));
+            let overlay = Overlay::new(host, upper, rustix::process::geteuid().is_root()).unwrap();
+            Arc::new(overlay.changed_by(Changes::Guest))
+        }),
         Scene::new("owners", |_, host| owned_by_one(host)),
         Scene::new("owners over an overlay", |_, host| {
             owned_by_one(overlay(host, Arc::new(MemoryFiles::new(1 << 20))))

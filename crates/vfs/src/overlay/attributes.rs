@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::{ME, Overlay, hold, is_own};
 use crate::host::Permissions;
-use crate::{Attributes, Changes, Context, Entry, FileSystem, NodeId, SetAttributes, SetTime};
+use crate::{Attributes, Context, Entry, FileSystem, NodeId, SetAttributes, SetTime};
 
 pub(super) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 pub(super) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -76,7 +76,7 @@ fn mode_for(attributes: &Attributes, (uid, gid): (u32, u32)) -> u32 {
 impl Overlay {
     /// Whether what the caller may do was decided by permissions that may have been others since. Root may do everything.
     pub(super) fn may_be_misled(&self, context: &Context<'_>) -> bool {
-        !context.is_root() && self.changes == Changes::Host
+        !context.is_root() && self.changes_below
     }
 
     /// A client is told of an entry.
@@ -86,7 +86,7 @@ impl Overlay {
 
     /// A client is told of a node's permissions.
     pub(super) fn told_permissions(&self, node: NodeId, attributes: &Attributes) {
-        if self.changes == Changes::Host {
+        if self.changes_below {
             hold(&self.table).tell_permissions(node, permissions(attributes));
         }
     }

@@ -58,6 +58,9 @@ pub struct Overlay {
     upper: Arc<dyn FileSystem>,
     /// Who changes what is seen: clients keep nothing for longer than that allows, whatever the layers say.
     changes: Changes,
+    /// Whether what is below changes although nobody changes it through the overlay, as that layer says by how long what it tells
+    /// holds.
+    changes_below: bool,
     /// Whether files are opened before they are used.
     opens_files: bool,
     /// Whether clients open directories, and are told attributes again that they do not know any more.
@@ -89,12 +92,13 @@ impl Overlay {
     /// # Errors
     /// Those of the layers.
     pub fn new(lower: Arc<dyn FileSystem>, upper: Arc<dyn FileSystem>, as_root: bool) -> Result<Overlay, Errno> {
-        let inode = lower.attributes(&ME, NodeId::ROOT, None)?.inode;
+        let Attributes { inode, valid, .. } = lower.attributes(&ME, NodeId::ROOT, None)?;
         let place = Place::open(&*upper, &*lower)?;
         Ok(Overlay {
             lower,
             upper,
             changes: Changes::None,
+            changes_below: valid <= Changes::Host.valid(),
             opens_files: true,
             opens_directories: false,
             is_thrown_away: false,
@@ -493,7 +497,8 @@ impl FileSystem for Overlay {
         if !self.layers(node)?.is_directory {
             return Err(Errno::NOTDIR);
         }
-        if self.changes == Changes::Host {
+        if self.changes_below {
+            // Otherwise a kernel would not ask, and show everybody the names that it keeps.
             self.require_told(context, node)?;
             return Ok(Opened::default());
         }
