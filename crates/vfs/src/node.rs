@@ -21,8 +21,11 @@ pub struct HandleId(pub u64);
 /// Who asks.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// The user.
+    /// The user: whom belongs what is made.
     pub uid: u32,
+    /// The user as the client knows it, by whom its kernel has decided, where a layer makes another one of it. Without, it is
+    /// the same.
+    pub client_uid: Option<u32>,
     /// The group.
     pub gid: u32,
     /// The thread, as it is known where the wire ends; 0 if it is not. Linux's clients say no process: only its own machine
@@ -38,7 +41,12 @@ pub struct Context<'a> {
 impl Context<'_> {
     /// The server itself: root, never interrupted.
     pub const SERVER: Context<'static> =
-        Context { uid: 0, gid: 0, pid: 0, supplementary_group: None, interrupted: &|| false };
+        Context { uid: 0, client_uid: None, gid: 0, pid: 0, supplementary_group: None, interrupted: &|| false };
+
+    /// Whether the client's kernel lets the caller do everything.
+    pub fn is_root(&self) -> bool {
+        self.client_uid.unwrap_or(self.uid) == 0
+    }
 
     /// Whether nobody waits for the answer any more.
     pub fn is_interrupted(&self) -> bool {
@@ -48,7 +56,7 @@ impl Context<'_> {
 
 impl fmt::Debug for Context<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Context { uid, gid, pid, supplementary_group, interrupted: _ } = self;
+        let Context { uid, client_uid: _, gid, pid, supplementary_group, interrupted: _ } = self;
         write!(f, "uid {uid}, gid {gid}, pid {pid}, supplementary group {supplementary_group:?}")
     }
 }

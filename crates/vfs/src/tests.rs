@@ -3,17 +3,20 @@
 //! A client's kernel decides by what it has looked up. Then the host changes it, then the request comes.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::RenameFlags;
+use inarch_tree::Timestamp;
+use inarch_tree::select::Owners;
+use rustix::fs::{RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
+use crate::listing::Listing;
 use crate::{
-    Changes, Context, Entry, FileSystem, HostDirectory, HostOptions, MemoryFiles, NewNode, NodeId, OneClient, Overlay,
-    RecordLevel, Recorder, Recording, SetAttributes,
+    Changes, Context, Entry, FileSystem, HostDirectory, HostOptions, MappedOwners, MemoryFiles, NewNode, NodeId, OneClient,
+    Overlay, RecordLevel, Recorder, Recording, SetAttributes, SetTime,
 };
 
 /// Somebody who is not root. Who serves is root, or this user as well.
@@ -67,6 +70,36 @@ impl Scene {
         fs::rename(new, self.host(name)).unwrap();
     }
 
+    fn permit(&self, name: &str, mode: u32) {
+        fs::set_permissions(self.host(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// A client knows all of a directory that all may change, which the host then gives this `mode`.
+    fn directory_permitted(&self, name: &str, mode: u32) -> Directory {
+        let _ = fs::remove_dir_all(self.host(name));
+        fs::create_dir_all(self.host(name).join("empty")).unwrap();
+        self.permit(name, 0o777);
+        let node = self.look_up(name).unwrap().node;
+        for file in ["f", "g"] {
+            fs::write(self.host(name).join(file), SECRET).unwrap();
+        }
+        let [file, _, _] =
+            ["f", "g", "empty"].map(|name| self.layer.lookup(&USER, node, name.as_bytes()).unwrap().node);
+        self.permit(name, mode);
+        Directory { node, file }
+    }
+
+    /// Whether a client sees all that is in such a directory, and nothing else.
+    fn is_unchanged(&self, name: &str) -> bool {
+        let node = self.layer.lookup(&Context::SERVER, NodeId::ROOT, name.as_bytes()).unwrap().node;
+        let mut listed = Listing::whole(&*self.layer, node, (100, false));
+        listed.sort_by(|a, b| a.0.cmp(&b.0));
+        let contents = ["f", "g"].map(|file| fs::read_to_string(self.host(name).join(file)));
+        let names: Vec<_> = listed.into_iter().map(|(name, _)| name).collect();
+        names == [".", "..", "empty", "f", "g"]
+            && contents.iter().flatten().filter(|content| *content == SECRET).count() == 2
+    }
+
     fn look_up(&self, name: &str) -> Result<Entry, Errno> {
         self.layer.lookup(&USER, NodeId::ROOT, name.as_bytes())
     }
@@ -85,6 +118,13 @@ impl Scene {
         let entry = self.look_up(name).unwrap_or_else(|errno| panic!("{what}: {name}: {errno}"));
         assert_eq!(entry.attributes.size, SECRET.len() as u64, "{what}: {name}");
     }
+}
+
+/// A directory, and a file in it.
+#[derive(Clone, Copy)]
+struct Directory {
+    node: NodeId,
+    file: NodeId,
 }
 
 /// All layers over a host that changes.
@@ -106,7 +146,28 @@ fn scenes() -> Vec<Scene> {
             overlay(host, Arc::new(upper))
         }),
         Scene::new("overlay in memory", |_, host| overlay(host, Arc::new(MemoryFiles::new(1 << 20)))),
+        Scene::new("overlay that one kernel changes", |_, host| {
+            let upper = Arc::new(MemoryFiles::new(1 << 20));
+            let overlay = Overlay::new(host, upper, rustix::process::geteuid().is_root()).unwrap();
+            Arc::new(overlay.changed_by(Changes::Guest))
+        }),
+        Scene::new("owners", |_, host| owned_by_one(host)),
+        Scene::new("owners over an overlay", |_, host| {
+            owned_by_one(overlay(host, Arc::new(MemoryFiles::new(1 << 20))))
+        }),
     ]
+}
+
+/// The layer with all owners seen as one; what clients make belongs to who serves.
+fn owned_by_one(below: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
+    let owners = Owners { map: "squash".parse().unwrap(), users: Vec::new(), groups: Vec::new() };
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    MappedOwners::over(below, &owners, (uid.as_raw(), gid.as_raw()))
+}
+
+/// Where nobody else is to change anything permissions are not compared.
+fn scenes_that_compare() -> impl Iterator<Item = Scene> {
+    scenes().into_iter().filter(|scene| scene.name != "host of one guest")
 }
 
 #[test]
@@ -199,27 +260,29 @@ fn another_file_is_never_used_in_the_place_of_a_node() {
 
 #[test]
 fn permissions_that_were_taken_away_are_not_used() {
-    // Where nobody else is to change anything they are.
-    let is_checked = |scene: &Scene| scene.name != "host of one guest";
-    for scene in scenes().into_iter().filter(is_checked) {
+    for scene in scenes_that_compare() {
         let (layer, name, root) = (&scene.layer, scene.name, NodeId::ROOT);
         let mode = SetAttributes { mode: Some(0o4755), ..SetAttributes::default() };
         let size = SetAttributes { size: Some(0), ..SetAttributes::default() };
-        let attempts: [AttemptByNode; 7] = [
+        let to_now = SetAttributes { mtime: Some(SetTime::Now), ..SetAttributes::default() };
+        let attempts: [AttemptByNode; 10] = [
             ("open", &|node| layer.open(&USER, node, READ).map(|_| ())),
             ("open to write", &|node| layer.open(&USER, node, WRITE).map(|_| ())),
             ("mode", &|node| layer.set_attributes(&USER, node, None, &mode).map(|_| ())),
             ("size", &|node| layer.set_attributes(&USER, node, None, &size).map(|_| ())),
             ("extended attribute", &|node| layer.set_xattr(&USER, node, b"user.x", b"", 0, false)),
+            ("times", &|node| layer.set_attributes(&USER, node, None, &to_now).map(|_| ())),
+            ("value of an extended attribute", &|node| layer.get_xattr(&USER, node, b"user.y").map(|_| ())),
+            ("link", &|node| layer.link(&USER, node, root, b"link").map(|_| ())),
             ("unlink", &|_| layer.unlink(&USER, root, b"x")),
             ("rename", &|_| layer.rename(&USER, root, b"x", root, b"y", 0)),
         ];
-        // In an overlay a name covers the host's file, and no right to that is needed.
-        let checked = if name.starts_with("overlay") { 5 } else { attempts.len() };
-        for (what, attempt) in attempts.into_iter().take(checked) {
+        for (what, attempt) in attempts {
             scene.file("x", SECRET);
+            scene.permit("x", 0o666);
+            rustix::fs::setxattr(scene.host("x"), c"user.y", b"secret", XattrFlags::empty()).unwrap();
             let node = scene.look_up("x").unwrap().node;
-            fs::set_permissions(scene.host("x"), fs::Permissions::from_mode(0o600)).unwrap();
+            scene.permit("x", 0o600);
             assert_eq!(attempt(node), Err(Errno::STALE), "{name}: {what}");
             scene.assert_unharmed("x");
         }
@@ -246,5 +309,127 @@ fn what_a_recorder_looks_at_the_client_is_not_told() {
         assert_eq!(scene.layer.open(&USER, x, READ).map(|_| ()), Err(Errno::STALE));
         scene.look_up("x").unwrap();
         assert!(scene.layer.open(&USER, x, READ).is_ok());
+    }
+}
+
+#[test]
+fn a_directory_is_not_changed_by_rights_that_were_taken_away() {
+    for scene in scenes_that_compare() {
+        let (layer, name, root) = (&scene.layer, scene.name, NodeId::ROOT);
+        let exchange = RenameFlags::EXCHANGE.bits();
+        scene.file("mine", "mine");
+        let mine = scene.look_up("mine").unwrap().node;
+        let attempts: [(&str, &dyn Fn(Directory) -> Result<(), Errno>); 15] = [
+            ("create", &|d| layer.create(&USER, d.node, b"x", &FILE, WRITE).map(|_| ())),
+            ("create unnamed", &|d| layer.create_unnamed(&USER, d.node, &FILE, WRITE).map(|_| ())),
+            ("mknod", &|d| layer.make_node(&USER, d.node, b"x", &FILE).map(|_| ())),
+            ("mkdir", &|d| layer.make_directory(&USER, d.node, b"x", &DIRECTORY).map(|_| ())),
+            ("symlink", &|d| layer.make_symlink(&USER, d.node, b"x", b"target").map(|_| ())),
+            ("link into it", &|d| layer.link(&USER, mine, d.node, b"x").map(|_| ())),
+            ("unlink", &|d| layer.unlink(&USER, d.node, b"f")),
+            ("rmdir", &|d| layer.remove_directory(&USER, d.node, b"empty")),
+            ("rename in it", &|d| layer.rename(&USER, d.node, b"f", d.node, b"x", 0)),
+            ("rename onto another", &|d| layer.rename(&USER, d.node, b"f", d.node, b"g", 0)),
+            ("rename out of it", &|d| layer.rename(&USER, d.node, b"f", root, b"stolen", 0)),
+            ("rename into it", &|d| layer.rename(&USER, root, b"mine", d.node, b"x", 0)),
+            ("exchange", &|d| layer.rename(&USER, root, b"mine", d.node, b"f", exchange)),
+            ("list", &|d| layer.open_directory(&USER, d.node).map(|_| ())),
+            ("look for what is new", &|d| {
+                fs::write(scene.host("d").join("new"), SECRET).unwrap();
+                let found = layer.lookup(&USER, d.node, b"new").map(|_| ());
+                fs::remove_file(scene.host("d").join("new")).unwrap();
+                found
+            }),
+        ];
+        // Closed, not to be changed any more, and with names that only their owners remove.
+        for mode in [0o700, 0o755, 0o1777] {
+            for (what, attempt) in attempts {
+                let directory = scene.directory_permitted("d", mode);
+                assert_eq!(attempt(directory), Err(Errno::STALE), "{name}: {what}, {mode:o}");
+                // What a client knows it may look up anew, by which it learns of new permissions.
+                let file = layer.lookup(&USER, directory.node, b"f").map(|entry| entry.node);
+                assert_eq!(file, Ok(directory.file), "{name}: {what}, {mode:o}");
+                assert!(scene.is_unchanged("d"), "{name}: {what}, {mode:o}");
+                assert_eq!(fs::read_to_string(scene.host("mine")).unwrap(), "mine", "{name}: {what}, {mode:o}");
+            }
+        }
+        // Who has looked again may; and root did not have to.
+        let directory = scene.directory_permitted("d", 0o700);
+        layer.attributes(&USER, directory.node, None).unwrap();
+        assert_eq!(layer.unlink(&USER, directory.node, b"f"), Ok(()), "{name}");
+        let directory = scene.directory_permitted("e", 0o700);
+        assert_eq!(layer.unlink(&Context::SERVER, directory.node, b"f"), Ok(()), "{name}");
+    }
+}
+
+#[test]
+fn whoever_brings_something_up_leaves_nobody_what_was_taken_away() {
+    for scene in scenes_that_compare().filter(|scene| scene.name.contains("overlay")) {
+        let (layer, name, root) = (&scene.layer, scene.name, Context::SERVER);
+        let directory = scene.directory_permitted("d", 0o700);
+        layer.make_directory(&root, directory.node, b"root's", &DIRECTORY).unwrap();
+        let made = layer.make_directory(&USER, directory.node, b"x", &DIRECTORY);
+        assert_eq!(made.map(|_| ()), Err(Errno::STALE), "{name}");
+        scene.file("x", SECRET);
+        let node = scene.look_up("x").unwrap().node;
+        scene.permit("x", 0o600);
+        let opened = layer.open(&root, node, WRITE).unwrap();
+        layer.release(node, opened.handle, None);
+        assert_eq!(layer.open(&USER, node, READ).map(|_| ()), Err(Errno::STALE), "{name}");
+        // Who has looked again may.
+        layer.attributes(&USER, node, None).unwrap();
+        assert_eq!(layer.open(&USER, node, READ).map(|_| ()), Ok(()), "{name}");
+    }
+}
+
+#[test]
+fn who_was_the_owner_does_not_set_times() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: who_was_the_owner_does_not_set_times: only root gives files to others");
+    }
+    for scene in scenes_that_compare() {
+        let (layer, name) = (&scene.layer, scene.name);
+        let to = SetTime::To(Timestamp { seconds: 1, nanoseconds: 0 });
+        let past = SetAttributes { atime: Some(to), mtime: Some(to), ..SetAttributes::default() };
+        let now = SetAttributes { mtime: Some(SetTime::Now), ..SetAttributes::default() };
+        for set in [past, now] {
+            scene.file("x", SECRET);
+            let node = scene.look_up("x").unwrap().node;
+            chown(scene.host("x"), Some(7), None).unwrap();
+            let before = fs::metadata(scene.host("x")).unwrap().modified().unwrap();
+            assert_eq!(layer.set_attributes(&USER, node, None, &set).map(|_| ()), Err(Errno::STALE), "{name}");
+            assert_eq!(fs::metadata(scene.host("x")).unwrap().modified().unwrap(), before, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_client_is_not_misled_by_what_it_has_done_itself_nor_an_owner_by_new_permissions() {
+    /// For the owner, a user 7 and the bound of both all, for others nothing: `struct posix_acl_xattr_header` and its entries.
+    const LIST: &[u8] = &[
+        2, 0, 0, 0, // version
+        1, 0, 7, 0, 255, 255, 255, 255, // owner
+        2, 0, 7, 0, 7, 0, 0, 0, // user 7
+        4, 0, 0, 0, 255, 255, 255, 255, // group
+        16, 0, 7, 0, 255, 255, 255, 255, // bound
+        32, 0, 0, 0, 255, 255, 255, 255, // others
+    ];
+    let to = SetTime::To(Timestamp { seconds: 1, nanoseconds: 0 });
+    let past = SetAttributes { atime: Some(to), mtime: Some(to), ..SetAttributes::default() };
+    let size = SetAttributes { size: Some(1), ..SetAttributes::default() };
+    for scene in scenes_that_compare().filter(|scene| !scene.name.starts_with("owners")) {
+        let (layer, name) = (&scene.layer, scene.name);
+        let (entry, opened) = layer.create(&USER, NodeId::ROOT, b"x", &FILE, WRITE).unwrap();
+        layer.release(entry.node, opened.handle, None);
+        match layer.set_xattr(&USER, entry.node, b"system.posix_acl_access", LIST, 0, false) {
+            Err(Errno::OPNOTSUPP) => println!("skipped: {name}: no access control lists here"),
+            set => set.unwrap_or_else(|errno| panic!("{name}: {errno}")),
+        }
+        assert!(layer.set_attributes(&USER, entry.node, None, &size).is_ok(), "{name}");
+        // The host takes others' rights away: the owner has the same.
+        scene.file("y", SECRET);
+        let node = scene.look_up("y").unwrap().node;
+        scene.permit("y", 0o600);
+        assert!(layer.set_attributes(&USER, node, None, &past).is_ok(), "{name}");
     }
 }

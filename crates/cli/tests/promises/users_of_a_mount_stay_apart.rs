@@ -30,8 +30,24 @@ fn users_stay_apart(test: &str, options: &[&str], parts: &[&str]) {
 
 #[test]
 fn where_writes_go_through() {
-    let parts = ["absences", "names", "nodes", "permissions"];
+    let parts = ["absences", "names", "nodes", "permissions", "directories"];
     users_stay_apart("where_writes_go_through", &[], &parts);
+}
+
+#[test]
+fn over_an_upper_layer() {
+    let parts = ["absences", "names", "nodes", "permissions", "directories", "over"];
+    for options in [["--overlay", "upper"].as_slice(), &["--ephemeral"], &["--ephemeral", "--in-memory", "64M"]] {
+        users_stay_apart("over_an_upper_layer", options, &parts);
+    }
+}
+
+#[test]
+fn where_owners_are_mapped() {
+    // Root and the users that take part are who they are; everybody else is another one.
+    let options = ["--map-uid", "0:0:1000", "--map-uid", "65534:65534:1", "--map-uid", "1000:100000:1000"];
+    let parts = ["absences", "names", "nodes", "permissions", "directories"];
+    users_stay_apart("where_owners_are_mapped", &options, &parts);
 }
 
 #[test]

@@ -9,6 +9,7 @@
 mod agreement;
 mod answer;
 mod backing;
+mod doubts;
 mod interrupts;
 mod message;
 mod parked;
@@ -26,6 +27,7 @@ use zerocopy::FromBytes;
 
 pub use agreement::{ConnectionOptions, ReadDirPlus};
 pub(crate) use backing::Backings;
+pub(crate) use doubts::Doubts;
 pub(crate) use parked::Pause;
 
 use agreement::{Agreement, Transport};
@@ -58,6 +60,7 @@ pub struct Dispatcher<F: ?Sized> {
     agreement: Agreement,
     interrupts: Interrupts,
     backings: Option<Backings>,
+    doubts: Option<Doubts>,
     rings: AtomicBool,
     parked: Parked,
     prefetch: Option<Arc<Prefetch>>,
@@ -71,13 +74,18 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         // One more for who executes again what had to wait.
         let interrupts = Interrupts::new(threads + 1);
         let (agreement, rings, parked) = (Agreement::default(), AtomicBool::new(false), Parked::default());
-        let (backings, prefetch) = (None, None);
-        Dispatcher { file_system, options, agreement, interrupts, backings, rings, parked, prefetch, threads }
+        let (backings, doubts, prefetch) = (None, None, None);
+        Dispatcher { file_system, options, agreement, interrupts, backings, doubts, rings, parked, prefetch, threads }
     }
 
     /// The same; the kernel reads and writes the host's files itself where it can.
     pub(crate) fn with_backings(self, backings: Backings) -> Dispatcher<F> {
         Dispatcher { backings: Some(backings), ..self }
+    }
+
+    /// The same; the kernel is told of what it decided by and is no longer so.
+    pub(crate) fn with_doubts(self, doubts: Doubts) -> Dispatcher<F> {
+        Dispatcher { doubts: Some(doubts), ..self }
     }
 
     /// The same; directories are listed for the kernel in which names are looked for.
@@ -268,6 +276,7 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         slot.begin(header.unique);
         let context = Context {
             uid: header.uid,
+            client_uid: None,
             gid: header.gid,
             pid: header.pid,
             supplementary_group: request.supplementary_group,
@@ -276,7 +285,11 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         let node = NodeId(header.nodeid);
         let (dispatcher, unique) = (self, header.unique);
         let asked = answer::Asked { dispatcher, context: &context, thread, unique, node, data, out, parked };
-        asked.answer(&request.operation, list)
+        asked.answer(&request.operation, list).inspect_err(|errno| {
+            if let (Errno::STALE, Some(doubts)) = (*errno, &self.doubts) {
+                doubts.refused(request);
+            }
+        })
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) use channel::DEVICE;
 pub use queues::RingSupport;
 use queues::{Queues, SWITCH, Start};
 
-use crate::dispatch::{Backings, ConnectionOptions, Dispatcher, MAX_DATA, MAX_MESSAGE, Scratch};
+use crate::dispatch::{Backings, ConnectionOptions, Dispatcher, Doubts, MAX_DATA, MAX_MESSAGE, Scratch};
 use crate::prefetch::{Lister, Prefetch};
 use crate::wire::OLDEST_MINOR_VERSION;
 use crate::wire::structs::{InHeader, LkIn, OutHeader};
@@ -149,6 +149,10 @@ impl<F: FileSystem + ?Sized> Session<F> {
         let queues = if options.rings == Rings::Never { None } else { Queues::detect(lister.is_some()) };
         let slots = threads + queues.as_ref().map_or(0, Queues::threads);
         let mut dispatcher = Dispatcher::new(file_system, options.connection, slots);
+        // Without another descriptor a program may be told ESTALE.
+        if let Ok(device) = device.try_clone() {
+            dispatcher = dispatcher.with_doubts(Doubts::new(device));
+        }
         // Without another descriptor data goes through the server.
         if options.passthrough_depth > 0
             && let Ok(device) = device.try_clone()

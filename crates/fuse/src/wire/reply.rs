@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use inarch_tree::Timestamp;
-use inarch_vfs::{Attributes, Entry, Lock, LockKind, Statistics};
+use inarch_vfs::{Attributes, Entry, Lock, LockKind, NodeId, Statistics};
 use rustix::fs::{major, makedev, minor};
 use rustix::io::Errno;
 
-use super::structs::{Attr, AttrOut, EntryOut, FileLock, OutHeader, StatFsOut, Statx, StatxOut, SxTime};
+use super::structs::{
+    Attr, AttrOut, EntryOut, FileLock, NotifyInvalInodeOut, OutHeader, StatFsOut, Statx, StatxOut, SxTime,
+};
 
 /// `STATX_BASIC_STATS` and `STATX_BTIME` of Linux's include/uapi/linux/stat.h.
 const STATX_BASIC_STATS: u32 = 0x7ff;
@@ -30,6 +32,16 @@ pub fn success(unique: u64, length: usize) -> OutHeader {
 /// An answer that is an error.
 pub fn error(unique: u64, errno: Errno) -> OutHeader {
     OutHeader { len: size_of::<OutHeader>() as u32, error: -errno.raw_os_error(), unique }
+}
+
+/// Has the kernel forget a node's attributes and access control lists, and keep its content.
+pub fn forget_attributes(node: NodeId) -> (OutHeader, NotifyInvalInodeOut) {
+    /// `FUSE_NOTIFY_INVAL_INODE`, which answers no request.
+    const INVAL_INODE: i32 = 2;
+    const NO_CONTENT: i64 = -1;
+    let body = NotifyInvalInodeOut { ino: node.0, off: NO_CONTENT, len: 0 };
+    let len = (size_of::<OutHeader>() + size_of_val(&body)) as u32;
+    (OutHeader { len, error: INVAL_INODE, unique: 0 }, body)
 }
 
 /// The answer to `GETATTR` and `SETATTR`.

@@ -375,6 +375,13 @@ structures! {
         unique: u64,
     }
 
+    /// What the kernel is told without having asked: attributes of a node are no longer so.
+    NotifyInvalInodeOut {
+        ino: u64,
+        off: i64,
+        len: i64,
+    }
+
     /// `FALLOCATE`.
     FallocateIn {
         fh: u64,

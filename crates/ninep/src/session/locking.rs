@@ -70,7 +70,7 @@ impl Session<'_> {
     fn try_lock(&self, waiting: &Waiting) -> Option<Result<Reply<'static>, Errno>> {
         let uid = waiting.fid.uid;
         let interrupted = || waiting.cancelled.load(Ordering::Acquire);
-        let context = Context { uid, gid: group_of(uid), pid: 0, supplementary_group: None, interrupted: &interrupted };
+        let context = Context { uid, gid: group_of(uid), interrupted: &interrupted, ..Context::SERVER };
         let set = waiting.file().and_then(|file| {
             let (node, handle) = (file.place.node, file.handle());
             self.export.set_lock(&context, node, handle, waiting.owner, &waiting.lock)

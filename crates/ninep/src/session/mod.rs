@@ -434,7 +434,7 @@ impl Call<'_> {
     /// Calls the file system as `uid`; new files belong to `gid`.
     fn context<T>(&self, uid: u32, gid: u32, call: impl FnOnce(&Context<'_>) -> T) -> T {
         let interrupted = || self.cancelled.load(Ordering::Acquire);
-        call(&Context { uid, gid, pid: 0, supplementary_group: None, interrupted: &interrupted })
+        call(&Context { uid, gid, interrupted: &interrupted, ..Context::SERVER })
     }
 }
 

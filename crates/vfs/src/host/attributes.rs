@@ -37,8 +37,7 @@ pub(super) fn identity(stat: &Statx) -> Identity {
 
 /// Whose it is and what others may do with it.
 pub(super) fn permissions(stat: &Statx) -> Permissions {
-    const GRANTING: u32 = 0o777 | libc::S_ISVTX;
-    Permissions { uid: stat.stx_uid, gid: stat.stx_gid, mode: u32::from(stat.stx_mode) & GRANTING }
+    Permissions::new(stat.stx_uid, stat.stx_gid, stat.stx_mode.into())
 }
 
 fn nanoseconds(time: &StatxTimestamp) -> i64 {
@@ -106,7 +105,7 @@ impl HostDirectory {
         Ok(self.attributes_from(&stat))
     }
 
-    fn tell_permissions(&self, node: NodeId, stat: &Statx) {
+    pub(super) fn tell_permissions(&self, node: NodeId, stat: &Statx) {
         let table = read(&self.table);
         if let Ok(node) = table.index(node).and_then(|index| table.node(index)) {
             node.tell_permissions(permissions(stat));
@@ -116,7 +115,7 @@ impl HostDirectory {
     /// Whether what the caller may do with a node was decided by permissions that may have been others since. Root may do
     /// everything, and of what nobody else changes a client knows all.
     pub(super) fn may_be_misled(&self, context: &Context<'_>) -> bool {
-        context.uid != 0 && self.options.changes == Changes::Host
+        !context.is_root() && self.options.changes == Changes::Host
     }
 
     /// `ESTALE` if a node has other permissions than those that the caller's kernel has decided by, which is then had to
@@ -124,13 +123,24 @@ impl HostDirectory {
     ///
     /// What is left: permissions that change between this and what follows, as between the check and the use of any open(2).
     pub(super) fn require_told(&self, context: &Context<'_>, node: NodeId, now: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.require_granted(context, node, now, |told, now| told == now)
+    }
+
+    /// The same where what was told may grant what is asked for although it is no longer all so.
+    fn require_granted(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        now: BorrowedFd<'_>,
+        still_grant: impl FnOnce(Permissions, Permissions) -> bool,
+    ) -> Result<(), Errno> {
         if !self.may_be_misled(context) {
             return Ok(());
         }
         let stat = self.stat(now, b"")?;
         let table = read(&self.table);
         let told = table.node(table.index(node)?)?.told_permissions();
-        if told == permissions(&stat) { Ok(()) } else { Err(Errno::STALE) }
+        if still_grant(told, permissions(&stat)) { Ok(()) } else { Err(Errno::STALE) }
     }
 
     pub(super) fn stat_node(&self, node: NodeId, handle: Option<HandleId>) -> Result<Statx, Errno> {
@@ -173,9 +183,9 @@ impl HostDirectory {
             None => self.descriptor(node)?,
         };
         let target = descriptor.as_fd();
-        // Times are also set in the name of somebody who closes a file that others have written.
-        if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || set.size.is_some() && file.is_none() {
-            self.require_told(context, node, target)?;
+        // What takes no more than a file that is open for writing was decided when it was opened.
+        if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || file.is_none() {
+            self.require_granted(context, node, target, |told, now| told.still_grant(now, set))?;
         }
         if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() {
             self.before_changing(target)?;

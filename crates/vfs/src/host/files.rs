@@ -169,7 +169,7 @@ impl HostDirectory {
     /// The same for a change of content of which a client does not say what it clears: what a write by the caller does.
     fn for_changing(&self, context: &Context<'_>, node: NodeId, handle: HandleId) -> Result<Arc<OwnedFd>, Errno> {
         let file = self.for_writing(node, handle)?;
-        self.before_writing(file.as_fd(), context.uid != 0)?;
+        self.before_writing(file.as_fd(), !context.is_root())?;
         Ok(file)
     }
 
@@ -257,6 +257,7 @@ impl HostDirectory {
         check_name(name)?;
         let flags = self.flags(asked)?;
         let directory = self.directory(parent)?;
+        self.require_told(context, parent, directory.as_fd())?;
         let mode = self.mode_for(context, directory.as_fd(), new)?;
         make_as(context, new.umask, self.for_others)?;
         // Only what is new is opened: what is there may be anything, and anybody's.
@@ -273,6 +274,7 @@ impl HostDirectory {
     ) -> Result<(Entry, Opened), Errno> {
         let flags = self.flags(asked)?;
         let directory = self.directory(parent)?;
+        self.require_told(context, parent, directory.as_fd())?;
         let mode = self.mode_for(context, directory.as_fd(), new)?;
         make_as(context, new.umask, self.for_others)?;
         // With O_EXCL it can never have a name.

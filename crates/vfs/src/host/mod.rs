@@ -52,6 +52,7 @@ pub use caller::may_open_every_file;
 use handle::FileHandle;
 pub use mounts::Submounts;
 pub use privileges::Refused;
+pub(crate) use table::Permissions;
 use table::{Found, Table};
 
 /// Who may change the tree while it is offered: decides what a client may keep, and for how long.
@@ -252,8 +253,8 @@ fn hold<T>(lock: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl FileSystem for HostDirectory {
-    fn lookup(&self, _: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        self.look_up(parent, name)
+    fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        self.look_up(context, parent, name)
     }
 
     fn absence_valid(&self, _: NodeId) -> Duration {
@@ -328,9 +329,9 @@ impl FileSystem for HostDirectory {
         self.make_link_to(context, parent, name, target)
     }
 
-    fn link(&self, _: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+    fn link(&self, context: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         self.writable()?;
-        self.add_name(node, parent, name)
+        self.add_name(context, node, parent, name)
     }
 
     fn unlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
@@ -475,8 +476,8 @@ impl FileSystem for HostDirectory {
         self.close_file(node, handle);
     }
 
-    fn get_xattr(&self, _: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        self.xattr_value(node, name)
+    fn get_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.xattr_value(context, node, name)
     }
 
     fn list_xattrs(&self, _: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {

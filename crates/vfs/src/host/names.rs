@@ -36,20 +36,34 @@ impl LastDescriptor {
 }
 
 impl HostDirectory {
-    pub(super) fn look_up(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+    pub(super) fn look_up(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         check_name(name)?;
         let directory = self.directory(parent).map_err(|errno| match errno {
             // It is shown empty.
             Errno::ROFS => Errno::NOENT,
             errno => errno,
         })?;
-        self.entry_there(parent, directory.as_fd(), name)
+        self.entry_there(context, parent, directory.as_fd(), name)
     }
 
     /// The node that a checked name leads to.
-    pub(super) fn entry_there(&self, parent: NodeId, directory: BorrowedFd<'_>, name: &[u8]) -> Result<Entry, Errno> {
+    ///
+    /// # Errors
+    /// `ESTALE` if the caller would learn of something new, and the directory has other permissions than those that its kernel
+    /// lets it search there by. What it knows already it may look up anew: an error would have the kernel drop the name,
+    /// and with it what is mounted there.
+    fn entry_there(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+    ) -> Result<Entry, Errno> {
         let renames = read(&self.table).renames;
         let stat_before = self.stat(directory, name)?;
+        if self.may_be_misled(context) && !self.is_known(parent, name, &stat_before)? {
+            self.require_told(context, parent, directory)?;
+        }
         if let Some(entry) = self.entry(parent, name, &stat_before, Some(renames))? {
             return Ok(entry);
         }
@@ -57,6 +71,12 @@ impl HostDirectory {
         let _renamed = read(&self.renaming);
         let stat = self.stat(directory, name)?;
         self.entry(parent, name, &stat, None)?.ok_or(Errno::STALE)
+    }
+
+    fn is_known(&self, parent: NodeId, name: &[u8], stat: &Statx) -> Result<bool, Errno> {
+        let table = read(&self.table);
+        let known = table.known_at(table.index(parent)?, name);
+        Ok(known.is_some_and(|node| node.identity == identity(stat)))
     }
 
     /// Counts a lookup of what `stat` is of; nothing if it is not known yet and something was renamed since there had
@@ -172,9 +192,11 @@ impl HostDirectory {
     ) -> Result<Entry, Errno> {
         check_name(name)?;
         let directory = self.directory(parent)?;
+        self.require_told(context, parent, directory.as_fd())?;
         make_as(context, umask, self.for_others)?;
         make(directory.as_fd())?;
-        self.entry_there(parent, directory.as_fd(), name)
+        // Whether the caller may search the directory was decided with whether it may change it.
+        self.entry_there(&Context::SERVER, parent, directory.as_fd(), name)
     }
 
     /// The permissions of a new file, which is no directory. A set-group-ID bit that gives away a group of which the caller is no member is
@@ -187,7 +209,7 @@ impl HostDirectory {
     ) -> Result<Mode, Errno> {
         let mut mode = self.granted(libc::S_IFREG, new.mode & 0o7777);
         let gives_group = libc::S_ISGID | libc::S_IXGRP;
-        if mode & gives_group == gives_group && context.uid != 0 {
+        if mode & gives_group == gives_group && !context.is_root() {
             let stat = self.stat(directory, b"")?;
             let inherited = u32::from(stat.stx_mode) & libc::S_ISGID != 0;
             let is_member = stat.stx_gid == context.gid || Some(stat.stx_gid) == context.supplementary_group;
@@ -198,13 +220,22 @@ impl HostDirectory {
         Ok(Mode::from_raw_mode(mode))
     }
 
-    pub(super) fn add_name(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+    pub(super) fn add_name(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<Entry, Errno> {
         check_name(name)?;
         let directory = self.directory(parent)?;
         let source = self.descriptor(node)?;
+        self.require_told(context, parent, directory.as_fd())?;
+        // Whose files may get another name is checked as well (fs.protected_hardlinks).
+        self.require_told(context, node, source.as_fd())?;
         self.before_changing(source.as_fd())?;
         self.link_descriptor(&source, directory.as_fd(), name)?;
-        let entry = self.entry_there(parent, directory.as_fd(), name)?;
+        let entry = self.entry_there(&Context::SERVER, parent, directory.as_fd(), name)?;
         // There may be any number of files that were made without a name.
         let pinned = write(&self.table).unpin(entry.node);
         drop(pinned);
@@ -261,7 +292,7 @@ impl HostDirectory {
         directory: BorrowedFd<'_>,
         name: &[u8],
     ) -> Result<(), Errno> {
-        if context.uid == 0 {
+        if context.is_root() {
             return Ok(());
         }
         let known = {
@@ -283,6 +314,7 @@ impl HostDirectory {
     ) -> Result<(), Errno> {
         check_name(name)?;
         let directory = self.directory(parent)?;
+        self.require_told(context, parent, directory.as_fd())?;
         self.require_known(context, parent, directory.as_fd(), name)?;
         let last = self.before_removal(parent, name)?;
         unlinkat(&directory, name, if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() })?;
@@ -308,6 +340,10 @@ impl HostDirectory {
         let (source, target) = (self.directory(from.0)?, self.directory(to.0)?);
         let last = if flags.contains(RenameFlags::EXCHANGE) { None } else { self.before_removal(to.0, to.1)? };
         let _renaming = write(&self.renaming);
+        self.require_told(context, from.0, source.as_fd())?;
+        if to.0 != from.0 {
+            self.require_told(context, to.0, target.as_fd())?;
+        }
         self.require_known(context, from.0, source.as_fd(), from.1)?;
         match self.require_known(context, to.0, target.as_fd(), to.1) {
             // What would be replaced is gone.

@@ -12,10 +12,10 @@ use rustix::io::Errno;
 
 use super::handle::FileHandle;
 use super::kept::{Evicted, Kept};
-use crate::NodeId;
 use crate::accessed::{Accessed, Credit};
 use crate::slab::Slab;
 use crate::slab_index::SlabIndex;
+use crate::{NodeId, SetAttributes, SetTime};
 
 /// The root's place in the table.
 const ROOT: u32 = 0;
@@ -43,11 +43,34 @@ pub struct Identity {
 }
 
 /// Whose a file is and what others may do with it, less what gives privileges: that grants nobody access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
     pub uid: u32,
     pub gid: u32,
     pub mode: u32,
+}
+
+impl Permissions {
+    /// Those of a file of this `mode`.
+    pub fn new(uid: u32, gid: u32, mode: u32) -> Permissions {
+        const GRANTING: u32 = 0o777 | libc::S_ISVTX;
+        Permissions { uid, gid, mode: mode & GRANTING }
+    }
+
+    /// Whether who may set these attributes by these permissions may so by those that are there `now`.
+    ///
+    /// Of times no more is compared than takes the right to them away, that of the owner, or, to the present time, of who may write. A client's
+    /// kernel lets an owner set them by a descriptor, and then does not ask for the permissions again.
+    pub fn still_grant(self, now: Permissions, set: &SetAttributes) -> bool {
+        const WRITE: u32 = 0o222;
+        let sets_times_only = set.uid.is_none() && set.gid.is_none() && set.mode.is_none() && set.size.is_none();
+        if self == now || !sets_times_only {
+            return self == now;
+        }
+        let is_owners = [set.atime, set.mtime].iter().any(|time| matches!(time, Some(SetTime::To(_))));
+        let is_writers = self.gid == now.gid && self.mode & !now.mode & WRITE == 0;
+        self.uid == now.uid && (is_owners || is_writers)
+    }
 }
 
 /// Permissions as a client was told of them last.

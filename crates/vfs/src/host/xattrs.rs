@@ -1,7 +1,7 @@
 //! Extended attributes, ACLs among them.
 
 use std::ffi::CString;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::HostDirectory;
 use super::privileges::CAPABILITY;
 use super::reach::DescriptorName;
-use crate::{Context, NodeId};
+use crate::{Changes, Context, NodeId};
 
 /// Most bytes of a name, of a value and of all names: `XATTR_*_MAX` of Linux's include/uapi/linux/limits.h.
 const NAME_MAX: usize = 255;
@@ -18,36 +18,36 @@ const SIZE_MAX: usize = 64 << 10;
 /// An access ACL, whose group entry is the mode's.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
-impl HostDirectory {
-    /// Does something with the path of a node in `/proc`, which no type of file needs to be opened for.
-    fn with_path<T>(&self, node: NodeId, act: impl FnOnce(&[u8]) -> Result<T, Errno>) -> Result<T, Errno> {
-        let descriptor = self.descriptor(node)?;
-        act(DescriptorName::new(descriptor.as_fd()).path())
-    }
+/// What begins so takes a right to the file to be read. All else everybody may read, or only root (`xattr_permission` of
+/// Linux's fs/xattr.c), and a client's kernel reads an access control list in whosever name it decides by that.
+const USERS: &[u8] = b"user.";
 
-    pub(super) fn xattr_value(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        let name = checked(name)?;
+impl HostDirectory {
+    pub(super) fn xattr_value(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        let text = checked(name)?;
         if self.is_closed(node)? {
             return Err(Errno::NODATA);
         }
-        self.with_path(node, |path| {
-            let mut value = vec![0; SIZE_MAX];
-            let length = rustix::fs::getxattr(path, &name, &mut value[..])?;
-            value.truncate(length);
-            Ok(value)
-        })
+        let descriptor = self.descriptor(node)?;
+        if name.starts_with(USERS) {
+            self.require_told(context, node, descriptor.as_fd())?;
+        }
+        let mut value = vec![0; SIZE_MAX];
+        let length = rustix::fs::getxattr(DescriptorName::new(descriptor.as_fd()).path(), &text, &mut value[..])?;
+        value.truncate(length);
+        Ok(value)
     }
 
     pub(super) fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
         if self.is_closed(node)? {
             return Ok(Vec::new());
         }
-        self.with_path(node, |path| {
-            let mut names = vec![0; SIZE_MAX];
-            let length = rustix::fs::listxattr(path, &mut names[..])?;
-            names.truncate(length);
-            Ok(names)
-        })
+        // By its path in `/proc` no type of file needs to be opened for it.
+        let descriptor = self.descriptor(node)?;
+        let mut names = vec![0; SIZE_MAX];
+        let length = rustix::fs::listxattr(DescriptorName::new(descriptor.as_fd()).path(), &mut names[..])?;
+        names.truncate(length);
+        Ok(names)
     }
 
     pub(super) fn change_xattr(
@@ -77,7 +77,7 @@ impl HostDirectory {
         if kill_set_group_id && name == ACCESS_ACL {
             self.drop_set_group_id(descriptor.as_fd())?;
         }
-        Ok(())
+        self.list_changed(node, descriptor.as_fd(), name)
     }
 
     pub(super) fn delete_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
@@ -88,7 +88,17 @@ impl HostDirectory {
         if is_permission(name) && name != CAPABILITY {
             self.before_changing(descriptor.as_fd())?;
         }
-        rustix::fs::removexattr(DescriptorName::new(descriptor.as_fd()).path(), &text)
+        rustix::fs::removexattr(DescriptorName::new(descriptor.as_fd()).path(), &text)?;
+        self.list_changed(node, descriptor.as_fd(), name)
+    }
+
+    /// With an access control list a client has changed the permissions, too: its kernel asks for them before it decides by
+    /// them again.
+    fn list_changed(&self, node: NodeId, now: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+        if name == ACCESS_ACL && self.options.changes == Changes::Host {
+            self.tell_permissions(node, &self.stat(now, b"")?);
+        }
+        Ok(())
     }
 }
 

@@ -213,7 +213,7 @@ fn new_inode(context: &Context<'_>, directory: &Inode, new: &NewNode, kind: Kind
         mode |= libc::S_ISGID;
     } else if inherits && mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP {
         // Not for who is not in the group (`mode_strip_sgid` of Linux's fs/inode.c).
-        let is_member = context.uid == 0 || gid == context.gid || Some(gid) == context.supplementary_group;
+        let is_member = context.is_root() || gid == context.gid || Some(gid) == context.supplementary_group;
         mode = if is_member { mode } else { mode & !libc::S_ISGID };
     }
     let default = directory.xattrs.get(DEFAULT_ACL).filter(|_| mode & libc::S_IFMT != libc::S_IFLNK);

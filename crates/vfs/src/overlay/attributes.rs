@@ -2,8 +2,9 @@
 
 use rustix::io::Errno;
 
-use super::{ME, is_own};
-use crate::{Attributes, Entry, FileSystem, NodeId, SetAttributes, SetTime};
+use super::{ME, Overlay, hold, is_own};
+use crate::host::Permissions;
+use crate::{Attributes, Context, Entry, FileSystem, NodeId, SetAttributes, SetTime};
 
 pub(super) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 pub(super) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -14,6 +15,11 @@ pub(super) fn optional<T>(answer: Result<T, Errno>) -> Result<Option<T>, Errno> 
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
         answer => answer.map(Some),
     }
+}
+
+/// Whose something is and what others may do with it.
+pub(super) fn permissions(attributes: &Attributes) -> Permissions {
+    Permissions::new(attributes.uid, attributes.gid, attributes.mode)
 }
 
 /// Gives what was just `made` above, where no directory hands a list down to it, the attributes of what is below: its mode
@@ -65,6 +71,48 @@ fn mode_for(attributes: &Attributes, (uid, gid): (u32, u32)) -> u32 {
         mode &= !libc::S_IRWXG | (mode & libc::S_IRWXO) << 3;
     }
     mode
+}
+
+impl Overlay {
+    /// Whether what the caller may do was decided by permissions that may have been others since. Root may do everything.
+    pub(super) fn may_be_misled(&self, context: &Context<'_>) -> bool {
+        !context.is_root() && self.changes_below
+    }
+
+    /// A client is told of an entry.
+    pub(super) fn told_entry(&self, entry: &Entry) {
+        self.told_permissions(entry.node, &entry.attributes);
+    }
+
+    /// A client is told of a node's permissions.
+    pub(super) fn told_permissions(&self, node: NodeId, attributes: &Attributes) {
+        if self.changes_below {
+            hold(&self.table).tell_permissions(node, permissions(attributes));
+        }
+    }
+
+    /// `ESTALE` if a node has other permissions than those that the caller's kernel has decided by, which then looks again.
+    /// What lies above only the overlay changes, which tells of it.
+    pub(super) fn require_told(&self, context: &Context<'_>, node: NodeId) -> Result<(), Errno> {
+        self.require_granted(context, node, |told, now| told == now)
+    }
+
+    /// The same where what was told may grant what is asked for although it is no longer all so.
+    pub(super) fn require_granted(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        still_grant: impl FnOnce(Permissions, Permissions) -> bool,
+    ) -> Result<(), Errno> {
+        if !self.may_be_misled(context) {
+            return Ok(());
+        }
+        let layers = self.layers(node)?;
+        let told = hold(&self.table).told_permissions(node)?.ok_or(Errno::STALE)?;
+        let (None, Some(lower)) = (layers.upper, layers.lower) else { return Ok(()) };
+        let now = permissions(&self.lower.attributes(&ME, lower, None)?);
+        if still_grant(told, now) { Ok(()) } else { Err(Errno::STALE) }
+    }
 }
 
 #[cfg(test)]

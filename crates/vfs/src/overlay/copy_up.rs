@@ -12,7 +12,7 @@
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
-use super::attributes::copy_attributes;
+use super::attributes::{copy_attributes, permissions};
 use super::closed::Directory;
 use super::content::{Copied, Open};
 use super::copying::{Halfway, Turn};
@@ -107,6 +107,7 @@ impl Overlay {
         if is_regular(&attributes) {
             return Err(Errno::AGAIN);
         }
+        hold(&self.table).brought_up_with(node, permissions(&attributes));
         let (work, temporary) = (self.work(), self.temporary());
         let made = self.make_like(lower, &attributes, (work, &temporary));
         let put = made.and_then(|made| {
@@ -152,7 +153,9 @@ impl Overlay {
         if let Some(upper) = self.layers(node)?.upper {
             return Ok((upper, false));
         }
-        let copy = self.copy_file(context, &turn, lower, length)?;
+        let source = self.lower.attributes(&ME, lower.0, Some(lower.1))?;
+        hold(&self.table).brought_up_with(node, permissions(&source));
+        let copy = self.copy_file(context, &turn, (lower, source), length)?;
         let upper = copy.entry.node;
         let put = change(upper).and_then(|()| self.make_copy_durable(&copy)).and_then(|()| self.put_file(node, &copy));
         match put {
@@ -165,8 +168,13 @@ impl Overlay {
     }
 
     /// Copies a file, or the rest of one that somebody began to copy, into one without a name.
-    fn copy_file(&self, context: &Context<'_>, turn: &Turn<'_>, lower: Open, length: u64) -> Result<Copy, Errno> {
-        let source = self.lower.attributes(&ME, lower.0, Some(lower.1))?;
+    fn copy_file(
+        &self,
+        context: &Context<'_>,
+        turn: &Turn<'_>,
+        (lower, source): (Open, Attributes),
+        length: u64,
+    ) -> Result<Copy, Errno> {
         let length = length.min(source.size);
         let is_same = |begun: &Halfway| {
             let of = |attributes: &Attributes| (attributes.size, attributes.mtime, attributes.ctime);

@@ -116,6 +116,7 @@ impl Overlay {
         if self.layers(node)?.is_directory {
             return Err(Errno::ISDIR);
         }
+        self.require_told(context, node)?;
         let (behind, opened) = if writes || truncates {
             self.open_above(context, node, flags, truncates)?
         } else {
@@ -215,6 +216,7 @@ impl Overlay {
         new: &NewNode,
         flags: u32,
     ) -> Result<(vfs::Entry, Opened), Errno> {
+        self.require_told(context, parent)?;
         let upper = self.bring_up(context, parent)?;
         let (made, opened) = {
             let _changing = hold(&self.changing);

@@ -91,6 +91,7 @@ impl Overlay {
                 }
                 return Ok(());
             }
+            entry.iter().for_each(|entry| self.told_entry(entry));
         }
         // What a client takes for the end is that nothing follows.
         if self.opens_directories && from == names.len() {

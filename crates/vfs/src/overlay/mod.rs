@@ -45,6 +45,9 @@ use work::Place;
 
 const ME: Context<'static> = Context::SERVER;
 
+/// What the names of extended attributes begin with that take a right to the file to be read.
+const USERS_XATTR: &[u8] = b"user.";
+
 /// The names of extended attributes that are overlayfs's own, as root and as a user keep them, and of those by which an
 /// upper layer's owner knows it again.
 const OWN_XATTRS: [&[u8]; 4] = [b"trusted.overlay.", b"user.overlay.", b"trusted.inarch.", b"user.inarch."];
@@ -55,6 +58,9 @@ pub struct Overlay {
     upper: Arc<dyn FileSystem>,
     /// Who changes what is seen: clients keep nothing for longer than that allows, whatever the layers say.
     changes: Changes,
+    /// Whether what is below changes although nobody changes it through the overlay, as that layer says by how long what it tells
+    /// holds.
+    changes_below: bool,
     /// Whether files are opened before they are used.
     opens_files: bool,
     /// Whether clients open directories, and are told attributes again that they do not know any more.
@@ -88,12 +94,13 @@ impl Overlay {
     /// # Errors
     /// Those of the layers.
     pub fn new(lower: Arc<dyn FileSystem>, upper: Arc<dyn FileSystem>, as_root: bool) -> Result<Overlay, Errno> {
-        let inode = lower.attributes(&ME, NodeId::ROOT, None)?.inode;
+        let Attributes { inode, valid, .. } = lower.attributes(&ME, NodeId::ROOT, None)?;
         let place = Place::open(&*upper, &*lower)?;
         Ok(Overlay {
             lower,
             upper,
             changes: Changes::None,
+            changes_below: valid <= Changes::Host.valid(),
             opens_files: true,
             opens_directories: false,
             is_thrown_away: false,
@@ -236,7 +243,15 @@ fn is_whiteout(attributes: &Attributes) -> bool {
 
 impl FileSystem for Overlay {
     fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        self.look_up(context, parent, name)
+        let known = if self.may_be_misled(context) { hold(&self.table).known_at(parent, name) } else { None };
+        let entry = self.look_up(context, parent, name)?;
+        // Of what is new to it a client learns by its right to search the directory. An error for what it knows already would
+        // have its kernel drop the name, and with it what is mounted there.
+        if known != Some(entry.node) {
+            self.require_told(context, parent).inspect_err(|_| self.forget(entry.node, 1))?;
+        }
+        self.told_entry(&entry);
+        Ok(entry)
     }
 
     fn absence_valid(&self, parent: NodeId) -> Duration {
@@ -250,6 +265,7 @@ impl FileSystem for Overlay {
         let parent = hold(&self.table).parent(node)?;
         let attributes = self.get_attributes(context, parent, None, <dyn FileSystem>::attributes)?;
         hold(&self.table).count_lookup(parent)?;
+        self.told_permissions(parent, &attributes);
         Ok(Entry { node: parent, generation: 0, attributes, valid: attributes.valid })
     }
 
@@ -278,6 +294,7 @@ impl FileSystem for Overlay {
     fn attributes(&self, context: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno> {
         let attributes = self.get_attributes(context, node, handle, <dyn FileSystem>::attributes)?;
         self.told(node);
+        self.told_permissions(node, &attributes);
         Ok(attributes)
     }
 
@@ -297,6 +314,10 @@ impl FileSystem for Overlay {
         handle: Option<HandleId>,
         set: &SetAttributes,
     ) -> Result<Attributes, Errno> {
+        let is_open = handle.is_some_and(|handle| self.above(node, handle).is_ok());
+        if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || !is_open {
+            self.require_granted(context, node, |told, now| told.still_grant(now, set))?;
+        }
         let mut change = |upper| self.upper.set_attributes(context, upper, None, set).map(drop);
         // What is cut off need not be copied.
         let length = set.size.unwrap_or(u64::MAX);
@@ -311,6 +332,7 @@ impl FileSystem for Overlay {
             self.upper.set_attributes(context, upper, handle, set)?
         };
         self.told(node);
+        self.told_permissions(node, &attributes);
         Ok(self.shown(&self.layers(node)?, attributes))
     }
 
@@ -343,6 +365,7 @@ impl FileSystem for Overlay {
     }
 
     fn link(&self, context: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        self.require_told_of_names(context, [(parent, Some(node))])?;
         let source = self.bring_up(context, node)?;
         self.make_unopened(context, parent, name, |upper, name| self.upper.link(context, source, upper, name))
     }
@@ -481,9 +504,14 @@ impl FileSystem for Overlay {
         self.close_file(node, handle, owner);
     }
 
-    fn open_directory(&self, _: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
+    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
         if !self.layers(node)?.is_directory {
             return Err(Errno::NOTDIR);
+        }
+        if self.changes_below {
+            // Otherwise a kernel would not ask, and show everybody the names that it keeps.
+            self.require_told(context, node)?;
+            return Ok(Opened::default());
         }
         let opened = if self.opens_directories { hold(&self.table).opened(node) } else { None };
         let caching = if opened.ok_or(Errno::NOSYS)? { Caching::Fresh } else { Caching::Keep };
@@ -504,6 +532,9 @@ impl FileSystem for Overlay {
     fn get_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
         if is_own(name) {
             return Err(Errno::NODATA);
+        }
+        if name.starts_with(USERS_XATTR) {
+            self.require_told(context, node)?;
         }
         self.read_from(node, |layer, node| layer.get_xattr(context, node, name))
     }
@@ -526,11 +557,13 @@ impl FileSystem for Overlay {
         if is_own(name) {
             return Err(Errno::PERM);
         }
+        self.require_told(context, node)?;
         let upper = self.bring_up(context, node)?;
         self.upper.set_xattr(context, upper, name, value, flags, kill_set_group_id)
     }
 
     fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.require_told(context, node)?;
         // Not for the want of it should a file be brought up.
         self.get_xattr(context, node, name)?;
         let upper = self.bring_up(context, node)?;

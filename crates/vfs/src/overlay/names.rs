@@ -50,7 +50,8 @@ impl Overlay {
                 return Ok(There { upper: Some(upper), lower: None });
             }
         }
-        let lower = match layers.lower.map(|lower| self.lower.lookup(context, lower, name)) {
+        // In the overlay's own name: what clients were told of the directory is for the overlay to know.
+        let lower = match layers.lower.map(|lower| self.lower.lookup(&ME, lower, name)) {
             Some(Err(Errno::NOENT)) | None => None,
             Some(found) => Some(found.inspect_err(|_| self.forget_there(&There { upper, lower: None }))?),
         };
@@ -171,9 +172,9 @@ impl Overlay {
     }
 
     /// Whether the layer below has the name, whatever the upper one has.
-    pub(super) fn is_below(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<bool, Errno> {
+    pub(super) fn is_below(&self, parent: NodeId, name: &[u8]) -> Result<bool, Errno> {
         let Some(lower) = self.layers(parent)?.lower else { return Ok(false) };
-        match self.lower.lookup(context, lower, name) {
+        match self.lower.lookup(&ME, lower, name) {
             Ok(entry) => {
                 self.lower.forget(entry.node, 1);
                 Ok(true)
@@ -193,6 +194,7 @@ impl Overlay {
     ) -> Result<Made, Errno> {
         check_name(name)?;
         let _changing = hold(&self.changing);
+        self.require_told(context, parent)?;
         match self.find(context, parent, name) {
             Ok(there) => {
                 self.forget_there(&there);
@@ -231,6 +233,7 @@ impl Overlay {
         check_name(name)?;
         let _changing = hold(&self.changing);
         let known = self.decided_by(context, parent, name);
+        self.require_told_of_names(context, [(parent, known)])?;
         let there = self.find(context, parent, name)?;
         let removed =
             self.require_same(known, &there).and_then(|()| self.remove_there(context, parent, name, directory, &there));
@@ -245,7 +248,20 @@ impl Overlay {
     /// The node that a name leads to as far as the caller's kernel knows, which has checked whether the caller may remove or
     /// move it. Root may do everything.
     pub(super) fn decided_by(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Option<NodeId> {
-        if context.uid == 0 { None } else { hold(&self.table).known_at(parent, name) }
+        if context.is_root() { None } else { hold(&self.table).known_at(parent, name) }
+    }
+
+    /// `ESTALE` if a directory has other permissions than those that the caller's kernel lets it change names there by; or what
+    /// one of these names leads to, which may take a right of its own.
+    pub(super) fn require_told_of_names<const N: usize>(
+        &self,
+        context: &Context<'_>,
+        names: [(NodeId, Option<NodeId>); N],
+    ) -> Result<(), Errno> {
+        names.iter().try_for_each(|(parent, known)| {
+            self.require_told(context, *parent)?;
+            known.map_or(Ok(()), |known| self.require_told(context, known))
+        })
     }
 
     /// `ESTALE` if something else is there by now, which is then looked up and checked anew.
@@ -276,7 +292,7 @@ impl Overlay {
             }
             (false, false) => {}
         }
-        let covers = self.is_below(context, parent, name)?;
+        let covers = self.is_below(parent, name)?;
         let above = self.bring_up_held(parent)?;
         let in_directory = [Directory::At(above)];
         let Some(upper) = there.upper else { return self.with_rights(&in_directory, || self.cover(above, name)) };

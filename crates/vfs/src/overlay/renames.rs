@@ -65,6 +65,7 @@ impl Overlay {
         flags: RenameFlags,
     ) -> Result<Moved, Errno> {
         let known = [from, to].map(|(parent, name)| self.decided_by(context, parent, name));
+        self.require_told_of_names(context, [(from.0, known[0]), (to.0, known[1])])?;
         let source = self.look_up(context, from.0, from.1)?;
         let target = match self.look_up(context, to.0, to.1) {
             Ok(entry) => Ok(Some(entry)),
@@ -159,7 +160,7 @@ impl Overlay {
         above_to: NodeId,
     ) -> Result<Moved, Errno> {
         let Move { from, to, source, .. } = asked;
-        let covers = self.is_below(context, from.0, from.1)?;
+        let covers = self.is_below(from.0, from.1)?;
         let to_whiteout = self.is_whiteout_at(above_to, to.1)?;
         let flags = match (covers, to_whiteout) {
             // The whiteout is needed in the other place.

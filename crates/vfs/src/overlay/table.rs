@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use rustix::io::Errno;
 
 use crate::accessed::{Accessed, Credit};
+use crate::host::Permissions;
 use crate::slab::Slab;
 use crate::{HandleId, NodeId};
 
@@ -33,6 +34,15 @@ struct Node {
     place: Option<(u32, Box<[u8]>)>,
     /// Whether clients know its attributes, and of what is in it.
     accessed: Accessed,
+    told: Told,
+}
+
+/// Permissions as clients were told of them last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    permissions: Permissions,
+    /// Whether it was brought up with other ones.
+    is_old: bool,
 }
 
 /// All nodes that a client knows.
@@ -52,7 +62,8 @@ impl Table {
         let mut table = Table { nodes: Slab::new(), by_upper, by_place, credit: Credit::default() };
         let (lower, upper) = (Some(NodeId::ROOT), Some(upper));
         let layers = Layers { lower, upper, is_directory: true, nameless: None, inode };
-        table.nodes.insert(Node { layers, lookups: 1, children: 0, place: None, accessed: Accessed::default() });
+        let (accessed, told) = (Accessed::default(), Told::default());
+        table.nodes.insert(Node { layers, lookups: 1, children: 0, place: None, accessed, told });
         table
     }
 
@@ -151,6 +162,30 @@ impl Table {
         self.nodes.get(node.place.as_ref()?.0)
     }
 
+    /// A client is told these permissions of a node.
+    pub fn tell_permissions(&mut self, node: NodeId, permissions: Permissions) {
+        if let Ok(index) = self.index(node)
+            && let Some(node) = self.nodes.get_mut(index)
+        {
+            node.told = Told { permissions, is_old: false };
+        }
+    }
+
+    /// Permissions as clients were told of them last; none if the node was brought up with other ones since.
+    pub fn told_permissions(&self, node: NodeId) -> Result<Option<Permissions>, Errno> {
+        let told = self.get(node)?.told;
+        Ok((!told.is_old).then_some(told.permissions))
+    }
+
+    /// A node is brought up with these permissions.
+    pub fn brought_up_with(&mut self, node: NodeId, permissions: Permissions) {
+        if let Ok(index) = self.index(node)
+            && let Some(node) = self.nodes.get_mut(index)
+        {
+            node.told.is_old |= node.told.permissions != permissions;
+        }
+    }
+
     /// A client has read a directory to its end.
     pub fn listed(&self, node: NodeId) {
         if self.get(node).is_ok_and(|node| node.accessed.set_listed()) {
@@ -203,7 +238,8 @@ impl Table {
             }
             None => {
                 let layers = found;
-                let node = Node { layers, lookups: 1, children: 0, place: None, accessed: Accessed::default() };
+                let (accessed, told) = (Accessed::default(), Told::default());
+                let node = Node { layers, lookups: 1, children: 0, place: None, accessed, told };
                 let index = self.nodes.insert(node).ok_or(Errno::NFILE)?;
                 if let Some(upper) = layers.upper {
                     self.by_upper.insert(upper, index);

@@ -71,6 +71,7 @@ impl MappedOwners {
     fn maker<'c>(&self, context: &Context<'c>) -> Result<Context<'c>, Errno> {
         Ok(Context {
             uid: self.users.maker(context.uid).ok_or(Errno::OVERFLOW)?,
+            client_uid: Some(context.client_uid.unwrap_or(context.uid)),
             gid: self.groups.maker(context.gid).ok_or(Errno::OVERFLOW)?,
             supplementary_group: context.supplementary_group.and_then(|group| self.groups.below(group)),
             ..*context

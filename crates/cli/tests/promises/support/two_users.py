@@ -1,7 +1,8 @@
 """Two users of a mount, and a host that changes beneath it: what somebody may do is never decided by what was there before.
 
-two_users.py SOURCE POINT [absences] [names] [nodes] [permissions]: runs as root; SOURCE is an empty directory that is
-mounted on POINT. Each part is a list of checks. Prints what went wrong, a line each.
+two_users.py SOURCE POINT [absences] [names] [nodes] [permissions] [directories] [over]: runs as root; SOURCE is an empty
+directory that is mounted on POINT. Each part is a list of checks; `over` says that what is written to POINT is kept elsewhere,
+and SOURCE stays as it is. Prints what went wrong, a line each.
 
 Of what the mount's kernel has seen, SOURCE is changed directly; then another user acts, who has the rights of what was seen
 and not of what is there. A check that comes too late, when the kernel has looked again, is weaker, and not wrong.
@@ -13,6 +14,7 @@ import stat
 import sys
 
 SOURCE, POINT = map(os.path.abspath, sys.argv[1:3])
+OVER = "over" in sys.argv[3:]
 USER = 65534
 wrong = []
 
@@ -62,6 +64,16 @@ def make(name, owner=0, mode=0o600, content="secret"):
     os.chown(fresh, owner, owner)
     os.chmod(fresh, mode)
     os.rename(fresh, path)
+
+
+def unchanged(what, directory, *names):
+    found = sorted(os.listdir(source(directory)))
+    if found != sorted(names):
+        wrong.append(f"{what}: in {directory} there is {found}")
+    elif OVER:
+        found = sorted(os.listdir(point(directory)))
+        if found != sorted(names):
+            wrong.append(f"{what}: in {directory} there seems to be {found}")
 
 
 def make_directory(name, owner=0, mode=0o755):
@@ -176,7 +188,8 @@ def names():
     check("unlink where all may", as_user(lambda: os.unlink(point("open/unlink"))), "None")
     replaced("open/from")
     check("rename where all may", as_user(lambda: os.rename(point("open/from"), point("open/to"))), "None")
-    unharmed("rename where all may", "open/to")
+    if not OVER:
+        unharmed("rename where all may", "open/to")
     make("sticky/own", USER, 0o644, "mine")
     check("unlink of one's own", as_user(lambda: os.unlink(point("sticky/own"))), "None")
     make("sticky/anybody's", 1, 0o644)
@@ -229,10 +242,15 @@ def permissions():
     check("truncate", as_user(lambda: os.truncate(point("given/truncate"), 0)), "EACCES")
     given("given/setxattr")
     check("setxattr", as_user(lambda: os.setxattr(point("given/setxattr"), "user.x", b"")), "EACCES", "EPERM")
-    make_directory("closed", 0, 0o755)
-    os.listdir(point("closed"))
-    os.chmod(source("closed"), 0o700)
-    check("listdir", as_user(lambda: os.listdir(point("closed"))), "EACCES")
+    given("given/utime")
+    check("utime", as_user(lambda: os.utime(point("given/utime"), (1, 1))), "EPERM")
+    check("time of last write", str(os.stat(source("given/utime")).st_mtime == 1), "False")
+    make("secret", USER, 0o644)
+    os.setxattr(source("secret"), "user.s", b"secret")
+    seen("secret")
+    os.chown(source("secret"), 0, 0)
+    os.chmod(source("secret"), 0o600)
+    check("getxattr", as_user(lambda: os.getxattr(point("secret"), "user.s")), "EACCES")
     # And the other way round: what has become the user's is at once.
     make("received")
     seen("received")
@@ -240,9 +258,95 @@ def permissions():
     check("open of what was given", as_user(lambda: opened("received", os.O_RDONLY)), "secret", "EACCES")
 
 
-for part in sys.argv[3:]:
+def directories():
+    """A directory that all might change was closed, or its names are their owners' alone by now."""
+
+    def beneath(name, act):
+        """The same with the directory as the working directory, which the kernel does not look up."""
+        descriptor = os.open(point(name), os.O_RDONLY)
+
+        def within():
+            os.fchdir(descriptor)
+            return act(".")
+
+        return as_user(within), os.close(descriptor)
+
+    create = os.O_RDWR | os.O_CREAT
+
+    def create_in(path):
+        os.close(os.open(path + "/new", create))
+
+    attempts = [
+        ("create", create_in),
+        ("unnamed", lambda path: os.close(os.open(path, os.O_RDWR | os.O_TMPFILE))),
+        ("mkdir", lambda path: os.mkdir(path + "/new")),
+        ("mknod", lambda path: os.mknod(path + "/new")),
+        ("symlink", lambda path: os.symlink("x", path + "/new")),
+        ("link", lambda path: os.link(path + "/own", path + "/new")),
+        ("unlink", lambda path: os.unlink(path + "/own")),
+        ("rmdir", lambda path: os.rmdir(path + "/empty")),
+        ("rename", lambda path: os.rename(path + "/own", path + "/new")),
+        ("rename onto another", lambda path: os.rename(path + "/own", path + "/other")),
+        ("rename out of it", lambda path: os.rename(path + "/own", point("elsewhere/own"))),
+        ("rename into it", lambda path: os.rename(point("elsewhere/mine"), path + "/new")),
+        ("list", lambda path: os.listdir(path)),
+    ]
+    make_directory("elsewhere", 0, 0o777)
+    make("elsewhere/mine", USER, 0o644, "mine")
+
+    def permitted(number, mode):
+        name = f"directory-{number}-{mode:o}"
+        make_directory(name, 0, 0o777)
+        make_directory(name + "/empty", USER)
+        for file, owner in [("own", USER), ("other", 0)]:
+            make(f"{name}/{file}", owner, 0o666, "there")
+        for one in ["", "/empty", "/own", "/other", "/new"]:
+            seen(name + one)
+        return name
+
+    for number, (what, act) in enumerate(attempts):
+        for mode in [0o700, 0o755]:
+            if what == "list" and mode == 0o755:
+                continue
+            name = permitted(number, mode)
+            os.chmod(source(name), mode)
+            check(f"{what} in {mode:o}", as_user(lambda: act(point(name))), "EACCES")
+            unchanged(f"{what} in {mode:o}", name, "empty", "other", "own")
+            name = permitted(number + 100, mode)
+            os.chmod(source(name), mode)
+            check(f"{what} in . of {mode:o}", beneath(name, act)[0], "EACCES")
+            unchanged(f"{what} in . of {mode:o}", name, "empty", "other", "own")
+    for what, act in [
+        ("unlink", lambda path: os.unlink(path + "/other")),
+        ("rename", lambda path: os.rename(path + "/other", path + "/new")),
+        ("rename onto it", lambda path: os.rename(path + "/own", path + "/other")),
+    ]:
+        name = permitted(what.replace(" ", "-"), 0o1777)
+        os.chmod(source(name), 0o1777)
+        check(f"{what} in a directory that became sticky", as_user(lambda: act(point(name))), "EPERM")
+        unchanged(what, name, "empty", "other", "own")
+    # A name that is new since the directory was closed.
+    name = permitted("news", 0o700)
+    os.chmod(source(name), 0o700)
+    make(name + "/news", 0, 0o644)
+    check("open of what is new", as_user(lambda: opened(name + "/news", os.O_RDONLY)), "EACCES")
+    # And who still may does not notice.
+    name = permitted("opened", 0o1777)
+    os.chmod(source(name), 0o1777)
+    check("create where all may", beneath(name, create_in)[0], "None")
+    check("unlink of one's own", as_user(lambda: os.unlink(point(name + "/own"))), "None")
+
+
+PARTS = {
+    "absences": absences,
+    "names": names,
+    "nodes": nodes,
+    "permissions": permissions,
+    "directories": directories,
+}
+for part in [part for part in sys.argv[3:] if part != "over"]:
     try:
-        {"absences": absences, "names": names, "nodes": nodes, "permissions": permissions}[part]()
+        PARTS[part]()
     except OSError as error:
         wrong.append(f"{part}: {error!r}")
 print("\n".join(wrong))
