@@ -46,6 +46,11 @@ fn main() -> ExitCode {
         return inarch_jobs::serve::guard(rest).into();
     }
     if let [_, word, rest @ ..] = &words[..]
+        && word == inarch_jobs::mount::USER_NAMESPACE_ARGUMENT
+    {
+        return inarch_jobs::mount::hold_user_namespace(rest).into();
+    }
+    if let [_, word, rest @ ..] = &words[..]
         && word == inarch_jobs::serve::LISTER_ARGUMENT
     {
         return inarch_jobs::serve::list(rest).into();

@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 
 use super::node_handle::open_directory;
 use super::order::{END, LISTED, Order, READY, Report, WALKED};
-use crate::mount::DeviceNumber;
+use inarch_mount::DeviceNumber;
 
 /// So long after the last order the mount is let go of.
 const IDLE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };

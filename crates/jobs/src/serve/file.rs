@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inarch_fuse::mount::{Mount, MountError, Unmounted};
+use inarch_mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ImageFile, ImageName, Session, SessionOptions};
 use inarch_vm::machine::raw_file_arguments;
 use inarch_vm::qemu::shell_word;
 
-use super::guard::{Guard, remove_empty_file};
+use super::guard::{Guard, Guarded, remove_empty_file};
 use super::making::Making;
 use super::mounted::Mounted;
 use super::signals::Caught;
@@ -58,8 +58,8 @@ pub fn serve(request: &FileRequest) -> Result<(), JobError> {
     // Nobody answers a look at the mount until the session runs.
     let usage = usage(request, &point.image())?;
     let signals = Caught::from_now_on()?;
-    let (mount, device) = Mount::new(&point.path, request.tree.source.path(), request.tree.read_only())?;
-    let mut guard = Guard::of_mount(&mount, point.is_ours)?;
+    let (mount, device) = Mount::fuse(&point.path, request.tree.source.path(), request.tree.read_only())?;
+    let mut guard = Guard::of_mount(&mount, if point.is_ours { Guarded::OnOwnFile } else { Guarded::Mount })?;
     let stop = signals.stop.clone();
     let making = Making::start(&request.tree, &stop);
     let confined = request.tree.confine(Some(Path::new("/dev/fuse")))?;
@@ -72,7 +72,7 @@ pub fn serve(request: &FileRequest) -> Result<(), JobError> {
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
     // Whoever waits for the device waits for nothing.
     making.pending().wake();
-    let unmounted = mounted.end(&mut guard, &point.path);
+    let unmounted = mounted.end(&mut guard, &point.path, || false);
     making.finish()?;
     if unmounted? == Unmounted::InUse {
         say(format_args!("{} was in use: whoever has it open gets errors from now on", shown(&point.image())));

@@ -9,8 +9,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::table::Entry;
-use super::{MountError, helper};
+use super::table::{Entry, entry_of};
+use super::{MountError, MountId, helper, unmount_within};
 
 /// A mount by the directory that it is in. By its path, the owner of a directory above could put a symbolic link in the way between a
 /// look at the table and umount(2), and a caller with more rights would take away another mount. The last name cannot be given away: while
@@ -52,9 +52,24 @@ impl Held {
     fn is(&self, entry: &Entry) -> bool {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let Ok(told) = statx(self.parent.as_fd(), &self.name, flags, StatxFlags::MNT_ID) else { return false };
-        // Linux before 5.8 does not tell the number.
-        let is_number = told.stx_mask & StatxFlags::MNT_ID.bits() == 0 || told.stx_mnt_id == entry.id;
-        is_number && entry.device.is(Some(told.stx_dev_major), Some(told.stx_dev_minor))
+        let is_device = entry.device.is(Some(told.stx_dev_major), Some(told.stx_dev_minor));
+        match told.stx_mask & StatxFlags::MNT_ID.bits() {
+            // Linux before 5.8 does not tell the number.
+            0 => is_device,
+            // Btrfs gives its files other device numbers than the table has.
+            _ => told.stx_mnt_id == entry.id && (is_device || !entry.is_fuse()),
+        }
+    }
+
+    /// Takes away what is mounted in it, unless it is in use.
+    ///
+    /// # Errors
+    /// What is mounted there is in use.
+    pub fn unmount_within(&self) -> Result<(), MountError> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let told = statx(self.parent.as_fd(), &self.name, flags, StatxFlags::MNT_ID);
+        let entry = told.ok().and_then(|told| entry_of(told.stx_mnt_id));
+        entry.map_or(Ok(()), |(point, entry)| unmount_within(&MountId::of(&entry, &point)))
     }
 
     /// Takes it away: out of the file tree alone, if `detach` is set.
@@ -75,7 +90,7 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
-    use super::super::mounted;
+    use crate::mounted;
     use super::*;
 
     #[test]
