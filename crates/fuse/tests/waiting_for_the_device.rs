@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use inarch_mount::{Mount, Unmounted};
 use inarch_fuse::{ImageFile, ImageName, Session, SessionError, SessionOptions};
+use inarch_mount::{Mount, Unmounted};
 use inarch_server::{Allocation, BlockDevice, Pending, StopHandle};
 use vm_memory::{Bytes, VolatileSlice};
 

@@ -42,8 +42,8 @@ use crate::serve::mounted::Mounted;
 use crate::serve::signals::Caught;
 use crate::share::{Refused, Submounts, left_out, note_on_mount_points};
 use crate::source::Source;
-pub use crate::upper::UpperPlace;
 use crate::upper::Upper;
+pub use crate::upper::UpperPlace;
 
 /// The first word of the command line of the child that makes a user namespace.
 pub const USER_NAMESPACE_ARGUMENT: &str = "hold-a-user-namespace";
@@ -161,7 +161,9 @@ impl Prepared {
                 Ok(prepared) => return Ok(Prepared::Kernel(prepared)),
                 Err(NotByKernel::Failed(error)) => return Err(error),
                 Err(NotByKernel::Because(reason)) if via == Via::Kernel => {
-                    return Err(JobError::Other(format!("--via kernel: the kernel cannot do that by itself: {reason}")));
+                    return Err(JobError::Other(format!(
+                        "--via kernel: the kernel cannot do that by itself: {reason}"
+                    )));
                 }
                 Err(NotByKernel::Because(reason)) => Some(reason),
             },
@@ -213,7 +215,16 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
             child.as_ref().map(Child::detach).transpose()?;
             let stop = signals.heed();
             let mounted = Mounted::watch(mount, watch, &stop);
-            Serving { mounted, stop, guard, confined: String::new(), record: None, lister: None, upper: prepared.upper, by: By::Kernel }
+            Serving {
+                mounted,
+                stop,
+                guard,
+                confined: String::new(),
+                record: None,
+                lister: None,
+                upper: prepared.upper,
+                by: By::Kernel,
+            }
         }
         Prepared::Fuse(prepared, _) => {
             drop(place);

@@ -172,8 +172,7 @@ mod tests {
             openat(CWD, dir.path().join(name), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
                 .unwrap()
         };
-        let bound =
-            Detached::bind(open("tree").as_fd(), false, MountAttrFlags::MOUNT_ATTR_RDONLY, None).unwrap();
+        let bound = Detached::bind(open("tree").as_fd(), false, MountAttrFlags::MOUNT_ATTR_RDONLY, None).unwrap();
         let point = dir.path().join("point").canonicalize().unwrap();
         let (mount, watch) = bound.attach(open("point").as_fd(), &point).unwrap();
         assert_eq!(mount.point(), point);

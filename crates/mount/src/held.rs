@@ -90,8 +90,8 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
-    use crate::mounted;
     use super::*;
+    use crate::mounted;
 
     #[test]
     fn another_mount_in_its_way_is_not_taken_for_it() {

@@ -117,8 +117,8 @@ impl FromStr for MountId {
 
 #[cfg(test)]
 mod tests {
-    use crate::mounted;
     use super::*;
+    use crate::mounted;
 
     #[test]
     fn a_mount_is_known_by_its_numbers() {

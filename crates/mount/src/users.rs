@@ -75,8 +75,8 @@ fn has_mapped(process: &Path, mount: &Entry) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::mounted;
     use super::*;
+    use crate::mounted;
 
     #[test]
     fn this_process_uses_what_it_has_for_its_root() {

@@ -42,8 +42,8 @@ fn the_mount_is_found_however_it_is_named() {
         symlink("point", scene.path().join("link")).unwrap();
         fs::create_dir(scene.path().join("a b")).unwrap();
         for (point, name) in [("point", "link"), ("point", "tree/../point/"), ("a b", "a b"), ("tree", "tree")] {
-            let used =
-                scene.shell(&format!("$INARCH mount -qb tree '{point}' && $INARCH umount '{name}' && ls -A point 'a b'"));
+            let used = scene
+                .shell(&format!("$INARCH mount -qb tree '{point}' && $INARCH umount '{name}' && ls -A point 'a b'"));
             assert_status(&used, 0);
             assert_eq!((stdout(&used).as_str(), stderr(&used).as_str()), ("a b:\n\npoint:\n", ""), "{name}");
         }
@@ -86,7 +86,10 @@ fn other_mounts_stay() {
 fn who_uses_it_is_named() {
     for (via, options) in OWN_FILE_SYSTEMS {
         let scene = Scene::via(via);
-        assert_status(&scene.shell(&format!("mkdir tree/sub; cp /bin/sleep tree; $INARCH mount -b tree point {options}")), 0);
+        assert_status(
+            &scene.shell(&format!("mkdir tree/sub; cp /bin/sleep tree; $INARCH mount -b tree point {options}")),
+            0,
+        );
         let server = last_process(&scene.usual_log());
         let point = scene.path().join("point");
         let umount = |options: &[&str]| inarch([&["umount", point.to_str().unwrap()], options].concat());
@@ -120,7 +123,7 @@ fn who_uses_it_is_named() {
 fn a_server_that_takes_its_time_is_waited_for() {
     for via in WAYS {
         let scene = Scene::via(via);
-        let mut server = Server::start(scene.path(), "tree", &scene.way());
+        let mut server = Server::start(scene.path(), "tree", scene.way());
         let signal = |name: &str| host("kill", &[name, &server.child.id().to_string()], Path::new("/"));
         signal("-STOP");
         let point = scene.path().join("point");

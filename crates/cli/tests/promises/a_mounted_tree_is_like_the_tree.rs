@@ -156,7 +156,8 @@ fn an_overlay_goes_on(first: [&str; 2], second: [&str; 2]) {
     let mut server = start(second);
     similar_asserts(&changed, &manifest(dir.path(), "point"), "the second time");
     // What was changed above is changed once more, and what was taken away stays so.
-    let more = "set -e; cd point; rm a/c; echo more >> sub/2; mkdir link; touch link/in; rm sub/5; mv a b; echo 4 > sub/4";
+    let more =
+        "set -e; cd point; rm a/c; echo more >> sub/2; mkdir link; touch link/in; rm sub/5; mv a b; echo 4 > sub/4";
     host("sh", &["-c", more], dir.path());
     let changed = manifest(dir.path(), "point");
     server.end("-TERM");
@@ -359,7 +360,10 @@ fn kept_writes_belong_to_a_tree([option, via]: [&str; 2]) {
     host("sh", &["-c", &format!("{INARCH} image tree -o tree.tar --quiet")], dir.path());
     let path = |name: &str| dir.path().join(name).display().to_string();
     let refused = |source: &str, upper: &str, parts: &[&str]| {
-        assert_one_line(&inarch(["mount", &path(source), &path("point"), "--overlay", &path(upper), option, via]), parts);
+        assert_one_line(
+            &inarch(["mount", &path(source), &path("point"), "--overlay", &path(upper), option, via]),
+            parts,
+        );
         assert!(!is_mounted(dir.path()));
     };
     let mut server = Server::start(dir.path(), "tree", &["--overlay", "upper", option, via]);
@@ -379,7 +383,10 @@ fn kept_writes_belong_to_a_tree([option, via]: [&str; 2]) {
     assert!(dir.path().join("point/new").exists() && dir.path().join("point/late").exists());
     server.end("-TERM");
     for _ in 0..2 {
-        assert_eq!(Server::start(dir.path(), "tree.tar", &["--overlay", "archives", option, via]).end("-TERM"), Some(0));
+        assert_eq!(
+            Server::start(dir.path(), "tree.tar", &["--overlay", "archives", option, via]).end("-TERM"),
+            Some(0)
+        );
     }
     host("sh", &["-c", &format!("rm tree.tar && {INARCH} image renamed -o tree.tar --quiet")], dir.path());
     refused("tree.tar", "archives", &["those over an earlier state of it"]);

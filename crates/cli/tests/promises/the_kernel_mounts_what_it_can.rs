@@ -62,7 +62,8 @@ fn what_can_be_is_the_kernels_and_for_all_else_there_is_a_reason() {
         assert!(server.line.trim_end().ends_with(&way), "{source} {options}: {}", server.line);
         assert!(fs::exists(scene.path().join("point/file")).unwrap() || source == "tree.tar");
         assert_eq!(server.end("-TERM"), Some(0));
-        let refused = scene.shell(&format!("exec timeout 60 $INARCH mount {source} point {options} --via kernel -b --log log"));
+        let refused =
+            scene.shell(&format!("exec timeout 60 $INARCH mount {source} point {options} --via kernel -b --log log"));
         if reason.is_empty() {
             assert_status(&refused, 0);
             assert_status(&scene.shell("$INARCH umount point"), 0);
@@ -85,9 +86,8 @@ fn what_is_mounted_beneath_shows_nothing_that_it_hides() {
     host("mount", &["-t", "tmpfs", "tmpfs", "tree/sub"], scene.path());
     fs::write(tree.join("sub/seen"), "seen").unwrap();
     let found = |options: &str| {
-        let used = scene.shell(&format!(
-            "$INARCH mount -qb tree point {options} && ls point/sub && $INARCH umount point; echo $?"
-        ));
+        let used = scene
+            .shell(&format!("$INARCH mount -qb tree point {options} && ls point/sub && $INARCH umount point; echo $?"));
         (stdout(&used), stderr(&used))
     };
     let plain = ["", "--ephemeral --overlay-dir .", "--ro"].map(found);
@@ -120,7 +120,8 @@ fn owners_are_mapped_by_the_kernel_where_no_two_become_one() {
              $INARCH umount point"
         ));
         assert_eq!((stdout(&used).as_str(), stderr(&used).as_str()), ("7:8\n", ""), "{via}");
-        let owner = |name: &str| fs::metadata(scene.path().join("tree").join(name)).map(|it| (it.uid(), it.gid())).unwrap();
+        let owner =
+            |name: &str| fs::metadata(scene.path().join("tree").join(name)).map(|it| (it.uid(), it.gid())).unwrap();
         assert_eq!((owner(via), owner(&format!("{via}-7"))), ((100_000, 100_000), (100_007, 100_008)));
     }
 }

@@ -95,12 +95,7 @@ fn attributes(request: &MountRequest) -> MountAttrFlags {
 
 fn bind(request: &MountRequest, directory: &OwnedFd, has_mounts: bool) -> Result<Prepared, NotByKernel> {
     let owners = owners(&request.owners)?;
-    let bound = Detached::bind(
-        directory.as_fd(),
-        has_mounts,
-        attributes(request),
-        owners.as_ref().map(AsFd::as_fd),
-    );
+    let bound = Detached::bind(directory.as_fd(), has_mounts, attributes(request), owners.as_ref().map(AsFd::as_fd));
     let kind = if has_mounts { Guarded::BindOfMounts } else { Guarded::Bind };
     let detached = bound.or_else(because)?;
     Ok(Prepared { detached, kind, upper: None })

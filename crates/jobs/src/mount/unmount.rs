@@ -157,7 +157,9 @@ fn find(path: &Path, absolute: &Path) -> Result<(PathBuf, Entry), JobError> {
     let ours = places.iter().rfind(|place| is_ours(&place.point, &place.entry));
     let seen = places.iter().find(|place| place.cover.is_none());
     let (point, reason) = match (ours, seen.or(places.last())) {
-        (_, Some(Place { point, entry, cover: None })) if is_ours(point, entry) => return Ok((point.clone(), entry.clone())),
+        (_, Some(Place { point, entry, cover: None })) if is_ours(point, entry) => {
+            return Ok((point.clone(), entry.clone()));
+        }
         (Some(Place { point, cover: Some(cover), .. }), _) => (&**point, covered_by(cover)),
         (_, Some(Place { point, entry, .. })) => (&**point, not_ours(point, entry)),
         (_, None) => match (mount::process_that_sees(&named).or_else(|| guard_at(&named, 0)), target) {

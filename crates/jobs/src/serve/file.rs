@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inarch_mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ImageFile, ImageName, Session, SessionOptions};
+use inarch_mount::{Mount, MountError, Unmounted};
 use inarch_vm::machine::raw_file_arguments;
 use inarch_vm::qemu::shell_word;
 

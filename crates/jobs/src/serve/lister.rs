@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Child;
 
 use inarch_confine::close_inherited;
-use inarch_mount::Mount;
 use inarch_fuse::{Lister, list_directories};
+use inarch_mount::Mount;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 

@@ -51,12 +51,7 @@ impl Mounted {
 
     /// Takes the mount away from `point`, and waits for its last request, or for the end of its file system; of one that is in use only
     /// after `in_use` says that this is to be waited for, too.
-    pub fn end(
-        self,
-        guard: &mut Guard,
-        point: &Path,
-        in_use: impl FnOnce() -> bool,
-    ) -> Result<Unmounted, JobError> {
+    pub fn end(self, guard: &mut Guard, point: &Path, in_use: impl FnOnce() -> bool) -> Result<Unmounted, JobError> {
         let unmounted = guard.unmount(self.mount, self.is_gone.load(Ordering::Acquire))?;
         if unmounted == Unmounted::Clean || in_use() {
             let ended = self.thread.join().unwrap_or(Ok(()));

@@ -70,8 +70,8 @@ pub fn unmount(point: &Path) {
 /// A directory with a tree, whose mount is taken away at the end.
 pub struct Scene {
     dir: tempfile::TempDir,
-    /// What serves mounts in it.
-    via: &'static str,
+    /// The option that says what serves mounts in it, if it is said.
+    way: Option<[&'static str; 2]>,
 }
 
 impl Drop for Scene {
@@ -84,17 +84,21 @@ impl Drop for Scene {
 impl Scene {
     /// With `tree/file` and an empty `point`.
     pub fn new() -> Scene {
-        Scene::via("auto")
+        Scene::with(None)
     }
 
     /// The same, whose mounts are served by this of [`WAYS`].
     pub fn via(via: &'static str) -> Scene {
+        Scene::with(Some(["--via", via]))
+    }
+
+    fn with(way: Option<[&'static str; 2]>) -> Scene {
         let dir = scratch();
         for name in ["tree", "point"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         fs::write(dir.path().join("tree/file"), "content").unwrap();
-        Scene { dir, via }
+        Scene { dir, way }
     }
 
     /// Where it is.
@@ -103,14 +107,14 @@ impl Scene {
     }
 
     /// The option that says how it is mounted.
-    pub fn way(&self) -> [&'static str; 2] {
-        ["--via", self.via]
+    pub fn way(&self) -> &[&'static str] {
+        self.way.as_ref().map_or(&[], |way| way)
     }
 
     /// Runs a shell's script, to whose end all that it has written to belongs.
     pub fn shell(&self, script: &str) -> Output {
         let mut command = Command::new("sh");
-        let script = script.replace("$INARCH mount ", &format!("$INARCH mount --via {} ", self.via));
+        let script = script.replace("$INARCH mount ", &format!("$INARCH mount {} ", self.way().join(" ")));
         command.args(["-c", &script]).current_dir(self.path()).env("PATH", programs()).stdin(Stdio::null());
         command.env("INARCH", INARCH).env("XDG_STATE_HOME", self.path().join("state")).output().unwrap()
     }
