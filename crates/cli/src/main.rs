@@ -50,11 +50,6 @@ fn main() -> ExitCode {
     {
         return inarch_jobs::mount::hold_user_namespace(rest).into();
     }
-    if let [_, word, rest @ ..] = &words[..]
-        && word == inarch_jobs::serve::LISTER_ARGUMENT
-    {
-        return inarch_jobs::serve::list(rest).into();
-    }
     // A server that was started to go on in the background.
     let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::mount::BACKGROUND_ARGUMENT);
     let own = words.iter().enumerate().filter(|(place, _)| !(is_background && *place == 1)).map(|(_, word)| word);

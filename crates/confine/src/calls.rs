@@ -145,9 +145,6 @@ const SCANNING: &[i64] = &[SYS_GETXATTRAT, SYS_LISTXATTRAT, libc::SYS_fchdir, li
 /// Opening files by file handles: whoever can choose the handle has a descriptor of any file of the file system.
 const HANDLES: &[i64] = &[libc::SYS_open_by_handle_at];
 
-/// A mount of one's own that is the same as another one.
-const COPIES_OF_MOUNTS: &[i64] = &[libc::SYS_open_tree];
-
 /// Rings of io_uring, each for one processor.
 const RINGS: &[i64] =
     &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_sched_setaffinity];
@@ -236,7 +233,6 @@ type Calls = BTreeMap<i64, Vec<SeccompRule>>;
 fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendError> {
     let whatever: &[&[i64]] = match work {
         Work::Disk => &[ALWAYS, OLDER, OPENING],
-        Work::Listing => &[ALWAYS, OLDER, OPENING, COPIES_OF_MOUNTS],
         Work::Plan => &[ALWAYS, OLDER, OPENING, LOOKING, SCANNING, NAMING, OLDER_NAMING],
         Work::ReadOnlyShare | Work::ReadOnlyMount => &[ALWAYS, OLDER, OPENING, LOOKING],
         Work::Share | Work::CoveredShare => {

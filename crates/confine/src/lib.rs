@@ -47,8 +47,6 @@ pub enum Work {
     ReadOnlyMount,
     /// Answers the kernel's requests for a mount.
     Mount,
-    /// Lists directories of a mount, by file handles.
-    Listing,
     /// Makes a disk: scans or reads its source, opens an overlay.
     Plan,
     /// Serves a disk that is made.

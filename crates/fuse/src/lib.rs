@@ -11,11 +11,9 @@
 
 mod dispatch;
 mod image;
-mod prefetch;
 mod session;
 pub mod wire;
 
 pub use dispatch::{ConnectionOptions, Dispatcher, MAX_DATA, MAX_MESSAGE, ReadDirPlus, Scratch};
 pub use image::{ImageFile, ImageName};
-pub use prefetch::{Lister, list_directories};
 pub use session::{RingSupport, Rings, Session, SessionError, SessionOptions};

@@ -37,7 +37,6 @@ use crate::notes::{say, shown};
 use crate::record::RecordFile;
 use crate::serve::guard::Guard;
 use crate::serve::introduce;
-use crate::serve::lister::ListerChild;
 use crate::serve::mounted::Mounted;
 use crate::serve::signals::Caught;
 use crate::share::{Refused, Submounts, left_out, note_on_mount_points};
@@ -221,7 +220,6 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
                 guard,
                 confined: String::new(),
                 record: None,
-                lister: None,
                 upper: prepared.upper,
                 by: By::Kernel,
             }
@@ -268,7 +266,6 @@ struct Serving {
     /// The line that says how the server is confined.
     confined: String,
     record: Option<RecordFile>,
-    lister: Option<ListerChild>,
     /// Goes when nobody writes any more.
     upper: Option<Upper>,
 }
@@ -276,8 +273,6 @@ struct Serving {
 impl Serving {
     /// Takes it away.
     fn end(mut self, request: &MountRequest, point: &Path) -> Result<Option<RecordFile>, JobError> {
-        // It may have the mount open.
-        drop(self.lister);
         // The next one who keeps writes in the same directory is not to meet those of this one.
         let waits = self.by == By::Kernel && matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
         let rest = match self.by {

@@ -33,7 +33,6 @@ use interrupts::Interrupts;
 use message::Reply;
 use parked::Parked;
 
-use crate::prefetch::Prefetch;
 use crate::wire::request::{Operation, Request, head_length};
 use crate::wire::structs::InHeader;
 use crate::wire::{MIN_READ_BUFFER, init_flag, opcode, reply};
@@ -60,7 +59,6 @@ pub struct Dispatcher<F: ?Sized> {
     backings: Option<Backings>,
     rings: AtomicBool,
     parked: Parked,
-    prefetch: Option<Arc<Prefetch>>,
     threads: usize,
 }
 
@@ -71,18 +69,12 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         // One more for who executes again what had to wait.
         let interrupts = Interrupts::new(threads + 1);
         let (agreement, rings, parked) = (Agreement::default(), AtomicBool::new(false), Parked::default());
-        let (backings, prefetch) = (None, None);
-        Dispatcher { file_system, options, agreement, interrupts, backings, rings, parked, prefetch, threads }
+        Dispatcher { file_system, options, agreement, interrupts, backings: None, rings, parked, threads }
     }
 
     /// The same; the kernel reads and writes the host's files itself where it can.
     pub(crate) fn with_backings(self, backings: Backings) -> Dispatcher<F> {
         Dispatcher { backings: Some(backings), ..self }
-    }
-
-    /// The same; directories are listed for the kernel in which names are looked for.
-    pub(crate) fn with_prefetch(self, prefetch: Arc<Prefetch>) -> Dispatcher<F> {
-        Dispatcher { prefetch: Some(prefetch), ..self }
     }
 
     /// Offers to take requests by io_uring, if the agreement is yet to be.
@@ -275,7 +267,7 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         };
         let node = NodeId(header.nodeid);
         let (dispatcher, unique) = (self, header.unique);
-        let asked = answer::Asked { dispatcher, context: &context, thread, unique, node, data, out, parked };
+        let asked = answer::Asked { dispatcher, context: &context, unique, node, data, out, parked };
         asked.answer(&request.operation, list)
     }
 }

@@ -16,7 +16,6 @@ use crate::identity::files_identity;
 use crate::notes::shown;
 use crate::record::NewRecord;
 use crate::serve::guard::{Guard, Guarded};
-use crate::serve::lister::ListerChild;
 use crate::serve::mounted::Mounted;
 use crate::serve::signals::Caught;
 use crate::share::with_owners;
@@ -70,24 +69,20 @@ impl Prepared {
     ) -> Result<Serving, JobError> {
         let (mount, device) = Mount::fuse(point, source, request.writes == MountWrites::Refused)?;
         let guard = Guard::of_mount(&mount, Guarded::Mount)?;
-        // What it lists would be written down as if programs had asked for it.
-        let lister = if request.record.is_none() { ListerChild::start(&mount, request.sandbox) } else { None };
-        let (lister_child, lister) = lister.unzip();
-        let session = Session::with_lister(device, self.layer, session_options(request), lister);
+        let session = Session::new(device, self.layer, session_options(request));
         child.map(Child::detach).transpose()?;
         let confined = request.sandbox.confine_to(shown(source), &self.confinement);
         let record = self.record.map(NewRecord::start).transpose()?;
         let stop = signals.heed();
         let mounted = Mounted::answer(mount, session, &stop);
-        Ok(Serving { mounted, stop, guard, confined, record, lister: lister_child, upper: self.upper, by: By::Fuse })
+        Ok(Serving { mounted, stop, guard, confined, record, upper: self.upper, by: By::Fuse })
     }
 }
 
 /// What a mount takes: its source, what is written over it, and the device that requests come from.
 fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinement, JobError> {
     let work = if request.writes == MountWrites::Refused { Work::ReadOnlyMount } else { Work::Mount };
-    // The child that lists directories, by its pidfd.
-    let mut confinement = Confinement::new(work).granted(Path::new(DEVICE), Access::Device)?.ends_processes();
+    let mut confinement = Confinement::new(work).granted(Path::new(DEVICE), Access::Device)?;
     if let Source::Directory(path) = &request.source {
         let access = if request.writes == MountWrites::Through { Access::Change } else { Access::Read };
         confinement = confinement.granted(path, access)?;

@@ -77,7 +77,7 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
     let is_bound = matches!(kind, Guarded::Bind | Guarded::BindOfMounts);
     // What is bound is mounted elsewhere in any case.
     let copies = if is_bound { Vec::new() } else { mount::copies(&entry) };
-    let users = match unmount_unused(&held, &entry, server.as_ref()) {
+    let users = match unmount_unused(&held, &entry) {
         Ok(None) => {
             say_what_is_left(&point, request);
             return server.map_or(Ok(()), |server| wait(&server, &PATIENCE, &point, &entry, &copies, request));
@@ -108,9 +108,8 @@ fn say_what_is_left(point: &Path, request: &UnmountRequest) {
 }
 
 /// Takes the mount away, or gives those who use it for two seconds: who only looks what is there, an indexer or a scan of this
-/// machine's files, is waited for. The server's own child may use it for a moment, or for as long as the server does not answer;
-/// then nobody misses it.
-fn unmount_unused(held: &Held, entry: &Entry, server: Option<&ServerProcess>) -> Result<Option<Vec<User>>, MountError> {
+/// machine's files, is waited for.
+fn unmount_unused(held: &Held, entry: &Entry) -> Result<Option<Vec<User>>, MountError> {
     const ATTEMPTS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);
     let mut users = Vec::new();
@@ -123,11 +122,7 @@ fn unmount_unused(held: &Held, entry: &Entry, server: Option<&ServerProcess>) ->
         users = mount::users(entry);
         thread::sleep(PAUSE);
     }
-    let is_child = |user: &User| server.is_some_and(|server| server.has_child(user.process));
-    match !users.is_empty() && users.iter().all(is_child) {
-        true => mount::detach(held).map(|()| None),
-        false => Ok(Some(users)),
-    }
+    Ok(Some(users))
 }
 
 impl UnmountRequest {

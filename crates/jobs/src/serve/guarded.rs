@@ -20,8 +20,6 @@ pub(crate) struct ServerProcess {
     pub handle: OwnedFd,
     /// What kind of mount it serves.
     pub kind: Guarded,
-    /// The user who mounted what it serves.
-    owner: u32,
 }
 
 impl ServerProcess {
@@ -29,14 +27,7 @@ impl ServerProcess {
     #[cfg(test)]
     pub fn of_child(child: &std::process::Child) -> ServerProcess {
         let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).unwrap();
-        ServerProcess { process: child.id(), handle, kind: Guarded::Mount, owner: rustix::process::geteuid().as_raw() }
-    }
-
-    /// Whether a process is a child of it, of the same user or of root.
-    pub fn has_child(&self, process: u32) -> bool {
-        let child = Process::of(process).is_some_and(|child| child.is_of(self.owner) && child.parent == self.process);
-        // While it is there the number is its own.
-        child && is_there(&self.handle)
+        ServerProcess { process: child.id(), handle, kind: Guarded::Mount }
     }
 
     /// What changes as long as it works: the time that processors gave it, and whether a thread waits for a disk. None of one that has
@@ -83,7 +74,7 @@ pub(crate) fn server_of(point: &Path, mount: &Entry, owner: u32) -> Option<Serve
         let server = Process::of(guard.parent).filter(|server| is_server(&server.words) && server.is_of(owner))?;
         // While it has that child the number is its own. Of a server that was killed somebody else has it, for a moment.
         let is_parent = status_of(number)?.0 == guard.parent && is_there(&guard.handle) && is_there(&server.handle);
-        is_parent.then_some(ServerProcess { process: guard.parent, handle: server.handle, kind, owner })
+        is_parent.then_some(ServerProcess { process: guard.parent, handle: server.handle, kind })
     })
 }
 
@@ -210,16 +201,12 @@ mod tests {
         let elsewhere = [("/b", "0:7", 30), ("/a point", "0:7", 31), ("/b", "0:7", 31), ("/a point", "0:8", 30)];
         let elsewhere = elsewhere.map(|(point, device, id)| find_at(point, &mount(device, id), user).is_some());
         let (others, of_root) = (find(user + 1).is_some(), find(0).is_some());
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", server.id())).unwrap();
-        let child = children.trim().parse().unwrap();
-        let found = found.map(|found| (found.process, found.has_child(child), found.has_child(1)));
-        let stranger = ServerProcess { owner: 0, ..ServerProcess::of_child(&server) };
-        let stranger = stranger.has_child(child);
+        let found = found.map(|found| found.process);
         drop(server.stdin.take());
         server.wait().unwrap();
-        assert_eq!(found, Some((server.id(), true, false)));
+        assert_eq!(found, Some(server.id()));
         assert_eq!(elsewhere, [true, true, false, false]);
-        assert_eq!((others, of_root, stranger), (false, false, false));
+        assert_eq!((others, of_root), (false, false));
         assert!(find(user).is_none());
     }
 }

@@ -8,7 +8,6 @@ pub mod blk;
 pub mod file;
 pub(crate) mod guard;
 pub(crate) mod guarded;
-pub(crate) mod lister;
 mod making;
 pub(crate) mod mounted;
 pub mod nbd;
@@ -29,7 +28,6 @@ use crate::device::Recipe;
 pub use crate::device::Writes;
 use crate::source::Source;
 pub use guard::{GUARD_ARGUMENT, guard};
-pub use lister::{LISTER_ARGUMENT, list};
 
 /// What tells something served from all else: in a machine's command line and, for a disk, in the guest, which finds it by
 /// this serial number. The same for the server and for who prints the command line.
