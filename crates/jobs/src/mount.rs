@@ -8,6 +8,7 @@
 //! 3. This process waits until somebody unmounts it, or SIGINT or SIGTERM comes; in the background if that is asked for
 //!    ([`background`]).
 
+mod archive;
 mod background;
 mod fuse;
 mod kernel;
@@ -27,6 +28,7 @@ pub use inarch_vfs::Changes;
 use rustix::fs::{Mode, OFlags, open};
 pub use unmount::{UnmountRequest, unmount};
 
+use archive::{Archive, GuardedArchive};
 use background::Child;
 use kernel::NotByKernel;
 
@@ -154,9 +156,10 @@ enum Prepared {
 
 impl Prepared {
     fn new(request: &MountRequest) -> Result<Prepared, JobError> {
+        let opened = archive::open(request)?;
         let reason = match request.via {
             Via::Fuse => None,
-            via => match kernel::prepare(request) {
+            via => match kernel::prepare(request, opened.as_ref()) {
                 Ok(prepared) => return Ok(Prepared::Kernel(prepared)),
                 Err(NotByKernel::Failed(error)) => return Err(error),
                 Err(NotByKernel::Because(reason)) if via == Via::Kernel => {
@@ -167,7 +170,15 @@ impl Prepared {
                 Err(NotByKernel::Because(reason)) => Some(reason),
             },
         };
-        fuse::prepare(request).map(|prepared| Prepared::Fuse(prepared, reason))
+        fuse::prepare(request, opened).map(|prepared| Prepared::Fuse(prepared, reason))
+    }
+
+    /// What else the user should know, a line each.
+    fn notes(&self) -> &[String] {
+        match self {
+            Prepared::Kernel(prepared) => &prepared.notes,
+            Prepared::Fuse(prepared, _) => &prepared.notes,
+        }
     }
 
     /// The end of the line that tells of the mount.
@@ -198,9 +209,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
     let place = open_point(&point)?;
     let prepared = Prepared::new(request)?;
-    if let Prepared::Fuse(prepared, _) = &prepared {
-        prepared.notes.iter().for_each(|note| request.say(note));
-    }
+    prepared.notes().iter().for_each(|note| request.say(note));
     let logged = MountRequest { writes: request.writes.absolute(), ..request.clone() };
     let logged = introduction(&logged, shown(&source), &point, &prepared);
     let said = introduction(request, &request.source, &point, &prepared);
@@ -214,6 +223,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
             child.as_ref().map(Child::detach).transpose()?;
             let stop = signals.heed();
             let mounted = Mounted::watch(mount, watch, &stop);
+            let archive = prepared.archive.map(Archive::guarded);
             Serving {
                 mounted,
                 stop,
@@ -221,6 +231,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
                 confined: String::new(),
                 record: None,
                 upper: prepared.upper,
+                archive,
                 by: By::Kernel,
             }
         }
@@ -268,6 +279,8 @@ struct Serving {
     record: Option<RecordFile>,
     /// Goes when nobody writes any more.
     upper: Option<Upper>,
+    /// What the kernel reads, and is told not to when it changes.
+    archive: Option<GuardedArchive>,
 }
 
 impl Serving {
@@ -286,6 +299,7 @@ impl Serving {
         };
         self.mounted.end(&mut self.guard, point, in_use)?;
         drop(self.upper);
+        drop(self.archive);
         Ok(self.record)
     }
 }

@@ -12,7 +12,7 @@ use rustix::mount::{
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
-use super::{Mount, MountError, MountId, Watch, set_attributes, table};
+use super::{Loop, Mount, MountError, MountId, Watch, set_attributes, table};
 
 /// Why the kernel does not mount something.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +92,23 @@ impl Detached {
             fsconfig_set_flag(context.as_fd(), "volatile").map_err(refused("overlay: volatile"))?;
         }
         Detached::created(&context, "overlay", attributes)
+    }
+
+    /// An EROFS whose metadata is on one device and whose content on another.
+    ///
+    /// # Errors
+    /// The kernel has no EROFS, or none of that kind.
+    pub fn erofs(metadata: &Loop, content: &Loop) -> Result<Detached, Refusal> {
+        let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(refused("erofs"))?;
+        // It would open the devices for writing.
+        fsconfig_set_flag(context.as_fd(), "ro").map_err(refused("erofs: ro"))?;
+        for (key, device) in [("source", metadata), ("device", content)] {
+            let set = fsconfig_set_string(context.as_fd(), key, device.path());
+            set.map_err(refused(format_args!("erofs: {key}")))?;
+        }
+        let attributes =
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_RDONLY;
+        Detached::created(&context, "erofs", attributes)
     }
 
     /// A file system in memory, of so many bytes and inodes at most.

@@ -1,8 +1,9 @@
 //! Mounting and unmounting: by the kernel's own file systems ([`Detached`]) and by FUSE ([`Mount::fuse`]), with mount(2) where that is
 //! permitted, by fusermount3, which is set-user-ID, where not.
 //!
-//! - [`Detached`]: a bind mount, an overlayfs or a file system in memory that is nowhere yet; it is attached by a descriptor of its
+//! - [`Detached`]: a bind mount, an overlayfs, an EROFS or a file system in memory that is nowhere yet; it is attached by a descriptor of its
 //!   mount point, so that no path is followed twice.
+//! - [`Loop`] and [`Lease`]: a file as a device that the kernel reads, and whoever would change it waits.
 //! - [`Mount`]: what is mounted, by numbers that stay the same when directories are renamed ([`MountId`]).
 //! - [`Watch`]: waits until a mount, or its file system, is gone.
 //! - [`mounted`], [`place_of`], [`users`] and others: what the kernel's table says, without a question to any file system.
@@ -15,6 +16,8 @@ mod fuse;
 mod held;
 mod helper;
 mod identity;
+mod lease;
+mod loops;
 mod table;
 mod user_namespace;
 mod users;
@@ -29,6 +32,8 @@ pub use attributes::set_attributes;
 pub use detached::{Detached, Layers, Refusal};
 pub use held::Held;
 pub use identity::{DeviceNumber, MountId};
+pub use lease::Lease;
+pub use loops::Loop;
 pub use table::{
     Copy, Entry, Place, copies, mount_points_beneath, mounted, mounts_at, mounts_within, place_of, process_that_sees,
 };

@@ -33,6 +33,7 @@ fn what_can_be_is_the_kernels_and_for_all_else_there_is_a_reason() {
     }
     let scene = Scene::new();
     host("tar", &["-cf", "tree.tar", "tree"], scene.path());
+    host("tar", &["-czf", "tree.tar.gz", "tree"], scene.path());
     for (source, options, reason) in [
         ("tree", "", ""),
         ("tree", "--ro", ""),
@@ -41,7 +42,7 @@ fn what_can_be_is_the_kernels_and_for_all_else_there_is_a_reason() {
         ("tree", "--locks host", ""),
         ("tree", "--owner map", ""),
         ("tree", "--map-uid 7:8:1 --map-uid 8:7:1", ""),
-        ("tree", "--ephemeral --overlay-dir .", ""),
+        ("tree", "--ephemeral", ""),
         ("tree", "--ephemeral --in-memory 1M", ""),
         ("tree", "--overlay over", ""),
         ("tree", "--overlay over --changes guest --nodev", ""),
@@ -51,7 +52,11 @@ fn what_can_be_is_the_kernels_and_for_all_else_there_is_a_reason() {
         ("tree", "--map-uid 7:8:1", "several owners are seen as one"),
         ("tree", "--owner 1:2", "several owners are seen as one"),
         ("tree", "--overlay over --map-uid 7:8:1", "other owners and --overlay"),
-        ("tree.tar", "", "an archive or image"),
+        ("tree.tar", "", ""),
+        ("tree.tar", "--ephemeral", ""),
+        ("tree.tar", "--overlay over-archive", ""),
+        ("tree.tar.gz", "", "it is compressed"),
+        ("tree.tar", "--map-uid 7:8:1 --map-uid 8:7:1", "other owners of an archive"),
     ] {
         let words: Vec<&str> = options.split_whitespace().collect();
         let mut server = Server::start(scene.path(), source, &words);
@@ -60,7 +65,7 @@ fn what_can_be_is_the_kernels_and_for_all_else_there_is_a_reason() {
         assert!(flags.contains("nosuid,nodev"), "{options}: {flags}");
         let way = if reason.is_empty() { "; by the kernel".to_owned() } else { format!("; by FUSE ({reason})") };
         assert!(server.line.trim_end().ends_with(&way), "{source} {options}: {}", server.line);
-        assert!(fs::exists(scene.path().join("point/file")).unwrap() || source == "tree.tar");
+        assert!(fs::exists(scene.path().join("point/file")).unwrap() || source.starts_with("tree.tar"));
         assert_eq!(server.end("-TERM"), Some(0));
         let refused =
             scene.shell(&format!("exec timeout 60 $INARCH mount {source} point {options} --via kernel -b --log log"));
@@ -145,4 +150,99 @@ fn what_is_in_use_keeps_its_layer_to_itself() {
     assert!(stderr(&second).contains("another inarch keeps writes there"), "{}", stderr(&second));
     let third = scene.shell("$INARCH mount -b tree point --overlay over && ls point && $INARCH umount point");
     assert_eq!(stdout(&third), "file\nnew\n");
+}
+
+/// The files that loop devices have.
+fn looped(dir: &Path) -> Vec<String> {
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let files = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    files.filter(|file| file.starts_with(dir.to_str().unwrap())).collect()
+}
+
+#[test]
+fn an_archive_is_as_it_was_packed() {
+    if is_user("an_archive_is_as_it_was_packed") {
+        return;
+    }
+    let scene = Scene::via("kernel");
+    let make = "set -e; cd tree; mkdir -p many 'a b/c/d' empty; for n in $(seq 700); do echo $n > many/$n-$(printf %0$((n % 240))d 0); done
+        ln -s $(printf %01000d 7) long; ln -s file short; ln file hard; mkfifo fifo; mknod device c 1 3; printf '' > nothing
+        truncate -s 3M holes; printf x | dd of=holes bs=1 seek=1500000 conv=notrunc status=none; chmod 4711 file
+        head -c 3000001 /dev/urandom > large; mkdir $(printf %0255d 1); cd ..
+        tar --format=gnu -C tree -cf tree.tar .; tar --format=gnu -C tree --sparse -cf sparse.tar .";
+    host("sh", &["-c", make], scene.path());
+    let list = |root: &str| {
+        let script = format!(
+            "cd {root} && find . -printf '%p %y %m %U:%G %l %Ts ' \\( -type d -printf '\\n' -o -printf '%n %s\\n' \\) | sort &&
+             find . -type f -print0 | sort -z | xargs -0 sha256sum"
+        );
+        host("sh", &["-c", &script], scene.path())
+    };
+    let expected = list("tree");
+    for archive in ["tree.tar", "sparse.tar"] {
+        for options in ["", "--ephemeral --overlay-dir ."] {
+            assert_status(&scene.shell(&format!("$INARCH mount -qb {archive} point {options}")), 0);
+            let found = list("point");
+            let wrong: Vec<&str> = found.lines().filter(|line| !expected.lines().any(|other| other == *line)).collect();
+            assert_status(&scene.shell("$INARCH umount point"), 0);
+            assert_eq!((wrong, found.lines().count()), (vec![], expected.lines().count()), "{archive} {options}");
+        }
+    }
+    assert!(within(LONG, || looped(scene.path()).is_empty()));
+}
+
+#[test]
+fn an_archive_that_is_written_to_is_an_error_and_is_named() {
+    if is_user("an_archive_that_is_written_to_is_an_error_and_is_named") {
+        return;
+    }
+    for (options, change) in [
+        ("", "printf new | dd of=tree.tar bs=1 seek=20000000 conv=notrunc status=none"),
+        ("", ": > tree.tar"),
+        ("--ephemeral --overlay-dir .", "yes | dd of=tree.tar bs=1M count=40 status=none iflag=fullblock"),
+    ] {
+        let scene = Scene::via("kernel");
+        host("sh", &["-c", "yes old | head -c 32M > tree/large && tar -cf tree.tar tree"], scene.path());
+        let mounted = format!("$INARCH mount -b tree.tar point {options} --log log && head -c 8 point/tree/large");
+        let mounted = scene.shell(&mounted);
+        assert_eq!((assert_status(&mounted, 0), stdout(&mounted).as_str()), ((), "old\nold\n"));
+        let server = last_process(&scene.path().join("log"));
+        // Somebody reads all the time, and finds what was there or an error.
+        let changed = scene.shell(&format!(
+            "(while cat point/tree/large; do :; done 2> error | tr -d 'old\\n' | head -c 100 > other) & sleep 0.2
+             timeout 30 sh -c '{change}' && echo changed; wait; cat error other; cat log"
+        ));
+        let text = stdout(&changed);
+        assert!(
+            text.starts_with("changed\ncat: point/tree/large: Input/output error\n"),
+            "{text} {}",
+            stderr(&changed)
+        );
+        assert!(text.contains("tree.tar: somebody writes to it while it is mounted"), "{text}");
+        assert_eq!(fs::metadata(scene.path().join("other")).unwrap().len(), 0, "{text}");
+        assert_status(&scene.shell("$INARCH umount point"), 0);
+        assert!(!is_mounted(scene.path()) && !is_there(server) && within(LONG, || looped(scene.path()).is_empty()));
+    }
+}
+
+#[test]
+fn a_killed_server_leaves_no_archive_in_use() {
+    if is_user("a_killed_server_leaves_no_archive_in_use") {
+        return;
+    }
+    let scene = Scene::via("kernel");
+    host("tar", &["-cf", "tree.tar", "tree"], scene.path());
+    for options in ["", "--ephemeral --overlay-dir ."] {
+        let mounted =
+            scene.shell(&format!("$INARCH mount -b tree.tar point {options} --log log && cat point/tree/file"));
+        assert_eq!((assert_status(&mounted, 0), stdout(&mounted).as_str()), ((), "content"));
+        assert_eq!(looped(scene.path()).len(), 1);
+        host("kill", &["-KILL", &last_process(&scene.path().join("log")).to_string()], scene.path());
+        assert!(within(LONG, || !is_mounted(scene.path()) && looped(scene.path()).is_empty()), "something is left");
+        // Nobody waits for a lease that is left.
+        assert_status(&scene.shell("timeout 20 sh -c ': >> tree.tar'"), 0);
+    }
+    // Who has it open for writing keeps the kernel from it.
+    let used = scene.shell("exec 3>> tree.tar; timeout 60 $INARCH mount tree.tar point");
+    assert_one_line(&used, &["--via kernel", "somebody has it open for writing"]);
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Rings, Session, SessionOptions};
 use inarch_mount::{DEVICE, Mount};
-use inarch_tree::select::Selection;
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, Recorder, TreeFiles};
 
 use super::background::Child;
@@ -19,7 +18,7 @@ use crate::serve::guard::{Guard, Guarded};
 use crate::serve::mounted::Mounted;
 use crate::serve::signals::Caught;
 use crate::share::with_owners;
-use crate::source::{self, Resources, Source};
+use crate::source::{Opened, Source};
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 
 /// Smaller files that are only read go through the kernel's cache of the mount: to hand one to the kernel and take it
@@ -38,8 +37,8 @@ pub(super) struct Prepared {
 }
 
 /// Opens the source, and what is written over it.
-pub(super) fn prepare(request: &MountRequest) -> Result<Prepared, JobError> {
-    let Lower { layer, identity, notes } = Lower::open(request)?;
+pub(super) fn prepare(request: &MountRequest, opened: Option<Opened>) -> Result<Prepared, JobError> {
+    let Lower { layer, identity, notes } = Lower::open(request, opened)?;
     let (layer, upper) = match &request.writes {
         MountWrites::Over(place) => {
             // What is below has an opinion of its own; what is above this kernel alone changes.
@@ -75,7 +74,7 @@ impl Prepared {
         let record = self.record.map(NewRecord::start).transpose()?;
         let stop = signals.heed();
         let mounted = Mounted::answer(mount, session, &stop);
-        Ok(Serving { mounted, stop, guard, confined, record, upper: self.upper, by: By::Fuse })
+        Ok(Serving { mounted, stop, guard, confined, record, upper: self.upper, archive: None, by: By::Fuse })
     }
 }
 
@@ -123,16 +122,14 @@ struct Lower {
 }
 
 impl Lower {
-    fn open(request: &MountRequest) -> Result<Lower, JobError> {
+    fn open(request: &MountRequest, opened: Option<Opened>) -> Result<Lower, JobError> {
         let is_kept = matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
-        let Source::Directory(path) = &request.source else {
-            let resources = Resources { stamp: is_kept, ..Resources::default() };
-            let selection = Selection { salvage: request.salvage, ..Selection::default() };
-            let opened = source::open_with(&request.source, &selection, &resources)?;
-            let identity = is_kept.then(|| LowerIdentity::of_tree(&files_identity(&opened), request.source.path()));
+        let path = request.source.path();
+        if let Some(opened) = opened {
+            let identity = is_kept.then(|| LowerIdentity::of_tree(&files_identity(&opened), path));
             let layer = Arc::new(TreeFiles::new(opened.tree, opened.content));
             return Ok(Lower { layer, identity, notes: opened.notes });
-        };
+        }
         let options = HostOptions {
             changes: request.changes(),
             read_only: request.writes != MountWrites::Through,

@@ -1,10 +1,10 @@
-//! A mount that the kernel serves by itself: a bind mount, or an overlayfs.
+//! A mount that the kernel serves by itself: a bind mount, an EROFS of an archive ([`super::archive`]), or an overlayfs over either.
 //!
 //! What it serves is as fast as the directory itself. So this is what is tried first; what the kernel cannot do, or would do in
 //! another way than [`MountRequest`] says, is told in a few words, and FUSE does it.
 
 use std::fmt::Display;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,11 +15,13 @@ use inarch_vfs::{Changes, HostDirectory, HostOptions};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::MountAttrFlags;
 
+use super::archive::Archive;
 use super::{MountRequest, MountWrites, USER_NAMESPACE_ARGUMENT};
 use crate::JobError;
+use crate::identity::files_identity;
 use crate::serve::guard::{Guarded, own_child};
 use crate::share::{Refused, Submounts};
-use crate::source::Source;
+use crate::source::{FileKind, Opened, Source};
 use crate::upper::{LowerIdentity, Upper, UpperPlace};
 
 /// A mount that is nowhere yet.
@@ -29,6 +31,10 @@ pub(super) struct Prepared {
     pub kind: Guarded,
     /// Dropped when nobody writes any more.
     pub upper: Option<Upper>,
+    /// The archive that is shown.
+    pub archive: Option<Archive>,
+    /// What else the user should know, a line each.
+    pub notes: Vec<String>,
 }
 
 /// Why there is none.
@@ -50,7 +56,7 @@ fn because<T>(reason: impl Display) -> Result<T, NotByKernel> {
 }
 
 /// Makes the mount, if the kernel can have it be as it was asked for.
-pub(super) fn prepare(request: &MountRequest) -> Result<Prepared, NotByKernel> {
+pub(super) fn prepare(request: &MountRequest, opened: Option<&Opened>) -> Result<Prepared, NotByKernel> {
     if !rustix::process::geteuid().is_root() {
         return because("not root");
     }
@@ -60,7 +66,10 @@ pub(super) fn prepare(request: &MountRequest) -> Result<Prepared, NotByKernel> {
     if request.rings == Rings::Required {
         return because("--io-uring on");
     }
-    let Source::Directory(path) = &request.source else { return because("an archive or image") };
+    if let Some(opened) = opened {
+        return archive(request, opened);
+    }
+    let path = request.source.path();
     let directory = open_directory(path)?;
     let has_mounts = path.canonicalize().is_ok_and(|path| !mount_points_beneath(&path).is_empty());
     if has_mounts && request.submounts == Submounts::Empty {
@@ -69,7 +78,7 @@ pub(super) fn prepare(request: &MountRequest) -> Result<Prepared, NotByKernel> {
     }
     match &request.writes {
         MountWrites::Over(place) if has_mounts => because(format_args!("--cross, and {}", over(place))),
-        MountWrites::Over(place) => overlay(request, &directory, place),
+        MountWrites::Over(place) => over_directory(request, &directory, place),
         MountWrites::Through if request.refused != Refused::default() => because("--nosuid or --nodev"),
         MountWrites::Through | MountWrites::Refused => bind(request, &directory, has_mounts),
     }
@@ -98,7 +107,7 @@ fn bind(request: &MountRequest, directory: &OwnedFd, has_mounts: bool) -> Result
     let bound = Detached::bind(directory.as_fd(), has_mounts, attributes(request), owners.as_ref().map(AsFd::as_fd));
     let kind = if has_mounts { Guarded::BindOfMounts } else { Guarded::Bind };
     let detached = bound.or_else(because)?;
-    Ok(Prepared { detached, kind, upper: None })
+    Ok(Prepared { detached, kind, upper: None, archive: None, notes: Vec::new() })
 }
 
 /// The user namespace by which owners are seen as asked for; none if they are seen as they are.
@@ -116,31 +125,70 @@ fn owners(owners: &Owners) -> Result<Option<OwnedFd>, NotByKernel> {
     made.map(Some).or_else(|error| because(format_args!("a user namespace: {error}")))
 }
 
-fn overlay(request: &MountRequest, directory: &OwnedFd, place: &UpperPlace) -> Result<Prepared, NotByKernel> {
+fn over_directory(request: &MountRequest, directory: &OwnedFd, place: &UpperPlace) -> Result<Prepared, NotByKernel> {
     if request.changes == Some(Changes::Host) {
         // It does not promise to see them.
         return because(format_args!("--changes host and {}", over(place)));
     }
-    if request.owners != Owners::default() {
-        return because(format_args!("other owners and {}", over(place)));
-    }
     // Once more by its path it could be another one.
-    let there = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
-    let name = request.source.path();
-    let fail = |error| JobError::path(name, "cannot open it", error);
+    let there = path_of(directory.as_fd());
+    let fail = |error| JobError::path(request.source.path(), "cannot open it", error);
     let identity = match place {
         UpperPlace::Kept(_) => Some(LowerIdentity::of_directory(&there).map_err(fail)?),
         UpperPlace::ThrownAway(_) | UpperPlace::InMemory(_) => None,
     };
+    overlay(request, directory.as_fd(), place, identity.as_ref())
+}
+
+/// A path that leads to what a descriptor is of.
+fn path_of(directory: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
+}
+
+fn overlay(
+    request: &MountRequest,
+    lower: BorrowedFd<'_>,
+    place: &UpperPlace,
+    identity: Option<&LowerIdentity>,
+) -> Result<Prepared, NotByKernel> {
+    if request.owners != Owners::default() {
+        return because(format_args!("other owners and {}", over(place)));
+    }
     let options = HostOptions { read_only: true, submounts: request.submounts, ..HostOptions::default() };
-    let lower = HostDirectory::new(&there, options).map_err(|error| fail(error.error))?;
-    let (layer, upper) = Upper::for_kernel(Arc::new(lower), place, identity.as_ref())?;
+    let name = request.source.path();
+    let directory = HostDirectory::new(&path_of(lower), options);
+    let directory = directory.map_err(|error| JobError::path(name, "cannot open it", error.error))?;
+    let (layer, upper) = Upper::for_kernel(Arc::new(directory), place, identity)?;
     let layers = Layers {
-        lower: directory.as_fd(),
+        lower,
         upper: layer.upper.as_fd(),
         work: layer.work.as_fd(),
         is_thrown_away: !matches!(place, UpperPlace::Kept(_)),
     };
     let detached = Detached::overlay(layers, name, attributes(request)).or_else(because)?;
-    Ok(Prepared { detached, kind: Guarded::Mount, upper: Some(upper) })
+    Ok(Prepared { detached, kind: Guarded::Mount, upper: Some(upper), archive: None, notes: Vec::new() })
+}
+
+fn archive(request: &MountRequest, opened: &Opened) -> Result<Prepared, NotByKernel> {
+    if request.owners != Owners::default() {
+        return because("other owners of an archive");
+    }
+    match &request.source {
+        Source::File { kind: FileKind::CompressedTar, .. } => return because("it is compressed"),
+        Source::File { .. } => {}
+        _ => return because("no plain file"),
+    }
+    let path = request.source.path();
+    let (detached, archive) = Archive::mount(opened, path).or_else(because)?;
+    let prepared = match &request.writes {
+        MountWrites::Over(place) => {
+            let is_kept = matches!(place, UpperPlace::Kept(_));
+            let identity = is_kept.then(|| LowerIdentity::of_tree(&files_identity(opened), path));
+            overlay(request, detached.root(), place, identity.as_ref())?
+        }
+        MountWrites::Through | MountWrites::Refused => {
+            Prepared { detached, kind: Guarded::Mount, upper: None, archive: None, notes: Vec::new() }
+        }
+    };
+    Ok(Prepared { archive: Some(archive), notes: opened.notes.clone(), ..prepared })
 }

@@ -112,17 +112,15 @@ fn say_what_is_left(point: &Path, request: &UnmountRequest) {
 fn unmount_unused(held: &Held, entry: &Entry) -> Result<Option<Vec<User>>, MountError> {
     const ATTEMPTS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);
-    let mut users = Vec::new();
     for _ in 0..ATTEMPTS {
         match mount::unmount_unused(held) {
             Ok(()) => return Ok(None),
             Err(MountError::Busy { .. }) => {}
             Err(error) => return Err(error),
         }
-        users = mount::users(entry);
         thread::sleep(PAUSE);
     }
-    Ok(Some(users))
+    Ok(Some(mount::users(entry)))
 }
 
 impl UnmountRequest {
