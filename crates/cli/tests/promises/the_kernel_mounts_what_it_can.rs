@@ -99,7 +99,7 @@ fn what_is_mounted_beneath_shows_nothing_that_it_hides() {
     let crossed = ["--cross", "--cross --ro", "--cross --via kernel"].map(found);
     // What is in use there keeps the whole.
     let used = scene.shell(
-        "$INARCH mount -qb tree point --cross && (cd point/sub && ! $INARCH umount ../../point 2> said) && grep -o 'in use by .*' said
+        "$INARCH mount -qb tree point --cross && (cd point/sub && ! $INARCH umount ../../point 2> ../../said) && grep -o 'in use by .*' said
          ls point/sub; $INARCH umount -q --lazy point; ls point",
     );
     host("umount", &["tree/sub"], scene.path());
@@ -207,9 +207,9 @@ fn an_archive_that_is_written_to_is_an_error_and_is_named() {
         let mounted = scene.shell(&mounted);
         assert_eq!((assert_status(&mounted, 0), stdout(&mounted).as_str()), ((), "old\nold\n"));
         let server = last_process(&scene.path().join("log"));
-        // Somebody reads all the time, and finds what was there or an error.
+        // Somebody reads all the time, what the kernel does not keep in memory, and finds what was there or an error.
         let changed = scene.shell(&format!(
-            "(while cat point/tree/large; do :; done 2> error | tr -d 'old\\n' | head -c 100 > other) & sleep 0.2
+            "(while cat point/tree/large && dd if=point/tree/large iflag=nocache count=0 status=none; do :; done 2> error | tr -d 'old\\n' | head -c 100 > other) & sleep 0.2
              timeout 30 sh -c '{change}' && echo changed; wait; cat error other; cat log"
         ));
         let text = stdout(&changed);

@@ -179,7 +179,8 @@ fn archive(request: &MountRequest, opened: &Opened) -> Result<Prepared, NotByKer
         _ => return because("no plain file"),
     }
     let path = request.source.path();
-    let (detached, archive) = Archive::mount(opened, path).or_else(because)?;
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let (detached, archive) = Archive::mount(opened, &whole).or_else(because)?;
     let prepared = match &request.writes {
         MountWrites::Over(place) => {
             let is_kept = matches!(place, UpperPlace::Kept(_));
