@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::table::{Entry, entry_of};
+use super::table::{Entry, entry_of, mounts_within};
 use super::{MountError, MountId, helper, unmount_within};
 
 /// A mount by the directory that it is in. By its path, the owner of a directory above could put a symbolic link in the way between a
@@ -66,10 +66,19 @@ impl Held {
     /// # Errors
     /// What is mounted there is in use.
     pub fn unmount_within(&self) -> Result<(), MountError> {
+        self.id().map_or(Ok(()), |id| unmount_within(&id))
+    }
+
+    /// What is mounted in it, and in that in turn.
+    pub fn mounts_within(&self) -> Vec<(PathBuf, Entry)> {
+        self.id().map(|id| mounts_within(&id)).unwrap_or_default()
+    }
+
+    fn id(&self) -> Option<MountId> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let told = statx(self.parent.as_fd(), &self.name, flags, StatxFlags::MNT_ID);
-        let entry = told.ok().and_then(|told| entry_of(told.stx_mnt_id));
-        entry.map_or(Ok(()), |(point, entry)| unmount_within(&MountId::of(&entry, &point)))
+        let (point, entry) = told.ok().and_then(|told| entry_of(told.stx_mnt_id))?;
+        Some(MountId::of(&entry, &point))
     }
 
     /// Takes it away: out of the file tree alone, if `detach` is set.

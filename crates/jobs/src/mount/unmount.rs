@@ -82,7 +82,13 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
             say_what_is_left(&point, request);
             return server.map_or(Ok(()), |server| wait(&server, &PATIENCE, &point, &entry, &copies, request));
         }
-        Ok(Some(users)) => described(&point, &users),
+        Ok(Some(mut users)) => {
+            // Of what was bound with it, it is told who uses that, and not that it is there.
+            if kind == Guarded::BindOfMounts {
+                users.extend(held.mounts_within().iter().flat_map(|(_, entry)| mount::users(entry)));
+            }
+            described(&point, &users)
+        }
         Err(error) => return Err(error.into()),
     };
     if !request.lazy {
@@ -205,7 +211,9 @@ fn within(path: &Path) -> String {
 
 /// What keeps the mount in use, as part of a line.
 fn described(point: &Path, users: &[User]) -> String {
-    if let Some(within) = mount::mount_points_beneath(point).first() {
+    if users.is_empty()
+        && let Some(within) = mount::mount_points_beneath(point).first()
+    {
         return format!("{} is mounted in it", shown(within));
     }
     let name = |user: &User| format!("{} ({})", shown(Path::new(&user.name)), user.process);
