@@ -47,9 +47,9 @@ fn main() -> ExitCode {
         return inarch_jobs::serve::guard(rest).into();
     }
     if let [_, word, rest @ ..] = &words[..]
-        && word == inarch_jobs::serve::LISTER_ARGUMENT
+        && word == inarch_jobs::mount::USER_NAMESPACE_ARGUMENT
     {
-        return inarch_jobs::serve::list(rest).into();
+        return inarch_jobs::mount::hold_user_namespace(rest).into();
     }
     // A server that was started in the background.
     let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::mount::BACKGROUND_ARGUMENT);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use inarch_jobs::mount::{
-    Background, Changes, MountRequest, MountWrites, RecordLevel, RecordRequest, Rings, mount, start,
+    Background, Changes, MountRequest, MountWrites, RecordLevel, RecordRequest, Rings, Via, mount, start,
 };
 use inarch_jobs::share::Refused;
 use inarch_jobs::source::Source;
@@ -57,9 +57,15 @@ pub struct MountArguments {
     pub locks: LocksBy,
 
     /// Who may change SRC meanwhile: guest (programs in the mount alone: they keep what they know), host (everybody:
-    /// what they know is at most a second old), none (nobody: read-only, all is kept)
-    #[arg(long, value_name = "guest|host|none", value_enum, default_value = "host", hide_possible_values = true)]
-    pub changes: ChangesArgument,
+    /// what they know is at most a second old), none (nobody: read-only, all is kept); host where not given, but for what the
+    /// kernel shows with --overlay or --ephemeral: there changes may not be seen
+    #[arg(long, value_name = "guest|host|none", value_enum, hide_possible_values = true)]
+    pub changes: Option<ChangesArgument>,
+
+    /// Who serves the mount: kernel (as fast as SRC itself; root's), fuse (a server, which can do all that is here), auto (the
+    /// kernel where it can do what is asked for; the line at the start says why it does not)
+    #[arg(long, value_name = "auto|kernel|fuse", value_enum, default_value = "auto", hide_possible_values = true)]
+    pub via: ViaArgument,
 
     /// Write down in FILE what is done in the mount: each name looked for, found or not, each file opened, read and
     /// written, each change, and what fails; a line of JSON each
@@ -158,6 +164,27 @@ impl From<RingsArgument> for Rings {
     }
 }
 
+/// See [`Via`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ViaArgument {
+    /// The kernel where it can
+    Auto,
+    /// It must
+    Kernel,
+    /// It does not
+    Fuse,
+}
+
+impl From<ViaArgument> for Via {
+    fn from(argument: ViaArgument) -> Via {
+        match argument {
+            ViaArgument::Auto => Via::Auto,
+            ViaArgument::Kernel => Via::Kernel,
+            ViaArgument::Fuse => Via::Fuse,
+        }
+    }
+}
+
 /// Where locks are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LocksBy {
@@ -231,6 +258,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         record_level,
         locks,
         changes,
+        via,
         cross,
         owners,
         io_uring,
@@ -259,7 +287,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
             "--rw: archives and images are not changed; --ephemeral takes writes and forgets them, --overlay DIR keeps them in DIR"
         );
     }
-    let (changes, owners, rings) = (changes.into(), owners.owners(), io_uring.into());
+    let (changes, owners, rings) = (changes.map(Changes::from), owners.owners(), io_uring.into());
     let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());
     let submounts = cross.into();
     let record = record.map(|file| RecordRequest { file, level: record_level.into() });
@@ -267,6 +295,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     mount(&MountRequest {
         source,
         point,
+        via: via.into(),
         changes,
         submounts,
         writes,

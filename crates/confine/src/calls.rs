@@ -145,9 +145,6 @@ const SCANNING: &[i64] = &[SYS_GETXATTRAT, SYS_LISTXATTRAT, libc::SYS_fchdir, li
 /// Opening files by handle. A caller that can choose the handle can reach any file of the file system.
 const HANDLES: &[i64] = &[libc::SYS_open_by_handle_at];
 
-/// Cloning a mount.
-const COPIES_OF_MOUNTS: &[i64] = &[libc::SYS_open_tree];
-
 /// io_uring rings, and binding a thread to one processor.
 const RINGS: &[i64] =
     &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_sched_setaffinity];
@@ -236,7 +233,6 @@ type Calls = BTreeMap<i64, Vec<SeccompRule>>;
 fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendError> {
     let whatever: &[&[i64]] = match work {
         Work::Disk => &[ALWAYS, OLDER, OPENING],
-        Work::Listing => &[ALWAYS, OLDER, OPENING, COPIES_OF_MOUNTS],
         Work::Plan => &[ALWAYS, OLDER, OPENING, LOOKING, SCANNING, NAMING, OLDER_NAMING],
         Work::ReadOnlyShare | Work::ReadOnlyMount => &[ALWAYS, OLDER, OPENING, LOOKING],
         Work::Share | Work::CoveredShare => {

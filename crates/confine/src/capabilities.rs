@@ -26,8 +26,6 @@ impl Work {
     pub(crate) fn capabilities(self, makes_devices: bool) -> CapabilitySet {
         let wanted = match self {
             Work::ReadOnlyShare | Work::Disk => READING,
-            // Needed to clone a mount, and to open its directories by handle.
-            Work::Listing => CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::SYS_ADMIN),
             // An overlay may lie in another user's directory, and `trusted.` attributes are part of the tree.
             Work::Plan => READING.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::SYS_ADMIN),
             Work::Share => CHANGING,

@@ -47,8 +47,6 @@ pub enum Work {
     ReadOnlyMount,
     /// Serves a FUSE mount.
     Mount,
-    /// Lists directories of a mount, which it opens by file handle.
-    Listing,
     /// Makes a disk: scans or reads its source, opens an overlay.
     Plan,
     /// Serves a disk that is complete.

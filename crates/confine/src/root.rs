@@ -10,13 +10,12 @@
 //! A later mount of the host beneath one of the paths appears here if the host's mounts are shared, as under systemd;
 //! it does not if they are private.
 
-#![allow(unsafe_code, reason = "system calls that no library wraps, and unshare(2)")]
+#![allow(unsafe_code, reason = "unshare(2)")]
 
-use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, mkdirat, mknodat, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mkdirat, mknodat, openat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
@@ -24,16 +23,6 @@ use rustix::mount::{
 };
 use rustix::process::{chdir, fchdir, pivot_root};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
-
-/// `struct mount_attr` of Linux's include/uapi/linux/mount.h, the argument of mount_setattr(2).
-#[repr(C)]
-#[derive(Default)]
-struct MountAttributes {
-    set: u64,
-    clear: u64,
-    propagation: u64,
-    user_namespace: u64,
-}
 
 /// Reduces the root to `places`, which are absolute paths without symbolic links, read-only unless `writable`. After a
 /// failure everything but the namespace is as before.
@@ -63,7 +52,7 @@ impl<'p> Place<'p> {
         let mut flags = MountAttrFlags::MOUNT_ATTR_NOSUID;
         flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, is_directory);
         flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, !writable);
-        set_attributes(mount.as_fd(), flags, AT_RECURSIVE)?;
+        set_attributes(mount.as_fd(), flags, true)?;
         Ok(Place { path, mount, is_directory })
     }
 }
@@ -85,7 +74,7 @@ fn try_enter(places: &[PathBuf], writable: bool) -> Result<(), Failure> {
     move_mount(root.as_fd(), "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).or_fail("move_mount")?;
     let entered = (|| {
         places.iter().chain([&own]).try_for_each(|place| attach(root.as_fd(), place))?;
-        set_attributes(root.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY, 0)?;
+        set_attributes(root.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY, false)?;
         fchdir(&root).or_fail("fchdir")?;
         // The old root is then mounted over the new one, see pivot_root(2).
         pivot_root(".", ".").or_fail("pivot_root")
@@ -136,29 +125,9 @@ fn attach(root: BorrowedFd<'_>, place: &Place<'_>) -> Result<(), Failure> {
     move_mount(place.mount.as_fd(), "", at.as_fd(), "", flags).or_fail("move_mount")
 }
 
-/// `AT_RECURSIVE` of Linux's include/uapi/linux/fcntl.h.
-const AT_RECURSIVE: u32 = OpenTreeFlags::AT_RECURSIVE.bits();
-
 /// mount_setattr(2) of what is mounted at `mount`.
-fn set_attributes(mount: BorrowedFd<'_>, set: MountAttrFlags, recursive: u32) -> Result<(), Failure> {
-    const HERE: &CStr = c"";
-    let attributes = MountAttributes { set: set.bits().into(), ..MountAttributes::default() };
-    // SAFETY: the path is a C string, and the kernel reads as many bytes of `attributes` as it is told.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            mount.as_raw_fd(),
-            HERE.as_ptr(),
-            AtFlags::EMPTY_PATH.bits() | recursive,
-            &raw const attributes,
-            size_of::<MountAttributes>(),
-        )
-    };
-    if result == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    Err(("mount_setattr", Errno::from_io_error(&error).unwrap_or(Errno::IO)))
+fn set_attributes(mount: BorrowedFd<'_>, set: MountAttrFlags, recursive: bool) -> Result<(), Failure> {
+    inarch_mount::set_attributes(mount, set, recursive, false, None).or_fail("mount_setattr")
 }
 
 /// Names the system call of a result.

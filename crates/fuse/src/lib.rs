@@ -3,20 +3,17 @@
 //! - [`wire`]: what the kernel's bytes mean; parsed and made there, without any system call.
 //! - [`Dispatcher`]: has a [`FileSystem`](inarch_vfs::FileSystem) execute a request and makes the answer, in pieces of
 //!   memory that a transport names. One transport is here, another one is the virtiofs device.
-//! - [`Session`]: takes requests from `/dev/fuse` in several threads, or by io_uring, and sends the answers, without libfuse.
-//! - [`mount`]: puts a session somewhere in the file tree, by mount(2) or by fusermount3, and takes it away.
+//! - [`Session`]: takes requests from `/dev/fuse` in several threads, or by io_uring, and sends the answers, without libfuse;
+//!   `inarch-mount` puts it somewhere in the file tree.
 //! - [`ImageFile`]: a file system of one file, whose content is a device.
 
 #![deny(unsafe_code)]
 
 mod dispatch;
 mod image;
-pub mod mount;
-mod prefetch;
 mod session;
 pub mod wire;
 
 pub use dispatch::{ConnectionOptions, Dispatcher, MAX_DATA, MAX_MESSAGE, ReadDirPlus, Scratch};
 pub use image::{ImageFile, ImageName};
-pub use prefetch::{Lister, list_directories};
 pub use session::{RingSupport, Rings, Session, SessionError, SessionOptions};

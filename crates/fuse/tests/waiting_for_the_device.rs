@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use inarch_fuse::mount::{Mount, Unmounted};
 use inarch_fuse::{ImageFile, ImageName, Session, SessionError, SessionOptions};
+use inarch_mount::{Mount, Unmounted};
 use inarch_server::{Allocation, BlockDevice, Pending, StopHandle};
 use vm_memory::{Bytes, VolatileSlice};
 
@@ -96,7 +96,7 @@ fn rig(on_file: bool) -> Option<Rig> {
         println!("skipped: {}: there is no /dev/fuse", thread::current().name().unwrap_or("a test"));
         return None;
     }
-    let (mount, device) = Mount::new(&point, std::path::Path::new("test"), false).unwrap();
+    let (mount, device) = Mount::fuse(&point, std::path::Path::new("test"), false).unwrap();
     let (pending, stop) = (Arc::new(Pending::new()), StopHandle::new().unwrap());
     let files = ImageFile::new(Arc::clone(&pending), name, false, stop.clone());
     let session = Session::new(device, Arc::new(files), SessionOptions::default());

@@ -72,7 +72,7 @@ pub enum JobError {
     },
     /// Nothing can be mounted there.
     #[error(transparent)]
-    Mount(#[from] inarch_fuse::mount::MountError),
+    Mount(#[from] inarch_mount::MountError),
     /// An operation on a path failed.
     #[error("{}: {action}: {error}", shown(path))]
     Path {

@@ -1,49 +1,71 @@
 //! `mount`: a tree as files on this host, without root where fusermount3 is installed.
 //!
-//! 1. The source becomes a layer of [`inarch_vfs`]: a directory of this host, live, or the tree of an archive or image.
-//!    What is not to change it is kept in an upper layer over that.
+//! 1. What the kernel can mount by itself it does: a directory as a bind mount, what is written over it by overlayfs ([`kernel`]).
+//!    For all else, and where the kernel refuses, the source becomes a layer of [`inarch_vfs`], and a session answers the requests of FUSE
+//!    for it ([`fuse`]): a directory of this host, live, or the tree of an archive or image, with an upper layer over what is not
+//!    to change.
 //! 2. It is mounted, and a guard started that takes the mount away however this process ends.
-//! 3. Threads execute the kernel's requests until somebody unmounts it, or SIGINT or SIGTERM comes; in the background if that is
-//!    asked for ([`background`]).
+//! 3. This process waits until somebody unmounts it, or SIGINT or SIGTERM comes; in the background if that is asked for
+//!    ([`background`]).
 
+mod archive;
 mod background;
+mod fuse;
+mod kernel;
 mod unmount;
 
+use std::ffi::OsString;
 use std::fmt::Display;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 pub use background::{BACKGROUND_ARGUMENT, Background, start};
 pub use inarch_fuse::Rings;
-use inarch_fuse::mount::{Mount, MountError, Unmounted};
-use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Session, SessionOptions};
-use inarch_tree::select::{Owners, Selection};
+use inarch_mount::MountError;
+use inarch_server::StopHandle;
+use inarch_tree::select::Owners;
 pub use inarch_vfs::{Changes, RecordLevel};
-use inarch_vfs::{FileSystem, HostDirectory, HostOptions, TreeFiles};
+use rustix::fs::{Mode, OFlags, open};
 pub use unmount::{UnmountRequest, unmount};
 
+use archive::{Archive, GuardedArchive};
 use background::Child;
+use kernel::NotByKernel;
 
 use crate::JobError;
-use crate::confinement::{Access, Confinement, Grants, Sandbox, Work};
+use crate::confinement::Sandbox;
 use crate::descriptors;
-use crate::identity::files_identity;
 use crate::notes::{say, shown};
+use crate::record::RecordFile;
 pub use crate::record::RecordRequest;
-use crate::record::{NewRecord, RecordFile};
 use crate::serve::guard::Guard;
 use crate::serve::introduce;
-use crate::serve::lister::ListerChild;
 use crate::serve::mounted::Mounted;
 use crate::serve::signals::Caught;
-use crate::share::{Refused, Submounts, left_out, note_on_mount_points, with_owners};
-use crate::source::{self, Resources, Source};
+use crate::share::{Refused, Submounts, left_out, note_on_mount_points};
+use crate::source::Source;
+use crate::upper::Upper;
 pub use crate::upper::UpperPlace;
-use crate::upper::{Clients, LowerIdentity, Upper};
 
-/// Smaller files that are only read go through the kernel's cache of the mount: to hand one to the kernel and take it
-/// back takes two calls, as long as reading so much.
-const PASSTHROUGH_FROM: u64 = 256 << 10;
+/// The first word of the command line of the child that makes a user namespace.
+pub const USER_NAMESPACE_ARGUMENT: &str = "hold-a-user-namespace";
+
+/// That child's whole life. Gives its exit status.
+pub fn hold_user_namespace(_: &[OsString]) -> u8 {
+    u8::from(inarch_mount::hold_user_namespace().is_err())
+}
+
+/// Who serves a mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Via {
+    /// The kernel where it can do what is asked for, this program where not.
+    #[default]
+    Auto,
+    /// The kernel, or nobody.
+    Kernel,
+    /// This program, through FUSE.
+    Fuse,
+}
 
 /// What to mount, and where.
 #[derive(Clone, Debug)]
@@ -52,8 +74,10 @@ pub struct MountRequest {
     pub source: Source,
     /// An empty directory, or the source itself.
     pub point: PathBuf,
-    /// Who may change the source while it is mounted.
-    pub changes: Changes,
+    /// Who serves it.
+    pub via: Via,
+    /// Who may change the source while it is mounted; where it is not said, anybody.
+    pub changes: Option<Changes>,
     /// What becomes of what is mounted beneath the source, if that is a directory.
     pub submounts: Submounts,
     /// What becomes of what is written in the mount.
@@ -105,10 +129,15 @@ impl MountRequest {
     /// What is no directory does not change, and what nobody changes is not changed here either.
     fn effective(&self) -> MountRequest {
         let is_directory = matches!(self.source, Source::Directory(_));
-        let changes = if is_directory { self.changes } else { Changes::None };
-        let refused = self.writes == MountWrites::Through && changes == Changes::None;
+        let changes = if is_directory { self.changes } else { Some(Changes::None) };
+        let refused = self.writes == MountWrites::Through && changes == Some(Changes::None);
         let writes = if refused { MountWrites::Refused } else { self.writes.clone() };
         MountRequest { changes, writes, ..self.clone() }
+    }
+
+    /// Who may change the source.
+    fn changes(&self) -> Changes {
+        self.changes.unwrap_or(Changes::Host)
     }
 
     /// Whether each access is written down, and whose it is.
@@ -124,6 +153,50 @@ impl MountRequest {
     }
 }
 
+/// Who serves a mount that is about to be made.
+enum Prepared {
+    Kernel(kernel::Prepared),
+    /// And why the kernel does not, if that is not what was asked for.
+    Fuse(fuse::Prepared, Option<String>),
+}
+
+impl Prepared {
+    fn new(request: &MountRequest) -> Result<Prepared, JobError> {
+        let opened = archive::open(request)?;
+        let reason = match request.via {
+            Via::Fuse => None,
+            via => match kernel::prepare(request, opened.as_ref()) {
+                Ok(prepared) => return Ok(Prepared::Kernel(prepared)),
+                Err(NotByKernel::Failed(error)) => return Err(error),
+                Err(NotByKernel::Because(reason)) if via == Via::Kernel => {
+                    return Err(JobError::Other(format!(
+                        "--via kernel: the kernel cannot do that by itself: {reason}"
+                    )));
+                }
+                Err(NotByKernel::Because(reason)) => Some(reason),
+            },
+        };
+        fuse::prepare(request, opened).map(|prepared| Prepared::Fuse(prepared, reason))
+    }
+
+    /// What else the user should know, a line each.
+    fn notes(&self) -> &[String] {
+        match self {
+            Prepared::Kernel(prepared) => &prepared.notes,
+            Prepared::Fuse(prepared, _) => &prepared.notes,
+        }
+    }
+
+    /// The end of the line that tells of the mount.
+    fn way(&self) -> String {
+        match self {
+            Prepared::Kernel(_) => "; by the kernel".to_owned(),
+            Prepared::Fuse(_, None) => "; by FUSE".to_owned(),
+            Prepared::Fuse(_, Some(reason)) => format!("; by FUSE ({reason})"),
+        }
+    }
+}
+
 /// Mounts, and serves until SIGINT or SIGTERM, or until somebody unmounts it. Says on standard error what is mounted.
 pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     let point = request.point.canonicalize();
@@ -132,70 +205,116 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     if let (Source::Directory(tree), MountWrites::Over(place)) = (&request.source, &request.writes) {
         place.check_apart_from(tree)?;
     }
-    check_rings(request.rings)?;
+    fuse::check_rings(request.rings)?;
     check_locks(request)?;
     descriptors::raise_limit();
     let request = &request.effective();
     let child = request.background.as_ref().map(Child::begin).transpose()?;
-    let Lower { layer, identity, notes } = Lower::open(request)?;
-    notes.iter().for_each(|note| request.say(note));
-    // Dropped when nobody writes any more.
-    let (layer, upper) = match &request.writes {
-        MountWrites::Over(place) => {
-            // What is below has an opinion of its own; what is above this kernel alone changes.
-            let clients = Clients { changes: Changes::Guest, without_opening: false, opens_directories: false };
-            Upper::over(layer, place, clients, identity.as_ref()).map(|(layer, upper)| (layer, Some(upper)))?
-        }
-        MountWrites::Through | MountWrites::Refused => (layer, None),
-    };
-    let layer = with_owners(layer, &request.owners);
-    let record = request.record.as_ref().map(NewRecord::create).transpose()?;
-    let layer = match &record {
-        Some(record) => record.over(layer),
-        None => layer,
-    };
-    let confinement = confinement(request, upper.as_ref())?;
     let source = request.source.path();
     // Whoever looks at the mount table or the log is in another directory than we are.
     let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
+    let place = open_point(&point)?;
+    let prepared = Prepared::new(request)?;
+    prepared.notes().iter().for_each(|note| request.say(note));
     let logged = MountRequest { writes: request.writes.absolute(), ..request.clone() };
-    let logged = introduction(&logged, shown(&source), &point);
+    let logged = introduction(&logged, shown(&source), &point, &prepared);
+    let said = introduction(request, &request.source, &point, &prepared);
     let mount_points = note_on_mount_points(&source, request.submounts);
     let signals = Caught::from_now_on()?;
-    let (mount, device) = Mount::new(&point, &source, request.writes == MountWrites::Refused)?;
-    let mut guard = Guard::of_mount(&mount, false)?;
-    // What it lists would be written down as if programs had asked for it.
-    let lister = if request.record.is_none() { ListerChild::start(&mount, request.sandbox) } else { None };
-    let (lister_child, lister) = lister.unzip();
-    let session = Session::with_lister(device, layer, session_options(request), lister);
-    child.as_ref().map(Child::detach).transpose()?;
-    let confined = request.sandbox.confine_to(shown(&source), &confinement);
-    let record = record.map(NewRecord::start).transpose()?;
-    let stop = signals.heed();
-    let mounted = Mounted::answer(mount, session, &stop);
+    let serving = match prepared {
+        Prepared::Kernel(prepared) => {
+            let (mount, watch) = prepared.detached.attach(place.as_fd(), &point)?;
+            drop(place);
+            let guard = Guard::of_mount(&mount, prepared.kind)?;
+            child.as_ref().map(Child::detach).transpose()?;
+            let stop = signals.heed();
+            let mounted = Mounted::watch(mount, watch, &stop);
+            let archive = prepared.archive.map(Archive::guarded);
+            Serving {
+                mounted,
+                stop,
+                guard,
+                confined: String::new(),
+                record: None,
+                upper: prepared.upper,
+                archive,
+                by: By::Kernel,
+            }
+        }
+        Prepared::Fuse(prepared, _) => {
+            drop(place);
+            prepared.serve(request, (&point, &source), signals, child.as_ref())?
+        }
+    };
     let answers = if child.is_some() { check_answer(&point) } else { Ok(()) };
     if answers.is_ok() && !request.quiet {
         let log = child.as_ref().map(Child::introduction).unwrap_or_default();
-        introduce(&(introduction(request, &request.source, &point) + "\n" + &confined + &log));
+        introduce(&(said + "\n" + &serving.confined + &log));
     }
     mount_points.iter().for_each(|note| request.say(note));
     let answers = answers.and_then(|()| child.map_or(Ok(()), |child| child.answer(|| request.say(logged))));
     if answers.is_err() {
-        stop.stop();
+        serving.stop.stop();
     }
-    stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
-    // It may have the mount open.
-    drop(lister_child);
-    if mounted.end(&mut guard, &point)? == Unmounted::InUse {
-        let line = format!("{} was in use: whoever has files of it open gets errors from now on", shown(&point));
-        request.say(line);
-    }
+    serving.stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
+    let record = serving.end(request, &point)?;
     answers?;
     record.map_or(Ok(()), RecordFile::finish)?;
     if request.background.is_some() {
         request.say(format_args!("{} is unmounted", shown(&point)));
     }
     Ok(())
+}
+
+/// Who answers for a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Kernel,
+    Fuse,
+}
+
+/// A mount that is there.
+struct Serving {
+    mounted: Mounted,
+    guard: Guard,
+    /// Used when it is to end.
+    stop: StopHandle,
+    by: By,
+    /// The line that says how the server is confined.
+    confined: String,
+    record: Option<RecordFile>,
+    /// Goes when nobody writes any more.
+    upper: Option<Upper>,
+    /// What the kernel reads, and is told not to when it changes.
+    archive: Option<GuardedArchive>,
+}
+
+impl Serving {
+    /// Takes it away.
+    fn end(mut self, request: &MountRequest, point: &Path) -> Result<Option<RecordFile>, JobError> {
+        // The next one who keeps writes in the same directory is not to meet those of this one.
+        let waits = self.by == By::Kernel && matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
+        let rest = match self.by {
+            By::Fuse => "whoever has files of it open gets errors from now on",
+            By::Kernel if waits => "waiting until nobody has files of it open any more",
+            By::Kernel => "whoever has files of it open keeps them until they are closed",
+        };
+        let in_use = || {
+            request.say(format_args!("{} was in use: {rest}", shown(point)));
+            waits
+        };
+        self.mounted.end(&mut self.guard, point, in_use)?;
+        drop(self.upper);
+        drop(self.archive);
+        Ok(self.record)
+    }
+}
+
+/// The directory to mount on, which is not looked for again.
+fn open_point(point: &Path) -> Result<OwnedFd, JobError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = open(point, flags, Mode::empty());
+    opened.map_err(|errno| JobError::path(point, "cannot be a mount point", errno))
 }
 
 /// Waits until the mount answers: whoever started it may use it then.
@@ -221,31 +340,6 @@ fn check_point(source: &Source, point: &Path) -> Result<(), JobError> {
     Ok(())
 }
 
-/// What a mount takes: its source, what is written over it, and the device that requests come from.
-fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinement, JobError> {
-    let work = if request.writes == MountWrites::Refused { Work::ReadOnlyMount } else { Work::Mount };
-    // The child that lists directories, by its pidfd.
-    let mut confinement = Confinement::new(work).granted(Path::new("/dev/fuse"), Access::Device)?.ends_processes();
-    if let Source::Directory(path) = &request.source {
-        let access = if request.writes == MountWrites::Through { Access::Change } else { Access::Read };
-        confinement = confinement.granted(path, access)?;
-    }
-    if let Some(path) = upper.and_then(Upper::path) {
-        confinement = confinement.granted(path, Access::Change)?;
-    }
-    if request.records_processes() {
-        // There it says which process a thread is of.
-        confinement = confinement.granted_if_there(Path::new("/proc"), Access::Read)?;
-    }
-    if request.writes == MountWrites::Through && request.refused.devices {
-        confinement = confinement.without_devices();
-    }
-    if request.rings != Rings::Never && RingSupport::detect() == RingSupport::On {
-        confinement = confinement.uses_rings();
-    }
-    Ok(confinement)
-}
-
 /// Refuses locks where there is nothing on the host to lock, or no thread that could wait for one.
 fn check_locks(request: &MountRequest) -> Result<(), JobError> {
     let refuse = |reason: &str| Err(JobError::Other(format!("--locks host {reason}")));
@@ -253,7 +347,7 @@ fn check_locks(request: &MountRequest) -> Result<(), JobError> {
         MountRequest { locks: false, .. } => Ok(()),
         MountRequest { source: Source::Directory(_), writes: MountWrites::Through, changes, rings, .. } => {
             match (changes, rings) {
-                (Changes::None, _) => refuse("locks what is changed, and --changes none says that nothing is"),
+                (Some(Changes::None), _) => refuse("locks what is changed, and --changes none says that nothing is"),
                 (_, Rings::Required) => refuse("takes requests that can wait; leave --io-uring on away"),
                 _ => Ok(()),
             }
@@ -262,84 +356,21 @@ fn check_locks(request: &MountRequest) -> Result<(), JobError> {
     }
 }
 
-/// Refuses to start without what must be. What is missing is known before anything is mounted.
-fn check_rings(rings: Rings) -> Result<(), JobError> {
-    let missing = match RingSupport::detect() {
-        _ if rings != Rings::Required => return Ok(()),
-        RingSupport::On => return Ok(()),
-        RingSupport::Off => format!("it is switched off for this machine; as root: {}", RingSupport::SWITCH_ON),
-        RingSupport::Missing => "this kernel has none; it takes Linux 6.14 with CONFIG_FUSE_IO_URING".to_owned(),
-    };
-    Err(JobError::Other(format!("FUSE over io_uring: {missing}; or leave --io-uring on away")))
-}
-
-/// What is shown, before anything is written over it.
-struct Lower {
-    layer: Arc<dyn FileSystem>,
-    identity: Option<LowerIdentity>,
-    /// What else the user should know, a line each.
-    notes: Vec<String>,
-}
-
-impl Lower {
-    fn open(request: &MountRequest) -> Result<Lower, JobError> {
-        let is_kept = matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
-        let Source::Directory(path) = &request.source else {
-            let resources = Resources { stamp: is_kept, ..Resources::default() };
-            let selection = Selection { salvage: request.salvage, ..Selection::default() };
-            let opened = source::open_with(&request.source, &selection, &resources)?;
-            let identity = is_kept.then(|| LowerIdentity::of_tree(&files_identity(&opened), request.source.path()));
-            let layer = Arc::new(TreeFiles::new(opened.tree, opened.content));
-            return Ok(Lower { layer, identity, notes: opened.notes });
-        };
-        let options = HostOptions {
-            changes: request.changes,
-            read_only: request.writes != MountWrites::Through,
-            submounts: request.submounts,
-            refused: request.refused,
-            host_files_from: PASSTHROUGH_FROM,
-            locks: request.locks,
-            ..HostOptions::default()
-        };
-        let fail = |path: &Path, error| JobError::path(path, "cannot open it", error);
-        let layer = HostDirectory::new(path, options).map_err(|error| fail(&error.path, error.error))?;
-        let identity = is_kept.then(|| LowerIdentity::of_directory(path)).transpose();
-        let identity = identity.map_err(|error| fail(path, error))?;
-        Ok(Lower { layer: Arc::new(layer), identity, notes: Vec::new() })
-    }
-}
-
-fn session_options(request: &MountRequest) -> SessionOptions {
-    let alone = request.changes != Changes::Host;
-    let connection = ConnectionOptions {
-        // What is listed is not looked for yet.
-        readdirplus: if request.record.is_some() { ReadDirPlus::Never } else { ReadDirPlus::Auto },
-        exclusive: alone,
-        cache_symlinks: alone && !request.records_processes(),
-        posix_acl: true,
-        kill_privileges: true,
-        locks: request.locks,
-        flush: request.locks,
-        ..ConnectionOptions::default()
-    };
-    // Who waits for a lock keeps no thread, but it would keep a ring.
-    let rings = if request.locks { Rings::Never } else { request.rings };
-    // The mount itself may be a layer of an overlayfs.
-    SessionOptions { connection, passthrough_depth: 1, rings, ..SessionOptions::default() }
-}
-
 /// What is mounted of `source`, and who changes it.
-fn introduction(request: &MountRequest, source: impl Display, point: &Path) -> String {
+fn introduction(request: &MountRequest, source: impl Display, point: &Path, prepared: &Prepared) -> String {
     let access = match &request.writes {
         MountWrites::Through => format!("writes change it{}", left_out(request.refused)),
         MountWrites::Refused => "read-only".to_owned(),
         MountWrites::Over(place) => place.to_string(),
     };
-    let changes = match request.changes {
-        Changes::Guest => "nobody else changes it",
-        Changes::Host => "changes made elsewhere are seen within a second",
-        Changes::None => "nobody changes it",
+    let is_over = matches!(request.writes, MountWrites::Over(_));
+    let changes = match (request.changes(), prepared) {
+        (Changes::Guest, _) => "nobody else changes it",
+        (Changes::Host, Prepared::Fuse(..)) => "changes made elsewhere are seen within a second",
+        (Changes::Host, Prepared::Kernel(_)) if is_over => "changes made elsewhere may not be seen",
+        (Changes::Host, Prepared::Kernel(_)) => "changes made elsewhere are seen at once",
+        (Changes::None, _) => "nobody changes it",
     };
     let locks = if request.locks { "; locks are the host's" } else { "" };
-    format!("mounted {source} on {}: {access}; {changes}{locks}", shown(point))
+    format!("mounted {source} on {}: {access}; {changes}{locks}{}", shown(point), prepared.way())
 }

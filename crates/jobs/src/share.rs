@@ -241,7 +241,7 @@ pub(crate) fn note_on_mount_points(directory: &Path, submounts: Submounts) -> Op
     if submounts != Submounts::Empty {
         return None;
     }
-    let points = inarch_fuse::mount::mount_points_beneath(directory);
+    let points = inarch_mount::mount_points_beneath(directory);
     let (first, others) = points.split_first()?;
     let others = if others.is_empty() { String::new() } else { format!(", as {} more are", others.len()) };
     Some(format!("{}: a mount point, shown as an empty directory{others}; --cross shows what is mounted", shown(first)))

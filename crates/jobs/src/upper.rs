@@ -1,17 +1,18 @@
 //! What is written over a tree that stays as it is: an upper layer, kept in a directory or thrown away.
 
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, fs, io, thread};
 
+use inarch_mount::Detached;
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, MemoryFiles, Overlay};
 use rustix::fs::{
     AtFlags, FlockOperation, Mode, OFlags, StatxFlags, XattrFlags, fchmod, fgetxattr, flock, fsetxattr, fstat,
-    fstatvfs, open, statx,
+    fstatvfs, open, openat, statx,
 };
 use rustix::io::Errno;
 
@@ -135,11 +136,21 @@ pub(crate) struct Upper {
 /// What holds a layer's directory.
 enum Hold {
     /// A lock by which nobody else keeps writes in the same directory.
-    Kept(#[expect(dead_code, reason = "it is there to be dropped")] OwnedFd),
+    Kept(OwnedFd),
     /// A directory that goes with this, however the process ends.
     ThrownAway(#[expect(dead_code, reason = "it is there to be dropped")] Guard),
     /// Nothing.
     InMemory,
+    /// A file system in memory, mounted nowhere.
+    FileSystem(#[expect(dead_code, reason = "it is there to be dropped")] Detached),
+}
+
+/// Two directories, as the kernel's overlayfs takes them.
+pub(crate) struct KernelLayer {
+    /// The upper layer.
+    pub upper: OwnedFd,
+    /// Where changes are prepared.
+    pub work: OwnedFd,
 }
 
 impl Upper {
@@ -150,41 +161,92 @@ impl Upper {
         clients: Clients,
         identity: Option<&LowerIdentity>,
     ) -> Result<(Arc<dyn FileSystem>, Upper), JobError> {
-        let no_errno =
-            |errno: Errno| JobError::Other(format!("cannot keep writes in memory: {}", io::Error::from(errno)));
-        let (path, hold) = match place {
-            UpperPlace::InMemory(0) => {
-                return Err(JobError::Other("--in-memory 0 has no room for any write; name a size such as 1G".into()));
-            }
+        if let UpperPlace::InMemory(bytes) = place {
+            check_size(*bytes)?;
+            let fail = |errno| in_memory(io::Error::from(errno));
+            let layer = MemoryFiles::new(*bytes);
+            let layer = if clients.without_opening { layer.without_opening() } else { layer };
+            let overlay = Overlay::new(lower, Arc::new(layer), true).map_err(fail)?.thrown_away();
+            return Ok((clients.served_by(overlay), Upper { path: None, hold: Hold::InMemory }));
+        }
+        let (path, hold) = Upper::take(place, identity)?;
+        let overlay = overlay_in(&path, lower, clients.without_opening).map_err(|error| cannot_keep(&path, error))?;
+        let overlay = if let Hold::ThrownAway(_) = hold { overlay.thrown_away() } else { overlay };
+        Ok((clients.served_by(overlay), Upper { path: Some(path), hold }))
+    }
+
+    /// The upper layer and the work directory of an overlayfs over `lower`, in the same place and state as [`Upper::over`] has them.
+    pub fn for_kernel(
+        lower: Arc<dyn FileSystem>,
+        place: &UpperPlace,
+        identity: Option<&LowerIdentity>,
+    ) -> Result<(KernelLayer, Upper), JobError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let (directory, upper) = match place {
             UpperPlace::InMemory(bytes) => {
-                let layer = MemoryFiles::new(*bytes);
-                let layer = if clients.without_opening { layer.without_opening() } else { layer };
-                let overlay = Overlay::new(lower, Arc::new(layer), true).map_err(no_errno)?.thrown_away();
-                return Ok((clients.served_by(overlay), Upper { path: None, hold: Hold::InMemory }));
+                check_size(*bytes)?;
+                // As many as there would be if each had a block.
+                let memory = Detached::memory(*bytes, (bytes / 1024).max(64));
+                let memory = memory.map_err(|error| in_memory(io::Error::other(error.to_string())))?;
+                let root = memory.root().try_clone_to_owned().map_err(in_memory)?;
+                (root, Upper { path: None, hold: Hold::FileSystem(memory) })
             }
+            place => {
+                let (path, hold) = Upper::take(place, identity)?;
+                let directory = match &hold {
+                    Hold::Kept(directory) => directory.try_clone(),
+                    _ => open(&path, flags, Mode::empty()).map_err(io::Error::from),
+                };
+                let directory = directory.map_err(|error| cannot_keep(&path, error))?;
+                (directory, Upper { path: Some(path), hold })
+            }
+        };
+        let fail = |error| cannot_keep(upper.path.as_deref().unwrap_or(Path::new("memory")), error);
+        // Once more by its name could be another one.
+        let there = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+        overlay_in(&there, lower, false).map_err(fail)?;
+        let part = |name: &str| openat(&directory, name, flags, Mode::empty()).map_err(|errno| fail(errno.into()));
+        Ok((KernelLayer { upper: part("upper")?, work: part("work")? }, upper))
+    }
+
+    /// Takes a directory for the layer.
+    fn take(place: &UpperPlace, identity: Option<&LowerIdentity>) -> Result<(PathBuf, Hold), JobError> {
+        match place {
+            UpperPlace::InMemory(_) => Err(in_memory(io::ErrorKind::InvalidInput.into())),
             UpperPlace::Kept(path) => {
                 make_directory(path)?;
                 let identity = identity.ok_or_else(|| cannot_keep(path, Errno::INVAL.into()))?;
-                (path.clone(), Hold::Kept(claim(path, identity)?))
+                Ok((path.clone(), Hold::Kept(claim(path, identity)?)))
             }
             UpperPlace::ThrownAway(within) => {
                 let (directory, guard) = thrown_away_directory(within)?;
-                (directory, Hold::ThrownAway(guard))
+                Ok((directory, Hold::ThrownAway(guard)))
             }
-        };
-        let fail = |errno: Errno| cannot_keep(&path, errno.into());
-        let without_opening = clients.without_opening;
-        let options = HostOptions { changes: Changes::Guest, without_opening, ..HostOptions::default() };
-        let layer = HostDirectory::new(&path, options).map_err(|error| cannot_keep(&path, error.error))?;
-        let overlay = Overlay::new(lower, Arc::new(layer), is_root()).map_err(fail)?;
-        let overlay = if let Hold::ThrownAway(_) = hold { overlay.thrown_away() } else { overlay };
-        Ok((clients.served_by(overlay), Upper { path: Some(path), hold }))
+        }
     }
 
     /// The directory that writes are in, if they are in one.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
+}
+
+/// The overlay whose upper layer and work directory are in a directory, in which they are made or tidied up.
+fn overlay_in(directory: &Path, lower: Arc<dyn FileSystem>, without_opening: bool) -> io::Result<Overlay> {
+    let options = HostOptions { changes: Changes::Guest, without_opening, ..HostOptions::default() };
+    let layer = HostDirectory::new(directory, options).map_err(|error| error.error)?;
+    Ok(Overlay::new(lower, Arc::new(layer), is_root())?)
+}
+
+fn check_size(bytes: u64) -> Result<(), JobError> {
+    if bytes > 0 {
+        return Ok(());
+    }
+    Err(JobError::Other("--in-memory 0 has no room for any write; name a size such as 1G".into()))
+}
+
+fn in_memory(error: io::Error) -> JobError {
+    JobError::Other(format!("cannot keep writes in memory: {error}"))
 }
 
 fn is_root() -> bool {

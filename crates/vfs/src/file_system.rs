@@ -18,11 +18,6 @@ pub trait DirectorySink {
     /// looked up.
     fn wants_entries(&self) -> bool;
 
-    /// Whether the listing is made ahead of who will want it, so that there is nobody to look ahead of.
-    fn is_ahead(&self) -> bool {
-        false
-    }
-
     /// Whether there is room for an entry with a name of so many bytes: asked before a lookup is made that could not be
     /// told of.
     fn has_room(&self, name: usize) -> bool;

@@ -20,10 +20,6 @@ impl<P: FnMut(&mut dyn DirectorySink, &DirectoryEntry<'_>) -> bool> DirectorySin
         self.sink.wants_entries()
     }
 
-    fn is_ahead(&self) -> bool {
-        self.sink.is_ahead()
-    }
-
     fn has_room(&self, name: usize) -> bool {
         self.sink.has_room(name)
     }

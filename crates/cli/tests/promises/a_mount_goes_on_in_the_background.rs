@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::support::mounted::{Scene, Server, is_mounted, is_there, last_process, unmount};
+use crate::support::mounted::{Scene, Server, WAYS, is_mounted, is_there, last_process, unmount};
 use crate::support::{INARCH, LONG, assert_status, host, inarch, stderr, stdout, within};
 
 /// What the numbers in /proc/PID/stat say from the fourth on: parent, group, session, terminal.
@@ -17,7 +17,12 @@ fn relations(process: u32) -> Vec<i64> {
 
 #[test]
 fn the_command_returns_when_the_mount_answers() {
-    let scene = Scene::new();
+    for via in WAYS {
+        the_command_returns(&Scene::via(via));
+    }
+}
+
+fn the_command_returns(scene: &Scene) {
     // A pipe to which the server still wrote would not end.
     let used = scene.shell("said=$($INARCH mount --background tree point 2>&1) && cat point/file && echo \" $said\"");
     assert_status(&used, 0);
@@ -138,7 +143,12 @@ fn a_quiet_mount_says_what_went_wrong_only() {
 
 #[test]
 fn a_caller_that_ignores_its_children_mounts_and_unmounts() {
-    let scene = Scene::new();
+    for via in WAYS {
+        a_caller_ignores_its_children(&Scene::via(via));
+    }
+}
+
+fn a_caller_ignores_its_children(scene: &Scene) {
     let used = scene.shell(
         "env --ignore-signal=CHLD $INARCH mount -qb tree point && cat point/file &&
          env --ignore-signal=CHLD $INARCH umount point",

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::mounted::{Server, is_mounted, is_there, unmount};
+use crate::support::mounted::{Server, WAYS, is_mounted, is_there, unmount};
 use crate::support::{INARCH, LONG, assert_one_line, host, inarch, scratch, within};
 
 fn tree(dir: &Path) {
@@ -35,15 +35,17 @@ fn every_source_is_seen_as_it_is() {
     host("sh", &["-c", &format!("{INARCH} image tree -o tree.ext4 --quiet")], dir.path());
     host("sh", &["-c", &format!("{INARCH} image tree -o tree.tar --quiet")], dir.path());
     let expected = manifest(dir.path(), "tree");
-    for (source, options) in [
+    let sources = [
         ("tree", &["--ro"][..]),
         ("tree", &["--changes", "none"]),
         ("tree.tar", &[]),
         ("tree.ext4", &[]),
         ("tree", &["--ephemeral"]),
+        ("tree", &["--ephemeral", "--in-memory", "8M"]),
         ("tree.tar", &["--ephemeral", "--in-memory", "8M"]),
-    ] {
-        let mut server = Server::start(dir.path(), source, options);
+    ];
+    for (via, (source, options)) in WAYS.iter().flat_map(|via| sources.map(|source| (via, source))) {
+        let mut server = Server::start(dir.path(), source, &[options, &["--via", via]].concat());
         let found = manifest(dir.path(), "point");
         // What an image adds.
         let found: String =
@@ -108,17 +110,18 @@ test ! -e moved
 
 #[test]
 fn programs_work_in_it() {
-    for options in [
+    let kinds = [
         &["--changes", "guest"][..],
         &["--changes", "host"],
         &["--ephemeral"],
         &["--overlay", "upper"],
         &["--ephemeral", "--in-memory", "300M"],
-    ] {
+    ];
+    for (via, options) in WAYS.iter().flat_map(|via| kinds.map(|options| (via, options))) {
         let dir = scratch();
         tree(dir.path());
         let before = manifest(dir.path(), "tree");
-        let mut server = Server::start(dir.path(), "tree", options);
+        let mut server = Server::start(dir.path(), "tree", &[options, &["--via", via]].concat());
         host("sh", &["-c", WORK], dir.path());
         assert_eq!(server.end("-INT"), Some(0));
         assert!(!is_mounted(dir.path()));
@@ -135,16 +138,31 @@ fn programs_work_in_it() {
 
 #[test]
 fn an_overlay_goes_on_where_it_stopped_and_the_kernel_reads_it_too() {
+    for [first, second] in [["fuse", "auto"], ["auto", "fuse"], ["auto", "auto"], ["fuse", "fuse"]] {
+        an_overlay_goes_on(["--via", first], ["--via", second]);
+    }
+}
+
+fn an_overlay_goes_on(first: [&str; 2], second: [&str; 2]) {
     let dir = scratch();
     tree(dir.path());
     let change = "set -e; cd point; rm sub/1 link; echo new > sub/2; mkdir a; echo x > a/b; mv sub/3 a/c; rmdir sub/deep; \
                   mkdir sub/deep; chmod 700 sub/5; ln sub/5 a/hard";
-    let mut server = Server::start(dir.path(), "tree", &["--overlay", "upper"]);
+    let start = |way: [&str; 2]| Server::start(dir.path(), "tree", &[&["--overlay", "upper"][..], &way].concat());
+    let mut server = start(first);
     host("sh", &["-c", change], dir.path());
     let changed = manifest(dir.path(), "point");
     server.end("-TERM");
-    let mut server = Server::start(dir.path(), "tree", &["--overlay", "upper"]);
+    let mut server = start(second);
     similar_asserts(&changed, &manifest(dir.path(), "point"), "the second time");
+    // What was changed above is changed once more, and what was taken away stays so.
+    let more =
+        "set -e; cd point; rm a/c; echo more >> sub/2; mkdir link; touch link/in; rm sub/5; mv a b; echo 4 > sub/4";
+    host("sh", &["-c", more], dir.path());
+    let changed = manifest(dir.path(), "point");
+    server.end("-TERM");
+    let mut server = start(first);
+    similar_asserts(&changed, &manifest(dir.path(), "point"), "the third time");
     server.end("-TERM");
     if !rustix::process::geteuid().is_root() {
         return println!(
@@ -158,7 +176,7 @@ fn an_overlay_goes_on_where_it_stopped_and_the_kernel_reads_it_too() {
     unmount(&dir.path().join("merged"));
     similar_asserts(&changed, &merged, "overlayfs");
     // Whatever overlayfs has left in the work directory.
-    let mut server = Server::start(dir.path(), "tree", &["--overlay", "upper"]);
+    let mut server = start(["--via", "fuse"]);
     similar_asserts(&changed, &manifest(dir.path(), "point"), "after overlayfs");
     assert_eq!(fs::read_dir(dir.path().join("upper/work")).unwrap().count(), 0);
     server.end("-TERM");
@@ -166,9 +184,15 @@ fn an_overlay_goes_on_where_it_stopped_and_the_kernel_reads_it_too() {
 
 #[test]
 fn what_the_host_changes_is_seen() {
+    for via in WAYS {
+        what_changes_is_seen(&["--changes", "host", "--via", via]);
+    }
+}
+
+fn what_changes_is_seen(options: &[&str]) {
     let dir = scratch();
     tree(dir.path());
-    let mut server = Server::start(dir.path(), "tree", &["--changes", "host"]);
+    let mut server = Server::start(dir.path(), "tree", options);
     let file = dir.path().join("point/sub/9");
     assert_eq!(fs::metadata(&file).unwrap().size(), 9 * 997);
     assert!(!dir.path().join("point/late").exists());
@@ -193,7 +217,8 @@ fn a_write_without_privilege_ends_set_user_id_bits() {
     tree(dir.path());
     host("chmod", &["755", "."], dir.path());
     host("sh", &["-c", "cp /bin/true tree/large; truncate -s 1M tree/large; cp /bin/true tree/small"], dir.path());
-    for options in [["--changes", "host"], ["--changes", "guest"]] {
+    let kinds = [["--changes", "host"], ["--changes", "guest"]];
+    for options in WAYS.iter().flat_map(|via| kinds.map(|[name, value]| [name, value, "--via", via])) {
         host("sh", &["-c", "chown nobody tree/large tree/small; chmod 6755 tree/large tree/small"], dir.path());
         let mut server = Server::start(dir.path(), "tree", &options);
         // The kernel shows the old mode for as long as it keeps attributes.
@@ -214,11 +239,13 @@ fn a_write_without_privilege_ends_set_user_id_bits() {
 
 #[test]
 fn it_is_gone_when_its_server_is_killed() {
-    let dir = scratch();
-    tree(dir.path());
-    let mut server = Server::start(dir.path(), "tree", &[]);
-    server.end("-KILL");
-    assert!(within(LONG, || !is_mounted(dir.path())), "the mount is still there");
+    for via in WAYS {
+        let dir = scratch();
+        tree(dir.path());
+        let mut server = Server::start(dir.path(), "tree", &["--via", via]);
+        server.end("-KILL");
+        assert!(within(LONG, || !is_mounted(dir.path())), "the mount is still there");
+    }
 }
 
 /// Names of a process's threads.
@@ -276,7 +303,7 @@ fn requests_come_by_io_uring_where_that_is_on() {
     );
     let mut switching = Command::new("sh").args(["-c", &script]).spawn().unwrap();
     for _ in 0..12 {
-        let mut server = Server::start(dir.path(), "tree", &[]);
+        let mut server = Server::start(dir.path(), "tree", &["--via", "fuse"]);
         assert!(dir.path().join("point/sub").exists());
         assert_eq!(server.end("-TERM"), Some(0));
     }
@@ -299,9 +326,15 @@ fn requests_come_by_io_uring_where_that_is_on() {
 
 #[test]
 fn a_killed_server_leaves_no_thrown_away_writes() {
+    for via in WAYS {
+        a_killed_server_leaves_nothing(via);
+    }
+}
+
+fn a_killed_server_leaves_nothing(via: &str) {
     let dir = scratch();
     tree(dir.path());
-    let mut server = Server::start(dir.path(), "tree", &["--ephemeral"]);
+    let mut server = Server::start(dir.path(), "tree", &["--ephemeral", "--via", via]);
     host("sh", &["-c", "cp -r point/sub point/more && ln -s / point/more/root"], dir.path());
     let left = || {
         let names = fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.file_name());
@@ -315,16 +348,25 @@ fn a_killed_server_leaves_no_thrown_away_writes() {
 
 #[test]
 fn kept_writes_are_shown_over_their_own_tree_only() {
+    for via in WAYS {
+        kept_writes_belong_to_a_tree(["--via", via]);
+    }
+}
+
+fn kept_writes_belong_to_a_tree([option, via]: [&str; 2]) {
     let dir = scratch();
     tree(dir.path());
     fs::create_dir(dir.path().join("other")).unwrap();
     host("sh", &["-c", &format!("{INARCH} image tree -o tree.tar --quiet")], dir.path());
     let path = |name: &str| dir.path().join(name).display().to_string();
     let refused = |source: &str, upper: &str, parts: &[&str]| {
-        assert_one_line(&inarch(["mount", &path(source), &path("point"), "--overlay", &path(upper)]), parts);
+        assert_one_line(
+            &inarch(["mount", &path(source), &path("point"), "--overlay", &path(upper), option, via]),
+            parts,
+        );
         assert!(!is_mounted(dir.path()));
     };
-    let mut server = Server::start(dir.path(), "tree", &["--overlay", "upper"]);
+    let mut server = Server::start(dir.path(), "tree", &["--overlay", "upper", option, via]);
     fs::write(dir.path().join("point/new"), "new").unwrap();
     let names = host("getfattr", &["-m", "-", "point"], dir.path());
     assert!(!names.contains("inarch"), "{names}");
@@ -337,11 +379,14 @@ fn kept_writes_are_shown_over_their_own_tree_only() {
     // The same directory under another name, and with another content.
     fs::rename(dir.path().join("tree"), dir.path().join("renamed")).unwrap();
     fs::write(dir.path().join("renamed/late"), "late").unwrap();
-    let mut server = Server::start(dir.path(), "renamed", &["--overlay", "upper"]);
+    let mut server = Server::start(dir.path(), "renamed", &["--overlay", "upper", option, via]);
     assert!(dir.path().join("point/new").exists() && dir.path().join("point/late").exists());
     server.end("-TERM");
     for _ in 0..2 {
-        assert_eq!(Server::start(dir.path(), "tree.tar", &["--overlay", "archives"]).end("-TERM"), Some(0));
+        assert_eq!(
+            Server::start(dir.path(), "tree.tar", &["--overlay", "archives", option, via]).end("-TERM"),
+            Some(0)
+        );
     }
     host("sh", &["-c", &format!("rm tree.tar && {INARCH} image renamed -o tree.tar --quiet")], dir.path());
     refused("tree.tar", "archives", &["those over an earlier state of it"]);
@@ -351,7 +396,7 @@ fn kept_writes_are_shown_over_their_own_tree_only() {
 fn a_server_that_does_not_answer_holds_up_nothing_above_its_mount() {
     let dir = scratch();
     tree(dir.path());
-    let mut server = Server::start(dir.path(), "tree", &[]);
+    let mut server = Server::start(dir.path(), "tree", &["--via", "fuse"]);
     let signal = |name: &str| host("kill", &[name, &server.child.id().to_string()], dir.path());
     signal("-STOP");
     // Until the kernel would ask again.
@@ -419,11 +464,17 @@ fn writes_over_a_tree_are_not_kept_in_it_nor_where_there_is_no_room() {
 
 #[test]
 fn kept_writes_are_there_as_soon_as_their_mount_was_taken_away() {
+    for via in WAYS {
+        kept_writes_are_there_at_once(via);
+    }
+}
+
+fn kept_writes_are_there_at_once(via: &str) {
     let dir = scratch();
     tree(dir.path());
     let mut servers = Vec::new();
     for round in 0..5 {
-        servers.push(Server::start(dir.path(), "tree", &["--overlay", "upper"]));
+        servers.push(Server::start(dir.path(), "tree", &["--overlay", "upper", "--via", via]));
         let is_there = |earlier: u32| dir.path().join(format!("point/{earlier}")).exists();
         assert!((0..round).all(is_there), "round {round}");
         fs::write(dir.path().join(format!("point/{round}")), "kept").unwrap();
@@ -440,8 +491,9 @@ fn what_is_mounted_in_the_place_of_another_mount_stays() {
     let dir = scratch();
     fs::create_dir(dir.path().join("tree")).unwrap();
     fs::write(dir.path().join("tree/file"), "here").unwrap();
-    for (signal, status) in [("-CONT", Some(0)), ("-KILL", None)] {
-        let mut first = Server::start(dir.path(), "tree", &[]);
+    let ends = [("-CONT", Some(0)), ("-KILL", None)];
+    for (via, (signal, status)) in WAYS.iter().flat_map(|via| ends.map(|end| (via, end))) {
+        let mut first = Server::start(dir.path(), "tree", &["--via", via]);
         let process = first.child.id();
         let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();
         let children: Vec<u32> = children.split_whitespace().map(|number| number.parse().unwrap()).collect();
@@ -449,7 +501,7 @@ fn what_is_mounted_in_the_place_of_another_mount_stays() {
         host("kill", &["-STOP", &process.to_string()], Path::new("/"));
         let unmount = "import ctypes, os, sys; sys.exit(ctypes.CDLL(None).umount2(os.fsencode(sys.argv[1]), 2))";
         host("python3", &["-c", unmount, dir.path().join("point").to_str().unwrap()], dir.path());
-        let mut second = Server::start(dir.path(), "tree", &[]);
+        let mut second = Server::start(dir.path(), "tree", &["--via", via]);
         assert_eq!(first.end(signal), status);
         assert!(!children.is_empty() && within(LONG, || !children.iter().any(|child| is_there(*child))), "{signal}");
         assert_eq!(fs::read_to_string(dir.path().join("point/file")).unwrap(), "here", "{signal}");

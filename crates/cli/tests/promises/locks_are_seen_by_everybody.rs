@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::mounted::Server;
+use crate::support::mounted::{Server, WAYS};
 use crate::support::{LONG, assert_one_line, host, inarch, scratch, within};
 
 /// Makes the file SIGN.ready, takes a lock, says so by making the file SIGN, and keeps it until it is killed:
@@ -77,6 +77,13 @@ const WHOLE: [&str; 3] = ["flock", "0", "0"];
 
 #[test]
 fn mounts_and_the_host_exclude_each_other() {
+    for via in WAYS {
+        all_exclude_each_other(["--locks", "host", "--via", via]);
+    }
+}
+
+/// A mount of the first kind, one by FUSE, and the host.
+fn all_exclude_each_other(options: [&str; 4]) {
     let dir = scratch();
     for name in ["tree", "one", "two"] {
         fs::create_dir(dir.path().join(name)).unwrap();
@@ -84,8 +91,8 @@ fn mounts_and_the_host_exclude_each_other() {
     fs::write(dir.path().join("tree/file"), "x".repeat(1000)).unwrap();
     fs::create_dir(dir.path().join("two/point")).unwrap();
     let tree = dir.path().join("tree").display().to_string();
-    let mut first = Server::start(dir.path(), "tree", &["--locks", "host"]);
-    let mut second = Server::start(&dir.path().join("two"), &tree, &["--locks", "host"]);
+    let mut first = Server::start(dir.path(), "tree", &options);
+    let mut second = Server::start(&dir.path().join("two"), &tree, &["--locks", "host", "--via", "fuse"]);
     assert!(first.line.contains("locks are the host's"), "{}", first.line);
     let (here, there, below) = ("point/file", "two/point/file", "tree/file");
     let hold = |path: &str, lock, sign: &str| {
@@ -119,7 +126,7 @@ fn mounts_and_the_host_exclude_each_other() {
     waiting(dir.path());
     assert_eq!((first.end("-TERM"), second.end("-TERM")), (Some(0), Some(0)));
     // They end with their server as well.
-    let mut first = Server::start(dir.path(), "tree", &["--locks", "host"]);
+    let mut first = Server::start(dir.path(), "tree", &["--locks", "host", "--via", "fuse"]);
     let held = hold(here, WHOLE, "last");
     assert_eq!(try_it(below, WHOLE), Some(7));
     first.end("-KILL");

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::mounted::WAYS;
 use crate::support::{INARCH, assert_status, host, run_script, scratch, stdout};
 
 /// Does the work of the programs `$2`... in the current directory, with the package `$1`; names each that has passed. git has `$FILES` files a
@@ -149,12 +150,13 @@ fn work_in_mount(dir: &Path, options: &[&str]) {
 
 #[test]
 fn in_a_mount() {
-    for options in [&["--changes", "host"][..], &["--ephemeral"]] {
+    let kinds = [&["--changes", "host"][..], &["--ephemeral"]];
+    for options in WAYS.iter().flat_map(|via| kinds.map(|options| [options, &["--via", via]].concat())) {
         let dir = scratch();
         make_package(dir.path());
         fs::create_dir(dir.path().join("tree")).unwrap();
         fs::create_dir(dir.path().join("point")).unwrap();
-        work_in_mount(dir.path(), options);
+        work_in_mount(dir.path(), &options);
         let is_written = dir.path().join("tree/crate/target/debug/small").exists();
         assert_eq!(is_written, options[0] == "--changes", "{options:?}");
     }

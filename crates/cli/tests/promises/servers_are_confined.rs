@@ -14,7 +14,7 @@ use crate::support::{INARCH, LONG, NINEP_CLIENT, host, scratch, within};
 const SERVERS: [&[&str]; 6] = [
     &["serve", "virtiofs", "tree", "--socket", "socket"],
     &["serve", "9p", "tree", "--socket", "socket"],
-    &["mount", "tree", "point"],
+    &["mount", "tree", "point", "--via", "fuse"],
     &["serve", "blk", "tree", "--socket", "socket"],
     &["serve", "nbd", "tree", "--socket", "socket"],
     &["serve", "file", "tree", "disk"],

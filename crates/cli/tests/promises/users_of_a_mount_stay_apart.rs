@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::support::mounted::Server;
+use crate::support::mounted::{Server, WAYS};
 use crate::support::{assert_status, host, run_script, scratch, stdout};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/promises/support/two_users.py");
@@ -31,7 +31,9 @@ fn users_stay_apart(test: &str, options: &[&str], parts: &[&str]) {
 #[test]
 fn where_writes_go_through() {
     let parts = ["absences", "names", "nodes", "permissions", "directories"];
-    users_stay_apart("where_writes_go_through", &[], &parts);
+    for via in WAYS {
+        users_stay_apart("where_writes_go_through", &["--via", via], &parts);
+    }
 }
 
 #[test]
@@ -54,7 +56,7 @@ fn where_owners_are_mapped() {
 fn where_the_kernel_never_looks_again_by_itself() {
     // With `--changes guest` the kernel remembers an owner for a day: a change by the host is not seen before.
     let parts = ["absences", "names", "nodes"];
-    users_stay_apart("where_the_kernel_never_looks_again_by_itself", &["--changes", "guest"], &parts);
+    users_stay_apart("where_the_kernel_never_looks_again_by_itself", &["--changes", "guest", "--via", "fuse"], &parts);
 }
 
 /// The same among the users of a guest that shares a directory in each of these ways; gives what went wrong, the way before it.

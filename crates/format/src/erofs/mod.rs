@@ -15,6 +15,7 @@
 //! a metadata block is rendered from those and the tree when it is read. Where files are compressed (`pack`), all but
 //! the addresses of their pieces is planned the same way, and those are known when the pieces are.
 
+mod beside;
 mod pack;
 mod plan;
 mod read;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 use inarch_tree::Tree;
 
+pub use beside::metadata_beside;
 pub use read::{open, open_with};
 
 use crate::{Format, FormatError, ImageOptions, Layout, Planned};

@@ -13,7 +13,7 @@ use vm_memory::VolatileSlice;
 
 use super::message::{Reply, total, window};
 use super::{Dispatcher, MAX_DATA};
-use crate::wire::listing::{DirectoryList, Occasion};
+use crate::wire::listing::DirectoryList;
 use crate::wire::open_flag;
 use crate::wire::reply;
 use crate::wire::request::Operation;
@@ -70,8 +70,6 @@ fn portable(flags: u32) -> OFlags {
 pub struct Asked<'r, F: ?Sized> {
     pub dispatcher: &'r Dispatcher<F>,
     pub context: &'r Context<'r>,
-    /// Which thread answers.
-    pub thread: usize,
     /// The request's number.
     pub unique: u64,
     pub node: NodeId,
@@ -129,7 +127,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
                 out.put(&LseekOut { offset })
             }
             Operation::OpenDir(_) => {
-                let opened = fs.open_directory(context, node).inspect_err(|errno| self.directories_are_kept(*errno))?;
+                let opened = fs.open_directory(context, node)?;
                 out.put(&OpenOut { fh: opened.handle.0, open_flags: directory_flags(&opened), backing_id: 0 })
             }
             Operation::ReadDir(read) => self.read_directory(read, false, list),
@@ -210,14 +208,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
                 let valid = self.fs().absence_valid(self.node);
                 if valid.is_zero() { Err(Errno::NOENT) } else { self.out.put(&reply::absence(valid)) }
             }
-            found => {
-                if let (Ok(entry), Some(prefetch)) = (&found, &self.dispatcher.prefetch)
-                    && entry.attributes.mode & libc::S_IFMT != libc::S_IFDIR
-                {
-                    prefetch.found(self.thread, self.node, name);
-                }
-                self.entry(found)
-            }
+            found => self.entry(found),
         }
     }
 
@@ -345,36 +336,13 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
 
     fn read_directory(&self, read: &ReadIn, plus: bool, list: &mut Vec<u8>) -> Result<usize, Errno> {
         let limit = (read.size.min(MAX_DATA) as usize).min(self.out.room());
-        let prefetch = self.dispatcher.prefetch.as_ref();
-        let occasion = match prefetch {
-            Some(prefetch) => prefetch.asked(self.node, self.context.pid, read.offset),
-            None => Occasion::Program { is_followed: false },
-        };
-        let mut entries = DirectoryList::new(list, limit, plus, occasion);
+        let mut entries = DirectoryList::new(list, limit, plus);
         let listed = self.fs().read_directory(self.context, self.node, HandleId(read.fh), read.offset, &mut entries);
-        let is_refused = entries.is_refused();
-        let (subdirectories, untold) = entries.end();
-        untold.into_iter().for_each(|node| self.fs().forget(node, 1));
-        if is_refused {
-            return Err(Errno::NOTSUP);
-        }
         // What was counted as told is told. The kernel asks for what is behind it, and gets the error then.
         if list.is_empty() {
             listed?;
         }
-        if let Some(prefetch) = prefetch
-            && !subdirectories.is_empty()
-        {
-            prefetch.told(self.node, read.offset, subdirectories);
-        }
         self.out.put_bytes(list)
-    }
-
-    /// An `OPENDIR` was answered so. The kernel asks no more after an `ENOSYS`, and keeps what it knows of directories.
-    fn directories_are_kept(&self, errno: Errno) {
-        if let Some(prefetch) = self.dispatcher.prefetch.as_ref().filter(|_| errno == Errno::NOSYS) {
-            prefetch.directories_are_kept();
-        }
     }
 
     /// Answers with `bytes` to somebody who has room for `size` of them, or asks for their number by having none.

@@ -35,7 +35,6 @@ use interrupts::Interrupts;
 use message::Reply;
 use parked::Parked;
 
-use crate::prefetch::Prefetch;
 use crate::wire::request::{Operation, Request, head_length};
 use crate::wire::structs::InHeader;
 use crate::wire::{MIN_READ_BUFFER, init_flag, opcode, reply};
@@ -63,7 +62,6 @@ pub struct Dispatcher<F: ?Sized> {
     doubts: Option<Doubts>,
     rings: AtomicBool,
     parked: Parked,
-    prefetch: Option<Arc<Prefetch>>,
     threads: usize,
 }
 
@@ -74,8 +72,8 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         // One more for who executes again what had to wait.
         let interrupts = Interrupts::new(threads + 1);
         let (agreement, rings, parked) = (Agreement::default(), AtomicBool::new(false), Parked::default());
-        let (backings, doubts, prefetch) = (None, None, None);
-        Dispatcher { file_system, options, agreement, interrupts, backings, doubts, rings, parked, prefetch, threads }
+        let (backings, doubts) = (None, None);
+        Dispatcher { file_system, options, agreement, interrupts, backings, doubts, rings, parked, threads }
     }
 
     /// The same; the kernel reads and writes the host's files itself where it can.
@@ -86,11 +84,6 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
     /// The same; the kernel is told of what it decided by and is no longer so.
     pub(crate) fn with_doubts(self, doubts: Doubts) -> Dispatcher<F> {
         Dispatcher { doubts: Some(doubts), ..self }
-    }
-
-    /// The same; directories are listed for the kernel in which names are looked for.
-    pub(crate) fn with_prefetch(self, prefetch: Arc<Prefetch>) -> Dispatcher<F> {
-        Dispatcher { prefetch: Some(prefetch), ..self }
     }
 
     /// Offers to take requests by io_uring, if the agreement is yet to be.
@@ -284,7 +277,7 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         };
         let node = NodeId(header.nodeid);
         let (dispatcher, unique) = (self, header.unique);
-        let asked = answer::Asked { dispatcher, context: &context, thread, unique, node, data, out, parked };
+        let asked = answer::Asked { dispatcher, context: &context, unique, node, data, out, parked };
         asked.answer(&request.operation, list).inspect_err(|errno| {
             if let (Errno::STALE, Some(doubts)) = (*errno, &self.doubts) {
                 doubts.refused(request);

@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, read, write};
 
 /// Where the kernel's requests come from.
-pub(crate) const DEVICE: &str = "/dev/fuse";
+pub(crate) use inarch_mount::DEVICE;
 
 /// One descriptor of the connection.
 #[derive(Debug)]

@@ -12,7 +12,6 @@ mod queues;
 mod ring;
 mod waiting;
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -27,7 +26,6 @@ pub use queues::RingSupport;
 use queues::{Queues, SWITCH, Start};
 
 use crate::dispatch::{Backings, ConnectionOptions, Dispatcher, Doubts, MAX_DATA, MAX_MESSAGE, Scratch};
-use crate::prefetch::{Lister, Prefetch};
 use crate::wire::OLDEST_MINOR_VERSION;
 use crate::wire::structs::{InHeader, LkIn, OutHeader};
 use waiting::Waiting;
@@ -97,56 +95,15 @@ pub struct Session<F: ?Sized> {
     threads: usize,
     rings: Rings,
     queues: Option<Queues>,
-    prefetch: Option<Prefetching>,
     /// Where the file system keeps locks: those who wait for them.
     waiting: Option<Waiting>,
-}
-
-/// Threads that take requests from one queue, where some of them may wait for a listing.
-const THREADS_WITH_LISTER: usize = 24;
-
-/// What lists directories for the kernel, and where its reports come from.
-struct Prefetching {
-    prefetch: Arc<Prefetch>,
-    reports: File,
-}
-
-/// Has no more directories listed, however a session ends.
-struct EndOfPrefetch<'s>(&'s Prefetch);
-
-impl Drop for EndOfPrefetch<'_> {
-    fn drop(&mut self) {
-        self.0.end();
-    }
-}
-
-impl Prefetching {
-    /// Hears what the lister says from now on.
-    fn begin(self) -> Arc<Prefetch> {
-        let (prefetch, reports) = (Arc::clone(&self.prefetch), self.reports);
-        // Ends with the lister, which may itself wait for this session to end. Without the thread nothing is listed.
-        let _ = thread::Builder::new().name("prefetch".into()).spawn(move || prefetch.attend(reports));
-        self.prefetch
-    }
 }
 
 impl<F: FileSystem + ?Sized> Session<F> {
     /// A session on `device`, a mounted descriptor of `/dev/fuse`.
     pub fn new(device: OwnedFd, file_system: Arc<F>, options: SessionOptions) -> Session<F> {
-        Session::with_lister(device, file_system, options, None)
-    }
-
-    /// The same; directories in which many names are looked for are listed by `lister`, a process that runs
-    /// [`list_directories`](crate::list_directories) for this mount.
-    pub fn with_lister(
-        device: OwnedFd,
-        file_system: Arc<F>,
-        options: SessionOptions,
-        lister: Option<Lister>,
-    ) -> Session<F> {
-        let least = if lister.is_some() { THREADS_WITH_LISTER } else { 1 };
-        let threads = options.threads.max(least);
-        let queues = if options.rings == Rings::Never { None } else { Queues::detect(lister.is_some()) };
+        let threads = options.threads.max(1);
+        let queues = if options.rings == Rings::Never { None } else { Queues::detect() };
         let slots = threads + queues.as_ref().map_or(0, Queues::threads);
         let mut dispatcher = Dispatcher::new(file_system, options.connection, slots);
         // Without another descriptor a program may be told ESTALE.
@@ -159,16 +116,9 @@ impl<F: FileSystem + ?Sized> Session<F> {
         {
             dispatcher = dispatcher.with_backings(Backings::new(device, options.passthrough_depth));
         }
-        let prefetch = lister.map(|Lister { orders, reports }| {
-            let groups = [threads].into_iter().chain(queues.iter().flat_map(Queues::groups)).collect();
-            Prefetching { prefetch: Arc::new(Prefetch::new(orders, groups)), reports }
-        });
-        if let Some(Prefetching { prefetch, .. }) = &prefetch {
-            dispatcher = dispatcher.with_prefetch(Arc::clone(prefetch));
-        }
         let waiting = options.connection.locks.then(Waiting::default);
         let (channel, rings) = (Channel::new(device), options.rings);
-        Session { channel, dispatcher, threads, rings, queues, prefetch, waiting }
+        Session { channel, dispatcher, threads, rings, queues, waiting }
     }
 
     /// Serves until the mount is gone.
@@ -176,9 +126,7 @@ impl<F: FileSystem + ?Sized> Session<F> {
     /// # Errors
     /// The kernel cannot be spoken with, or the device fails. Requests that are not answered then fail when the last
     /// descriptor is closed, which is before this returns.
-    pub fn run(mut self) -> Result<(), SessionError> {
-        let prefetch = self.prefetch.take().map(Prefetching::begin);
-        let _end = prefetch.as_deref().map(EndOfPrefetch);
+    pub fn run(self) -> Result<(), SessionError> {
         let session = &self;
         let start = OnceLock::new();
         thread::scope(|scope| {

@@ -69,27 +69,20 @@ impl Drop for Start<'_> {
 }
 
 impl Queues {
-    /// Those of the running kernel, if it has any; with more threads where `some_wait` for listings.
-    pub fn detect(some_wait: bool) -> Option<Queues> {
+    /// Those of the running kernel, if it has any.
+    pub fn detect() -> Option<Queues> {
         /// Threads in all, where there are few processors: requests that wait have one each.
         const THREADS: usize = 8;
-        const THREADS_WHERE_SOME_WAIT: usize = 48;
         if RingSupport::detect() != RingSupport::On {
             return None;
         }
         let count = count(&fs::read_to_string(POSSIBLE).ok()?)?;
-        let (threads, least, most) = if some_wait { (THREADS_WHERE_SOME_WAIT, 3, 24) } else { (THREADS, 2, 4) };
-        Some(Queues { count, threads_each: threads.div_ceil(count.into()).clamp(least, most) })
+        Some(Queues { count, threads_each: THREADS.div_ceil(count.into()).clamp(2, 4) })
     }
 
     /// Threads that serve them.
     pub fn threads(&self) -> usize {
         usize::from(self.count) * self.threads_each
-    }
-
-    /// How many threads serve each of them.
-    pub fn groups(&self) -> impl Iterator<Item = usize> {
-        std::iter::repeat_n(self.threads_each, self.count.into())
     }
 
     /// Starts threads, with numbers from `first` on, each with a ring, that wait for `start`.

@@ -8,14 +8,15 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_confine::close_inherited;
-use inarch_fuse::mount::{self, Copy, Entry, Held, MountError, Place, User};
+use inarch_mount::{self as mount, Copy, Entry, Held, MountError, Place, User};
 use inarch_vm::qemu::shell_word;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::JobError;
 use crate::notes::{say, shown};
-use crate::serve::guarded::{ServerProcess, server_of};
+use crate::serve::guard::Guarded;
+use crate::serve::guarded::{ServerProcess, guard_at, server_of};
 
 /// How long the end of a server is waited for.
 struct Patience {
@@ -68,27 +69,41 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
     let held = Held::new(&point, &entry)?;
     // As long as it is mounted, it is known by its guard.
     let server = server_of(&point, &entry, owner);
-    let copies = mount::copies(&entry);
-    let users = match unmount_unused(&held, &entry, server.as_ref()) {
+    let kind = server.as_ref().map_or(Guarded::Mount, |server| server.kind);
+    if kind == Guarded::BindOfMounts {
+        // Who uses one of them uses the whole, and is told of below.
+        let _ = held.unmount_within();
+    }
+    let is_bound = matches!(kind, Guarded::Bind | Guarded::BindOfMounts);
+    // What is bound is mounted elsewhere in any case.
+    let copies = if is_bound { Vec::new() } else { mount::copies(&entry) };
+    let users = match unmount_unused(&held, &entry) {
         Ok(None) => {
             say_what_is_left(&point, request);
             return server.map_or(Ok(()), |server| wait(&server, &PATIENCE, &point, &entry, &copies, request));
         }
-        Ok(Some(users)) => described(&point, &users),
+        Ok(Some(mut users)) => {
+            // Of what was bound with it, it is told who uses that, and not that it is there.
+            if kind == Guarded::BindOfMounts {
+                users.extend(held.mounts_within().iter().flat_map(|(_, entry)| mount::users(entry)));
+            }
+            described(&point, &users)
+        }
         Err(error) => return Err(error.into()),
     };
     if !request.lazy {
         return refuse(&point, &format!("{users}; --lazy takes it out of the file tree all the same"));
     }
     mount::detach(&held)?;
-    request.say(format_args!("{}: {users}; its server ends after them", shown(&point)));
+    let rest = if is_bound { "they keep the files that they have open" } else { "its server ends after them" };
+    request.say(format_args!("{}: {users}; {rest}", shown(&point)));
     say_what_is_left(&point, request);
     Ok(())
 }
 
 /// Says that the mount which was taken away from `point` had covered another one of ours.
 fn say_what_is_left(point: &Path, request: &UnmountRequest) {
-    let left = mount::mounts_at(point).into_iter().find(|place| place.entry.is_ours() && place.cover.is_none());
+    let left = mount::mounts_at(point).into_iter().find(|place| place.cover.is_none() && is_ours(point, &place.entry));
     if let Some(place) = left {
         let source = shown(&place.entry.source);
         request.say(format_args!(
@@ -99,26 +114,19 @@ fn say_what_is_left(point: &Path, request: &UnmountRequest) {
 }
 
 /// Takes the mount away, or gives those who use it for two seconds: who only looks what is there, an indexer or a scan of this
-/// machine's files, is waited for. The server's own child may use it for a moment, or for as long as the server does not answer;
-/// then nobody misses it.
-fn unmount_unused(held: &Held, entry: &Entry, server: Option<&ServerProcess>) -> Result<Option<Vec<User>>, MountError> {
+/// machine's files, is waited for.
+fn unmount_unused(held: &Held, entry: &Entry) -> Result<Option<Vec<User>>, MountError> {
     const ATTEMPTS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);
-    let mut users = Vec::new();
     for _ in 0..ATTEMPTS {
         match mount::unmount_unused(held) {
             Ok(()) => return Ok(None),
             Err(MountError::Busy { .. }) => {}
             Err(error) => return Err(error),
         }
-        users = mount::users(entry);
         thread::sleep(PAUSE);
     }
-    let is_child = |user: &User| server.is_some_and(|server| server.has_child(user.process));
-    match !users.is_empty() && users.iter().all(is_child) {
-        true => mount::detach(held).map(|()| None),
-        false => Ok(Some(users)),
-    }
+    Ok(Some(mount::users(entry)))
 }
 
 impl UnmountRequest {
@@ -145,13 +153,15 @@ fn find(path: &Path, absolute: &Path) -> Result<(PathBuf, Entry), JobError> {
     if let (true, Ok(target)) = (places.is_empty(), &target) {
         places = mount::mounts_at(target);
     }
-    let ours = places.iter().rfind(|place| place.entry.is_ours());
+    let ours = places.iter().rfind(|place| is_ours(&place.point, &place.entry));
     let seen = places.iter().find(|place| place.cover.is_none());
     let (point, reason) = match (ours, seen.or(places.last())) {
-        (_, Some(Place { point, entry, cover: None })) if entry.is_ours() => return Ok((point.clone(), entry.clone())),
+        (_, Some(Place { point, entry, cover: None })) if is_ours(point, entry) => {
+            return Ok((point.clone(), entry.clone()));
+        }
         (Some(Place { point, cover: Some(cover), .. }), _) => (&**point, covered_by(cover)),
         (_, Some(Place { point, entry, .. })) => (&**point, not_ours(point, entry)),
-        (_, None) => match (mount::process_that_sees(&named), target) {
+        (_, None) => match (mount::process_that_sees(&named).or_else(|| guard_at(&named, 0)), target) {
             (Some(process), _) => (path, elsewhere(process, &named)),
             (None, Ok(_)) => (path, format!("nothing is mounted there{}", within(absolute))),
             (None, Err(error)) => return Err(JobError::path(path, "cannot be unmounted", error)),
@@ -160,10 +170,15 @@ fn find(path: &Path, absolute: &Path) -> Result<(PathBuf, Entry), JobError> {
     Err(JobError::Other(format!("{}: {reason}", shown(point))))
 }
 
+/// Whether Inarch mounted what is at `point`: what the kernel serves by itself is known by its guard.
+fn is_ours(point: &Path, entry: &Entry) -> bool {
+    entry.is_fuse() || server_of(point, entry, 0).is_some()
+}
+
 /// What is in the way of a mount of ours.
 fn covered_by((point, cover): &(PathBuf, Entry)) -> String {
     let (source, kind) = (shown(&cover.source), &cover.kind);
-    let command = if cover.is_ours() { "inarch umount" } else { "umount" };
+    let command = if is_ours(point, cover) { "inarch umount" } else { "umount" };
     let point = word(point);
     format!("{source} ({kind}) covers what Inarch mounted there; take that away first: {command} {point}")
 }
@@ -189,14 +204,16 @@ fn word(path: &Path) -> String {
 
 /// That `path` lies in a mount of ours, as part of a line.
 fn within(path: &Path) -> String {
-    let above = |point: &&Path| mount::mounted(point).is_some_and(|entry| entry.is_ours());
+    let above = |point: &&Path| mount::mounted(point).is_some_and(|entry| is_ours(point, &entry));
     let within = path.ancestors().find(above);
     within.map_or(String::new(), |point| format!("; it lies in the mount {}", shown(point)))
 }
 
 /// What keeps the mount in use, as part of a line.
 fn described(point: &Path, users: &[User]) -> String {
-    if let Some(within) = mount::mount_points_beneath(point).first() {
+    if users.is_empty()
+        && let Some(within) = mount::mount_points_beneath(point).first()
+    {
         return format!("{} is mounted in it", shown(within));
     }
     let name = |user: &User| format!("{} ({})", shown(Path::new(&user.name)), user.process);

@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inarch_fuse::mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ImageFile, ImageName, Session, SessionOptions};
+use inarch_mount::{Mount, MountError, Unmounted};
 use inarch_vm::machine::raw_file_arguments;
 use inarch_vm::qemu::shell_word;
 
 use super::ServedTree;
-use super::guard::{Guard, remove_empty_file};
+use super::guard::{Guard, Guarded, remove_empty_file};
 use super::making::Making;
 use super::mounted::Mounted;
 use super::service::{Duty, Service, ServiceEvent};
@@ -65,8 +65,8 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     let point = Point::take(path)?;
     // Nobody answers a look at the mount until the session runs.
     let usage = usage(request, &point.image())?;
-    let (mount, device) = Mount::new(&point.path, request.tree.source.path(), request.tree.read_only())?;
-    let mut guard = Guard::of_mount(&mount, point.is_ours)?;
+    let (mount, device) = Mount::fuse(&point.path, request.tree.source.path(), request.tree.read_only())?;
+    let mut guard = Guard::of_mount(&mount, if point.is_ours { Guarded::OnOwnFile } else { Guarded::Mount })?;
     let stop = &duty.stop;
     let making = Making::start(&request.tree, duty);
     let confined = request.tree.confine(Some(Path::new("/dev/fuse")))?;
@@ -78,7 +78,7 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
     // Whoever waits for the device waits for nothing.
     making.pending().wake();
-    let unmounted = mounted.end(&mut guard, &point.path);
+    let unmounted = mounted.end(&mut guard, &point.path, || false);
     making.finish(duty)?;
     if unmounted? == Unmounted::InUse {
         duty.note(format_args!("{} was in use: whoever has it open gets errors from now on", shown(&point.image())));

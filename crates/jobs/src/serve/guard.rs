@@ -8,9 +8,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use inarch_confine::close_inherited;
-use inarch_fuse::mount::{self, Mount, MountId, Unmounted};
+use inarch_mount::{self as mount, Mount, MountId, Unmounted};
 
 use crate::JobError;
 
@@ -19,9 +21,39 @@ pub const GUARD_ARGUMENT: &str = "clear-away-at-end-of-input";
 
 /// What the second word can be.
 const SOCKET: &str = "socket";
-pub(super) const MOUNT: &str = "mount";
-pub(super) const MOUNT_ON_OWN_FILE: &str = "mount-on-own-file";
 const DIRECTORY: &str = "directory";
+
+/// What kind of mount a guard takes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guarded {
+    /// Of a file system that is mounted nowhere else.
+    Mount,
+    /// The same, whose mount point is a file that was made for it, and goes with it.
+    OnOwnFile,
+    /// Of a directory of another file system.
+    Bind,
+    /// The same, with other mounts in it that go with it.
+    BindOfMounts,
+}
+
+impl Guarded {
+    const ALL: [Guarded; 4] = [Guarded::Mount, Guarded::OnOwnFile, Guarded::Bind, Guarded::BindOfMounts];
+
+    /// The second word of the child's command line.
+    fn word(self) -> &'static str {
+        match self {
+            Guarded::Mount => "mount",
+            Guarded::OnOwnFile => "mount-on-own-file",
+            Guarded::Bind => "bind",
+            Guarded::BindOfMounts => "bind-of-mounts",
+        }
+    }
+
+    /// What the second word says.
+    pub fn from_word(word: &OsStr) -> Option<Guarded> {
+        Guarded::ALL.into_iter().find(|kind| word == kind.word())
+    }
+}
 
 /// How the child of a mount ends: nobody used it, somebody did, or it says on standard output why it is still there.
 const CLEAN: u8 = 0;
@@ -43,11 +75,10 @@ impl Guard {
         Guard::start(&path, &[SOCKET.as_ref(), path.as_os_str(), inode.to_string().as_ref()])
     }
 
-    /// For a mount; `own_file` if its mount point is a file that was made for it, and goes with it.
-    pub fn of_mount(mount: &Mount, own_file: bool) -> Result<Guard, JobError> {
-        let kind = if own_file { MOUNT_ON_OWN_FILE } else { MOUNT };
+    /// For a mount.
+    pub fn of_mount(mount: &Mount, kind: Guarded) -> Result<Guard, JobError> {
         let id = mount.id().to_string();
-        Guard::start(mount.point(), &[kind.as_ref(), mount.point().as_os_str(), id.as_ref()])
+        Guard::start(mount.point(), &[kind.word().as_ref(), mount.point().as_os_str(), id.as_ref()])
     }
 
     /// For a directory at `path`, an absolute path, that is about to be made, and all that will be in it.
@@ -107,7 +138,7 @@ impl Drop for Guard {
 
 /// This program as a child that serves its parent: pipes lead to and from it, it is in a process group of its own, and its
 /// working directory is the root, so that no other directory stays in use.
-pub(super) fn own_child(word: &str) -> Command {
+pub(crate) fn own_child(word: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     command.current_dir("/").process_group(0);
@@ -122,13 +153,19 @@ pub fn guard(words: &[OsString]) -> u8 {
     let is_gone = io::copy(&mut io::stdin(), &mut io::sink()).is_ok_and(|length| length > 0);
     match words {
         [kind, path, inode] if kind == SOCKET => remove_socket(path.as_ref(), &inode.to_string_lossy()),
-        [kind, path] if kind == DIRECTORY => drop(std::fs::remove_dir_all(path)),
-        [kind, point, mount] if kind == MOUNT || kind == MOUNT_ON_OWN_FILE => {
-            let Ok(mount) = mount.to_string_lossy().parse() else { return FAILED };
+        [kind, path] if kind == DIRECTORY => remove_directory(path.as_ref()),
+        [word, point, mount] => {
+            let (Some(kind), Ok(mount)) = (Guarded::from_word(word), mount.to_string_lossy().parse()) else {
+                return FAILED;
+            };
             // A directory above it may have another name by now.
             let place = if is_gone { None } else { mount::place_of(&mount).map(|place| place.point) };
+            if kind == Guarded::BindOfMounts && !is_gone {
+                // What is in use there keeps the whole in use.
+                let _ = mount::unmount_within(&mount);
+            }
             let status = if is_gone { CLEAN } else { unmount(&mount) };
-            if kind == MOUNT_ON_OWN_FILE {
+            if kind == Guarded::OnOwnFile {
                 remove_empty_file(place.as_deref().unwrap_or(point.as_ref()));
             }
             return status;
@@ -136,6 +173,18 @@ pub fn guard(words: &[OsString]) -> u8 {
         _ => {}
     }
     CLEAN
+}
+
+/// Removes the directory at `path` and all that is in it, also what is made in it meanwhile, through a mount that is just taken away.
+fn remove_directory(path: &Path) {
+    const ATTEMPTS: u32 = 100;
+    const PAUSE: Duration = Duration::from_millis(20);
+    for _ in 0..ATTEMPTS {
+        match std::fs::remove_dir_all(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(PAUSE),
+            _ => return,
+        }
+    }
 }
 
 /// Takes the mount away; gives the exit status that says how that went.

@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use inarch_fuse::mount::{Entry, MountId};
+use inarch_mount::{Entry, MountId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::guard::{GUARD_ARGUMENT, MOUNT, MOUNT_ON_OWN_FILE};
+use super::guard::{GUARD_ARGUMENT, Guarded};
 use crate::mount::BACKGROUND_ARGUMENT;
 
 /// A server that has a guard.
@@ -18,8 +18,8 @@ pub(crate) struct ServerProcess {
     pub process: u32,
     /// By which its end is seen.
     pub handle: OwnedFd,
-    /// The user who mounted what it serves.
-    owner: u32,
+    /// What kind of mount it serves.
+    pub kind: Guarded,
 }
 
 impl ServerProcess {
@@ -27,14 +27,7 @@ impl ServerProcess {
     #[cfg(test)]
     pub fn of_child(child: &std::process::Child) -> ServerProcess {
         let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).unwrap();
-        ServerProcess { process: child.id(), handle, owner: rustix::process::geteuid().as_raw() }
-    }
-
-    /// Whether a process is a child of it, of the same user or of root.
-    pub fn has_child(&self, process: u32) -> bool {
-        let child = Process::of(process).is_some_and(|child| child.is_of(self.owner) && child.parent == self.process);
-        // While it is there the number is its own.
-        child && is_there(&self.handle)
+        ServerProcess { process: child.id(), handle, kind: Guarded::Mount }
     }
 
     /// What changes as long as it works: the time that processors gave it, and whether a thread waits for a disk. None of one that has
@@ -55,16 +48,19 @@ impl ServerProcess {
 ///
 /// Anybody can give a process any command line: only processes of `owner`, who mounted it, and of root count.
 pub(crate) fn server_of(point: &Path, mount: &Entry, owner: u32) -> Option<ServerProcess> {
-    let is_of_mount = |place: &OsString, id: &OsString| {
+    let is_of_mount = |kind: Guarded, place: &OsString, id: &OsString| {
         let id: Option<MountId> = id.to_str().and_then(|id| id.parse().ok());
         // A copy of it, at the same place of another mount namespace, has another number.
-        id.is_some_and(|id| id.is(mount) || (id.device() == mount.device && point == Path::new(place)))
+        let is_copy = |id: MountId| id.device() == mount.device && point == Path::new(place);
+        // What is bound has its device's number anywhere.
+        let is_own = matches!(kind, Guarded::Mount | Guarded::OnOwnFile);
+        id.is_some_and(|id| id.is(mount) || (is_own && is_copy(id)))
     };
-    let is_guard = |words: &[OsString]| match words {
-        [_, word, kind, place, id, ..] => {
-            word == GUARD_ARGUMENT && (kind == MOUNT || kind == MOUNT_ON_OWN_FILE) && is_of_mount(place, id)
+    let guarded = |words: &[OsString]| match words {
+        [_, word, kind, place, id, ..] if word == GUARD_ARGUMENT => {
+            Guarded::from_word(kind).filter(|kind| is_of_mount(*kind, place, id))
         }
-        _ => false,
+        _ => None,
     };
     let serves = [OsStr::new("mount"), OsStr::new("serve"), OsStr::new(BACKGROUND_ARGUMENT)];
     let is_server = |words: &[OsString]| words.get(1).is_some_and(|word| serves.contains(&&**word));
@@ -72,12 +68,32 @@ pub(crate) fn server_of(point: &Path, mount: &Entry, owner: u32) -> Option<Serve
     let mut processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     processes.find_map(|number| {
         // Most are ruled out by their words alone.
-        is_guard(&words_of(number)?).then_some(())?;
-        let guard = Process::of(number).filter(|guard| is_guard(&guard.words) && guard.is_of(owner))?;
+        guarded(&words_of(number)?)?;
+        let guard = Process::of(number).filter(|guard| guard.is_of(owner))?;
+        let kind = guarded(&guard.words)?;
         let server = Process::of(guard.parent).filter(|server| is_server(&server.words) && server.is_of(owner))?;
         // While it has that child the number is its own. Of a server that was killed somebody else has it, for a moment.
         let is_parent = status_of(number)?.0 == guard.parent && is_there(&guard.handle) && is_there(&server.handle);
-        is_parent.then_some(ServerProcess { process: guard.parent, handle: server.handle, owner })
+        is_parent.then_some(ServerProcess { process: guard.parent, handle: server.handle, kind })
+    })
+}
+
+/// A server's process, of the user `owner` or root, that mounted something on `point`, as far as its guard's words tell: not necessarily in
+/// this mount namespace.
+pub(crate) fn guard_at(point: &Path, owner: u32) -> Option<u32> {
+    let is_meant = |words: &[OsString]| match words {
+        [_, word, kind, place, _, ..] => {
+            word == GUARD_ARGUMENT && Guarded::from_word(kind).is_some() && point == Path::new(place)
+        }
+        _ => false,
+    };
+    let own = std::fs::read_link("/proc/self/ns/mnt").ok()?;
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    processes.find(|number| {
+        let is_guard = || words_of(*number).is_some_and(|words| is_meant(&words));
+        let is_elsewhere = || std::fs::read_link(format!("/proc/{number}/ns/mnt")).is_ok_and(|there| there != own);
+        is_guard() && is_elsewhere() && Process::of(*number).is_some_and(|guard| guard.is_of(owner))
     })
 }
 
@@ -153,7 +169,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use inarch_fuse::mount::mounted;
+    use inarch_mount::mounted;
 
     use super::*;
 
@@ -185,16 +201,12 @@ mod tests {
         let elsewhere = [("/b", "0:7", 30), ("/a point", "0:7", 31), ("/b", "0:7", 31), ("/a point", "0:8", 30)];
         let elsewhere = elsewhere.map(|(point, device, id)| find_at(point, &mount(device, id), user).is_some());
         let (others, of_root) = (find(user + 1).is_some(), find(0).is_some());
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", server.id())).unwrap();
-        let child = children.trim().parse().unwrap();
-        let found = found.map(|found| (found.process, found.has_child(child), found.has_child(1)));
-        let stranger = ServerProcess { owner: 0, ..ServerProcess::of_child(&server) };
-        let stranger = stranger.has_child(child);
+        let found = found.map(|found| found.process);
         drop(server.stdin.take());
         server.wait().unwrap();
-        assert_eq!(found, Some((server.id(), true, false)));
+        assert_eq!(found, Some(server.id()));
         assert_eq!(elsewhere, [true, true, false, false]);
-        assert_eq!((others, of_root, stranger), (false, false, false));
+        assert_eq!((others, of_root), (false, false));
         assert!(find(user).is_none());
     }
 }

@@ -8,7 +8,6 @@ pub mod blk;
 pub mod file;
 pub(crate) mod guard;
 pub(crate) mod guarded;
-pub(crate) mod lister;
 mod making;
 pub(crate) mod mounted;
 pub mod nbd;
@@ -31,7 +30,6 @@ pub use crate::device::Writes;
 use crate::source::Source;
 pub use guard::{GUARD_ARGUMENT, guard};
 pub use inarch_server::StopHandle;
-pub use lister::{LISTER_ARGUMENT, list};
 pub use service::{Service, ServiceEvent};
 
 /// What tells something served from all else: in a machine's command line and, for a disk, in the guest, which finds it by

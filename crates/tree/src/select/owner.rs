@@ -163,6 +163,17 @@ impl Owners {
         self.groups.iter().find_map(|range| range.map(gid)).unwrap_or_else(|| self.map.gid(gid))
     }
 
+    /// The ranges (first id, what it becomes, how many) that say the same of all users, and those of all groups, if no two ids become
+    /// one: what the kernel's idmapped mounts can do.
+    pub fn one_to_one(&self) -> Option<[Vec<(u32, u32, u32)>; 2]> {
+        let (uid, gid) = match self.map {
+            OwnerMap::Host => (None, None),
+            OwnerMap::Map { uid, gid } => (Some(uid), Some(gid)),
+            OwnerMap::Squash { .. } | OwnerMap::Fixed { .. } => return None,
+        };
+        Some([one_to_one(&self.users, uid, |id| self.uid(id))?, one_to_one(&self.groups, gid, |id| self.gid(id))?])
+    }
+
     /// Maps the named users and groups of a `system.posix_acl_*` value (`include/uapi/linux/posix_acl_xattr.h`).
     /// Entries that are mapped to the same user or group are merged into one that grants what any of them grants. A
     /// value that is not an ACL of version 2 is unchanged.
@@ -184,6 +195,30 @@ impl Owners {
     fn has_ranges(&self) -> bool {
         !self.users.is_empty() || !self.groups.is_empty()
     }
+}
+
+/// See [`Owners::one_to_one`]: `becomes` is what `ranges` say, and `single` is an id beside them that becomes another.
+fn one_to_one(ranges: &[IdRange], single: Option<u32>, becomes: impl Fn(u32) -> u32) -> Option<Vec<(u32, u32, u32)>> {
+    /// As many lines as a map of the kernel has (`UID_GID_MAP_MAX_EXTENTS` of Linux's include/linux/user_namespace.h).
+    const MOST: usize = 340;
+    // Between two of them ids become others in their order.
+    let mut bounds = vec![0, u32::MAX];
+    bounds.extend(ranges.iter().flat_map(|range| [range.first, range.first.saturating_add(range.count)]));
+    bounds.extend(single.into_iter().flat_map(|id| [id, id.saturating_add(1)]));
+    bounds.sort_unstable();
+    bounds.dedup();
+    let mut found: Vec<(u32, u32, u32)> = Vec::new();
+    for (first, end) in bounds.iter().zip(bounds.iter().skip(1)) {
+        let (seen, count) = (becomes(*first), end - first);
+        match found.last_mut() {
+            Some((below, above, length)) if *below + *length == *first && *above + *length == seen => *length += count,
+            _ => found.push((*first, seen, count)),
+        }
+    }
+    let mut seen: Vec<(u32, u32)> = found.iter().map(|(_, seen, count)| (*seen, *count)).collect();
+    seen.sort_unstable();
+    let apart = seen.iter().zip(seen.iter().skip(1)).all(|((one, count), (next, _))| *count <= next - one);
+    (apart && found.len() <= MOST).then_some(found)
 }
 
 /// See [`Owners::acl`].

@@ -182,7 +182,7 @@ impl HostDirectory {
             if !self.push(node, stream, &entry, sink) {
                 return Ok(());
             }
-            if sink.wants_entries() && !sink.is_ahead() {
+            if sink.wants_entries() {
                 self.tell_of_walk(stream, &mut state.leads_on, &entry);
             }
             state.from += entry.length;

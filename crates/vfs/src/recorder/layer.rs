@@ -43,10 +43,6 @@ impl DirectorySink for NamesOnly<'_> {
         false
     }
 
-    fn is_ahead(&self) -> bool {
-        self.0.is_ahead()
-    }
-
     fn has_room(&self, name: usize) -> bool {
         self.0.has_room(name)
     }

@@ -7,6 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 use super::{INARCH, host, programs, scratch};
 
+/// What serves a mount of root's: the kernel by itself where it can, and this program, for which all that is promised holds as well.
+pub const WAYS: [&str; 2] = ["auto", "fuse"];
+
 /// A running `inarch mount`, in a directory of a test's own, of `source` on `point`.
 pub struct Server {
     /// The process.
@@ -65,35 +68,54 @@ pub fn unmount(point: &Path) {
 }
 
 /// A directory with a tree, whose mount is taken away at the end.
-pub struct Scene(tempfile::TempDir);
+pub struct Scene {
+    dir: tempfile::TempDir,
+    /// The option that says what serves mounts in it, if it is said.
+    way: Option<[&'static str; 2]>,
+}
 
 impl Drop for Scene {
     fn drop(&mut self) {
         // After a test that failed.
-        let _ = Command::new("umount").args(["-q", "--lazy"]).arg(self.0.path().join("point")).status();
+        let _ = Command::new("umount").args(["-q", "--lazy"]).arg(self.path().join("point")).status();
     }
 }
 
 impl Scene {
     /// With `tree/file` and an empty `point`.
     pub fn new() -> Scene {
+        Scene::with(None)
+    }
+
+    /// The same, whose mounts are served by this of [`WAYS`].
+    pub fn via(via: &'static str) -> Scene {
+        Scene::with(Some(["--via", via]))
+    }
+
+    fn with(way: Option<[&'static str; 2]>) -> Scene {
         let dir = scratch();
         for name in ["tree", "point"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         fs::write(dir.path().join("tree/file"), "content").unwrap();
-        Scene(dir)
+        Scene { dir, way }
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        self.0.path()
+        self.dir.path()
+    }
+
+    /// The option that says how it is mounted.
+    pub fn way(&self) -> &[&'static str] {
+        self.way.as_ref().map_or(&[], |way| way)
     }
 
     /// Runs a shell's script, to whose end all that it has written to belongs.
     pub fn shell(&self, script: &str) -> Output {
         let mut command = Command::new("sh");
-        command.args(["-c", script]).current_dir(self.path()).env("PATH", programs()).stdin(Stdio::null());
+        let script = script.replace("$INARCH mount ", &format!("$INARCH mount {} ", self.way().join(" ")));
+        command.args(["-c", &script]).current_dir(self.path()).env("PATH", programs()).stdin(Stdio::null());
         command.env("INARCH", INARCH).env("XDG_STATE_HOME", self.path().join("state")).output().unwrap()
     }
 

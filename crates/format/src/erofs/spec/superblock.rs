@@ -80,6 +80,29 @@ pub(crate) struct Superblock {
 
 const _: () = assert!(size_of::<Superblock>() == 128);
 
+/// Bytes of a record of another device, which lies at a multiple of them.
+pub(crate) const DEVICE_SLOT: u64 = 128;
+
+/// Of another device (`struct erofs_deviceslot`).
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct DeviceSlot {
+    pub(crate) tag: [u8; 64],
+    pub(crate) blocks: U32,
+    /// Where it lies in the addresses of the first device; 0: nowhere.
+    pub(crate) mapped_block: U32,
+    pub(crate) reserved: [u8; 56],
+}
+
+const _: () = assert!(size_of::<DeviceSlot>() == DEVICE_SLOT as usize);
+
+impl DeviceSlot {
+    /// Of so many blocks, found by its number alone.
+    pub(crate) fn new(blocks: u32) -> DeviceSlot {
+        DeviceSlot { tag: [0; 64], blocks: U32::new(blocks), mapped_block: U32::ZERO, reserved: [0; 56] }
+    }
+}
+
 /// Offset of the checksum in the superblock.
 const CHECKSUM: usize = 4;
 

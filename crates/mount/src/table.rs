@@ -82,7 +82,30 @@ fn seen_at<'m>(mounts: &'m [(PathBuf, Entry)], point: &Path) -> Option<&'m (Path
     seen
 }
 
-/// A process in another mount namespace in which something of ours is mounted at `point`, as far as this user may look.
+/// The mount with this number, and where it is.
+pub(super) fn entry_of(id: u64) -> Option<(PathBuf, Entry)> {
+    let found = places(|_, entry| entry.id == id).pop()?;
+    Some((found.point, found.entry))
+}
+
+/// What is mounted in `mount`, and in that in turn: the last that was mounted first.
+pub fn mounts_within(mount: &MountId) -> Vec<(PathBuf, Entry)> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts: Vec<_> = table.split(|byte| *byte == b'\n').filter_map(parse_line).collect();
+    let mut parents: Vec<u64> = mounts.iter().filter(|(_, entry)| mount.is(entry)).map(|(_, entry)| entry.id).collect();
+    let mut within = Vec::new();
+    // Those that are mounted in others come later in the table, unless they were moved.
+    while let Some(parent) = parents.pop() {
+        for (point, entry) in mounts.iter().filter(|(_, entry)| entry.parent == parent && entry.id != parent) {
+            parents.push(entry.id);
+            within.push((PathBuf::from(OsString::from_vec(point.clone())), entry.clone()));
+        }
+    }
+    within.reverse();
+    within
+}
+
+/// A process in another mount namespace in which FUSE of ours is mounted at `point`, as far as this user may look.
 pub fn process_that_sees(point: &Path) -> Option<u32> {
     let own = std::fs::read("/proc/self/mountinfo").ok()?;
     let mut processes: Vec<u32> = std::fs::read_dir("/proc").ok()?.flatten().filter_map(number).collect();
@@ -90,7 +113,7 @@ pub fn process_that_sees(point: &Path) -> Option<u32> {
     processes.into_iter().find(|process| {
         let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
         let mut found = table.split(|byte| *byte == b'\n').filter_map(|line| parse(line, point.as_os_str().as_bytes()));
-        table != own && found.any(|entry| entry.is_ours())
+        table != own && found.any(|entry| entry.is_fuse())
     })
 }
 

@@ -12,7 +12,8 @@ use std::process::{Command, Output, Stdio};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use super::{MountError, SUBTYPE};
+use super::MountError;
+use super::fuse::SUBTYPE;
 
 const PROGRAM: &str = "fusermount3";
 

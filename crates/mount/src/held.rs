@@ -9,8 +9,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::table::Entry;
-use super::{MountError, helper};
+use super::table::{Entry, entry_of, mounts_within};
+use super::{MountError, MountId, helper, unmount_within};
 
 /// A mount by the directory that it is in. By its path, the owner of a directory above could put a symbolic link in the way between a
 /// look at the table and umount(2), and a caller with more rights would take away another mount. The last name cannot be given away: while
@@ -52,9 +52,33 @@ impl Held {
     fn is(&self, entry: &Entry) -> bool {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let Ok(told) = statx(self.parent.as_fd(), &self.name, flags, StatxFlags::MNT_ID) else { return false };
-        // Linux before 5.8 does not tell the number.
-        let is_number = told.stx_mask & StatxFlags::MNT_ID.bits() == 0 || told.stx_mnt_id == entry.id;
-        is_number && entry.device.is(Some(told.stx_dev_major), Some(told.stx_dev_minor))
+        let is_device = entry.device.is(Some(told.stx_dev_major), Some(told.stx_dev_minor));
+        match told.stx_mask & StatxFlags::MNT_ID.bits() {
+            // Linux before 5.8 does not tell the number.
+            0 => is_device,
+            // Btrfs gives its files other device numbers than the table has.
+            _ => told.stx_mnt_id == entry.id && (is_device || !entry.is_fuse()),
+        }
+    }
+
+    /// Takes away what is mounted in it, unless it is in use.
+    ///
+    /// # Errors
+    /// What is mounted there is in use.
+    pub fn unmount_within(&self) -> Result<(), MountError> {
+        self.id().map_or(Ok(()), |id| unmount_within(&id))
+    }
+
+    /// What is mounted in it, and in that in turn.
+    pub fn mounts_within(&self) -> Vec<(PathBuf, Entry)> {
+        self.id().map(|id| mounts_within(&id)).unwrap_or_default()
+    }
+
+    fn id(&self) -> Option<MountId> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let told = statx(self.parent.as_fd(), &self.name, flags, StatxFlags::MNT_ID);
+        let (point, entry) = told.ok().and_then(|told| entry_of(told.stx_mnt_id))?;
+        Some(MountId::of(&entry, &point))
     }
 
     /// Takes it away: out of the file tree alone, if `detach` is set.
@@ -75,8 +99,8 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
-    use super::super::mounted;
     use super::*;
+    use crate::mounted;
 
     #[test]
     fn another_mount_in_its_way_is_not_taken_for_it() {

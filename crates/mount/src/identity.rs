@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::ParseIntError;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -64,6 +65,11 @@ impl MountId {
         MountId { device: entry.device, number: entry.id, unique: unique(point) }
     }
 
+    /// Of the mount that a descriptor is of.
+    pub(super) fn of_descriptor(mount: BorrowedFd<'_>, entry: &Entry) -> MountId {
+        MountId { device: entry.device, number: entry.id, unique: told(mount, Path::new(""), AtFlags::EMPTY_PATH) }
+    }
+
     /// Of the file system.
     pub fn device(&self) -> DeviceNumber {
         self.device
@@ -82,8 +88,11 @@ impl MountId {
 
 /// The number of the mount at `point` that is never given again. Asks nothing of its server, which may be dead.
 fn unique(point: &Path) -> Option<u64> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let told = statx(CWD, point, flags, UNIQUE).ok()?;
+    told(CWD, point, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn told(directory: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Option<u64> {
+    let told = statx(directory, path, flags | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC, UNIQUE).ok()?;
     (told.stx_mask & UNIQUE.bits() != 0).then_some(told.stx_mnt_id)
 }
 
@@ -108,8 +117,8 @@ impl FromStr for MountId {
 
 #[cfg(test)]
 mod tests {
-    use super::super::mounted;
     use super::*;
+    use crate::mounted;
 
     #[test]
     fn a_mount_is_known_by_its_numbers() {

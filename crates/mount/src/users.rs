@@ -60,21 +60,23 @@ fn has_open(process: &Path, mount: &Entry) -> bool {
     numbers.any(|number| mount_of_descriptor(process, &number) == Some(mount.id))
 }
 
-/// A mapping is of a file system, wherever that is mounted.
+/// A mapping is of a file system, wherever that is mounted; of one that others have mounted, too, it is looked which mount it is.
 fn has_mapped(process: &Path, mount: &Entry) -> bool {
     let maps = fs::read(process.join("maps")).unwrap_or_default();
     maps.split(|byte| *byte == b'\n').any(|line| {
-        let device = line.split(|byte| *byte == b' ').nth(3).and_then(|word| std::str::from_utf8(word).ok());
-        let numbers = device.and_then(|text| text.split_once(':'));
+        let mut words = line.split(|byte| *byte == b' ').map(|word| std::str::from_utf8(word).ok());
+        let range = words.next().flatten().unwrap_or_default();
+        let numbers = words.nth(2).flatten().and_then(|text| text.split_once(':'));
         let number = |text| u32::from_str_radix(text, 16).ok();
         numbers.is_some_and(|(major, minor)| mount.device.is(number(major), number(minor)))
+            && (mount.is_fuse() || mount_of_link(&process.join("map_files").join(range)) == Some(mount.id))
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::mounted;
     use super::*;
+    use crate::mounted;
 
     #[test]
     fn this_process_uses_what_it_has_for_its_root() {

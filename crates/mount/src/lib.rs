@@ -1,32 +1,48 @@
-//! Mounting and unmounting: by mount(2) where that is permitted, by fusermount3, which is set-user-ID, where not.
+//! Mounting and unmounting: by the kernel's own file systems ([`Detached`]) and by FUSE ([`Mount::fuse`]), with mount(2) where that is
+//! permitted, by fusermount3, which is set-user-ID, where not.
+//!
+//! - [`Detached`]: a bind mount, an overlayfs, an EROFS or a file system in memory that is nowhere yet; it is attached by a descriptor of its
+//!   mount point, so that no path is followed twice.
+//! - [`Loop`] and [`Lease`]: a file as a device that the kernel reads, and whoever would change it waits.
+//! - [`Mount`]: what is mounted, by numbers that stay the same when directories are renamed ([`MountId`]).
+//! - [`Watch`]: waits until a mount, or its file system, is gone.
+//! - [`mounted`], [`place_of`], [`users`] and others: what the kernel's table says, without a question to any file system.
 
+#![deny(unsafe_code)]
+
+mod attributes;
+mod detached;
+mod fuse;
 mod held;
 mod helper;
 mod identity;
+mod lease;
+mod loops;
 mod table;
+mod user_namespace;
 mod users;
+mod watch;
 
-use std::ffi::CString;
-use std::fs::Metadata;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, open};
-use rustix::mount::MountFlags;
-
-use crate::session::DEVICE;
+pub use attributes::set_attributes;
+pub use detached::{Detached, Layers, Refusal};
 pub use held::Held;
 pub use identity::{DeviceNumber, MountId};
-pub use table::{Copy, Entry, Place, copies, mount_points_beneath, mounted, mounts_at, place_of, process_that_sees};
+pub use lease::Lease;
+pub use loops::Loop;
+pub use table::{
+    Copy, Entry, Place, copies, mount_points_beneath, mounted, mounts_at, mounts_within, place_of, process_that_sees,
+};
+pub use user_namespace::{IdRange, hold_user_namespace, user_namespace};
 pub use users::{User, users};
+pub use watch::Watch;
 
-/// What mount tables show as type, and the part of it that is ours.
-const TYPE: &str = "fuse.inarch";
-const SUBTYPE: &str = "inarch";
+/// Where requests of the kernel for files come from.
+pub const DEVICE: &str = "/dev/fuse";
 
 /// How often to try to unmount what is in use, and when again: who only looks for something there has it in use meanwhile.
 const ATTEMPTS: u32 = 3;
@@ -90,7 +106,7 @@ pub enum MountError {
     },
 }
 
-/// A mounted connection. It is taken away when this is dropped.
+/// Something that was mounted here. It is taken away when this is dropped.
 #[derive(Debug)]
 pub struct Mount {
     point: PathBuf,
@@ -107,26 +123,6 @@ pub enum Unmounted {
 }
 
 impl Mount {
-    /// Mounts on `point`, an absolute path of a directory, or of a regular file, which is then what the mounted root is.
-    /// Gives the descriptor that a [`Session`](crate::Session) serves: until it does, whoever looks at the mount
-    /// point waits. Mount tables show `source`.
-    pub fn new(point: &Path, source: &Path, read_only: bool) -> Result<(Mount, OwnedFd), MountError> {
-        let refuse = |reason: String| MountError::Point { path: point.to_owned(), reason };
-        let metadata = point.symlink_metadata().map_err(|error| refuse(error.to_string()))?;
-        if !metadata.is_dir() && !metadata.is_file() {
-            return Err(refuse(format!("it is {}, not a file or directory", kind(&metadata))));
-        }
-        let fd = match mount_directly(point, source, &metadata, read_only) {
-            Err(MountError::Refused { error, .. }) if error.kind() == io::ErrorKind::PermissionDenied => {
-                helper::mount(point, source, read_only)?
-            }
-            result => result?,
-        };
-        let entry = table::mounted(point).filter(Entry::is_ours);
-        let entry = entry.ok_or_else(|| refuse("another mount covers it".into()))?;
-        Ok((Mount { point: point.to_owned(), id: MountId::of(&entry, point) }, fd))
-    }
-
     /// Where it was mounted.
     pub fn point(&self) -> &Path {
         &self.point
@@ -180,6 +176,17 @@ pub fn unmount_wherever(mount: &MountId) -> Result<Unmounted, MountError> {
     unmount_unused(&held).map(|()| Unmounted::Clean).or_else(|_| detach(&held).map(|()| Unmounted::InUse))
 }
 
+/// Takes away what is mounted in this mount, unless it is in use.
+///
+/// # Errors
+/// What is mounted there is in use.
+pub fn unmount_within(mount: &MountId) -> Result<(), MountError> {
+    for (point, entry) in mounts_within(mount) {
+        Held::new(&point, &entry).and_then(|held| unmount_unused(&held))?;
+    }
+    Ok(())
+}
+
 /// Takes a mount away.
 ///
 /// # Errors
@@ -200,43 +207,4 @@ pub fn unmount_unused(mount: &Held) -> Result<(), MountError> {
 /// It is not this user's to unmount.
 pub fn detach(mount: &Held) -> Result<(), MountError> {
     mount.unmount(true)
-}
-
-impl Entry {
-    /// Whether it is a mount of this program's.
-    pub fn is_ours(&self) -> bool {
-        self.kind == TYPE
-    }
-}
-
-/// Mounts by mount(2), which takes `CAP_SYS_ADMIN`.
-fn mount_directly(point: &Path, source: &Path, metadata: &Metadata, read_only: bool) -> Result<OwnedFd, MountError> {
-    let device = open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| MountError::Device(errno.into()))?;
-    // Others than us have access as the file's permissions say, which the kernel checks.
-    let options = format!(
-        "fd={},rootmode={:o},user_id={},group_id={},allow_other,default_permissions",
-        device.as_raw_fd(),
-        metadata.mode() & 0o170_000,
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw(),
-    );
-    let options = CString::new(options).map_err(|error| MountError::Device(error.into()))?;
-    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
-    if read_only {
-        flags |= MountFlags::RDONLY;
-    }
-    rustix::mount::mount(source, point, TYPE, flags, Some(&*options))
-        .map_err(|errno| MountError::Refused { path: point.to_owned(), error: errno.into() })?;
-    Ok(device)
-}
-
-fn kind(metadata: &Metadata) -> &'static str {
-    let kind = metadata.file_type();
-    match () {
-        () if kind.is_symlink() => "a symlink",
-        () if kind.is_socket() => "a socket",
-        () if kind.is_block_device() || kind.is_char_device() => "a device",
-        () => "a special file",
-    }
 }

@@ -1,0 +1,195 @@
+//! A mount that the kernel serves by itself: a bind mount, an EROFS of an archive ([`super::archive`]), or an overlayfs over either.
+//!
+//! What it serves is as fast as the directory itself. So this is what is tried first; what the kernel cannot do, or would do in
+//! another way than [`MountRequest`] says, is told in a few words, and FUSE does it.
+
+use std::fmt::Display;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use inarch_fuse::Rings;
+use inarch_mount::{Detached, IdRange, Layers, mount_points_beneath, user_namespace};
+use inarch_tree::select::Owners;
+use inarch_vfs::{Changes, HostDirectory, HostOptions};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::mount::MountAttrFlags;
+
+use super::archive::Archive;
+use super::{MountRequest, MountWrites, USER_NAMESPACE_ARGUMENT};
+use crate::JobError;
+use crate::identity::files_identity;
+use crate::serve::guard::{Guarded, own_child};
+use crate::share::{Refused, Submounts};
+use crate::source::{FileKind, Opened, Source};
+use crate::upper::{LowerIdentity, Upper, UpperPlace};
+
+/// A mount that is nowhere yet.
+pub(super) struct Prepared {
+    pub detached: Detached,
+    /// What its guard takes away.
+    pub kind: Guarded,
+    /// Dropped when nobody writes any more.
+    pub upper: Option<Upper>,
+    /// The archive that is shown.
+    pub archive: Option<Archive>,
+    /// What else the user should know, a line each.
+    pub notes: Vec<String>,
+}
+
+/// Why there is none.
+pub(super) enum NotByKernel {
+    /// The kernel cannot do it, in a few words; FUSE can.
+    Because(String),
+    /// It cannot be done in any way.
+    Failed(JobError),
+}
+
+impl From<JobError> for NotByKernel {
+    fn from(error: JobError) -> NotByKernel {
+        NotByKernel::Failed(error)
+    }
+}
+
+fn because<T>(reason: impl Display) -> Result<T, NotByKernel> {
+    Err(NotByKernel::Because(reason.to_string()))
+}
+
+/// Makes the mount, if the kernel can have it be as it was asked for.
+pub(super) fn prepare(request: &MountRequest, opened: Option<&Opened>) -> Result<Prepared, NotByKernel> {
+    if !rustix::process::geteuid().is_root() {
+        return because("not root");
+    }
+    if request.record.is_some() {
+        return because("--record");
+    }
+    if request.rings == Rings::Required {
+        return because("--io-uring on");
+    }
+    if let Some(opened) = opened {
+        return archive(request, opened);
+    }
+    let path = request.source.path();
+    let directory = open_directory(path)?;
+    let has_mounts = path.canonicalize().is_ok_and(|path| !mount_points_beneath(&path).is_empty());
+    if has_mounts && request.submounts == Submounts::Empty {
+        // The files below them would be seen.
+        return because("something is mounted in it");
+    }
+    match &request.writes {
+        MountWrites::Over(place) if has_mounts => because(format_args!("--cross, and {}", over(place))),
+        MountWrites::Over(place) => over_directory(request, &directory, place),
+        MountWrites::Through if request.refused != Refused::default() => because("--nosuid or --nodev"),
+        MountWrites::Through | MountWrites::Refused => bind(request, &directory, has_mounts),
+    }
+}
+
+fn over(place: &UpperPlace) -> &'static str {
+    match place {
+        UpperPlace::Kept(_) => "--overlay",
+        UpperPlace::ThrownAway(_) | UpperPlace::InMemory(_) => "--ephemeral",
+    }
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd, JobError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty()).map_err(|errno| JobError::path(path, "cannot open it", errno))
+}
+
+fn attributes(request: &MountRequest) -> MountAttrFlags {
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, request.writes == MountWrites::Refused);
+    attributes
+}
+
+fn bind(request: &MountRequest, directory: &OwnedFd, has_mounts: bool) -> Result<Prepared, NotByKernel> {
+    let owners = owners(&request.owners)?;
+    let bound = Detached::bind(directory.as_fd(), has_mounts, attributes(request), owners.as_ref().map(AsFd::as_fd));
+    let kind = if has_mounts { Guarded::BindOfMounts } else { Guarded::Bind };
+    let detached = bound.or_else(because)?;
+    Ok(Prepared { detached, kind, upper: None, archive: None, notes: Vec::new() })
+}
+
+/// The user namespace by which owners are seen as asked for; none if they are seen as they are.
+fn owners(owners: &Owners) -> Result<Option<OwnedFd>, NotByKernel> {
+    let Some(maps) = owners.one_to_one() else { return because("several owners are seen as one") };
+    let is_same = |map: &Vec<(u32, u32, u32)>| map.iter().all(|(below, seen, _)| below == seen);
+    if maps.iter().all(is_same) {
+        return Ok(None);
+    }
+    let [users, groups] = maps.map(|map| {
+        let range = |(below, seen, count)| IdRange { below, seen, count };
+        map.into_iter().map(range).collect::<Vec<_>>()
+    });
+    let made = user_namespace(own_child(USER_NAMESPACE_ARGUMENT), &users, &groups);
+    made.map(Some).or_else(|error| because(format_args!("a user namespace: {error}")))
+}
+
+fn over_directory(request: &MountRequest, directory: &OwnedFd, place: &UpperPlace) -> Result<Prepared, NotByKernel> {
+    if request.changes == Some(Changes::Host) {
+        // It does not promise to see them.
+        return because(format_args!("--changes host and {}", over(place)));
+    }
+    // Once more by its path it could be another one.
+    let there = path_of(directory.as_fd());
+    let fail = |error| JobError::path(request.source.path(), "cannot open it", error);
+    let identity = match place {
+        UpperPlace::Kept(_) => Some(LowerIdentity::of_directory(&there).map_err(fail)?),
+        UpperPlace::ThrownAway(_) | UpperPlace::InMemory(_) => None,
+    };
+    overlay(request, directory.as_fd(), place, identity.as_ref())
+}
+
+/// A path that leads to what a descriptor is of.
+fn path_of(directory: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
+}
+
+fn overlay(
+    request: &MountRequest,
+    lower: BorrowedFd<'_>,
+    place: &UpperPlace,
+    identity: Option<&LowerIdentity>,
+) -> Result<Prepared, NotByKernel> {
+    if request.owners != Owners::default() {
+        return because(format_args!("other owners and {}", over(place)));
+    }
+    let options = HostOptions { read_only: true, submounts: request.submounts, ..HostOptions::default() };
+    let name = request.source.path();
+    let directory = HostDirectory::new(&path_of(lower), options);
+    let directory = directory.map_err(|error| JobError::path(name, "cannot open it", error.error))?;
+    let (layer, upper) = Upper::for_kernel(Arc::new(directory), place, identity)?;
+    let layers = Layers {
+        lower,
+        upper: layer.upper.as_fd(),
+        work: layer.work.as_fd(),
+        is_thrown_away: !matches!(place, UpperPlace::Kept(_)),
+    };
+    let detached = Detached::overlay(layers, name, attributes(request)).or_else(because)?;
+    Ok(Prepared { detached, kind: Guarded::Mount, upper: Some(upper), archive: None, notes: Vec::new() })
+}
+
+fn archive(request: &MountRequest, opened: &Opened) -> Result<Prepared, NotByKernel> {
+    if request.owners != Owners::default() {
+        return because("other owners of an archive");
+    }
+    match &request.source {
+        Source::File { kind: FileKind::CompressedTar, .. } => return because("it is compressed"),
+        Source::File { .. } => {}
+        _ => return because("no plain file"),
+    }
+    let path = request.source.path();
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let (detached, archive) = Archive::mount(opened, &whole).or_else(because)?;
+    let prepared = match &request.writes {
+        MountWrites::Over(place) => {
+            let is_kept = matches!(place, UpperPlace::Kept(_));
+            let identity = is_kept.then(|| LowerIdentity::of_tree(&files_identity(opened), path));
+            overlay(request, detached.root(), place, identity.as_ref())?
+        }
+        MountWrites::Through | MountWrites::Refused => {
+            Prepared { detached, kind: Guarded::Mount, upper: None, archive: None, notes: Vec::new() }
+        }
+    };
+    Ok(Prepared { archive: Some(archive), notes: opened.notes.clone(), ..prepared })
+}

@@ -1,0 +1,78 @@
+//! A mount whose files a process answers for.
+
+use std::ffi::CString;
+use std::fs::Metadata;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::mount::MountFlags;
+
+use super::{DEVICE, Entry, Mount, MountError, MountId, helper, table};
+
+/// What mount tables show as type, and the part of it that is ours.
+const TYPE: &str = "fuse.inarch";
+pub(super) const SUBTYPE: &str = "inarch";
+
+impl Mount {
+    /// Mounts on `point`, an absolute path of a directory, or of a regular file, which is then what the mounted root is.
+    /// Gives the descriptor that a session serves: until it does, whoever looks at the mount
+    /// point waits. Mount tables show `source`.
+    pub fn fuse(point: &Path, source: &Path, read_only: bool) -> Result<(Mount, OwnedFd), MountError> {
+        let refuse = |reason: String| MountError::Point { path: point.to_owned(), reason };
+        let metadata = point.symlink_metadata().map_err(|error| refuse(error.to_string()))?;
+        if !metadata.is_dir() && !metadata.is_file() {
+            return Err(refuse(format!("it is {}, not a file or directory", kind(&metadata))));
+        }
+        let fd = match mount_directly(point, source, &metadata, read_only) {
+            Err(MountError::Refused { error, .. }) if error.kind() == io::ErrorKind::PermissionDenied => {
+                helper::mount(point, source, read_only)?
+            }
+            result => result?,
+        };
+        let entry = table::mounted(point).filter(Entry::is_fuse);
+        let entry = entry.ok_or_else(|| refuse("another mount covers it".into()))?;
+        Ok((Mount { point: point.to_owned(), id: MountId::of(&entry, point) }, fd))
+    }
+}
+
+impl Entry {
+    /// Whether it is a FUSE mount of this program's.
+    pub fn is_fuse(&self) -> bool {
+        self.kind == TYPE
+    }
+}
+
+/// Mounts by mount(2), which takes `CAP_SYS_ADMIN`.
+fn mount_directly(point: &Path, source: &Path, metadata: &Metadata, read_only: bool) -> Result<OwnedFd, MountError> {
+    let device = open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| MountError::Device(errno.into()))?;
+    // Others than us have access as the file's permissions say, which the kernel checks.
+    let options = format!(
+        "fd={},rootmode={:o},user_id={},group_id={},allow_other,default_permissions",
+        device.as_raw_fd(),
+        metadata.mode() & 0o170_000,
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    let options = CString::new(options).map_err(|error| MountError::Device(error.into()))?;
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    if read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    rustix::mount::mount(source, point, TYPE, flags, Some(&*options))
+        .map_err(|errno| MountError::Refused { path: point.to_owned(), error: errno.into() })?;
+    Ok(device)
+}
+
+fn kind(metadata: &Metadata) -> &'static str {
+    let kind = metadata.file_type();
+    match () {
+        () if kind.is_symlink() => "a symlink",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_block_device() || kind.is_char_device() => "a device",
+        () => "a special file",
+    }
+}

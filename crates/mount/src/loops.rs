@@ -1,0 +1,130 @@
+//! Loop devices: a file as a block device, which the kernel's file systems take (Linux's include/uapi/linux/loop.h).
+
+#![allow(unsafe_code, reason = "the ioctls of loop devices, which no library wraps")]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a sector, and of a device's blocks.
+const SECTOR: u32 = 512;
+
+const LOOP_SET_STATUS64: libc::Ioctl = 0x4C04;
+const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
+
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+
+/// `struct loop_info64`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Info {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+const NO_INFO: Info = Info {
+    device: 0,
+    inode: 0,
+    rdevice: 0,
+    offset: 0,
+    size_limit: 0,
+    number: 0,
+    encrypt_type: 0,
+    encrypt_key_size: 0,
+    flags: 0,
+    file_name: [0; 64],
+    crypt_name: [0; 64],
+    encrypt_key: [0; 32],
+    init: [0; 2],
+};
+
+/// `struct loop_config`.
+#[repr(C)]
+struct Config {
+    file: u32,
+    block_size: u32,
+    info: Info,
+    reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<Info>() == 232 && size_of::<Config>() == 304);
+
+/// A read-only block device of a file's bytes. It is gone when nobody has it open or mounted any more.
+#[derive(Debug)]
+pub struct Loop {
+    device: File,
+    path: PathBuf,
+}
+
+impl Loop {
+    /// Takes a device that is free. It keeps the open file, not only the inode, for as long as it is there.
+    ///
+    /// # Errors
+    /// There is none (the module `loop` is missing), or this process may not take it.
+    pub fn of(file: BorrowedFd<'_>) -> io::Result<Loop> {
+        /// Others may take the one that was free.
+        const ATTEMPTS: u32 = 100;
+        let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
+        let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
+        for _ in 0..ATTEMPTS {
+            // SAFETY: it takes no argument, and gives a number.
+            let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+            if number < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let path = PathBuf::from(format!("/dev/loop{number}"));
+            let device = File::open(&path)?;
+            let info = Info { flags: LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR, ..NO_INFO };
+            let file = file.as_raw_fd().unsigned_abs();
+            let config = Config { file, block_size: SECTOR, info, reserved: [0; 8] };
+            // SAFETY: the kernel reads a structure of this layout, and changes nothing of it.
+            if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
+                return Ok(Loop { device, path });
+            }
+            last = io::Error::last_os_error();
+            if last.raw_os_error() != Some(libc::EBUSY) {
+                break;
+            }
+        }
+        Err(last)
+    }
+
+    /// The device.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Leaves nothing of the file but its first sector: who reads the rest gets I/O errors, and what is being read has been when this
+    /// returns.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn cut(&self) -> io::Result<()> {
+        let mut info = NO_INFO;
+        // SAFETY: the kernel writes a structure of this layout.
+        if unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        info.size_limit = SECTOR.into();
+        // SAFETY: the kernel reads a structure of this layout.
+        match unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_SET_STATUS64, &raw const info) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
