@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 use crate::listing::Listing;
 use crate::{
-    Changes, Context, Entry, FileSystem, HostDirectory, HostOptions, MappedOwners, MemoryFiles, NewNode, NodeId, OneClient,
-    Overlay, RecordLevel, Recorder, Recording, SetAttributes, SetTime,
+    Changes, Context, Entry, FileSystem, HostDirectory, HostOptions, MappedOwners, MemoryFiles, NewNode, NodeId,
+    OneClient, Overlay, RecordLevel, Recorder, Recording, SetAttributes, SetTime,
 };
 
 /// Somebody who is not root. Who serves is root, or this user as well.

@@ -539,7 +539,9 @@ impl<'a> Executor<'_, 'a> {
                 let name = String::from_utf8_lossy(&task.progress.aside(i)).into_owned();
                 let why = match error {
                     MakeError::Host(action, errno) => format!("cannot {action} it: {}", io::Error::from(errno)),
-                    MakeError::Changed | MakeError::Read => "it is not what was made for it".to_owned(),
+                    MakeError::Changed | MakeError::Read | MakeError::Kept(_) => {
+                        "it is not what was made for it".to_owned()
+                    }
                 };
                 self.failed.insert(i);
                 self.outcome.failures.push((task.sides.path(i).to_owned(), format!("{name} stays beside it: {why}")));
