@@ -182,7 +182,7 @@ fn a_mount_in_the_way_stays() {
                  readlink /proc/$umount/fd/* | grep -q elsewhere && met=1
                  wait $umount; kill $user; wait $user
                  [ \"$met\" ] && break
-                 rm above; mv elsewhere above
+                 rm above; mv elsewhere above; $INARCH umount --quiet above/p
              done 2> /dev/null
              echo met: $met; cat others/p/file; umount others/p; ls elsewhere/p",
         );

@@ -47,6 +47,8 @@ pub(super) struct Executor<'e, 'a> {
     placed: HashSet<usize>,
     /// What came out is under a name of ours.
     exchanged: BTreeSet<usize>,
+    /// What came out is in its place again, and what was made has a name of ours.
+    taken_back: BTreeSet<usize>,
     failed: HashSet<usize>,
     /// Why nothing may be taken away that lends bytes.
     not_synced: Option<String>,
@@ -67,6 +69,7 @@ pub(super) fn execute(
         made: placed.clone(),
         placed,
         exchanged: BTreeSet::new(),
+        taken_back: BTreeSet::new(),
         failed: HashSet::new(),
         not_synced: None,
         outcome: Outcome::default(),
@@ -355,6 +358,9 @@ impl<'a> Executor<'_, 'a> {
                 if self.sides().is_directory(i) { Err(MakeError::Changed) } else { self.worker.exchange_back(i) };
             match back {
                 Ok(()) => {
+                    // What cannot be looked at is not removed.
+                    let _ = self.worker.know_aside(i, None);
+                    self.taken_back.insert(i);
                     self.placed.remove(&i);
                     self.outcome.done.remove(&i);
                     self.fail(i, format!("left alone: {why}"));
@@ -518,7 +524,8 @@ impl<'a> Executor<'_, 'a> {
     /// was. If that is not so, it stays, and is reported.
     fn forget_asides(&mut self, leftovers: &Leftovers) {
         let task = self.worker.task;
-        let mut asides: Vec<usize> = task.plan.asides.keys().chain(leftovers.ready.keys()).copied().collect();
+        let made = task.plan.asides.keys().chain(leftovers.ready.keys()).chain(&self.taken_back);
+        let mut asides: Vec<usize> = made.copied().collect();
         asides.sort_unstable();
         asides.dedup();
         for i in asides {
