@@ -19,7 +19,7 @@ use inarch_fuse::mount::{Mount, MountError, Unmounted};
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Session, SessionOptions};
 use inarch_tree::select::{Owners, Selection};
 pub use inarch_vfs::Changes;
-use inarch_vfs::{FileSystem, HostDirectory, HostOptions, Recorder, TreeFiles};
+use inarch_vfs::{FileSystem, HostDirectory, HostOptions, Recorder, TreeFiles, VolumeFiles};
 pub use unmount::{UnmountRequest, unmount};
 
 use background::Child;
@@ -27,7 +27,7 @@ use background::Child;
 use crate::JobError;
 use crate::confinement::{Access, Confinement, Grants, Sandbox, Work};
 use crate::descriptors;
-use crate::identity::files_identity;
+use crate::identity::{files_identity, image_identity};
 use crate::notes::{say, shown};
 use crate::record::{NewRecord, RecordFile};
 use crate::serve::guard::Guard;
@@ -36,7 +36,7 @@ use crate::serve::lister::ListerChild;
 use crate::serve::mounted::Mounted;
 use crate::serve::signals::Caught;
 use crate::share::{Refused, Submounts, left_out, note_on_mount_points, with_owners};
-use crate::source::{self, Resources, Source};
+use crate::source::{self, OpenedVolume, Resources, Source};
 pub use crate::upper::UpperPlace;
 use crate::upper::{Clients, LowerIdentity, Upper};
 
@@ -278,6 +278,9 @@ struct Lower {
 impl Lower {
     fn open(request: &MountRequest) -> Result<Lower, JobError> {
         let is_kept = matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
+        if let Some(opened) = source::open_volume(&request.source, request.salvage)? {
+            return Ok(Lower::of_volume(request, opened, is_kept));
+        }
         let Source::Directory(path) = &request.source else {
             let resources = Resources { stamp: is_kept, ..Resources::default() };
             let selection = Selection { salvage: request.salvage, ..Selection::default() };
@@ -300,6 +303,20 @@ impl Lower {
         let identity = is_kept.then(|| LowerIdentity::of_directory(path)).transpose();
         let identity = identity.map_err(|error| fail(path, error))?;
         Ok(Lower { layer: Arc::new(layer), identity, notes: Vec::new() })
+    }
+}
+
+impl Lower {
+    /// Of an image that is read when something of it is asked for.
+    fn of_volume(request: &MountRequest, opened: OpenedVolume, is_kept: bool) -> Lower {
+        let OpenedVolume { volume, stamp } = opened;
+        let path = request.source.path();
+        let identity = image_identity(volume.format(), &stamp, request.salvage);
+        let identity = is_kept.then(|| LowerIdentity::of_tree(&identity, path));
+        let named = shown(path);
+        let notes = volume.notes();
+        let tell = Box::new(move |line: &str| say(format_args!("{named}: {line}")));
+        Lower { layer: Arc::new(VolumeFiles::new(volume, request.salvage, tell)), identity, notes }
     }
 }
 

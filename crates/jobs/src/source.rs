@@ -16,6 +16,7 @@ use crate::notes::shown;
 pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;
 pub use open::{Opened, Resources, open, open_with};
+pub(crate) use open::{OpenedVolume, open_volume};
 
 /// Where a tree comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

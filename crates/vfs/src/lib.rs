@@ -11,6 +11,7 @@
 
 mod accessed;
 mod file_system;
+mod frozen;
 mod host;
 #[cfg(test)]
 mod listing;
@@ -27,6 +28,7 @@ mod slab_index;
 #[cfg(test)]
 mod tests;
 mod tree_files;
+mod volume_files;
 
 pub use file_system::{DirectorySink, FileSystem};
 pub use host::{Changes, HostDirectory, HostError, HostOptions, Refused, Submounts, may_open_every_file};
@@ -41,3 +43,4 @@ pub use overlay::Overlay;
 pub use owners::MappedOwners;
 pub use recorder::{Access, AccessKind, AccessSink, Recorder};
 pub use tree_files::TreeFiles;
+pub use volume_files::VolumeFiles;

@@ -9,13 +9,11 @@ use rustix::fs::makedev;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
+use crate::frozen::{FOR_EVER, Frozen};
+use crate::name::check_long_name;
 use crate::{
-    Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NewNode, NodeId, Opened,
-    SetAttributes, Statistics, check_name,
+    Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened, Statistics,
 };
-
-/// What never changes needs never be asked for again: a year.
-const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 const BLOCK_SIZE: u32 = 4096;
 
@@ -125,8 +123,12 @@ fn node_of(id: InodeId) -> NodeId {
 }
 
 impl FileSystem for TreeFiles {
+    fn below(&self) -> Option<&dyn FileSystem> {
+        Some(&Frozen)
+    }
+
     fn lookup(&self, _: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        check_name(name)?;
+        check_long_name(name)?;
         let found = self.find(self.directory(parent)?, name).ok_or(Errno::NOENT)?;
         Ok(self.entry_of(found))
     }
@@ -251,58 +253,6 @@ impl FileSystem for TreeFiles {
     fn list_xattrs(&self, _: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno> {
         let xattrs = self.tree.xattrs(self.tree.inode(self.inode(node)?).xattrs());
         Ok(xattrs.iter().flat_map(|xattr| xattr.name.iter().copied().chain([0])).collect())
-    }
-
-    // A tree is frozen: what would change it is refused as such, not as something that nobody knows.
-
-    fn set_attributes(
-        &self,
-        _: &Context<'_>,
-        _: NodeId,
-        _: Option<HandleId>,
-        _: &SetAttributes,
-    ) -> Result<Attributes, Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn make_node(&self, _: &Context<'_>, _: NodeId, _: &[u8], _: &NewNode) -> Result<Entry, Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn make_directory(&self, _: &Context<'_>, _: NodeId, _: &[u8], _: &NewNode) -> Result<Entry, Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn make_symlink(&self, _: &Context<'_>, _: NodeId, _: &[u8], _: &[u8]) -> Result<Entry, Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn link(&self, _: &Context<'_>, _: NodeId, _: NodeId, _: &[u8]) -> Result<Entry, Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn unlink(&self, _: &Context<'_>, _: NodeId, _: &[u8]) -> Result<(), Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn remove_directory(&self, _: &Context<'_>, _: NodeId, _: &[u8]) -> Result<(), Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn rename(&self, _: &Context<'_>, _: NodeId, _: &[u8], _: NodeId, _: &[u8], _: u32) -> Result<(), Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn create(&self, _: &Context<'_>, _: NodeId, _: &[u8], _: &NewNode, _: u32) -> Result<(Entry, Opened), Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn set_xattr(&self, _: &Context<'_>, _: NodeId, _: &[u8], _: &[u8], _: u32, _: bool) -> Result<(), Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn remove_xattr(&self, _: &Context<'_>, _: NodeId, _: &[u8]) -> Result<(), Errno> {
-        Err(Errno::ROFS)
     }
 
     fn statistics(&self, _: &Context<'_>, _: NodeId) -> Result<Statistics, Errno> {

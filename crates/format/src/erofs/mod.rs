@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use inarch_tree::Tree;
 
-pub use read::{open, open_with};
+pub use read::{open, open_volume, open_with};
 
 use crate::{Format, FormatError, ImageOptions, Layout, Planned};
 

@@ -14,6 +14,7 @@ use inarch_format::{Damage, ReadError, erofs, ext4, oci, squashfs};
 use inarch_tree::scan::{self, Report};
 use inarch_tree::select::{ReadFile, Selection, select, with_directories};
 use inarch_tree::{Attributes, BuildError, Builder, Extents, InodeId, Tree};
+use inarch_volume::Volume;
 use sha2::{Digest, Sha256};
 
 use super::{FileKind, Source};
@@ -98,6 +99,25 @@ pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) 
             open_stream(io::stdin().lock(), resources, damage).map_err(fail)?.select(source, selection)
         }
     }
+}
+
+/// A file system in an image, opened to be asked for what is wanted.
+pub(crate) struct OpenedVolume {
+    pub(crate) volume: Arc<dyn Volume>,
+    /// What tells one state of the image from another.
+    pub(crate) stamp: Vec<u8>,
+}
+
+/// Opens a source of which any part can be read when it is wanted; none if that is another kind of source.
+pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<OpenedVolume>, JobError> {
+    let Source::File { path, kind: FileKind::Erofs } = source else { return Ok(None) };
+    let cannot_open = |error| JobError::path(path, "cannot open it", error);
+    let file = File::open(path).map_err(cannot_open)?;
+    let stamp = stamp(&file).map_err(cannot_open)?;
+    let image = Arc::new(BackingFile::new(file, path.clone()).map_err(cannot_open)?);
+    let damage = if salvage { Damage::Salvaged } else { Damage::Refused };
+    let volume = erofs::open_volume(image, damage).map_err(|error| JobError::Read { path: path.clone(), error })?;
+    Ok(Some(OpenedVolume { volume, stamp }))
 }
 
 impl Opened {
