@@ -57,7 +57,7 @@ pub enum SourceError {
         error: io::Error,
     },
     /// It is something else.
-    #[error("{}: {found}; a source is a directory, {}", shown(path), kind::ACCEPTED)]
+    #[error("{}: {found}; a source is a directory, {}", shown(path), kind::accepted())]
     Unknown {
         /// What was named.
         path: PathBuf,

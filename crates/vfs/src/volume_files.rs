@@ -67,14 +67,14 @@ impl VolumeFiles {
     /// The number of an error about a node, which is told once.
     fn fail(&self, node: Node, error: &VolumeError) -> Errno {
         if !matches!(error, VolumeError::WrongType) {
-            self.told.about(node, &error.to_string());
+            self.told.about(&*self.volume, node, &error.to_string());
         }
         Errno::from_raw_os_error(error.errno())
     }
 
     /// The same of a part that is left out; nothing where what is left is shown.
     fn lose(&self, node: Node, loss: &Loss) -> Result<(), Errno> {
-        self.told.about(node, &loss.reason);
+        self.told.about(&*self.volume, node, &loss.reason);
         if loss.is_damage && !self.salvage { Err(Errno::UCLEAN) } else { Ok(()) }
     }
 
@@ -160,16 +160,18 @@ impl VolumeFiles {
 }
 
 impl Told {
-    fn about(&self, node: Node, reason: &str) {
+    /// Tells once of a node, by the number that stat(2) shows where it has one.
+    fn about(&self, volume: &dyn Volume, node: Node, reason: &str) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         if nodes.len() > TOLD || !nodes.insert(node) {
             return;
         }
         let last = nodes.len() > TOLD;
         drop(nodes);
+        let inode = volume.attributes(node).map_or(node.0, |attributes| attributes.inode);
         match last {
             true => (self.tell)("more of the image cannot be read; no more of it is told"),
-            false => (self.tell)(&format!("inode {}: {reason}", node.0)),
+            false => (self.tell)(&format!("inode {inode}: {reason}")),
         }
     }
 }

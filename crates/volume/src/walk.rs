@@ -12,7 +12,7 @@ use inarch_tree::{
 };
 
 use crate::{
-    Attributes, Body, Facts, Findings, Item, Loss, Node, Pass, Volume, VolumeError, WalkedFiles, XattrsOf,
+    Attributes, Body, Facts, Findings, Item, Loss, Node, Pass, TARGET_MAX, Volume, VolumeError, WalkedFiles, XattrsOf,
     join_data,
 };
 
@@ -225,6 +225,13 @@ impl Walk<'_> {
             });
         }
         let Facts { attributes, xattrs, body, losses } = self.pass.facts(node)?;
+        if let Body::Symlink(target) = &body
+            && (!(1..=TARGET_MAX).contains(&target.len()) || target.contains(&0))
+        {
+            return Err(VolumeError::Damaged(
+                "is a symlink whose target is not 1 to 4095 bytes without NUL".to_owned(),
+            ));
+        }
         let (set, lost) = self.xattrs(node, xattrs)?;
         let added = TreeAttributes { xattrs: set, ..tree_attributes(&attributes) };
         let id = self.builder.add(name, &added).map_err(not_built)?;

@@ -21,16 +21,29 @@ mod read;
 mod render;
 mod spec;
 
+use std::io;
 use std::sync::Arc;
 
+use inarch_block::Backing;
 use inarch_tree::Tree;
 
 pub use read::{open, open_volume, open_with};
 
-use crate::{Format, FormatError, ImageOptions, Layout, Planned};
+use crate::probe::{Likeness, bytes_at};
+use crate::{Format, FormatError, ImageOptions, Layout, Planned, Reader};
 
 /// The format's name on the command line and in messages.
 const NAME: &str = "erofs";
+
+/// The reader, for the registry.
+pub(crate) const READER: Reader =
+    Reader { name: NAME, title: "an EROFS file system", packs: true, probe, open: open_volume };
+
+/// By the superblock's magic number.
+fn probe(image: &dyn Backing) -> io::Result<Likeness> {
+    let magic = bytes_at(image, spec::superblock::OFFSET as u64)?;
+    Ok(Likeness::certain(magic == Some(spec::superblock::MAGIC.to_le_bytes())))
+}
 
 /// The EROFS format: 4 KiB blocks, at most 16 TiB, uncompressed or with files compressed by LZ4. Linux 5.15 and later
 /// mount it.

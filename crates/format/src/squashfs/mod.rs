@@ -17,18 +17,29 @@ mod read;
 mod render;
 mod spec;
 
-pub use read::{open, open_with};
+pub use read::{open, open_volume, open_with};
 
+use std::io;
 use std::sync::Arc;
 
-use inarch_block::BLOCK_SIZE;
+use inarch_block::{BLOCK_SIZE, Backing};
 use inarch_tree::Tree;
 
 use codec::Settings;
 
-use crate::{Format, FormatError, ImageOptions, Layout, Planned};
+use crate::probe::{Likeness, bytes_at};
+use crate::{Format, FormatError, ImageOptions, Layout, Planned, Reader};
 
 const NAME: &str = "squashfs";
+
+/// The reader, for the registry.
+pub(crate) const READER: Reader =
+    Reader { name: NAME, title: "a SquashFS file system", packs: true, probe, open: open_volume };
+
+/// By the superblock's magic number.
+fn probe(image: &dyn Backing) -> io::Result<Likeness> {
+    Ok(Likeness::certain(bytes_at(image, 0)? == Some(spec::superblock::MAGIC.to_le_bytes())))
+}
 
 /// squashfs 4.0: read-only, compressed or not.
 #[derive(Clone, Copy, Debug, Default)]

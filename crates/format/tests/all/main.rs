@@ -29,3 +29,4 @@ mod squashfs_reads;
 mod tar_oddities;
 mod tar_reads;
 mod tar_writes;
+mod volumes_agree;

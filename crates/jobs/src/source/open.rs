@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use inarch_block::{BackedFiles, BackingFile, Content, HostFiles, Renumbered, read_content};
 use inarch_format::oci::ImageConfig;
-use inarch_format::{Damage, ReadError, erofs, ext4, oci, squashfs};
+use inarch_format::{Damage, ReadError, oci};
 use inarch_tree::scan::{self, Report};
 use inarch_tree::select::{ReadFile, Selection, select, with_directories};
 use inarch_tree::{Attributes, BuildError, Builder, Extents, InodeId, Tree};
@@ -110,13 +110,13 @@ pub(crate) struct OpenedVolume {
 
 /// Opens a source of which any part can be read when it is wanted; none if that is another kind of source.
 pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<OpenedVolume>, JobError> {
-    let Source::File { path, kind: FileKind::Erofs } = source else { return Ok(None) };
+    let Source::File { path, kind: FileKind::Volume(reader) } = source else { return Ok(None) };
     let cannot_open = |error| JobError::path(path, "cannot open it", error);
     let file = File::open(path).map_err(cannot_open)?;
     let stamp = stamp(&file).map_err(cannot_open)?;
     let image = Arc::new(BackingFile::new(file, path.clone()).map_err(cannot_open)?);
     let damage = if salvage { Damage::Salvaged } else { Damage::Refused };
-    let volume = erofs::open_volume(image, damage).map_err(|error| JobError::Read { path: path.clone(), error })?;
+    let volume = reader.open(image, damage).map_err(|error| JobError::Read { path: path.clone(), error })?;
     Ok(Some(OpenedVolume { volume, stamp }))
 }
 
@@ -178,9 +178,7 @@ fn open_file(
     };
     match kind {
         FileKind::Tar | FileKind::CompressedTar => oci::open_tar_file(file, path, &resources.spool_directory, damage),
-        FileKind::Ext4 => ext4::open(backing(file)?, damage),
-        FileKind::Squashfs => squashfs::open_with(backing(file)?, damage),
-        FileKind::Erofs => erofs::open_with(backing(file)?, damage),
+        FileKind::Volume(reader) => reader.walk(backing(file)?, damage),
     }
 }
 

@@ -77,12 +77,16 @@ impl Pass for EveryNode<'_> {
     }
 
     fn xattrs(&mut self, node: Node) -> Result<Vec<Xattr>, VolumeError> {
+        let too_large =
+            || damaged("the extended attributes of its files together are too large for an image of its size");
+        // Once there are too many, no more are read.
+        if self.xattrs == 0 {
+            return Err(too_large());
+        }
         let list = self.volume.xattrs(node, &mut |_| {})?;
         let length = |xattr: &Xattr| (size_of::<Xattr>() + xattr.name.len() + xattr.value.len()) as u64;
         let left = self.xattrs.checked_sub(list.iter().map(length).sum());
-        self.xattrs = left.ok_or_else(|| {
-            damaged("the extended attributes of its files together are too large for an image of its size")
-        })?;
-        Ok(list)
+        self.xattrs = left.unwrap_or(0);
+        left.map(|_| list).ok_or_else(too_large)
     }
 }

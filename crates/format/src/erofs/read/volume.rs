@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use inarch_block::{Backing, Cursor};
 use inarch_tree::{Extent, FileType, Xattr};
-use inarch_volume::{
-    Attributes, Item, Loss, Node, Pages, Pass, Statistics, TARGET_MAX, Volume, VolumeError,
-};
+use inarch_volume::{Attributes, Item, Loss, Node, Pages, Pass, Statistics, TARGET_MAX, Volume, VolumeError};
 
 use super::compressed::{Compressed, Packed, Store};
 use super::directory::{Found, entries};

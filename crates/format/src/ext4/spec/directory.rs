@@ -71,6 +71,13 @@ pub(crate) fn type_code(file_type: FileType) -> u8 {
     }
 }
 
+/// The reverse of [`type_code`]; none for what it does not give.
+pub(crate) fn file_type_of(code: u8) -> Option<FileType> {
+    use FileType::{BlockDevice, CharDevice, Directory, Fifo, Regular, Socket, Symlink};
+    let all = [Regular, Directory, CharDevice, BlockDevice, Fifo, Socket, Symlink];
+    all.into_iter().find(|file_type| type_code(*file_type) == code)
+}
+
 /// Writes the entries of one linear block or leaf, which is all zeros at first.
 pub(crate) struct LeafWriter<'a> {
     block: &'a mut Block,
@@ -173,6 +180,8 @@ pub(crate) struct RawEntry<'a> {
     pub(crate) ino: u32,
     /// The name.
     pub(crate) name: &'a [u8],
+    /// The code of its type; 0 where the directory has none.
+    pub(crate) type_code: u8,
 }
 
 /// The entries of one linear block, unused ones included. An index block reads as one without names, and as the dots
@@ -202,7 +211,8 @@ impl<'a> LeafReader<'a> {
         }
         let (entry, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
-        Some(RawEntry { ino: header.inode.get(), name: entry.get(ENTRY_HEADER..ENTRY_HEADER + name_len)? })
+        let type_code = if self.has_types { header.file_type } else { 0 };
+        Some(RawEntry { ino: header.inode.get(), name: entry.get(ENTRY_HEADER..ENTRY_HEADER + name_len)?, type_code })
     }
 }
 
