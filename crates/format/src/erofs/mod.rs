@@ -15,6 +15,7 @@
 //! a metadata block is rendered from those and the tree when it is read. Where files are compressed (`pack`), all but
 //! the addresses of their pieces is planned the same way, and those are known when the pieces are.
 
+mod layout;
 mod pack;
 mod plan;
 mod read;
@@ -59,6 +60,7 @@ impl Format for Erofs {
     }
 
     fn plan(&self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError> {
+        FormatError::of_long_names(tree, NAME, 255)?;
         let layout = match options.compression {
             None => Layout::Blocks(plan::Laid::new(tree, options)?.into_map(tree, options)?),
             Some(_) => Layout::Packed(Box::new(pack::Compressed::new(tree, options)?)),

@@ -14,13 +14,15 @@
 //! (`flex_bg`) and there are no backup superblocks (`sparse_super2`), so no metadata lies between files.
 
 mod image;
+mod layout;
 mod plan;
 mod read;
 mod render;
 mod spec;
 
 pub use image::Ext4;
-pub use plan::{Numbering, Options, Plan, PlanError, Size, Summary, XattrError, plan, plan_sized};
+pub use layout::{Numbering, Options, PlanError, Summary, XattrError};
+pub use plan::{Plan, Size, plan, plan_sized};
 pub use read::{Ext4Image, LostAndFound, ReadOptions, open, open_image, open_volume};
 pub use spec::inode::stored_time;
 

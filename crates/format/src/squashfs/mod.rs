@@ -11,6 +11,7 @@
 //! 3. `render` makes any metadata block from the tree and those tables when it is read.
 
 mod codec;
+mod layout;
 mod pack;
 mod plan;
 mod read;
@@ -60,6 +61,7 @@ impl Format for Squashfs {
 
     fn plan(&self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError> {
         let block_size = check(options)?;
+        FormatError::of_long_names(tree, NAME, spec::directory::MAX_NAME)?;
         // What lies before 1970 or after 2106 is given as the nearest time that the superblock holds.
         let mtime = options.epoch.map(|epoch| epoch.clamp(0, u32::MAX.into()) as u32);
         if let Some(compression) = options.compression {
@@ -73,7 +75,7 @@ impl Format for Squashfs {
             return Ok(Planned { layout: Layout::Packed(Box::new(image)), notes });
         }
         let blocks = options.size.unwrap_or(0) / BLOCK_SIZE as u64;
-        let (map, notes) = plan::stored::plan(tree, block_size, mtime, blocks).map_err(refuse)?;
+        let (map, notes) = plan::plan(tree, block_size, mtime, blocks).map_err(refuse)?;
         if let Some(size) = options.size.filter(|size| map.blocks() * BLOCK_SIZE as u64 > *size) {
             let needed = map.blocks() * BLOCK_SIZE as u64;
             return Err(refuse(format!("the image takes {needed} bytes, more than the {size} asked for")));

@@ -30,3 +30,4 @@ mod tar_oddities;
 mod tar_reads;
 mod tar_writes;
 mod volumes_agree;
+mod volumes_read_little;

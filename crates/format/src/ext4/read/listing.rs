@@ -6,6 +6,7 @@ use inarch_volume::{Item, Loss, Node, VolumeError};
 
 use super::disk::Disk;
 use super::flaw::tolerate;
+use super::hashed::{self, Leaves};
 use super::inline;
 use super::inodes::Slot;
 use super::mapping::{Claims, Place, map};
@@ -101,8 +102,7 @@ impl Listing<'_> {
         if let Err(reason) = tolerate(self.disk.read_blocks(blocks.start, &mut buffer))? {
             return Ok(take(Item::Lost(Loss::damage(format!("has a block that {reason}")))));
         }
-        let disk = self.disk;
-        let seed = disk.verifies().then(|| disk.seed.inode_of(self.slot.ino, self.slot.inode.generation.get()));
+        let seed = self.seed();
         for ((number, logical), block) in blocks.zip(logical..).zip(buffer.chunks_exact(size)) {
             let goes_on = match seed.is_some_and(|seed| !checksum_matches(block, seed)) {
                 true => take(Item::Lost(Loss::damage(format!(
@@ -136,18 +136,65 @@ impl Listing<'_> {
         true
     }
 
+    /// One block of the directory, if it is there; none where its checksum is wrong.
+    pub(super) fn block(&self, logical: u64) -> Result<Option<Vec<u8>>, VolumeError> {
+        let mut runs = Vec::new();
+        let end = logical.saturating_add(1);
+        // Asked for one block after the other, so nothing is claimed.
+        map(self.disk, &mut Claims::default(), self.slot.ino, &self.slot.inode, logical..end, &mut runs)?;
+        let Some(Place::Blocks(first)) = runs.first().map(|run| run.place) else { return Ok(None) };
+        let mut block = vec![0; self.disk.block_size as usize];
+        match tolerate(self.disk.read_blocks(first, &mut block))? {
+            Ok(()) => Ok(self.seed().is_none_or(|seed| checksum_matches(&block, seed)).then_some(block)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The seed of the checksums of the directory's blocks, where they have to be right.
+    fn seed(&self) -> Option<u32> {
+        let disk = self.disk;
+        disk.verifies().then(|| disk.seed.inode_of(self.slot.ino, self.slot.inode.generation.get()))
+    }
+
+    /// What `name` leads to: by the index where there is one, else by all names.
+    pub(super) fn find(&mut self, name: &[u8]) -> Result<Option<Node>, VolumeError> {
+        let mut found = None;
+        let mut lost = None;
+        let mut take = |item: Item<'_>| {
+            match item {
+                Item::Entry(entry) if entry.name == name => found = Some(entry.node),
+                Item::Lost(Loss { is_damage: true, reason }) => lost = Some(reason),
+                _ => {}
+            }
+            found.is_none()
+        };
+        match hashed::leaves(self, name)? {
+            Leaves::Blocks(leaves) => {
+                for leaf in leaves {
+                    match self.block(leaf)? {
+                        Some(block) if self.each_of_block(&block, leaf, 0, &mut take) => {}
+                        Some(_) => break,
+                        None => {
+                            let text = format!("has no sound block {leaf}, where its index leads");
+                            take(Item::Lost(Loss::damage(text)));
+                        }
+                    }
+                }
+            }
+            Leaves::Unknown => self.each(0, &mut take)?,
+        }
+        match (found, lost) {
+            (None, Some(reason)) => Err(VolumeError::Damaged(reason)),
+            (found, _) => Ok(found),
+        }
+    }
+
     /// The directory that it lies in, by its first block.
-    pub(super) fn parent(&mut self) -> Result<Option<u32>, VolumeError> {
+    pub(super) fn parent(&self) -> Result<Option<u32>, VolumeError> {
         if self.slot.inode.has(flags::INLINE_DATA) {
             return Ok(Some(inline::parent(self.slot)));
         }
-        let mut block = vec![0; self.disk.block_size as usize];
-        let mut runs = Vec::new();
-        map(self.disk, self.claims, self.slot.ino, &self.slot.inode, 0..1, &mut runs)?;
-        match runs.first().map(|run| run.place) {
-            Some(Place::Blocks(first)) => self.disk.read_blocks(first, &mut block)?,
-            _ => return Err(VolumeError::Damaged("has no first block".to_owned())),
-        }
+        let block = self.block(0)?.ok_or_else(|| VolumeError::Damaged("has no sound first block".to_owned()))?;
         let has_types = self.disk.superblock.has_incompat(incompat::FILETYPE);
         let found = LeafReader::new(&block, has_types).filter_map(Result::ok).find(|entry| entry.name == b"..");
         Ok(found.map(|entry| entry.ino))

@@ -5,7 +5,7 @@
 //! 2. `journal` makes a view of an image that was not unmounted cleanly, as it is once the kernel has replayed its
 //!    journal. Nothing is written.
 //! 3. `volume` answers for one node at a time, and `pass` for all of them in a walk. `inodes` reads the inode tables in large
-//!    pieces, `listing` the names of a directory, `mapping` where blocks are.
+//!    pieces, `listing` and `hashed` the names of a directory, `mapping` where blocks are.
 //! 4. Content stays where it is: a file is a list of byte ranges of the image.
 //!
 //! What is believed: with `metadata_csum` no structure whose checksum is wrong, as in the kernel when it is used. Damage is
@@ -16,6 +16,7 @@
 
 mod disk;
 mod flaw;
+mod hashed;
 mod inline;
 mod inodes;
 mod journal;

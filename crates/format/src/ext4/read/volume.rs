@@ -286,21 +286,7 @@ impl Volume for Ext4Volume {
         if self.leaves_out(directory, name) {
             return Ok(None);
         }
-        let (mut found, mut lost) = (None, None);
-        self.with_listing(directory, |listing| {
-            listing.each(0, &mut |item| {
-                match item {
-                    Item::Entry(entry) if entry.name == name => found = Some(entry.node),
-                    Item::Lost(Loss { is_damage: true, reason }) => lost = Some(reason),
-                    _ => {}
-                }
-                found.is_none()
-            })
-        })?;
-        match (found, lost) {
-            (None, Some(reason)) => Err(VolumeError::Damaged(reason)),
-            (found, _) => Ok(found),
-        }
+        self.with_listing(directory, |listing| listing.find(name))
     }
 
     fn list(&self, directory: Node, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> Result<(), VolumeError> {

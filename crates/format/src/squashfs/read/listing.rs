@@ -6,12 +6,9 @@ use inarch_volume::VolumeError;
 use super::image::wrong;
 use super::inode::read_inode;
 use super::metadata::{Reader, Table};
-use crate::squashfs::spec::directory::{Entry, HEADER_LENGTH, Header, Index, MAX_RUN};
+use crate::squashfs::spec::directory::{Entry, HEADER_LENGTH, Header, Index, MAX_NAME, MAX_RUN};
 use crate::squashfs::spec::inode::{Body, DOTS, DirectoryBody, kind_of};
 use crate::squashfs::spec::{METADATA_SIZE, Reference};
-
-/// Bytes of a name at most, for squashfs (`SQUASHFS_NAME_LEN`).
-pub(super) const MAX_NAME: usize = 256;
 
 /// A directory that was found.
 pub(super) struct Directory {

@@ -11,12 +11,13 @@ use super::content::{File, Packed};
 use super::files::{FilePlace, Files};
 use super::image::{Image, wrong};
 use super::inode::read_inode;
-use super::listing::{Listings, MAX_NAME};
+use super::listing::Listings;
 use super::metadata::Table;
 use super::pass::{Budget, EveryNode};
 use super::xattrs::Sets;
 use crate::ReadError;
 use crate::squashfs::NAME;
+use crate::squashfs::spec::directory::MAX_NAME;
 use crate::squashfs::spec::inode::{Body, FileBody, Inode, NO_XATTRS, decode_device};
 use crate::squashfs::spec::{METADATA_SIZE, NO_TABLE, Reference};
 
