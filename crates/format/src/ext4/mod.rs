@@ -20,18 +20,17 @@ mod read;
 mod render;
 mod spec;
 
-pub use image::Ext4;
-pub use layout::{Numbering, Options, PlanError, Summary, XattrError};
-pub use plan::{Plan, Size, plan, plan_sized};
-pub use read::{Ext4Image, LostAndFound, ReadOptions, open, open_image, open_volume};
-pub use spec::inode::stored_time;
-
 use std::io;
 
 use inarch_block::Backing;
 
 use crate::Reader;
 use crate::probe::{Likeness, bytes_at};
+pub use image::Ext4;
+pub use layout::{Numbering, Options, PlanError, Summary, XattrError};
+pub use plan::{Plan, Size, plan, plan_sized};
+pub use read::{Ext4Image, LostAndFound, ReadOptions, open, open_image, open_volume};
+pub use spec::inode::stored_time;
 
 /// The format's name on the command line and in messages.
 const NAME: &str = "ext4";

@@ -346,7 +346,7 @@ fn read_compressed(image: Vec<u8>, offset: u64, length: usize) -> Result<Vec<u8>
 fn indexes_that_lead_nowhere() {
     let head = (1, 0, 8);
     assert_eq!(read_compressed(compressed(4000, &[head], 0, 0), 0, 4000), Ok(vec![b'x'; 4000]));
-    let nowhere = "0000: the index of its logical cluster";
+    let nowhere = "\"0000\": the index of its logical cluster";
     let fails = |size, clusters: &[(u16, u16, u32)], advice, offset, reason: &str| {
         let text = read_compressed(compressed(size, clusters, advice, 0), offset, 10).unwrap_err();
         assert!(text.contains(reason), "{text}");

@@ -189,7 +189,7 @@ fn assert_every_format_agrees(tree: Tree) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
     #[test]
     fn walks_and_questions_give_the_same(entries in forest()) {
         let mut b = builder();

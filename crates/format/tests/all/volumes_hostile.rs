@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use inarch_block::{Backing, Content, Cursor, Device, read_backing};
 use inarch_format::{Damage, ImageOptions, Layout, Reader, format_by_name, readers};
-use inarch_tree::{Attributes, Tree};
+use inarch_tree::{Attributes, Extent, Tree};
 use inarch_volume::{Item, Node, Volume, VolumeError, is_name};
 use vm_memory::VolatileSlice;
 
@@ -71,6 +71,8 @@ fn ask_for_everything(volume: &dyn Volume, size: usize) -> usize {
         let _ = (volume.lookup(node, b"a name of some length 123"), volume.lookup(node, b"none"));
         let _ = volume.list(node, 12_345, &mut |_| true);
         let _ = volume.list(node, u64::MAX >> 2, &mut |_| true);
+        // An inode may be damaged where its content is not.
+        let known = attributes.is_ok();
         let end = attributes.map_or(0, |attributes| attributes.size);
         for offset in [0, 1, end / 2, end.saturating_sub(1), end, u64::MAX - 10] {
             let mut buffer = [0; 5000];
@@ -79,7 +81,8 @@ fn ask_for_everything(volume: &dyn Volume, size: usize) -> usize {
             let _ = volume.data(node, offset);
             if let Ok(Some(extents)) = volume.extents(node, offset, u64::MAX) {
                 assert!(extents.is_sorted_by(|a, b| a.offset + a.length <= b.offset));
-                assert!(extents.iter().all(|extent| extent.length > 0 && extent.offset + extent.length <= end));
+                let within = |extent: &Extent| extent.length > 0 && extent.offset + extent.length <= end;
+                assert!(!known || extents.iter().all(within));
             }
         }
     }

@@ -77,9 +77,7 @@ impl ErofsVolume {
     }
 
     pub(super) fn attributes_of(&self, node: Node, inode: &Inode) -> Result<Attributes, VolumeError> {
-        if inode.size > i64::MAX as u64 {
-            return Err(damaged(format!("its size is {} bytes", inode.size)));
-        }
+        check_length(inode)?;
         let is_device = matches!(inode.file_type, FileType::CharDevice | FileType::BlockDevice);
         let has_size = matches!(inode.file_type, FileType::Regular | FileType::Symlink);
         Ok(Attributes {
@@ -292,8 +290,16 @@ pub(super) fn is_compressed(inode: &Inode) -> bool {
     matches!(inode.layout, DataLayout::CompressedFull | DataLayout::CompressedCompact)
 }
 
+fn check_length(inode: &Inode) -> Result<(), VolumeError> {
+    match i64::try_from(inode.size) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(damaged(format!("its size is {} bytes", inode.size))),
+    }
+}
+
 /// Refuses what is larger than the image: a directory, and a map of chunks.
 fn check_size(inode: &Inode, parameters: &Parameters, size: u64) -> Result<(), VolumeError> {
+    check_length(inode)?;
     if inode.file_type == FileType::Directory && inode.size > size {
         return Err(damaged(format!("a directory of {} bytes is larger than the image", inode.size)));
     }
