@@ -1,7 +1,8 @@
 //! The live side: a tree as files that are asked for one request at a time.
 //!
-//! [`FileSystem`] is the seam. What implements it is a layer: a directory of the host, a [`Tree`](inarch_tree::Tree), an
-//! overlay of one layer over another, one that maps owners. What calls it is a wire: FUSE's, whether by `/dev/fuse` or
+//! [`FileSystem`] is the seam. What implements it is a layer: a directory of the host, a file system in an image
+//! ([`Volume`](inarch_volume::Volume)), a [`Tree`](inarch_tree::Tree), an overlay of one layer over another, one that maps
+//! owners. What calls it is a wire: FUSE's, whether by `/dev/fuse` or
 //! by a virtqueue, and 9P's. A layer knows nothing of wires, a wire nothing of layers.
 //!
 //! Nodes have numbers of the file system's own making, never the host's inode numbers, which are reused. A wire counts
