@@ -11,6 +11,9 @@ use inarch_volume::Volume;
 use crate::probe::Likeness;
 use crate::{Damage, Format, Opened, ReadError, cpio, erofs, ext4, squashfs, tar};
 
+/// Opens what a backing holds, where damage is refused or salvaged.
+pub(crate) type Opener = fn(Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>;
+
 /// A reader of a file system: a line of [`readers`].
 pub struct Reader {
     /// The format's name, as a user writes it.
@@ -20,7 +23,7 @@ pub struct Reader {
     /// Whether content may be stored in another form than it is read.
     pub packs: bool,
     pub(crate) probe: fn(&dyn Backing) -> io::Result<Likeness>,
-    pub(crate) open: fn(Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>,
+    pub(crate) open: Opener,
 }
 
 impl Reader {

@@ -59,7 +59,7 @@ impl Walked {
 /// the host does, where the root cannot be read, and where there is more than a tree can have.
 pub fn walk(volume: &dyn Volume, met: &mut dyn FnMut(&Attributes)) -> Result<Walked, VolumeError> {
     let mut pass = volume.pass();
-    let root = pass.facts(volume.root()).map_err(|error| about_root(error))?;
+    let root = pass.facts(volume.root()).map_err(about_root)?;
     if root.attributes.file_type() != Some(FileType::Directory) {
         return Err(about_root(VolumeError::Damaged("is no directory".to_owned())));
     }
