@@ -23,4 +23,4 @@ pub use plan::{
     Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Pack, Piece, Planned, Progress, Sink, Stream,
 };
 pub use read::{Damage, Opened, ReadError};
-pub use registry::{format_by_extension, format_by_name, formats};
+pub use registry::{Reader, format_by_extension, format_by_name, formats, reader_by_name, readers};

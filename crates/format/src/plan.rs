@@ -75,6 +75,19 @@ pub struct FormatError {
     pub reason: String,
 }
 
+impl FormatError {
+    /// Refuses a tree with a name of more than `bytes` bytes.
+    pub(crate) fn of_long_names(tree: &Tree, format: &'static str, bytes: usize) -> Result<(), FormatError> {
+        let Some(inode) = tree.longer_name(bytes) else { return Ok(()) };
+        let path = tree.path(inode);
+        let path = String::from_utf8_lossy(&path);
+        let reason = format!(
+            "{path}: a name of it has more than the {bytes} bytes that {format} holds; leave it out, or rename it"
+        );
+        Err(FormatError { format, reason })
+    }
+}
+
 /// A file system or archive format: says where the bytes of a tree go.
 pub trait Format: Send + Sync {
     /// Its name on the command line, which is also the usual extension of its files.

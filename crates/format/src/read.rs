@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use inarch_block::Content;
 use inarch_tree::Tree;
+use inarch_volume::{Findings, Volume, VolumeError, Walked, walk};
 
 use crate::oci::ImageConfig;
 
@@ -20,6 +21,21 @@ pub struct Opened {
     pub image: Option<ImageConfig>,
 }
 
+impl Opened {
+    /// Everything of a volume. Where damage is refused, any of it is an error.
+    pub fn walk(volume: Arc<dyn Volume>, damage: Damage) -> Result<Opened, ReadError> {
+        let format = volume.format();
+        let walked = walk(&*volume, &mut |_| {});
+        let walked = walked.map_err(|error| ReadError::of_volume(format, error).into_damage())?;
+        let Walked { tree, extents, packed, findings } = walked;
+        damage.refuse(format, &findings, &tree)?;
+        let tree = Arc::new(tree);
+        let notes = findings.into_notes(&tree);
+        let content = Walked::content(&tree, extents, packed, volume);
+        Ok(Opened { tree, content, notes, image: None })
+    }
+}
+
 /// What becomes of an archive or image that is damaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Damage {
@@ -31,6 +47,14 @@ pub enum Damage {
 }
 
 impl Damage {
+    /// Fails where damage was found and is refused.
+    pub(crate) fn refuse(self, format: &'static str, findings: &Findings, tree: &Tree) -> Result<(), ReadError> {
+        match findings.damage(tree).filter(|_| self == Damage::Refused) {
+            Some(reason) => Err(ReadError::Damaged { format, reason }),
+            None => Ok(()),
+        }
+    }
+
     /// The error of damage that is refused; where it is not, the reason, for a note.
     pub(crate) fn or_refuse(self, format: &'static str, reason: String) -> Result<String, ReadError> {
         match self {
@@ -78,6 +102,14 @@ pub enum ReadError {
 }
 
 impl ReadError {
+    /// Of a volume that cannot be opened, or not walked through.
+    pub(crate) fn of_volume(format: &'static str, error: VolumeError) -> ReadError {
+        match error {
+            VolumeError::Io { offset, error } => ReadError::Io { offset, error },
+            other => ReadError::Format { format, reason: other.to_string() },
+        }
+    }
+
     /// What was found wrong behind the superblock: a part of the image may be readable all the same.
     pub(crate) fn into_damage(self) -> ReadError {
         match self {

@@ -1,8 +1,75 @@
-//! The formats there are.
+//! The formats there are: those that are written, and the readers of file systems.
 
+use std::fmt;
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
-use crate::{Format, cpio, erofs, ext4, squashfs, tar};
+use inarch_block::Backing;
+use inarch_volume::Volume;
+
+use crate::probe::Likeness;
+use crate::{Damage, Format, Opened, ReadError, cpio, erofs, ext4, squashfs, tar};
+
+/// Opens what a backing holds, where damage is refused or salvaged.
+pub(crate) type Opener = fn(Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>;
+
+/// A reader of a file system: a line of [`readers`].
+pub struct Reader {
+    /// The format's name, as a user writes it.
+    pub name: &'static str,
+    /// What an image of it is, with its article.
+    pub title: &'static str,
+    /// Whether content may be stored in another form than it is read.
+    pub packs: bool,
+    pub(crate) probe: fn(&dyn Backing) -> io::Result<Likeness>,
+    pub(crate) open: Opener,
+}
+
+impl Reader {
+    /// How much what a backing holds looks like such a file system: looks at a few bytes.
+    pub fn probe(&self, image: &dyn Backing) -> io::Result<Likeness> {
+        (self.probe)(image)
+    }
+
+    /// Opens a file system, to be asked for what is wanted of it. Only what belongs to all of it is read and checked.
+    pub fn open(&self, image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
+        (self.open)(image, damage)
+    }
+
+    /// Opens a file system and reads everything that has a name.
+    pub fn walk(&self, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+        Opened::walk(self.open(image, damage)?, damage)
+    }
+}
+
+/// Readers are the same if they have the same name.
+impl PartialEq for Reader {
+    fn eq(&self, other: &Reader) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Reader {}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Every reader, in the order in which they are named to the user.
+static READERS: [Reader; 3] = [ext4::READER, erofs::READER, squashfs::READER];
+
+/// Every reader of a file system.
+pub fn readers() -> &'static [Reader] {
+    &READERS
+}
+
+/// The reader of that name.
+pub fn reader_by_name(name: &str) -> Option<&'static Reader> {
+    readers().iter().find(|reader| reader.name == name)
+}
 
 /// Every format, in the order in which they are named to the user.
 pub fn formats() -> &'static [&'static dyn Format] {
@@ -24,6 +91,14 @@ pub fn format_by_extension(path: &Path) -> Option<&'static dyn Format> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_reader_is_found_by_its_name() {
+        for reader in readers() {
+            assert_eq!(reader_by_name(reader.name), Some(reader));
+        }
+        assert!(reader_by_name("tar").is_none());
+    }
 
     #[test]
     fn every_format_is_found_by_its_name_and_extensions() {

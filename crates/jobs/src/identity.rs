@@ -29,6 +29,16 @@ pub(crate) fn files_identity(opened: &Opened) -> [u8; 32] {
     hash.finalize().into()
 }
 
+/// The same of an image that was not read through: its kind and its state, and whether what is damaged of it is shown.
+pub(crate) fn image_identity(format: &str, stamp: &[u8], salvage: bool) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(b"inarch image 1\0");
+    bytes(&mut hash, format.as_bytes());
+    bytes(&mut hash, stamp);
+    hash.update([u8::from(salvage)]);
+    hash.finalize().into()
+}
+
 fn add_opened(hash: &mut Sha256, opened: &Opened) {
     if !opened.stamp.is_empty() {
         bytes(hash, &opened.stamp);

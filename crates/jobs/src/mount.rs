@@ -162,10 +162,10 @@ enum Prepared {
 
 impl Prepared {
     fn new(request: &MountRequest) -> Result<Prepared, JobError> {
-        let opened = archive::open(request)?;
+        let mut opened = None;
         let reason = match request.via {
             Via::Fuse => None,
-            via => match kernel::prepare(request, opened.as_ref()) {
+            via => match kernel::prepare(request, &mut opened) {
                 Ok(prepared) => return Ok(Prepared::Kernel(prepared)),
                 Err(NotByKernel::Failed(error)) => return Err(error),
                 Err(NotByKernel::Because(reason)) if via == Via::Kernel => {

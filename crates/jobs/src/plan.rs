@@ -116,10 +116,10 @@ fn content(source: &Source, is_container: bool) -> &'static str {
         Source::File { .. } if is_container => "of compressed layers unpacked into a temporary file",
         Source::File { kind: FileKind::CompressedTar, .. } => "unpacked into a temporary file",
         Source::Pipe(_) | Source::StandardInput => "copied into a temporary file",
-        Source::File { kind: FileKind::Erofs | FileKind::Squashfs, .. } => {
+        Source::File { kind: FileKind::Volume(reader), .. } if reader.packs => {
             "none of it copied; what the image has compressed is unpacked when it is read"
         }
-        Source::Directory(_) | Source::Empty | Source::File { kind: FileKind::Tar | FileKind::Ext4, .. } => {
+        Source::Directory(_) | Source::Empty | Source::File { kind: FileKind::Tar | FileKind::Volume(_), .. } => {
             "none of it copied"
         }
     }

@@ -16,6 +16,7 @@ use crate::notes::shown;
 pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;
 pub use open::{Opened, Resources, open, open_with};
+pub(crate) use open::{OpenedVolume, open_volume};
 
 /// Where a tree comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub enum SourceError {
         error: io::Error,
     },
     /// It is something else.
-    #[error("{}: {found}; a source is a directory, {}", shown(path), kind::ACCEPTED)]
+    #[error("{}: {found}; a source is a directory, {}", shown(path), kind::accepted())]
     Unknown {
         /// What was named.
         path: PathBuf,

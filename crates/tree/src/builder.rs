@@ -6,11 +6,15 @@ use crate::inode::Inode;
 use crate::tree::{RawDirectory, RawEntry};
 use crate::{Attributes, DataRange, FileType, InodeId, Tree, Xattr, XattrSetId};
 
+/// The most bytes of a name: what FUSE shows, and more than any format that is read has. A format that is written refuses
+/// what it cannot hold.
+pub const NAME_MAX: usize = 1024;
+
 /// Why input does not make a valid tree.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BuildError {
-    /// A name that no Linux file system can hold.
-    #[error("the name {0:?} is not 1 to 255 bytes without '/' and NUL, or is '.' or '..'")]
+    /// A name that no file system can hold.
+    #[error("the name {0:?} is not 1 to {NAME_MAX} bytes without '/' and NUL, or is '.' or '..'")]
     BadName(String),
     /// Names of one directory must be sorted by their bytes, without duplicates.
     #[error("the name {0:?} comes twice, or before one that sorts ahead of it")]
@@ -192,7 +196,7 @@ impl Builder {
         let Some(parent) = self.listing else {
             return Err(BuildError::Misuse("no directory is being listed"));
         };
-        if name.is_empty() || name.len() > 255 || name == b"." || name == b".." {
+        if name.is_empty() || name.len() > NAME_MAX || name == b"." || name == b".." {
             return Err(BuildError::BadName(lossy()));
         }
         if name.iter().any(|b| *b == b'/' || *b == 0) {
@@ -226,7 +230,7 @@ impl Builder {
     fn push_entry(&mut self, parent: InodeId, name: &[u8], inode: InodeId) {
         let tree = &mut self.tree;
         let index = tree.entries.len() as u32;
-        let raw = RawEntry { name: tree.names.len() as u32, inode, parent, name_len: name.len() as u8 };
+        let raw = RawEntry { name: tree.names.len() as u32, inode, parent, name_len: name.len() as u16 };
         tree.entries.push(raw);
         tree.names.extend_from_slice(name);
         if let Some(dir) = tree.directories.last_mut() {

@@ -45,6 +45,19 @@ pub enum FileType {
 }
 
 impl FileType {
+    /// Its `S_IFMT` bits.
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileType::Regular => 0o100000,
+            FileType::Directory => 0o040000,
+            FileType::Symlink => 0o120000,
+            FileType::CharDevice => 0o020000,
+            FileType::BlockDevice => 0o060000,
+            FileType::Fifo => 0o010000,
+            FileType::Socket => 0o140000,
+        }
+    }
+
     /// The type in a `st_mode`; `None` if its `S_IFMT` bits name no type of Linux.
     pub fn from_mode(mode: u32) -> Option<FileType> {
         Some(match mode & 0o170000 {

@@ -17,7 +17,7 @@ pub mod select;
 mod stored;
 mod tree;
 
-pub use builder::{BuildError, Builder};
+pub use builder::{BuildError, Builder, NAME_MAX};
 pub use extents::{Extent, ExtentError, Extents};
 pub use inode::{Attributes, FileType, Inode, InodeId, Timestamp};
 pub use stored::LoadError;

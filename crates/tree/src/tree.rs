@@ -26,7 +26,7 @@ impl XattrSetId {
 /// A name in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// 1 to 255 bytes, never `/`, NUL, `.` or `..`; not always UTF-8.
+    /// 1 to [`NAME_MAX`](crate::NAME_MAX) bytes, never `/`, NUL, `.` or `..`; not always UTF-8.
     pub name: &'a [u8],
     /// The inode it names.
     pub inode: InodeId,
@@ -47,7 +47,7 @@ pub(crate) struct RawEntry {
     pub(crate) inode: InodeId,
     /// The directory it is in.
     pub(crate) parent: InodeId,
-    pub(crate) name_len: u8,
+    pub(crate) name_len: u16,
 }
 
 /// A directory's slice of the entry table.
@@ -94,6 +94,11 @@ impl Tree {
     /// A directory's entries, sorted by name bytes, without `.` and `..`; empty for anything else.
     pub fn entries(&self, dir: InodeId) -> Entries<'_> {
         Entries { tree: self, raw: self.entries[self.entry_range(dir)].iter() }
+    }
+
+    /// The first inode with a name of more than `bytes` bytes, in the order of entries; none if no name is so long.
+    pub fn longer_name(&self, bytes: usize) -> Option<InodeId> {
+        self.entries.iter().find(|raw| usize::from(raw.name_len) > bytes).map(|raw| raw.inode)
     }
 
     /// A directory's entries, each with its index in the table of all entries.

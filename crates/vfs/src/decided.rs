@@ -72,6 +72,18 @@ macro_rules! not_supported {
     ($($method:ident),+ $(,)?) => { $($crate::method_of_file_system! { $method [not_supported] })+ };
 }
 
+/// In an `impl FileSystem` of what never changes: every method that would change it gives `EROFS`.
+#[macro_export]
+macro_rules! read_only {
+    () => {
+        $crate::read_only! {
+            @ set_attributes, make_node, make_directory, make_symlink, link, unlink, remove_directory, rename, create, set_xattr,
+            remove_xattr
+        }
+    };
+    (@ $($method:ident),+) => { $($crate::method_of_file_system! { $method [read_only] })+ };
+}
+
 /// A method by its name: the table of signatures.
 #[doc(hidden)]
 #[macro_export]
@@ -184,6 +196,11 @@ macro_rules! method_of_file_system {
     (@ [passed $below:ident] fn $method:ident($($argument:ident: $type:ty),*) -> $gives:ty) => {
         fn $method(&self, $($argument: $type),*) -> $gives {
             self.$below.$method($($argument),*)
+        }
+    };
+    (@ [read_only] fn $method:ident($($argument:ident: $type:ty),*) -> $gives:ty) => {
+        fn $method(&self, $(_: $type),*) -> $gives {
+            Err($crate::signature::Errno::ROFS)
         }
     };
     (@ [not_supported] fn $method:ident($($argument:ident: $type:ty),*) -> $gives:ty) => {

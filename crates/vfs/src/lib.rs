@@ -1,7 +1,8 @@
 //! The live side: a tree as files that are asked for one request at a time.
 //!
-//! [`FileSystem`] is the seam. What implements it is a layer: a directory of the host, a [`Tree`](inarch_tree::Tree), an
-//! overlay of one layer over another, one that maps owners. What calls it is a wire: FUSE's, whether by `/dev/fuse` or
+//! [`FileSystem`] is the seam. What implements it is a layer: a directory of the host, a file system in an image
+//! ([`Volume`](inarch_volume::Volume)), a [`Tree`](inarch_tree::Tree), an overlay of one layer over another, one that maps
+//! owners. What calls it is a wire: FUSE's, whether by `/dev/fuse` or
 //! by a virtqueue, and 9P's. A layer knows nothing of wires, a wire nothing of layers.
 //!
 //! Nodes have numbers of the file system's own making, never the host's inode numbers, which are reused. A wire counts
@@ -12,6 +13,7 @@
 mod accessed;
 mod decided;
 mod file_system;
+mod frozen;
 mod host;
 #[cfg(test)]
 mod listing;
@@ -28,6 +30,7 @@ mod slab_index;
 #[cfg(test)]
 mod tests;
 mod tree_files;
+mod volume_files;
 
 #[doc(hidden)]
 pub use decided::signature;
@@ -44,3 +47,4 @@ pub use overlay::Overlay;
 pub use owners::MappedOwners;
 pub use recorder::{Access, AccessKind, AccessSink, Identity, RecordLevel, Recorder, Recording};
 pub use tree_files::TreeFiles;
+pub use volume_files::VolumeFiles;

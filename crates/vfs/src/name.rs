@@ -5,6 +5,18 @@ use rustix::io::Errno;
 /// The longest name in a directory, in bytes (`NAME_MAX` of Linux's include/uapi/linux/limits.h).
 pub const NAME_MAX: usize = 255;
 
+/// As [`check_name`], for names that are only looked up in what was read: up to 1,024 bytes.
+pub(crate) fn check_long_name(name: &[u8]) -> Result<(), Errno> {
+    if name.len() <= NAME_MAX {
+        return check_name(name);
+    }
+    match inarch_volume::is_name(name) {
+        true => Ok(()),
+        false if name.len() > inarch_volume::NAME_MAX => Err(Errno::NAMETOOLONG),
+        false => Err(Errno::INVAL),
+    }
+}
+
 /// Refuses what is not the name of one entry of a directory. Every layer that gives names to the host calls it, so that
 /// no wire can forget to.
 ///
@@ -33,5 +45,8 @@ mod tests {
             assert_eq!(check_name(name), Err(Errno::INVAL), "{name:?}");
         }
         assert_eq!(check_name(&[b'x'; 256]), Err(Errno::NAMETOOLONG));
+        assert_eq!(check_long_name(&[b'x'; 1024]), Ok(()));
+        assert_eq!(check_long_name(&[b'x'; 1025]), Err(Errno::NAMETOOLONG));
+        assert_eq!(check_long_name(&[b'/'; 300]), Err(Errno::INVAL));
     }
 }

@@ -9,13 +9,12 @@ use rustix::fs::makedev;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
+use crate::frozen::FOR_EVER;
+use crate::name::check_long_name;
 use crate::{
-    Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NewNode, NodeId, Opened,
-    SetAttributes, Statistics, check_name, not_supported,
+    Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened, Statistics,
+    not_supported, read_only,
 };
-
-/// What never changes needs never be asked for again: a year.
-const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 const BLOCK_SIZE: u32 = 4096;
 
@@ -126,7 +125,7 @@ fn node_of(id: InodeId) -> NodeId {
 
 impl FileSystem for TreeFiles {
     fn lookup(&self, _: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        check_name(name)?;
+        check_long_name(name)?;
         let found = self.find(self.directory(parent)?, name).ok_or(Errno::NOENT)?;
         Ok(self.entry_of(found))
     }
@@ -257,63 +256,14 @@ impl FileSystem for TreeFiles {
         Ok(xattrs.iter().flat_map(|xattr| xattr.name.iter().copied().chain([0])).collect())
     }
 
-    // Nodes are the tree's inodes, which nobody needs to count.
+    // Nodes are numbered by their inodes, which nobody needs to count.
     not_supported! { forget, disconnected, release, release_directory, interrupted }
 
     // Who has no open file writes nothing either, and locks are the client's own.
     not_supported! { create_unnamed, write, copy_range, fallocate, flush, test_lock, set_lock, host_file }
 
-    // A tree is frozen: what would change it is refused as such, not as something that nobody knows.
-
-    fn set_attributes(
-        &self,
-        _: &Context<'_>,
-        _: NodeId,
-        _: Option<HandleId>,
-        _: &SetAttributes,
-    ) -> Result<Attributes, Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn make_node(&self, _: &Context<'_>, _: NodeId, _: &[u8], _: &NewNode) -> Result<Entry, Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn make_directory(&self, _: &Context<'_>, _: NodeId, _: &[u8], _: &NewNode) -> Result<Entry, Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn make_symlink(&self, _: &Context<'_>, _: NodeId, _: &[u8], _: &[u8]) -> Result<Entry, Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn link(&self, _: &Context<'_>, _: NodeId, _: NodeId, _: &[u8]) -> Result<Entry, Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn unlink(&self, _: &Context<'_>, _: NodeId, _: &[u8]) -> Result<(), Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn remove_directory(&self, _: &Context<'_>, _: NodeId, _: &[u8]) -> Result<(), Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn rename(&self, _: &Context<'_>, _: NodeId, _: &[u8], _: NodeId, _: &[u8], _: u32) -> Result<(), Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn create(&self, _: &Context<'_>, _: NodeId, _: &[u8], _: &NewNode, _: u32) -> Result<(Entry, Opened), Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn set_xattr(&self, _: &Context<'_>, _: NodeId, _: &[u8], _: &[u8], _: u32, _: bool) -> Result<(), Errno> {
-        Err(Errno::ROFS)
-    }
-
-    fn remove_xattr(&self, _: &Context<'_>, _: NodeId, _: &[u8]) -> Result<(), Errno> {
-        Err(Errno::ROFS)
-    }
+    // What would change it is refused as such, not as something that nobody knows.
+    read_only! {}
 
     fn statistics(&self, _: &Context<'_>, _: NodeId) -> Result<Statistics, Errno> {
         Ok(Statistics {

@@ -32,7 +32,9 @@ fn manifest(dir: &Path, root: &str) -> String {
 fn every_source_is_seen_as_it_is() {
     let dir = scratch();
     tree(dir.path());
-    host("sh", &["-c", &format!("{INARCH} image tree -o tree.ext4 --quiet")], dir.path());
+    for format in ["ext4", "erofs"] {
+        host("sh", &["-c", &format!("{INARCH} image tree -o tree.{format} --quiet")], dir.path());
+    }
     host("sh", &["-c", &format!("{INARCH} image tree -o tree.tar --quiet")], dir.path());
     let expected = manifest(dir.path(), "tree");
     let sources = [
@@ -40,6 +42,7 @@ fn every_source_is_seen_as_it_is() {
         ("tree", &["--changes", "none"]),
         ("tree.tar", &[]),
         ("tree.ext4", &[]),
+        ("tree.erofs", &[]),
         ("tree", &["--ephemeral"]),
         ("tree", &["--ephemeral", "--in-memory", "8M"]),
         ("tree.tar", &["--ephemeral", "--in-memory", "8M"]),

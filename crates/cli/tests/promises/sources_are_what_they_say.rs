@@ -111,7 +111,7 @@ fn damaged_file_systems_are_refused_or_salvaged() {
         .parse()
         .unwrap();
     File::options().write(true).open(&lost).unwrap().write_all_at(&[0x55; 64], block * size + 30).unwrap();
-    let said = refused_or_salvaged(&lost, &["\"d7\" has a block with a wrong checksum"]);
+    let said = refused_or_salvaged(&lost, &["\"d7\": has a block with a wrong checksum"]);
     assert!(!said.contains("d8"), "{said}");
     let out = dir.join("out.tar");
     assert_status(&inarch(["image", "--salvage", lost.to_str().unwrap(), "-o", out.to_str().unwrap()]), 0);

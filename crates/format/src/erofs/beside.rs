@@ -9,8 +9,8 @@ use inarch_tree::{FileType, InodeId, Tree};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-use super::plan::directory::Listing;
-use super::plan::{refuse, refuse_file};
+use super::layout::directory::Listing;
+use super::layout::{refuse, refuse_file};
 use super::spec::directory::{DIRENT_SIZE, Dirent};
 use super::spec::inode::{DataLayout, EXTENDED_SIZE, ExtendedInode, FORMAT_EXTENDED, chunk, encode_device, entry_type};
 use super::spec::superblock::{DEVICE_SLOT, DeviceSlot, MAGIC, OFFSET, Superblock, compat, incompat};
@@ -25,6 +25,9 @@ const INODES_START: u64 = 2048;
 
 /// Bytes of a chunk's entry: the upper half of a block address, a device's number, the lower half.
 const ENTRY: u64 = 8;
+
+/// The most bytes of a name (`EROFS_NAME_LEN`).
+const NAME_MAX: usize = 255;
 
 /// The other device's number.
 const DEVICE: u16 = 1;
@@ -44,6 +47,7 @@ pub fn metadata_beside(
     limit: u64,
     mut parts: impl FnMut(InodeId) -> Result<Vec<Lent>, String>,
 ) -> Result<Vec<u8>, FormatError> {
+    FormatError::of_long_names(tree, "EROFS", NAME_MAX)?;
     let mut plan = Plan { nids: Vec::new(), chunks: Vec::new(), blocks: Vec::new() };
     let (mut inodes_end, mut listing_blocks) = (INODES_START, 0);
     for (id, inode) in tree.inodes() {

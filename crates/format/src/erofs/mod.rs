@@ -16,23 +16,37 @@
 //! the addresses of their pieces is planned the same way, and those are known when the pieces are.
 
 mod beside;
+mod layout;
 mod pack;
 mod plan;
 mod read;
 mod render;
 mod spec;
 
+use std::io;
 use std::sync::Arc;
 
+use inarch_block::Backing;
 use inarch_tree::Tree;
 
 pub use beside::metadata_beside;
-pub use read::{open, open_with};
+pub use read::{open, open_volume, open_with};
 
-use crate::{Format, FormatError, ImageOptions, Layout, Planned};
+use crate::probe::{Likeness, bytes_at};
+use crate::{Format, FormatError, ImageOptions, Layout, Planned, Reader};
 
 /// The format's name on the command line and in messages.
 const NAME: &str = "erofs";
+
+/// The reader, for the registry.
+pub(crate) const READER: Reader =
+    Reader { name: NAME, title: "an EROFS file system", packs: true, probe, open: open_volume };
+
+/// By the superblock's magic number.
+fn probe(image: &dyn Backing) -> io::Result<Likeness> {
+    let magic = bytes_at(image, spec::superblock::OFFSET as u64)?;
+    Ok(Likeness::certain(magic == Some(spec::superblock::MAGIC.to_le_bytes())))
+}
 
 /// The EROFS format: 4 KiB blocks, at most 16 TiB, uncompressed or with files compressed by LZ4. Linux 5.15 and later
 /// mount it.
@@ -48,6 +62,7 @@ impl Format for Erofs {
     }
 
     fn plan(&self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError> {
+        FormatError::of_long_names(tree, NAME, 255)?;
         let layout = match options.compression {
             None => Layout::Blocks(plan::Laid::new(tree, options)?.into_map(tree, options)?),
             Some(_) => Layout::Packed(Box::new(pack::Compressed::new(tree, options)?)),

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use inarch_block::{BLOCK_SIZE, BlockMap, Content, FileExtent, read_content};
 use inarch_tree::{InodeId, Tree};
 
-use super::plan::{Laid, refuse};
+use super::layout::refuse;
+use super::plan::Laid;
 use super::spec::NULL_BLOCK;
 use crate::{FormatError, ImageOptions, Pack, Progress, Sink};
 

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use inarch_block::BLOCK_SIZE;
 use inarch_tree::Tree;
 
+use super::NAME;
 use super::spec::LINK_MAX;
 use super::{Options, Size, plan_sized};
 use crate::{Format, FormatError, ImageOptions, Layout, Planned};
-
-const NAME: &str = "ext4";
 
 /// ext4 with a journal, as `mke2fs` makes it: can be mounted read-write, and checked by `e2fsck`.
 #[derive(Clone, Copy, Debug, Default)]

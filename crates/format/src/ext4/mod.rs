@@ -14,12 +14,41 @@
 //! (`flex_bg`) and there are no backup superblocks (`sparse_super2`), so no metadata lies between files.
 
 mod image;
+mod layout;
 mod plan;
 mod read;
 mod render;
 mod spec;
 
+use std::io;
+
+use inarch_block::Backing;
+
+use crate::Reader;
+use crate::probe::{Likeness, bytes_at};
 pub use image::Ext4;
-pub use plan::{Numbering, Options, Plan, PlanError, Size, Summary, XattrError, plan, plan_sized};
-pub use read::{Ext4Image, LostAndFound, ReadOptions, open, open_image};
+pub use layout::{Numbering, Options, PlanError, Summary, XattrError};
+pub use plan::{Plan, Size, plan, plan_sized};
+pub use read::{Ext4Image, LostAndFound, ReadOptions, open, open_image, open_volume};
 pub use spec::inode::stored_time;
+
+/// The format's name on the command line and in messages.
+const NAME: &str = "ext4";
+
+/// The reader, for the registry.
+pub(crate) const READER: Reader =
+    Reader { name: NAME, title: "an ext4 file system", packs: false, probe, open: open_volume };
+
+/// By the superblock: its magic number has two bytes only, which others may have there by chance, so that what follows from it has
+/// to make sense: blocks of at most 64 KiB, inodes and blocks.
+fn probe(image: &dyn Backing) -> io::Result<Likeness> {
+    let Some(superblock) = bytes_at::<84>(image, spec::superblock::OFFSET as u64)? else { return Ok(Likeness::No) };
+    let word =
+        |at: usize| superblock.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_le_bytes(*word));
+    if word(56) as u16 != spec::superblock::MAGIC {
+        return Ok(Likeness::No);
+    }
+    let (inodes, blocks, log_block_size, revision) = (word(0), word(4), word(24), word(76));
+    let makes_sense = inodes != 0 && blocks != 0 && log_block_size <= 6 && revision <= 1;
+    Ok(if makes_sense { Likeness::Sure } else { Likeness::Weak })
+}

@@ -1,17 +1,50 @@
 //! What a file is, by a few of its bytes: one of the sources that are read, or something that is known by its name and
 //! not read, so that nothing is ever taken for an archive without a file in it.
 //!
-//! [`identify`] is a pure function. The magic numbers are in [`table`]; what takes more than one to tell (an old tar's
-//! checksum, a table of partitions, a FAT) is here.
+//! [`probe`] asks every reader of the registry ([`readers`]) what it makes of a backing, then looks for what is known and not read. The
+//! magic numbers of that are in [`table`]; what takes more than one to tell (an old tar's checksum, a table of partitions, a FAT) is here.
 
 mod table;
 
 #[cfg(test)]
 mod tests;
 
+use std::io;
+
+use inarch_block::{Backing, Cursor, read_backing};
+
 use table::{Advice, Magic, OTHERS, Other, SOURCES};
 
+use crate::registry::{Reader, readers};
 use crate::tar;
+
+/// How much something looks like what a reader reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Likeness {
+    /// Not at all.
+    No,
+    /// It may be, unless it is something else that is known.
+    Weak,
+    /// It is.
+    Sure,
+}
+
+impl Likeness {
+    /// Of what is told by a yes or no.
+    pub(crate) fn certain(is_so: bool) -> Likeness {
+        if is_so { Likeness::Sure } else { Likeness::No }
+    }
+}
+
+/// The `N` bytes of a backing from byte `at`; none beyond its end.
+pub(crate) fn bytes_at<const N: usize>(image: &dyn Backing, at: u64) -> io::Result<Option<[u8; N]>> {
+    if at.checked_add(N as u64).is_none_or(|end| end > image.size()) {
+        return Ok(None);
+    }
+    let mut bytes = [0; N];
+    read_backing(image, at, &mut bytes)?;
+    Ok(Some(bytes))
+}
 
 /// Bytes from the file's start that [`identify`] looks at: as far as the superblocks of Btrfs, UFS2 and GFS2.
 pub const HEAD: usize = 0x11000;
@@ -25,12 +58,8 @@ pub enum FileKind {
     Tar,
     /// What is compressed by gzip, zstd or xz: a tar archive, as nothing else that is compressed can be a source.
     CompressedTar,
-    /// An ext2, ext3 or ext4 file system.
-    Ext4,
-    /// An EROFS file system.
-    Erofs,
-    /// A SquashFS file system.
-    Squashfs,
+    /// A file system, and who reads it.
+    Volume(&'static Reader),
 }
 
 /// What [`identify`] finds.
@@ -46,15 +75,58 @@ pub enum Found {
     Unknown,
 }
 
+/// What a backing holds: a few bytes of it are read.
+pub fn probe(backing: &dyn Backing) -> io::Result<Found> {
+    let mut head = vec![0; backing.size().min(HEAD as u64) as usize];
+    read_backing(backing, 0, &mut head)?;
+    let mut tail = vec![0; backing.size().min(TAIL as u64) as usize];
+    read_backing(backing, backing.size() - tail.len() as u64, &mut tail)?;
+    Ok(tell(&head, &tail, likeliest(backing)?))
+}
+
 /// What a file is, by its first [`HEAD`] bytes and its last [`TAIL`], or all that it has if it has fewer.
 pub fn identify(head: &[u8], tail: &[u8]) -> Found {
+    // Memory does not fail to be read.
+    let likeliest = likeliest(&Head(head)).unwrap_or((Likeness::No, None));
+    tell(head, tail, likeliest)
+}
+
+/// The first bytes of something.
+struct Head<'a>(&'a [u8]);
+
+impl Backing for Head<'_> {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
+        let end = offset.checked_add(count).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let bytes = self.0.get(offset as usize..end as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
+        out.copy_from(bytes);
+        Ok(())
+    }
+}
+
+/// The reader that is the surest, the first of several.
+fn likeliest(backing: &dyn Backing) -> io::Result<(Likeness, Option<&'static Reader>)> {
+    let mut weak = (Likeness::No, None);
+    for reader in readers() {
+        match reader.probe(backing)? {
+            Likeness::Sure => return Ok((Likeness::Sure, Some(reader))),
+            Likeness::Weak if weak.1.is_none() => weak = (Likeness::Weak, Some(reader)),
+            _ => {}
+        }
+    }
+    Ok(weak)
+}
+
+fn tell(head: &[u8], tail: &[u8], likeliest: (Likeness, Option<&'static Reader>)) -> Found {
     let has = |magic: Magic| at(head, magic.0, magic.1.len()) == Some(magic.1);
     if let Some((_, kind)) = SOURCES.iter().find(|(magic, _)| has(*magic)) {
         return Found::Source(*kind);
     }
-    // Its magic number has two bytes only, which others may have there by chance.
-    if has(table::EXT4) && has_ext4_geometry(head) {
-        return Found::Source(FileKind::Ext4);
+    if let (Likeness::Sure, Some(reader)) = likeliest {
+        return Found::Source(FileKind::Volume(reader));
     }
     if head.first_chunk().is_some_and(tar::is_header) {
         return Found::Source(FileKind::Tar);
@@ -65,8 +137,8 @@ pub fn identify(head: &[u8], tail: &[u8]) -> Found {
     if let Some(other) = other {
         return Found::Other(other.text());
     }
-    if has(table::EXT4) {
-        return Found::Source(FileKind::Ext4);
+    if let (Likeness::Weak, Some(reader)) = likeliest {
+        return Found::Source(FileKind::Volume(reader));
     }
     match boot_sector(head) {
         Some(other) => Found::Other(other.text()),
@@ -80,22 +152,13 @@ pub(crate) fn mistaken_for_a_tar(head: &[u8]) -> Option<String> {
     match identify(head, &[]) {
         Found::Other(text) => Some(text),
         Found::Source(FileKind::CompressedTar) => Some("is compressed twice; unpack it first".to_owned()),
-        Found::Source(FileKind::Ext4) => Some(Advice::Image.text("an ext4 file system")),
-        Found::Source(FileKind::Erofs) => Some(Advice::Image.text("an EROFS file system")),
-        Found::Source(FileKind::Squashfs) => Some(Advice::Image.text("a SquashFS file system")),
+        Found::Source(FileKind::Volume(reader)) => Some(Advice::Image.text(reader.title)),
         Found::Source(FileKind::Tar) | Found::Zeros | Found::Unknown => None,
     }
 }
 
 fn at(bytes: &[u8], from: usize, length: usize) -> Option<&[u8]> {
     bytes.get(from..from.checked_add(length)?)
-}
-
-/// Whether what follows from ext4's magic number makes sense: blocks of at most 64 KiB, inodes and blocks.
-fn has_ext4_geometry(head: &[u8]) -> bool {
-    let word = |offset: usize| number(head, 1024 + offset).unwrap_or(u32::MAX);
-    let (inodes, blocks, log_block_size, revision) = (word(0), word(4), word(24), word(76));
-    inodes != 0 && blocks != 0 && log_block_size <= 6 && revision <= 1
 }
 
 /// The little-endian 32-bit number at `offset`.

@@ -67,10 +67,7 @@ impl Advice {
     }
 }
 
-/// `s_magic` of `fs/ext4/ext4.h`, in the superblock at 1024.
-pub(super) const EXT4: Magic = (1080, b"\x53\xef");
-
-/// The sources that one magic number tells.
+/// The archives that one magic number tells.
 pub(super) const SOURCES: &[(Magic, FileKind)] = &[
     // POSIX.1-2017, pax, "ustar Interchange Format".
     ((257, b"ustar"), FileKind::Tar),
@@ -79,9 +76,6 @@ pub(super) const SOURCES: &[(Magic, FileKind)] = &[
     ((0, b"\x28\xb5\x2f\xfd"), FileKind::CompressedTar),
     ((0, b"\x50\x2a\x4d\x18"), FileKind::CompressedTar),
     ((0, b"\xfd7zXZ\0"), FileKind::CompressedTar),
-    // `fs/erofs/erofs_fs.h`, `fs/squashfs/squashfs_fs.h`.
-    ((1024, b"\xe2\xe1\xf5\xe0"), FileKind::Erofs),
-    ((0, b"hsqs"), FileKind::Squashfs),
 ];
 
 macro_rules! other {

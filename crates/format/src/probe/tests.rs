@@ -1,6 +1,7 @@
 //! Every kind of file is told by what it is; none is taken for an archive without files.
 
 use super::*;
+use crate::reader_by_name;
 
 /// Zeros with bytes put at some places.
 fn head(parts: &[(usize, &[u8])]) -> Vec<u8> {
@@ -9,6 +10,13 @@ fn head(parts: &[(usize, &[u8])]) -> Vec<u8> {
         head[*at..*at + bytes.len()].copy_from_slice(bytes);
     }
     head
+}
+
+/// ext4's magic number.
+const EXT4: (usize, &[u8]) = (1080, b"\x53\xef");
+
+fn volume(name: &str) -> FileKind {
+    FileKind::Volume(reader_by_name(name).unwrap())
 }
 
 fn other(parts: &[(usize, &[u8])]) -> String {
@@ -79,13 +87,26 @@ fn boot_sectors_are_told_apart() {
     assert!(other(&[SIGNATURE, (11, &fields)]).contains("FAT"));
     // A file system with a loader in front of it is that file system.
     let ext4: (usize, &[u8]) = (1024, &[1, 0, 0, 0, 1, 0, 0, 0]);
-    assert_eq!(identify(&head(&[SIGNATURE, ext4, table::EXT4]), &[]), Found::Source(FileKind::Ext4));
+    assert_eq!(identify(&head(&[SIGNATURE, ext4, EXT4]), &[]), Found::Source(volume("ext4")));
+}
+
+#[test]
+fn every_reader_knows_its_own() {
+    let ext4: (usize, &[u8]) = (1024, &[1, 0, 0, 0, 1, 0, 0, 0]);
+    for (parts, name) in
+        [(&[EXT4, ext4][..], "ext4"), (&[(1024, b"\xe2\xe1\xf5\xe0")], "erofs"), (&[(0, b"hsqs")], "squashfs")]
+    {
+        assert_eq!(identify(&head(parts), &[]), Found::Source(volume(name)));
+        assert_eq!(probe(&Head(&head(parts))).unwrap(), Found::Source(volume(name)));
+    }
+    // Too short for a superblock.
+    assert_eq!(identify(&head(&[(1024, b"\xe2\xe1\xf5\xe0")])[..1027], &[]), Found::Unknown);
 }
 
 #[test]
 fn two_bytes_alone_are_no_ext4_where_something_else_is() {
-    assert_eq!(identify(&head(&[table::EXT4]), &[]), Found::Source(FileKind::Ext4));
-    assert!(other(&[table::EXT4, (0x8001, b"CD001")]).contains("ISO"));
+    assert_eq!(identify(&head(&[EXT4]), &[]), Found::Source(volume("ext4")));
+    assert!(other(&[EXT4, (0x8001, b"CD001")]).contains("ISO"));
 }
 
 #[test]

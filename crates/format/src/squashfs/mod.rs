@@ -11,24 +11,36 @@
 //! 3. `render` makes any metadata block from the tree and those tables when it is read.
 
 mod codec;
+mod layout;
 mod pack;
 mod plan;
 mod read;
 mod render;
 mod spec;
 
-pub use read::{open, open_with};
+pub use read::{open, open_volume, open_with};
 
+use std::io;
 use std::sync::Arc;
 
-use inarch_block::BLOCK_SIZE;
+use inarch_block::{BLOCK_SIZE, Backing};
 use inarch_tree::Tree;
 
 use codec::Settings;
 
-use crate::{Format, FormatError, ImageOptions, Layout, Planned};
+use crate::probe::{Likeness, bytes_at};
+use crate::{Format, FormatError, ImageOptions, Layout, Planned, Reader};
 
 const NAME: &str = "squashfs";
+
+/// The reader, for the registry.
+pub(crate) const READER: Reader =
+    Reader { name: NAME, title: "a SquashFS file system", packs: true, probe, open: open_volume };
+
+/// By the superblock's magic number.
+fn probe(image: &dyn Backing) -> io::Result<Likeness> {
+    Ok(Likeness::certain(bytes_at(image, 0)? == Some(spec::superblock::MAGIC.to_le_bytes())))
+}
 
 /// squashfs 4.0: read-only, compressed or not.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,6 +61,7 @@ impl Format for Squashfs {
 
     fn plan(&self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError> {
         let block_size = check(options)?;
+        FormatError::of_long_names(tree, NAME, spec::directory::MAX_NAME)?;
         // What lies before 1970 or after 2106 is given as the nearest time that the superblock holds.
         let mtime = options.epoch.map(|epoch| epoch.clamp(0, u32::MAX.into()) as u32);
         if let Some(compression) = options.compression {
@@ -62,7 +75,7 @@ impl Format for Squashfs {
             return Ok(Planned { layout: Layout::Packed(Box::new(image)), notes });
         }
         let blocks = options.size.unwrap_or(0) / BLOCK_SIZE as u64;
-        let (map, notes) = plan::stored::plan(tree, block_size, mtime, blocks).map_err(refuse)?;
+        let (map, notes) = plan::plan(tree, block_size, mtime, blocks).map_err(refuse)?;
         if let Some(size) = options.size.filter(|size| map.blocks() * BLOCK_SIZE as u64 > *size) {
             let needed = map.blocks() * BLOCK_SIZE as u64;
             return Err(refuse(format!("the image takes {needed} bytes, more than the {size} asked for")));

@@ -5,20 +5,21 @@ use std::sync::Arc;
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Rings, Session, SessionOptions};
 use inarch_mount::{DEVICE, Mount};
-use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, TreeFiles};
+use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, TreeFiles, VolumeFiles};
 
+use super::archive;
 use super::background::Child;
 use super::{By, MountRequest, MountWrites, Serving};
 use crate::JobError;
 use crate::confinement::{Access, Confinement, Grants, Work};
-use crate::identity::files_identity;
-use crate::notes::shown;
+use crate::identity::{files_identity, image_identity};
+use crate::notes::{say, shown};
 use crate::record::NewRecord;
 use crate::serve::guard::{Guard, Guarded};
 use crate::serve::mounted::Mounted;
 use crate::serve::signals::Caught;
 use crate::share::with_owners;
-use crate::source::{Opened, Source};
+use crate::source::{self, Opened, OpenedVolume, Source};
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 
 /// Smaller files that are only read go through the kernel's cache of the mount: to hand one to the kernel and take it
@@ -125,6 +126,13 @@ impl Lower {
     fn open(request: &MountRequest, opened: Option<Opened>) -> Result<Lower, JobError> {
         let is_kept = matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
         let path = request.source.path();
+        if let Some(opened) = source::open_volume(&request.source, request.salvage)? {
+            return Ok(Lower::of_volume(request, opened, is_kept));
+        }
+        let opened = match opened {
+            None => archive::open(request)?,
+            opened => opened,
+        };
         if let Some(opened) = opened {
             let identity = is_kept.then(|| LowerIdentity::of_tree(&files_identity(&opened), path));
             let layer = Arc::new(TreeFiles::new(opened.tree, opened.content));
@@ -144,6 +152,20 @@ impl Lower {
         let identity = is_kept.then(|| LowerIdentity::of_directory(path)).transpose();
         let identity = identity.map_err(|error| fail(path, error))?;
         Ok(Lower { layer: Arc::new(layer), identity, notes: Vec::new() })
+    }
+}
+
+impl Lower {
+    /// Of an image that is read when something of it is asked for.
+    fn of_volume(request: &MountRequest, opened: OpenedVolume, is_kept: bool) -> Lower {
+        let OpenedVolume { volume, stamp } = opened;
+        let path = request.source.path();
+        let identity = image_identity(volume.format(), &stamp, request.salvage);
+        let identity = is_kept.then(|| LowerIdentity::of_tree(&identity, path));
+        let named = shown(path);
+        let notes = volume.notes();
+        let tell = Box::new(move |line: &str| say(format_args!("{named}: {line}")));
+        Lower { layer: Arc::new(VolumeFiles::new(volume, request.salvage, tell)), identity, notes }
     }
 }
 

@@ -15,13 +15,13 @@ use inarch_vfs::{Changes, HostDirectory, HostOptions};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::MountAttrFlags;
 
-use super::archive::Archive;
+use super::archive::{self, Archive};
 use super::{MountRequest, MountWrites, USER_NAMESPACE_ARGUMENT};
 use crate::JobError;
-use crate::identity::files_identity;
+use crate::identity::{files_identity, image_identity};
 use crate::serve::guard::{Guarded, own_child};
 use crate::share::{Refused, Submounts};
-use crate::source::{FileKind, Opened, Source};
+use crate::source::{self, FileKind, Opened, OpenedVolume, Source};
 use crate::upper::{LowerIdentity, Upper, UpperPlace};
 
 /// A mount that is nowhere yet.
@@ -55,8 +55,9 @@ fn because<T>(reason: impl Display) -> Result<T, NotByKernel> {
     Err(NotByKernel::Because(reason.to_string()))
 }
 
-/// Makes the mount, if the kernel can have it be as it was asked for.
-pub(super) fn prepare(request: &MountRequest, opened: Option<&Opened>) -> Result<Prepared, NotByKernel> {
+/// Makes the mount, if the kernel can have it be as it was asked for. An archive or image is read whole for that: into `opened`,
+/// for who comes after.
+pub(super) fn prepare(request: &MountRequest, opened: &mut Option<Opened>) -> Result<Prepared, NotByKernel> {
     if !rustix::process::geteuid().is_root() {
         return because("not root");
     }
@@ -65,6 +66,10 @@ pub(super) fn prepare(request: &MountRequest, opened: Option<&Opened>) -> Result
     }
     if request.rings == Rings::Required {
         return because("--io-uring on");
+    }
+    if !matches!(request.source, Source::Directory(_)) {
+        may_be_archive(request)?;
+        *opened = archive::open(request)?;
     }
     if let Some(opened) = opened {
         return archive(request, opened);
@@ -169,7 +174,8 @@ fn overlay(
     Ok(Prepared { detached, kind: Guarded::Mount, upper: Some(upper), archive: None, notes: Vec::new() })
 }
 
-fn archive(request: &MountRequest, opened: &Opened) -> Result<Prepared, NotByKernel> {
+/// What is known of an archive before it is read.
+fn may_be_archive(request: &MountRequest) -> Result<(), NotByKernel> {
     if request.owners != Owners::default() {
         return because("other owners of an archive");
     }
@@ -178,13 +184,18 @@ fn archive(request: &MountRequest, opened: &Opened) -> Result<Prepared, NotByKer
         Source::File { .. } => {}
         _ => return because("no plain file"),
     }
+    Ok(())
+}
+
+fn archive(request: &MountRequest, opened: &Opened) -> Result<Prepared, NotByKernel> {
     let path = request.source.path();
     let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let (detached, archive) = Archive::mount(opened, &whole).or_else(because)?;
     let prepared = match &request.writes {
         MountWrites::Over(place) => {
             let is_kept = matches!(place, UpperPlace::Kept(_));
-            let identity = is_kept.then(|| LowerIdentity::of_tree(&files_identity(opened), path));
+            let identity = is_kept.then(|| identity(request, opened)).transpose()?;
+            let identity = identity.map(|identity| LowerIdentity::of_tree(&identity, path));
             overlay(request, detached.root(), place, identity.as_ref())?
         }
         MountWrites::Through | MountWrites::Refused => {
@@ -192,4 +203,12 @@ fn archive(request: &MountRequest, opened: &Opened) -> Result<Prepared, NotByKer
         }
     };
     Ok(Prepared { archive: Some(archive), notes: opened.notes.clone(), ..prepared })
+}
+
+/// The identity of an archive or image, which is the same where FUSE shows it.
+fn identity(request: &MountRequest, opened: &Opened) -> Result<[u8; 32], JobError> {
+    Ok(match source::open_volume(&request.source, request.salvage)? {
+        Some(OpenedVolume { volume, stamp }) => image_identity(volume.format(), &stamp, request.salvage),
+        None => files_identity(opened),
+    })
 }

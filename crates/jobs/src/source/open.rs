@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use inarch_block::{BackedFiles, BackingFile, Content, HostFiles, Renumbered, read_content};
 use inarch_format::oci::ImageConfig;
-use inarch_format::{Damage, ReadError, erofs, ext4, oci, squashfs};
+use inarch_format::{Damage, ReadError, oci};
 use inarch_tree::scan::{self, Report};
 use inarch_tree::select::{ReadFile, Selection, select, with_directories};
 use inarch_tree::{Attributes, BuildError, Builder, Extents, InodeId, Tree};
+use inarch_volume::Volume;
 use sha2::{Digest, Sha256};
 
 use super::{FileKind, Source};
@@ -100,6 +101,25 @@ pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) 
     }
 }
 
+/// A file system in an image, opened to be asked for what is wanted.
+pub(crate) struct OpenedVolume {
+    pub(crate) volume: Arc<dyn Volume>,
+    /// What tells one state of the image from another.
+    pub(crate) stamp: Vec<u8>,
+}
+
+/// Opens a source of which any part can be read when it is wanted; none if that is another kind of source.
+pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<OpenedVolume>, JobError> {
+    let Source::File { path, kind: FileKind::Volume(reader) } = source else { return Ok(None) };
+    let cannot_open = |error| JobError::path(path, "cannot open it", error);
+    let file = File::open(path).map_err(cannot_open)?;
+    let stamp = stamp(&file).map_err(cannot_open)?;
+    let image = Arc::new(BackingFile::new(file, path.clone()).map_err(cannot_open)?);
+    let damage = if salvage { Damage::Salvaged } else { Damage::Refused };
+    let volume = reader.open(image, damage).map_err(|error| JobError::Read { path: path.clone(), error })?;
+    Ok(Some(OpenedVolume { volume, stamp }))
+}
+
 impl Opened {
     /// A tree of the directory `path` as it was at some time: what has changed in it since then is found when it is read.
     pub(crate) fn at(path: &Path, tree: Tree) -> Result<Opened, JobError> {
@@ -158,9 +178,7 @@ fn open_file(
     };
     match kind {
         FileKind::Tar | FileKind::CompressedTar => oci::open_tar_file(file, path, &resources.spool_directory, damage),
-        FileKind::Ext4 => ext4::open(backing(file)?, damage),
-        FileKind::Squashfs => squashfs::open_with(backing(file)?, damage),
-        FileKind::Erofs => erofs::open_with(backing(file)?, damage),
+        FileKind::Volume(reader) => reader.walk(backing(file)?, damage),
     }
 }
 

@@ -1,5 +1,9 @@
 use super::*;
 
+fn volume(name: &str) -> FileKind {
+    FileKind::Volume(inarch_format::reader_by_name(name).unwrap())
+}
+
 fn parse(path: &Path) -> Result<Source, String> {
     Source::parse(path.as_os_str()).map_err(|error| error.to_string())
 }
@@ -20,9 +24,9 @@ fn a_source_is_told_by_what_it_is_and_not_by_its_name() {
         (0, b"\x1f\x8b\x08", FileKind::CompressedTar),
         (0, b"\x28\xb5\x2f\xfd", FileKind::CompressedTar),
         (0, b"\xfd7zXZ\0", FileKind::CompressedTar),
-        (1080, b"\x53\xef", FileKind::Ext4),
-        (1024, b"\xe2\xe1\xf5\xe0", FileKind::Erofs),
-        (0, b"hsqs", FileKind::Squashfs),
+        (1080, b"\x53\xef", volume("ext4")),
+        (1024, b"\xe2\xe1\xf5\xe0", volume("erofs")),
+        (0, b"hsqs", volume("squashfs")),
     ];
     for (offset, magic, kind) in kinds {
         let path = with("x.zip", offset, magic);

@@ -117,7 +117,7 @@ impl Assembly {
         let mut name = self.tree.names.len() as u32;
         let mut host_name = listing.start.name;
         for at in range {
-            let name_len = chunk.name_lengths[at];
+            let name_len = u16::from(chunk.name_lengths[at]);
             let host_inode = chunk.inodes[at];
             let entry = self.tree.entries.len() as u32;
             let mut id = InodeId(self.tree.inodes.len() as u32);

@@ -3,15 +3,22 @@
 use zerocopy::FromBytes;
 
 use super::damaged;
-use crate::ReadError;
 use crate::erofs::spec::directory::{DIRENT_SIZE, Dirent};
+use inarch_volume::VolumeError;
 
 /// The bits of an inode's number; the highest would say that the inode is in compressed metadata.
 const NID_MASK: u64 = u64::MAX >> 1;
 
-/// The names in a block and the inodes' numbers, in their order, `.` and `..` among them where they are stored.
+/// An entry: a name, its inode's number, and the code of its type.
+pub(crate) struct Found<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) nid: u64,
+    pub(crate) type_code: u8,
+}
+
+/// The entries in a block in their order, `.` and `..` among them where they are stored.
 /// `block` ends where the directory does.
-pub(crate) fn entries(block: &[u8]) -> Result<Vec<(&[u8], u64)>, ReadError> {
+pub(crate) fn entries(block: &[u8]) -> Result<Vec<Found<'_>>, VolumeError> {
     let first = dirent(block, 0).map_or(0, |dirent| usize::from(dirent.name_offset.get()));
     if first < DIRENT_SIZE || !first.is_multiple_of(DIRENT_SIZE) || first > block.len() {
         return Err(damaged(format!("a block of it has its first name at byte {first}")));
@@ -34,7 +41,7 @@ pub(crate) fn entries(block: &[u8]) -> Result<Vec<(&[u8], u64)>, ReadError> {
         if dirent.nid.get() > NID_MASK {
             return Err(damaged("it names an inode in compressed metadata, which is not supported"));
         }
-        entries.push((name, dirent.nid.get()));
+        entries.push(Found { name, nid: dirent.nid.get(), type_code: dirent.file_type });
     }
     Ok(entries)
 }

@@ -4,15 +4,14 @@ use inarch_tree::{FileType, Timestamp};
 use zerocopy::FromBytes;
 
 use super::damaged;
-use super::image::Pages;
-use super::volume::Volume;
-use crate::ReadError;
+use super::parameters::Parameters;
 use crate::erofs::spec::inode::{
     COMPACT_SIZE, CompactInode, DataLayout, EXTENDED_SIZE, ExtendedInode, FORMAT_ALL, FORMAT_EXTENDED,
     FORMAT_NLINK_1_OR_NO_DOT,
 };
 use crate::erofs::spec::xattr::area_size;
 use crate::erofs::spec::{NULL_BLOCK, SLOT_SIZE};
+use inarch_volume::{Pages, VolumeError};
 
 /// An inode, as far as a tree or a map of its content wants it.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +21,8 @@ pub(crate) struct Inode {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// Names.
+    pub(crate) links: u32,
     pub(crate) size: u64,
     pub(crate) mtime: Timestamp,
     /// The four bytes that hold a block address, a device number or the format of chunks.
@@ -35,8 +36,8 @@ pub(crate) struct Inode {
 
 impl Inode {
     /// Reads the inode with number `nid`.
-    pub(crate) fn read(pages: &mut Pages, volume: &Volume, nid: u64) -> Result<Inode, ReadError> {
-        let at = nid.checked_mul(SLOT_SIZE).and_then(|at| at.checked_add(volume.inodes_start));
+    pub(crate) fn read(pages: &Pages, parameters: &Parameters, nid: u64) -> Result<Inode, VolumeError> {
+        let at = nid.checked_mul(SLOT_SIZE).and_then(|at| at.checked_add(parameters.inodes_start));
         let at = at.ok_or_else(|| damaged(format!("an inode's number is {nid}, beyond 2^64 bytes")))?;
         let head: [u8; COMPACT_SIZE as usize] = pages.array(at)?;
         let Ok(compact) = CompactInode::read_from_bytes(&head) else {
@@ -50,7 +51,7 @@ impl Inode {
         let file_type = file_type.ok_or_else(|| damaged(format!("inode {nid} has the mode {mode:#o} of no type")))?;
         let common = Common { at, layout, mode, file_type };
         if format & FORMAT_EXTENDED == 0 {
-            return Ok(common.with_compact(&compact, volume));
+            return Ok(common.with_compact(&compact, parameters));
         }
         let bytes: [u8; EXTENDED_SIZE as usize] = pages.array(at)?;
         match ExtendedInode::read_from_bytes(&bytes) {
@@ -74,20 +75,21 @@ struct Common {
 }
 
 impl Common {
-    fn with_compact(self, inode: &CompactInode, volume: &Volume) -> Inode {
+    fn with_compact(self, inode: &CompactInode, parameters: &Parameters) -> Inode {
         let value = inode.block.get();
         // A directory's bit of this value leaves its `.` out.
         let one_link = inode.format.get() & FORMAT_NLINK_1_OR_NO_DOT != 0 && self.file_type != FileType::Directory;
         let block = if one_link { block48(value, inode.links.get()) } else { block32(value) };
-        let seconds = volume.epoch.wrapping_add(inode.mtime.get().into());
+        let seconds = parameters.epoch.wrapping_add(inode.mtime.get().into());
         Inode {
             file_type: self.file_type,
             layout: self.layout,
             mode: self.mode,
             uid: inode.uid.get().into(),
             gid: inode.gid.get().into(),
+            links: if one_link { 1 } else { inode.links.get().into() },
             size: inode.size.get().into(),
-            mtime: Timestamp { seconds, nanoseconds: volume.epoch_nanoseconds },
+            mtime: Timestamp { seconds, nanoseconds: parameters.epoch_nanoseconds },
             value,
             block,
             xattrs_at: self.at + COMPACT_SIZE,
@@ -104,6 +106,7 @@ impl Common {
             mode: self.mode,
             uid: inode.uid.get(),
             gid: inode.gid.get(),
+            links: inode.links.get(),
             size: inode.size.get(),
             mtime: Timestamp { seconds: inode.mtime.get() as i64, nanoseconds },
             value,

@@ -1,37 +1,44 @@
-//! An image as a tree: its directories are walked once, its files' content is found in place.
+//! An image as a volume that is read on demand, and as a tree.
+//!
+//! 1. `parameters` checks the superblock.
+//! 2. `volume` answers for one node at a time: an inode's number says where it lies (`inode`), its layout where its content is
+//!    (`map`, `compressed`), the names of a directory are sorted over all of its blocks (`directory`).
+//! 3. `pass` counts what a walk over all of them meets: no two pieces of metadata may share bytes, so together they are not
+//!    larger than the image.
 
 mod compressed;
-mod content;
 mod directory;
 mod image;
 mod inode;
 mod map;
+mod parameters;
+mod pass;
 mod volume;
-mod walk;
 mod xattr;
 
 use std::sync::Arc;
 
-use inarch_block::{BackedFiles, Backing, Content};
-use inarch_tree::Extents;
+use inarch_block::Backing;
+use inarch_volume::{Volume, VolumeError};
 
 use crate::erofs::NAME;
-use crate::notes::Notes;
 use crate::{Damage, Opened, ReadError};
-use content::Files;
-use image::{Image, Pages};
-use volume::Volume;
-use walk::Walked;
+use volume::ErofsVolume;
 
 /// An error of this format.
-fn damaged(reason: impl Into<String>) -> ReadError {
-    ReadError::Format { format: NAME, reason: reason.into() }
+fn damaged(reason: impl Into<String>) -> VolumeError {
+    VolumeError::Damaged(reason.into())
 }
 
-/// The same error, about `path`.
-fn about(path: &str, error: ReadError) -> ReadError {
+/// The error of an image that cannot be read at all.
+fn unreadable(error: VolumeError) -> ReadError {
+    ReadError::of_volume(NAME, error)
+}
+
+/// The same error, about `what`.
+fn about(what: &str, error: VolumeError) -> VolumeError {
     match error {
-        ReadError::Format { format, reason } => ReadError::Format { format, reason: format!("{path}: {reason}") },
+        VolumeError::Damaged(reason) => VolumeError::Damaged(format!("{what}: {reason}")),
         other => other,
     }
 }
@@ -46,22 +53,12 @@ pub fn open(image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
     open_with(image, Damage::Refused)
 }
 
+/// Opens an image to be asked for what is wanted of it: only the superblock and the root are read and checked.
+pub fn open_volume(image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
+    Ok(Arc::new(ErofsVolume::open(image, damage)?))
+}
+
 /// As [`open`]; where damage is salvaged, directories, inodes and parts of files that cannot be read are left out.
 pub fn open_with(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-    let source = Image::new(image.clone());
-    let mut notes = Notes::default();
-    let volume = Volume::read(&source, damage, &mut notes)?;
-    let walked = walk::walk(Pages::new(source.clone()), &volume, damage, &mut notes);
-    let Walked { tree, extents, compressed, packed } = walked.map_err(ReadError::into_damage)?;
-    let notes = notes.into_lines();
-    let tree = Arc::new(tree);
-    let extents = Extents::new(tree.inode_count(), extents);
-    let extents = extents.map_err(|error| damaged(format!("internal: {error}")))?;
-    let plain = BackedFiles::new(tree.clone(), extents, vec![image]);
-    let content: Arc<dyn Content> = if compressed.is_empty() {
-        Arc::new(plain)
-    } else {
-        Arc::new(Files::new(tree.clone(), plain, compressed, packed, source))
-    };
-    Ok(Opened { tree, content, notes, image: None })
+    Opened::walk(open_volume(image, damage)?, damage)
 }

@@ -1,21 +1,15 @@
 //! Extended attributes: behind inodes, and shared.
 
-use std::collections::HashMap;
-
-use inarch_tree::{Builder, Xattr, XattrSetId};
+use inarch_tree::Xattr;
 use zerocopy::FromBytes;
 
 use super::damaged;
-use super::image::Pages;
 use super::inode::Inode;
-use super::volume::Volume;
-use crate::ReadError;
+use super::parameters::Parameters;
 use crate::erofs::spec::xattr::{
     ENTRY_SIZE, HEADER_SIZE, LONG_PREFIX, SHARED_COUNT, UNIT, XattrEntry, entry_size, prefix,
 };
-
-/// Bytes of attributes that sets may hold, beyond what the image's size allows.
-const SLACK: u64 = 16 << 20;
+use inarch_volume::{Pages, VolumeError};
 
 /// A prefix of names that the image lists: one with an index, and what follows it.
 pub(crate) struct LongPrefix {
@@ -31,37 +25,31 @@ impl LongPrefix {
     }
 }
 
-/// Reads attributes, each distinct set once.
+/// Reads attributes.
 pub(crate) struct Xattrs {
     prefixes: Vec<LongPrefix>,
-    /// By what is behind the inode.
-    sets: HashMap<Box<[u8]>, XattrSetId>,
-    /// Bytes that may still be read: few shared attributes could make many large sets.
-    budget: u64,
 }
 
 impl Xattrs {
-    pub(crate) fn new(image_size: u64, prefixes: Vec<LongPrefix>) -> Xattrs {
-        Xattrs { prefixes, sets: HashMap::new(), budget: image_size.saturating_mul(2).saturating_add(SLACK) }
+    pub(crate) fn new(prefixes: Vec<LongPrefix>) -> Xattrs {
+        Xattrs { prefixes }
     }
 
-    /// The attributes of an inode. The caller has seen to it that all areas together are not larger than the image.
-    pub(crate) fn of(
-        &mut self,
-        pages: &mut Pages,
-        volume: &Volume,
-        inode: &Inode,
-        builder: &mut Builder,
-    ) -> Result<XattrSetId, ReadError> {
+    /// What stands behind an inode for its attributes; none where it has none. Inodes with the same bytes there have the same
+    /// attributes.
+    pub(crate) fn area(pages: &Pages, inode: &Inode) -> Result<Option<Box<[u8]>>, VolumeError> {
         // A header alone has no meaning.
         if inode.xattrs_size <= HEADER_SIZE as u64 {
-            return Ok(XattrSetId::NONE);
+            return Ok(None);
         }
         let mut area = vec![0; inode.xattrs_size as usize];
         pages.read(inode.xattrs_at, &mut area)?;
-        if let Some(set) = self.sets.get(&*area) {
-            return Ok(*set);
-        }
+        Ok(Some(area.into()))
+    }
+
+    /// The attributes of an inode: at most 255 that are shared, of 128 KiB each, and what fits its area.
+    pub(crate) fn of(&self, pages: &Pages, parameters: &Parameters, inode: &Inode) -> Result<Vec<Xattr>, VolumeError> {
+        let Some(area) = Xattrs::area(pages, inode)? else { return Ok(Vec::new()) };
         let mut set = Vec::new();
         let shared = area.get(SHARED_COUNT).map_or(0, |count| usize::from(*count));
         let (_, rest) = area.split_at(HEADER_SIZE);
@@ -75,21 +63,20 @@ impl Xattrs {
             own = own.get(length..).unwrap_or_default();
         }
         for address in addresses.as_chunks::<UNIT>().0 {
-            let at = volume.xattrs_start + u64::from(u32::from_le_bytes(*address)) * UNIT as u64;
+            let at = parameters.xattrs_start.checked_add(u64::from(u32::from_le_bytes(*address)) * UNIT as u64);
+            let at = at.ok_or_else(|| damaged("a shared attribute of it lies beyond 2^64 bytes"))?;
             let head: [u8; ENTRY_SIZE] = pages.array(at)?;
             let mut bytes = vec![0; entry_length(&head).unwrap_or(0)];
             // The padding behind the last one need not be there.
-            let held = (pages.image().size() - at).min(bytes.len() as u64);
+            let held = (pages.size() - at).min(bytes.len() as u64);
             pages.read(at, bytes.get_mut(..held as usize).unwrap_or_default())?;
             set.extend(self.attribute(&bytes)?);
         }
-        let id = builder.intern_xattrs(set);
-        self.sets.insert(area.into(), id);
-        Ok(id)
+        Ok(set)
     }
 
     /// The attribute at the start of `bytes`; none if its name's prefix is unknown, as the kernel has it.
-    fn attribute(&mut self, bytes: &[u8]) -> Result<Option<Xattr>, ReadError> {
+    fn attribute(&self, bytes: &[u8]) -> Result<Option<Xattr>, VolumeError> {
         let exceeds = || damaged("an extended attribute of it exceeds the space for them");
         let (entry, rest) = XattrEntry::read_from_prefix(bytes).map_err(|_| exceeds())?;
         let name = rest.get(..entry.name_length.into()).ok_or_else(exceeds)?;
@@ -107,10 +94,6 @@ impl Xattrs {
         if name.contains(&0) {
             return Err(damaged("the name of an extended attribute of it has a NUL"));
         }
-        let length = (size_of::<Xattr>() + name.len() + value.len()) as u64;
-        self.budget = self.budget.checked_sub(length).ok_or_else(|| {
-            damaged("the extended attributes of its files together are too large for an image of its size")
-        })?;
         Ok(Some(Xattr { name: name.into(), value: value.into() }))
     }
 }

@@ -5,8 +5,8 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
 use super::{BLOCK, Renderer, Window};
+use crate::erofs::layout::shape::{Shape, index_offset};
 use crate::erofs::pack::PIECE_BLOCKS;
-use crate::erofs::plan::shape::{Shape, index_offset};
 use crate::erofs::spec::compress::{BLOCK_COUNT, ClusterIndex, FULL_INDEX_GAP, HEADER_SIZE, Kind, MapHeader, advice};
 
 /// Bytes of a cluster's entry.

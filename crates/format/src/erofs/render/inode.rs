@@ -6,8 +6,8 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use super::{BLOCK, Renderer, Window};
-use crate::erofs::plan::chunks::{ChunkMap, ENTRY};
-use crate::erofs::plan::shape::Shape;
+use crate::erofs::layout::chunks::{ChunkMap, ENTRY};
+use crate::erofs::layout::shape::Shape;
 use crate::erofs::spec::inode::{DataLayout, EXTENDED_SIZE, ExtendedInode, FORMAT_EXTENDED, encode_device};
 use crate::erofs::spec::xattr::area_count;
 use crate::erofs::spec::{BLOCK_SIZE, NULL_BLOCK, SLOT_SIZE};

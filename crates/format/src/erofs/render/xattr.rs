@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U16;
 
 use super::{Renderer, Window};
-use crate::erofs::plan::xattr::Stored;
+use crate::erofs::layout::xattr::Stored;
 use crate::erofs::spec::xattr::{ENTRY_SIZE, HEADER_SIZE, SHARED_COUNT, UNIT, XattrEntry, entry_size, split_name};
 
 impl Renderer {

@@ -125,6 +125,13 @@ pub(crate) fn entry_type(file_type: FileType) -> u8 {
     }
 }
 
+/// The reverse of [`entry_type`]; none for what it does not give.
+pub(crate) fn file_type_of_entry(code: u8) -> Option<FileType> {
+    use FileType::{BlockDevice, CharDevice, Directory, Fifo, Regular, Socket, Symlink};
+    let all = [Regular, Directory, CharDevice, BlockDevice, Fifo, Socket, Symlink];
+    all.into_iter().find(|file_type| entry_type(*file_type) == code)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

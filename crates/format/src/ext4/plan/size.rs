@@ -6,8 +6,9 @@ use std::sync::Arc;
 use inarch_block::BLOCK_SIZE;
 use inarch_tree::Tree;
 
-use super::geometry::Geometry;
-use super::{Draft, Options, Plan, PlanError};
+use super::{Draft, Plan};
+use crate::ext4::layout::geometry::Geometry;
+use crate::ext4::layout::{Options, PlanError};
 
 /// How large a file system is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 use std::ops::Range;
 
+use super::disk::word;
 use super::inodes::Slot;
 use crate::ext4::spec::inode::{BLOCK_FIELD, Inode, SIZE_128};
 use crate::ext4::spec::xattr::{AreaReader, Value, index};
@@ -24,12 +25,17 @@ pub(super) fn parts(slot: &Slot<'_>) -> Option<[Range<usize>; 2]> {
 }
 
 /// The bytes of the inode for attributes.
-pub(super) fn area<'a>(slot: &Slot<'a>) -> Option<&'a [u8]> {
+pub(super) fn area<'a>(slot: &'a Slot<'_>) -> Option<&'a [u8]> {
     slot.bytes.get(SIZE_128 + usize::from(slot.inode.extra_isize.get())..)
 }
 
+/// The parent of a directory.
+pub(super) fn parent(slot: &Slot<'_>) -> u32 {
+    word(&slot.inode.block, 0)
+}
+
 /// The entries of a directory, in two parts.
-pub(super) fn directory<'a>(slot: &Slot<'a>) -> Option<[&'a [u8]; 2]> {
+pub(super) fn directory<'a>(slot: &'a Slot<'_>) -> Option<[&'a [u8]; 2]> {
     let [first, second] = parts(slot)?;
     Some([slot.bytes.get(first)?.get(PARENT..)?, slot.bytes.get(second)?])
 }

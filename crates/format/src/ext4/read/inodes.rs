@@ -1,9 +1,11 @@
 //! Inodes out of the inode tables, which are read in large pieces.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
-use super::flaw::Flaw;
-use super::volume::Volume;
+use inarch_volume::VolumeError;
+
+use super::disk::Disk;
 use crate::ext4::spec::inode::{Inode, checksum_matches};
 
 /// Bytes of an inode table read at once.
@@ -16,9 +18,17 @@ pub(super) struct Slot<'a> {
     pub(super) ino: u32,
     pub(super) inode: Inode,
     /// All its bytes.
-    pub(super) bytes: &'a [u8],
+    pub(super) bytes: Cow<'a, [u8]>,
     /// Where on the device they are.
     pub(super) at: u64,
+}
+
+impl Slot<'_> {
+    /// The same with its own bytes.
+    pub(super) fn into_owned(self) -> Slot<'static> {
+        let Slot { ino, inode, bytes, at } = self;
+        Slot { ino, inode, bytes: Cow::Owned(bytes.into_owned()), at }
+    }
 }
 
 /// The part of an inode table that was read.
@@ -46,61 +56,62 @@ impl Inodes {
     }
 
     /// Inode `ino`, if its checksum is right.
-    pub(super) fn get(&mut self, volume: &Volume, ino: u32) -> Result<Slot<'_>, Flaw> {
-        if !volume.is_inode(ino) {
-            return Err(Flaw::Bad(format!("has the inode number {ino}, which does not exist")));
+    pub(super) fn get(&mut self, disk: &Disk, ino: u32) -> Result<Slot<'_>, VolumeError> {
+        if !disk.is_inode(ino) {
+            return Err(VolumeError::Damaged(format!("has the inode number {ino}, which does not exist")));
         }
-        let group = (ino - 1) / volume.inodes_per_group;
-        let within = ((ino - 1) % volume.inodes_per_group) as usize * volume.inode_size;
-        let table = self.table(volume, group)?;
+        let group = (ino - 1) / disk.inodes_per_group;
+        let within = ((ino - 1) % disk.inodes_per_group) as usize * disk.inode_size;
+        let table = self.table(disk, group)?;
         let index = (within / PIECE) as u32;
         let place = (group as usize).wrapping_mul(31).wrapping_add(index as usize) % PIECES;
-        let held = self.pieces.get_mut(place).ok_or_else(|| Flaw::Bad("is nowhere".to_owned()))?;
+        let held = self.pieces.get_mut(place).ok_or_else(|| VolumeError::Damaged("is nowhere".to_owned()))?;
         let is_held = held.as_ref().is_some_and(|piece| (piece.group, piece.index) == (group, index));
         if !is_held {
-            *held = Some(read_piece(volume, table, group, index, held.take())?);
+            *held = Some(read_piece(disk, table, group, index, held.take())?);
         }
-        let bytes = held.as_ref().and_then(|piece| piece.bytes.get(within % PIECE..within % PIECE + volume.inode_size));
-        let bytes = bytes.ok_or_else(|| Flaw::Bad(format!("has an inode, {ino}, beyond the end of the image")))?;
+        let bytes = held.as_ref().and_then(|piece| piece.bytes.get(within % PIECE..within % PIECE + disk.inode_size));
+        let bytes =
+            bytes.ok_or_else(|| VolumeError::Damaged(format!("has an inode, {ino}, beyond the end of the image")))?;
         let inode = Inode::parse(bytes)
-            .ok_or_else(|| Flaw::Bad(format!("has an inode, {ino}, with a nonsensical i_extra_isize")))?;
-        if volume.verifies() && !checksum_matches(bytes, &inode, volume.seed, ino) {
-            return Err(Flaw::Bad(format!("has an inode, {ino}, with a wrong checksum")));
+            .ok_or_else(|| VolumeError::Damaged(format!("has an inode, {ino}, with a nonsensical i_extra_isize")))?;
+        if disk.verifies() && !checksum_matches(bytes, &inode, disk.seed, ino) {
+            return Err(VolumeError::Damaged(format!("has an inode, {ino}, with a wrong checksum")));
         }
-        Ok(Slot { ino, inode, bytes, at: table + within as u64 })
+        Ok(Slot { ino, inode, bytes: bytes.into(), at: table + within as u64 })
     }
 
-    fn table(&mut self, volume: &Volume, group: u32) -> Result<u64, Flaw> {
+    fn table(&mut self, disk: &Disk, group: u32) -> Result<u64, VolumeError> {
         if let Some(known) = self.tables.get(&group) {
-            return known.clone().map_err(Flaw::Bad);
+            return known.clone().map_err(VolumeError::Damaged);
         }
-        let table = match volume.inode_table(group) {
-            Err(Flaw::Host(error)) => return Err(Flaw::Host(error)),
-            Err(Flaw::Bad(reason)) => Err(reason),
+        let table = match disk.inode_table(group) {
+            Err(VolumeError::Damaged(reason)) => Err(reason),
+            Err(error) => return Err(error),
             Ok(at) => self
-                .claim(volume, at)
+                .claim(disk, at)
                 .ok_or_else(|| format!("is in block group {group}, whose inode table overlaps another")),
         };
         self.tables.insert(group, table.clone());
-        table.map_err(Flaw::Bad)
+        table.map_err(VolumeError::Damaged)
     }
 
     /// The start of a table, if no other one has its bytes.
-    fn claim(&mut self, volume: &Volume, at: u64) -> Option<u64> {
-        let length = u64::from(volume.inodes_per_group) * volume.inode_size as u64;
+    fn claim(&mut self, disk: &Disk, at: u64) -> Option<u64> {
+        let length = u64::from(disk.inodes_per_group) * disk.inode_size as u64;
         let near = at.saturating_sub(length - 1)..at.saturating_add(length);
         (self.starts.range(near).next().is_none() && self.starts.insert(at)).then_some(at)
     }
 }
 
 /// Reads a piece, into the memory of the one whose place it takes; less of it where the table or the image ends.
-fn read_piece(volume: &Volume, table: u64, group: u32, index: u32, old: Option<Piece>) -> Result<Piece, Flaw> {
+fn read_piece(disk: &Disk, table: u64, group: u32, index: u32, old: Option<Piece>) -> Result<Piece, VolumeError> {
     let mut bytes = old.map(|piece| piece.bytes).unwrap_or_default();
     let from = index as usize * PIECE;
-    let length = (volume.inodes_per_group as usize * volume.inode_size).saturating_sub(from).min(PIECE);
+    let length = (disk.inodes_per_group as usize * disk.inode_size).saturating_sub(from).min(PIECE);
     let at = table + from as u64;
-    let there = volume.backing.size().saturating_sub(at).min(length as u64);
+    let there = disk.backing.size().saturating_sub(at).min(length as u64);
     bytes.resize(there as usize, 0);
-    volume.read(at, &mut bytes)?;
+    disk.read(at, &mut bytes)?;
     Ok(Piece { group, index, bytes })
 }

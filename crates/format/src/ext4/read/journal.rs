@@ -10,12 +10,11 @@ use std::io;
 use std::sync::Arc;
 
 use inarch_block::{Backing, Cursor, read_backing};
+use inarch_volume::VolumeError;
 
-use super::flaw::{Flaw, unreadable};
+use super::disk::Disk;
 use super::inodes::Inodes;
 use super::mapping::{Claims, Place, Run, map};
-use super::volume::Volume;
-use crate::ReadError;
 use crate::ext4::spec::journal::{
     COMPAT_CHECKSUM, JournalSuperblock, LogBlock, MAGIC, Tag, commit, commit_checksum_matches, crc32_be,
     fast_commit_transaction, incompat, log_block, log_checksum_matches, revoked, tags,
@@ -102,27 +101,27 @@ impl Backing for Replayed {
     }
 }
 
-/// The image of `volume` with its journal replayed.
+/// The image of `disk` with its journal replayed.
 ///
 /// Fails where the kernel refuses to mount: the journal is on another device, is damaged, or has unknown features.
-pub(super) fn replay(volume: &Volume) -> Result<Replayed, ReadError> {
-    let log = Log::open(volume).map_err(broken)?;
+pub(super) fn replay(disk: &Disk) -> Result<Replayed, VolumeError> {
+    let log = Log::open(disk).map_err(broken)?;
     let moved = if log.superblock.start.get() == 0 { Vec::new() } else { log.scan().map_err(broken)? };
-    Ok(Replayed { image: volume.backing.clone(), block_size: volume.block_size, moved })
+    Ok(Replayed { image: disk.backing.clone(), block_size: disk.block_size, moved })
 }
 
-fn broken(flaw: Flaw) -> ReadError {
-    match flaw {
-        Flaw::Host(error) => error,
-        Flaw::Bad(reason) => {
-            unreadable(format!("it was not unmounted cleanly, and its journal {reason}; e2fsck on a copy may mend it"))
-        }
+fn broken(error: VolumeError) -> VolumeError {
+    match error {
+        VolumeError::Damaged(reason) => VolumeError::Damaged(format!(
+            "it was not unmounted cleanly, and its journal {reason}; e2fsck on a copy may mend it"
+        )),
+        other => other,
     }
 }
 
 /// The log, to be read block by block.
 struct Log<'a> {
-    volume: &'a Volume,
+    disk: &'a Disk,
     superblock: JournalSuperblock,
     /// Where the journal's blocks are.
     runs: Vec<Run>,
@@ -149,54 +148,59 @@ impl Transaction {
 }
 
 impl<'a> Log<'a> {
-    fn open(volume: &'a Volume) -> Result<Log<'a>, Flaw> {
-        let ino = volume.superblock.journal_inum.get();
+    fn open(disk: &'a Disk) -> Result<Log<'a>, VolumeError> {
+        let ino = disk.superblock.journal_inum.get();
         if ino == 0 {
-            return Err(Flaw::Bad("is on another device".to_owned()));
+            return Err(VolumeError::Damaged("is on another device".to_owned()));
         }
         let mut inodes = Inodes::new();
-        let inode = inodes.get(volume, ino)?.inode;
-        let blocks = inode.size() / volume.block_size;
+        let inode = inodes.get(disk, ino)?.inode;
+        let blocks = inode.size() / disk.block_size;
         let mut runs = Vec::new();
-        if let Some(reason) = map(volume, &mut Claims::default(), ino, &inode, blocks, &mut runs)? {
-            return Err(Flaw::Bad(reason));
+        if let Some(reason) = map(disk, &mut Claims::default(), ino, &inode, 0..blocks, &mut runs)? {
+            return Err(VolumeError::Damaged(reason));
         }
-        let mut log = Log { volume, superblock: zerocopy::FromZeros::new_zeroed(), runs, first: 0, end: 0 };
+        let mut log = Log { disk, superblock: zerocopy::FromZeros::new_zeroed(), runs, first: 0, end: 0 };
         let block = log.block(0)?;
         log.superblock =
-            JournalSuperblock::parse(&block, volume.verify).map_err(|reason| Flaw::Bad(reason.to_owned()))?;
+            JournalSuperblock::parse(&block, disk.verify).map_err(|reason| VolumeError::Damaged(reason.to_owned()))?;
         let sb = &log.superblock;
         let unknown = sb.feature_incompat.get() & !KNOWN;
         if unknown != 0 {
-            return Err(Flaw::Bad(format!("has features that cannot be read (incompatible {unknown:#x})")));
+            return Err(VolumeError::Damaged(format!("has features that cannot be read (incompatible {unknown:#x})")));
         }
-        if u64::from(sb.block_size.get()) != volume.block_size || u64::from(sb.max_len.get()) > blocks {
+        if u64::from(sb.block_size.get()) != disk.block_size || u64::from(sb.max_len.get()) > blocks {
             let (length, size) = (sb.max_len.get(), sb.block_size.get());
-            return Err(Flaw::Bad(format!("gives itself {length} blocks of {size} bytes, and has {blocks}")));
+            return Err(VolumeError::Damaged(format!(
+                "gives itself {length} blocks of {size} bytes, and has {blocks}"
+            )));
         }
         (log.first, log.end) = (sb.first.get(), sb.max_len.get().saturating_sub(sb.fast_commit_blocks()));
         let start = sb.start.get();
         if log.first == 0 || log.first >= log.end || (start != 0 && !(log.first..log.end).contains(&start)) {
-            return Err(Flaw::Bad(format!("has a log from block {} to {}, starting at {start}", log.first, log.end)));
+            return Err(VolumeError::Damaged(format!(
+                "has a log from block {} to {}, starting at {start}",
+                log.first, log.end
+            )));
         }
         Ok(log)
     }
 
     /// Where a block of the journal is on the device, in bytes.
-    fn at(&self, number: u32) -> Result<u64, Flaw> {
+    fn at(&self, number: u32) -> Result<u64, VolumeError> {
         let number = u64::from(number);
         let run = self.runs.partition_point(|run| run.logical + run.length <= number);
         match self.runs.get(run) {
             Some(Run { logical, place: Place::Blocks(first), .. }) if *logical <= number => {
-                Ok((first + (number - logical)) * self.volume.block_size)
+                Ok((first + (number - logical)) * self.disk.block_size)
             }
-            _ => Err(Flaw::Bad(format!("has a hole at its block {number}"))),
+            _ => Err(VolumeError::Damaged(format!("has a hole at its block {number}"))),
         }
     }
 
-    fn block(&self, number: u32) -> Result<Vec<u8>, Flaw> {
-        let mut block = vec![0; self.volume.block_size as usize];
-        self.volume.read(self.at(number)?, &mut block)?;
+    fn block(&self, number: u32) -> Result<Vec<u8>, VolumeError> {
+        let mut block = vec![0; self.disk.block_size as usize];
+        self.disk.read(self.at(number)?, &mut block)?;
         Ok(block)
     }
 
@@ -206,7 +210,7 @@ impl<'a> Log<'a> {
     }
 
     /// Where the newest content of each block is that a complete transaction changed, ascending.
-    fn scan(&self) -> Result<Vec<Moved>, Flaw> {
+    fn scan(&self) -> Result<Vec<Moved>, VolumeError> {
         let mut committed = Committed::default();
         let mut sequence = self.superblock.sequence.get();
         let mut number = self.superblock.start.get();
@@ -236,7 +240,7 @@ impl<'a> Log<'a> {
                         break;
                     }
                     if !sound {
-                        return Err(Flaw::Bad(format!("has a damaged transaction, {sequence}")));
+                        return Err(VolumeError::Damaged(format!("has a damaged transaction, {sequence}")));
                     }
                     last_seconds = seconds;
                     committed.add(std::mem::replace(&mut transaction, Transaction::new()), sequence);
@@ -251,12 +255,14 @@ impl<'a> Log<'a> {
 
     /// Fast commits change what the log says in their own way, behind the log. They count if they belong to the
     /// transaction that would come next (`ext4_fc_replay_scan`).
-    fn refuse_fast_commits(&self, sequence: u32) -> Result<(), Flaw> {
+    fn refuse_fast_commits(&self, sequence: u32) -> Result<(), VolumeError> {
         let first = self.end + 1;
         if self.superblock.fast_commit_blocks() > 0 && first < self.superblock.max_len.get() {
             let block = self.block(first)?;
             if fast_commit_transaction(&block) == Some(sequence) {
-                return Err(Flaw::Bad("has fast commits, which only the kernel or e2fsck can replay".to_owned()));
+                return Err(VolumeError::Damaged(
+                    "has fast commits, which only the kernel or e2fsck can replay".to_owned(),
+                ));
             }
         }
         Ok(())
@@ -271,7 +277,7 @@ impl<'a> Log<'a> {
         sequence: u32,
         left: u32,
         transaction: &mut Transaction,
-    ) -> Result<Option<(u32, u32)>, Flaw> {
+    ) -> Result<Option<(u32, u32)>, VolumeError> {
         transaction.doubtful |= !self.is_sound(block);
         transaction.checksum = self.checksum(transaction.checksum, block);
         let tags = tags(&self.superblock, block);
@@ -287,7 +293,7 @@ impl<'a> Log<'a> {
     }
 
     fn is_sound(&self, block: &[u8]) -> bool {
-        !self.volume.verify || log_checksum_matches(&self.superblock, block)
+        !self.disk.verify || log_checksum_matches(&self.superblock, block)
     }
 
     fn checksum(&self, seed: u32, block: &[u8]) -> u32 {
@@ -299,7 +305,7 @@ impl<'a> Log<'a> {
 
     /// Whether a commit block's checksums are right.
     fn is_complete(&self, transaction: &Transaction, block: &[u8]) -> bool {
-        if !self.volume.verify {
+        if !self.disk.verify {
             return true;
         }
         let version_1 = self.superblock.feature_compat.get() & COMPAT_CHECKSUM != 0;
@@ -317,18 +323,21 @@ impl<'a> Log<'a> {
     }
 
     /// What of the complete transactions counts: the last content of each block, unless it was revoked since.
-    fn newest(&self, committed: Committed) -> Result<Vec<Moved>, Flaw> {
+    fn newest(&self, committed: Committed) -> Result<Vec<Moved>, VolumeError> {
         let mut newest = HashMap::new();
         for Logged { tag, sequence, number } in committed.tags {
             let is_revoked = |by: &u32| sequence.wrapping_sub(*by) as i32 <= 0;
             if committed.revoked.get(&tag.block).is_some_and(is_revoked) {
                 continue;
             }
-            if tag.block >= self.volume.blocks {
-                return Err(Flaw::Bad(format!("changes the block {}, which does not exist", tag.block)));
+            if tag.block >= self.disk.blocks {
+                return Err(VolumeError::Damaged(format!("changes the block {}, which does not exist", tag.block)));
             }
-            if self.volume.verify && !tag.matches(&self.superblock, sequence, &self.block(number)?) {
-                return Err(Flaw::Bad(format!("has a damaged copy of block {} in transaction {sequence}", tag.block)));
+            if self.disk.verify && !tag.matches(&self.superblock, sequence, &self.block(number)?) {
+                return Err(VolumeError::Damaged(format!(
+                    "has a damaged copy of block {} in transaction {sequence}",
+                    tag.block
+                )));
             }
             newest.insert(tag.block, Moved { block: tag.block, at: self.at(number)?, escaped: tag.escaped });
         }

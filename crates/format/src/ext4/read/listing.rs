@@ -1,169 +1,202 @@
-//! The names in a directory.
+//! The names in a directory, from any place on.
 
+use std::ops::Range;
+
+use inarch_volume::{Item, Loss, Node, VolumeError};
+
+use super::disk::Disk;
 use super::flaw::tolerate;
+use super::hashed::{self, Leaves};
 use super::inline;
 use super::inodes::Slot;
-use super::mapping::{Claims, Place, Run, map};
-use super::volume::Volume;
-use crate::ReadError;
-use crate::ext4::spec::directory::{LeafReader, checksum_matches};
+use super::mapping::{Claims, Place, map};
+use crate::ext4::spec::directory::{LeafReader, checksum_matches, file_type_of};
 use crate::ext4::spec::inode::flags;
 use crate::ext4::spec::superblock::incompat;
 
-/// Blocks of a directory are read in pieces of at most so many bytes.
-const STEP: u64 = 256 << 10;
-/// Faults of one directory that are told.
-const TOLD: usize = 20;
+/// In a place in a directory, the bits of the entry within its block: a block of 64 KiB has 5461 at most.
+const PLACE_BITS: u32 = 16;
 
-/// A directory's names, sorted.
-#[derive(Default)]
-pub(super) struct Listing {
-    bytes: Vec<u8>,
-    /// Where each name is in `bytes`, and its inode.
-    names: Vec<(u32, u8, u32)>,
-    runs: Vec<Run>,
-    buffer: Vec<u8>,
-    /// What was found wrong.
-    pub(super) faults: Vec<String>,
+/// Reads the names of a directory.
+///
+/// A hashed directory is read as a linear one, which it is made to look like: its index blocks have no names in
+/// them, so there is no index to go astray in.
+pub(super) struct Listing<'a> {
+    pub(super) disk: &'a Disk,
+    pub(super) slot: &'a Slot<'a>,
+    pub(super) claims: &'a mut Claims,
+    /// Bytes of blocks that are read at once.
+    pub(super) step: u64,
 }
 
-impl Listing {
-    /// Reads the directory of `slot` in the place of what was listed before.
-    ///
-    /// A hashed directory is read as a linear one, which it is made to look like: its index blocks have no names in
-    /// them, so there is no index to go astray in.
-    pub(super) fn read(&mut self, volume: &Volume, claims: &mut Claims, slot: &Slot<'_>) -> Result<(), ReadError> {
-        self.bytes.clear();
-        self.names.clear();
-        self.faults.clear();
-        self.runs.clear();
-        let has_types = volume.superblock.has_incompat(incompat::FILETYPE);
-        if slot.inode.has(flags::INLINE_DATA) {
-            match inline::directory(slot) {
-                Some(parts) => parts.into_iter().for_each(|part| self.add_block(part, has_types)),
-                None => self.fault("says that its names are in its inode, where none are".to_owned()),
-            }
-        } else {
-            self.read_blocks(volume, claims, slot, has_types)?;
+impl Listing<'_> {
+    /// Gives `take` the entries from `from` on, until it says false.
+    pub(super) fn each(&mut self, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> Result<(), VolumeError> {
+        if self.slot.inode.has(flags::ENCRYPT) {
+            take(Item::Lost(Loss::sound("is encrypted; what is in it is left out")));
+            return Ok(());
         }
-        let bytes = &self.bytes;
-        let name = |&(start, length, _): &(u32, u8, u32)| {
-            bytes.get(start as usize..start as usize + usize::from(length)).unwrap_or_default()
-        };
-        self.names.sort_by(|a, b| name(a).cmp(name(b)));
-        let before = self.names.len();
-        self.names.dedup_by(|b, a| name(a) == name(b));
-        if self.names.len() < before {
-            self.fault(format!("has {} names twice", before - self.names.len()));
+        if self.slot.inode.has(flags::INLINE_DATA) {
+            return self.each_inline(from, take);
         }
-        Ok(())
-    }
-
-    /// How many names there are, `.` and `..` not counted.
-    pub(super) fn len(&self) -> usize {
-        self.names.len()
-    }
-
-    /// A name and the inode that it is of.
-    pub(super) fn get(&self, index: usize) -> Option<(&[u8], u32)> {
-        let (start, length, ino) = *self.names.get(index)?;
-        Some((self.bytes.get(start as usize..start as usize + usize::from(length))?, ino))
-    }
-
-    fn read_blocks(
-        &mut self,
-        volume: &Volume,
-        claims: &mut Claims,
-        slot: &Slot<'_>,
-        has_types: bool,
-    ) -> Result<(), ReadError> {
-        let size = match volume.superblock.has_incompat(incompat::LARGEDIR) {
-            true => slot.inode.size(),
-            false => u64::from(slot.inode.size_lo.get()),
-        };
-        let blocks = size.div_ceil(volume.block_size);
-        let mut runs = std::mem::take(&mut self.runs);
-        self.faults.extend(map(volume, claims, slot.ino, &slot.inode, blocks, &mut runs)?);
-        let seed = volume.verifies().then(|| volume.seed.inode_of(slot.ino, slot.inode.generation.get()));
-        for run in &runs {
-            let Place::Blocks(first) = run.place else { continue };
-            let mut next = first;
-            while next < first + run.length {
+        let blocks = self.size().div_ceil(self.disk.block_size);
+        let mut runs = Vec::new();
+        let (ino, inode) = (self.slot.ino, &self.slot.inode);
+        let first = from >> PLACE_BITS;
+        let flaw = map(self.disk, self.claims, ino, inode, first..blocks, &mut runs)?;
+        if flaw.is_some_and(|reason| !take(Item::Lost(Loss::damage(reason)))) {
+            return Ok(());
+        }
+        for run in runs {
+            let Place::Blocks(start) = run.place else { continue };
+            let mut done = 0;
+            while done < run.length {
                 // Claimed before it is read, so that nothing is read twice.
-                let limit = next + (first + run.length - next).min(STEP.div_ceil(volume.block_size));
-                let end = (next..limit).find(|block| !claims.take(*block)).unwrap_or(limit);
-                self.read_run(volume, next..end, seed, has_types)?;
-                if end < limit {
-                    self.fault(format!("has the block {end}, which is in another place, too"));
+                let limit = done + (run.length - done).min(self.step.div_ceil(self.disk.block_size));
+                let end = (done..limit).find(|block| !self.claims.take(start + block)).unwrap_or(limit);
+                if !self.each_of_run(run.logical + done, start + done..start + end, from, take)? {
+                    return Ok(());
                 }
-                next = end + u64::from(end < limit);
+                if end < limit {
+                    let text = format!("has the block {}, which is in another place, too", start + end);
+                    if !take(Item::Lost(Loss::damage(text))) {
+                        return Ok(());
+                    }
+                }
+                done = end + u64::from(end < limit);
             }
         }
-        self.runs = runs;
         Ok(())
     }
 
-    fn read_run(
-        &mut self,
-        volume: &Volume,
-        blocks: std::ops::Range<u64>,
-        seed: Option<u32>,
-        has_types: bool,
-    ) -> Result<(), ReadError> {
-        let size = volume.block_size as usize;
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize((blocks.end - blocks.start) as usize * size, 0);
-        match tolerate(volume.read_blocks(blocks.start, &mut buffer))? {
-            Err(reason) => self.fault(format!("has a block that {reason}")),
-            Ok(()) => {
-                for (number, block) in blocks.zip(buffer.chunks_exact(size)) {
-                    if seed.is_some_and(|seed| !checksum_matches(block, seed)) {
-                        self.fault(format!("has a block with a wrong checksum, {number}; its names are left out"));
-                    } else {
-                        self.add_block(block, has_types);
+    fn size(&self) -> u64 {
+        match self.disk.superblock.has_incompat(incompat::LARGEDIR) {
+            true => self.slot.inode.size(),
+            false => u64::from(self.slot.inode.size_lo.get()),
+        }
+    }
+
+    fn each_inline(&self, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> Result<(), VolumeError> {
+        let Some(parts) = inline::directory(self.slot) else {
+            take(Item::Lost(Loss::damage("says that its names are in its inode, where none are")));
+            return Ok(());
+        };
+        for (number, part) in (0..).zip(parts) {
+            if !self.each_of_block(part, number, from, take) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries of blocks that follow each other; the first is block `logical` of the directory.
+    fn each_of_run(
+        &self,
+        logical: u64,
+        blocks: Range<u64>,
+        from: u64,
+        take: &mut dyn FnMut(Item<'_>) -> bool,
+    ) -> Result<bool, VolumeError> {
+        let size = self.disk.block_size as usize;
+        let mut buffer = vec![0; (blocks.end - blocks.start) as usize * size];
+        if let Err(reason) = tolerate(self.disk.read_blocks(blocks.start, &mut buffer))? {
+            return Ok(take(Item::Lost(Loss::damage(format!("has a block that {reason}")))));
+        }
+        let seed = self.seed();
+        for ((number, logical), block) in blocks.zip(logical..).zip(buffer.chunks_exact(size)) {
+            let goes_on = match seed.is_some_and(|seed| !checksum_matches(block, seed)) {
+                true => take(Item::Lost(Loss::damage(format!(
+                    "has a block with a wrong checksum, {number}; its names are left out"
+                )))),
+                false => self.each_of_block(block, logical, from, take),
+            };
+            if !goes_on {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn each_of_block(&self, block: &[u8], logical: u64, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> bool {
+        let has_types = self.disk.superblock.has_incompat(incompat::FILETYPE);
+        let start = logical << PLACE_BITS;
+        for (place, entry) in (start..).zip(LeafReader::new(block, has_types)) {
+            let Ok(entry) = entry else {
+                let text = "has a block with nonsense in it, behind which names are left out";
+                return take(Item::Lost(Loss::damage(text)));
+            };
+            if place < from || entry.ino == 0 || matches!(entry.name, b"." | b"..") {
+                continue;
+            }
+            let file_type = file_type_of(entry.type_code);
+            if !take(Item::entry(entry.name, Node(entry.ino.into()), file_type, place + 1)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// One block of the directory, if it is there; none where its checksum is wrong.
+    pub(super) fn block(&self, logical: u64) -> Result<Option<Vec<u8>>, VolumeError> {
+        let mut runs = Vec::new();
+        let end = logical.saturating_add(1);
+        // Asked for one block after the other, so nothing is claimed.
+        map(self.disk, &mut Claims::default(), self.slot.ino, &self.slot.inode, logical..end, &mut runs)?;
+        let Some(Place::Blocks(first)) = runs.first().map(|run| run.place) else { return Ok(None) };
+        let mut block = vec![0; self.disk.block_size as usize];
+        match tolerate(self.disk.read_blocks(first, &mut block))? {
+            Ok(()) => Ok(self.seed().is_none_or(|seed| checksum_matches(&block, seed)).then_some(block)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The seed of the checksums of the directory's blocks, where they have to be right.
+    fn seed(&self) -> Option<u32> {
+        let disk = self.disk;
+        disk.verifies().then(|| disk.seed.inode_of(self.slot.ino, self.slot.inode.generation.get()))
+    }
+
+    /// What `name` leads to: by the index where there is one, else by all names.
+    pub(super) fn find(&mut self, name: &[u8]) -> Result<Option<Node>, VolumeError> {
+        let mut found = None;
+        let mut lost = None;
+        let mut take = |item: Item<'_>| {
+            match item {
+                Item::Entry(entry) if entry.name == name => found = Some(entry.node),
+                Item::Lost(Loss { is_damage: true, reason }) => lost = Some(reason),
+                _ => {}
+            }
+            found.is_none()
+        };
+        match hashed::leaves(self, name)? {
+            Leaves::Blocks(leaves) => {
+                for leaf in leaves {
+                    match self.block(leaf)? {
+                        Some(block) if self.each_of_block(&block, leaf, 0, &mut take) => {}
+                        Some(_) => break,
+                        None => {
+                            let text = format!("has no sound block {leaf}, where its index leads");
+                            take(Item::Lost(Loss::damage(text)));
+                        }
                     }
                 }
             }
+            Leaves::Unknown => self.each(0, &mut take)?,
         }
-        self.buffer = buffer;
-        Ok(())
-    }
-
-    fn fault(&mut self, reason: String) {
-        if self.faults.len() < TOLD {
-            self.faults.push(reason);
+        match (found, lost) {
+            (None, Some(reason)) => Err(VolumeError::Damaged(reason)),
+            (found, _) => Ok(found),
         }
     }
 
-    fn add_block(&mut self, block: &[u8], has_types: bool) {
-        for entry in LeafReader::new(block, has_types) {
-            let Ok(entry) = entry else {
-                self.fault("has a block with nonsense in it, behind which names are left out".to_owned());
-                return;
-            };
-            if entry.ino == 0 || entry.name == b"." || entry.name == b".." {
-                continue;
-            }
-            let fits = u8::try_from(entry.name.len()).ok().zip(u32::try_from(self.bytes.len()).ok());
-            let Some((length, start)) = fits.filter(|_| is_name(entry.name)) else {
-                self.fault(format!("has an entry that is left out: {:?} is no name", Lossy(entry.name)));
-                continue;
-            };
-            self.bytes.extend_from_slice(entry.name);
-            self.names.push((start, length, entry.ino));
+    /// The directory that it lies in, by its first block.
+    pub(super) fn parent(&self) -> Result<Option<u32>, VolumeError> {
+        if self.slot.inode.has(flags::INLINE_DATA) {
+            return Ok(Some(inline::parent(self.slot)));
         }
+        let block = self.block(0)?.ok_or_else(|| VolumeError::Damaged("has no sound first block".to_owned()))?;
+        let has_types = self.disk.superblock.has_incompat(incompat::FILETYPE);
+        let found = LeafReader::new(&block, has_types).filter_map(Result::ok).find(|entry| entry.name == b"..");
+        Ok(found.map(|entry| entry.ino))
     }
-}
-
-/// A name as a message shows it.
-struct Lossy<'a>(&'a [u8]);
-
-impl std::fmt::Debug for Lossy<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Debug::fmt(&String::from_utf8_lossy(self.0), f)
-    }
-}
-
-fn is_name(name: &[u8]) -> bool {
-    !name.is_empty() && !name.contains(&b'/') && !name.contains(&0)
 }

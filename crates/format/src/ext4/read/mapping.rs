@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use inarch_volume::VolumeError;
+
+use super::disk::{Disk, word};
 use super::flaw::tolerate;
-use super::volume::{Volume, word};
-use crate::ReadError;
 use crate::ext4::spec::extent::{self, Item, Node};
 use crate::ext4::spec::inode::{Inode, flags};
 
@@ -53,30 +54,30 @@ impl Claims {
 
 /// Maps one file.
 struct Mapper<'a> {
-    volume: &'a Volume,
+    disk: &'a Disk,
     claims: &'a mut Claims,
     /// Seed of the checksums of the file's extent blocks.
     seed: u32,
-    /// Blocks from this one on are not asked for.
-    end: u64,
+    /// Blocks of the file that are asked for.
+    wanted: Range<u64>,
     runs: &'a mut Vec<Run>,
     /// The first thing found wrong.
     flaw: Option<String>,
 }
 
-/// Puts the runs of a file's first `blocks` blocks into `runs`, which is empty: ascending and disjoint. Gives what is
+/// Puts the runs of a file's `blocks` into `runs`, which is empty: ascending, disjoint, and cut to those blocks. Gives what is
 /// wrong with them, if anything; what could not be read is [`Place::Unknown`].
 pub(super) fn map(
-    volume: &Volume,
+    disk: &Disk,
     claims: &mut Claims,
     ino: u32,
     inode: &Inode,
-    blocks: u64,
+    blocks: Range<u64>,
     runs: &mut Vec<Run>,
-) -> Result<Option<String>, ReadError> {
-    let seed = if volume.verifies() { volume.seed.inode_of(ino, inode.generation.get()) } else { 0 };
-    let end = blocks.min(MAX_BLOCKS);
-    let mut mapper = Mapper { volume, claims, seed, end, runs, flaw: None };
+) -> Result<Option<String>, VolumeError> {
+    let seed = if disk.verifies() { disk.seed.inode_of(ino, inode.generation.get()) } else { 0 };
+    let wanted = blocks.start..blocks.end.min(MAX_BLOCKS);
+    let mut mapper = Mapper { disk, claims, seed, wanted, runs, flaw: None };
     if inode.has(flags::EXTENTS) {
         match Node::parse(&inode.block) {
             Some(root) => mapper.extent_node(root, 0..MAX_BLOCKS)?,
@@ -90,7 +91,13 @@ pub(super) fn map(
 
 impl Mapper<'_> {
     fn push(&mut self, logical: u64, length: u64, place: Place) {
-        let length = self.end.saturating_sub(logical).min(length);
+        let cut = self.wanted.start.saturating_sub(logical).min(length);
+        let (logical, length) = (logical + cut, length - cut);
+        let length = self.wanted.end.saturating_sub(logical).min(length);
+        let place = match place {
+            Place::Blocks(first) => Place::Blocks(first + cut),
+            other => other,
+        };
         if length == 0 {
             return;
         }
@@ -107,6 +114,11 @@ impl Mapper<'_> {
         self.runs.push(Run { logical, length, place });
     }
 
+    /// Whether any of a range is asked for.
+    fn wants(&self, range: &Range<u64>) -> bool {
+        range.start < self.wanted.end && range.end > self.wanted.start
+    }
+
     /// Says that nothing is known of a range.
     fn lose(&mut self, range: Range<u64>, reason: String) {
         self.flaw.get_or_insert(reason);
@@ -115,7 +127,7 @@ impl Mapper<'_> {
 
     /// All below a node that maps the blocks of `range`. A node with anything wrong in it is believed in nothing, as in
     /// the kernel (`ext4_valid_extent_entries`).
-    fn extent_node(&mut self, node: Node<'_>, range: Range<u64>) -> Result<(), ReadError> {
+    fn extent_node(&mut self, node: Node<'_>, range: Range<u64>) -> Result<(), VolumeError> {
         if let Err(reason) = self.check(node, &range) {
             self.lose(range, reason);
             return Ok(());
@@ -130,8 +142,7 @@ impl Mapper<'_> {
                 Item::Child { logical, node: block } => {
                     let end = items.peek().map_or(range.end, |next| u64::from(next.logical()));
                     let within = u64::from(logical)..end;
-                    // What lies behind the file's end is not asked for.
-                    if within.start < self.end {
+                    if self.wants(&within) {
                         self.extent_child(block, node.depth - 1, within)?;
                     }
                 }
@@ -140,17 +151,17 @@ impl Mapper<'_> {
         Ok(())
     }
 
-    fn extent_child(&mut self, block: u64, depth: u16, range: Range<u64>) -> Result<(), ReadError> {
-        let mut bytes = vec![0; self.volume.block_size as usize];
+    fn extent_child(&mut self, block: u64, depth: u16, range: Range<u64>) -> Result<(), VolumeError> {
+        let mut bytes = vec![0; self.disk.block_size as usize];
         if !self.claims.take(block) {
             self.lose(range, format!("has an extent tree with the block {block}, which is in another, too"));
             return Ok(());
         }
-        if let Err(reason) = tolerate(self.volume.read_blocks(block, &mut bytes))? {
+        if let Err(reason) = tolerate(self.disk.read_blocks(block, &mut bytes))? {
             self.lose(range, format!("has an extent tree of which a part {reason}"));
             return Ok(());
         }
-        let wrong = self.volume.verifies() && !extent::checksum_matches(&bytes, self.seed);
+        let wrong = self.disk.verifies() && !extent::checksum_matches(&bytes, self.seed);
         match Node::parse(&bytes).filter(|node| node.depth == depth && !wrong) {
             Some(node) => return self.extent_node(node, range),
             None if wrong => self.lose(range, format!("has an extent tree with a wrong checksum in block {block}")),
@@ -172,8 +183,8 @@ impl Mapper<'_> {
                 Item::Child { .. } => 1,
             };
             let on_device = match item {
-                Item::Extent { extent, .. } => self.volume.holds(extent.physical, length),
-                Item::Child { node, .. } => self.volume.holds(node, 1),
+                Item::Extent { extent, .. } => self.disk.holds(extent.physical, length),
+                Item::Child { node, .. } => self.disk.holds(node, 1),
             };
             if logical < from || logical + length > range.end || length == 0 {
                 return Err(format!("has extents that overlap or are empty, at its block {logical}"));
@@ -188,11 +199,11 @@ impl Mapper<'_> {
 
     /// `i_block` as ext2 has it: direct blocks, then one block each of single, double and triple indirection
     /// (`ext4_block_to_path` in `fs/ext4/indirect.c`).
-    fn block_map(&mut self, root: &[u8]) -> Result<(), ReadError> {
+    fn block_map(&mut self, root: &[u8]) -> Result<(), VolumeError> {
         for i in 0..DIRECT {
             self.mapped_block(i, word(root, i as usize));
         }
-        let per_block = self.volume.block_size / 4;
+        let per_block = self.disk.block_size / 4;
         let (mut logical, mut span) = (DIRECT, per_block);
         for i in 0..3 {
             let block = word(root, DIRECT as usize + i);
@@ -204,10 +215,10 @@ impl Mapper<'_> {
     }
 
     fn mapped_block(&mut self, logical: u64, block: u32) {
-        if block == 0 || logical >= self.end {
+        if block == 0 || !self.wants(&(logical..logical + 1)) {
             return;
         }
-        if !self.volume.holds(u64::from(block), 1) {
+        if !self.disk.holds(u64::from(block), 1) {
             self.lose(logical..logical + 1, format!("has its block {logical} beyond the file system's end"));
             return;
         }
@@ -215,20 +226,20 @@ impl Mapper<'_> {
     }
 
     /// The blocks of `range`, which an indirect block `level` levels above those of direct numbers maps.
-    fn indirect(&mut self, block: u32, level: u32, range: Range<u64>) -> Result<(), ReadError> {
-        if block == 0 || range.start >= self.end {
+    fn indirect(&mut self, block: u32, level: u32, range: Range<u64>) -> Result<(), VolumeError> {
+        if block == 0 || !self.wants(&range) {
             return Ok(());
         }
-        let mut bytes = vec![0; self.volume.block_size as usize];
+        let mut bytes = vec![0; self.disk.block_size as usize];
         if !self.claims.take(u64::from(block)) {
             self.lose(range, format!("has the indirect block {block}, which is in another place, too"));
             return Ok(());
         }
-        if let Err(reason) = tolerate(self.volume.read_blocks(u64::from(block), &mut bytes))? {
+        if let Err(reason) = tolerate(self.disk.read_blocks(u64::from(block), &mut bytes))? {
             self.lose(range, format!("has an indirect block that {reason}"));
             return Ok(());
         }
-        let per_block = self.volume.block_size / 4;
+        let per_block = self.disk.block_size / 4;
         let span = (range.end - range.start) / per_block;
         for i in 0..per_block {
             let logical = range.start + i * span;

@@ -1,11 +1,11 @@
-//! Reading ext2, ext3 and ext4: an image or device as a [`Tree`] and where its files' bytes are.
+//! Reading ext2, ext3 and ext4: an image or device as a volume that is read on demand, and as a [`Tree`] with where its files'
+//! bytes are.
 //!
-//! 1. `volume` checks the superblock and finds the inode tables.
+//! 1. `disk` checks the superblock and finds the inode tables.
 //! 2. `journal` makes a view of an image that was not unmounted cleanly, as it is once the kernel has replayed its
 //!    journal. Nothing is written.
-//! 3. `walk` goes through the directories from the root, each before those in it, and adds every inode that it meets to
-//!    the tree. `inodes` reads the inode tables in large pieces, `listing` the names of a directory, `mapping` where
-//!    blocks are.
+//! 3. `volume` answers for one node at a time, and `pass` for all of them in a walk. `inodes` reads the inode tables in large
+//!    pieces, `listing` and `hashed` the names of a directory, `mapping` where blocks are.
 //! 4. Content stays where it is: a file is a list of byte ranges of the image.
 //!
 //! What is believed: with `metadata_csum` no structure whose checksum is wrong, as in the kernel when it is used. Damage is
@@ -14,14 +14,16 @@
 //! never zeros); without its journal the file system is what it was before the journal's last changes. Bitmaps are not
 //! read: what is in use follows from the names. Everything left out is told in [`Opened::notes`].
 
+mod disk;
 mod flaw;
+mod hashed;
 mod inline;
 mod inodes;
 mod journal;
 mod listing;
 mod mapping;
+mod pass;
 mod volume;
-mod walk;
 mod xattrs;
 
 use std::collections::HashSet;
@@ -30,8 +32,10 @@ use std::sync::Arc;
 
 use inarch_block::{BackedFiles, Backing, Content, Cursor};
 use inarch_tree::{Extent, Extents, InodeId, Tree};
+use inarch_volume::{Volume, Walked, walk};
 
-use self::volume::Volume;
+use self::volume::Ext4Volume;
+use super::NAME;
 use crate::{Damage, Opened, ReadError};
 
 /// What to do with `lost+found` in the root.
@@ -130,7 +134,22 @@ impl Ext4Image {
     }
 }
 
-/// Opens the ext2, ext3 or ext4 file system that `image` holds from its first byte on, as [`open_image`] does.
+/// The error of an image that cannot be read at all.
+fn unreadable(reason: impl Into<String>) -> ReadError {
+    ReadError::Format { format: NAME, reason: reason.into() }
+}
+
+/// Opens the ext2, ext3 or ext4 file system that `image` holds from its first byte on, to be asked for what is wanted of it: the
+/// superblock, the descriptors of block groups, what the journal holds, and the root are read and checked.
+pub fn open_volume(image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
+    let volume = Ext4Volume::open(image, &ReadOptions { damage, ..ReadOptions::default() })?;
+    if damage == Damage::Refused {
+        volume.check_groups()?;
+    }
+    Ok(Arc::new(volume))
+}
+
+/// Opens such a file system as [`open_image`] does.
 pub fn open(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
     Ok(open_image(image, &ReadOptions { damage, ..ReadOptions::default() })?.opened)
 }
@@ -140,39 +159,17 @@ pub fn open(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError
 /// Fails where the host does, where there is no such file system, it has features that are not understood, or it is
 /// damaged. Where damage is salvaged, what cannot be read is left out and told in the notes.
 pub fn open_image(image: Arc<dyn Backing>, options: &ReadOptions) -> Result<Ext4Image, ReadError> {
-    let mut volume = Volume::new(image.clone(), options)?;
-    let mut lost = Vec::new();
-    let mut replayed = None;
-    if volume.needs_recovery() {
-        match journal::replay(&volume) {
-            Ok(log) => replayed = Some(Arc::new(log)),
-            Err(ReadError::Format { format, reason }) => lost.push(options.damage.or_refuse(format, reason)?),
-            Err(error) => return Err(error),
-        }
-    }
-    if let Some(replayed) = &replayed {
-        // The superblock is in the log, too.
-        volume = Volume::new(replayed.clone(), options)?;
-    }
-    let mut walked = walk::walk(&volume, replayed.as_deref(), options)?;
-    lost.into_iter().for_each(|reason| walked.findings.push_general(reason));
-    if options.damage == Damage::Refused
-        && let Some(reason) = walked.findings.damage(&walked.tree)
-    {
-        return Err(ReadError::Damaged { format: "ext4", reason });
-    }
-    let tree = Arc::new(walked.tree);
-    let backings: Vec<Arc<dyn Backing>> = vec![image.clone(), volume.backing, Arc::new(Unknown(image.size()))];
-    let files = Arc::new(BackedFiles::new(tree.clone(), walked.extents, backings));
-    let notes = walked.findings.into_notes(&tree);
+    let volume = Ext4Volume::open(image, options)?;
+    let mut generations = Vec::new();
+    let walked = walk(&volume, &mut |attributes| generations.push(attributes.generation));
+    let Walked { tree, extents, findings, .. } = walked.map_err(|error| ReadError::of_volume(NAME, error))?;
+    options.damage.refuse(NAME, &findings, &tree)?;
+    let tree = Arc::new(tree);
+    let files = Arc::new(BackedFiles::new(tree.clone(), extents, volume.backings().to_vec()));
+    let notes = findings.into_notes(&tree);
     let by_ino = by_ino(&tree);
     let content: Arc<dyn Content> = files.clone();
-    Ok(Ext4Image {
-        opened: Opened { tree, content, notes, image: None },
-        files,
-        generations: walked.generations,
-        by_ino,
-    })
+    Ok(Ext4Image { opened: Opened { tree, content, notes, image: None }, files, generations, by_ino })
 }
 
 fn by_ino(tree: &Tree) -> Vec<InodeId> {

@@ -1,281 +1,387 @@
-//! A file system's bytes as its reader sees them, and what its superblock says of them.
+//! A file system, one question at a time.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use inarch_block::{Backing, read_backing};
-use zerocopy::FromBytes;
-use zerocopy::little_endian::U32;
+use inarch_block::{Backing, Cursor};
+use inarch_tree::{Extent, FileType, Timestamp, Xattr};
+use inarch_volume::{Attributes, Item, Loss, Node, Pass, Statistics, TARGET_MAX, Volume, VolumeError};
 
-use super::ReadOptions;
-use super::flaw::{Flaw, unreadable};
+use super::disk::Disk;
+use super::inline;
+use super::inodes::{Inodes, Slot};
+use super::journal::{self, Replayed};
+use super::listing::Listing;
+use super::mapping::{Claims, Place, Run, map};
+use super::pass::EveryNode;
+use super::xattrs::{self, XattrReader};
+use super::{LostAndFound, NAME, ReadOptions, Unknown, backing};
 use crate::ReadError;
-use crate::ext4::spec::checksum::FsSeed;
-use crate::ext4::spec::group::{self, GroupDescriptor, SIZE_32, SIZE_64};
-use crate::ext4::spec::inode::SIZE_128;
-use crate::ext4::spec::superblock::{OFFSET, STATE_ERROR, STATE_VALID, Superblock, compat, incompat, ro_compat};
-use crate::ext4::spec::{LOST_AND_FOUND_INO, ROOT_INO};
+use crate::ext4::spec::ROOT_INO;
+use crate::ext4::spec::inode::{BLOCK_FIELD, FAST_SYMLINK_MAX, Inode, decode_time, flags};
+use crate::ext4::spec::superblock::incompat;
 
-/// The incompatible features that this reader understands.
-const KNOWN: u32 = incompat::FILETYPE
-    | incompat::RECOVER
-    | incompat::META_BG
-    | incompat::EXTENTS
-    | incompat::BIT64
-    | incompat::MMP
-    | incompat::FLEX_BG
-    | incompat::EA_INODE
-    | incompat::CSUM_SEED
-    | incompat::LARGEDIR
-    | incompat::INLINE_DATA
-    | incompat::ENCRYPT
-    | incompat::CASEFOLD;
+/// The name of the directory that e2fsck puts what it finds without a name in.
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+/// Bytes of a directory's blocks that are read at once where only some of its names are wanted.
+const STEP: u64 = 16 << 10;
 
-/// A file system on a backing.
-pub(super) struct Volume {
-    pub(super) backing: Arc<dyn Backing>,
-    pub(super) superblock: Superblock,
-    pub(super) seed: FsSeed,
-    /// Bytes of a block: 1 KiB to 64 KiB.
-    pub(super) block_size: u64,
-    /// Blocks of the file system.
-    pub(super) blocks: u64,
-    pub(super) inodes_per_group: u32,
-    /// Bytes of an inode in its table.
-    pub(super) inode_size: usize,
-    /// Block groups.
-    groups: u64,
-    descriptor_size: usize,
-    /// Whether structures with a wrong checksum are refused.
-    pub(super) verify: bool,
-    /// What was wrong with it as a whole, where damage is salvaged.
-    pub(super) damage: Vec<String>,
+/// An ext2, ext3 or ext4 file system.
+pub(super) struct Ext4Volume {
+    pub(super) disk: Disk,
+    replayed: Option<Arc<Replayed>>,
+    backings: [Arc<dyn Backing>; 3],
+    inodes: Mutex<Inodes>,
+    /// Whether `lost+found` is left out.
+    omits_lost_and_found: bool,
+    notes: Vec<String>,
 }
 
-impl Volume {
-    /// Reads the superblock and checks what everything else depends on.
-    pub(super) fn new(backing: Arc<dyn Backing>, options: &ReadOptions) -> Result<Volume, ReadError> {
-        let mut bytes = [0; 1024];
-        if backing.size() < (OFFSET + bytes.len()) as u64 {
-            return Err(unreadable("the image is too small to hold a superblock"));
+impl Ext4Volume {
+    /// Reads and checks the superblock and the root, and finds what the journal holds.
+    pub(super) fn open(image: Arc<dyn Backing>, options: &ReadOptions) -> Result<Ext4Volume, ReadError> {
+        let mut disk = Disk::new(Arc::clone(&image), options)?;
+        let mut notes = Vec::new();
+        let mut replayed = None;
+        if disk.needs_recovery() {
+            match journal::replay(&disk) {
+                Ok(log) => replayed = Some(Arc::new(log)),
+                Err(VolumeError::Damaged(reason)) => notes.push(options.damage.or_refuse(NAME, reason)?),
+                Err(error) => return Err(ReadError::of_volume(NAME, error)),
+            }
         }
-        read_backing(&*backing, OFFSET as u64, &mut bytes)
-            .map_err(|error| ReadError::Io { offset: OFFSET as u64, error })?;
-        let superblock = Superblock::parse(&bytes)
-            .ok_or_else(|| unreadable("there is no superblock at byte 1024 (the magic number 0xEF53 is missing)"))?;
-        let mut damage = Vec::new();
-        let mut found = |reason: String| options.damage.or_refuse("ext4", reason).map(|reason| damage.push(reason));
-        if options.verify && !superblock.checksum_matches() {
-            found("the superblock's checksum is wrong; e2fsck may restore it from a backup".to_owned())?;
+        if let Some(replayed) = &replayed {
+            // The superblock is in the log, too.
+            disk = Disk::new(Arc::clone(replayed) as _, options)?;
         }
-        let mut volume = Volume::with_geometry(backing, superblock, options.verify).map_err(unreadable)?;
-        let (wanted, there) = (volume.blocks * volume.block_size, volume.backing.size());
-        if there < wanted {
-            found(format!("the image was cut off: it has {there} bytes, the file system {wanted}"))?;
+        notes.extend(disk.warnings());
+        let backings: [Arc<dyn Backing>; 3] =
+            [Arc::clone(&image), Arc::clone(&disk.backing), Arc::new(Unknown(image.size()))];
+        let inodes = Mutex::new(Inodes::new());
+        let mut volume = Ext4Volume { disk, replayed, backings, inodes, omits_lost_and_found: false, notes };
+        let root = volume.attributes(volume.root());
+        let is_directory = root.map(|root| root.file_type() == Some(FileType::Directory));
+        match is_directory.map_err(|error| ReadError::of_volume(NAME, error)) {
+            Ok(true) => {}
+            Ok(false) => return Err(super::unreadable("its root is no directory")),
+            Err(ReadError::Format { reason, .. }) => return Err(super::unreadable(format!("its root {reason}"))),
+            Err(error) => return Err(error),
         }
-        volume.damage = damage;
+        volume.omits_lost_and_found = volume.omits(options.lost_and_found);
         Ok(volume)
     }
 
-    /// Follows `ext4_check_geometry`, `ext4_block_group_meta_init` and `ext4_inode_info_init` in `fs/ext4/super.c`.
-    fn with_geometry(backing: Arc<dyn Backing>, sb: Superblock, verify: bool) -> Result<Volume, String> {
-        check_features(&sb)?;
-        let log = sb.log_block_size.get();
-        if log > 6 {
-            return Err(format!(
-                "the superblock gives blocks of 2^{} bytes; 2^10 to 2^16 are possible",
-                u64::from(log) + 10
-            ));
+    /// Checks the descriptors of all block groups.
+    pub(super) fn check_groups(&self) -> Result<(), ReadError> {
+        self.disk.check_groups().map_err(|error| ReadError::of_volume(NAME, error).into_damage())
+    }
+
+    /// Whether `lost+found` is to be left out.
+    fn omits(&self, choice: LostAndFound) -> bool {
+        if choice != LostAndFound::KeepIfUsed {
+            return choice == LostAndFound::Omit;
         }
-        let block_size = 1024u64 << log;
-        let wide = sb.has_incompat(incompat::BIT64);
-        let high = if wide { u64::from(sb.blocks_count_hi.get()) << 32 } else { 0 };
-        let blocks = high | u64::from(sb.blocks_count_lo.get());
-        let first = u64::from(sb.first_data_block.get());
-        let per_group = u64::from(sb.blocks_per_group.get());
-        if first >= blocks || blocks > u64::MAX / block_size || per_group == 0 {
-            return Err(format!("the superblock gives {blocks} blocks from {first} on, {per_group} in a group"));
+        let Ok(Some(node)) = self.lookup(self.root(), LOST_AND_FOUND) else { return false };
+        let mut is_empty = true;
+        let listed = self.list(node, 0, &mut |_| {
+            is_empty = false;
+            false
+        });
+        listed.is_ok() && is_empty
+    }
+
+    /// Whether an entry is one that is left out.
+    pub(super) fn leaves_out(&self, directory: Node, name: &[u8]) -> bool {
+        self.omits_lost_and_found && directory == self.root() && name == LOST_AND_FOUND
+    }
+
+    /// The inode of a node that a directory may name.
+    pub(super) fn number(&self, node: Node) -> Result<u32, VolumeError> {
+        let ino = u32::try_from(node.0).ok().filter(|ino| self.disk.is_nameable(*ino));
+        let number = node.0;
+        ino.ok_or_else(|| VolumeError::Damaged(format!("has the inode number {number}, which no file can have")))
+    }
+
+    fn slot(&self, node: Node) -> Result<Slot<'static>, VolumeError> {
+        let ino = self.number(node)?;
+        let mut inodes = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
+        inodes.get(&self.disk, ino).map(Slot::into_owned)
+    }
+
+    fn slot_of(&self, node: Node, file_type: FileType) -> Result<Slot<'static>, VolumeError> {
+        let slot = self.slot(node)?;
+        match self.attributes_of(&slot)?.file_type() == Some(file_type) {
+            true => Ok(slot),
+            false => Err(VolumeError::WrongType),
         }
-        let inode_size = match sb.rev_level.get() {
-            0 => SIZE_128,
-            _ => usize::from(sb.inode_size.get()),
+    }
+
+    /// The attributes of an inode.
+    pub(super) fn attributes_of(&self, slot: &Slot<'_>) -> Result<Attributes, VolumeError> {
+        let (inode, ino) = (&slot.inode, slot.ino);
+        let damaged = |reason: String| Err(VolumeError::Damaged(format!("has an inode, {ino}, {reason}")));
+        let mode = u32::from(inode.mode.get());
+        let Some(file_type) = FileType::from_mode(mode) else {
+            return damaged(format!("of no type: mode {mode:#o}"));
         };
-        if inode_size < SIZE_128 || !inode_size.is_power_of_two() || inode_size as u64 > block_size {
-            return Err(format!("the superblock gives inodes of {inode_size} bytes"));
+        if inode.links_count.get() == 0 {
+            return damaged("that was deleted".to_owned());
         }
-        let descriptor_size = if wide { usize::from(sb.desc_size.get()) } else { SIZE_32 };
-        if wide && !(SIZE_64..=1024).contains(&descriptor_size) || !descriptor_size.is_power_of_two() {
-            return Err(format!("the superblock gives group descriptors of {descriptor_size} bytes"));
+        if inode.has(flags::EA_INODE) {
+            return damaged("that is an extended attribute's".to_owned());
         }
-        let inodes_per_group = sb.inodes_per_group.get();
-        if inodes_per_group == 0 || u64::from(inodes_per_group) > 8 * block_size {
-            return Err(format!("the superblock gives {inodes_per_group} inodes in a group"));
+        let size = if matches!(file_type, FileType::Regular | FileType::Symlink) { inode.size() } else { 0 };
+        if i64::try_from(size).is_err() {
+            return damaged(format!("with a size of {size} bytes"));
         }
-        let groups = (blocks - first).div_ceil(per_group);
-        let seed = sb.seed();
-        Ok(Volume {
-            backing,
-            superblock: sb,
-            seed,
-            block_size,
-            blocks,
-            inodes_per_group,
-            inode_size,
-            groups,
-            descriptor_size,
-            verify,
-            damage: Vec::new(),
+        let (uid, gid) = inode.owner();
+        let is_device = matches!(file_type, FileType::CharDevice | FileType::BlockDevice);
+        Ok(Attributes {
+            inode: ino.into(),
+            generation: inode.generation.get(),
+            mode,
+            links: inode.links_count.get().into(),
+            uid,
+            gid,
+            size,
+            allocated: inode.allocated(self.disk.block_size),
+            device: if is_device { inode.device() } else { (0, 0) },
+            atime: Some(decode_time(inode.atime, inode.atime_extra)),
+            mtime: decode_time(inode.mtime, inode.mtime_extra),
+            ctime: decode_time(inode.ctime, inode.ctime_extra),
+            birth: self.birth(inode),
         })
     }
 
-    /// Whether the journal holds what has not reached its place.
-    pub(super) fn needs_recovery(&self) -> bool {
-        self.superblock.has_incompat(incompat::RECOVER) && self.superblock.has_compat(compat::HAS_JOURNAL)
+    fn birth(&self, inode: &Inode) -> Option<Timestamp> {
+        (inode.crtime.get() != 0).then(|| decode_time(inode.crtime, inode.crtime_extra))
     }
 
-    /// What the superblock says of the state it was left in.
-    pub(super) fn warnings(&self) -> Vec<String> {
-        let state = self.superblock.state.get();
-        let unclean = state & STATE_VALID == 0 && !self.superblock.has_compat(compat::HAS_JOURNAL);
-        let told = [
-            (unclean, "it was not unmounted cleanly and has no journal: what was written last may be missing"),
-            (state & STATE_ERROR != 0, "the kernel or e2fsck has marked it as damaged"),
-        ];
-        let told = told.iter().filter(|(is_so, _)| *is_so).map(|(_, text)| (*text).to_owned());
-        told.chain(self.damage.iter().cloned()).collect()
-    }
-
-    /// Whether metadata has checksums that are to be believed only if they are right.
-    pub(super) fn verifies(&self) -> bool {
-        self.verify && self.superblock.has_ro_compat(ro_compat::METADATA_CSUM)
-    }
-
-    /// Whether an inode number may be named by a directory (`ext4_valid_inum`).
-    pub(super) fn is_nameable(&self, ino: u32) -> bool {
-        let first = match self.superblock.rev_level.get() {
-            0 => LOST_AND_FOUND_INO,
-            _ => self.superblock.first_ino.get(),
-        };
-        ino == ROOT_INO || (ino >= first && self.is_inode(ino))
-    }
-
-    /// Whether there is such an inode.
-    pub(super) fn is_inode(&self, ino: u32) -> bool {
-        ino > 0 && ino <= self.superblock.inodes_count.get()
-    }
-
-    /// Whether `count` blocks from `first` on are within the image, which may have been cut off.
-    pub(super) fn has(&self, first: u64, count: u64) -> bool {
-        let end = first.checked_add(count).and_then(|end| end.checked_mul(self.block_size));
-        end.is_some_and(|end| end <= self.backing.size())
-    }
-
-    /// Whether `count` blocks from `first` on are ones that a file can have.
-    pub(super) fn holds(&self, first: u64, count: u64) -> bool {
-        first > u64::from(self.superblock.first_data_block.get())
-            && first.checked_add(count).is_some_and(|end| end <= self.blocks)
-    }
-
-    /// Fills `out` with the device's bytes from `offset`.
-    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Flaw> {
-        let size = self.backing.size();
-        if offset.checked_add(out.len() as u64).is_none_or(|end| end > size) {
-            return Err(Flaw::Bad(format!("lies at byte {offset}, beyond the end of the image at {size}")));
+    /// What a symlink points at: in `i_block`, in the inode, or in blocks.
+    pub(super) fn target_of(&self, claims: &mut Claims, slot: &Slot<'_>) -> Result<Vec<u8>, VolumeError> {
+        let (disk, inode) = (&self.disk, &slot.inode);
+        let size = inode.size();
+        if inode.has(flags::ENCRYPT) {
+            return Err(VolumeError::Unsupported("is an encrypted symlink".to_owned()));
         }
-        read_backing(&*self.backing, offset, out).map_err(|error| Flaw::Host(ReadError::Io { offset, error }))
-    }
-
-    /// Fills `out` with the blocks from `first` on.
-    pub(super) fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<(), Flaw> {
-        let count = (out.len() as u64).div_ceil(self.block_size);
-        if !self.holds(first, count) {
-            return Err(Flaw::Bad(format!("lies at block {first}, where no file's blocks are")));
+        if !(1..=TARGET_MAX as u64).contains(&size) {
+            return Err(VolumeError::Damaged(format!("is a symlink with a target of {size} bytes")));
         }
-        self.read(first * self.block_size, out)
-    }
-
-    /// Where the inode table of a group starts, in bytes.
-    pub(super) fn inode_table(&self, group: u32) -> Result<u64, Flaw> {
-        if u64::from(group) >= self.groups {
-            return Err(Flaw::Bad(format!("is in block group {group} of {}", self.groups)));
-        }
-        let per_block = self.block_size / self.descriptor_size as u64;
-        let block = self.descriptor_block(u64::from(group) / per_block);
-        let within = u64::from(group) % per_block * self.descriptor_size as u64;
-        let mut bytes = vec![0; self.descriptor_size];
-        let at = block.checked_mul(self.block_size).and_then(|at| at.checked_add(within));
-        self.read(at.unwrap_or(u64::MAX), &mut bytes)?;
-        let matches = if self.verifies() {
-            group::checksum_matches(&bytes, self.seed, group)
-        } else if self.verify && self.superblock.has_ro_compat(ro_compat::GDT_CSUM) {
-            group::crc16_matches(&bytes, &self.superblock.uuid, group)
+        let length = size as usize;
+        let target = if inode.has(flags::INLINE_DATA) {
+            inline::content(slot, length)
+        } else if length <= FAST_SYMLINK_MAX && !inode.has(flags::EXTENTS) {
+            inode.block.get(..length).map(<[u8]>::to_vec)
         } else {
-            true
-        };
-        if !matches {
-            return Err(Flaw::Bad(format!("is in block group {group}, whose descriptor has a wrong checksum")));
-        }
-        let descriptor = GroupDescriptor::parse(&bytes);
-        let start = descriptor.inode_table();
-        let table = u64::from(self.inodes_per_group) * self.inode_size as u64;
-        if !self.holds(start, table.div_ceil(self.block_size)) {
-            return Err(Flaw::Bad(format!("is in block group {group}, whose inode table is given as block {start}")));
-        }
-        Ok(start * self.block_size)
-    }
-
-    /// The block with the descriptors of a run of groups (`descriptor_loc`).
-    fn descriptor_block(&self, number: u64) -> u64 {
-        let sb = &self.superblock;
-        if !sb.has_incompat(incompat::META_BG) || number < u64::from(sb.first_meta_bg.get()) {
-            return OFFSET as u64 / self.block_size + number + 1;
-        }
-        let first_data_block = u64::from(sb.first_data_block.get());
-        let group = self.block_size / self.descriptor_size as u64 * number;
-        // With blocks of 1 KiB the superblock of group 0 is in block 1, whether the group starts there or not.
-        let shifted = self.block_size == 1024 && number == 0 && first_data_block == 0;
-        let before = u64::from(self.has_superblock(group)) + u64::from(shifted);
-        first_data_block
-            .saturating_add(group.saturating_mul(u64::from(sb.blocks_per_group.get())))
-            .saturating_add(before)
-    }
-
-    /// Whether a group starts with a copy of the superblock (`ext4_bg_has_super`).
-    fn has_superblock(&self, group: u64) -> bool {
-        let sb = &self.superblock;
-        if group == 0 {
-            return true;
-        }
-        if sb.has_compat(compat::SPARSE_SUPER2) {
-            return sb.backup_bgs.iter().any(|backup| u64::from(backup.get()) == group);
-        }
-        let is_power = |base: u64| {
-            let mut power = base;
-            while power < group {
-                power = power.saturating_mul(base);
+            let mut runs = Vec::new();
+            let flaw = map(disk, claims, slot.ino, inode, 0..size.div_ceil(disk.block_size), &mut runs)?;
+            if let Some(reason) = flaw {
+                return Err(VolumeError::Damaged(reason));
             }
-            power == group
+            let mut target = vec![0; length];
+            for (run, rest) in runs.iter().map(|run| (run, run.logical * disk.block_size)) {
+                let Place::Blocks(block) = run.place else { continue };
+                let part = target.get_mut(rest as usize..).unwrap_or_default();
+                let count = part.len().min((run.length * disk.block_size) as usize);
+                disk.read_blocks(block, part.get_mut(..count).unwrap_or_default())?;
+            }
+            Some(target)
         };
-        group == 1 || !sb.has_ro_compat(ro_compat::SPARSE_SUPER) || [3, 5, 7].into_iter().any(is_power)
+        let target = target.filter(|target| !target.contains(&0));
+        let missing = || VolumeError::Damaged("is a symlink whose target is not there, or has a NUL in it".to_owned());
+        target.ok_or_else(missing)
+    }
+
+    /// Where the bytes `wanted` of a regular file are; what is wrong with that goes to `lost`.
+    pub(super) fn extents_of(
+        &self,
+        claims: &mut Claims,
+        slot: &Slot<'_>,
+        wanted: std::ops::Range<u64>,
+        lost: &mut dyn FnMut(Loss),
+    ) -> Result<Vec<Extent>, VolumeError> {
+        let (disk, inode) = (&self.disk, &slot.inode);
+        let wanted = wanted.start..wanted.end.min(inode.size());
+        if wanted.start >= wanted.end {
+            return Ok(Vec::new());
+        }
+        let blocks = wanted.start / disk.block_size..wanted.end.div_ceil(disk.block_size);
+        let unknown = Run { logical: blocks.start, length: blocks.end - blocks.start, place: Place::Unknown };
+        let mut runs = Vec::new();
+        if inode.has(flags::ENCRYPT) {
+            lost(Loss::sound("is encrypted; its content cannot be read"));
+            runs.push(unknown);
+        } else if inode.has(flags::INLINE_DATA) {
+            match inline_extents(slot) {
+                Some(extents) => {
+                    return Ok(extents.into_iter().filter_map(|extent| self.cut(extent, &wanted)).collect());
+                }
+                None => {
+                    lost(Loss::damage("says that its content is in its inode, where it is not"));
+                    runs.push(unknown);
+                }
+            }
+        } else {
+            let flaw = map(disk, claims, slot.ino, inode, blocks, &mut runs)?;
+            flaw.into_iter().for_each(|reason| lost(Loss::damage(reason)));
+            let is_there = |run: &Run| match run.place {
+                Place::Blocks(first) => disk.has(first, run.length),
+                _ => true,
+            };
+            if !runs.iter().all(is_there) {
+                lost(Loss::damage("has content behind the end of the image; it cannot be read"));
+            }
+        }
+        Ok(runs.iter().filter_map(|run| self.cut(self.extent(run)?, &wanted)).collect())
+    }
+
+    fn extent(&self, run: &Run) -> Option<Extent> {
+        let block_size = self.disk.block_size;
+        let (backing, at) = match run.place {
+            Place::Blocks(block) => (backing::IMAGE, block * block_size),
+            Place::Unknown => (backing::UNKNOWN, 0),
+            Place::Zeros => return None,
+        };
+        Some(Extent { offset: run.logical * block_size, length: run.length * block_size, at, backing })
+    }
+
+    /// What of an extent is wanted, from the journal where that has any of it.
+    fn cut(&self, extent: Extent, wanted: &std::ops::Range<u64>) -> Option<Extent> {
+        let start = extent.offset.max(wanted.start);
+        let end = extent.offset.saturating_add(extent.length).min(wanted.end);
+        if start >= end {
+            return None;
+        }
+        let before = if extent.backing == backing::UNKNOWN { 0 } else { start - extent.offset };
+        let (at, length) = (extent.at + before, end - start);
+        let in_log = |replayed: &Arc<Replayed>| replayed.covers(at, length);
+        let moved = extent.backing == backing::IMAGE && self.replayed.as_ref().is_some_and(in_log);
+        Some(Extent { offset: start, length, at, backing: if moved { backing::REPLAYED } else { extent.backing } })
+    }
+
+    fn with_listing<T>(
+        &self,
+        directory: Node,
+        read: impl FnOnce(&mut Listing<'_>) -> Result<T, VolumeError>,
+    ) -> Result<T, VolumeError> {
+        let slot = self.slot_of(directory, FileType::Directory)?;
+        let mut claims = Claims::default();
+        read(&mut Listing { disk: &self.disk, slot: &slot, claims: &mut claims, step: STEP })
     }
 }
 
-/// Refuses what would be misread.
-fn check_features(sb: &Superblock) -> Result<(), String> {
-    let features = if sb.rev_level.get() == 0 { 0 } else { sb.feature_incompat.get() };
-    if features & incompat::JOURNAL_DEV != 0 {
-        return Err("this is the journal of another file system, not a file system".to_owned());
+impl Volume for Ext4Volume {
+    fn format(&self) -> &'static str {
+        NAME
     }
-    if features & !KNOWN != 0 {
-        let named = [(incompat::COMPRESSION, "compression"), (incompat::DIRDATA, "dirdata")];
-        let names: Vec<_> = named.iter().filter(|(bit, _)| features & bit != 0).map(|(_, name)| *name).collect();
-        let unknown = features & !KNOWN;
-        return Err(format!("it has features that cannot be read: {} (incompatible {unknown:#x})", names.join(", ")));
+
+    fn root(&self) -> Node {
+        Node(ROOT_INO.into())
     }
-    Ok(())
+
+    fn attributes(&self, node: Node) -> Result<Attributes, VolumeError> {
+        self.attributes_of(&self.slot(node)?)
+    }
+
+    fn lookup(&self, directory: Node, name: &[u8]) -> Result<Option<Node>, VolumeError> {
+        if self.leaves_out(directory, name) {
+            return Ok(None);
+        }
+        self.with_listing(directory, |listing| listing.find(name))
+    }
+
+    fn list(&self, directory: Node, from: u64, take: &mut dyn FnMut(Item<'_>) -> bool) -> Result<(), VolumeError> {
+        self.with_listing(directory, |listing| {
+            listing.each(from, &mut |item| match &item {
+                Item::Entry(entry) if self.leaves_out(directory, entry.name) => true,
+                _ => take(item),
+            })
+        })
+    }
+
+    fn parent(&self, directory: Node) -> Result<Option<Node>, VolumeError> {
+        if directory == self.root() {
+            return Ok(Some(directory));
+        }
+        Ok(self.with_listing(directory, |listing| listing.parent())?.map(|ino| Node(ino.into())))
+    }
+
+    fn target(&self, symlink: Node) -> Result<Vec<u8>, VolumeError> {
+        self.target_of(&mut Claims::default(), &self.slot_of(symlink, FileType::Symlink)?)
+    }
+
+    fn xattrs(&self, node: Node, lost: &mut dyn FnMut(Loss)) -> Result<Vec<Xattr>, VolumeError> {
+        let Some(stored) = xattrs::stored(&self.slot(node)?) else { return Ok(Vec::new()) };
+        let mut inodes = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (list, losses) = XattrReader::default().read(&self.disk, &mut inodes, stored)?;
+        losses.into_iter().for_each(lost);
+        Ok(list)
+    }
+
+    fn read(&self, file: Node, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> Result<(), VolumeError> {
+        let mut at = offset;
+        let slot = self.slot_of(file, FileType::Regular)?;
+        let wanted = offset..offset.saturating_add(count);
+        let mut reason = None;
+        let extents = self.extents_of(&mut Claims::default(), &slot, wanted, &mut |loss| reason = Some(loss.reason))?;
+        for extent in extents {
+            out.fill_zeros(extent.offset - at);
+            let Some(from) = self.backings.get(extent.backing as usize).filter(|_| extent.backing != backing::UNKNOWN)
+            else {
+                let reason = reason.unwrap_or_else(|| "has content of which nobody knows where it is".to_owned());
+                return Err(VolumeError::Damaged(reason));
+            };
+            let read = from.read(extent.at, extent.length, out);
+            read.map_err(|error| VolumeError::Io { offset: extent.at, error })?;
+            at = extent.offset + extent.length;
+        }
+        out.fill_zeros(count - (at - offset));
+        Ok(())
+    }
+
+    fn extents(&self, file: Node, offset: u64, count: u64) -> Result<Option<Vec<Extent>>, VolumeError> {
+        let slot = self.slot_of(file, FileType::Regular)?;
+        let wanted = offset..offset.saturating_add(count);
+        self.extents_of(&mut Claims::default(), &slot, wanted, &mut |_| {}).map(Some)
+    }
+
+    fn backings(&self) -> &[Arc<dyn Backing>] {
+        &self.backings
+    }
+
+    fn statistics(&self) -> Statistics {
+        let superblock = &self.disk.superblock;
+        let wide = superblock.has_incompat(incompat::BIT64);
+        let high = if wide { u64::from(superblock.free_blocks_count_hi.get()) << 32 } else { 0 };
+        Statistics {
+            block_size: self.disk.block_size as u32,
+            blocks: self.disk.blocks,
+            free_blocks: high | u64::from(superblock.free_blocks_count_lo.get()),
+            inodes: superblock.inodes_count.get().into(),
+            free_inodes: superblock.free_inodes_count.get().into(),
+            name_max: 255,
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    fn pass(&self) -> Box<dyn Pass + '_> {
+        Box::new(EveryNode::new(self))
+    }
 }
 
-/// The 32-bit word at `index` of a block of words.
-pub(super) fn word(block: &[u8], index: usize) -> u32 {
-    let bytes = index.checked_mul(4).and_then(|at| block.get(at..at + 4));
-    bytes.and_then(|bytes| U32::read_from_bytes(bytes).ok()).map_or(0, U32::get)
+/// The extents of content within an inode, bytes of the inode table; the second may be empty.
+fn inline_extents(slot: &Slot<'_>) -> Option<[Extent; 2]> {
+    let size = slot.inode.size();
+    let [first, second] = inline::parts(slot)?;
+    let (head, tail) = (size.min(BLOCK_FIELD as u64), size.saturating_sub(BLOCK_FIELD as u64));
+    if tail > second.len() as u64 {
+        return None;
+    }
+    let at = |start: usize| slot.at + start as u64;
+    Some([
+        Extent { offset: 0, length: head, at: at(first.start), backing: backing::IMAGE },
+        Extent { offset: head, length: tail, at: at(second.start), backing: backing::IMAGE },
+    ])
 }

@@ -3,8 +3,8 @@
 use inarch_tree::InodeId;
 
 use super::Renderer;
-use crate::ext4::plan::ROOT_NODE;
-use crate::ext4::plan::directory::{Directory, Hashed, LOST_AND_FOUND};
+use crate::ext4::layout::ROOT_NODE;
+use crate::ext4::layout::directory::{Directory, Hashed, LOST_AND_FOUND};
 use crate::ext4::spec::directory::{IndexWriter, LeafWriter, NODE_LIMIT, type_code};
 use crate::ext4::spec::{Block, LOST_AND_FOUND_INO, ROOT_INO};
 

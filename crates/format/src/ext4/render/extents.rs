@@ -3,8 +3,8 @@
 use inarch_tree::FileType;
 
 use super::Renderer;
-use crate::ext4::plan::extents::{Extents, TreeShape};
-use crate::ext4::plan::measure::ExtentTree;
+use crate::ext4::layout::extents::{Extents, TreeShape};
+use crate::ext4::layout::measure::ExtentTree;
 use crate::ext4::spec::Block;
 use crate::ext4::spec::extent::{BLOCK_ENTRIES, Extent, MAX_LENGTH, NodeWriter, SPACE, seal};
 use crate::ext4::spec::inode::BLOCK_FIELD;

@@ -5,7 +5,7 @@ use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};
 
 use super::Renderer;
-use crate::ext4::plan::geometry::Geometry;
+use crate::ext4::layout::geometry::Geometry;
 use crate::ext4::spec::checksum::FsSeed;
 use crate::ext4::spec::group::{GroupDescriptor, flags};
 use crate::ext4::spec::{BLOCK_SIZE, BLOCKS_PER_GROUP, Block, LOST_AND_FOUND_INO};

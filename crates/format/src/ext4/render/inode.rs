@@ -6,8 +6,8 @@ use zerocopy::little_endian::{U16, U32};
 
 use super::Renderer;
 use super::extents::{set_contiguous, set_extents};
-use crate::ext4::plan::ROOT_NODE;
-use crate::ext4::plan::extents::{Extents, Runs};
+use crate::ext4::layout::ROOT_NODE;
+use crate::ext4::layout::extents::{Extents, Runs};
 use crate::ext4::spec::inode::{
     BLOCK_FIELD, EXTRA_ISIZE, FAST_SYMLINK_MAX, Inode, XATTR_OFFSET, encode_device, flags, seal,
 };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use inarch_block::Metadata;
 use inarch_tree::Tree;
 
-use super::plan::Layout;
+use super::layout::Layout;
 use super::spec::checksum::FsSeed;
 use super::spec::{Block, journal};
 

@@ -3,8 +3,8 @@
 use inarch_tree::XattrSetId;
 
 use super::Renderer;
-use crate::ext4::plan::measure::XattrValue;
-use crate::ext4::plan::xattr::{Stored, place};
+use crate::ext4::layout::measure::XattrValue;
+use crate::ext4::layout::xattr::{Stored, place};
 use crate::ext4::spec::inode::Inode;
 use crate::ext4::spec::xattr::{AreaWriter, BlockIdentity, Value, value_hash};
 use crate::ext4::spec::{BLOCK_SIZE, Block};

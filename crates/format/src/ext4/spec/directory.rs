@@ -8,6 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::checksum::crc32c;
 use super::{BLOCK_SIZE, Block, put};
 
+/// Bytes of a name at most (`EXT4_NAME_LEN`).
+pub(crate) const NAME_MAX: usize = 255;
 /// Bytes of an entry before its name.
 const ENTRY_HEADER: usize = 8;
 /// `struct ext4_dir_entry_tail`: an unused entry that holds the block's checksum.
@@ -69,6 +71,13 @@ pub(crate) fn type_code(file_type: FileType) -> u8 {
         FileType::Socket => 6,
         FileType::Symlink => 7,
     }
+}
+
+/// The reverse of [`type_code`]; none for what it does not give.
+pub(crate) fn file_type_of(code: u8) -> Option<FileType> {
+    use FileType::{BlockDevice, CharDevice, Directory, Fifo, Regular, Socket, Symlink};
+    let all = [Regular, Directory, CharDevice, BlockDevice, Fifo, Socket, Symlink];
+    all.into_iter().find(|file_type| type_code(*file_type) == code)
 }
 
 /// Writes the entries of one linear block or leaf, which is all zeros at first.
@@ -173,6 +182,8 @@ pub(crate) struct RawEntry<'a> {
     pub(crate) ino: u32,
     /// The name.
     pub(crate) name: &'a [u8],
+    /// The code of its type; 0 where the directory has none.
+    pub(crate) type_code: u8,
 }
 
 /// The entries of one linear block, unused ones included. An index block reads as one without names, and as the dots
@@ -202,7 +213,8 @@ impl<'a> LeafReader<'a> {
         }
         let (entry, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
-        Some(RawEntry { ino: header.inode.get(), name: entry.get(ENTRY_HEADER..ENTRY_HEADER + name_len)? })
+        let type_code = if self.has_types { header.file_type } else { 0 };
+        Some(RawEntry { ino: header.inode.get(), name: entry.get(ENTRY_HEADER..ENTRY_HEADER + name_len)?, type_code })
     }
 }
 
@@ -228,6 +240,63 @@ fn length(rec_len: U16, left: usize) -> usize {
     match usize::from(rec_len.get()) {
         0 | 0xFFFF if left == 1 << 16 => 1 << 16,
         length => (length & !3) | (length & 3) << 16,
+    }
+}
+
+/// An index block of a hashed directory, as read.
+#[derive(Clone, Debug)]
+pub(crate) struct Index {
+    /// How names are hashed, in the root.
+    pub(crate) version: u8,
+    /// Hashes, the first of them 0, and the directory's blocks that have names from that on.
+    entries: Vec<(u32, u32)>,
+}
+
+impl Index {
+    /// The first block of a hashed directory, and how many levels lie between it and the leaves.
+    pub(crate) fn root(block: &[u8]) -> Option<(Index, usize)> {
+        let (info, _) = RootInfo::read_from_prefix(block.get(DOTS..)?).ok()?;
+        let is_known = info.reserved_zero.get() == 0 && usize::from(info.info_length) == size_of::<RootInfo>();
+        let entries = Index::entries(block, ROOT_ENTRIES_OFFSET).filter(|_| is_known && info.unused_flags & 1 == 0)?;
+        Some((Index { version: info.hash_version, entries }, info.indirect_levels.into()))
+    }
+
+    /// A block between the root and the leaves.
+    pub(crate) fn node(block: &[u8]) -> Option<Index> {
+        Some(Index { version: 0, entries: Index::entries(block, NODE_ENTRIES_OFFSET)? })
+    }
+
+    fn entries(block: &[u8], at: usize) -> Option<Vec<(u32, u32)>> {
+        let ([limit, count], _) = <[U16; 2]>::read_from_prefix(block.get(at..)?).ok()?;
+        let (limit, count) = (usize::from(limit.get()), usize::from(count.get()));
+        let bytes = block.get(at..at + count * DX_ENTRY).filter(|_| (1..=limit).contains(&count))?;
+        let entry =
+            |bytes: &[u8]| <[U32; 2]>::read_from_bytes(bytes).ok().map(|[hash, block]| (hash.get(), block.get()));
+        let mut entries: Vec<_> = bytes.chunks_exact(DX_ENTRY).map(entry).collect::<Option<_>>()?;
+        // The place of the first hash holds limit and count.
+        entries.first_mut()?.0 = 0;
+        entries.is_sorted_by_key(|(hash, _)| *hash).then_some(entries)
+    }
+
+    /// How many children there are.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The last child that starts at `hash` or before, and its place.
+    pub(crate) fn find(&self, hash: u32) -> (usize, u64) {
+        let place = self.entries.partition_point(|(from, _)| *from <= hash).saturating_sub(1);
+        (place, self.get(place).unwrap_or(0))
+    }
+
+    /// A child's block in the directory (`dx_get_block`).
+    pub(crate) fn get(&self, place: usize) -> Option<u64> {
+        self.entries.get(place).map(|(_, block)| u64::from(block & 0x0FFF_FFFF))
+    }
+
+    /// Whether a child goes on with names of `hash`, which the one before it has too: its lowest bit says so.
+    pub(crate) fn starts_at(&self, place: usize, hash: u32) -> bool {
+        self.entries.get(place).is_some_and(|(from, _)| from & !1 == hash && from & 1 == 1)
     }
 }
 

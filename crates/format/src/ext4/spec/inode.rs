@@ -27,6 +27,8 @@ pub(crate) mod flags {
     pub(crate) const ENCRYPT: u32 = 0x800;
     /// A hashed directory.
     pub(crate) const INDEX: u32 = 0x1000;
+    /// `i_blocks` counts blocks of the file system, not of 512 bytes.
+    pub(crate) const HUGE_FILE: u32 = 0x4_0000;
     /// `i_block` is an extent tree's root.
     pub(crate) const EXTENTS: u32 = 0x8_0000;
     /// Content is covered by a Merkle tree behind its end.
@@ -156,6 +158,12 @@ impl Inode {
     /// The size as 64 bits.
     pub(crate) fn size(&self) -> u64 {
         u64::from(self.size_hi.get()) << 32 | u64::from(self.size_lo.get())
+    }
+
+    /// Bytes of the blocks that the inode takes (`ext4_inode_blocks`).
+    pub(crate) fn allocated(&self, block_size: u64) -> u64 {
+        let count = u64::from(self.blocks_hi.get()) << 32 | u64::from(self.blocks_lo.get());
+        count.saturating_mul(if self.has(flags::HUGE_FILE) { block_size } else { 512 })
     }
 
     /// The block of attributes; 0 for none.

@@ -2,7 +2,7 @@
 
 use inarch_tree::{FileType, InodeId, Tree};
 
-use crate::squashfs::plan::blocks::Blocks;
+use crate::squashfs::layout::blocks::Blocks;
 
 /// Bytes of content that a thread takes at once, unless a block is larger.
 const BATCH: u64 = 128 << 10;

@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::squashfs::codec::Encoder;
-use crate::squashfs::plan::places::Starts;
+use crate::squashfs::layout::places::Starts;
 use crate::squashfs::spec::{METADATA_SIZE, METADATA_STORED};
 
 /// A table in the making, in memory.

@@ -26,10 +26,10 @@ use inarch_tree::Tree;
 use zerocopy::IntoBytes;
 
 use super::codec::{Encoder, Settings};
-use super::plan::Error;
-use super::plan::inventory::Inventory;
-use super::plan::listing::Listings;
-use super::render::tables::Tables;
+use super::layout::Error;
+use super::layout::inventory::Inventory;
+use super::layout::listing::Listings;
+use super::layout::tables::Tables;
 use super::spec::METADATA_STORED;
 use super::spec::superblock::{Superblock, flags};
 use crate::{Pack, Sink};
@@ -65,7 +65,7 @@ impl Image {
         threads: usize,
     ) -> Result<Image, Error> {
         let inventory = Inventory::new(tree)?;
-        super::plan::check_inode_table(tree, &inventory, block_size)?;
+        super::layout::check_inode_table(tree, &inventory, block_size)?;
         let threads = match threads {
             0 => std::thread::available_parallelism().map_or(1, NonZero::get),
             threads => threads,

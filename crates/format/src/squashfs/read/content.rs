@@ -1,68 +1,58 @@
 //! The content of an image's files, decompressed when it is read.
 
-use std::collections::HashSet;
-use std::ffi::OsString;
-use std::io;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use inarch_block::{Borrower, ChangeReason, ChangedFile, ChangedFiles, Content, Cursor, Lent};
-use inarch_tree::{InodeId, Tree};
-use rustix::io::Errno;
+use inarch_block::Cursor;
+use inarch_tree::{DataRange, Extent};
+use inarch_volume::VolumeError;
 
 use super::cache::Cache;
-use super::files::{Files, Stretch};
+use super::files::{FilePlace, Files, Stretch};
 use super::image::{Image, wrong};
-use crate::ReadError;
 
 /// Bytes of decompressed blocks that are kept.
 const CACHED_BYTES: usize = 32 << 20;
 /// Blocks of a file that are looked up at once.
 const BATCH: usize = 256;
-/// Damaged files that are named; the rest are counted.
-const MAX_NAMED: usize = 1000;
 
-/// The files of one image.
+/// A file, as its inode says.
+#[derive(Clone, Copy)]
+pub(super) struct File {
+    pub(super) place: FilePlace,
+    /// Bytes.
+    pub(super) size: u64,
+}
+
+/// The blocks of one image.
 pub(super) struct Packed {
     image: Arc<Image>,
-    tree: Arc<Tree>,
-    files: Files,
     cache: Cache<Vec<u8>>,
     /// Buffers for blocks that are read whole, and not kept.
     spare: Mutex<Vec<Vec<u8>>>,
-    damaged: Mutex<Damaged>,
-}
-
-/// Files that could not be read.
-#[derive(Default)]
-struct Damaged {
-    seen: HashSet<InodeId>,
-    named: Vec<ChangedFile>,
 }
 
 impl Packed {
-    pub(super) fn new(image: Arc<Image>, tree: Arc<Tree>, files: Files) -> Packed {
+    pub(super) fn new(image: Arc<Image>) -> Packed {
         let blocks = CACHED_BYTES / image.block_size() as usize;
-        Packed { image, tree, files, cache: Cache::new(blocks), spare: Mutex::default(), damaged: Mutex::default() }
+        Packed { image, cache: Cache::new(blocks), spare: Mutex::default() }
     }
 
     /// Calls `take` for each block of a range of a file: the block's place, where the range starts in the block, the
     /// bytes of the block in the range, and all bytes of the block. The range ends within the file.
     fn each_stretch(
         &self,
-        inode: InodeId,
+        files: &Files,
+        file: &File,
         offset: u64,
         end: u64,
-        take: &mut dyn FnMut(Stretch, u64, u64, u64) -> Result<bool, ReadError>,
-    ) -> Result<(), ReadError> {
-        let size = self.size(inode);
+        take: &mut dyn FnMut(Stretch, u64, u64, u64) -> Result<bool, VolumeError>,
+    ) -> Result<(), VolumeError> {
         let block_size = u64::from(self.image.block_size());
         let mut at = offset;
         while at < end {
             let first = at / block_size;
             let wanted = (end.div_ceil(block_size) - first).min(BATCH as u64) as usize;
-            let stretches = self.files.stretches(inode, size, first, wanted)?;
+            let stretches = files.stretches(&file.place, file.size, first, wanted)?;
             if stretches.is_empty() {
                 return Err(wrong("a file has no block where it should have"));
             }
@@ -78,18 +68,23 @@ impl Packed {
         Ok(())
     }
 
-    fn size(&self, inode: InodeId) -> u64 {
-        if inode.0 < self.tree.inode_count() { self.tree.inode(inode).size() } else { 0 }
-    }
-
-    fn read_stretches(&self, inode: InodeId, offset: u64, end: u64, out: &mut Cursor<'_, '_>) -> Result<(), ReadError> {
-        self.each_stretch(inode, offset, end, &mut |stretch, within, count, bytes| {
+    /// Puts `count` bytes of a file from `offset` into `out`, zeros behind its end.
+    pub(super) fn read(
+        &self,
+        files: &Files,
+        file: &File,
+        offset: u64,
+        count: u64,
+        out: &mut Cursor<'_, '_>,
+    ) -> Result<(), VolumeError> {
+        let end = offset.saturating_add(count).min(file.size);
+        self.each_stretch(files, file, offset, end, &mut |stretch, within, count, bytes| {
             match stretch {
                 Stretch::Hole => out.fill_zeros(count),
                 Stretch::Stored { at } => {
                     let from = at.saturating_add(within);
                     let read = self.image.backing.read(from, count, out);
-                    read.map_err(|error| ReadError::Io { offset: from, error })?;
+                    read.map_err(|error| VolumeError::Io { offset: from, error })?;
                 }
                 Stretch::Compressed { at, length, within: start, shared } => {
                     let from = start + within as usize;
@@ -101,7 +96,9 @@ impl Packed {
                 }
             }
             Ok(true)
-        })
+        })?;
+        out.fill_zeros(count - end.saturating_sub(offset));
+        Ok(())
     }
 
     /// Gives `take` the block at a byte of the image, which has `bytes` bytes or more when it is decompressed.
@@ -112,7 +109,7 @@ impl Packed {
         bytes: usize,
         keep: bool,
         take: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), VolumeError> {
         let short = || wrong(format!("the block at byte {at} decompresses to fewer bytes than {bytes}"));
         if let Some(block) = self.cache.get(at) {
             take(block.get(..bytes).ok_or_else(short)?);
@@ -136,27 +133,18 @@ impl Packed {
         Ok(())
     }
 
-    /// Remembers that a file is damaged, unless the image changed as a whole.
-    fn fail(&self, inode: InodeId) -> io::Error {
-        let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = inode.0 < self.tree.inode_count();
-        if self.image.backing.changed().is_none()
-            && known
-            && damaged.seen.insert(inode)
-            && damaged.named.len() < MAX_NAMED
-        {
-            let path = PathBuf::from(OsString::from_vec(self.tree.path(inode)));
-            damaged.named.push(ChangedFile { path, reason: ChangeReason::Unreadable(Errno::IO) });
-        }
-        Errno::IO.into()
-    }
-
     /// The parts of a range that lie in the image as they are, neighbours joined; `None` if any is compressed.
-    fn lendable(&self, inode: InodeId, offset: u64, end: u64) -> Result<Option<Vec<Lent>>, ReadError> {
-        let mut parts: Vec<Lent> = Vec::new();
+    pub(super) fn extents(
+        &self,
+        files: &Files,
+        file: &File,
+        offset: u64,
+        end: u64,
+    ) -> Result<Option<Vec<Extent>>, VolumeError> {
+        let mut parts: Vec<Extent> = Vec::new();
         let mut stored = true;
         let mut position = offset;
-        self.each_stretch(inode, offset, end, &mut |stretch, within, count, _| {
+        self.each_stretch(files, file, offset, end.min(file.size), &mut |stretch, within, count, _| {
             match stretch {
                 Stretch::Hole => {}
                 Stretch::Compressed { .. } => stored = false,
@@ -164,7 +152,7 @@ impl Packed {
                     Some(last) if last.offset + last.length == position && last.at + last.length == at + within => {
                         last.length += count;
                     }
-                    _ => parts.push(Lent { offset: position, at: at + within, length: count }),
+                    _ => parts.push(Extent { offset: position, at: at + within, length: count, backing: 0 }),
                 },
             }
             position += count;
@@ -172,38 +160,22 @@ impl Packed {
         })?;
         Ok(stored.then_some(parts))
     }
-}
 
-impl Content for Packed {
-    fn read(&self, inode: InodeId, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
-        let end = offset.saturating_add(count).min(self.size(inode));
-        let content = end.saturating_sub(offset);
-        let mut start = out.clone();
-        if content > 0 && self.read_stretches(inode, offset, end, out).is_err() {
-            start.fill_zeros(count);
-            return Err(self.fail(inode));
-        }
-        out.fill_zeros(count - content);
-        Ok(())
-    }
-
-    fn lend(&self, inode: InodeId, offset: u64, count: u64, take: &mut Borrower<'_>) -> io::Result<bool> {
-        let (backing, end) = (&self.image.backing, offset.saturating_add(count).min(self.size(inode)));
-        let Some(parts) = self.lendable(inode, offset, end).map_err(|_| self.fail(inode))? else { return Ok(false) };
-        if !parts.iter().all(|part| backing.lends(part.at, part.length)) {
-            return Ok(false);
-        }
-        for part in parts {
-            let of_file = |lent: Lent| Lent { offset: part.offset + (lent.offset - part.at), ..lent };
-            backing.lend(part.at, part.length, &mut |file, lent| take(file, of_file(lent)))?;
-        }
-        Ok(true)
-    }
-
-    fn changed(&self) -> ChangedFiles {
-        let damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
-        let image = self.image.backing.changed();
-        let count = damaged.seen.len() as u64 + u64::from(image.is_some());
-        ChangedFiles { named: image.into_iter().chain(damaged.named.iter().cloned()).collect(), count }
+    /// The first range of data that ends behind `offset`, as far as that can be told from the block with `offset` on.
+    pub(super) fn data(&self, files: &Files, file: &File, offset: u64) -> Result<Option<DataRange>, VolumeError> {
+        let mut found: Option<DataRange> = None;
+        let mut position = offset;
+        self.each_stretch(files, file, offset, file.size, &mut |stretch, _, count, _| {
+            let is_data = stretch != Stretch::Hole;
+            match &mut found {
+                Some(range) if is_data => range.length += count,
+                Some(_) => return Ok(false),
+                None if is_data => found = Some(DataRange { offset: position, length: count }),
+                None => {}
+            }
+            position += count;
+            Ok(true)
+        })?;
+        Ok(found)
     }
 }

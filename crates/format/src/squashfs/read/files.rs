@@ -1,25 +1,23 @@
-//! Where the content of regular files is: found once, when the image is opened, and again when it is read.
+//! Where the content of regular files is: found again each time it is read.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use inarch_tree::{DataRange, InodeId};
+use inarch_tree::DataRange;
+use inarch_volume::join_data;
 use zerocopy::little_endian::U32;
 
+use super::cache::Cache;
 use super::image::{Image, wrong};
 use super::metadata::{Reader, Table};
-use crate::ReadError;
 use crate::squashfs::spec::inode::NO_FRAGMENT;
 use crate::squashfs::spec::superblock::FragmentEntry;
 use crate::squashfs::spec::{BLOCK_STORED, METADATA_SIZE, Reference};
+use inarch_volume::VolumeError;
 
 /// Blocks between two checkpoints of a large file: a metadata block full of sizes.
 const CHECKPOINT: u64 = (METADATA_SIZE / size_of::<u32>()) as u64;
-/// Blocks of all files at most: 32 TiB of content in blocks of 128 KiB.
-const MAX_BLOCKS: u64 = 1 << 28;
-/// Ranges of data between holes at most; a file that would exceed them is taken as one without holes, which read as
-/// zeros all the same.
-const MAX_RANGES: usize = 1 << 22;
+/// Large files whose checkpoints are kept.
+const CHECKED: usize = 16;
 const FRAGMENTS_PER_BLOCK: u32 = (METADATA_SIZE / size_of::<FragmentEntry>()) as u32;
 
 /// What a regular file's inode says of its content.
@@ -34,8 +32,6 @@ pub(super) struct FilePlace {
     /// Where its end is in the fragment.
     pub(super) offset: u32,
 }
-
-const NOWHERE: FilePlace = FilePlace { start: 0, list: Reference(0), fragment: NO_FRAGMENT, offset: 0 };
 
 /// A place in a large file's list of blocks.
 #[derive(Clone, Copy, Debug)]
@@ -67,23 +63,18 @@ pub(super) enum Stretch {
     },
 }
 
-/// The places of all regular files.
+/// The lists of blocks of all regular files.
 pub(super) struct Files {
     image: Arc<Image>,
     pub(super) inodes: Table,
-    /// By inode of the tree.
-    places: Vec<FilePlace>,
-    checkpoints: HashMap<InodeId, Box<[Checkpoint]>>,
+    /// Of files read last, by their lists.
+    checkpoints: Cache<Vec<Checkpoint>>,
     fragment_blocks: Vec<u64>,
     fragments: Table,
-    /// Blocks of all files so far.
-    blocks: u64,
-    /// Ranges of data of all files so far.
-    ranges: usize,
 }
 
 impl Files {
-    pub(super) fn open(image: &Arc<Image>) -> Result<Files, ReadError> {
+    pub(super) fn open(image: &Arc<Image>) -> Result<Files, VolumeError> {
         let superblock = &image.superblock;
         let fragments = superblock.fragments.get();
         let blocks = fragments.div_ceil(FRAGMENTS_PER_BLOCK) as usize;
@@ -93,12 +84,9 @@ impl Files {
         Ok(Files {
             image: Arc::clone(image),
             inodes: Table::new(image, "inode", inodes, end),
-            places: Vec::new(),
-            checkpoints: HashMap::new(),
+            checkpoints: Cache::new(CHECKED),
             fragment_blocks,
             fragments: Table::new(image, "fragment", 0, image.bytes_used()),
-            blocks: 0,
-            ranges: 0,
         })
     }
 
@@ -106,13 +94,8 @@ impl Files {
         self.image.block_size().into()
     }
 
-    /// Checks where a file of `size` bytes is, and remembers it. Gives the ranges with data if there are holes.
-    pub(super) fn add(
-        &mut self,
-        id: InodeId,
-        mut place: FilePlace,
-        size: u64,
-    ) -> Result<Option<Vec<DataRange>>, ReadError> {
+    /// Checks what an inode says of where a file of `size` bytes is.
+    pub(super) fn check(&self, mut place: FilePlace, size: u64) -> Result<FilePlace, VolumeError> {
         let block_size = self.block_size();
         let tail = size % block_size;
         if tail == 0 {
@@ -125,75 +108,62 @@ impl Files {
                 return Err(wrong(format!("its end is not in a fragment: number {number}, byte {offset}")));
             }
         }
-        if i64::try_from(size).is_err() {
-            return Err(wrong(format!("{size} bytes are more than a file can have")));
+        match i64::try_from(size) {
+            Ok(_) => Ok(place),
+            Err(_) => Err(wrong(format!("{size} bytes are more than a file can have"))),
         }
-        self.places.resize(self.places.len().max(id.index() + 1), NOWHERE);
-        let count = block_count(size, block_size, &place);
-        self.blocks = self.blocks.saturating_add(count);
-        if self.blocks > MAX_BLOCKS {
-            return Err(wrong(format!("the files so far have more than {MAX_BLOCKS} blocks")));
-        }
-        let ranges = self.walk_blocks(id, &place, size, count)?;
-        if let Some(slot) = self.places.get_mut(id.index()) {
-            *slot = place;
-        }
-        Ok(ranges)
     }
 
-    /// Goes through the sizes of a file's blocks.
-    fn walk_blocks(
-        &mut self,
-        id: InodeId,
+    /// How many sizes of blocks a file has.
+    pub(super) fn count(&self, place: &FilePlace, size: u64) -> u64 {
+        block_count(size, self.block_size(), place)
+    }
+
+    /// Goes through the sizes of all blocks of a file that was [checked](Files::check), and gives the ranges with data; none if
+    /// there are no holes, or more ranges than `most`.
+    pub(super) fn ranges(
+        &self,
         place: &FilePlace,
         size: u64,
-        count: u64,
-    ) -> Result<Option<Vec<DataRange>>, ReadError> {
+        most: usize,
+    ) -> Result<Option<Vec<DataRange>>, VolumeError> {
         let block_size = self.block_size();
-        let image = Arc::clone(&self.image);
-        let mut checkpoints = Vec::new();
-        let mut holes = Holes::default();
+        let count = self.count(place, size);
+        let (mut ranges, mut holes) = (Vec::new(), false);
         if count > 0 {
             let mut reader = self.inodes.reader(place.list)?;
             let mut position = place.start;
             for block in 0..count {
-                if block % CHECKPOINT == 0 && block > 0 {
-                    checkpoints.push(Checkpoint { list: reader.reference(), position });
-                }
                 let length = read_size(&mut reader, block_size)?.0;
-                let end = position.checked_add(length as u64).filter(|end| *end <= image.bytes_used());
+                let end = position.checked_add(length as u64).filter(|end| *end <= self.image.bytes_used());
                 position = end.ok_or_else(|| wrong("its blocks reach beyond the end of the image"))?;
-                holes.push(block * block_size..((block + 1) * block_size).min(size), length > 0);
+                holes |= length == 0;
+                if length > 0 && ranges.len() <= most {
+                    let offset = block * block_size;
+                    join_data(&mut ranges, offset, (size - offset).min(block_size));
+                }
             }
         }
         if place.fragment != NO_FRAGMENT {
-            holes.push(count * block_size..size, true);
+            join_data(&mut ranges, count * block_size, size % block_size);
         }
-        if !checkpoints.is_empty() {
-            self.checkpoints.insert(id, checkpoints.into());
-        }
-        if !holes.any || self.ranges + holes.ranges.len() > MAX_RANGES {
-            return Ok(None);
-        }
-        self.ranges += holes.ranges.len();
-        Ok(Some(holes.ranges))
+        Ok(Some(ranges).filter(|ranges| holes && ranges.len() <= most))
     }
 
     /// Where the blocks of a file from block `first` are, up to `limit` of them: each with its bytes in the file.
     pub(super) fn stretches(
         &self,
-        id: InodeId,
+        place: &FilePlace,
         size: u64,
         first: u64,
         limit: usize,
-    ) -> Result<Vec<(Stretch, u64)>, ReadError> {
-        let place = self.places.get(id.index()).copied().unwrap_or(NOWHERE);
+    ) -> Result<Vec<(Stretch, u64)>, VolumeError> {
         let block_size = self.block_size();
-        let count = block_count(size, block_size, &place);
+        let count = self.count(place, size);
         let end = size.div_ceil(block_size).min(first.saturating_add(limit as u64));
         let mut list = Vec::with_capacity(end.saturating_sub(first) as usize);
         if first < count {
-            let (mut reader, mut position) = self.seek(id, &place, first, block_size)?;
+            let (mut reader, mut position) = self.seek(place, first, block_size)?;
             for block in first..end.min(count) {
                 let (length, stored) = read_size(&mut reader, block_size)?;
                 let bytes = (size - block * block_size).min(block_size);
@@ -202,23 +172,15 @@ impl Files {
             }
         }
         if end > count && place.fragment != NO_FRAGMENT {
-            list.push((self.fragment(&place, size % block_size)?, size % block_size));
+            list.push((self.fragment(place, size % block_size)?, size % block_size));
         }
         Ok(list)
     }
 
     /// A reader of the sizes of a file's blocks at block `first`, and where that block is.
-    fn seek(
-        &self,
-        id: InodeId,
-        place: &FilePlace,
-        first: u64,
-        block_size: u64,
-    ) -> Result<(Reader<'_>, u64), ReadError> {
-        let checkpoints = self.checkpoints.get(&id).map_or(&[][..], |list| list);
-        let passed = (first / CHECKPOINT).min(checkpoints.len() as u64);
-        let start = Checkpoint { list: place.list, position: place.start };
-        let before = passed.checked_sub(1).and_then(|last| checkpoints.get(last as usize)).copied().unwrap_or(start);
+    fn seek(&self, place: &FilePlace, first: u64, block_size: u64) -> Result<(Reader<'_>, u64), VolumeError> {
+        let passed = first / CHECKPOINT;
+        let before = self.checkpoint(place, passed as usize, block_size)?;
         let mut reader = self.inodes.reader(before.list)?;
         let mut position = before.position;
         for _ in passed * CHECKPOINT..first {
@@ -227,8 +189,30 @@ impl Files {
         Ok((reader, position))
     }
 
+    /// The place in a file's list after so many checkpoints; those that were not passed yet are made and kept.
+    fn checkpoint(&self, place: &FilePlace, passed: usize, block_size: u64) -> Result<Checkpoint, VolumeError> {
+        let start = Checkpoint { list: place.list, position: place.start };
+        let Some(wanted) = passed.checked_sub(1) else { return Ok(start) };
+        let known = self.checkpoints.get(place.list.0);
+        if let Some(checkpoint) = known.as_ref().and_then(|known| known.get(wanted)) {
+            return Ok(*checkpoint);
+        }
+        let mut list = known.map(|known| Vec::clone(&known)).unwrap_or_default();
+        let Checkpoint { list: at, mut position } = list.last().copied().unwrap_or(start);
+        let mut reader = self.inodes.reader(at)?;
+        while list.len() < passed {
+            for _ in 0..CHECKPOINT {
+                position = position.saturating_add(read_size(&mut reader, block_size)?.0 as u64);
+            }
+            list.push(Checkpoint { list: reader.reference(), position });
+        }
+        let last = list.last().copied().unwrap_or(start);
+        self.checkpoints.put(place.list.0, Arc::new(list));
+        Ok(last)
+    }
+
     /// The end of a file, of `tail` bytes.
-    fn fragment(&self, place: &FilePlace, tail: u64) -> Result<Stretch, ReadError> {
+    fn fragment(&self, place: &FilePlace, tail: u64) -> Result<Stretch, VolumeError> {
         let block = self.fragment_blocks.get((place.fragment / FRAGMENTS_PER_BLOCK) as usize).copied();
         let block = block.ok_or_else(|| wrong(format!("there is no fragment {}", place.fragment)))?;
         let within = (place.fragment % FRAGMENTS_PER_BLOCK) as usize * size_of::<FragmentEntry>();
@@ -254,11 +238,11 @@ fn block_count(size: u64, block_size: u64, place: &FilePlace) -> u64 {
 }
 
 /// The next size of a block: bytes on disk, and whether they are stored.
-fn read_size(reader: &mut Reader<'_>, block_size: u64) -> Result<(usize, bool), ReadError> {
+fn read_size(reader: &mut Reader<'_>, block_size: u64) -> Result<(usize, bool), VolumeError> {
     split_size(reader.read_struct::<U32>()?.get(), block_size)
 }
 
-fn split_size(size: u32, block_size: u64) -> Result<(usize, bool), ReadError> {
+fn split_size(size: u32, block_size: u64) -> Result<(usize, bool), VolumeError> {
     let length = size & !BLOCK_STORED;
     if u64::from(length) > block_size {
         return Err(wrong(format!("a block of {length} bytes on disk, where {block_size} are the most")));
@@ -266,34 +250,11 @@ fn split_size(size: u32, block_size: u64) -> Result<(usize, bool), ReadError> {
     Ok((length as usize, size & BLOCK_STORED != 0))
 }
 
-fn stretch(at: u64, length: usize, stored: bool, bytes: u64) -> Result<Stretch, ReadError> {
+fn stretch(at: u64, length: usize, stored: bool, bytes: u64) -> Result<Stretch, VolumeError> {
     match (length, stored) {
         (0, _) => Ok(Stretch::Hole),
         (_, true) if length as u64 == bytes => Ok(Stretch::Stored { at }),
         (_, true) => Err(wrong(format!("a stored block at byte {at} has {length} bytes, and should have {bytes}"))),
         (_, false) => Ok(Stretch::Compressed { at, length, within: 0, shared: false }),
-    }
-}
-
-/// Collects ranges of data.
-#[derive(Default)]
-struct Holes {
-    any: bool,
-    ranges: Vec<DataRange>,
-}
-
-impl Holes {
-    fn push(&mut self, range: std::ops::Range<u64>, data: bool) {
-        if !data {
-            self.any = true;
-            return;
-        }
-        let full = self.ranges.len() > MAX_RANGES;
-        match self.ranges.last_mut() {
-            Some(last) if last.offset + last.length == range.start => last.length = range.end - last.offset,
-            // One more than may be kept says that there are too many.
-            _ if full => {}
-            _ => self.ranges.push(DataRange { offset: range.start, length: range.end - range.start }),
-        }
     }
 }

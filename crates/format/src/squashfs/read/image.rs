@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use inarch_block::{Backing, read_backing};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::squashfs::NAME;
 use crate::squashfs::codec::{Corrupt, Decoder, algorithm};
 use crate::squashfs::spec::superblock::{MAGIC, Superblock};
 use crate::squashfs::spec::{MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, NO_TABLE};
-use crate::{Algorithm, ReadError};
+use inarch_volume::VolumeError;
+
+use crate::Algorithm;
 
 /// An opened image.
 pub(super) struct Image {
@@ -27,19 +28,19 @@ struct Worker {
 }
 
 /// An image that makes no sense: what was found, where, and what was expected.
-pub(super) fn wrong(reason: impl Into<String>) -> ReadError {
-    ReadError::Format { format: NAME, reason: reason.into() }
+pub(super) fn wrong(reason: impl Into<String>) -> VolumeError {
+    VolumeError::Damaged(reason.into())
 }
 
 impl Image {
     /// Reads and checks the superblock.
-    pub(super) fn open(backing: Arc<dyn Backing>) -> Result<Image, ReadError> {
+    pub(super) fn open(backing: Arc<dyn Backing>) -> Result<Image, VolumeError> {
         let size = backing.size();
         if size < size_of::<Superblock>() as u64 {
             return Err(wrong(format!("{size} bytes are too few for a superblock")));
         }
         let mut superblock = Superblock::new(0, MIN_BLOCK_SIZE);
-        read_backing(&*backing, 0, superblock.as_mut_bytes()).map_err(|error| ReadError::Io { offset: 0, error })?;
+        read_backing(&*backing, 0, superblock.as_mut_bytes()).map_err(|error| VolumeError::Io { offset: 0, error })?;
         check(&superblock, size)?;
         let algorithm = algorithm(superblock.compressor.get()).map_err(|name| {
             wrong(format!("the image is compressed with {name}, which is not supported; gzip, lz4, xz and zstd are"))
@@ -62,22 +63,22 @@ impl Image {
     }
 
     /// Fills `out` from `offset`.
-    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), ReadError> {
+    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), VolumeError> {
         if !self.contains(offset, out.len() as u64) {
             return Err(wrong(format!("{} bytes at byte {offset} reach beyond the end of the image", out.len())));
         }
-        read_backing(&*self.backing, offset, out).map_err(|error| ReadError::Io { offset, error })
+        read_backing(&*self.backing, offset, out).map_err(|error| VolumeError::Io { offset, error })
     }
 
     /// A structure at `offset`.
-    pub(super) fn read_struct<T: FromBytes + IntoBytes>(&self, offset: u64) -> Result<T, ReadError> {
+    pub(super) fn read_struct<T: FromBytes + IntoBytes>(&self, offset: u64) -> Result<T, VolumeError> {
         let mut value = T::new_zeroed();
         self.read(offset, value.as_mut_bytes())?;
         Ok(value)
     }
 
     /// `count` little-endian 64-bit numbers from `offset`.
-    pub(super) fn read_offsets(&self, offset: u64, count: usize) -> Result<Vec<u64>, ReadError> {
+    pub(super) fn read_offsets(&self, offset: u64, count: usize) -> Result<Vec<u64>, VolumeError> {
         // Checked before it is allocated.
         if !self.contains(offset, count as u64 * 8) {
             return Err(wrong(format!(
@@ -96,12 +97,12 @@ impl Image {
         offset: u64,
         length: usize,
         out: &mut [u8],
-    ) -> Result<Result<usize, Corrupt>, ReadError> {
+    ) -> Result<Result<usize, Corrupt>, VolumeError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut worker = match idle {
             Some(worker) => worker,
             None => {
-                let decoder = Decoder::new(self.algorithm).map_err(|error| ReadError::Io { offset, error })?;
+                let decoder = Decoder::new(self.algorithm).map_err(|error| VolumeError::Io { offset, error })?;
                 Worker { decoder, input: Vec::new() }
             }
         };
@@ -114,7 +115,7 @@ impl Image {
 }
 
 /// Whether a superblock can be that of an image of `size` bytes.
-fn check(superblock: &Superblock, size: u64) -> Result<(), ReadError> {
+fn check(superblock: &Superblock, size: u64) -> Result<(), VolumeError> {
     let magic = superblock.magic.get();
     if magic == MAGIC.swap_bytes() {
         return Err(wrong("the image is big-endian, of a version before 4; make it anew with mksquashfs 4"));

@@ -4,18 +4,18 @@ use inarch_tree::FileType;
 use zerocopy::little_endian::U32;
 
 use super::metadata::Reader;
-use crate::ReadError;
 use crate::squashfs::spec::inode::{
     BasicDirectory, BasicFile, Body, Device, ExtendedDirectory, ExtendedFile, Header, Inode, Ipc, NO_XATTRS, Symlink,
     kind_of,
 };
+use inarch_volume::VolumeError;
 
 /// Bytes of a symlink's target at most: `PATH_MAX` without its NUL.
 const MAX_TARGET: u32 = 4095;
 
 /// Reads an inode, and the target if it is a symlink's. The reader is then at what follows: a directory's index, or a
 /// file's list of blocks.
-pub(super) fn read_inode(reader: &mut Reader<'_>) -> Result<(Inode, Vec<u8>), ReadError> {
+pub(super) fn read_inode(reader: &mut Reader<'_>) -> Result<(Inode, Vec<u8>), VolumeError> {
     let header: Header = reader.read_struct()?;
     let Some((kind, extended)) = kind_of(header.kind.get()) else {
         return Err(reader.wrong(&format!("an inode of the unknown type {}", header.kind.get())));
@@ -64,7 +64,7 @@ pub(super) fn read_inode(reader: &mut Reader<'_>) -> Result<(Inode, Vec<u8>), Re
     Ok((inode, target))
 }
 
-fn read_target(reader: &mut Reader<'_>, length: u32) -> Result<Vec<u8>, ReadError> {
+fn read_target(reader: &mut Reader<'_>, length: u32) -> Result<Vec<u8>, VolumeError> {
     if length == 0 || length > MAX_TARGET {
         return Err(reader.wrong(&format!("a symlink's target of {length} bytes; it has 1 to {MAX_TARGET}")));
     }

@@ -6,8 +6,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::cache::Cache;
 use super::image::{Image, wrong};
-use crate::ReadError;
 use crate::squashfs::spec::{METADATA_HEADER, METADATA_SIZE, METADATA_STORED, Reference};
+use inarch_volume::VolumeError;
 
 /// Metadata blocks kept: half a mebibyte of a table.
 const CACHED: usize = 64;
@@ -35,11 +35,11 @@ impl Table {
     }
 
     /// Something is wrong with this table.
-    pub(super) fn wrong(&self, what: &str, offset: u64) -> ReadError {
+    pub(super) fn wrong(&self, what: &str, offset: u64) -> VolumeError {
         wrong(format!("{what} at byte {offset} ({} table)", self.name))
     }
 
-    fn block(&self, offset: u64) -> Result<Arc<Block>, ReadError> {
+    fn block(&self, offset: u64) -> Result<Arc<Block>, VolumeError> {
         if let Some(block) = self.cache.get(offset) {
             return Ok(block);
         }
@@ -48,7 +48,7 @@ impl Table {
         Ok(block)
     }
 
-    fn read_block(&self, offset: u64) -> Result<Block, ReadError> {
+    fn read_block(&self, offset: u64) -> Result<Block, VolumeError> {
         let start = offset.saturating_add(METADATA_HEADER as u64);
         if offset < self.start || start > self.end {
             return Err(self.wrong("a reference leads out of its table to a metadata block", offset));
@@ -77,7 +77,7 @@ impl Table {
     }
 
     /// A reader at a reference.
-    pub(super) fn reader(&self, at: Reference) -> Result<Reader<'_>, ReadError> {
+    pub(super) fn reader(&self, at: Reference) -> Result<Reader<'_>, VolumeError> {
         let offset = self.start.saturating_add(at.block());
         let block = self.block(offset)?;
         if usize::from(at.offset()) > block.bytes.len() {
@@ -87,7 +87,7 @@ impl Table {
     }
 
     /// A reader at the start of a metadata block that lies at `offset` of the image.
-    pub(super) fn reader_at(&self, offset: u64, within: usize) -> Result<Reader<'_>, ReadError> {
+    pub(super) fn reader_at(&self, offset: u64, within: usize) -> Result<Reader<'_>, VolumeError> {
         let block = self.block(offset)?;
         if within > block.bytes.len() {
             return Err(self.wrong("a table ends before it should in the metadata block", offset));
@@ -107,7 +107,7 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     /// Goes to the next metadata block where this one has been read.
-    fn advance(&mut self) -> Result<(), ReadError> {
+    fn advance(&mut self) -> Result<(), VolumeError> {
         if self.at == self.block.bytes.len() {
             self.offset = self.block.next;
             self.block = self.table.block(self.offset)?;
@@ -117,7 +117,7 @@ impl Reader<'_> {
     }
 
     /// Fills `out` with the next bytes.
-    pub(super) fn read(&mut self, mut out: &mut [u8]) -> Result<(), ReadError> {
+    pub(super) fn read(&mut self, mut out: &mut [u8]) -> Result<(), VolumeError> {
         while !out.is_empty() {
             self.advance()?;
             let ahead = self.block.bytes.get(self.at..).unwrap_or_default();
@@ -131,7 +131,7 @@ impl Reader<'_> {
     }
 
     /// The next bytes as a structure.
-    pub(super) fn read_struct<T: FromBytes + IntoBytes>(&mut self) -> Result<T, ReadError> {
+    pub(super) fn read_struct<T: FromBytes + IntoBytes>(&mut self) -> Result<T, VolumeError> {
         let mut value = T::new_zeroed();
         self.read(value.as_mut_bytes())?;
         Ok(value)
@@ -143,7 +143,7 @@ impl Reader<'_> {
     }
 
     /// An error at this place.
-    pub(super) fn wrong(&self, what: &str) -> ReadError {
+    pub(super) fn wrong(&self, what: &str) -> VolumeError {
         wrong(format!("{what} in the metadata block at byte {} ({} table)", self.offset, self.table.name))
     }
 }

@@ -1,24 +1,28 @@
-//! Reading an image back into a tree. Nothing of it is believed: see `walk` for what bounds the tree, `metadata` and
-//! `files` for what bounds a reference.
+//! An image as a volume that is read on demand, and as a tree. Nothing of it is believed.
+//!
+//! 1. `image` checks the superblock.
+//! 2. `volume` answers for one node at a time: a reference says where its inode lies in the table of inodes, which is read by
+//!    `metadata`; `listing` finds names, `files` the blocks of a file, `content` decompresses them.
+//! 3. `pass` counts what a walk over all of them meets.
 
 mod cache;
 mod content;
 mod files;
 mod image;
 mod inode;
+mod listing;
 mod metadata;
-mod walk;
+mod pass;
+mod volume;
 mod xattrs;
 
 use std::sync::Arc;
 
 use inarch_block::Backing;
+use inarch_volume::Volume;
 
-use crate::notes::Notes;
 use crate::{Damage, Opened, ReadError};
-use content::Packed;
-use files::Files;
-use image::Image;
+use volume::SquashfsVolume;
 
 /// Opens a squashfs 4.0 image that is compressed by gzip, lz4, xz or zstd, or not at all. Content is decompressed when
 /// it is read; 32 MiB of it are kept. Where blocks are stored as they are, the image's own file is lent.
@@ -31,12 +35,11 @@ pub fn open(image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
 /// As [`open`]; where damage is salvaged, directories and inodes that cannot be read are left out. An image that was cut
 /// off has lost its tables, which are at its end.
 pub fn open_with(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-    let mut notes = Notes::default();
-    let image = Arc::new(Image::open(image)?);
-    let mut files = Files::open(&image)?;
-    let tree = walk::read_tree(&image, &mut files, damage, &mut notes).map_err(ReadError::into_damage)?;
-    let notes = notes.into_lines();
-    let tree = Arc::new(tree);
-    let content = Arc::new(Packed::new(image, Arc::clone(&tree), files));
-    Ok(Opened { tree, content, notes, image: None })
+    Opened::walk(open_volume(image, damage)?, damage)
+}
+
+/// Opens an image to be asked for what is wanted of it: the superblock, the table of owners, the places of fragments and
+/// attributes, and the root are read and checked. None of that can be done without, so damage to it is never salvaged.
+pub fn open_volume(image: Arc<dyn Backing>, _: Damage) -> Result<Arc<dyn Volume>, ReadError> {
+    Ok(Arc::new(SquashfsVolume::open(image)?))
 }

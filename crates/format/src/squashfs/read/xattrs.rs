@@ -6,10 +6,10 @@ use inarch_tree::Xattr;
 
 use super::image::{Image, wrong};
 use super::metadata::{Reader, Table};
-use super::walk::Budget;
-use crate::ReadError;
+use super::pass::Budget;
 use crate::squashfs::spec::xattr::{self, NameHeader, OUT_OF_LINE, PREFIX_MASK, PREFIXES, Set, ValueHeader};
 use crate::squashfs::spec::{METADATA_SIZE, NO_TABLE, Reference};
+use inarch_volume::VolumeError;
 
 /// Bytes of a name at most (`XATTR_NAME_MAX`).
 const MAX_NAME: usize = 255;
@@ -27,7 +27,7 @@ pub(super) struct Sets {
 
 impl Sets {
     /// `None` where the image has none.
-    pub(super) fn open(image: &Arc<Image>) -> Result<Option<Sets>, ReadError> {
+    pub(super) fn open(image: &Arc<Image>) -> Result<Option<Sets>, VolumeError> {
         let start = image.superblock.xattr_table.get();
         if start == NO_TABLE {
             return Ok(None);
@@ -47,7 +47,7 @@ impl Sets {
     }
 
     /// The attributes of a set. What is in a namespace that Linux does not know is left out.
-    pub(super) fn read(&self, set: u32, budget: &mut Budget) -> Result<Vec<Xattr>, ReadError> {
+    pub(super) fn read(&self, set: u32, budget: &mut Budget) -> Result<Vec<Xattr>, VolumeError> {
         let block = self.blocks.get((u64::from(set) / SETS_PER_BLOCK) as usize).filter(|_| set < self.count);
         let block = *block.ok_or_else(|| wrong(format!("an inode has attribute set {set} of {}", self.count)))?;
         let within = (u64::from(set) % SETS_PER_BLOCK) as usize * size_of::<Set>();
@@ -63,7 +63,7 @@ impl Sets {
         Ok(list)
     }
 
-    fn read_pair(&self, reader: &mut Reader<'_>, budget: &mut Budget) -> Result<Option<Xattr>, ReadError> {
+    fn read_pair(&self, reader: &mut Reader<'_>, budget: &mut Budget) -> Result<Option<Xattr>, VolumeError> {
         let header: NameHeader = reader.read_struct()?;
         let prefix = PREFIXES.get(usize::from(header.kind.get() & PREFIX_MASK)).copied();
         let mut name = prefix.unwrap_or_default().to_vec();
@@ -89,7 +89,7 @@ impl Sets {
 
 const SETS_PER_BLOCK: u64 = (METADATA_SIZE / size_of::<Set>()) as u64;
 
-fn read_value(reader: &mut Reader<'_>, budget: &mut Budget) -> Result<Box<[u8]>, ReadError> {
+fn read_value(reader: &mut Reader<'_>, budget: &mut Budget) -> Result<Box<[u8]>, VolumeError> {
     let header: ValueHeader = reader.read_struct()?;
     let length = header.length.get();
     if length > MAX_VALUE {

@@ -8,8 +8,8 @@ use inarch_tree::{FileType, InodeId};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use super::plan::blocks::Blocks;
-use super::plan::stored::{Layout, Part, Section, metadata_blocks};
+use super::layout::blocks::Blocks;
+use super::layout::{Layout, Part, Section, metadata_blocks};
 use super::spec::inode::{Body, FileBody, NO_FRAGMENT};
 use super::spec::{BLOCK_STORED, METADATA_HEADER, METADATA_SIZE, METADATA_STORED, xattr};
 use window::Window;

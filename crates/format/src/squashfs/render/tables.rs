@@ -1,38 +1,20 @@
 //! What images with and without compression have in common: listings, and the tables behind them.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use inarch_tree::{InodeId, Tree};
+use inarch_tree::InodeId;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use super::window::Window;
-use crate::squashfs::plan::inventory::Inventory;
-use crate::squashfs::plan::listing::{Listing, Listings, Run, first_name, indexed};
-use crate::squashfs::plan::places::{Places, Starts};
-use crate::squashfs::plan::xattrs::{PlacedSet, pair_length, pairs};
+use crate::squashfs::layout::listing::{Listing, Run, first_name, indexed};
+use crate::squashfs::layout::tables::Tables;
+use crate::squashfs::layout::xattrs::{PlacedSet, pair_length, pairs};
 use crate::squashfs::spec::directory::{Entry, Header, Index};
 use crate::squashfs::spec::inode::{Body, DirectoryBody, basic_kind};
 use crate::squashfs::spec::xattr::{NameHeader, Set, ValueHeader};
 
-/// A tree's inodes with their places.
-pub(crate) struct Tables {
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) inventory: Arc<Inventory>,
-    /// For each inode, in the order of their numbers, the byte of the uncompressed inode table where it starts.
-    pub(crate) positions: Vec<u32>,
-    pub(crate) listings: Listings,
-    pub(crate) inode_starts: Starts,
-    pub(crate) directory_starts: Starts,
-    pub(crate) pair_starts: Starts,
-}
-
 impl Tables {
-    pub(crate) fn places(&self) -> Places<'_> {
-        Places { numbers: &self.inventory.numbers, positions: &self.positions }
-    }
-
     /// What a directory's inode says of its listing.
     pub(crate) fn directory_body(&self, listing: &Listing) -> Body {
         let place = self.directory_starts.reference(listing.position.into());

@@ -6,6 +6,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Entries below one header at most (`SQUASHFS_DIR_COUNT`).
 pub(crate) const MAX_RUN: usize = 256;
 
+/// Bytes of a name at most (`SQUASHFS_NAME_LEN`).
+pub(crate) const MAX_NAME: usize = 256;
+
 /// Stands before entries whose inodes lie in one metadata block.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

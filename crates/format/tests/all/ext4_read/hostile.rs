@@ -201,7 +201,7 @@ fn directories_may_be_in_circles() {
         assert_eq!(image.opened.tree.inode_count(), plain.opened.tree.inode_count() - 1);
         assert!(image.opened.tree.lookup(b"deep/below").is_none());
         assert_eq!(image.opened.notes.len(), 1);
-        assert!(image.opened.notes[0].starts_with("\"deep/below\" is a directory"), "{}", image.opened.notes[0]);
+        assert!(image.opened.notes[0].starts_with("\"deep/below\": is a directory"), "{}", image.opened.notes[0]);
     }
 }
 
@@ -221,7 +221,7 @@ fn lengths_of_entries_may_be_traps() {
         let image = with_entry(b"again", None, Some(rec_len));
         assert!(image.opened.tree.lookup(b"deep/below").is_none());
         assert!(image.opened.tree.lookup(b"file").is_some());
-        assert!(image.opened.notes[0].starts_with("\"deep\" has a block with nonsense"), "{:?}", image.opened.notes);
+        assert!(image.opened.notes[0].starts_with("\"deep\": has a block with nonsense"), "{:?}", image.opened.notes);
     }
 }
 

@@ -226,8 +226,8 @@ fn encryption_verity_and_case_are_told() {
         "1 files have fs-verity, whose hashes are neither checked nor kept",
         "1 directories ignore the case of names, which is not kept",
         "1 files and directories have attributes of chattr (iaA), which are not kept",
-        "\"hidden\" is encrypted; its content cannot be read",
-        "\"secret\" is encrypted; what is in it is left out",
+        "\"hidden\": is encrypted; its content cannot be read",
+        "\"secret\": is encrypted; what is in it is left out",
     ];
     assert_eq!(ours.opened.notes, notes);
     let tree = &ours.opened.tree;

@@ -358,8 +358,6 @@ impl<'a> Executor<'_, 'a> {
                 if self.sides().is_directory(i) { Err(MakeError::Changed) } else { self.worker.exchange_back(i) };
             match back {
                 Ok(()) => {
-                    // What cannot be looked at is not removed.
-                    let _ = self.worker.know_aside(i, None);
                     self.taken_back.insert(i);
                     self.placed.remove(&i);
                     self.outcome.done.remove(&i);

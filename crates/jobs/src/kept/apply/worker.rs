@@ -280,6 +280,11 @@ impl<'w, 'a> Worker<'w, 'a> {
                 place.exchange(&aside, &directory, &name, &away).map_err(host("put back"))?;
                 Err(MakeError::Changed)
             }
+            // An earlier apply may have put it there: it is what was made, and has the name of ours again.
+            Ok(Some(stat)) => {
+                self.made_as.entry(i).or_insert(Identity::of(&stat));
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const CAPACITY: usize = 32 << 20;
 
 /// A piece: its file, and where in that it starts.
-pub(super) type Key = (u32, u64);
+pub(super) type Key = (u64, u64);
 
 /// The cache of one image.
 #[derive(Default)]

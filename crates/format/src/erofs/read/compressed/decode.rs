@@ -6,8 +6,8 @@ use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 use zstd::zstd_safe::DParameter;
 
 use super::lz4;
-use crate::ReadError;
 use crate::erofs::read::damaged;
+use inarch_volume::VolumeError;
 
 /// How a piece is compressed (`Z_EROFS_COMPRESSION_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ const ZSTD_WINDOW_MAX: u32 = 20;
 
 impl Algorithm {
     /// The algorithm of a number in an index's header.
-    pub(super) fn from_number(number: u8) -> Result<Algorithm, ReadError> {
+    pub(super) fn from_number(number: u8) -> Result<Algorithm, VolumeError> {
         Ok(match number {
             0 => Algorithm::Lz4,
             1 => Algorithm::Lzma,
@@ -39,7 +39,7 @@ impl Algorithm {
 
     /// Fills `out` with what `input` holds, decompressed; what more there is in it does not matter. Zeros before it
     /// are padding: no algorithm begins with one.
-    pub(super) fn decompress(self, input: &[u8], out: &mut [u8]) -> Result<(), ReadError> {
+    pub(super) fn decompress(self, input: &[u8], out: &mut [u8]) -> Result<(), VolumeError> {
         let padding = input.iter().take_while(|byte| **byte == 0).count();
         let input = input.get(padding..).unwrap_or_default();
         let done = match self {

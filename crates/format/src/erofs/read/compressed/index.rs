@@ -3,10 +3,10 @@
 use zerocopy::FromBytes;
 
 use super::{Compressed, End, Form, Piece, Place};
-use crate::ReadError;
 use crate::erofs::read::damaged;
 use crate::erofs::read::image::Image;
 use crate::erofs::spec::compress::{BLOCK_COUNT, CONTENT_MAX, ClusterIndex, FULL_INDEX_GAP, Kind, PIECE_MAX, advice};
+use inarch_volume::VolumeError;
 
 /// Bytes of an index that are read at once.
 const WINDOW: u64 = 512;
@@ -43,7 +43,7 @@ pub(super) struct Index<'a> {
     window: Vec<u8>,
 }
 
-fn bad_distance(number: u64) -> ReadError {
+fn bad_distance(number: u64) -> VolumeError {
     damaged(format!("the index of its logical cluster {number} leads nowhere"))
 }
 
@@ -53,7 +53,7 @@ impl<'a> Index<'a> {
     }
 
     /// The piece that holds byte `offset` of the file, which is within its size.
-    pub(super) fn piece(&mut self, offset: u64) -> Result<Piece, ReadError> {
+    pub(super) fn piece(&mut self, offset: u64) -> Result<Piece, VolumeError> {
         let file = self.file;
         if let End::WholeFragment(at) = file.end {
             return Ok(Piece { start: 0, length: file.size, place: Place::Packed(at) });
@@ -74,7 +74,7 @@ impl<'a> Index<'a> {
     }
 
     /// The piece that has a place of its own at the file's end.
-    fn last_piece(&mut self, head: &Head, start: u64) -> Result<Piece, ReadError> {
+    fn last_piece(&mut self, head: &Head, start: u64) -> Result<Piece, VolumeError> {
         let file = self.file;
         let length = file.size - start;
         match file.end {
@@ -90,7 +90,7 @@ impl<'a> Index<'a> {
         }
     }
 
-    fn stored_piece(&self, head: &Head, start: u64, length: u64, at: u64, stored: u64) -> Result<Piece, ReadError> {
+    fn stored_piece(&self, head: &Head, start: u64, length: u64, at: u64, stored: u64) -> Result<Piece, VolumeError> {
         let block = 1 << self.file.block_bits;
         let form = match head.cluster.kind {
             Kind::Plain if self.file.has(advice::INTERLACED) => Form::Rotated,
@@ -124,7 +124,7 @@ impl<'a> Index<'a> {
     }
 
     /// The cluster in which the piece begins that holds byte `offset`.
-    fn head(&mut self, offset: u64) -> Result<Head, ReadError> {
+    fn head(&mut self, offset: u64) -> Result<Head, VolumeError> {
         let from = self.number(offset);
         let mut number = from;
         let mut cluster = self.cluster(number, false)?;
@@ -147,7 +147,7 @@ impl<'a> Index<'a> {
     }
 
     /// Bytes of the piece that begins at `head`: up to where the next one does.
-    fn length(&mut self, head: &Head, start: u64) -> Result<u64, ReadError> {
+    fn length(&mut self, head: &Head, start: u64) -> Result<u64, VolumeError> {
         let size = self.file.size;
         let mut number = head.number + 1;
         while number << self.file.cluster_bits < size {
@@ -166,7 +166,7 @@ impl<'a> Index<'a> {
     }
 
     /// Blocks of the piece that begins at `head`.
-    fn blocks(&mut self, head: &Head) -> Result<u64, ReadError> {
+    fn blocks(&mut self, head: &Head) -> Result<u64, VolumeError> {
         let big = match head.cluster.kind {
             Kind::First => advice::BIG_1,
             _ => advice::BIG_2,
@@ -183,7 +183,7 @@ impl<'a> Index<'a> {
     }
 
     /// Reads the index of a logical cluster; `ahead` is found only where it is asked for.
-    fn cluster(&mut self, number: u64, ahead: bool) -> Result<Cluster, ReadError> {
+    fn cluster(&mut self, number: u64, ahead: bool) -> Result<Cluster, VolumeError> {
         let cluster = if self.file.packed_index { self.packed(number, ahead)? } else { self.full(number)? };
         if cluster.kind != Kind::Inside && cluster.offset >= 1 << self.file.cluster_bits {
             return Err(bad_distance(number));
@@ -191,7 +191,7 @@ impl<'a> Index<'a> {
         Ok(cluster)
     }
 
-    fn full(&mut self, number: u64) -> Result<Cluster, ReadError> {
+    fn full(&mut self, number: u64) -> Result<Cluster, VolumeError> {
         let at = number.checked_mul(8).and_then(|at| at.checked_add(self.file.index_at + FULL_INDEX_GAP));
         let at = at.ok_or_else(|| bad_distance(number))?;
         let index = ClusterIndex::read_from_bytes(self.bytes(at, 8)?).map_err(|_| bad_distance(number))?;
@@ -215,7 +215,7 @@ impl<'a> Index<'a> {
     }
 
     /// The `count` bytes of the image from `at`, at most [`WINDOW`] and not across a multiple of it.
-    fn bytes(&mut self, at: u64, count: usize) -> Result<&[u8], ReadError> {
+    fn bytes(&mut self, at: u64, count: usize) -> Result<&[u8], VolumeError> {
         let window_at = at & !(WINDOW - 1);
         if self.window.is_empty() || self.window_at != window_at {
             let length = WINDOW.min(self.image.size().saturating_sub(window_at));
@@ -298,7 +298,7 @@ impl Pack<'_> {
 }
 
 impl Index<'_> {
-    fn packed(&mut self, number: u64, ahead: bool) -> Result<Cluster, ReadError> {
+    fn packed(&mut self, number: u64, ahead: bool) -> Result<Cluster, VolumeError> {
         let file = self.file;
         let clusters = file.size.div_ceil(1 << file.block_bits);
         if number >= clusters {

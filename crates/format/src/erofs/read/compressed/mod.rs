@@ -9,13 +9,12 @@ mod store;
 use zerocopy::FromBytes;
 
 use super::damaged;
-use super::image::Pages;
 use super::inode::Inode;
-use super::volume::Volume;
-use crate::ReadError;
+use super::parameters::Parameters;
 use crate::erofs::spec::compress::{HEADER_SIZE, MapHeader, WHOLE_FRAGMENT, advice};
 use crate::erofs::spec::inode::DataLayout;
 use decode::Algorithm;
+use inarch_volume::{Pages, VolumeError};
 pub(crate) use store::{Packed, Store};
 
 /// What is known of a compressed file without its index.
@@ -75,7 +74,7 @@ enum Form {
 
 impl Compressed {
     /// Reads what stands before the index of a compressed inode.
-    pub(crate) fn read(pages: &mut Pages, volume: &Volume, inode: &Inode) -> Result<Compressed, ReadError> {
+    pub(crate) fn read(pages: &Pages, parameters: &Parameters, inode: &Inode) -> Result<Compressed, VolumeError> {
         let header_at = inode.behind().next_multiple_of(8);
         let bytes: [u8; HEADER_SIZE as usize] = pages.array(header_at)?;
         let Ok(header) = MapHeader::read_from_bytes(&bytes) else {
@@ -84,7 +83,7 @@ impl Compressed {
         let number = u64::from_le_bytes(bytes);
         let advice = header.advice.get();
         let packed_index = inode.layout == DataLayout::CompressedCompact;
-        let cluster_bits = volume.block_bits + u32::from(header.cluster_bits & 0xF);
+        let cluster_bits = parameters.block_bits + u32::from(header.cluster_bits & 0xF);
         let value = header.fragment_or_inline.get();
         let end = if number & WHOLE_FRAGMENT != 0 {
             End::WholeFragment(number & !WHOLE_FRAGMENT)
@@ -98,7 +97,7 @@ impl Compressed {
         let compressed = Compressed {
             size: inode.size,
             index_at: header_at + HEADER_SIZE,
-            block_bits: volume.block_bits,
+            block_bits: parameters.block_bits,
             cluster_bits,
             packed_index,
             advice,
@@ -108,7 +107,7 @@ impl Compressed {
         compressed.check().map(|()| compressed)
     }
 
-    fn check(&self) -> Result<(), ReadError> {
+    fn check(&self) -> Result<(), VolumeError> {
         if let End::WholeFragment(_) = self.end {
             return Ok(());
         }
@@ -130,7 +129,7 @@ impl Compressed {
     }
 
     /// The first or second algorithm.
-    fn algorithm(&self, which: u32) -> Result<Algorithm, ReadError> {
+    fn algorithm(&self, which: u32) -> Result<Algorithm, VolumeError> {
         Algorithm::from_number(self.algorithms >> (4 * which) & 0xF)
     }
 }

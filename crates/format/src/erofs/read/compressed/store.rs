@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::cache::Cache;
 use super::index::Index;
 use super::{Compressed, Form, Piece, Place};
-use crate::ReadError;
 use crate::erofs::read::damaged;
 use crate::erofs::read::image::Image;
 use crate::erofs::read::map::Part;
+use inarch_volume::VolumeError;
 
 /// The inode that holds ends of files, or small files as a whole.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub(crate) enum Packed {
 }
 
 /// What stands for the packed inode where a file's number does for others.
-const PACKED: u32 = u32::MAX;
+const PACKED: u64 = u64::MAX;
 /// Bytes that are read at once of what is not compressed.
 const STEP: u64 = 1 << 16;
 
@@ -42,12 +42,12 @@ impl Store {
     /// Gives `put` the `count` bytes of a file from `offset`, zeros behind its end. `number` tells files apart.
     pub(crate) fn read(
         &self,
-        number: u32,
+        number: u64,
         file: &Compressed,
         mut offset: u64,
         mut count: u64,
         put: &mut Put<'_>,
-    ) -> Result<(), ReadError> {
+    ) -> Result<(), VolumeError> {
         while count > 0 && offset < file.size {
             let piece = Index::new(&self.image, file).piece(offset)?;
             // What is found holds the byte that was looked for, unless the index contradicts itself.
@@ -75,7 +75,7 @@ impl Store {
     }
 
     /// Fills `out` with the packed inode's content from `offset`.
-    pub(crate) fn read_packed(&self, offset: u64, out: &mut [u8]) -> Result<(), ReadError> {
+    pub(crate) fn read_packed(&self, offset: u64, out: &mut [u8]) -> Result<(), VolumeError> {
         let count = out.len() as u64;
         let mut rest = out;
         self.put_packed(offset, count, &mut |bytes| {
@@ -86,7 +86,7 @@ impl Store {
         })
     }
 
-    fn put_packed(&self, mut offset: u64, count: u64, put: &mut Put<'_>) -> Result<(), ReadError> {
+    fn put_packed(&self, mut offset: u64, count: u64, put: &mut Put<'_>) -> Result<(), VolumeError> {
         let parts = match &self.packed {
             None => return Err(damaged("it has a fragment, but the image has no packed inode")),
             Some(Packed::Compressed(file)) => return self.read(PACKED, file, offset, count, put),
@@ -112,13 +112,13 @@ impl Store {
     /// A piece's content.
     fn content(
         &self,
-        number: u32,
+        number: u64,
         piece: &Piece,
         at: u64,
         length: u64,
         form: Form,
         file: &Compressed,
-    ) -> Result<Arc<[u8]>, ReadError> {
+    ) -> Result<Arc<[u8]>, VolumeError> {
         let key = (number, piece.start);
         if let Some(content) = self.cache.get(key) {
             return Ok(content);

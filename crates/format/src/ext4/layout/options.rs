@@ -78,7 +78,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(super) fn new(tree: &Tree, layout: &Layout) -> Summary {
+    pub(crate) fn new(tree: &Tree, layout: &Layout) -> Summary {
         let geometry = &layout.geometry;
         let regions = &layout.regions;
         let directories = u64::from(layout.measured.directories.blocks()) + layout.measured.lost_and_found_blocks;

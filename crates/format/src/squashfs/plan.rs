@@ -6,65 +6,16 @@ use inarch_block::{BLOCK_SIZE, BlockMap, FileExtent};
 use inarch_tree::{FileType, InodeId, Tree};
 use zerocopy::little_endian::U64;
 
-use super::blocks::Blocks;
-use super::inventory::Inventory;
-use super::listing::Listings;
-use super::places::{Places, Starts};
-use super::{Error, MAX_FILE_SIZE, path};
-use crate::squashfs::render::Renderer;
-use crate::squashfs::render::tables::Tables;
+use super::layout::blocks::Blocks;
+use super::layout::inventory::Inventory;
+use super::layout::listing::Listings;
+use super::layout::places::{Places, Starts};
+use super::layout::tables::Tables;
+use super::layout::{Error, Layout, MAX_FILE_SIZE, Part, Section, metadata_blocks, path};
+use super::render::Renderer;
 use crate::squashfs::spec::inode::{Body, DirectoryBody, FileBody, NO_FRAGMENT, SYMLINK_TAIL};
 use crate::squashfs::spec::superblock::{Superblock, compressor, flags};
-use crate::squashfs::spec::{METADATA_HEADER, METADATA_SIZE, NO_TABLE, xattr};
-
-/// What lies behind the files, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    Inodes,
-    Directories,
-    Exports,
-    ExportIndex,
-    Ids,
-    IdIndex,
-    XattrPairs,
-    XattrSets,
-    XattrIndex,
-}
-
-/// A part's place.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Section {
-    pub(crate) part: Part,
-    /// Bytes from the image's start.
-    pub(crate) start: u64,
-    /// Bytes without the headers of metadata blocks.
-    pub(crate) length: u64,
-    /// Whether it is cut into metadata blocks.
-    pub(crate) framed: bool,
-}
-
-impl Section {
-    fn end(&self) -> u64 {
-        let headers = if self.framed { metadata_blocks(self.length) * METADATA_HEADER as u64 } else { 0 };
-        self.start + self.length + headers
-    }
-}
-
-/// Metadata blocks of so many bytes.
-pub(crate) fn metadata_blocks(length: u64) -> u64 {
-    length.div_ceil(METADATA_SIZE as u64)
-}
-
-/// Everything the renderer needs beside the tree.
-pub(crate) struct Layout {
-    pub(crate) block_size: u32,
-    pub(crate) tables: Tables,
-    /// Where each inode's content starts, in bytes from the image's start, in the order of their numbers; 0 for what
-    /// has none.
-    pub(crate) content: Vec<u64>,
-    pub(crate) sections: Vec<Section>,
-    pub(crate) superblock: Superblock,
-}
+use crate::squashfs::spec::{NO_TABLE, xattr};
 
 /// A plan in the making.
 struct Planner<'a> {

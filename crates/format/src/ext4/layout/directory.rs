@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use inarch_tree::{InodeId, Tree};
 
-use crate::ext4::plan::PlanError;
+use crate::ext4::layout::PlanError;
 use crate::ext4::spec::directory::{DOTS, LEAF_SPACE, NODE_LIMIT, ROOT_LIMIT, entry_size};
 use crate::ext4::spec::hash::half_md4;
 

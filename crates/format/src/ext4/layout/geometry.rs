@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::ext4::plan::PlanError;
+use crate::ext4::layout::PlanError;
 use crate::ext4::spec::{BLOCK_SIZE, BLOCKS_PER_GROUP, INODES_PER_BLOCK, MAX_INODES_PER_GROUP, group};
 
 /// What the device must hold.

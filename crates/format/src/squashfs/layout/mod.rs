@@ -1,19 +1,22 @@
-//! Decisions: what the image holds, in which order, and where.
+//! What is decided of an image: what it holds, in which order, and where. Planner and packer fill it, the renderer reads it.
 
 pub(crate) mod blocks;
 pub(crate) mod inventory;
 pub(crate) mod listing;
 pub(crate) mod numbers;
 pub(crate) mod places;
-pub(crate) mod stored;
+pub(crate) mod tables;
 pub(crate) mod xattrs;
 
 use inarch_block::{BLOCK_SIZE, MapError};
 use inarch_tree::{FileType, InodeId, Tree};
 
 use crate::squashfs::spec::inode::MAX_LENGTH;
+use crate::squashfs::spec::superblock::Superblock;
+use crate::squashfs::spec::{METADATA_HEADER, METADATA_SIZE};
 use blocks::Blocks;
 use inventory::Inventory;
+use tables::Tables;
 
 /// Files of more bytes are refused: their lists of blocks fill the inode table, and a block map counts a file's blocks
 /// in 32 bits.
@@ -67,4 +70,54 @@ pub(crate) fn check_inode_table(tree: &Tree, inventory: &Inventory, block_size: 
         }
     }
     Ok(())
+}
+
+/// What lies behind the files, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Inodes,
+    Directories,
+    Exports,
+    ExportIndex,
+    Ids,
+    IdIndex,
+    XattrPairs,
+    XattrSets,
+    XattrIndex,
+}
+
+/// A part's place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Section {
+    pub(crate) part: Part,
+    /// Bytes from the image's start.
+    pub(crate) start: u64,
+    /// Bytes without the headers of metadata blocks.
+    pub(crate) length: u64,
+    /// Whether it is cut into metadata blocks.
+    pub(crate) framed: bool,
+}
+
+impl Section {
+    /// The byte behind it.
+    pub(crate) fn end(&self) -> u64 {
+        let headers = if self.framed { metadata_blocks(self.length) * METADATA_HEADER as u64 } else { 0 };
+        self.start + self.length + headers
+    }
+}
+
+/// Metadata blocks of so many bytes.
+pub(crate) fn metadata_blocks(length: u64) -> u64 {
+    length.div_ceil(METADATA_SIZE as u64)
+}
+
+/// Everything the renderer needs beside the tree.
+pub(crate) struct Layout {
+    pub(crate) block_size: u32,
+    pub(crate) tables: Tables,
+    /// Where each inode's content starts, in bytes from the image's start, in the order of their numbers; 0 for what
+    /// has none.
+    pub(crate) content: Vec<u64>,
+    pub(crate) sections: Vec<Section>,
+    pub(crate) superblock: Superblock,
 }

@@ -1,0 +1,92 @@
+//! One pass over all nodes of an image.
+
+use inarch_tree::{FileType, Xattr};
+use inarch_volume::{Body, Facts, Item, Node, Pass, Volume, VolumeError, XattrsOf};
+
+use super::damaged;
+use super::inode::Inode;
+use super::map::map_size;
+use super::volume::{ErofsVolume, is_compressed};
+use super::xattr::Xattrs;
+
+/// Bytes of attributes that sets may hold, beyond what the image's size allows.
+const SLACK: u64 = 16 << 20;
+
+/// Counts metadata: all of it together is not larger than the image, as no two pieces of it may share bytes.
+pub(super) struct EveryNode<'a> {
+    volume: &'a ErofsVolume,
+    /// Bytes of metadata that may still come.
+    metadata: u64,
+    /// Bytes of attributes that may still come: few shared attributes could make many large sets.
+    xattrs: u64,
+}
+
+impl<'a> EveryNode<'a> {
+    pub(super) fn new(volume: &'a ErofsVolume) -> EveryNode<'a> {
+        let size = volume.pages.size();
+        EveryNode { volume, metadata: size, xattrs: size.saturating_mul(2).saturating_add(SLACK) }
+    }
+
+    /// Counts an inode's metadata.
+    fn charge(&mut self, inode: &Inode) -> Result<(), VolumeError> {
+        let listing = if inode.file_type == FileType::Directory { inode.size } else { 0 };
+        let has_content = matches!(inode.file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
+        let map = if has_content { map_size(inode, &self.volume.parameters) } else { Some(0) };
+        let bytes = map.and_then(|map| map.max(listing).checked_add(inode.xattrs_size + 32));
+        let left = bytes.and_then(|bytes| self.metadata.checked_sub(bytes));
+        self.metadata = left.ok_or_else(|| {
+            damaged("the metadata up to this file is larger than the image: parts of it overlap, or sizes are wrong")
+        })?;
+        Ok(())
+    }
+
+    fn body(&self, inode: &Inode) -> Result<Body, VolumeError> {
+        Ok(match inode.file_type {
+            FileType::Directory => Body::Directory,
+            FileType::Symlink => Body::Symlink(self.volume.target_of(inode)?),
+            FileType::Regular if is_compressed(inode) => {
+                self.volume.compressed(inode)?;
+                Body::Packed(None)
+            }
+            FileType::Regular => {
+                let parts = self.volume.parts(inode, 0..inode.size)?;
+                Body::Extents(parts.into_iter().map(Into::into).collect())
+            }
+            _ => Body::Other,
+        })
+    }
+}
+
+impl Pass for EveryNode<'_> {
+    fn list(&mut self, directory: Node, take: &mut dyn FnMut(Item<'_>)) -> Result<(), VolumeError> {
+        self.volume.list(directory, 0, &mut |item| {
+            take(item);
+            true
+        })
+    }
+
+    fn facts(&mut self, node: Node) -> Result<Facts, VolumeError> {
+        let inode = self.volume.inode(node)?;
+        let attributes = self.volume.attributes_of(node, &inode)?;
+        self.charge(&inode)?;
+        let xattrs = match Xattrs::area(&self.volume.pages, &inode)? {
+            Some(area) => XattrsOf::Shared(area),
+            None => XattrsOf::Own(Vec::new()),
+        };
+        Ok(Facts { attributes, xattrs, body: self.body(&inode)?, losses: Vec::new() })
+    }
+
+    fn xattrs(&mut self, node: Node) -> Result<Vec<Xattr>, VolumeError> {
+        let too_large =
+            || damaged("the extended attributes of its files together are too large for an image of its size");
+        // Once there are too many, no more are read.
+        if self.xattrs == 0 {
+            return Err(too_large());
+        }
+        let list = self.volume.xattrs(node, &mut |_| {})?;
+        let length = |xattr: &Xattr| (size_of::<Xattr>() + xattr.name.len() + xattr.value.len()) as u64;
+        let left = self.xattrs.checked_sub(list.iter().map(length).sum());
+        self.xattrs = left.unwrap_or(0);
+        left.map(|_| list).ok_or_else(too_large)
+    }
+}

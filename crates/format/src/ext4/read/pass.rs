@@ -1,0 +1,113 @@
+//! One pass over all nodes of a file system.
+
+use inarch_tree::FileType;
+use inarch_volume::{Body, Facts, Item, Node, Pass, VolumeError, XattrsOf};
+
+use super::inodes::Inodes;
+use super::listing::Listing;
+use super::mapping::Claims;
+use super::volume::Ext4Volume;
+use super::xattrs::{self, XattrReader};
+use crate::ext4::spec::inode::{Inode, flags};
+
+/// Bytes of a directory's blocks that are read at once.
+const STEP: u64 = 256 << 10;
+
+/// Reads each piece of metadata for one node only.
+pub(super) struct EveryNode<'a> {
+    volume: &'a Ext4Volume,
+    inodes: Inodes,
+    claims: Claims,
+    xattrs: XattrReader,
+    features: Features,
+}
+
+/// What inodes have that a tree cannot hold.
+#[derive(Default)]
+struct Features {
+    /// Files with fs-verity.
+    verity: u64,
+    /// Directories that fold case.
+    casefold: u64,
+    /// Inodes with attributes of chattr(1), and the flags of all of them together.
+    chattr: (u64, u32),
+}
+
+impl Features {
+    fn count(&mut self, inode: &Inode) {
+        self.verity += u64::from(inode.has(flags::VERITY));
+        self.casefold += u64::from(inode.has(flags::CASEFOLD));
+        let of_chattr =
+            flags::OF_CHATTR.iter().filter(|(flag, _)| inode.has(*flag)).fold(0, |all, (flag, _)| all | flag);
+        self.chattr.0 += u64::from(of_chattr != 0);
+        self.chattr.1 |= of_chattr;
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let letters: String =
+            flags::OF_CHATTR.iter().filter(|(flag, _)| self.chattr.1 & flag != 0).map(|(_, letter)| *letter).collect();
+        let notes = [
+            (self.verity, "files have fs-verity, whose hashes are neither checked nor kept".to_owned()),
+            (self.casefold, "directories ignore the case of names, which is not kept".to_owned()),
+            (self.chattr.0, format!("files and directories have attributes of chattr ({letters}), which are not kept")),
+        ];
+        notes.into_iter().filter(|(count, _)| *count > 0).map(|(count, note)| format!("{count} {note}")).collect()
+    }
+}
+
+impl<'a> EveryNode<'a> {
+    pub(super) fn new(volume: &'a Ext4Volume) -> EveryNode<'a> {
+        EveryNode {
+            volume,
+            inodes: Inodes::new(),
+            claims: Claims::default(),
+            xattrs: XattrReader::default(),
+            features: Features::default(),
+        }
+    }
+}
+
+impl Pass for EveryNode<'_> {
+    fn list(&mut self, directory: Node, take: &mut dyn FnMut(Item<'_>)) -> Result<(), VolumeError> {
+        let volume = self.volume;
+        let slot = self.inodes.get(&volume.disk, volume.number(directory)?)?;
+        let mut listing = Listing { disk: &volume.disk, slot: &slot, claims: &mut self.claims, step: STEP };
+        listing.each(0, &mut |item| {
+            match &item {
+                Item::Entry(entry) if volume.leaves_out(directory, entry.name) => {}
+                _ => take(item),
+            }
+            true
+        })
+    }
+
+    fn facts(&mut self, node: Node) -> Result<Facts, VolumeError> {
+        let volume = self.volume;
+        let slot = self.inodes.get(&volume.disk, volume.number(node)?)?;
+        let attributes = volume.attributes_of(&slot)?;
+        let mut losses = Vec::new();
+        let body = match attributes.file_type() {
+            Some(FileType::Directory) => Body::Directory,
+            Some(FileType::Symlink) => Body::Symlink(volume.target_of(&mut self.claims, &slot)?),
+            Some(FileType::Regular) => {
+                let mut lose = |loss| losses.push(loss);
+                Body::Extents(volume.extents_of(&mut self.claims, &slot, 0..attributes.size, &mut lose)?)
+            }
+            _ => Body::Other,
+        };
+        self.features.count(&slot.inode);
+        let xattrs = match xattrs::stored(&slot) {
+            Some(stored) => {
+                let (list, lost) = self.xattrs.read(&volume.disk, &mut self.inodes, stored)?;
+                losses.extend(lost);
+                list
+            }
+            None => Vec::new(),
+        };
+        Ok(Facts { attributes, xattrs: XattrsOf::Own(xattrs), body, losses })
+    }
+
+    fn notes(&mut self) -> Vec<String> {
+        self.features.notes()
+    }
+}

@@ -1,0 +1,318 @@
+//! From the root through all directories of a volume: the tree, and where its files' bytes lie.
+//!
+//! Each directory is read before those in it, and no directory twice, so that the walk ends whatever the image says. A pass of
+//! the volume ([`Pass`]) bounds what is read and kept in proportion to the image.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use inarch_block::{BackedFiles, Content};
+use inarch_tree::{
+    Attributes as TreeAttributes, BuildError, Builder, DataRange, Extent, Extents, FileType, InodeId, Tree, XattrSetId,
+};
+
+use crate::{
+    Attributes, Body, Facts, Findings, Item, Loss, Node, Pass, TARGET_MAX, Volume, VolumeError, WalkedFiles, XattrsOf,
+    join_data,
+};
+
+/// Bytes of sets of extended attributes at most that a tree gets: blocks and values may be shared, so an image can name far more
+/// than it has.
+const XATTR_BYTES: usize = 512 << 20;
+/// Losses of one directory that are told.
+const TOLD: usize = 20;
+/// Room that is made ahead for so many entries at most.
+const EXPECTED: u64 = 1 << 20;
+
+/// What a walk gives.
+pub struct Walked {
+    /// Everything that has a name.
+    pub tree: Tree,
+    /// Where the bytes of regular files lie, in the volume's backings, but for those of `packed`.
+    pub extents: Extents,
+    /// Regular files whose content is stored in another form, ascending.
+    pub packed: Vec<(InodeId, Node)>,
+    /// What was left out, and what else there is to say.
+    pub findings: Findings,
+}
+
+impl Walked {
+    /// The content of the tree's files.
+    pub fn content(
+        tree: &Arc<Tree>,
+        extents: Extents,
+        packed: Vec<(InodeId, Node)>,
+        volume: Arc<dyn Volume>,
+    ) -> Arc<dyn Content> {
+        let plain = BackedFiles::new(Arc::clone(tree), extents, volume.backings().to_vec());
+        match packed.is_empty() {
+            true => Arc::new(plain),
+            false => Arc::new(WalkedFiles::new(Arc::clone(tree), plain, packed, volume)),
+        }
+    }
+}
+
+/// Reads everything of `volume` that has a name. Calls `met` with the attributes of each inode of the tree, in the order of its
+/// ids.
+///
+/// What is damaged is left out and told in [`Walked::findings`]; whether that is an error is for the caller to say. Fails where
+/// the host does, where the root cannot be read, and where there is more than a tree can have.
+pub fn walk(volume: &dyn Volume, met: &mut dyn FnMut(&Attributes)) -> Result<Walked, VolumeError> {
+    let mut pass = volume.pass();
+    let root = pass.facts(volume.root()).map_err(about_root)?;
+    if root.attributes.file_type() != Some(FileType::Directory) {
+        return Err(about_root(VolumeError::Damaged("is no directory".to_owned())));
+    }
+    let statistics = volume.statistics();
+    let expected = statistics.inodes.saturating_sub(statistics.free_inodes).min(EXPECTED) as usize;
+    let mut attributes = tree_attributes(&root.attributes);
+    let builder = Builder::with_capacity(&attributes, expected, 0).map_err(not_built)?;
+    let mut walk = Walk {
+        pass: &mut *pass,
+        met,
+        builder,
+        extents: Vec::with_capacity(expected),
+        packed: Vec::new(),
+        known: HashMap::with_capacity(expected),
+        sets: HashMap::new(),
+        newest_set: 0,
+        xattr_bytes: 0,
+        stack: vec![(volume.root(), InodeId::ROOT)],
+        findings: Findings::default(),
+        names: Names::default(),
+        ranges: Vec::new(),
+    };
+    walk.known.insert(volume.root(), InodeId::ROOT);
+    let (set, lost) = walk.xattrs(volume.root(), root.xattrs)?;
+    attributes.xattrs = set;
+    walk.builder.set_root(&attributes).map_err(not_built)?;
+    root.losses.into_iter().chain(lost).for_each(|loss| walk.findings.push(InodeId::ROOT, b"", loss));
+    (walk.met)(&root.attributes);
+    while let Some((node, dir)) = walk.stack.pop() {
+        walk.directory(node, dir)?;
+    }
+    let Walk { builder, extents, packed, mut findings, .. } = walk;
+    volume.notes().into_iter().chain(pass.notes()).for_each(|note| findings.push_general(note));
+    let tree = builder.finish().map_err(not_built)?;
+    let extents = Extents::new(tree.inode_count(), extents).map_err(|error| VolumeError::Damaged(error.to_string()))?;
+    Ok(Walked { tree, extents, packed, findings })
+}
+
+fn about_root(error: VolumeError) -> VolumeError {
+    match error {
+        VolumeError::Damaged(reason) => VolumeError::Damaged(format!("its root {reason}")),
+        other => other,
+    }
+}
+
+fn not_built(error: BuildError) -> VolumeError {
+    VolumeError::Damaged(error.to_string())
+}
+
+/// A walk on its way.
+struct Walk<'a> {
+    pass: &'a mut (dyn Pass + 'a),
+    met: &'a mut dyn FnMut(&Attributes),
+    builder: Builder,
+    extents: Vec<(InodeId, Extent)>,
+    packed: Vec<(InodeId, Node)>,
+    /// The inodes of the tree by their nodes.
+    known: HashMap<Node, InodeId>,
+    /// Sets of extended attributes by their keys.
+    sets: HashMap<Box<[u8]>, XattrSetId>,
+    newest_set: u32,
+    xattr_bytes: usize,
+    /// Directories whose names are still to be read, the next one last.
+    stack: Vec<(Node, InodeId)>,
+    findings: Findings,
+    names: Names,
+    ranges: Vec<DataRange>,
+}
+
+/// The names of a directory.
+#[derive(Default)]
+struct Names {
+    bytes: Vec<u8>,
+    /// Where each name is in `bytes`, its length, and where it leads.
+    list: Vec<(usize, usize, Node)>,
+}
+
+impl Names {
+    fn push(&mut self, name: &[u8], node: Node) {
+        self.list.push((self.bytes.len(), name.len(), node));
+        self.bytes.extend_from_slice(name);
+    }
+
+    fn get(&self, index: usize) -> Option<(&[u8], Node)> {
+        let (start, length, node) = *self.list.get(index)?;
+        Some((self.bytes.get(start..start + length)?, node))
+    }
+
+    /// Sorts them by their bytes; gives how many there were twice, which are dropped.
+    fn sort(&mut self) -> usize {
+        let bytes = &self.bytes;
+        let name = |entry: &(usize, usize, Node)| bytes.get(entry.0..entry.0 + entry.1).unwrap_or_default();
+        if self.list.is_sorted_by(|a, b| name(a) < name(b)) {
+            return 0;
+        }
+        self.list.sort_by(|a, b| name(a).cmp(name(b)));
+        let before = self.list.len();
+        self.list.dedup_by(|b, a| name(a) == name(b));
+        before - self.list.len()
+    }
+}
+
+impl Walk<'_> {
+    fn directory(&mut self, node: Node, dir: InodeId) -> Result<(), VolumeError> {
+        self.builder.list(dir).map_err(not_built)?;
+        let mut names = std::mem::take(&mut self.names);
+        self.read_names(node, dir, &mut names)?;
+        let oldest = self.stack.len();
+        for index in 0..names.list.len() {
+            let Some((name, node)) = names.get(index) else { continue };
+            let loss = match self.entry(dir, name, node) {
+                Ok(()) => continue,
+                Err(VolumeError::Damaged(reason)) => Loss::damage(format!("{reason}; it is left out")),
+                Err(VolumeError::Unsupported(reason)) => Loss::sound(format!("{reason}; it is left out")),
+                Err(error) => return Err(error),
+            };
+            self.findings.push(dir, name, loss);
+        }
+        // The first of them is to be read next.
+        if let Some(added) = self.stack.get_mut(oldest..) {
+            added.reverse();
+        }
+        self.names = names;
+        Ok(())
+    }
+
+    /// All that can be read of a directory's names, sorted.
+    fn read_names(&mut self, node: Node, dir: InodeId, names: &mut Names) -> Result<(), VolumeError> {
+        names.bytes.clear();
+        names.list.clear();
+        let (findings, mut lost) = (&mut self.findings, 0);
+        let mut lose = |loss: Loss| {
+            lost += 1;
+            if lost <= TOLD {
+                findings.push(dir, b"", loss);
+            }
+        };
+        let listed = self.pass.list(node, &mut |item| match item {
+            Item::Entry(entry) => names.push(entry.name, entry.node),
+            Item::Lost(loss) => lose(loss),
+        });
+        match listed {
+            Ok(()) => {}
+            Err(VolumeError::Damaged(reason)) => lose(Loss::damage(reason)),
+            Err(VolumeError::Unsupported(reason)) => lose(Loss::sound(reason)),
+            Err(error) => return Err(error),
+        }
+        match names.sort() {
+            0 => {}
+            twice => lose(Loss::damage(format!("has {twice} names twice"))),
+        }
+        Ok(())
+    }
+
+    /// Adds a name to the directory being listed.
+    fn entry(&mut self, dir: InodeId, name: &[u8], node: Node) -> Result<(), VolumeError> {
+        if let Some(known) = self.known.get(&node) {
+            return self.builder.link(name, *known).map_err(|error| match error {
+                BuildError::Misuse(_) => {
+                    VolumeError::Damaged("is a directory that has a name already, or is within itself".to_owned())
+                }
+                other => not_built(other),
+            });
+        }
+        let Facts { attributes, xattrs, body, losses } = self.pass.facts(node)?;
+        if let Body::Symlink(target) = &body
+            && (!(1..=TARGET_MAX).contains(&target.len()) || target.contains(&0))
+        {
+            return Err(VolumeError::Damaged(
+                "is a symlink whose target is not 1 to 4095 bytes without NUL".to_owned(),
+            ));
+        }
+        let (set, lost) = self.xattrs(node, xattrs)?;
+        let added = TreeAttributes { xattrs: set, ..tree_attributes(&attributes) };
+        let id = self.builder.add(name, &added).map_err(not_built)?;
+        self.known.insert(node, id);
+        (self.met)(&attributes);
+        match body {
+            Body::Directory => self.stack.push((node, id)),
+            Body::Symlink(target) => self.builder.set_target(id, &target).map_err(not_built)?,
+            Body::Extents(extents) => self.content(id, attributes.size, &extents)?,
+            Body::Packed(ranges) => {
+                self.packed.push((id, node));
+                if let Some(ranges) = ranges {
+                    self.set_sparse(id, attributes.size, &ranges)?;
+                }
+            }
+            Body::Other => {}
+        }
+        losses.into_iter().chain(lost).for_each(|loss| self.findings.push(dir, name, loss));
+        Ok(())
+    }
+
+    /// Says that `extents` are the content of a file of `size` bytes.
+    fn content(&mut self, id: InodeId, size: u64, extents: &[Extent]) -> Result<(), VolumeError> {
+        let mut ranges = std::mem::take(&mut self.ranges);
+        ranges.clear();
+        for extent in extents.iter().filter(|extent| extent.length > 0) {
+            join_data(&mut ranges, extent.offset, extent.length);
+            self.extents.push((id, *extent));
+        }
+        let result = self.set_sparse(id, size, &ranges);
+        self.ranges = ranges;
+        result
+    }
+
+    fn set_sparse(&mut self, id: InodeId, size: u64, ranges: &[DataRange]) -> Result<(), VolumeError> {
+        let whole = [DataRange { offset: 0, length: size }];
+        match size == 0 || ranges == whole {
+            true => Ok(()),
+            false => self.builder.set_sparse(id, ranges).map_err(not_built),
+        }
+    }
+
+    fn xattrs(&mut self, node: Node, xattrs: XattrsOf) -> Result<(XattrSetId, Option<Loss>), VolumeError> {
+        let (key, list) = match xattrs {
+            XattrsOf::Own(list) if list.is_empty() => return Ok((XattrSetId::NONE, None)),
+            XattrsOf::Own(list) => (None, list),
+            XattrsOf::Shared(key) => match self.sets.get(&key) {
+                Some(set) => return Ok((*set, None)),
+                None => (Some(key), self.pass.xattrs(node)?),
+            },
+        };
+        if self.xattr_bytes > XATTR_BYTES {
+            let most = XATTR_BYTES >> 20;
+            let text = format!("has extended attributes beyond the {most} MiB that are read; they are left out");
+            return Ok((XattrSetId::NONE, Some(Loss::sound(text))));
+        }
+        let bytes: usize = list.iter().map(|xattr| xattr.name.len() + xattr.value.len() + size_of_val(xattr)).sum();
+        let set = self.builder.intern_xattrs(list);
+        if set.0 > self.newest_set {
+            self.newest_set = set.0;
+            // The builder keeps a set twice, once to find it again.
+            self.xattr_bytes += 2 * bytes;
+        }
+        if let Some(key) = key {
+            self.sets.insert(key, set);
+        }
+        Ok((set, None))
+    }
+}
+
+fn tree_attributes(attributes: &Attributes) -> TreeAttributes {
+    let is_file = attributes.file_type() == Some(FileType::Regular);
+    TreeAttributes {
+        mode: attributes.mode,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        size: if is_file { attributes.size } else { 0 },
+        mtime: attributes.mtime,
+        ctime: attributes.ctime,
+        source_ino: attributes.inode,
+        device: attributes.device,
+        xattrs: XattrSetId::NONE,
+    }
+}
