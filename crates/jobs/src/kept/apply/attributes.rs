@@ -72,8 +72,8 @@ const SET_ID: u32 = 0o6000;
 pub(super) enum Target<'a> {
     /// A file that is open.
     Open(BorrowedFd<'a>, &'a Directory),
-    /// Anything, of which the descriptor opens nothing (`O_PATH`).
-    Held(BorrowedFd<'a>, &'a Directory),
+    /// Anything, of which the descriptor opens nothing (`O_PATH`), and what it was when it was found to be the right one.
+    Held(BorrowedFd<'a>, &'a Directory, &'a Stat),
 }
 
 /// The attributes that are set, and the extended ones that there were before.
@@ -146,8 +146,18 @@ pub(super) fn set_attributes(
     let mode = has_mode & 0o7777 & !denied;
     // Another owner, or an ACL less, may have changed them.
     let mode_differs = (there.st_mode ^ mode) & 0o7777 != 0;
+    // What is not made just now may be written to by who owned it, until it has another owner and these rights.
+    let gives_rights = mode & SET_ID != 0 && inode.file_type() == FileType::Regular;
+    if gives_rights && !target.is_unwritten()? {
+        return Err(MakeError::Changed);
+    }
     if inode.file_type() != FileType::Symlink && (mode_differs || (owner_differs && aspects.owner) || inherits) {
         target.chmod(mode).map_err(host("set the permissions of"))?;
+    }
+    // From here on to write to it takes them away; see write(2).
+    if gives_rights && !target.is_unwritten()? {
+        target.chmod(mode & !SET_ID).map_err(host("set the permissions of"))?;
+        return Err(MakeError::Changed);
     }
     let mut without = denied != 0;
     let xattrs = if aspects.xattrs { wanted.tree.xattrs(inode.xattrs()) } else { &[] };
@@ -188,12 +198,21 @@ fn set_time(target: Target<'_>, inode: &Inode, there: &Stat) -> Result<(), MakeE
 
 impl Target<'_> {
     fn stat(self) -> Result<Stat, Errno> {
-        let (Target::Open(file, directory) | Target::Held(file, directory)) = self;
-        directory.stat_of(file)
+        match self {
+            Target::Open(file, directory) => directory.stat_of(file),
+            Target::Held(_, _, stat) => Ok(*stat),
+        }
+    }
+
+    /// Whether nothing was written to it since it was looked at.
+    fn is_unwritten(self) -> Result<bool, MakeError> {
+        let Target::Held(file, directory, there) = self else { return Ok(true) };
+        let is = directory.stat_of(file).map_err(host("look at"))?;
+        Ok(is.st_size == there.st_size && mtime(&is) == mtime(there))
     }
 
     fn call(self) -> Result<(), Errno> {
-        let (Target::Open(_, directory) | Target::Held(_, directory)) = self;
+        let (Target::Open(_, directory) | Target::Held(_, directory, _)) = self;
         directory.call()
     }
 
@@ -202,7 +221,7 @@ impl Target<'_> {
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
         match self {
             Target::Open(file, _) => fchown(file, uid, gid),
-            Target::Held(file, _) => chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH),
+            Target::Held(file, ..) => chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH),
         }
     }
 
@@ -212,7 +231,7 @@ impl Target<'_> {
         let mode = Mode::from_raw_mode(mode as RawMode);
         match self {
             Target::Open(file, _) => fchmod(file, mode),
-            Target::Held(file, _) => chmod(path_of(file), mode),
+            Target::Held(file, ..) => chmod(path_of(file), mode),
         }
     }
 
@@ -220,7 +239,7 @@ impl Target<'_> {
         self.call()?;
         match self {
             Target::Open(file, _) => fsetxattr(file, attribute, value, XattrFlags::empty()),
-            Target::Held(file, _) => setxattr(path_of(file), attribute, value, XattrFlags::empty()),
+            Target::Held(file, ..) => setxattr(path_of(file), attribute, value, XattrFlags::empty()),
         }
     }
 
@@ -228,7 +247,7 @@ impl Target<'_> {
         self.call()?;
         match self {
             Target::Open(file, _) => fremovexattr(file, attribute),
-            Target::Held(file, _) => removexattr(path_of(file), attribute),
+            Target::Held(file, ..) => removexattr(path_of(file), attribute),
         }
     }
 
@@ -237,7 +256,7 @@ impl Target<'_> {
         match self {
             Target::Open(file, _) => futimens(file, times),
             // utimensat(2) takes such a descriptor itself since Linux 5.8.
-            Target::Held(file, _) => utimensat(CWD, path_of(file), times, AtFlags::empty()),
+            Target::Held(file, ..) => utimensat(CWD, path_of(file), times, AtFlags::empty()),
         }
     }
 }

@@ -226,7 +226,7 @@ pub(super) fn make_other(
     if inode.file_type() == FileType::Directory {
         return Ok(identity);
     }
-    let target = Target::Held(object.as_fd(), directory);
+    let target = Target::Held(object.as_fd(), directory, &object.stat);
     let made = set_attributes(target, directory.gives_acl, Changed::ALL, wanted, lost);
     if made.is_err() {
         // The first error is the one that counts.

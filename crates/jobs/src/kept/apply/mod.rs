@@ -5,7 +5,9 @@
 //! 3. *Decide* ([`decide`]) and *plan* ([`plan`]): a list of steps, without a look at anything. `-n` prints it.
 //! 4. The record says that an apply has begun, and which paths it leaves alone.
 //! 5. *Execute* ([`execute`], [`worker`]): everything is made before anything is taken away, and what lends bytes to
-//!    something else goes only when that is on the disk, and in its place.
+//!    something else goes only when that is on the disk, and in its place. What is linked or gets attributes is checked
+//!    and reached by one descriptor ([`object`]), and what is removed is checked under a name of ours ([`removal`]): other
+//!    programs may put something else in its place at any moment.
 //! 6. The record says that the apply has ended. If nothing is left to be applied, the next run begins with the host's
 //!    tree as it is ([`super::spent`]).
 //!

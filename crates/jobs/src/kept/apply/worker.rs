@@ -414,7 +414,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             self.touched.insert(object.stat.st_ino);
         }
         let inherits = sides.is_directory(i) && !was_there && directory.gives_acl;
-        let target = Target::Held(object.as_fd(), &directory);
+        let target = Target::Held(object.as_fd(), &directory, &object.stat);
         let set = set_attributes(target, inherits, changed, &wanted, &mut self.lost);
         if object.stat.st_nlink > 1 && !sides.is_directory(i) {
             let now = directory.stat_of(object.as_fd()).map_err(host("look at"))?;
@@ -461,7 +461,9 @@ impl<'w, 'a> Worker<'w, 'a> {
             unwanted: Vec::new(),
         };
         let time = Changed { aspects: Aspects { mtime: true, ..Aspects::default() }, had: &[] };
-        set_attributes(Target::Held(directory.as_fd(), &directory), false, time, &wanted, &mut self.lost).map(drop)
+        let stat = directory.stat_of(directory.as_fd()).map_err(host("look at"))?;
+        let target = Target::Held(directory.as_fd(), &directory, &stat);
+        set_attributes(target, false, time, &wanted, &mut self.lost).map(drop)
     }
 
     /// What is to be on the host for a difference. An owner that the guest did not change stays the host's.

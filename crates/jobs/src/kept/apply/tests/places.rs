@@ -65,6 +65,28 @@ fn a_file_in_the_place_of_one_that_gets_attributes_gets_none() {
 }
 
 #[test]
+fn a_file_that_is_written_to_meanwhile_does_not_get_its_owners_rights() {
+    let make = || {
+        let mut world = world(&[("stays", "ours")]);
+        give_rights(&mut world, "stays");
+        world
+    };
+    // Who may not do everything takes the rights away when writing: later there is nothing to be done.
+    let act: Act = |root| {
+        if fs::metadata(root.join("stays")).unwrap().mode() & 0o6000 == 0 {
+            fs::write(root.join("stays"), "theirs").unwrap();
+            fs::write(root.with_file_name("acted"), "").unwrap();
+        }
+    };
+    let check = |world: &World, at: u64| {
+        let found = fs::metadata(world.host("stays")).unwrap();
+        let is_theirs = fs::read(world.host("stays")).unwrap() == b"theirs";
+        assert!(!is_theirs || found.mode() & 0o6000 == 0, "call {at}: {:o}", found.mode());
+    };
+    assert!(act_before_each(&make, act, &check) > 3);
+}
+
+#[test]
 fn a_file_in_the_place_of_one_that_moves_is_neither_linked_nor_given_attributes() {
     let make = || {
         let mut world = with_theirs(&[("goes", "ours")]);
