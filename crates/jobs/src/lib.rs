@@ -24,6 +24,7 @@ pub mod serve;
 pub mod share;
 pub mod source;
 mod state;
+mod trust;
 mod upper;
 
 pub use confinement::Sandbox;
