@@ -95,6 +95,8 @@ impl Xattrs {
         let name = rest.get(..entry.name_length.into()).ok_or_else(exceeds)?;
         let value = rest.get(name.len()..).and_then(|rest| rest.get(..entry.value_length.get().into()));
         let value = value.ok_or_else(exceeds)?;
+        // What is left out costs too: many inodes may refer to it.
+        self.spend(size_of::<Xattr>() + name.len() + value.len())?;
         let (base, infix) = match entry.index & LONG_PREFIX {
             0 => (entry.index, &[][..]),
             _ => match self.prefixes.get(usize::from(entry.index & !LONG_PREFIX)) {
@@ -104,14 +106,18 @@ impl Xattrs {
         };
         let Some(base) = prefix(base) else { return Ok(None) };
         let name = [base, infix, name].concat();
+        self.spend(name.len())?;
         if name.contains(&0) {
             return Err(damaged("the name of an extended attribute of it has a NUL"));
         }
-        let length = (size_of::<Xattr>() + name.len() + value.len()) as u64;
-        self.budget = self.budget.checked_sub(length).ok_or_else(|| {
-            damaged("the extended attributes of its files together are too large for an image of its size")
-        })?;
         Ok(Some(Xattr { name: name.into(), value: value.into() }))
+    }
+
+    fn spend(&mut self, bytes: usize) -> Result<(), ReadError> {
+        let exceeds =
+            || damaged("the extended attributes of its files together are too large for an image of its size");
+        self.budget = self.budget.checked_sub(bytes as u64).ok_or_else(exceeds)?;
+        Ok(())
     }
 }
 

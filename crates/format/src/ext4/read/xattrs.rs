@@ -1,5 +1,7 @@
 //! Extended attributes: within inodes, in blocks, and as values in inodes of their own.
 
+use std::collections::{HashMap, HashSet};
+
 use inarch_tree::{Builder, Xattr, XattrSetId};
 
 use super::flaw::{Flaw, Loss};
@@ -21,6 +23,7 @@ const BUDGET: usize = 512 << 20;
 #[derive(Default)]
 pub(super) struct Stored {
     within: Vec<Attribute>,
+    names: HashSet<Vec<u8>>,
     block: u64,
     /// What was found wrong.
     flaws: Vec<Loss>,
@@ -55,10 +58,12 @@ impl Stored {
     fn add(&mut self, area: AreaReader<'_>) {
         for entry in area {
             match entry.map(attribute) {
-                Ok(Ok(Some(attribute))) if self.within.iter().all(|other| other.name != attribute.name) => {
-                    self.within.push(attribute);
+                Ok(Ok(Some(attribute))) => {
+                    if self.names.insert(attribute.name.clone()) {
+                        self.within.push(attribute);
+                    }
                 }
-                Ok(Ok(_)) => {}
+                Ok(Ok(None)) => {}
                 Ok(Err(reason)) => self.flaws.push(reason),
                 Err(()) => self.flaws.push(damage("has extended attributes with nonsense among them".to_owned())),
             }
@@ -99,6 +104,8 @@ fn damage(reason: String) -> Loss {
 /// Reads what inodes do not hold themselves.
 pub(super) struct XattrReader {
     block: Vec<u8>,
+    /// The sets of blocks, which inodes may share, that were read without a flaw and are all that their inode has.
+    blocks: HashMap<u64, XattrSetId>,
     /// Sets in the tree so far.
     sets: u32,
     spent: usize,
@@ -106,7 +113,7 @@ pub(super) struct XattrReader {
 
 impl XattrReader {
     pub(super) fn new() -> XattrReader {
-        XattrReader { block: Vec::new(), sets: 0, spent: 0 }
+        XattrReader { block: Vec::new(), blocks: HashMap::new(), sets: 0, spent: 0 }
     }
 
     /// The set of an inode, and what is wrong with it.
@@ -121,6 +128,10 @@ impl XattrReader {
             let text =
                 format!("has extended attributes beyond the {} MiB that are read; they are left out", BUDGET >> 20);
             return Ok((XattrSetId::NONE, vec![Loss { is_damage: false, reason: text }]));
+        }
+        let is_all = stored.within.is_empty() && stored.flaws.is_empty() && stored.block != 0;
+        if let Some(id) = self.blocks.get(&stored.block).filter(|_| is_all) {
+            return Ok((*id, Vec::new()));
         }
         if stored.block != 0 {
             match self.add_block(volume, &mut stored) {
@@ -144,6 +155,9 @@ impl XattrReader {
             self.sets = id.0;
             // The builder keeps a set twice, once to find it again.
             self.spent += 2 * bytes;
+        }
+        if is_all && stored.flaws.is_empty() {
+            self.blocks.insert(stored.block, id);
         }
         Ok((id, stored.flaws))
     }

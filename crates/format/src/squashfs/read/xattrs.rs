@@ -81,7 +81,8 @@ impl Sets {
         } else {
             read_value(reader, budget)?
         };
-        budget.spend(name.len() as u64)?;
+        // One of no length costs too: many sets may have the same pairs.
+        budget.spend((size_of::<Xattr>() + name.len()) as u64)?;
         let is_name = length > start && !name.contains(&0);
         Ok(prefix.filter(|_| is_name).map(|_| Xattr { name: name.into(), value }))
     }
