@@ -41,7 +41,7 @@ use inarch_vm::session::{Outcome, Report};
 
 use crate::JobError;
 use crate::descriptors;
-use crate::notes::{counted, lasting, say};
+use crate::notes::{counted, lasting, say, wait_for_no_reader};
 use attempt::{DiskFailure, Guest, LiveDisk};
 use keep::Kept;
 pub use keep::{Keep, kept_words};
@@ -58,6 +58,9 @@ const TIMED_OUT: u8 = 124;
 /// # Errors
 /// The command could not be run, or its guest failed.
 pub fn run(request: &RunRequest) -> Result<u8, JobError> {
+    if request.timeout.is_some() {
+        wait_for_no_reader();
+    }
     let mut kept = request.keep.as_ref().map(Kept::open).transpose()?;
     let job = match Job::begin(request, kept.as_mut()) {
         Ok(job) => job,

@@ -15,7 +15,7 @@ use super::signals::Caught;
 use super::{ServedTree, introduce, socket};
 use crate::JobError;
 use crate::descriptors;
-use crate::notes::say;
+use crate::notes::limited;
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -66,10 +66,11 @@ pub fn serve(request: &NbdRequest) -> Result<(), JobError> {
         description: format!("the tree {}", request.tree.source),
         ..NbdOptions::default()
     };
-    let server = NbdServer::new(making.pending(), options).on_event(|event| match event {
+    let say_few = limited();
+    let server = NbdServer::new(making.pending(), options).on_event(move |event| match event {
         // The client has an error for it, and the device remembers the files that changed.
         Event::RequestFailed { .. } => {}
-        event => say(event),
+        event => say_few(event),
     });
     let served =
         if request.once { server.serve_once(&listener, &stop) } else { server.serve_listener(&listener, &stop) };

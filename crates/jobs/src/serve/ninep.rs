@@ -16,7 +16,7 @@ use super::{introduce, name_of_place, socket};
 use crate::JobError;
 use crate::confinement::{self, Sandbox};
 use crate::descriptors;
-use crate::notes::say;
+use crate::notes::{limited, say};
 use crate::share::{Share, note_on_mount_points};
 
 /// The port that mount(8) takes when none is named (`P9_PORT` of Linux's net/9p/trans_fd.c).
@@ -81,7 +81,7 @@ pub fn serve(request: &NinepRequest) -> Result<(), JobError> {
     introduce(&(usage + &confined));
     mount_points.iter().for_each(say);
     let options = NinepOptions { msize: request.msize, ..NinepOptions::default() };
-    let server = NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(say);
+    let server = NinepServer::new(Arc::new(Pending::ready(Arc::new(file_system))), options).on_event(limited());
     let served =
         if request.once { server.serve_once(&listener, &stop) } else { server.serve_listener(&listener, &stop) };
     if let Some(guard) = &mut guard {

@@ -10,7 +10,7 @@ use super::{introduce, socket};
 use crate::JobError;
 use crate::confinement::{self, Sandbox};
 use crate::descriptors;
-use crate::notes::say;
+use crate::notes::{limited, say};
 use crate::share::{Changes, QUEUE_SIZE, Share, default_queues, note_on_mount_points};
 
 /// What to serve, and where.
@@ -63,7 +63,7 @@ pub fn serve(request: &VirtiofsRequest) -> Result<(), JobError> {
     let share = request.share.resolved()?;
     // Dropped when nobody writes any more.
     let cover = share.cover(share.without_opening())?;
-    let server = share.server(request.queues(), request.offer_tag.then_some(tag), cover.as_ref())?.on_event(say);
+    let server = share.server(request.queues(), request.offer_tag.then_some(tag), cover.as_ref())?.on_event(limited());
     let signals = Caught::from_now_on()?;
     let listener = socket::listen(&request.socket)?;
     let mut guard = Guard::of_socket(&request.socket)?;
