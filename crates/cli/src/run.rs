@@ -8,7 +8,7 @@ mod told;
 use std::process::ExitCode;
 
 use inarch_jobs::run::{self, Outcome, RunRequest};
-use inarch_jobs::{Events, JobError};
+use inarch_jobs::{Events, JobError, wait_for_no_reader};
 
 pub use arguments::RunArguments;
 
@@ -31,6 +31,9 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let report_file = report_file.as_deref().map(ReportFile::create).transpose()?;
+    if request.timeout.is_some() {
+        wait_for_no_reader();
+    }
     let (timeout, teller) = (request.timeout, telling.clone());
     let report = run::start(request, Events::new(move |event| teller.tell(event)))?.wait();
     if let (Ok(Outcome::TimedOut), Some(limit)) = (&report.result, timeout) {

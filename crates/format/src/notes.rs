@@ -22,7 +22,7 @@ const REASONS: usize = 100;
 const SHOWN: usize = 200;
 
 /// A path as notes show it: a very long one by its ends.
-fn shown(path: &[u8]) -> String {
+pub(crate) fn shown(path: &[u8]) -> String {
     match (path.first_chunk::<{ SHOWN / 2 }>(), path.last_chunk::<{ SHOWN / 2 }>()) {
         (Some(start), Some(end)) if path.len() > SHOWN => {
             format!("{}...{}", start.escape_ascii(), end.escape_ascii())

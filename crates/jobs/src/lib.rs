@@ -48,6 +48,7 @@ pub mod serve;
 pub mod share;
 pub mod source;
 mod state;
+mod trust;
 mod upper;
 
 pub use confinement::Sandbox;
@@ -55,4 +56,4 @@ pub use device::{FileSystem, Writes};
 pub use error::JobError;
 pub use events::Events;
 pub use inarch_confine::heed_children;
-pub use notes::{counted, say, shown};
+pub use notes::{counted, limited, say, shown, wait_for_no_reader};

@@ -1,15 +1,20 @@
 //! What the user should know when a device is no longer used.
 
+mod lines;
+
 use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use inarch_block::{ChangedFiles, Device};
 
 use crate::source::Source;
 use crate::state;
+use lines::Writer;
+pub use lines::limited;
 
 /// How many changed files are named; the rest are counted.
 const NAMED: usize = 20;
@@ -90,7 +95,25 @@ pub fn say(line: impl Display) {
         false => "inarch".to_owned(),
     };
     // At once, for others may write to the same file.
-    let _ = std::io::stderr().write_all(format!("{who}: {line}\n").as_bytes());
+    let line = format!("{who}: {line}\n").into_bytes();
+    match WRITER.get() {
+        Some(writer) => writer.write(line),
+        None => drop(std::io::stderr().write_all(&line)),
+    }
+}
+
+/// Writes lines where nobody's reading is waited for.
+static WRITER: OnceLock<Writer> = OnceLock::new();
+
+/// How long a line waits for its reader, where a time limit holds.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// From now on a line that nobody reads holds up nothing: a pipe may stay full for ever, and a time limit must hold.
+pub fn wait_for_no_reader() {
+    if let Ok(writer) = Writer::start(std::io::stderr(), PATIENCE) {
+        // One is enough.
+        let _ = WRITER.set(writer);
+    }
 }
 
 /// From now on standard error is a log.

@@ -1,17 +1,15 @@
 //! The user's directory of state, and the log of servers in the background in it.
 
-use std::fmt::Display;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat, renameat};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 
 use crate::notes::shown;
+use crate::trust::{self, Missing, Owner};
 
 /// The log, and what it is called when a new one is begun.
 const LOG: &str = "mount.log";
@@ -31,57 +29,22 @@ pub(crate) fn home() -> Option<PathBuf> {
 
 /// Opens the log of mounts in `home`, made if it is not there.
 ///
-/// What is there may be somebody else's: of root with a user's `HOME`, that user's. So the directory must be this user's, and the
-/// log a file of this user's with one name; a symbolic link to either is not followed, and a FIFO is not waited for.
-///
 /// # Errors
-/// What cannot be made, written to or trusted, by its name.
+/// What cannot be made, written to or trusted ([`trust`]), by its name.
 pub(crate) fn mount_log(home: &Path) -> Result<(PathBuf, File), String> {
-    let fail = |path: &Path, reason: &dyn Display| format!("{}: {reason}", shown(path));
-    DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(|error| fail(home, &error))?;
-    let directory = own_directory(home).map_err(|reason| fail(home, &reason))?;
+    trust::directory(home, &[], Missing::Make, Owner::User).map_err(|obstacle| obstacle.to_string())?;
     let path = home.join(LOG);
-    let open = || own_log(&directory).map_err(|reason| fail(&path, &reason));
+    let open = || {
+        let log = trust::open(&path, OpenOptions::new().append(true).create(true).mode(0o600));
+        log.map_err(|error| format!("{}: {error}", shown(&path)))
+    };
     let mut log = open()?;
     if log.metadata().is_ok_and(|metadata| metadata.len() > LONG) {
         // Another server may have done so just now.
-        let _ = renameat(&directory, LOG, &directory, OLDER_LOG);
+        let _ = fs::rename(&path, home.join(OLDER_LOG));
         log = open()?;
     }
     Ok((path, log))
-}
-
-/// The directory at `path`, if it is this user's.
-fn own_directory(path: &Path) -> Result<OwnedFd, String> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = openat(CWD, path, flags, Mode::empty()).map_err(|errno| match errno {
-        Errno::NOTDIR | Errno::LOOP => "it is no directory, or a symbolic link, which is not followed".to_owned(),
-        errno => io::Error::from(errno).to_string(),
-    })?;
-    let owner = fstat(&directory).map_err(|errno| io::Error::from(errno).to_string())?.st_uid;
-    match owner == rustix::process::geteuid().as_raw() {
-        true => Ok(directory),
-        false => Err(format!("it belongs to user {owner}, who could lead the log elsewhere")),
-    }
-}
-
-/// The log in `directory`, if it is this user's and of no other name.
-fn own_log(directory: &OwnedFd) -> Result<File, String> {
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
-    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let log = openat(directory, LOG, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| match errno {
-        Errno::LOOP => "it is a symbolic link, which is not followed".to_owned(),
-        Errno::NXIO => "it is no regular file".to_owned(),
-        errno => io::Error::from(errno).to_string(),
-    })?;
-    let log = File::from(log);
-    let metadata = log.metadata().map_err(|error| error.to_string())?;
-    match metadata.uid() == rustix::process::geteuid().as_raw() {
-        _ if !metadata.is_file() => Err("it is no regular file".to_owned()),
-        false => Err(format!("it belongs to user {}", metadata.uid())),
-        true if metadata.nlink() > 1 => Err("it has another name, under which it may be something else".to_owned()),
-        true => Ok(log),
-    }
 }
 
 /// Opens the log that the user names, whatever that is, whose lines are added to what is there. A FIFO that nobody reads is not
@@ -113,12 +76,12 @@ pub(crate) fn time(time: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::io::Write;
     use std::os::unix::fs::{chown, symlink};
     use std::time::Duration;
 
-    use rustix::fs::{FileType, mknodat};
+    use rustix::fs::{CWD, FileType, Mode, mknodat, openat};
+    use rustix::io::Errno;
 
     use super::*;
 

@@ -1,6 +1,7 @@
 //! [`Builder`]: makes a [`Tree`] one directory at a time.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::inode::Inode;
 use crate::tree::{RawDirectory, RawEntry};
@@ -37,7 +38,7 @@ pub enum BuildError {
 #[derive(Debug)]
 pub struct Builder {
     tree: Tree,
-    xattr_index: HashMap<Box<[Xattr]>, XattrSetId>,
+    xattr_index: HashMap<Arc<[Xattr]>, XattrSetId>,
     listing: Option<InodeId>,
 }
 
@@ -61,9 +62,9 @@ impl Builder {
                 targets: Vec::new(),
                 target_bytes: Vec::new(),
                 sparse: Vec::new(),
-                xattr_sets: vec![Box::default()],
+                xattr_sets: vec![Arc::default()],
             },
-            xattr_index: HashMap::from([(Box::default(), XattrSetId::NONE)]),
+            xattr_index: HashMap::from([(Arc::default(), XattrSetId::NONE)]),
             listing: None,
         };
         builder.push_inode(root)?;
@@ -171,12 +172,12 @@ impl Builder {
     pub fn intern_xattrs(&mut self, mut set: Vec<Xattr>) -> XattrSetId {
         set.sort();
         set.dedup_by(|b, a| a.name == b.name);
-        let set = set.into_boxed_slice();
-        if let Some(id) = self.xattr_index.get(&set) {
+        if let Some(id) = self.xattr_index.get(&*set) {
             return *id;
         }
+        let set: Arc<[Xattr]> = set.into();
         let id = XattrSetId(self.tree.xattr_sets.len() as u32);
-        self.tree.xattr_sets.push(set.clone());
+        self.tree.xattr_sets.push(Arc::clone(&set));
         self.xattr_index.insert(set, id);
         id
     }

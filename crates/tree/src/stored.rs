@@ -104,7 +104,7 @@ impl Tree {
         put(out, sets.len() as u64);
         for set in sets {
             put(out, set.len() as u64);
-            for xattr in set {
+            for xattr in set.iter() {
                 put_bytes(out, &xattr.name);
                 put_bytes(out, &xattr.value);
             }

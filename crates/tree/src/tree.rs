@@ -1,6 +1,7 @@
 //! [`Tree`]: stores an immutable tree in four flat tables and an arena of names.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::{FileType, Inode, InodeId};
 
@@ -67,7 +68,7 @@ pub struct Tree {
     pub(crate) targets: Vec<Range<u32>>,
     pub(crate) target_bytes: Vec<u8>,
     pub(crate) sparse: Vec<Box<[DataRange]>>,
-    pub(crate) xattr_sets: Vec<Box<[Xattr]>>,
+    pub(crate) xattr_sets: Vec<Arc<[Xattr]>>,
 }
 
 impl Tree {
@@ -189,7 +190,7 @@ impl Tree {
             + self.targets.capacity() * size_of::<Range<u32>>()
             + self.target_bytes.capacity()
             + self.sparse.capacity() * size_of::<Box<[DataRange]>>()
-            + self.xattr_sets.capacity() * size_of::<Box<[Xattr]>>()
+            + self.xattr_sets.capacity() * size_of::<Arc<[Xattr]>>()
             + ranges
             + sets
     }

@@ -6,8 +6,9 @@
 pub mod probe;
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -92,7 +93,8 @@ pub enum Verdict {
 /// The verdicts since the host's last start, in a file.
 #[derive(Clone, Debug)]
 pub struct Verdicts {
-    file: PathBuf,
+    /// None: nothing is remembered.
+    file: Option<PathBuf>,
     boot: String,
 }
 
@@ -123,7 +125,12 @@ impl Verdicts {
     /// The verdicts in `file`, which need not exist.
     pub fn at(file: &Path) -> Verdicts {
         let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
-        Verdicts { file: file.to_owned(), boot }
+        Verdicts { file: Some(file.to_owned()), boot }
+    }
+
+    /// No verdicts: none is remembered.
+    pub fn none() -> Verdicts {
+        Verdicts { file: None, boot: String::new() }
     }
 
     /// The verdict on `subject`, if there is one since the host started.
@@ -137,37 +144,39 @@ impl Verdicts {
     /// # Errors
     /// The file cannot be written.
     pub fn remember(&self, subject: Subject<'_>, verdict: Verdict) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
         let mut records = self.records();
         records.retain(|record| record.boot == self.boot && !record.is_of(&self.boot, subject));
         let (qemu, kernel) = (subject.qemu.to_owned(), subject.kernel.to_owned());
         records.push(Record { boot: self.boot.clone(), qemu, kernel, verdict });
-        self.replace(&self.file, &serde_json::to_vec(&records)?)
+        replace(file, &serde_json::to_vec(&records)?)
     }
 
     /// Whether the user must still be told, once since the host started, that guests run without KVM. If that cannot be
     /// stored, the user is told each time.
     pub fn tell_once(&self) -> bool {
-        let file = self.file.with_extension("told");
+        let Some(file) = self.file.as_ref().map(|file| file.with_extension("told")) else { return true };
         let is_told = !self.boot.is_empty() && fs::read_to_string(&file).is_ok_and(|boot| boot == self.boot);
         if !is_told {
-            let _ = self.replace(&file, self.boot.as_bytes());
+            let _ = replace(&file, self.boot.as_bytes());
         }
         !is_told
     }
 
-    fn replace(&self, target: &Path, content: &[u8]) -> io::Result<()> {
-        let directory = target.parent().unwrap_or(Path::new("."));
-        fs::create_dir_all(directory)?;
-        let mut file = tempfile::NamedTempFile::new_in(directory)?;
-        file.write_all(content)?;
-        file.persist(target)?;
-        Ok(())
-    }
-
     fn records(&self) -> Vec<Record> {
-        let text = fs::read(&self.file).unwrap_or_default();
+        let text = self.file.as_ref().and_then(|file| fs::read(file).ok()).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
+}
+
+fn replace(target: &Path, content: &[u8]) -> io::Result<()> {
+    let directory = target.parent().unwrap_or(Path::new("."));
+    // Whatever the umask is.
+    DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+    let mut file = tempfile::NamedTempFile::new_in(directory)?;
+    file.write_all(content)?;
+    file.persist(target)?;
+    Ok(())
 }
 
 /// Chooses the accelerator from the user's choice, the device, and the verdicts of earlier runs.
@@ -233,7 +242,7 @@ mod tests {
     #[test]
     fn nothing_outlives_the_boot() {
         let directory = tempfile::tempdir().unwrap();
-        let before = Verdicts { file: directory.path().join("deeper/verdicts"), boot: "before".into() };
+        let before = Verdicts { file: Some(directory.path().join("deeper/verdicts")), boot: "before".into() };
         before.remember(subject(), Verdict::Works).unwrap();
         assert_eq!([before.tell_once(), before.tell_once()], [true, false]);
         assert_eq!(before.recall(subject()), Some(Verdict::Works));
@@ -244,8 +253,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_kept_is_told_each_time() {
-        let verdicts = Verdicts { file: "/dev/null/verdicts".into(), boot: "now".into() };
+        let verdicts = Verdicts { file: Some("/dev/null/verdicts".into()), boot: "now".into() };
         assert_eq!([verdicts.tell_once(), verdicts.tell_once()], [true, true]);
+        Verdicts::none().remember(subject(), Verdict::Works).unwrap();
+        assert_eq!((Verdicts::none().tell_once(), Verdicts::none().recall(subject())), (true, None));
     }
 
     #[test]

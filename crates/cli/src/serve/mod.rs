@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use inarch_jobs::serve::{ServedTree, Service, ServiceEvent};
 use inarch_jobs::source::Source;
-use inarch_jobs::{Events, FileSystem, JobError, Writes};
+use inarch_jobs::{Events, FileSystem, JobError, Writes, limited};
 
 use crate::access::AccessArguments;
 use crate::arguments::one_of;
@@ -142,7 +142,12 @@ fn parse_memory(text: &str) -> Result<Memory, String> {
 fn until_stopped(start: impl FnOnce(Events<ServiceEvent>) -> Result<Service, JobError>) -> anyhow::Result<()> {
     // Caught before the socket or mount is visible: whoever sees it may end the server.
     let signals = EndingSignals::catch()?;
-    let service = start(Events::new(complain))?;
+    let complain_of_few = limited();
+    let service = start(Events::new(move |event| match event {
+        ServiceEvent::Note(_) => complain(event),
+        // Clients that come and go by the thousand must not fill a log.
+        ServiceEvent::Fault(_) => complain_of_few(event),
+    }))?;
     introduce(service.introduction());
     service.confine_waiter();
     signals.lead_to(service.stopper());

@@ -110,7 +110,7 @@ impl Build {
 
     fn xattrs(&mut self, assembly: &Assembly, index: u32) -> XattrSetId {
         let Some(known) = self.sets.get_mut(index as usize) else { return XattrSetId::NONE };
-        let set = || assembly.xattr_sets.get(index as usize).cloned().unwrap_or_default();
+        let set = || assembly.xattr_sets.get(index as usize).map(|set| set.to_vec()).unwrap_or_default();
         *known.get_or_insert_with(|| self.builder.intern_xattrs(set()))
     }
 }

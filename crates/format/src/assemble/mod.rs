@@ -12,6 +12,7 @@ mod names;
 mod resolve;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use inarch_tree::{Attributes, DataRange, Timestamp, Xattr};
 
@@ -91,7 +92,8 @@ pub(crate) struct Facts {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) mtime: Timestamp,
-    pub(crate) xattrs: Vec<Xattr>,
+    /// Members that share them need not be compared.
+    pub(crate) xattrs: Arc<[Xattr]>,
 }
 
 /// What a name names.
@@ -153,8 +155,10 @@ pub(crate) struct Assembly {
     names: Names,
     sparse: Vec<SparseFile>,
     targets: Vec<u8>,
-    xattr_sets: Vec<Vec<Xattr>>,
-    xattr_index: HashMap<Vec<Xattr>, u32>,
+    xattr_sets: Vec<Arc<[Xattr]>>,
+    xattr_index: HashMap<Arc<[Xattr]>, u32>,
+    /// The set that came last, and its index.
+    recent_set: (Arc<[Xattr]>, u32),
     /// Layers are counted from 1; the root is there before.
     layer: u32,
     /// The directory part of the last path, and what it led to; nothing after a name on a way may have changed.
@@ -172,8 +176,9 @@ impl Assembly {
             names: Names::new(),
             sparse: Vec::new(),
             targets: Vec::new(),
-            xattr_sets: vec![Vec::new()],
-            xattr_index: HashMap::from([(Vec::new(), 0)]),
+            xattr_sets: vec![Arc::default()],
+            xattr_index: HashMap::from([(Arc::default(), 0)]),
+            recent_set: Default::default(),
             layer: 1,
             recent: None,
         };
@@ -316,7 +321,7 @@ impl Assembly {
     }
 
     fn set_facts(&mut self, node: u32, kind_bits: u32, facts: Facts) {
-        let xattrs = self.intern(facts.xattrs);
+        let xattrs = self.intern(&facts.xattrs);
         if let Some(node) = self.nodes.get_mut(node as usize) {
             node.mode = kind_bits | (facts.permissions & 0o7777);
             (node.uid, node.gid) = (facts.uid, facts.gid);
@@ -325,18 +330,28 @@ impl Assembly {
         }
     }
 
-    fn intern(&mut self, mut set: Vec<Xattr>) -> u32 {
-        if set.is_empty() {
-            return 0;
+    fn intern(&mut self, set: &Arc<[Xattr]>) -> u32 {
+        if !Arc::ptr_eq(&self.recent_set.0, set) {
+            self.recent_set = (Arc::clone(set), self.find_set(set));
         }
-        set.sort();
-        set.dedup_by(|b, a| a.name == b.name);
-        if let Some(index) = self.xattr_index.get(&set) {
+        self.recent_set.1
+    }
+
+    /// The index of a set. Equal ones are stored once.
+    fn find_set(&mut self, set: &Arc<[Xattr]>) -> u32 {
+        let mut set = Arc::clone(set);
+        if !set.is_sorted_by(|a, b| a.name < b.name) {
+            let mut sorted = set.to_vec();
+            sorted.sort();
+            sorted.dedup_by(|b, a| a.name == b.name);
+            set = sorted.into();
+        }
+        if let Some(index) = self.xattr_index.get(&*set) {
             return *index;
         }
         // No more sets than nodes, which are counted in 32 bits.
         let index = self.xattr_sets.len() as u32;
-        self.xattr_sets.push(set.clone());
+        self.xattr_sets.push(Arc::clone(&set));
         self.xattr_index.insert(set, index);
         index
     }

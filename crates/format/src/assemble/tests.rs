@@ -206,11 +206,16 @@ fn sparse_files_and_attributes_arrive() {
     let mut assembly = Assembly::new();
     let ranges = [DataRange { offset: 10, length: 5 }, DataRange { offset: 90, length: 10 }];
     let xattr = |name: &[u8], value: &[u8]| Xattr { name: name.into(), value: value.into() };
-    let facts = Facts { xattrs: vec![xattr(b"user.b", b"2"), xattr(b"user.a", b"1")], ..Facts::default() };
+    let facts = Facts { xattrs: [xattr(b"user.b", b"2"), xattr(b"user.a", b"1")].into(), ..Facts::default() };
     let bytes = Bytes::Sparse { at: 1000, backing: 3, ranges: ranges.into() };
     assembly.add(b"s", Kind::Regular { size: 100, bytes }, facts.clone()).unwrap();
     assembly.add(b"c", Kind::CharDevice { major: 1, minor: 3 }, facts.clone()).unwrap();
+    // Another one that is equal, and an order that is not.
+    let equal = Facts { xattrs: facts.xattrs.iter().rev().cloned().collect(), ..Facts::default() };
+    assembly.add(b"p", Kind::Fifo, equal).unwrap();
+    assembly.add(b"q", Kind::Fifo, Facts::default()).unwrap();
     assembly.add(b"", Kind::Directory, facts).unwrap();
+    assert_eq!(assembly.xattr_sets.len(), 2, "each set once, and the empty one");
     let (tree, extents) = assembly.finish().unwrap();
     let sparse = tree.lookup(b"s").unwrap();
     assert_eq!(tree.sparse_ranges(sparse), Some(&ranges[..]));

@@ -71,7 +71,7 @@ impl Archive {
         let mut data = String::new();
         for (keyword, value) in records {
             let body = format!(" {keyword}={value}\n");
-            let digits = [1, 2, 3, 4].into_iter().find(|digits| (body.len() + digits).to_string().len() == *digits);
+            let digits = (1..8).find(|digits| (body.len() + digits).to_string().len() == *digits);
             data.push_str(&format!("{}{body}", body.len() + digits.unwrap()));
         }
         self.header("pax", kind, data.len() as u64, &[]).data(data.as_bytes())
@@ -191,6 +191,95 @@ fn global_headers_hold_until_they_are_taken_back() {
     assert_eq!((uid("a"), uid("b"), uid("c"), uid("d")), (77, 78, 0, 0));
     let mtime = opened.tree.inode(opened.tree.lookup(b"d").unwrap()).mtime();
     assert_eq!((mtime.seconds, mtime.nanoseconds), (5, 500_000_000));
+}
+
+/// Records of attributes with these names and values.
+fn attributes(archive: Archive, kind: u8, all: &[(String, &str)]) -> Archive {
+    let keywords: Vec<String> = all.iter().map(|(name, _)| format!("SCHILY.xattr.user.{name}")).collect();
+    let records: Vec<_> = keywords.iter().zip(all).map(|(keyword, (_, value))| (&keyword[..], *value)).collect();
+    archive.extended(kind, &records)
+}
+
+#[test]
+fn a_file_has_no_more_attributes_than_linux_gives_it() {
+    let value = "v".repeat(1 << 16);
+    let many = |count: usize| (0..count).map(|number| (number.to_string(), "")).collect::<Vec<_>>();
+    let large = |count: usize| (0..count).map(|number| (number.to_string(), &value[..])).collect::<Vec<_>>();
+    for (set, fits) in [(many(90), true), (many(20_000), false), (large(16), true), (large(17), false)] {
+        let archive = attributes(new().file("before", ""), b'x', &set).file("dir/it", "");
+        if fits {
+            let opened = archive.open().unwrap();
+            let inode = opened.tree.inode(opened.tree.lookup(b"dir/it").unwrap());
+            assert_eq!(opened.tree.xattrs(inode.xattrs()).len(), set.len());
+        } else {
+            let line = archive.clone().refusal();
+            assert!(line.contains("dir/it: more extended attributes than a file can have"), "{line}");
+            assert_eq!(line.lines().count(), 1);
+            // The others are there.
+            let opened = salvaged(archive.file("after", "").end().0);
+            assert!(opened.tree.lookup(b"before").is_some() && opened.tree.lookup(b"after").is_some());
+            assert!(opened.tree.lookup(b"dir/it").is_none());
+        }
+        let global = attributes(new(), b'g', &set).file("it", "");
+        match fits {
+            true => assert_eq!(global.names(), ["it"]),
+            false => assert!(global.refusal().contains("the global header: more extended attributes")),
+        }
+    }
+    // The same one again and again is one.
+    let again: Vec<_> = (0..20_000).map(|_| ("same".to_owned(), "")).collect();
+    assert_eq!(attributes(new(), b'x', &again).file("it", "").names(), ["it"]);
+}
+
+#[test]
+fn attributes_of_a_global_header_are_stored_once() {
+    let set: Vec<_> = (0..400).map(|number| (number.to_string(), "value")).collect();
+    let mut archive = attributes(new(), b'g', &set);
+    for number in 0..500 {
+        archive = match number {
+            // Equal sets, though each comes with records of its own.
+            100..120 => attributes(archive, b'x', &[("own".to_owned(), "1")]).file(&format!("own{number}"), ""),
+            _ => archive.file(&format!("shared{number}"), ""),
+        };
+    }
+    let opened = archive.open().unwrap();
+    let sets = |prefix: &str| {
+        let inodes = (0..500).filter_map(|number| opened.tree.lookup(format!("{prefix}{number}").as_bytes()));
+        let sets: std::collections::BTreeSet<_> = inodes.map(|inode| opened.tree.inode(inode).xattrs()).collect();
+        assert_eq!(sets.len(), 1, "{prefix}");
+        opened.tree.xattrs(*sets.first().unwrap()).len()
+    };
+    assert_eq!((sets("shared"), sets("own")), (400, 401));
+}
+
+#[test]
+fn few_attributes_do_not_become_many() {
+    let value = "v".repeat(1 << 16);
+    let set: Vec<_> = (0..15).map(|number| (number.to_string(), &value[..])).collect();
+    // Members of a kilobyte and a half, each of which has a megabyte that differs from the last one's.
+    let mut archive = attributes(new(), b'g', &set);
+    let mut headers = archive.clone();
+    for number in 0..100 {
+        archive = attributes(archive, b'x', &[(format!("own{number}"), "1")]).file(&format!("file{number}"), "");
+        headers =
+            attributes(headers, b'g', &[("0".to_owned(), &number.to_string())]).file(&format!("file{number}"), "");
+    }
+    let line = archive.refusal();
+    assert!(line.contains("file") && line.contains("are too large for an archive of its size"), "{line}");
+    let line = headers.refusal();
+    assert!(line.contains("the global header") && line.contains("too large for an archive of its size"), "{line}");
+    // What is in the archive may be as large as it is.
+    let mut archive = new();
+    for number in 0..40 {
+        archive = attributes(archive, b'x', &[(number.to_string(), &value)]).file(&format!("file{number}"), "");
+    }
+    assert_eq!(archive.names().len(), 40);
+}
+
+#[test]
+fn maps_of_sparse_files_are_not_global() {
+    let archive = new().extended(b'g', &[("GNU.sparse.map", "0,1,5,1"), ("GNU.sparse.size", "9")]).file("a", "text");
+    assert_eq!(content(&archive.open().unwrap(), "a"), "text");
 }
 
 #[test]

@@ -11,7 +11,7 @@
 //! else ([`super::fold`]). A layer is put in place whole, by one rename; only then is what it no longer needs removed. So
 //! there is always either the old state or the new one.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use super::store::{replace, sync_directory};
 use crate::JobError;
 use crate::notes::shown;
+use crate::trust;
 
 /// Bytes between two used parts of a file that are not worth a call to give them back.
 const SMALL_GAP: u64 = 256 << 10;
@@ -79,7 +80,14 @@ impl DiskFiles {
             let generation = generation.and_then(|text| text.parse().ok());
             if let (true, Some(kind), Some(generation)) = (ordinal == Some(&self.ordinal.to_string()), kind, generation)
             {
-                found.push((kind, generation, entry.path()));
+                let path = entry.path();
+                let checked = fs::symlink_metadata(&path).and_then(|metadata| trust::check(&metadata));
+                match checked {
+                    // Another's sweep took it.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(JobError::path(&path, "cannot use what is kept", error)),
+                    Ok(()) => found.push((kind, generation, path)),
+                }
             }
         }
         Ok(found)
@@ -155,7 +163,7 @@ impl DiskFiles {
     pub fn load_base(&self) -> Result<Tree, JobError> {
         let path = self.base();
         let bytes =
-            fs::read(&path).map_err(|error| JobError::path(&path, "cannot read the tree of the kept run", error))?;
+            trust::read(&path).map_err(|error| JobError::path(&path, "cannot read the tree of the kept run", error))?;
         Tree::load(&bytes).map_err(|error| JobError::Other(format!("{}: {error}", shown(&path))))
     }
 
@@ -167,7 +175,7 @@ impl DiskFiles {
         }
         let path = self.folder.join(self.name(Kind::Layer, generation));
         let bytes =
-            fs::read(&path).map_err(|error| JobError::path(&path, "cannot read what the run has changed", error))?;
+            trust::read(&path).map_err(|error| JobError::path(&path, "cannot read what the run has changed", error))?;
         Layer::load(&bytes).map(Some).map_err(|error| JobError::Other(format!("{}: {error}", shown(&path))))
     }
 
@@ -214,7 +222,8 @@ impl DiskFiles {
         let open = |name: &String| {
             // A name of ours; one that a damaged layer made up leads nowhere else.
             let path = self.folder.join(Path::new(name).file_name().unwrap_or_default());
-            let backing = File::open(&path).and_then(|file| BackingFile::new(file, path.clone()));
+            let backing =
+                trust::open(&path, OpenOptions::new().read(true)).and_then(|file| BackingFile::new(file, path.clone()));
             match backing {
                 Ok(backing) => Ok(Arc::new(backing) as Arc<dyn Backing>),
                 Err(error) => Err(JobError::path(&path, "cannot read what the run wrote", error)),
@@ -257,7 +266,7 @@ fn used(layer: &Layer, at: usize) -> Vec<Range<u64>> {
 
 /// Gives back the space of all of a file but the parts `used`.
 fn punch(path: &Path, used: &[Range<u64>]) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).open(path)?;
+    let file = trust::open(path, OpenOptions::new().write(true))?;
     let mut start = 0;
     let end = file.metadata()?.len();
     for part in used.iter().cloned().chain(std::iter::once(end..end)) {
@@ -276,6 +285,7 @@ fn punch(path: &Path, used: &[Range<u64>]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::unix::fs::FileExt;
 
     use inarch_tree::compare::Difference;

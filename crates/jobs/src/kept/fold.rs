@@ -8,10 +8,10 @@
 //! 4. The layer is put in its place, and what it does not need is given back ([`DiskFiles::save_layer`]).
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -30,6 +30,7 @@ use super::{KeptRun, KeptTree};
 use crate::JobError;
 use crate::device::{Remade, remake};
 use crate::notes::shown;
+use crate::trust;
 
 /// Folds what every disk of a run holds that is not folded yet. Gives what the user should know, a line each.
 pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, JobError> {
@@ -365,9 +366,8 @@ impl Spill {
     ) -> io::Result<()> {
         const PIECE: u64 = 1 << 20;
         if self.file.is_none() {
-            let mut options = OpenOptions::new();
             // One of an earlier attempt may be there.
-            self.file = Some(options.write(true).create(true).truncate(true).mode(0o600).open(&self.path)?);
+            self.file = Some(trust::create(&self.path)?);
         }
         let Some(file) = &self.file else { return Ok(()) };
         let mut buffer = vec![0; length.min(PIECE) as usize];

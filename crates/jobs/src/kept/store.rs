@@ -8,10 +8,13 @@
 //!
 //! A folder is made under its name, and is a run once it has a record. A run is discarded by renaming its folder to a
 //! name that no run can have; so there is never half a run.
+//!
+//! A record and a layer say what `apply` writes to the host, and where. So nothing is used that could be somebody else's
+//! ([`trust`]).
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -26,6 +29,7 @@ use super::volume::VolumeId;
 use crate::JobError;
 use crate::notes::shown;
 use crate::state;
+use crate::trust::{self, Missing, Obstacle, Owner};
 
 /// The longest name of a run.
 const LONGEST_NAME: usize = 100;
@@ -70,15 +74,24 @@ impl Store {
         &self.home
     }
 
-    fn folder(&self, name: &str) -> Result<PathBuf, JobError> {
+    /// The folder of the run with this name, if it is there or is made now.
+    fn folder(&self, name: &str, missing: Missing) -> Result<Option<PathBuf>, Obstacle> {
+        let is_there = trust::directory(&self.home, &["runs", name], missing, Owner::User)?;
+        Ok(is_there.then(|| self.home.join("runs").join(name)))
+    }
+
+    fn existing_folder(&self, name: &str) -> Result<Option<PathBuf>, JobError> {
         check_name(name)?;
-        Ok(self.home.join("runs").join(name))
+        self.folder(name, Missing::Leave).map_err(unusable)
     }
 
     /// The names of all runs, sorted.
     pub fn names(&self) -> Result<Vec<String>, JobError> {
         let runs = self.home.join("runs");
         let fail = |error| JobError::path(&runs, "cannot list the kept runs", error);
+        if !trust::directory(&self.home, &["runs"], Missing::Leave, Owner::User).map_err(unusable)? {
+            return Ok(Vec::new());
+        }
         let entries = match fs::read_dir(&runs) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -96,15 +109,17 @@ impl Store {
 
     /// The run with this name, made if it is not there, for this process alone.
     pub fn open_or_create(&self, name: &str) -> Result<KeptRun, JobError> {
-        let folder = self.folder(name)?;
+        check_name(name)?;
         for tries_left in (0..10).rev() {
-            match DirBuilder::new().recursive(true).mode(0o700).create(&folder) {
-                Ok(()) => {}
+            let folder = match self.folder(name, Missing::Make) {
+                Ok(folder) => folder,
                 // Whoever discarded the last run has just removed the folder of all.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && tries_left > 0 => continue,
-                Err(error) => return Err(JobError::path(&folder, "cannot make a folder for the kept run", error)),
-            }
-            if let Some(run) = self.lock(name, &folder)? {
+                Err(obstacle) if obstacle.error.kind() == io::ErrorKind::NotFound && tries_left > 0 => continue,
+                Err(obstacle) => return Err(unusable(obstacle)),
+            };
+            if let Some(folder) = folder
+                && let Some(run) = self.lock(name, &folder)?
+            {
                 return Ok(run);
             }
         }
@@ -113,8 +128,10 @@ impl Store {
 
     /// The run with this name, for this process alone.
     pub fn open(&self, name: &str) -> Result<KeptRun, JobError> {
-        let folder = self.folder(name)?;
-        let run = if folder.join(RECORD).exists() { self.lock(name, &folder)? } else { None };
+        let run = match self.existing_folder(name)?.filter(|folder| folder.join(RECORD).exists()) {
+            Some(folder) => self.lock(name, &folder)?,
+            None => None,
+        };
         run.filter(|run| run.record.is_some()).ok_or_else(|| {
             JobError::Other(format!("there is no kept run '{name}'; inarch runs lists those that there are"))
         })
@@ -122,9 +139,14 @@ impl Store {
 
     /// What is known of a run, and whether somebody uses it; `None` if it is gone.
     pub fn look(&self, name: &str) -> Result<Option<(Record, bool)>, JobError> {
-        let folder = self.folder(name)?;
+        let Some(folder) = self.existing_folder(name)? else { return Ok(None) };
         let Some(record) = load_record(&folder)? else { return Ok(None) };
-        let Ok(lock) = File::open(folder.join("lock")) else { return Ok(None) };
+        let path = folder.join("lock");
+        let lock = match trust::open(&path, OpenOptions::new().read(true)) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(JobError::path(&path, "cannot open the kept run's lock", error)),
+        };
         let used = flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
         Ok(Some((record, used)))
     }
@@ -137,7 +159,7 @@ impl Store {
     /// Locks a folder; `None` if it was discarded meanwhile.
     fn lock(&self, name: &str, folder: &Path) -> Result<Option<KeptRun>, JobError> {
         let path = folder.join("lock");
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let opened = trust::open(&path, OpenOptions::new().read(true).write(true).create(true).mode(0o600));
         let mut lock = match opened {
             Ok(lock) => lock,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -182,6 +204,15 @@ impl Store {
 }
 
 const RECORD: &str = "run.json";
+
+/// The error for a place in which runs cannot be kept.
+fn unusable(obstacle: Obstacle) -> JobError {
+    let advice = match obstacle.is_distrust() {
+        true => "; set XDG_STATE_HOME to a directory of your own (sudo -H sets HOME to root's)",
+        false => "",
+    };
+    JobError::Other(format!("runs cannot be kept: {obstacle}{advice}"))
+}
 
 impl KeptRun {
     /// Its name.
@@ -239,7 +270,7 @@ pub(crate) fn now() -> u64 {
 /// Replaces a file by one with other content, or leaves it as it is. What it gives back is durable.
 pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    let mut file = trust::create(&new)?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&new, path)?;
@@ -253,7 +284,7 @@ pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
 
 fn load_record(folder: &Path) -> Result<Option<Record>, JobError> {
     let path = folder.join(RECORD);
-    let text = match fs::read(&path) {
+    let text = match trust::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(JobError::path(&path, "cannot read the record", error)),
@@ -293,6 +324,8 @@ fn check_name(name: &str) -> Result<(), JobError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{chown, symlink};
+
     use super::*;
 
     fn store() -> (tempfile::TempDir, Store) {
@@ -363,5 +396,70 @@ mod tests {
         assert!(store.open("x").unwrap_err().to_string().contains("damaged"));
         fs::write(&path, serde_json::to_string(&Record { version: 9, ..record() }).unwrap()).unwrap();
         assert!(store.open("x").unwrap_err().to_string().contains("version 9"));
+    }
+
+    #[test]
+    fn a_run_that_leads_elsewhere_is_not_used() {
+        let (dir, store) = store();
+        let mut run = store.open_or_create("x").unwrap();
+        run.save(record()).unwrap();
+        let (victim, missing) = (dir.path().join("victim"), dir.path().join("missing"));
+        fs::write(&victim, "content").unwrap();
+        let folder = store.home.join("runs/x");
+        // What is written anew takes the place of a link.
+        symlink(&victim, folder.join("run.new")).unwrap();
+        run.save(Record { status: Some(4), ..record() }).unwrap();
+        assert!(folder.join(RECORD).symlink_metadata().unwrap().is_file());
+        drop(run);
+        let refused = |part: &str| {
+            for refused in [store.open("x").map(drop), store.open_or_create("x").map(drop)] {
+                let line = refused.unwrap_err().to_string();
+                assert!(line.contains(part) && line.contains("inarch") && line.lines().count() == 1, "{line}");
+            }
+        };
+        let lock = folder.join("lock");
+        for target in [&victim, &missing] {
+            fs::remove_file(&lock).unwrap();
+            symlink(target, &lock).unwrap();
+            refused("symbolic link");
+            assert!(store.look("x").is_err());
+        }
+        fs::remove_file(&lock).unwrap();
+        fs::hard_link(&victim, &lock).unwrap();
+        refused("another name");
+        fs::remove_file(&lock).unwrap();
+        fs::rename(folder.join(RECORD), dir.path().join("record")).unwrap();
+        symlink(dir.path().join("record"), folder.join(RECORD)).unwrap();
+        refused("symbolic link");
+        fs::rename(&folder, dir.path().join("elsewhere")).unwrap();
+        symlink(dir.path().join("elsewhere"), &folder).unwrap();
+        refused("symbolic link");
+        assert_eq!((fs::read_to_string(&victim).unwrap(), missing.exists()), ("content".to_owned(), false));
+    }
+
+    #[test]
+    fn another_users_run_is_not_used() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: another_users_run_is_not_used: not root");
+            return;
+        }
+        let (dir, store) = store();
+        store.open_or_create("x").unwrap().save(record()).unwrap();
+        let folder = store.home.join("runs/x");
+        for place in [dir.path(), &store.home, &store.home.join("runs"), &folder, &folder.join(RECORD)] {
+            chown(place, Some(65_534), None).unwrap();
+            let line = store.open("x").unwrap_err().to_string();
+            assert!(line.contains("another user's") && line.contains(place.to_str().unwrap()), "{line}");
+            if !place.is_file() {
+                assert!(line.contains("set XDG_STATE_HOME") && line.contains("sudo -H"), "{line}");
+                assert!(place == folder || store.names().is_err(), "{}", place.display());
+            }
+            assert!(store.look("x").is_err() && store.open_or_create("x").is_err());
+            chown(place, Some(0), None).unwrap();
+        }
+        let files = store.files("x", 0);
+        fs::write(files.overlay(1), "").unwrap();
+        chown(files.overlay(1), Some(65_534), None).unwrap();
+        assert!(files.unfolded().unwrap_err().to_string().contains("another user's"));
     }
 }

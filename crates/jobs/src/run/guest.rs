@@ -8,6 +8,8 @@ use inarch_vm::kernel::{Kernel, KernelError};
 use inarch_vm::modules::{ModuleError, ModuleTree};
 
 use crate::JobError;
+use crate::notes::say;
+use crate::trust::{self, Missing, Obstacle, Owner};
 
 /// The least memory in which a guest boots, with room for a small command.
 const LEAST_MEMORY: u64 = 128 << 20;
@@ -16,17 +18,30 @@ const LEAST_MEMORY: u64 = 128 << 20;
 const USUAL_MEMORY: u64 = 2 << 30;
 
 /// The cache directory: `$XDG_CACHE_HOME/inarch`, or `~/.cache/inarch`. If neither variable is set, root has a
-/// directory that only root can write to, and a user has none: a path in which nothing can be created.
-fn cache_directory() -> PathBuf {
+/// directory that only root can write to, and a user has none.
+///
+/// A guest boots what is in it. So it is none that another user could have put something into, as root's is with a user's `HOME`.
+fn cache_directory() -> Result<Option<PathBuf>, Obstacle> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    let without_home = if rustix::process::geteuid().is_root() { "/var/cache" } else { "/dev/null" };
-    base.unwrap_or_else(|| PathBuf::from(without_home)).join("inarch")
+    let base = base.or_else(|| rustix::process::geteuid().is_root().then(|| PathBuf::from("/var/cache")));
+    let Some(home) = base.map(|base| base.join("inarch")) else { return Ok(None) };
+    trust::directory(&home, &["kernels"], Missing::Leave, Owner::UserOrRoot)?;
+    Ok(Some(home))
 }
 
 /// The guest's kernel: the named one, or the best in /boot.
 pub(crate) fn find_kernel(named: Option<&Path>) -> Result<Kernel, KernelError> {
-    let cache = Cache::at(&cache_directory().join("kernels"));
+    let directory = cache_directory().unwrap_or_else(|obstacle| {
+        if obstacle.is_distrust() {
+            say(format_args!(
+                "no cache, so the guest unpacks its kernel itself: {obstacle}; set XDG_CACHE_HOME to a directory of your own \
+                 (sudo -H sets HOME to root's)"
+            ));
+        }
+        None
+    });
+    let cache = directory.map_or_else(Cache::none, |directory| Cache::at(&directory.join("kernels")));
     match named {
         Some(path) => Kernel::open(path, &cache),
         None => Kernel::find(&cache),
@@ -35,7 +50,8 @@ pub(crate) fn find_kernel(named: Option<&Path>) -> Result<Kernel, KernelError> {
 
 /// What earlier runs found out about KVM.
 pub(crate) fn verdicts() -> Verdicts {
-    Verdicts::at(&cache_directory().join("kvm-verdicts"))
+    let directory = cache_directory().unwrap_or_default();
+    directory.map_or_else(Verdicts::none, |directory| Verdicts::at(&directory.join("kvm-verdicts")))
 }
 
 /// The kernel's modules: in `directory`, or in the usual place.

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use inarch_block::OverlayError;
 
@@ -166,13 +168,36 @@ impl Kept {
         }
         // The servers' threads release the overlays after the machine has ended.
         drop(disks);
-        match fold(&self.run) {
-            Ok(notes) => notes.into_iter().for_each(|note| events.emit(RunEvent::Kept(note))),
-            // The run's next use folds the changes.
-            Err(JobError::Overlay(OverlayError::InUse(_))) => {}
-            Err(error) => return Err(error),
-        }
+        let notes = fold_released(self.run.name(), RELEASE_PATIENCE, || fold(&self.run))?;
+        notes.into_iter().for_each(|note| events.emit(RunEvent::Kept(note)));
         Ok(())
+    }
+}
+
+/// How long the servers' threads may take to end after their machine.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Folds what a command wrote, once nobody has its overlays open any more. Gives what the user should know, a line each; that
+/// includes overlays that are in use for longer than `patience`, as the run's next use folds them.
+fn fold_released(
+    name: &str,
+    patience: Duration,
+    mut fold: impl FnMut() -> Result<Vec<String>, JobError>,
+) -> Result<Vec<String>, JobError> {
+    const INTERVAL: Duration = Duration::from_millis(20);
+    let until = Instant::now() + patience;
+    loop {
+        match fold() {
+            Err(JobError::Overlay(OverlayError::InUse(path))) if Instant::now() >= until => {
+                return Ok(vec![format!(
+                    "{}: is still in use; what the command wrote is kept, and not counted yet: the next inarch diff {name} \
+                     counts it",
+                    shown(&path)
+                )]);
+            }
+            Err(JobError::Overlay(OverlayError::InUse(_))) => thread::sleep(INTERVAL),
+            folded => return folded,
+        }
     }
 }
 
@@ -207,5 +232,33 @@ fn leave_out(store: &Path, disk: &mut Disk) {
         && below != Path::new("")
     {
         disk.recipe.selection.leave_out.push(below.as_os_str().as_bytes().to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_use() -> Result<Vec<String>, JobError> {
+        Err(JobError::Overlay(OverlayError::InUse("0.1.overlay".into())))
+    }
+
+    #[test]
+    fn an_overlay_that_is_released_late_is_folded() {
+        let mut tries = 0;
+        let folded = fold_released("x", Duration::from_secs(600), || {
+            tries += 1;
+            if tries < 4 { in_use() } else { Ok(vec!["a note".to_owned()]) }
+        });
+        assert_eq!((folded.unwrap(), tries), (vec!["a note".to_owned()], 4));
+    }
+
+    #[test]
+    fn an_overlay_that_stays_in_use_is_said() {
+        let lines = fold_released("x", Duration::ZERO, in_use).unwrap();
+        assert!(lines.len() == 1 && lines[0].contains("0.1.overlay: is still in use"), "{lines:?}");
+        assert!(lines[0].contains("not counted yet") && lines[0].contains("inarch diff x"), "{lines:?}");
+        let failed = fold_released("x", Duration::from_secs(600), || Err(JobError::Other("another".into())));
+        assert_eq!(failed.unwrap_err().to_string(), "another");
     }
 }

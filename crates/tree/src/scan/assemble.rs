@@ -1,6 +1,7 @@
 //! Assembles the workers' listings into one tree that does not depend on which worker read what.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::ScanError;
 use super::chunk::{Chunk, Findings, Listing};
@@ -51,7 +52,7 @@ pub(super) fn assemble(findings: &mut [Findings], serials: u32) -> Result<Tree, 
             targets: Vec::with_capacity(sum(|chunk| chunk.target_ends.len())),
             target_bytes: Vec::with_capacity(target_bytes),
             sparse: Vec::with_capacity(sum(|chunk| chunk.sparse.len())),
-            xattr_sets: vec![Box::default()],
+            xattr_sets: vec![Arc::default()],
         },
         hard_links: HashMap::new(),
         set_ids: findings.iter().map(|f| vec![None; f.xattr_sets.len()]).collect(),

@@ -4,11 +4,14 @@
 //! (device, inode, size, mtime, ctime), so a replaced kernel makes a new entry. Both files get their names once they
 //! are on the disk: concurrent runs and crashes leave a complete file or none. An entry unused for [`MAX_AGE`] is
 //! removed when another one is added.
+//!
+//! A guest boots what is in an entry. So an entry counts only if it is this user's or root's; the caller sees to it that nobody
+//! else can write to the directory.
 
-use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -50,20 +53,26 @@ pub struct Hit {
 /// The directory with the entries.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    directory: PathBuf,
+    directory: Option<PathBuf>,
 }
 
 impl Cache {
     /// The cache in `directory`, which need not exist yet.
     pub fn at(directory: &Path) -> Cache {
-        Cache { directory: directory.to_owned() }
+        Cache { directory: Some(directory.to_owned()) }
+    }
+
+    /// No cache: it has no entries, and takes none.
+    pub fn none() -> Cache {
+        Cache { directory: None }
     }
 
     /// The entry of `key`, which is marked as used.
     pub fn get(&self, key: &Key) -> Option<Hit> {
-        let image = self.directory.join(&key.0);
-        let release = fs::read_to_string(self.release_file(key)).ok()?;
-        let file = File::open(&image).ok()?;
+        let (image, release_file) = files(self.directory.as_deref()?, key);
+        let mut release = String::new();
+        open(&release_file)?.read_to_string(&mut release).ok()?;
+        let file = open(&image)?;
         let age =
             file.metadata().and_then(|metadata| metadata.modified()).map(|used| used.elapsed().unwrap_or_default());
         if age.is_ok_and(|age| age > MARKED_FOR) {
@@ -78,54 +87,72 @@ impl Cache {
     /// # Errors
     /// The directory cannot be written.
     pub fn insert(&self, key: &Key, release: &str, vmlinux: &[u8]) -> io::Result<PathBuf> {
-        fs::create_dir_all(&self.directory)?;
-        self.prune();
-        let image = self.directory.join(&key.0);
-        self.put(&image, vmlinux)?;
+        let directory = self.directory.as_deref().ok_or(io::ErrorKind::Unsupported)?;
+        // Whatever the umask is.
+        DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+        prune(directory);
+        let (image, release_file) = files(directory, key);
+        put(directory, &image, vmlinux)?;
         // The release comes last: an entry without it is ignored.
-        self.put(&self.release_file(key), release.as_bytes())?;
+        put(directory, &release_file, release.as_bytes())?;
         Ok(image)
     }
+}
 
-    /// Makes the file `path`, completely or not at all. It gets its name when it is on the disk, so a process that is
-    /// killed before leaves nothing. Only a file system without nameless files needs a temporary name.
-    fn put(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-        let nameless = rustix::fs::open(&self.directory, flags, Mode::RUSR | Mode::WUSR);
-        let Ok(mut file) = nameless.map(File::from) else {
-            let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(&self.directory)?;
-            file.write_all(bytes)?;
-            file.as_file().sync_data()?;
-            file.persist(path)?;
-            return Ok(());
-        };
+/// The image of an entry, and its release.
+fn files(directory: &Path, key: &Key) -> (PathBuf, PathBuf) {
+    (directory.join(&key.0), directory.join(format!("{}{RELEASE_SUFFIX}", key.0)))
+}
+
+/// Opens a file of an entry, if it is a regular one of this user's or root's with no other name.
+fn open(path: &Path) -> Option<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let metadata = file.metadata().ok()?;
+    let owners = [0, rustix::process::geteuid().as_raw()];
+    (metadata.is_file() && owners.contains(&metadata.uid()) && metadata.nlink() == 1).then_some(file)
+}
+
+/// Makes the file `path`, completely or not at all. It gets its name when it is on the disk, so a process that is
+/// killed before leaves nothing. Only a file system without nameless files needs a temporary name.
+fn put(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let nameless = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
+    let Ok(mut file) = nameless.map(File::from) else {
+        let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(directory)?;
         file.write_all(bytes)?;
-        file.sync_data()?;
-        // linkat(2): a nameless file can be linked through /proc without privilege.
-        let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
-        match linkat(CWD, nameless, CWD, path, AtFlags::SYMLINK_FOLLOW) {
-            // Another run was faster: a key stands for one content.
-            Err(Errno::EXIST) => Ok(()),
-            result => Ok(result?),
+        file.as_file().sync_data()?;
+        file.persist(path)?;
+        return Ok(());
+    };
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    // linkat(2): a nameless file can be linked through /proc without privilege.
+    let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = || linkat(CWD, &nameless, CWD, path, AtFlags::SYMLINK_FOLLOW);
+    match link() {
+        // Another run was faster: a key stands for one content.
+        Err(Errno::EXIST) if open(path).is_some() => Ok(()),
+        // Not an entry of ours.
+        Err(Errno::EXIST) => {
+            fs::remove_file(path)?;
+            Ok(link()?)
         }
+        result => Ok(result?),
     }
+}
 
-    fn release_file(&self, key: &Key) -> PathBuf {
-        self.directory.join(format!("{}{RELEASE_SUFFIX}", key.0))
-    }
-
-    /// Removes entries, and leftovers of interrupted runs, that are older than [`MAX_AGE`]. Failures are ignored.
-    fn prune(&self) {
-        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            let age = entry.metadata().and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
-            let old = matches!(age, Ok(Ok(age)) if age > MAX_AGE);
-            // An entry's age is that of its image.
-            if old && !entry.file_name().as_encoded_bytes().ends_with(RELEASE_SUFFIX.as_bytes()) {
-                let _ = fs::remove_file(entry.path());
-                let mut release = entry.path().into_os_string();
-                release.push(RELEASE_SUFFIX);
-                let _ = fs::remove_file(release);
-            }
+/// Removes entries, and leftovers of interrupted runs, that are older than [`MAX_AGE`]. Failures are ignored.
+fn prune(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let age = entry.metadata().and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
+        let old = matches!(age, Ok(Ok(age)) if age > MAX_AGE);
+        // An entry's age is that of its image.
+        if old && !entry.file_name().as_encoded_bytes().ends_with(RELEASE_SUFFIX.as_bytes()) {
+            let _ = fs::remove_file(entry.path());
+            let mut release = entry.path().into_os_string();
+            release.push(RELEASE_SUFFIX);
+            let _ = fs::remove_file(release);
         }
     }
 }

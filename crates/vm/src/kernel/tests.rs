@@ -153,6 +153,40 @@ fn second_open_takes_the_cached_copy() {
 }
 
 #[test]
+fn an_entry_that_may_be_somebody_elses_is_not_booted() {
+    let fixture = Fixture::new();
+    let file = fixture.file(&bzimage(&gzip(&vmlinux(18))));
+    let first = Kernel::open(&file, &fixture.cache()).unwrap();
+    let theirs = fixture.directory.path().join("theirs");
+    let unpacked_again = |how: &str| {
+        let again = Kernel::open(&file, &fixture.cache()).unwrap();
+        assert!(again == first && fs::read(&again.image).unwrap() == vmlinux(18), "{how}");
+        assert!(again.image.symlink_metadata().unwrap().is_file(), "{how}");
+    };
+    fs::write(&theirs, b"another kernel").unwrap();
+    fs::remove_file(&first.image).unwrap();
+    std::os::unix::fs::symlink(&theirs, &first.image).unwrap();
+    unpacked_again("a symbolic link");
+    fs::remove_file(&first.image).unwrap();
+    fs::hard_link(&theirs, &first.image).unwrap();
+    unpacked_again("a hard link");
+    if rustix::process::geteuid().is_root() {
+        fs::write(&first.image, b"another kernel").unwrap();
+        std::os::unix::fs::chown(&first.image, Some(65_534), None).unwrap();
+        unpacked_again("another user's");
+    }
+    assert_eq!(fs::read(&theirs).unwrap(), b"another kernel");
+}
+
+#[test]
+fn without_a_cache_the_bzimage_boots() {
+    let fixture = Fixture::new();
+    let file = fixture.file(&bzimage(&gzip(&vmlinux(18))));
+    let kernel = Kernel::open(&file, &Cache::none()).unwrap();
+    assert_eq!((kernel.entry, &kernel.image), (Entry::BzImage, &kernel.source));
+}
+
+#[test]
 fn replaced_kernel_is_unpacked_again() {
     let fixture = Fixture::new();
     let first = fixture.open(&bzimage(&gzip(&vmlinux(18)))).unwrap();

@@ -464,6 +464,25 @@ fn the_time_limit_holds_though_nobody_reads_the_output() {
     }
 }
 
+/// As of `inarch run ... 2>&1 | sleep 1000`, with the real agent.
+#[test]
+fn the_time_limit_holds_with_both_outputs_in_a_pipe_that_nobody_reads() {
+    let mut agent = Agent::start();
+    let (_reader, output) = io::pipe().unwrap();
+    let error = output.try_clone().unwrap();
+    let streams = Streams { input: None, output: output.into(), error: error.into() };
+    let options = SessionOptions {
+        timeout: Some(Duration::from_millis(300)),
+        kill_grace: Duration::from_millis(100),
+        ..Default::default()
+    };
+    let session = Session::greet(agent.socket, LONG).unwrap();
+    let report = session.run(&request(&["sh", "-c", "yes & yes >&2"]), streams, &options).unwrap();
+    assert_eq!(report.outcome, Outcome::TimedOut);
+    agent.process.kill().unwrap();
+    agent.process.wait().unwrap();
+}
+
 /// With a slow reader, a line of the command's output is not interrupted by a warning.
 #[test]
 fn warnings_come_after_the_output_before_them() {

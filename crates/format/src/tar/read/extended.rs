@@ -1,9 +1,50 @@
 //! Parses the PAX headers of a member.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use inarch_tree::{Timestamp, Xattr};
 
 use super::sparse::{Part, push_part};
 use crate::tar::spec::{number, pax};
+
+/// The most bytes of the names of one file's attributes, a NUL after each: `XATTR_LIST_MAX` of Linux's
+/// include/uapi/linux/limits.h.
+pub(super) const MAX_NAMES: usize = 64 << 10;
+/// The most bytes of the values of one file's attributes: 16 of the largest (`XATTR_SIZE_MAX`).
+pub(super) const MAX_VALUES: usize = 16 * (64 << 10);
+
+/// Extended attributes and access control lists as records give them. Members share those of a global header.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StoredAttributes {
+    pub(super) xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    pub(super) acl_access: Option<Vec<u8>>,
+    pub(super) acl_default: Option<Vec<u8>>,
+    /// Bytes of the names, a NUL after each, and of the values.
+    names: usize,
+    values: usize,
+}
+
+impl StoredAttributes {
+    /// Bytes of memory, about.
+    pub(super) fn bytes(&self) -> u64 {
+        let lists = [&self.acl_access, &self.acl_default].into_iter().flatten().map(Vec::len).sum::<usize>();
+        (self.names + self.values + lists + self.xattrs.len() * size_of::<Xattr>()) as u64
+    }
+
+    /// Sets an attribute; gives false if there are then more than a file can have, and it is not set.
+    fn set(&mut self, name: &[u8], value: &[u8]) -> bool {
+        let old = self.xattrs.get(name).map(|value| value.len());
+        let names = self.names + if old.is_none() { name.len() + 1 } else { 0 };
+        let values = self.values - old.unwrap_or(0) + value.len();
+        let fits = names <= MAX_NAMES && values <= MAX_VALUES;
+        if fits {
+            self.xattrs.insert(name.into(), value.into());
+            (self.names, self.values) = (names, values);
+        }
+        fits
+    }
+}
 
 /// The content of a member's extended headers; missing fields are in its own header.
 #[derive(Clone, Debug, Default)]
@@ -16,9 +57,9 @@ pub(super) struct Extended {
     pub(super) mtime: Option<Timestamp>,
     pub(super) device_major: Option<u64>,
     pub(super) device_minor: Option<u64>,
-    pub(super) acl_access: Option<Vec<u8>>,
-    pub(super) acl_default: Option<Vec<u8>>,
-    pub(super) xattrs: Vec<Xattr>,
+    pub(super) attributes: Arc<StoredAttributes>,
+    /// Whether there were more attributes than a file can have.
+    pub(super) exceeds: bool,
     pub(super) sparse: SparseRecords,
 }
 
@@ -49,8 +90,8 @@ impl Extended {
             b"mtime" => self.mtime = Some(number::time(value).ok_or("mtime")?),
             b"SCHILY.devmajor" => self.device_major = decimal(value, "SCHILY.devmajor")?,
             b"SCHILY.devminor" => self.device_minor = decimal(value, "SCHILY.devminor")?,
-            b"SCHILY.acl.access" => self.acl_access = text(value),
-            b"SCHILY.acl.default" => self.acl_default = text(value),
+            b"SCHILY.acl.access" => Arc::make_mut(&mut self.attributes).acl_access = text(value),
+            b"SCHILY.acl.default" => Arc::make_mut(&mut self.attributes).acl_default = text(value),
             // The kernel's own value ends with a NUL, which GNU tar does not store.
             b"RHT.security.selinux" => self.attribute(b"security.selinux", &[value, b"\0"].concat()),
             _ => {
@@ -68,8 +109,21 @@ impl Extended {
     }
 
     fn attribute(&mut self, name: &[u8], value: &[u8]) {
-        self.xattrs.retain(|xattr| *xattr.name != *name);
-        self.xattrs.push(Xattr { name: name.into(), value: value.into() });
+        self.exceeds |= !Arc::make_mut(&mut self.attributes).set(name, value);
+    }
+
+    /// Applies the records of a global header, except for those of sparse files, which differ from file to file.
+    pub(super) fn apply_global(&mut self, keyword: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        match keyword.starts_with(b"GNU.sparse.") {
+            true => Ok(()),
+            false => self.apply(keyword, value),
+        }
+    }
+
+    /// Bytes of the longest text in it.
+    pub(super) fn longest_text(&self) -> usize {
+        let StoredAttributes { acl_access, acl_default, .. } = &*self.attributes;
+        [&self.path, &self.link_path, acl_access, acl_default].into_iter().flatten().map(Vec::len).max().unwrap_or(0)
     }
 }
 

@@ -1,8 +1,12 @@
 //! Adds an archive's members to an assembly.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use inarch_block::Backing;
 use inarch_tree::Xattr;
 
+use super::extended::StoredAttributes;
 use super::member::{Member, Members, Type};
 use super::users::Users;
 use super::window::Window;
@@ -51,7 +55,7 @@ pub(crate) fn index(
     notes: &mut Notes,
 ) -> Result<bool, ReadError> {
     let mut members = Members::new(Window::new(archive), damage);
-    let mut users = Users::default();
+    let mut attributes = AttributeReader::default();
     while let Some(member) = members.next()? {
         if !member.is_known {
             notes.add(&member.path, "its type is unknown, it is taken for a regular file");
@@ -72,7 +76,7 @@ pub(crate) fn index(
             None => {}
         }
         let path = member.path.clone();
-        if let Err(refusal) = add(member, archive, assembly, &mut users, notes) {
+        if let Err(refusal) = add(member, archive, assembly, &mut attributes, notes) {
             notes.add(&path, &refusal);
         }
     }
@@ -121,7 +125,7 @@ fn add(
     member: Member,
     archive: Archive<'_>,
     assembly: &mut Assembly,
-    users: &mut Users,
+    attributes: &mut AttributeReader,
     notes: &mut Notes,
 ) -> Result<(), String> {
     let Member { path, kind, link, size, at, .. } = &member;
@@ -143,7 +147,7 @@ fn add(
         Type::BlockDevice => Kind::BlockDevice { major: member.device.0, minor: member.device.1 },
         Type::Fifo => Kind::Fifo,
     };
-    let (xattrs, permissions) = attributes(&member, users, notes);
+    let (xattrs, permissions) = attributes.of(&member, notes);
     let facts = Facts { permissions, uid: member.uid, gid: member.gid, mtime: member.mtime, xattrs };
     assembly.add(path, kind, facts).map_err(|refusal| refusal.to_string())
 }
@@ -157,37 +161,67 @@ fn is_whole(parts: &[inarch_tree::DataRange], size: u64) -> bool {
     }
 }
 
-/// The extended attributes that a tree stores, including ACLs, and the permissions, which follow from an ACL.
-fn attributes(member: &Member, users: &mut Users, notes: &mut Notes) -> (Vec<Xattr>, u32) {
-    let mut xattrs = Vec::new();
-    for xattr in &member.xattrs {
-        if assemble::is_kept(&xattr.name, &xattr.value) {
-            xattrs.push(xattr.clone());
-        } else {
-            let reason = format!("its attribute {} is left out", xattr.name.escape_ascii());
-            notes.add(&member.path, &reason);
-        }
-    }
-    let mut permissions = member.mode;
-    let lists = [(&member.acl_access, ACCESS_LIST), (&member.acl_default, b"system.posix_acl_default")];
-    for (text, name) in lists {
-        let Some(text) = text else { continue };
-        match acl::from_text(text, |who, name| users.id(who, name)) {
-            Ok(value) if acl::is_mode(&value) && name == ACCESS_LIST => {
-                permissions = follow(permissions, &value);
-            }
-            Ok(value) => {
-                xattrs.retain(|xattr| *xattr.name != *name);
-                xattrs.push(Xattr { name: name.into(), value: value.into() });
-            }
-            Err(error) => notes.add(&member.path, &error.to_string()),
-        }
-    }
-    if let Some(list) = xattrs.iter().find(|xattr| *xattr.name == *ACCESS_LIST) {
-        permissions = follow(permissions, &list.value);
-    }
-    (xattrs, permissions)
+/// Reads attributes, once of members that share them.
+#[derive(Default)]
+struct AttributeReader {
+    users: Users,
+    /// Those of the last member that had any.
+    recent: Option<TreeAttributes>,
 }
+
+/// Attributes as a tree stores them.
+struct TreeAttributes {
+    /// What they were read of.
+    stored: Arc<StoredAttributes>,
+    /// Those that are kept, sorted by name, access control lists among them.
+    xattrs: Arc<[Xattr]>,
+    /// Access control lists that the permissions follow, one after the other.
+    lists: Vec<Vec<u8>>,
+    /// What is to be said.
+    notes: Vec<String>,
+}
+
+impl AttributeReader {
+    /// The extended attributes of a member, and its permissions, which follow from an access control list.
+    fn of(&mut self, member: &Member, notes: &mut Notes) -> (Arc<[Xattr]>, u32) {
+        let recent = self.recent.take().filter(|recent| Arc::ptr_eq(&recent.stored, &member.attributes));
+        let read = recent.unwrap_or_else(|| TreeAttributes::read(Arc::clone(&member.attributes), &mut self.users));
+        read.notes.iter().for_each(|reason| notes.add(&member.path, reason));
+        let permissions = read.lists.iter().fold(member.mode, |permissions, list| follow(permissions, list));
+        let xattrs = Arc::clone(&read.xattrs);
+        self.recent = Some(read);
+        (xattrs, permissions)
+    }
+}
+
+impl TreeAttributes {
+    fn read(stored: Arc<StoredAttributes>, users: &mut Users) -> TreeAttributes {
+        let (mut lists, mut notes) = (Vec::new(), Vec::new());
+        let mut xattrs = BTreeMap::new();
+        for (name, value) in &stored.xattrs {
+            if assemble::is_kept(name, value) {
+                xattrs.insert(name.clone(), value.clone());
+            } else if notes.len() < MOST_NOTES {
+                notes.push(format!("its attribute {} is left out", name.escape_ascii()));
+            }
+        }
+        let texts = [(&stored.acl_access, ACCESS_LIST), (&stored.acl_default, b"system.posix_acl_default")];
+        for (text, name) in texts {
+            let Some(text) = text else { continue };
+            match acl::from_text(text, |who, name| users.id(who, name)) {
+                Ok(value) if acl::is_mode(&value) && name == ACCESS_LIST => lists.push(value),
+                Ok(value) => drop(xattrs.insert(name.into(), value.into())),
+                Err(error) => notes.push(error.to_string()),
+            }
+        }
+        lists.extend(xattrs.get(ACCESS_LIST).map(|list| list.to_vec()));
+        let xattrs = xattrs.into_iter().map(|(name, value)| Xattr { name, value }).collect();
+        TreeAttributes { stored, xattrs, lists, notes }
+    }
+}
+
+/// Attributes of one member that are named when they are left out.
+const MOST_NOTES: usize = 20;
 
 /// The permissions of a mode after an ACL is set.
 fn follow(permissions: u32, list: &[u8]) -> u32 {

@@ -1,19 +1,25 @@
 //! [`Members`]: iterates over an archive's members, each with the combined content of its headers.
 
-use inarch_tree::{DataRange, Timestamp, Xattr};
+use std::sync::Arc;
 
-use super::extended::Extended;
+use inarch_tree::{DataRange, Timestamp};
+
+use super::extended::{Extended, MAX_NAMES, MAX_VALUES, StoredAttributes};
 use super::sparse::{MapError, leading_map, old_map};
 use super::window::Window;
 use crate::tar::spec::header::{Dialect, Header};
 use crate::tar::spec::{BLOCK, BLOCK_BYTES, pax};
-use crate::{Damage, ReadError};
+use crate::{Damage, ReadError, notes};
 
 /// The most bytes of an extended header: room for all attributes that an inode can have.
 const MAX_EXTENDED: u64 = 16 << 20;
 
 /// The most bytes of a long name; a usable path has at most 4095.
 const MAX_NAME: u64 = 64 << 10;
+
+/// Bytes of attributes that an archive's members may have together, beyond twice the archive's size. Few attributes of a global
+/// header would otherwise make large sets of many members that have one of their own.
+const ATTRIBUTES_SLACK: u64 = 16 << 20;
 
 /// The meaning of a type flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +55,7 @@ pub(super) struct Member {
     pub(super) at: u64,
     /// The parts of a sparse file.
     pub(super) sparse: Option<Vec<DataRange>>,
-    pub(super) xattrs: Vec<Xattr>,
-    pub(super) acl_access: Option<Vec<u8>>,
-    pub(super) acl_default: Option<Vec<u8>>,
+    pub(super) attributes: Arc<StoredAttributes>,
 }
 
 /// How often reading of a damaged archive is resumed, at most.
@@ -71,8 +75,10 @@ pub(super) struct Members<'a> {
     pub(super) is_ended: bool,
     /// The position of the next header.
     at: u64,
-    /// The records of global headers, by keyword; a later one replaces an earlier one.
-    global: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What the global headers so far say.
+    global: Extended,
+    /// Bytes of attributes that may still come.
+    budget: u64,
 }
 
 /// The headers of one member that precede its own.
@@ -85,7 +91,9 @@ struct Preceding {
 
 impl<'a> Members<'a> {
     pub(super) fn new(window: Window<'a>, damage: Damage) -> Members<'a> {
-        Members { window, damage, gaps: 0, lost: Vec::new(), any: false, is_ended: false, at: 0, global: Vec::new() }
+        let budget = window.size().saturating_mul(2).saturating_add(ATTRIBUTES_SLACK);
+        let global = Extended::default();
+        Members { window, damage, gaps: 0, lost: Vec::new(), any: false, is_ended: false, at: 0, global, budget }
     }
 
     /// The next member. `None` at the archive's end: a block of zeros followed only by zeros, or the end of its bytes.
@@ -241,23 +249,22 @@ impl<'a> Members<'a> {
     }
 
     fn set_global(&mut self, records: &[u8]) -> Result<(), ReadError> {
+        let mut global = self.global.clone();
         for record in pax::Records(records) {
             let (keyword, value) = record.map_err(|_| self.bad_field("extended record"))?;
-            self.global.retain(|(known, _)| known != keyword);
-            self.global.push((keyword.to_owned(), value.to_owned()));
-            let bytes: usize = self.global.iter().map(|(keyword, value)| keyword.len() + value.len() + 64).sum();
-            if bytes as u64 > MAX_EXTENDED {
-                return Err(self.bad_field("global extended record"));
-            }
+            global.apply_global(keyword, value).map_err(|keyword| self.bad_field(keyword))?;
         }
+        // Each member has a copy of the texts.
+        if global.longest_text() as u64 > MAX_NAME {
+            return Err(self.bad_field("global extended record"));
+        }
+        self.check_attributes(&global, "the global header")?;
+        self.global = global;
         Ok(())
     }
 
     fn extended(&self, records: &[u8]) -> Result<Extended, ReadError> {
-        let mut extended = Extended::default();
-        for (keyword, value) in &self.global {
-            extended.apply(keyword, value).map_err(|keyword| self.bad_field(keyword))?;
-        }
+        let mut extended = self.global.clone();
         for record in pax::Records(records) {
             let (keyword, value) = record.map_err(|_| self.bad_field("extended record"))?;
             extended.apply(keyword, value).map_err(|keyword| self.bad_field(keyword))?;
@@ -265,16 +272,40 @@ impl<'a> Members<'a> {
         Ok(extended)
     }
 
+    /// Refuses attributes that no file can have, and too many of all files together. What is shared is not counted again.
+    fn check_attributes(&mut self, extended: &Extended, whose: &str) -> Result<(), ReadError> {
+        let refuse = |reason: String| Err(malformed(format!("{whose}: {reason}")));
+        if extended.exceeds {
+            return refuse(format!(
+                "more extended attributes than a file can have, which are {} KiB of names and {} KiB of values",
+                MAX_NAMES >> 10,
+                MAX_VALUES >> 10
+            ));
+        }
+        if Arc::ptr_eq(&extended.attributes, &self.global.attributes) {
+            return Ok(());
+        }
+        match self.budget.checked_sub(extended.attributes.bytes()) {
+            Some(left) => self.budget = left,
+            None => {
+                return refuse(
+                    "the extended attributes up to here are too large for an archive of its size".to_owned(),
+                );
+            }
+        }
+        Ok(())
+    }
+
     fn member(&mut self, header: Header<'_>, preceding: Preceding) -> Result<Member, ReadError> {
         let header_at = self.at - BLOCK_BYTES;
-        let has_records = !preceding.records.is_empty() || !self.global.is_empty();
-        let mut extended = if has_records { self.extended(&preceding.records)? } else { Extended::default() };
+        let mut extended = self.extended(&preceding.records)?;
         let path = extended.sparse.name.take().or(extended.path.take()).or(preceding.long_name);
         let path = path.unwrap_or_else(|| header.name());
         let link = extended.link_path.take().or(preceding.long_link).unwrap_or_else(|| header.link_name().to_owned());
         let (kind, is_known) = kind(header.type_flag(), path.last() == Some(&b'/'));
         let content = self.content(kind, header, &mut extended)?;
         self.skip(header_at, content.stored)?;
+        self.check_attributes(&extended, &notes::shown(&path))?;
         let device = match kind {
             Type::CharDevice | Type::BlockDevice => self.device(header, &extended)?,
             _ => (0, 0),
@@ -297,9 +328,7 @@ impl<'a> Members<'a> {
             size: content.size,
             at: content.at,
             sparse: content.sparse,
-            xattrs: extended.xattrs,
-            acl_access: extended.acl_access,
-            acl_default: extended.acl_default,
+            attributes: extended.attributes,
         })
     }
 

@@ -1,0 +1,131 @@
+use std::fs::{Permissions, create_dir, set_permissions};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+use super::*;
+
+/// Nobody of the host's.
+const ANOTHER: u32 = 65_534;
+
+fn home() -> (tempfile::TempDir, PathBuf) {
+    let place = tempfile::tempdir().unwrap();
+    let home = place.path().join("state/inarch");
+    (place, home)
+}
+
+fn make(home: &Path, below: &[&str]) -> Result<bool, Obstacle> {
+    directory(home, below, Missing::Make, Owner::User)
+}
+
+/// What is in the way, where, and that it is for want of trust.
+#[track_caller]
+fn refused(home: &Path, at: &Path, part: &str) {
+    for missing in [Missing::Make, Missing::Leave] {
+        let obstacle = directory(home, &["runs", "x"], missing, Owner::User).unwrap_err();
+        let line = obstacle.to_string();
+        assert!(obstacle.is_distrust() && obstacle.path == at && line.contains(part), "{line}");
+    }
+}
+
+#[test]
+fn directories_are_made_for_this_user_alone() {
+    let (place, home) = home();
+    assert!(!directory(&home, &["runs"], Missing::Leave, Owner::User).unwrap());
+    assert!(!place.path().join("state").exists(), "nothing is made by a look");
+    assert!(make(&home, &["runs", "x"]).unwrap());
+    assert!(directory(&home, &["runs", "x"], Missing::Leave, Owner::User).unwrap());
+    for made in [&home, &home.join("runs"), &home.join("runs/x"), &place.path().join("state")] {
+        assert_eq!(made.metadata().unwrap().mode() & 0o777, 0o700, "{}", made.display());
+    }
+}
+
+#[test]
+fn links_are_followed_above_and_not_among_our_directories() {
+    let (place, home) = home();
+    create_dir(place.path().join("real")).unwrap();
+    symlink("../real/../real", place.path().join("real/there")).unwrap();
+    symlink("real/there", place.path().join("state")).unwrap();
+    assert!(make(&home, &["runs"]).unwrap());
+    assert!(place.path().join("real/inarch/runs").is_dir());
+    symlink(place.path(), home.join("runs/x")).unwrap();
+    refused(&home, &place.path().join("real/inarch/runs/x"), "symbolic link");
+    let loop_at = place.path().join("loop");
+    symlink("loop", &loop_at).unwrap();
+    let obstacle = make(&loop_at.join("inarch"), &[]).unwrap_err();
+    assert_eq!(obstacle.error.raw_os_error(), Some(Errno::LOOP.raw_os_error()));
+}
+
+#[test]
+fn what_others_may_write_to_is_refused() {
+    let (place, home) = home();
+    make(&home, &["runs", "x"]).unwrap();
+    let mode = |path: &Path, mode| set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let state = place.path().join("state");
+    // As /tmp: what is ours there stays ours.
+    mode(&state, 0o1777);
+    assert!(make(&home, &["runs", "x"]).unwrap());
+    for path in [&state, &home, &home.join("runs"), &home.join("runs/x")] {
+        mode(path, 0o777);
+        refused(&home, path, "other users may write to it");
+        mode(path, 0o755);
+    }
+    mode(&home, 0o1777);
+    refused(&home, &home, "other users may write to it");
+    // A group of this user's own.
+    mode(&home, 0o775);
+    assert!(make(&home, &["runs", "x"]).unwrap());
+    if rustix::process::geteuid().is_root() {
+        chown(&home, None, Some(ANOTHER)).unwrap();
+        mode(&home, 0o775);
+        refused(&home, &home, "other users may write to it");
+    }
+}
+
+#[test]
+fn roots_way_leads_through_no_other_users_directory() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: roots_way_leads_through_no_other_users_directory: not root");
+        return;
+    }
+    let (place, home) = home();
+    make(&home, &["runs", "x"]).unwrap();
+    let state = place.path().join("state");
+    for path in [&state, &home, &home.join("runs"), &home.join("runs/x")] {
+        chown(path, Some(ANOTHER), None).unwrap();
+        refused(&home, path, "belongs to user 65534");
+        assert!(directory(&home, &["runs", "x"], Missing::Leave, Owner::UserOrRoot).unwrap_err().is_distrust());
+        chown(path, Some(0), None).unwrap();
+    }
+    let link = place.path().join("link");
+    symlink("state", &link).unwrap();
+    assert!(make(&link.join("inarch"), &["runs", "x"]).unwrap());
+    std::os::unix::fs::lchown(&link, Some(ANOTHER), None).unwrap();
+    refused(&link.join("inarch"), &link, "belongs to user 65534");
+}
+
+#[test]
+fn a_file_is_regular_ours_and_of_one_name() {
+    let place = tempfile::tempdir().unwrap();
+    let (victim, path) = (place.path().join("victim"), place.path().join("file"));
+    fs::write(&victim, "content").unwrap();
+    let reason = |path: &Path| open(path, OpenOptions::new().append(true).create(true)).unwrap_err().to_string();
+    symlink(&victim, &path).unwrap();
+    assert!(reason(&path).contains("symbolic link") && read(&path).is_err());
+    fs::remove_file(&path).unwrap();
+    symlink(place.path().join("not there"), &path).unwrap();
+    assert!(reason(&path).contains("symbolic link"));
+    assert!(!place.path().join("not there").exists());
+    fs::remove_file(&path).unwrap();
+    fs::hard_link(&victim, &path).unwrap();
+    assert!(reason(&path).contains("another name") && read(&path).is_err());
+    // A new file is a new one, whatever has its name.
+    drop(create(&path).unwrap());
+    assert_eq!((fs::read(&victim).unwrap(), read(&path).unwrap()), (b"content".to_vec(), Vec::new()));
+    fs::remove_file(&path).unwrap();
+    symlink(&victim, &path).unwrap();
+    drop(create(&path).unwrap());
+    assert_eq!(fs::read(&victim).unwrap(), b"content");
+    if rustix::process::geteuid().is_root() {
+        chown(&path, Some(ANOTHER), None).unwrap();
+        assert!(reason(&path).contains("belongs to user 65534"));
+    }
+}
