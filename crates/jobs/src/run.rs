@@ -54,7 +54,7 @@ use keep::Kept;
 pub use keep::{Keep, kept_words};
 use launch::Launch;
 pub use report::{DiskReport, Outcome, Phases, RunEvent, RunReport, TreeReport};
-pub use request::{Root, RunRequest, TreeMount, Way};
+pub use request::{CatchSignalsOfRun, Root, RunRequest, TreeMount, Way};
 use shares::Wire;
 use trees::{Chosen, Disk, GuestAbilities, Trees};
 

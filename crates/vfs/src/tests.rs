@@ -312,6 +312,9 @@ fn what_a_recorder_looks_at_the_client_is_not_told() {
     }
 }
 
+/// What a user tries in a directory.
+type Attempt<'a> = &'a dyn Fn(Directory) -> Result<(), Errno>;
+
 #[test]
 fn a_directory_is_not_changed_by_rights_that_were_taken_away() {
     for scene in scenes_that_compare() {
@@ -319,7 +322,7 @@ fn a_directory_is_not_changed_by_rights_that_were_taken_away() {
         let exchange = RenameFlags::EXCHANGE.bits();
         scene.file("mine", "mine");
         let mine = scene.look_up("mine").unwrap().node;
-        let attempts: [(&str, &dyn Fn(Directory) -> Result<(), Errno>); 15] = [
+        let attempts: [(&str, Attempt<'_>); 15] = [
             ("create", &|d| layer.create(&USER, d.node, b"x", &FILE, WRITE).map(|_| ())),
             ("create unnamed", &|d| layer.create_unnamed(&USER, d.node, &FILE, WRITE).map(|_| ())),
             ("mknod", &|d| layer.make_node(&USER, d.node, b"x", &FILE).map(|_| ())),

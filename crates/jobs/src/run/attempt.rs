@@ -20,12 +20,13 @@ use inarch_vm::machine::{self, Machine, PublishedPort};
 use inarch_vm::process::{self, Process, Symptom};
 use inarch_vm::protocol::SessionRequest;
 use inarch_vm::qemu::{Qemu, QemuCommand};
-use inarch_vm::session::{CatchSignals, Outcome, Report, Session, SessionError, SessionOptions, SignalSource, Streams};
+use inarch_vm::session::{CatchSignals, Outcome, Report, Session, SessionError, SessionOptions, Streams};
 use rustix::fs::MemfdFlags;
 
 use super::holding::{Held, Part};
 use super::launch::Launch;
 use super::report::{DiskReport, RunEvent};
+use super::request::CatchSignalsOfRun;
 use super::shares::{SharedTree, Wire, connect_sockets};
 use super::trees::Disk;
 use super::unpacked::UnpackedTree;
@@ -147,7 +148,7 @@ impl LiveDisk {
     /// What the guest asked of it.
     pub fn report(&self) -> Option<DiskReport> {
         let device = self.pending.get().and_then(Result::ok);
-        device.map(|device| DiskReport::of(device))
+        Some(DiskReport::of(device?))
     }
 
     /// Whether this guest wrote nothing to it.
@@ -421,7 +422,7 @@ pub(super) fn hold(
     request: &SessionRequest,
     streams: Streams,
     limits: Limits,
-    catch: Option<fn() -> std::io::Result<Box<dyn SignalSource>>>,
+    catch: Option<CatchSignalsOfRun>,
     events: &Events<RunEvent>,
 ) -> Result<Report, SessionError> {
     /// Further warnings are dropped.

@@ -87,6 +87,9 @@ pub struct TreeMount {
     pub selection: Selection,
 }
 
+/// Begins to catch the signals of a run.
+pub type CatchSignalsOfRun = fn() -> io::Result<Box<dyn SignalSource>>;
+
 /// What to run, and in which guest.
 #[derive(Clone, Debug)]
 pub struct RunRequest {
@@ -119,7 +122,7 @@ pub struct RunRequest {
     /// What the command's standard streams are connected to.
     pub streams: Arc<Streams>,
     /// Begins, when the guest is up, to catch the signals that are passed on to the command; `None` passes none on.
-    pub signals: Option<fn() -> io::Result<Box<dyn SignalSource>>>,
+    pub signals: Option<CatchSignalsOfRun>,
     /// Time limit of the command. The guest's start has the same limit, or `boot_timeout` if that is longer.
     pub timeout: Option<Duration>,
     /// The guest's kernel; by default the newest in /boot.

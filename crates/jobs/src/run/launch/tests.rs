@@ -1,11 +1,8 @@
-use inarch_vm::accel::AccelChoice;
-
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use inarch_vm::session::SessionError;
+use inarch_vm::session::{SessionError, Streams};
 
-use super::super::Way;
 use super::super::attempt::Limits;
 use super::*;
 use crate::source::Source;
@@ -13,33 +10,7 @@ use crate::source::Source;
 fn request() -> RunRequest {
     RunRequest {
         root: Root::Source(Source::Oci { path: "app".into(), reference: None }),
-        root_selection: Default::default(),
-        root_via: Way::Auto,
-        root_read_only: false,
-        hold: false,
-        trees: Vec::new(),
-        command: Vec::new(),
-        entrypoint: None,
-        environment: Vec::new(),
-        working_directory: None,
-        user: None,
-        terminal: false,
-        timeout: None,
-        quiet: true,
-        verbose: false,
-        kernel: None,
-        modules: None,
-        accel: AccelChoice::Auto,
-        cpus: None,
-        memory: None,
-        net: false,
-        published: Vec::new(),
-        kernel_parameters: Vec::new(),
-        qemu_arguments: Vec::new(),
-        console: None,
-        overlay_dir: "/var/tmp".into(),
-        boot_timeout: Duration::ZERO,
-        keep: None,
+        ..RunRequest::new(Vec::new(), Streams::of_process().unwrap())
     }
 }
 
@@ -207,7 +178,9 @@ fn a_root_that_is_not_open_is_waited_for_as_long_as_the_start_may_take() {
     let late = limits(Some(Duration::ZERO)).wait_for(&receiver);
     assert!(matches!(late, Err(SessionError::NotStarted { waited: Duration::ZERO })), "{:?}", late.err());
     let known = with(config()).unwrap();
-    known.clone().tell(&request(), true, &sender);
+    let (events, told) = channel();
+    known.clone().tell(true, &sender, &Events::new(move |event| drop(events.send(event))));
+    assert!(matches!(told.recv(), Ok(RunEvent::Image(_))));
     let (launch, left) = limits(Some(Duration::MAX)).wait_for(&receiver).unwrap();
     assert!(launch == known && left.start.is_some_and(|left| left > Duration::ZERO) && left.command.is_none());
     drop(sender);
