@@ -89,7 +89,7 @@ static BASES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         let Layout::Blocks(map) = planned.layout else { panic!("a map was planned") };
         render(&map)
     };
-    readers().iter().map(|reader| plan(format_by_name(reader.name()).expect("it is written, too"))).collect()
+    readers().iter().map(|reader| plan(format_by_name(reader.name).expect("it is written, too"))).collect()
 });
 
 fn ask(volume: &dyn Volume, nodes: &mut Vec<Node>, question: &Question<'_>, size: usize) {

@@ -5,9 +5,8 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::Context;
-use inarch_jobs::JobError;
 use inarch_jobs::run::{self, Outcome, RunEvent, RunReport};
+use inarch_jobs::{JobError, shown};
 use serde_json::json;
 
 use crate::output::complain;
@@ -78,16 +77,19 @@ pub struct ReportFile {
 impl ReportFile {
     /// Makes the file: where that fails, nothing is run.
     pub fn create(path: &Path) -> anyhow::Result<ReportFile> {
-        let file = File::create(path).with_context(|| format!("--report {}: cannot write it", path.display()))?;
+        let file = File::create(path).map_err(|error| cannot_write(path, &error))?;
         Ok(ReportFile { path: path.to_owned(), file })
     }
 
     /// Writes the report.
     pub fn write(mut self, report: &RunReport) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(&as_json(report))? + "\n";
-        let written = self.file.write_all(text.as_bytes());
-        written.with_context(|| format!("--report {}: cannot write it", self.path.display()))
+        self.file.write_all(text.as_bytes()).map_err(|error| cannot_write(&self.path, &error))
     }
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    anyhow::anyhow!("--report {}: cannot write it: {error}", shown(path))
 }
 
 fn as_json(report: &RunReport) -> serde_json::Value {

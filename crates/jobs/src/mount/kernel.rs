@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::MountAttrFlags;
 
 use super::archive::{self, Archive};
-use super::{MountRequest, MountWrites, USER_NAMESPACE_ARGUMENT};
+use super::{MountRequest, MountWrites, USER_NAMESPACE_ARGUMENT, Via};
 use crate::JobError;
 use crate::identity::{files_identity, image_identity};
 use crate::serve::guard::{Guarded, own_child};
@@ -183,6 +183,10 @@ fn may_be_archive(request: &MountRequest) -> Result<(), NotByKernel> {
         Source::File { kind: FileKind::CompressedTar, .. } => return because("it is compressed"),
         Source::File { .. } => {}
         _ => return because("no plain file"),
+    }
+    if request.via == Via::Auto && source::open_volume(&request.source, request.salvage)?.is_some() {
+        // Most often somebody looks for a few files: the kernel takes all of the metadata first.
+        return because("an image is read as it is asked for; --via kernel reads all its metadata first");
     }
     Ok(())
 }
