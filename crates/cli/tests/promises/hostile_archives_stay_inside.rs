@@ -116,7 +116,7 @@ d = open(p).read(); open(p, 'w').write(d.replace('[]', '{}'))",
     (
         "a layer is of no known type",
         "l = Layout(); l.index(l.manifest(l.layer(b'x', 'layer.v1.tar+bzip2')))",
-        &["not known: application/vnd.oci.image.layer.v1.tar+bzip2"],
+        &["unknown type: application/vnd.oci.image.layer.v1.tar+bzip2"],
     ),
     (
         "an artifact",

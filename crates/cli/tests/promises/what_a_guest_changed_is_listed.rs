@@ -14,7 +14,7 @@ fn changes_are_listed_and_noise_is_not() {
     let chattr = "cp /usr/bin/chattr bin && for lib in $(ldd bin/chattr | grep -o '/[^ ]*'); do
         mkdir -p .${lib%/*} && cp $lib .$lib || exit; done";
     host("sh", &["-c", chattr], &scene.host(""));
-    let script = "cd /data; cat f1 big > /dev/null; ls -lR / > /dev/null
+    let script = "cd /data; cat f1 big > /dev/null; ls -lR / > /dev/null 2>&1
         echo two >> f2; mv f3 g3; rm f4; chmod 751 sub; chown 3:4 /etc/group; touch -d '2001-02-03 04:05:06' /etc/passwd
         ln f5 f5three; mv sub moved; echo below too >> moved/below
         mkdir new; echo 'a name' > 'new/with space'; ln -s f1 new/link; head -c 5000 /dev/zero > new/zeros

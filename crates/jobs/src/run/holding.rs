@@ -123,7 +123,7 @@ mod tests {
     fn a_run_holds_as_much_as_its_page_says() {
         let page = include_str!("../../../../docs/run.md");
         let said =
-            format!("up to {},{:03} files and {} MiB in all", MOST.files / 1000, MOST.files % 1000, MOST.bytes >> 20);
+            format!("at most {},{:03} files and {} MiB in all", MOST.files / 1000, MOST.files % 1000, MOST.bytes >> 20);
         assert!(page.contains(&said), "{said}");
     }
 }

@@ -101,7 +101,7 @@ impl Service {
     /// Leaves the calling thread, and those that it starts, nothing but to wait for the server and to stop it: for a program
     /// that does nothing else, so that a server that is taken over finds no thread with more rights.
     pub fn confine_waiter(&self) {
-        self.sandbox.enter(&Confinement::new(Work::Disk));
+        self.sandbox.enter(&Confinement::new(Work::Disk).only(Vec::new()));
     }
 
     /// Waits for the server's end: it was stopped, or told to serve one client, who has gone.

@@ -115,7 +115,7 @@ fn working_directories_are_absolute() {
     }
     for (text, part) in [
         ("srv", "'srv' is not an absolute path"),
-        ("../etc", "no absolute path"),
+        ("../etc", "not an absolute path"),
         ("a\n\u{1b}[2J", "'a\\n\\u{1b}[2J'"),
         (&*"/a".repeat(1 << 20), "has 2097152 bytes"),
     ] {
