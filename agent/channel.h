@@ -47,7 +47,7 @@ enum channel_state channel_flush_all(struct channel *channel, int seconds);
 
 /* Reads what the port has now. */
 enum channel_state channel_fill(struct channel *channel);
-/* Takes the next complete frame from the buffer: 1; 0 if there is none; -1 if the host breaks the protocol. */
+/* Takes the next frame from the buffer. Returns 1 if a frame is complete, 0 if not, -1 if the host breaks the protocol. */
 int channel_next(struct channel *channel, struct frame *frame);
 /* Blocks until there is a frame; false if the host is gone. */
 bool channel_wait(struct channel *channel, struct frame *frame);

@@ -24,7 +24,7 @@
  * of the kernel, so the last bytes may come shortly after the end. */
 #define SILENCE_MICROSECONDS 50000
 #define DRAIN_LIMIT_MICROSECONDS 1000000
-/* How soon a terminal that nobody has open is checked again. */
+/* The interval between checks of a terminal that no process has open. */
 #define HUNG_UP_MILLISECONDS 20
 /* The character that means end of file to a terminal (VEOF's default). */
 #define END_OF_FILE 0x04
@@ -39,7 +39,7 @@ struct output {
 	/* It will end after this many bytes, which are in the pipe already. */
 	bool last_part;
 	uint64_t remaining;
-	/* A terminal that nobody has open now; a process may open it again. */
+	/* No process has the terminal open now; one may open it again. */
 	bool hung_up;
 };
 
@@ -226,7 +226,7 @@ static void read_output(struct output *output)
 			return;
 		}
 		if (got <= 0 && relay.command->terminal && !relay.exited) {
-			/* EIO: nobody has the terminal open. Closing our end would send SIGHUP to the command, which may be
+			/* EIO: no process has the terminal open. Closing our end would send SIGHUP to the command, which may be
 			 * about to exit and would then seem to have been killed by it. */
 			output->hung_up = true;
 			return;

@@ -7,7 +7,7 @@
 //! 1. The overlay says which clusters were written or zeroed. Those come from its file, or are zeros.
 //! 2. The map says what the other clusters are: zeros, metadata to render, or blocks of a file.
 //! 3. A file's blocks are read straight into the reader's buffers; then the file's attributes are compared with the
-//!    tree's. If it changed, the read uses the held copy, or fails if there is none.
+//!    tree's. If it changed, the read uses the held copy; without one it fails.
 //!
 //! This crate also writes devices and archives to image files ([`write_parts`]).
 

@@ -77,7 +77,7 @@ impl Header {
     }
 }
 
-/// The offset of the device's first byte in the file of a kept overlay with so many clusters.
+/// The offset of the device's first byte in the file of a kept overlay, in bytes; it depends on the number of clusters.
 pub(super) fn data_start(clusters: u64) -> u64 {
     (STATES_START + clusters.div_ceil(CHUNK_CLUSTERS) * PAGE as u64).next_multiple_of(DATA_ALIGNMENT)
 }

@@ -1,4 +1,4 @@
-//! [`Part`]: the pieces of which an image consists.
+//! [`Part`]: one piece of an image.
 
 use std::ops::AddAssign;
 

@@ -2,7 +2,7 @@
 
 /// Receives progress while an image is written; called often, from any thread.
 pub trait Progress: Send + Sync {
-    /// So many more bytes of content were read; so many more files are complete.
+    /// Reports progress since the last call: bytes of content that were read, and files that were completed.
     fn advance(&self, bytes: u64, files: u64);
 
     /// Whether to stop. The writer then returns an error of kind `Interrupted`.
