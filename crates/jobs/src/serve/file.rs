@@ -6,8 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inarch_fuse::{ConnectionOptions, ImageFile, ImageName, Session, SessionOptions};
+use inarch_fuse::{ConnectionOptions, Session, SessionOptions};
 use inarch_mount::{Mount, MountError, Unmounted};
+use inarch_vfs::{ImageFile, ImageName};
 use inarch_vm::machine::raw_file_arguments;
 use inarch_vm::qemu::shell_word;
 
@@ -70,7 +71,9 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     let stop = &duty.stop;
     let making = Making::start(&request.tree, duty);
     let confined = request.tree.confine(Some(Path::new("/dev/fuse")))?;
-    let image = ImageFile::new(making.pending(), point.name(), request.tree.read_only(), stop.clone());
+    let stopped = stop.clone();
+    let image =
+        ImageFile::new(making.pending(), point.name(), request.tree.read_only(), move || stopped.is_stopped());
     let connection = ConnectionOptions { exclusive: true, ..ConnectionOptions::default() };
     let session = Session::new(device, Arc::new(image), SessionOptions { connection, ..SessionOptions::default() });
     let mounted = Mounted::answer(mount, session, stop);
