@@ -43,5 +43,5 @@ pub use overlay::{Overlay, OverlayError};
 pub use scatter::Cursor;
 pub use write::{
     DeviceSink, FileSink, ImageSource, MapParts, Part, PastCache, Placed, Progress, SHARE_FROM, Sink, Verifier,
-    WriteError, Written, stream_parts, write_parts,
+    WriteError, Written, stream_parts, usual_threads, write_parts,
 };

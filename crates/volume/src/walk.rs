@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use inarch_block::{BackedFiles, Content};
+use inarch_confine::Parsing;
 use inarch_tree::{
     Attributes as TreeAttributes, BuildError, Builder, DataRange, Extent, Extents, FileType, InodeId, Tree, XattrSetId,
 };
@@ -57,7 +58,7 @@ impl Walked {
 ///
 /// What is damaged is left out and told in [`Walked::findings`]; whether that is an error is for the caller to say. Fails where
 /// the host does, where the root cannot be read, and where there is more than a tree can have.
-pub fn walk(volume: &dyn Volume, met: &mut dyn FnMut(&Attributes)) -> Result<Walked, VolumeError> {
+pub fn walk(_: Parsing, volume: &dyn Volume, met: &mut dyn FnMut(&Attributes)) -> Result<Walked, VolumeError> {
     let mut pass = volume.pass();
     let root = pass.facts(volume.root()).map_err(about_root)?;
     if root.attributes.file_type() != Some(FileType::Directory) {

@@ -31,6 +31,7 @@ use std::io;
 use std::sync::Arc;
 
 use inarch_block::{BackedFiles, Backing, Content, Cursor};
+use inarch_confine::Parsing;
 use inarch_tree::{Extent, Extents, InodeId, Tree};
 use inarch_volume::{Volume, Walked, walk};
 
@@ -141,7 +142,7 @@ fn unreadable(reason: impl Into<String>) -> ReadError {
 
 /// Opens the ext2, ext3 or ext4 file system that `image` holds from its first byte on, to be asked for what is wanted of it: the
 /// superblock, the descriptors of block groups, what the journal holds, and the root are read and checked.
-pub fn open_volume(image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
+pub fn open_volume(_: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
     let volume = Ext4Volume::open(image, &ReadOptions { damage, ..ReadOptions::default() })?;
     if damage == Damage::Refused {
         volume.check_groups()?;
@@ -150,18 +151,18 @@ pub fn open_volume(image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Vo
 }
 
 /// Opens such a file system as [`open_image`] does.
-pub fn open(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-    Ok(open_image(image, &ReadOptions { damage, ..ReadOptions::default() })?.opened)
+pub fn open(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+    Ok(open_image(parsing, image, &ReadOptions { damage, ..ReadOptions::default() })?.opened)
 }
 
 /// Opens a file system with what is known of its inodes.
 ///
 /// Fails where the host does, where there is no such file system, it has features that are not understood, or it is
 /// damaged. Where damage is salvaged, what cannot be read is left out and told in the notes.
-pub fn open_image(image: Arc<dyn Backing>, options: &ReadOptions) -> Result<Ext4Image, ReadError> {
+pub fn open_image(parsing: Parsing, image: Arc<dyn Backing>, options: &ReadOptions) -> Result<Ext4Image, ReadError> {
     let volume = Ext4Volume::open(image, options)?;
     let mut generations = Vec::new();
-    let walked = walk(&volume, &mut |attributes| generations.push(attributes.generation));
+    let walked = walk(parsing, &volume, &mut |attributes| generations.push(attributes.generation));
     let Walked { tree, extents, findings, .. } = walked.map_err(|error| ReadError::of_volume(NAME, error))?;
     options.damage.refuse(NAME, &findings, &tree)?;
     let tree = Arc::new(tree);

@@ -19,6 +19,7 @@ mod xattrs;
 use std::sync::Arc;
 
 use inarch_block::Backing;
+use inarch_confine::Parsing;
 use inarch_volume::Volume;
 
 use crate::{Damage, Opened, ReadError};
@@ -28,18 +29,18 @@ use volume::SquashfsVolume;
 /// it is read; 32 MiB of it are kept. Where blocks are stored as they are, the image's own file is lent.
 ///
 /// Errors say what is wrong with the image, and where.
-pub fn open(image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
-    open_with(image, Damage::Refused)
+pub fn open(parsing: Parsing, image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
+    open_with(parsing, image, Damage::Refused)
 }
 
 /// As [`open`]; where damage is salvaged, directories and inodes that cannot be read are left out. An image that was cut
 /// off has lost its tables, which are at its end.
-pub fn open_with(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-    Opened::walk(open_volume(image, damage)?, damage)
+pub fn open_with(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+    Opened::walk(parsing, open_volume(parsing, image, damage)?, damage)
 }
 
 /// Opens an image to be asked for what is wanted of it: the superblock, the table of owners, the places of fragments and
 /// attributes, and the root are read and checked. None of that can be done without, so damage to it is never salvaged.
-pub fn open_volume(image: Arc<dyn Backing>, _: Damage) -> Result<Arc<dyn Volume>, ReadError> {
+pub fn open_volume(_: Parsing, image: Arc<dyn Backing>, _: Damage) -> Result<Arc<dyn Volume>, ReadError> {
     Ok(Arc::new(SquashfsVolume::open(image)?))
 }
