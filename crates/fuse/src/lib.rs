@@ -5,15 +5,12 @@
 //!   memory that a transport names. One transport is here, another one is the virtiofs device.
 //! - [`Session`]: takes requests from `/dev/fuse` in several threads, or by io_uring, and sends the answers, without libfuse;
 //!   `inarch-mount` puts it somewhere in the file tree.
-//! - [`ImageFile`]: a file system of one file, whose content is a device.
 
 #![deny(unsafe_code)]
 
 mod dispatch;
-mod image;
 mod session;
 pub mod wire;
 
 pub use dispatch::{ConnectionOptions, Dispatcher, MAX_DATA, MAX_MESSAGE, ReadDirPlus, Scratch};
-pub use image::{ImageFile, ImageName};
 pub use session::{RingSupport, Rings, Session, SessionError, SessionOptions};

@@ -2,6 +2,7 @@
 //! ([`open`]).
 
 mod foreign;
+pub(crate) mod identity;
 mod kind;
 mod open;
 
@@ -13,7 +14,7 @@ use std::{fmt, fs, io};
 
 use inarch_format::probe::Found;
 
-use crate::notes::shown;
+use crate::text::shown;
 pub(crate) use foreign::parse;
 pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;

@@ -1,7 +1,7 @@
 //! The live side: a tree as files that are asked for one request at a time.
 //!
 //! [`FileSystem`] is the seam. What implements it is a layer: a directory of the host, a file system in an image
-//! ([`Volume`](inarch_volume::Volume)), a [`Tree`](inarch_tree::Tree), an overlay of one layer over another, one that maps
+//! ([`Volume`](inarch_volume::Volume)), a block device as a raw image ([`ImageFile`]), a [`Tree`](inarch_tree::Tree), an overlay of one layer over another, one that maps
 //! owners. What calls it is a wire: FUSE's, whether by `/dev/fuse` or
 //! by a virtqueue, and 9P's. A layer knows nothing of wires, a wire nothing of layers.
 //!
@@ -15,6 +15,7 @@ mod decided;
 mod file_system;
 mod frozen;
 mod host;
+mod image_file;
 #[cfg(test)]
 mod listing;
 mod memory;
@@ -36,6 +37,7 @@ mod volume_files;
 pub use decided::signature;
 pub use file_system::{DirectorySink, FileSystem};
 pub use host::{Changes, HostDirectory, HostError, HostOptions, Refused, Submounts, may_open_every_file};
+pub use image_file::{ImageFile, ImageName};
 pub use memory::MemoryFiles;
 pub use name::{NAME_MAX, check_name};
 pub use node::{

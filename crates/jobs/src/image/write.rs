@@ -11,7 +11,7 @@ use inarch_block::{
 use inarch_format::{Layout, Pack, Piece, Stream};
 
 use super::output::Output;
-use crate::confinement::Confinement;
+use crate::lifecycle::confinement::Confinement;
 
 /// A layout, and what is needed to write it.
 pub(super) struct Job<'a> {

@@ -3,16 +3,17 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use inarch_server::{Allocation, BlockDevice, Pending, StopHandle};
+use inarch_block::{Allocation, BlockDevice, Pending};
 use inarch_tree::Timestamp;
-use inarch_vfs::{
-    Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened,
-    SetAttributes, SetTime, Statistics, WriteKind, not_supported,
-};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use vm_memory::VolatileSlice;
+
+use crate::{
+    Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened,
+    SetAttributes, SetTime, Statistics, WriteKind, not_supported,
+};
 
 const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
@@ -46,7 +47,7 @@ pub enum ImageName {
 /// device is there.
 pub struct ImageFile<D> {
     device: Arc<Pending<D>>,
-    stop: StopHandle,
+    has_ended: Box<dyn Fn() -> bool + Send + Sync>,
     name: ImageName,
     state: Mutex<State>,
     /// Bytes that were not holes when the device was there.
@@ -64,20 +65,25 @@ struct State {
 
 impl<D: BlockDevice> ImageFile<D> {
     /// An image of `device` that belongs to this process's user, who alone has permission to read it and, unless it is
-    /// `read_only`, to write it. Nobody waits for the device any more once `stop` was used, and the device was woken.
-    pub fn new(device: Arc<Pending<D>>, name: ImageName, read_only: bool, stop: StopHandle) -> ImageFile<D> {
+    /// `read_only`, to write it. Nobody waits for the device any more once it `has_ended`, and the device was woken.
+    pub fn new(
+        device: Arc<Pending<D>>,
+        name: ImageName,
+        read_only: bool,
+        has_ended: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> ImageFile<D> {
         let state = State {
             permissions: if read_only { 0o400 } else { 0o600 },
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             mtime: now(),
         };
-        ImageFile { device, stop, name, state: Mutex::new(state), data: OnceLock::new() }
+        ImageFile { device, has_ended: Box::new(has_ended), name, state: Mutex::new(state), data: OnceLock::new() }
     }
 
     /// The device, once it is there.
     fn device(&self, context: &Context<'_>) -> Result<Arc<D>, Errno> {
-        if !self.device.wait_unless(|| context.is_interrupted() || self.stop.is_stopped()) {
+        if !self.device.wait_unless(|| context.is_interrupted() || (self.has_ended)()) {
             return Err(if context.is_interrupted() { Errno::INTR } else { Errno::IO });
         }
         self.device.wait().map_err(|_| Errno::IO)
