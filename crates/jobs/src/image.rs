@@ -15,17 +15,20 @@ mod write;
 pub(crate) use write::StreamParts;
 
 use std::io;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Instant;
 
 pub use inarch_block::Progress;
-use inarch_block::{BLOCK_SIZE, Content, WriteError};
+use inarch_block::{BLOCK_SIZE, Content, WriteError, usual_threads};
 use inarch_format::{Format, ImageOptions, Layout, Planned, format_by_extension, format_by_name, formats};
 use inarch_tree::select::Selection;
 use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
 use crate::JobError;
+use crate::lifecycle::confinement::{Confinement, Work};
 use crate::lifecycle::descriptors;
 use crate::source::{Opened, Source, open};
 use crate::text::shown;
@@ -107,7 +110,11 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     refuse_output_in_source(request)?;
     let Opened { tree, content, report, notes: source_notes, .. } = open(&request.source, &request.selection)?;
     // An image is complete or does not exist, so a file that changes does no more harm within metadata.
-    let options = ImageOptions { inline_files: true, ..request.options.clone() };
+    let mut options = ImageOptions { inline_files: true, ..request.options.clone() };
+    if options.threads == 0 {
+        // Those that write may not be able to tell.
+        options.threads = thread::available_parallelism().map_or(1, NonZero::get);
+    }
     let Planned { layout, notes } =
         format.plan(&tree, &options).map_err(|error| JobError::Format { from: request.source.clone(), error })?;
     let (files, content_bytes) = stored_bytes(&tree, 1);
@@ -116,7 +123,10 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     let (_, work) = stored_bytes(&tree, unit);
     let output = Output::open(&request.output)?;
     let progress = Told { watcher, output: &output };
-    let job = Job { layout: &layout, content: &*content, progress: &progress, threads: request.options.threads };
+    let threads = if request.options.threads == 0 { usual_threads() } else { request.options.threads };
+    let confinement = request.source.is_foreign().then(|| Confinement::new(Work::Image));
+    let job =
+        Job { layout: &layout, content: &*content, progress: &progress, threads, confinement: confinement.as_ref() };
     watcher.start(Stage::Writing, work, files);
     let done = job.write(&output).and_then(|done| {
         if request.sync || matches!(output, Output::Device { .. }) {

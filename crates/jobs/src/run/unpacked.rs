@@ -15,6 +15,7 @@ use inarch_vm::protocol::{Mount, MountSource};
 use super::RunError;
 use super::attempt::{DiskFailure, pair};
 use crate::JobError;
+use crate::device::confinement::disk_among_others;
 use crate::disk::room::Room;
 use crate::image::{StreamParts, stored_bytes};
 use crate::source::{Resources, Source, open_with};
@@ -154,7 +155,10 @@ impl UnpackedTree {
     pub fn connect(&self, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (mut ours, theirs) = pair()?;
         let (tree, failure) = (self.clone(), Arc::clone(failure));
+        // What an image has compressed is unpacked when it is sent.
+        let confinement = disk_among_others(&self.source)?.ends_processes();
         thread::spawn(move || {
+            confinement.enter();
             let source = block::ImageSource { map: None, content: &*tree.content };
             let length = tree.archive.length();
             match stream_parts(StreamParts::new(&*tree.archive), length, source, &mut ours, &()) {
