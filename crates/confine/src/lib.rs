@@ -15,6 +15,16 @@
 //! with the process's other threads. A process that is nothing but a server sandboxes all its threads.
 //!
 //! A mechanism that the kernel lacks is left out; [`Confined`] says so.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use inarch_confine::{Access, Confinement, Work};
+//!
+//! let confinement = Confinement::new(Work::ReadOnlyShare).grant(Path::new("/srv"), Access::Read)?;
+//! let confined = confinement.enter(); // this thread and those that it starts, for good
+//! println!("guard: {confined}");
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 #![deny(unsafe_code)]
 
