@@ -9,6 +9,8 @@
 //! 3. A file's blocks are read straight into the reader's buffers; then the file's attributes are compared with the
 //!    tree's. If it changed, the read uses the held copy; without one it fails.
 //!
+//! What serves a device knows it as a [`BlockDevice`], which may still be under construction ([`Pending`]).
+//!
 //! This crate also writes devices and archives to image files ([`write_parts`]).
 //!
 //! ```
@@ -43,6 +45,7 @@
 #![deny(unsafe_code)]
 
 mod backing;
+mod block_device;
 mod changed;
 mod content;
 mod device;
@@ -54,12 +57,14 @@ mod image;
 mod map;
 mod open;
 mod overlay;
+mod pending;
 #[allow(unsafe_code, reason = "preadv and pwritev on memory that a guest shares")]
 mod scatter;
 mod seen;
 mod write;
 
 pub use backing::{BackedFiles, Backing, BackingFile, read_backing};
+pub use block_device::BlockDevice;
 pub use changed::{ChangeReason, ChangedFile, ChangedFiles};
 pub use content::{Borrower, Content, Lent, Renumbered, read_content};
 pub use device::{Allocation, Device, Origin};
@@ -69,6 +74,7 @@ pub use host::HostFiles;
 pub use image::write_image;
 pub use map::{BLOCK_SIZE, BlockMap, FileExtent, Inlay, MapError, Metadata, Run};
 pub use overlay::{Overlay, OverlayError};
+pub use pending::Pending;
 pub use scatter::Cursor;
 pub use write::{
     DeviceSink, FileSink, ImageSource, MapParts, Part, PastCache, Placed, Progress, SHARE_FROM, Sink, Verifier,

@@ -5,7 +5,6 @@
 //!   the transport names. One transport is here; another is the virtiofs device.
 //! - [`Session`] is the transport for `/dev/fuse`, with several threads or io_uring, and without libfuse. `inarch-mount`
 //!   makes the mount.
-//! - [`ImageFile`] is a file system of one file, whose content is a block device.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -25,10 +24,8 @@
 #![deny(unsafe_code)]
 
 mod dispatch;
-mod image;
 mod session;
 pub mod wire;
 
 pub use dispatch::{ConnectionOptions, Dispatcher, MAX_DATA, MAX_MESSAGE, ReadDirPlus, Scratch};
-pub use image::{ImageFile, ImageName};
 pub use session::{RingSupport, Rings, Session, SessionError, SessionOptions};

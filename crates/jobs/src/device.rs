@@ -15,11 +15,11 @@ use inarch_tree::select::Selection;
 use inarch_vhost::blk::BlkOptions;
 
 use crate::JobError;
-use crate::identity::identity;
+use crate::disk::room::Room;
 use crate::kept::{KeptBase, Layered};
-use crate::notes::shown;
-use crate::room::Room;
+use crate::source::identity::identity;
 use crate::source::{Opened, Resources, Source, open_with};
+use crate::text::shown;
 
 /// Bytes that a device announces before its plan is known. The file system on it is smaller and says its own size;
 /// what lies beyond reads as zeros.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::notes::shown;
+use crate::text::shown;
 
 /// Why a job could not be done. The text is what the user reads.
 #[derive(Debug, thiserror::Error)]

@@ -24,9 +24,9 @@ use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
 use crate::JobError;
-use crate::descriptors;
-use crate::notes::shown;
+use crate::lifecycle::descriptors;
 use crate::source::{Opened, Source, open};
+use crate::text::shown;
 use output::Output;
 use write::Job;
 

@@ -29,31 +29,30 @@
 
 #![forbid(unsafe_code)]
 
-mod confinement;
-mod descriptors;
 mod device;
+mod disk;
 pub mod doctor;
 mod error;
 mod events;
-mod identity;
 pub mod image;
 pub mod kept;
+mod lifecycle;
 pub mod mount;
 mod notes;
 pub mod plan;
 mod record;
-mod room;
 pub mod run;
+mod say;
 pub mod serve;
 pub mod share;
 pub mod source;
-mod state;
-mod trust;
+mod text;
 mod upper;
 
-pub use confinement::Sandbox;
 pub use device::{FileSystem, Writes};
 pub use error::JobError;
 pub use events::Events;
 pub use inarch_confine::heed_children;
-pub use notes::{counted, limited, say, shown, wait_for_no_reader};
+pub use lifecycle::confinement::Sandbox;
+pub use say::{limited, say, wait_for_no_reader};
+pub use text::{counted, shown};

@@ -33,17 +33,18 @@ use background::Child;
 use kernel::NotByKernel;
 
 use crate::JobError;
-use crate::confinement::Sandbox;
-use crate::descriptors;
-use crate::notes::{say, shown};
+use crate::lifecycle::confinement::Sandbox;
+use crate::lifecycle::descriptors;
+use crate::lifecycle::guard::Guard;
+use crate::lifecycle::mounted::Mounted;
 use crate::record::RecordFile;
 pub use crate::record::RecordRequest;
-use crate::serve::guard::Guard;
+use crate::say::say;
 use crate::serve::introduce;
-use crate::serve::mounted::Mounted;
 use crate::serve::signals::Caught;
 use crate::share::{Refused, Submounts, left_out, note_on_mount_points};
 use crate::source::Source;
+use crate::text::shown;
 use crate::upper::Upper;
 pub use crate::upper::UpperPlace;
 

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::JobError;
 use crate::kept::Bytes;
-use crate::notes::say;
+use crate::say::say;
 use processes::Processes;
 
 /// What is to be written down, and where.

@@ -43,9 +43,9 @@ use inarch_vm::qemu::Qemu;
 pub use inarch_vm::session::{SignalSource, Streams};
 
 use crate::JobError;
-use crate::descriptors;
 use crate::events::Events;
-use crate::notes::shown;
+use crate::lifecycle::descriptors;
+use crate::text::shown;
 use attempt::{DiskFailure, Guest, LiveDisk};
 use choice::Choice;
 use clock::Clock;
@@ -282,7 +282,7 @@ fn refuse_what_is_not_kept(trees: &Trees) -> Result<(), JobError> {
     match shares.chain(unpacked).next() {
         Some(destination) => Err(JobError::Other(format!(
             "{}: only trees with ext4 are kept; leave out --via and via=, or add ,ro or ,rw",
-            crate::notes::shown(destination)
+            crate::text::shown(destination)
         ))),
         None => Ok(()),
     }

@@ -13,8 +13,8 @@ use inarch_vfs::{FileSystem, HostDirectory, HostOptions, MappedOwners, OneClient
 use inarch_vhost::fs::{FsOptions, FsServer, Tag};
 
 use crate::JobError;
-use crate::notes::shown;
 use crate::source::Source;
+use crate::text::shown;
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 
 /// Descriptors in a virtqueue: a request of 1 MiB takes 256 pages and some for its headers.
@@ -74,7 +74,7 @@ pub fn directory_of(source: &Source) -> Result<&Path, JobError> {
         Source::Directory(path) => Ok(path),
         other => Err(JobError::Other(format!(
             "{}: only a directory can be shared live; offer anything else as a disk (serve blk, run --via ext4)",
-            crate::notes::shown(other.path())
+            crate::text::shown(other.path())
         ))),
     }
 }

@@ -1,6 +1,7 @@
 //! SRC, the same for every command: what a text names ([`Source::parse`]), and opening it as a tree with its content
 //! ([`open()`]).
 
+pub(crate) mod identity;
 mod kind;
 mod open;
 
@@ -12,7 +13,7 @@ use std::{fmt, fs, io};
 
 use inarch_format::probe::Found;
 
-use crate::notes::shown;
+use crate::text::shown;
 pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;
 pub use open::{Opened, Resources, open, open_with};

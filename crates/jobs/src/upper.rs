@@ -17,8 +17,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::JobError;
-use crate::notes::shown;
-use crate::serve::guard::Guard;
+use crate::lifecycle::guard::Guard;
+use crate::text::shown;
 
 /// What a kept layer belongs to, for it shows nonsense over anything else.
 #[derive(Clone, Debug, PartialEq, Eq)]

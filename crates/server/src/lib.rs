@@ -23,14 +23,10 @@
 #![forbid(unsafe_code)]
 
 mod connection;
-mod device;
 mod listener;
-mod pending;
 mod stop;
 
 pub use connection::{ConnectionError, Receiver, Sender, prepare};
-pub use device::BlockDevice;
-pub use inarch_block::Allocation;
+pub use inarch_block::{Allocation, BlockDevice, Pending};
 pub use listener::{Clients, Listener};
-pub use pending::Pending;
 pub use stop::{Attached, StopHandle};

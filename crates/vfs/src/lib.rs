@@ -4,7 +4,7 @@
 //! (virtiofs), and 9P. A file system knows nothing of wires, a wire nothing of file systems.
 //!
 //! - File systems: a live directory of this host ([`HostDirectory`]), a file system in an image ([`VolumeFiles`]), a
-//!   tree ([`TreeFiles`]), memory ([`MemoryFiles`]).
+//!   tree ([`TreeFiles`]), memory ([`MemoryFiles`]), a block device as one raw image ([`ImageFile`]).
 //! - Adapters: an upper layer for writes ([`Overlay`]), other owners ([`MappedOwners`]), one of several clients
 //!   ([`OneClient`]), a record of each access ([`Recorder`]).
 //!
@@ -29,6 +29,7 @@ mod decided;
 mod file_system;
 mod frozen;
 mod host;
+mod image_file;
 #[cfg(test)]
 mod listing;
 mod memory;
@@ -50,6 +51,7 @@ mod volume_files;
 pub use decided::signature;
 pub use file_system::{DirectorySink, FileSystem};
 pub use host::{Changes, HostDirectory, HostError, HostOptions, Refused, Submounts, may_open_every_file};
+pub use image_file::{ImageFile, ImageName};
 pub use memory::MemoryFiles;
 pub use name::{NAME_MAX, check_name};
 pub use node::{

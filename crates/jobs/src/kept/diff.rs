@@ -12,7 +12,7 @@ use super::fold::fold_but;
 use super::guest::KeptDisk;
 use super::{KeptRun, KeptTree, Record, Store};
 use crate::JobError;
-use crate::notes::shown;
+use crate::text::shown;
 
 /// What the guest of a kept run made of its trees.
 pub struct RunDiff {

@@ -26,8 +26,8 @@ use rustix::io::Errno;
 
 use super::store::{replace, sync_directory};
 use crate::JobError;
-use crate::notes::shown;
-use crate::trust;
+use crate::lifecycle::trust;
+use crate::text::shown;
 
 /// Bytes between two used parts of a file that are not worth a call to give them back.
 const SMALL_GAP: u64 = 256 << 10;

@@ -29,8 +29,8 @@ use super::same::{Side, have_same_bytes};
 use super::{KeptRun, KeptTree};
 use crate::JobError;
 use crate::device::{Remade, remake};
-use crate::notes::shown;
-use crate::trust;
+use crate::lifecycle::trust;
+use crate::text::shown;
 
 /// Folds what every disk of a run holds that is not folded yet. Gives what the user should know, a line each.
 pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, JobError> {

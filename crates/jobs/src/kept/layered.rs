@@ -15,8 +15,8 @@ use inarch_tree::{Extent, InodeId, Timestamp, Tree};
 use super::files::DiskFiles;
 use super::same::{Side, have_same_bytes};
 use crate::JobError;
-use crate::notes::shown;
 use crate::source::Opened;
+use crate::text::shown;
 
 /// The most conflicts that a line names.
 const NAMED: usize = 4;

@@ -10,7 +10,7 @@ use inarch_tree::FileType;
 use super::Store;
 use super::diff::{RunDiff, TreeDiff};
 use crate::JobError;
-use crate::notes::shown;
+use crate::text::shown;
 
 /// Bytes that are read at once.
 const PIECE: u64 = 256 << 10;

@@ -27,9 +27,9 @@ use super::files::DiskFiles;
 use super::record::{KeptTree, Record, VERSION};
 use super::volume::VolumeId;
 use crate::JobError;
-use crate::notes::shown;
-use crate::state;
-use crate::trust::{self, Missing, Obstacle, Owner};
+use crate::lifecycle::state;
+use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
+use crate::text::shown;
 
 /// The longest name of a run.
 const LONGEST_NAME: usize = 100;

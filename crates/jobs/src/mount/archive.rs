@@ -25,8 +25,9 @@ use signal_hook::iterator::{Handle, Signals};
 
 use super::{MountRequest, MountWrites};
 use crate::JobError;
-use crate::notes::{say, shown};
+use crate::say::say;
 use crate::source::{self, Opened, Resources, Source};
+use crate::text::shown;
 use crate::upper::UpperPlace;
 
 /// Bytes of metadata in memory at most; a tree of a million files has less than a fifth of it.

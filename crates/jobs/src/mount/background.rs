@@ -16,8 +16,9 @@ use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::JobError;
-use crate::notes::{say, say_in_log, shown};
-use crate::state;
+use crate::lifecycle::state;
+use crate::say::{say, say_in_log};
+use crate::text::shown;
 
 /// The first word of the child's command line; what follows is the parent's.
 pub const BACKGROUND_ARGUMENT: &str = "in-the-background";

@@ -11,15 +11,16 @@ use super::archive;
 use super::background::Child;
 use super::{By, MountRequest, MountWrites, Serving};
 use crate::JobError;
-use crate::confinement::{Access, Confinement, Grants, Work};
-use crate::identity::{files_identity, image_identity};
-use crate::notes::{say, shown};
+use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
+use crate::lifecycle::guard::{Guard, Guarded};
+use crate::lifecycle::mounted::Mounted;
 use crate::record::NewRecord;
-use crate::serve::guard::{Guard, Guarded};
-use crate::serve::mounted::Mounted;
+use crate::say::say;
 use crate::serve::signals::Caught;
 use crate::share::with_owners;
+use crate::source::identity::{files_identity, image_identity};
 use crate::source::{self, Opened, OpenedVolume, Source};
+use crate::text::shown;
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 
 /// Smaller files that are only read go through the kernel's cache of the mount: to hand one to the kernel and take it

@@ -18,9 +18,9 @@ use rustix::mount::MountAttrFlags;
 use super::archive::{self, Archive};
 use super::{MountRequest, MountWrites, USER_NAMESPACE_ARGUMENT, Via};
 use crate::JobError;
-use crate::identity::{files_identity, image_identity};
-use crate::serve::guard::{Guarded, own_child};
+use crate::lifecycle::guard::{Guarded, own_child};
 use crate::share::{Refused, Submounts};
+use crate::source::identity::{files_identity, image_identity};
 use crate::source::{self, FileKind, Opened, OpenedVolume, Source};
 use crate::upper::{LowerIdentity, Upper, UpperPlace};
 

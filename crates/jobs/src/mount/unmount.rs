@@ -14,9 +14,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::JobError;
-use crate::notes::{say, shown};
-use crate::serve::guard::Guarded;
-use crate::serve::guarded::{ServerProcess, guard_at, server_of};
+use crate::lifecycle::guard::Guarded;
+use crate::lifecycle::guarded::{ServerProcess, guard_at, server_of};
+use crate::say::say;
+use crate::text::shown;
 
 /// How long the end of a server is waited for.
 struct Patience {

@@ -31,12 +31,13 @@ use super::shares::{SharedTree, Wire, connect_sockets};
 use super::trees::Disk;
 use super::unpacked::UnpackedTree;
 use crate::JobError;
-use crate::confinement::disk_among_others;
 use crate::device::{Prepared, disk_options};
 use crate::events::Events;
-use crate::notes::{notes, shown};
+use crate::lifecycle::confinement::disk_among_others;
+use crate::notes::notes;
 use crate::share::QUEUE_SIZE;
 use crate::source::Source;
+use crate::text::shown;
 
 /// How long the scan of a guest's tree runs at the lowest priority: the guest needs its disk only when its kernel is
 /// up. It runs on all processors, because the kernel boots on one most of the time. The time is limited, because beside

@@ -8,8 +8,8 @@ use inarch_vm::kernel::{Kernel, KernelError};
 use inarch_vm::modules::{ModuleError, ModuleTree};
 
 use crate::JobError;
-use crate::notes::say;
-use crate::trust::{self, Missing, Obstacle, Owner};
+use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
+use crate::say::say;
 
 /// The least memory in which a guest boots, with room for a small command.
 const LEAST_MEMORY: u64 = 128 << 20;

@@ -13,11 +13,11 @@ use super::trees::{Disk, Trees};
 use super::{RunEvent, RunRequest};
 use crate::JobError;
 use crate::device::Writes;
+use crate::disk::room::require;
 use crate::events::Events;
 use crate::kept::{Bytes, KeptBase, KeptRun, KeptTree, OwnersBack, Record, Store, fold, now, settle};
-use crate::notes::shown;
-use crate::room::require;
 use crate::source::Source;
+use crate::text::shown;
 
 /// The name of a kept run, and the arguments that describe it.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use inarch_vm::protocol::{SessionRequest, User};
 use super::{Root, RunEvent, RunRequest, command};
 use crate::JobError;
 use crate::events::Events;
-use crate::notes::shown;
+use crate::text::shown;
 
 /// The most bytes of one word that a program is started with: the kernel's `MAX_ARG_STRLEN`, minus its NUL.
 const MOST_OF_A_WORD: usize = 128 * 1024 - 1;

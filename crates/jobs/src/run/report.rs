@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Way;
 use crate::JobError;
-use crate::notes::{counted, shown};
+use crate::text::{counted, shown};
 
 /// The status of a command that ran out of time.
 const TIMED_OUT: u8 = 124;

@@ -16,7 +16,7 @@ use inarch_vm::protocol::{Mount, MountSource};
 
 use super::attempt::{DiskFailure, pair};
 use crate::JobError;
-use crate::confinement::{Confinement, Work, among_others};
+use crate::lifecycle::confinement::{Confinement, Work, among_others};
 use crate::share::Share;
 
 /// The transport of requests between guest and directory.
@@ -110,7 +110,7 @@ impl SharedTree {
     }
 
     fn loss(&self, failure: &Arc<DiskFailure>) -> Loss {
-        let directory = crate::notes::shown(&self.share.directory);
+        let directory = crate::text::shown(&self.share.directory);
         Loss { what: format!("{directory}: it can no longer be shared"), failure: Arc::clone(failure) }
     }
 

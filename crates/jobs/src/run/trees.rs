@@ -18,9 +18,9 @@ use super::{Root, RunRequest, TreeMount, Way};
 use crate::JobError;
 use crate::device::{FileSystem, Recipe, Writes};
 use crate::kept::mount_points_in;
-use crate::notes::shown;
 use crate::share::{Changes, Refused, Share, Submounts, directory_of};
 use crate::source::{KERNEL_TREES, Source};
+use crate::text::shown;
 
 /// A tree on a disk, and where the guest mounts it.
 #[derive(Clone, Debug)]

@@ -14,10 +14,10 @@ use inarch_vm::protocol::{Mount, MountSource};
 
 use super::attempt::{DiskFailure, pair};
 use crate::JobError;
+use crate::disk::room::Room;
 use crate::image::{StreamParts, stored_bytes};
-use crate::notes::shown;
-use crate::room::Room;
 use crate::source::{Resources, Source, open_with};
+use crate::text::shown;
 
 /// Bytes of a page, the unit of a tmpfs.
 const PAGE: u64 = 4096;

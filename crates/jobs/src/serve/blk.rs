@@ -7,14 +7,14 @@ use std::thread;
 use inarch_vhost::Event;
 use inarch_vhost::blk::BlkServer;
 
-use super::guard::Guard;
 use super::making::Making;
-use super::service::{Duty, Service, ServiceEvent};
 use super::{ServedTree, socket};
 use crate::JobError;
-use crate::descriptors;
 use crate::device::disk_options;
 use crate::events::Events;
+use crate::lifecycle::descriptors;
+use crate::lifecycle::guard::Guard;
+use crate::lifecycle::service::{Duty, Service, ServiceEvent};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]

@@ -7,10 +7,10 @@ use inarch_block::Device;
 use inarch_server::Pending;
 
 use super::ServedTree;
-use super::service::{Duty, ServiceEvent};
 use crate::JobError;
-use crate::confinement;
 use crate::device::Prepared;
+use crate::lifecycle::confinement;
+use crate::lifecycle::service::{Duty, ServiceEvent};
 use crate::notes::notes;
 use crate::source::Source;
 

@@ -6,13 +6,9 @@
 
 pub mod blk;
 pub mod file;
-pub(crate) mod guard;
-pub(crate) mod guarded;
 mod making;
-pub(crate) mod mounted;
 pub mod nbd;
 pub mod ninep;
-mod service;
 pub(crate) mod signals;
 mod socket;
 pub mod virtiofs;
@@ -23,14 +19,14 @@ use std::time::Duration;
 use inarch_tree::select::Selection;
 
 use crate::JobError;
-use crate::confinement::{self, Sandbox};
 use crate::device::FileSystem;
 use crate::device::Recipe;
 pub use crate::device::Writes;
+use crate::lifecycle::confinement::{self, Sandbox};
+pub use crate::lifecycle::guard::{GUARD_ARGUMENT, guard};
+pub use crate::lifecycle::service::{Service, ServiceEvent};
 use crate::source::Source;
-pub use guard::{GUARD_ARGUMENT, guard};
 pub use inarch_server::StopHandle;
-pub use service::{Service, ServiceEvent};
 
 /// What tells something served from all else: in a machine's command line and, for a disk, in the guest, which finds it by
 /// this serial number. The same for the server and for who prints the command line.

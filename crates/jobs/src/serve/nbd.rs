@@ -9,13 +9,13 @@ pub use inarch_vm::machine::NbdAddress;
 use inarch_vm::machine::nbd_arguments;
 use inarch_vm::qemu::shell_word;
 
-use super::guard::Guard;
 use super::making::Making;
-use super::service::{Duty, Service, ServiceEvent, listening_failed};
 use super::{ServedTree, socket};
 use crate::JobError;
-use crate::descriptors;
 use crate::events::Events;
+use crate::lifecycle::descriptors;
+use crate::lifecycle::guard::Guard;
+use crate::lifecycle::service::{Duty, Service, ServiceEvent, listening_failed};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]

@@ -10,13 +10,13 @@ use inarch_server::Pending;
 use inarch_vm::machine::{FORWARD_ADDRESS, guest_forward_arguments};
 use inarch_vm::qemu::shell_word;
 
-use super::guard::Guard;
-use super::service::{Duty, Service, ServiceEvent, listening_failed};
 use super::{name_of_place, socket};
 use crate::JobError;
-use crate::confinement::{self, Sandbox};
-use crate::descriptors;
 use crate::events::Events;
+use crate::lifecycle::confinement::{self, Sandbox};
+use crate::lifecycle::descriptors;
+use crate::lifecycle::guard::Guard;
+use crate::lifecycle::service::{Duty, Service, ServiceEvent, listening_failed};
 use crate::share::{Share, note_on_mount_points};
 
 /// The port that mount(8) takes when none is named (`P9_PORT` of Linux's net/9p/trans_fd.c).

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use inarch_vhost::fs::Tag;
 
-use super::guard::Guard;
-use super::service::{Duty, Service, ServiceEvent};
 use super::socket;
 use crate::JobError;
-use crate::confinement::{self, Sandbox};
-use crate::descriptors;
 use crate::events::Events;
+use crate::lifecycle::confinement::{self, Sandbox};
+use crate::lifecycle::descriptors;
+use crate::lifecycle::guard::Guard;
+use crate::lifecycle::service::{Duty, Service, ServiceEvent};
 use crate::share::{Changes, QUEUE_SIZE, Share, default_queues, note_on_mount_points};
 
 /// What to serve, and where.

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 
 use super::{FileKind, Source};
 use crate::JobError;
-use crate::notes::shown;
+use crate::text::shown;
 
 /// An opened source: what was selected of it.
 pub struct Opened {
@@ -195,7 +195,7 @@ fn stamp_all(path: &Path) -> Result<Vec<u8>, JobError> {
     if path.is_dir() {
         let tree = scan::scan(path, &scan::ScanOptions { threads: 1, ..Default::default() })?.tree;
         let mut hash = Sha256::new();
-        crate::identity::add_tree(&mut hash, &tree);
+        crate::source::identity::add_tree(&mut hash, &tree);
         return Ok(hash.finalize().to_vec());
     }
     let stamp = File::open(path).and_then(|file| stamp(&file));

@@ -54,7 +54,7 @@ use super::record::{Applied, Applying, DurableFile, Made, Record, TouchedFile};
 use super::spent::boot;
 use super::{KeptRun, KeptTree, Store, now};
 use crate::JobError;
-use crate::notes::shown;
+use crate::text::shown;
 use decide::{Decision, Verdict};
 pub use done::Done;
 use done::done;

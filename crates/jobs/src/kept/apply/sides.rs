@@ -11,7 +11,7 @@ use inarch_tree::{FileType, Inode, InodeId, Tree};
 
 use super::links::Names;
 use crate::kept::OwnersBack;
-use crate::notes::shown;
+use crate::text::shown;
 
 /// A kept tree as an apply sees it. Differences are known by their place in the list.
 pub(super) struct Sides<'a> {

@@ -10,9 +10,9 @@ use inarch_confine::Confined;
 
 use crate::JobError;
 use crate::device::{Recipe, Writes};
-use crate::notes::shown;
 use crate::share::{Cover, Share};
 use crate::source::Source;
+use crate::text::shown;
 
 /// Whether a server confines itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

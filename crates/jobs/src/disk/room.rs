@@ -6,7 +6,7 @@ use std::path::Path;
 use inarch_format::ext4;
 
 use crate::JobError;
-use crate::notes::shown;
+use crate::text::shown;
 
 const MIB: u64 = 1 << 20;
 

@@ -21,7 +21,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
 
-use crate::notes::shown;
+use crate::text::shown;
 
 /// Symbolic links on one way, at most: `MAXSYMLINKS` of Linux's include/linux/namei.h.
 const MAX_LINKS: u32 = 40;

@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::OFlags;
 
-use crate::notes::shown;
-use crate::trust::{self, Missing, Owner};
+use crate::lifecycle::trust::{self, Missing, Owner};
+use crate::text::shown;
 
 /// The log, and what it is called when a new one is begun.
 const LOG: &str = "mount.log";

@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use inarch_server::StopHandle;
 
 use crate::JobError;
-use crate::confinement::{Confinement, Sandbox, Work};
 use crate::events::Events;
+use crate::lifecycle::confinement::{Confinement, Sandbox, Work};
 
 /// Something that happened while a server ran. Its text is one line.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct Service {
 }
 
 /// What the thread of a server is given.
-pub(super) struct Duty {
+pub(crate) struct Duty {
     /// Used when the server is to end.
     pub stop: StopHandle,
     /// Who is told what happens.
@@ -69,7 +69,7 @@ impl Service {
     ///
     /// # Errors
     /// Those of `serve` before it is ready.
-    pub(super) fn start(
+    pub(crate) fn start(
         sandbox: Sandbox,
         events: Events<ServiceEvent>,
         serve: impl FnOnce(&Duty) -> Result<(), JobError> + Send + 'static,
@@ -118,6 +118,6 @@ fn ended(thread: JoinHandle<Result<(), JobError>>) -> Result<(), JobError> {
 }
 
 /// Why the server's loop ended that was not told to.
-pub(super) fn listening_failed(error: io::Error) -> JobError {
+pub(crate) fn listening_failed(error: io::Error) -> JobError {
     JobError::Other(format!("the listening socket failed: {error}"))
 }

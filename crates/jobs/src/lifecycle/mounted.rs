@@ -12,7 +12,7 @@ use inarch_vhost::StopHandle;
 
 use super::guard::Guard;
 use crate::JobError;
-use crate::notes::shown;
+use crate::text::shown;
 
 /// A mount, and the thread that answers its requests or waits for its end.
 pub(crate) struct Mounted {

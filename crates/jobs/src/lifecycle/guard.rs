@@ -201,7 +201,7 @@ fn unmount(mount: &MountId) -> u8 {
 }
 
 /// Removes the file at `path`, if there is nothing in it.
-pub(super) fn remove_empty_file(path: &Path) {
+pub(crate) fn remove_empty_file(path: &Path) {
     if path.symlink_metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0) {
         let _ = std::fs::remove_file(path);
     }

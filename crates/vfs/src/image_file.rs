@@ -3,16 +3,17 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use inarch_server::{Allocation, BlockDevice, Pending, StopHandle};
+use inarch_block::{Allocation, BlockDevice, Pending};
 use inarch_tree::Timestamp;
-use inarch_vfs::{
-    Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened,
-    SetAttributes, SetTime, Statistics, WriteKind, not_supported,
-};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use vm_memory::VolatileSlice;
+
+use crate::{
+    Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened,
+    SetAttributes, SetTime, Statistics, WriteKind, not_supported,
+};
 
 const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
@@ -46,7 +47,7 @@ pub enum ImageName {
 /// device is ready.
 pub struct ImageFile<D> {
     device: Arc<Pending<D>>,
-    stop: StopHandle,
+    has_ended: Box<dyn Fn() -> bool + Send + Sync>,
     name: ImageName,
     state: Mutex<State>,
     /// Bytes of data, holes excluded, when the device became ready.
@@ -66,20 +67,25 @@ impl<D: BlockDevice> ImageFile<D> {
     /// An image of `device`. It belongs to this process's user, and only that user may read it or, unless
     /// `read_only`, write it.
     ///
-    /// Using `stop` and waking the device ends all waits for the device.
-    pub fn new(device: Arc<Pending<D>>, name: ImageName, read_only: bool, stop: StopHandle) -> ImageFile<D> {
+    /// Requests stop waiting for the device once `has_ended` returns true and the device was woken.
+    pub fn new(
+        device: Arc<Pending<D>>,
+        name: ImageName,
+        read_only: bool,
+        has_ended: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> ImageFile<D> {
         let state = State {
             permissions: if read_only { 0o400 } else { 0o600 },
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             mtime: now(),
         };
-        ImageFile { device, stop, name, state: Mutex::new(state), data: OnceLock::new() }
+        ImageFile { device, has_ended: Box::new(has_ended), name, state: Mutex::new(state), data: OnceLock::new() }
     }
 
     /// Waits for the device.
     fn device(&self, context: &Context<'_>) -> Result<Arc<D>, Errno> {
-        if !self.device.wait_unless(|| context.is_interrupted() || self.stop.is_stopped()) {
+        if !self.device.wait_unless(|| context.is_interrupted() || (self.has_ended)()) {
             return Err(if context.is_interrupted() { Errno::INTR } else { Errno::IO });
         }
         self.device.wait().map_err(|_| Errno::IO)

@@ -1,0 +1,3 @@
+//! What disks of guests have in common, whatever is on them.
+
+pub(crate) mod room;
