@@ -77,6 +77,6 @@ pub use overlay::{Overlay, OverlayError};
 pub use pending::Pending;
 pub use scatter::Cursor;
 pub use write::{
-    DeviceSink, FileSink, ImageSource, MapParts, Part, PastCache, Placed, Progress, SHARE_FROM, Sink, Verifier,
-    WriteError, Written, stream_parts, write_parts,
+    DeviceSink, FileSink, ImageSource, MapParts, Part, PastCache, Placed, Progress, Sink, Verifier, WriteError,
+    Written, stream_parts, write_parts,
 };
