@@ -1,6 +1,8 @@
 //! A directory of this host as guests share it, live: what the host's side of a virtiofs device does, and what the
 //! guest's kernel is told it may keep.
 
+pub(crate) mod confinement;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,10 +74,7 @@ pub(crate) fn with_owners(layer: Arc<dyn FileSystem>, owners: &Owners) -> Arc<dy
 pub fn directory_of(source: &Source) -> Result<&Path, JobError> {
     match source {
         Source::Directory(path) => Ok(path),
-        other => Err(JobError::Other(format!(
-            "{}: only a directory can be shared live; offer anything else as a disk (serve blk, run --via ext4)",
-            crate::text::shown(other.path())
-        ))),
+        other => Err(JobError::NotLive { path: other.path().to_owned() }),
     }
 }
 

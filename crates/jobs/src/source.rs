@@ -1,6 +1,7 @@
 //! SRC, the same for every command: what a text names ([`Source::parse`]), and opening it as a tree with its content
 //! ([`open()`]).
 
+mod error;
 pub(crate) mod identity;
 mod kind;
 mod open;
@@ -14,6 +15,7 @@ use std::{fmt, fs, io};
 use inarch_format::probe::Found;
 
 use crate::text::shown;
+pub use error::OpenError;
 pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;
 pub use open::{Opened, Resources, open, open_with};

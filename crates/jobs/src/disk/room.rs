@@ -1,11 +1,11 @@
 //! How large the file system of a guest's disk is: what the place of its writes has room for. A disk that is full is then the guest's own
 //! ENOSPC, and not writes that fail.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use inarch_format::ext4;
 
-use crate::JobError;
+use crate::path_error::PathError;
 use crate::text::shown;
 
 const MIB: u64 = 1 << 20;
@@ -32,6 +32,25 @@ const MOST_JOURNAL: u64 = 64 * MIB;
 /// The most inodes that a guest may create.
 const MOST_INODES: u64 = 1 << 20;
 
+/// Why a disk has no room.
+#[derive(Debug, thiserror::Error)]
+pub enum RoomError {
+    /// It cannot be told how much is free.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// Too little is free.
+    #[error(
+        "{}: {mib} MiB are free, too little for what the guest writes; free some, or let XDG_STATE_HOME name another directory",
+        shown(directory)
+    )]
+    TooLittle {
+        /// Where the guest's writes would be kept.
+        directory: PathBuf,
+        /// Mebibytes that are free there.
+        mib: u64,
+    },
+}
+
 /// What a guest may write to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
@@ -46,14 +65,14 @@ impl Room {
     pub const NONE: Room = Room { free: 0, journal: None };
 
     /// Of a disk whose writes go to a nameless file in `dir`, one of `sharers`.
-    pub fn thrown_away(dir: &Path, sharers: u64) -> Result<Room, JobError> {
+    pub fn thrown_away(dir: &Path, sharers: u64) -> Result<Room, RoomError> {
         let share = available(dir)? / sharers.max(1);
         Ok(Room { free: (share - share / RESERVED_FRACTION).min(MOST_THROWN_AWAY), journal: None })
     }
 
     /// Of a disk whose writes are kept in `dir`, one of `sharers`. `beside` is how many bytes the
     /// host's tree takes there, which is written already, and is written once more by the next command.
-    pub fn kept(dir: &Path, sharers: u64, beside: u64) -> Result<Room, JobError> {
+    pub fn kept(dir: &Path, sharers: u64, beside: u64) -> Result<Room, RoomError> {
         let available = available(dir)?;
         let left = available.saturating_sub(beside.saturating_add((available / 20).max(LEAST_BESIDE)));
         let share = left / sharers.max(1);
@@ -97,24 +116,20 @@ impl Room {
 }
 
 /// Fails where there is plainly no room to keep what a guest writes.
-pub(crate) fn require(dir: &Path) -> Result<(), JobError> {
+pub(crate) fn require(dir: &Path) -> Result<(), RoomError> {
     let available = available(dir)?;
     if available >= LEAST_ROOM { Ok(()) } else { Err(too_little(dir, available)) }
 }
 
 /// Bytes that are free in `dir` for its user.
-fn available(dir: &Path) -> Result<u64, JobError> {
+fn available(dir: &Path) -> Result<u64, PathError> {
     let stat =
-        rustix::fs::statvfs(dir).map_err(|error| JobError::path(dir, "cannot keep the guest's writes there", error))?;
+        rustix::fs::statvfs(dir).map_err(|error| PathError::new(dir, "cannot keep the guest's writes there", error))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-fn too_little(dir: &Path, available: u64) -> JobError {
-    JobError::Other(format!(
-        "{}: {} MiB are free, too little for what the guest writes; free some, or let XDG_STATE_HOME name another directory",
-        shown(dir),
-        available / MIB,
-    ))
+fn too_little(dir: &Path, available: u64) -> RoomError {
+    RoomError::TooLittle { directory: dir.to_owned(), mib: available / MIB }
 }
 
 fn journal_for(bytes: u64) -> u64 {

@@ -8,6 +8,7 @@
 //! 4. The layer is put in its place, and what it does not need is given back ([`DiskFiles::save_layer`]).
 
 use std::collections::HashSet;
+use std::error::Error;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -25,20 +26,20 @@ use inarch_tree::{DataRange, Extent, InodeId, Timestamp, Tree};
 use super::files::DiskFiles;
 use super::layered::{KeptBase, Layered};
 use super::own::{leave_out_own, mount_points};
+use super::remade::{Remade, remake};
 use super::same::{Side, have_same_bytes};
 use super::{KeptRun, KeptTree};
-use crate::JobError;
-use crate::device::{Remade, remake};
+use crate::kept::KeptError;
 use crate::lifecycle::trust;
 use crate::text::shown;
 
 /// Folds what every disk of a run holds that is not folded yet. Gives what the user should know, a line each.
-pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, JobError> {
+pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, KeptError> {
     fold_but(run, &[])
 }
 
 /// The same without the trees that are `gone`.
-pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, JobError> {
+pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, KeptError> {
     let Some(record) = &run.record else { return Ok(Vec::new()) };
     let mut notes = Vec::new();
     for tree in record.trees.iter().filter(|tree| !tree.read_only && !gone.contains(tree)) {
@@ -46,7 +47,7 @@ pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, 
         let Some(generation) = files.unfolded()? else { continue };
         let disk = GuestDisk::open(run.name(), &files, tree, generation)?;
         let layer = disk.layer(&files, generation, &mount_points(tree, record));
-        let (layer, left_out) = layer.map_err(|error| disk_error(tree, &error))?;
+        let (layer, left_out) = layer.map_err(|error| disk_error(tree, error))?;
         files.save_layer(&layer)?;
         let left_out = left_out_notes(&left_out);
         let destination = shown(&tree.destination());
@@ -56,15 +57,14 @@ pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, 
 }
 
 /// Keeps of what the run changed in a tree only `found`.
-pub(super) fn keep_only(files: &DiskFiles, layered: &Arc<Layered>, found: &[Difference]) -> Result<(), JobError> {
+pub(super) fn keep_only(files: &DiskFiles, layered: &Arc<Layered>, found: &[Difference]) -> Result<(), KeptError> {
     let mut facts = LayeredFacts { layered };
-    let layer = Layer::new(&layered.lower, &layered.tree, found, &mut facts)
-        .map_err(|error| JobError::Other(format!("what the kept run changed: {error}")))?;
+    let layer = Layer::new(&layered.lower, &layered.tree, found, &mut facts).map_err(KeptError::Rest)?;
     files.save_layer(&layer)
 }
 
-fn disk_error(tree: &KeptTree, error: &dyn std::fmt::Display) -> JobError {
-    JobError::Other(format!("the kept disk of {}: {error}", shown(&tree.source())))
+fn disk_error(tree: &KeptTree, error: impl Into<Box<dyn Error + Send + Sync>>) -> KeptError {
+    KeptError::Disk { tree: tree.source(), error: error.into() }
 }
 
 /// The most directories that are named each in a line.
@@ -93,17 +93,17 @@ struct GuestDisk {
 }
 
 impl GuestDisk {
-    fn open(run: &str, files: &DiskFiles, tree: &KeptTree, generation: u64) -> Result<GuestDisk, JobError> {
+    fn open(run: &str, files: &DiskFiles, tree: &KeptTree, generation: u64) -> Result<GuestDisk, KeptError> {
         let kept = KeptBase { run: run.to_owned(), destination: tree.destination(), files: files.clone() };
         let Remade { layered, host, device, numbering } =
             remake(&tree.source(), &kept, &files.overlay(generation), tree.ordinal)?;
         // A crash of the machine may still lose what is only in its memory.
-        device.flush().map_err(|error| disk_error(tree, &error))?;
+        device.flush().map_err(|error| disk_error(tree, error))?;
         let options = ReadOptions { lost_and_found: LostAndFound::Keep, ..ReadOptions::default() };
         let image = open_image(Arc::clone(&device) as _, &options).map_err(|error| match error {
             // What is not read would be taken for removed.
-            ReadError::Damaged { format, reason } => disk_error(tree, &format!("{format}: {reason}")),
-            other => disk_error(tree, &other),
+            ReadError::Damaged { format, reason } => disk_error(tree, format!("{format}: {reason}")),
+            other => disk_error(tree, other),
         })?;
         let data_start = device.overlay_data_start().unwrap_or(0);
         let overlay_name = files.overlay_name(generation);
@@ -120,12 +120,11 @@ impl GuestDisk {
         files: &DiskFiles,
         generation: u64,
         own: &HashSet<Vec<u8>>,
-    ) -> Result<(Layer, Vec<TooDeep>), JobError> {
+    ) -> Result<(Layer, Vec<TooDeep>), KeptError> {
         let (mut found, left_out) = differences_but_deep(&self.layered.lower, self.guest(), self, MOST_PATHS);
         leave_out_own(&mut found, (self.guest(), &*self.image.opened.content), own);
         let mut facts = GuestFacts { disk: self, spill: Spill::new(files, generation) };
-        let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts)
-            .map_err(|error| JobError::Other(error.to_string()))?;
+        let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts)?;
         facts.spill.finish()?;
         Ok((layer, left_out))
     }
@@ -385,9 +384,9 @@ impl Spill {
     }
 
     /// Makes it durable.
-    fn finish(self) -> Result<(), JobError> {
+    fn finish(self) -> Result<(), KeptError> {
         let synced = self.file.map_or(Ok(()), |file| file.sync_all());
-        synced.map_err(|error| JobError::path(&self.path, "cannot make it durable", error))
+        synced.map_err(|error| KeptError::path(&self.path, "cannot make it durable", error))
     }
 }
 

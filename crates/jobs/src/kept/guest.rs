@@ -12,7 +12,7 @@ use super::files::DiskFiles;
 use super::fold::keep_only;
 use super::layered::{Layered, LayeredContent, LayeredLineage};
 use super::{KeptRun, KeptTree};
-use crate::JobError;
+use crate::kept::KeptError;
 use crate::source::Opened;
 
 /// What a kept disk was and what it is.
@@ -34,7 +34,7 @@ pub(super) struct KeptDisk {
 
 impl KeptDisk {
     /// Opens the disk of `tree`, of which everything is folded; `None` if the guest has never had it.
-    pub fn open(run: &KeptRun, tree: &KeptTree) -> Result<Option<KeptDisk>, JobError> {
+    pub fn open(run: &KeptRun, tree: &KeptTree) -> Result<Option<KeptDisk>, KeptError> {
         let files = run.files(tree.ordinal);
         if tree.read_only {
             return Ok(None);
@@ -78,7 +78,7 @@ impl KeptDisk {
     }
 
     /// Forgets what the run changed, but for `kept`: the rest is on the host, durably.
-    pub fn keep_only(&self, kept: &[Difference]) -> Result<(), JobError> {
+    pub fn keep_only(&self, kept: &[Difference]) -> Result<(), KeptError> {
         keep_only(&self.files, &self.layered, kept)
     }
 

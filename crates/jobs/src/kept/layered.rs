@@ -14,7 +14,7 @@ use inarch_tree::{Extent, InodeId, Timestamp, Tree};
 
 use super::files::DiskFiles;
 use super::same::{Side, have_same_bytes};
-use crate::JobError;
+use crate::kept::KeptError;
 use crate::source::Opened;
 use crate::text::shown;
 
@@ -42,7 +42,7 @@ pub(crate) struct Laid {
 
 impl KeptBase {
     /// Lays what the run has changed so far over `opened`, the host's tree.
-    pub fn lay_over(&self, opened: Opened) -> Result<Laid, JobError> {
+    pub fn lay_over(&self, opened: Opened) -> Result<Laid, KeptError> {
         let host = Arc::clone(&opened.content);
         let (layered, content) = match self.files.load_layer()?.filter(|layer| !layer.is_empty()) {
             None => (Arc::new(Layered::plain(&opened.tree)), Arc::clone(&host)),
@@ -74,10 +74,9 @@ pub(crate) struct Layered {
 
 impl Layered {
     /// Lays `layer` over the host's tree.
-    pub fn new(lower: &Arc<Tree>, layer: Layer) -> Result<Layered, JobError> {
+    pub fn new(lower: &Arc<Tree>, layer: Layer) -> Result<Layered, KeptError> {
         let merged = merge(lower, &layer);
-        let Merged { tree, origins, lent, conflicts } =
-            merged.map_err(|error| JobError::Other(format!("the tree of the kept run: {error}")))?;
+        let Merged { tree, origins, lent, conflicts } = merged.map_err(KeptError::Merge)?;
         Ok(Layered { lower: Arc::clone(lower), layer, tree: Arc::new(tree), origins, lent, conflicts })
     }
 
@@ -165,7 +164,11 @@ impl Backing for LentFile {
 
 impl LayeredContent {
     /// `host` has the bytes of the host's tree.
-    pub fn new(layered: &Arc<Layered>, host: &Arc<dyn Content>, files: &DiskFiles) -> Result<LayeredContent, JobError> {
+    pub fn new(
+        layered: &Arc<Layered>,
+        host: &Arc<dyn Content>,
+        files: &DiskFiles,
+    ) -> Result<LayeredContent, KeptError> {
         let layer = &layered.layer;
         let lent = |inode: &Option<InodeId>| {
             let size = inode.map_or(0, |inode| layered.lower.inode(inode).size());

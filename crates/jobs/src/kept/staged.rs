@@ -12,7 +12,7 @@ use inarch_tree::{FileType, InodeId, Tree};
 
 use super::apply::{ApplyReport, ApplyRequest, apply_to};
 use super::{KeptRun, KeptTree, OwnersBack, Record, Store};
-use crate::JobError;
+use crate::kept::KeptError;
 
 /// The guest's tree is a directory of the host's, and the names tell what is what.
 struct Copied {
@@ -100,7 +100,7 @@ impl Staged {
     }
 
     /// Applies everything.
-    pub fn apply(&mut self) -> Result<ApplyReport, JobError> {
+    pub fn apply(&mut self) -> Result<ApplyReport, KeptError> {
         let request = ApplyRequest { name: "staged".to_owned(), paths: Vec::new(), force: false, dry_run: false };
         apply_to(&mut self.run, &request)
     }

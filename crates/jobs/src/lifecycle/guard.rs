@@ -14,7 +14,8 @@ use std::time::Duration;
 use inarch_confine::close_inherited;
 use inarch_mount::{self as mount, Mount, MountId, Unmounted};
 
-use crate::JobError;
+use super::LifecycleError;
+use crate::path_error::PathError;
 
 /// The first word of the child's command line; what follows is [`guard`]'s.
 pub const GUARD_ARGUMENT: &str = "clear-away-at-end-of-input";
@@ -68,35 +69,35 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// For the socket at `path`.
-    pub fn of_socket(path: &Path) -> Result<Guard, JobError> {
+    pub fn of_socket(path: &Path) -> Result<Guard, PathError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let inode =
-            path.symlink_metadata().map_err(|error| JobError::path(&path, "cannot see the socket", error))?.ino();
+            path.symlink_metadata().map_err(|error| PathError::new(&path, "cannot see the socket", error))?.ino();
         Guard::start(&path, &[SOCKET.as_ref(), path.as_os_str(), inode.to_string().as_ref()])
     }
 
     /// For a mount.
-    pub fn of_mount(mount: &Mount, kind: Guarded) -> Result<Guard, JobError> {
+    pub fn of_mount(mount: &Mount, kind: Guarded) -> Result<Guard, PathError> {
         let id = mount.id().to_string();
         Guard::start(mount.point(), &[kind.word().as_ref(), mount.point().as_os_str(), id.as_ref()])
     }
 
     /// For a directory at `path`, an absolute path, that is about to be made, and all that will be in it.
-    pub fn of_directory(path: &Path) -> Result<Guard, JobError> {
+    pub fn of_directory(path: &Path) -> Result<Guard, PathError> {
         Guard::start(path, &[DIRECTORY.as_ref(), path.as_os_str()])
     }
 
-    fn start(path: &Path, words: &[&OsStr]) -> Result<Guard, JobError> {
+    fn start(path: &Path, words: &[&OsStr]) -> Result<Guard, PathError> {
         let child = own_child(GUARD_ARGUMENT)
             .args(words)
             .spawn()
-            .map_err(|error| JobError::path(path, "cannot start the process that clears it away", error))?;
+            .map_err(|error| PathError::new(path, "cannot start the process that clears it away", error))?;
         Ok(Guard { path: path.to_owned(), child })
     }
 
     /// Has the mount taken away now; says whether it was in use. One that `is_gone` was taken away by somebody else: what is
     /// mounted there by now, though it may have the same number, is not ours.
-    pub fn unmount(&mut self, mount: Mount, is_gone: bool) -> Result<Unmounted, JobError> {
+    pub fn unmount(&mut self, mount: Mount, is_gone: bool) -> Result<Unmounted, LifecycleError> {
         if is_gone {
             mount.forget();
             // If it is not heard, the child looks by itself.
@@ -108,13 +109,13 @@ impl Guard {
             // Without a reason there is the status.
             let _ = output.read_to_string(&mut reason);
         }
-        let failed = |error| JobError::path(&self.path, "cannot be unmounted", error);
+        let failed = |error| PathError::new(&self.path, "cannot be unmounted", error);
         let status = self.child.wait().map_err(failed)?;
         match status.code().and_then(|code| u8::try_from(code).ok()) {
             Some(CLEAN) => Ok(Unmounted::Clean),
             Some(IN_USE) => Ok(Unmounted::InUse),
-            _ if !reason.is_empty() => Err(JobError::Other(reason)),
-            _ => Err(failed(io::Error::other(format!("the process that does it ended with {status}")))),
+            _ if !reason.is_empty() => Err(LifecycleError::StillMounted { reason }),
+            _ => Err(failed(io::Error::other(format!("the process that does it ended with {status}"))).into()),
         }
     }
 

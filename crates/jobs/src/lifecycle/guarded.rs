@@ -10,7 +10,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::guard::{GUARD_ARGUMENT, Guarded};
-use crate::mount::BACKGROUND_ARGUMENT;
+
+/// The first word of the command line of a server in the background; what follows is that of who started it.
+pub const BACKGROUND_ARGUMENT: &str = "in-the-background";
 
 /// A server that has a guard.
 pub(crate) struct ServerProcess {

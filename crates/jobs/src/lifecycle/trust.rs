@@ -49,7 +49,7 @@ pub(crate) enum Owner {
 /// What is in the way to a directory.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {error}", shown(path))]
-pub(crate) struct Obstacle {
+pub struct Obstacle {
     /// Where.
     pub path: PathBuf,
     /// What.

@@ -8,6 +8,7 @@ use super::report::{RunEvent, RunReport};
 use super::{RunRequest, run};
 use crate::JobError;
 use crate::events::Events;
+use crate::lifecycle::LifecycleError;
 
 /// A run that was started.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub fn start(request: RunRequest, events: Events<RunEvent>) -> Result<RunHandle,
     let failure = Arc::new(DiskFailure::new(events));
     let ours = Arc::clone(&failure);
     let thread = thread::Builder::new().name("run".to_owned()).spawn(move || run(&request, &ours));
-    let thread = thread.map_err(JobError::Thread)?;
+    let thread = thread.map_err(LifecycleError::Thread)?;
     Ok(RunHandle { failure, thread })
 }
 
@@ -36,6 +37,6 @@ impl RunHandle {
 
     /// Waits for the end.
     pub fn wait(self) -> RunReport {
-        self.thread.join().unwrap_or_else(|_| RunReport::of_failure(JobError::Panicked))
+        self.thread.join().unwrap_or_else(|_| RunReport::of_failure(LifecycleError::Panicked.into()))
     }
 }

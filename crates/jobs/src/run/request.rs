@@ -12,7 +12,7 @@ use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
 
 use super::Keep;
-use crate::device::FileSystem;
+use crate::disk::FileSystem;
 use crate::share::{Changes, Refused};
 use crate::source::Source;
 

@@ -8,13 +8,13 @@ use inarch_vhost::Event;
 use inarch_vhost::blk::BlkServer;
 
 use super::making::Making;
+use super::service::{Duty, Service, ServiceEvent};
 use super::{ServedTree, socket};
 use crate::JobError;
 use crate::device::disk_options;
 use crate::events::Events;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::guard::Guard;
-use crate::lifecycle::service::{Duty, Service, ServiceEvent};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ fn serve(request: &BlkRequest, duty: &Duty) -> Result<(), JobError> {
     let served = if request.once { server.serve_one(listener, stop) } else { server.serve_listener(listener, stop) };
     guard.release();
     making.finish(duty)?;
-    served.map_err(|error| JobError::Other(format!("{}: {error}", request.socket.display())))
+    served.map_err(|error| JobError::Socket { path: request.socket.clone(), reason: error.to_string() })
 }
 
 /// How to use the disk.

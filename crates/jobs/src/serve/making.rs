@@ -7,10 +7,10 @@ use inarch_block::Device;
 use inarch_server::Pending;
 
 use super::ServedTree;
+use super::service::{Duty, ServiceEvent};
 use crate::JobError;
-use crate::device::Prepared;
-use crate::lifecycle::confinement;
-use crate::lifecycle::service::{Duty, ServiceEvent};
+use crate::device::{Prepared, confinement};
+use crate::lifecycle::LifecycleError;
 use crate::notes::notes;
 use crate::source::Source;
 
@@ -29,7 +29,7 @@ impl Making {
         let events = duty.events.clone();
         let sandbox = tree.sandbox;
         let thread = thread::spawn(move || {
-            let prepared = confinement::of_plan(&recipe).and_then(|confinement| {
+            let prepared = confinement::of_plan(&recipe).map_err(JobError::from).and_then(|confinement| {
                 // The same holds as for the server, which says it.
                 sandbox.enter(&confinement);
                 recipe.prepare()
@@ -60,7 +60,7 @@ impl Making {
             // Told to stop before the plan was made: nobody waits for it any more.
             return Ok(());
         }
-        let prepared = self.thread.join().unwrap_or(Err(JobError::Panicked))?;
+        let prepared = self.thread.join().unwrap_or_else(|_| Err(LifecycleError::Panicked.into()))?;
         for note in notes(&prepared.device, &self.source, prepared.writable_bytes()) {
             duty.note(note);
         }

@@ -10,12 +10,12 @@ use inarch_vm::machine::nbd_arguments;
 use inarch_vm::qemu::shell_word;
 
 use super::making::Making;
+use super::service::{Duty, Service, ServiceEvent};
 use super::{ServedTree, socket};
 use crate::JobError;
 use crate::events::Events;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::guard::Guard;
-use crate::lifecycle::service::{Duty, Service, ServiceEvent, listening_failed};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ fn serve(request: &NbdRequest, duty: &Duty) -> Result<(), JobError> {
         guard.release();
     }
     making.finish(duty)?;
-    served.map_err(listening_failed)
+    served.map_err(JobError::Listening)
 }
 
 /// Listens; gives where as well, as the system may have chosen the port, and the guard of what is left.
@@ -93,7 +93,7 @@ fn listen(address: &NbdAddress) -> Result<(Listener, NbdAddress, Option<Guard>),
             Ok((Listener::Unix(listener), address.clone(), Some(Guard::of_socket(path)?)))
         }
         NbdAddress::Tcp(wanted) => {
-            let refuse = |error| JobError::Other(format!("{wanted}: cannot listen there: {error}"));
+            let refuse = |error| JobError::Address { address: *wanted, error };
             let listener = TcpListener::bind(wanted).map_err(refuse)?;
             let address = listener.local_addr().map_err(refuse)?;
             Ok((Listener::Tcp(listener), NbdAddress::Tcp(address), None))

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use inarch_vhost::fs::Tag;
 
+use super::service::{Duty, Service, ServiceEvent};
 use super::socket;
 use crate::JobError;
 use crate::events::Events;
-use crate::lifecycle::confinement::{self, Sandbox};
+use crate::lifecycle::confinement::Sandbox;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::guard::Guard;
-use crate::lifecycle::service::{Duty, Service, ServiceEvent};
-use crate::share::{Changes, QUEUE_SIZE, Share, default_queues, note_on_mount_points};
+use crate::share::{Changes, QUEUE_SIZE, Share, confinement, default_queues, note_on_mount_points};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl VirtiofsRequest {
     }
 
     fn parsed_tag(&self) -> Result<Tag, JobError> {
-        self.tag.parse().map_err(|error| JobError::Other(format!("--tag {:?}: {error}", self.tag)))
+        self.tag.parse().map_err(|error| JobError::Tag { tag: self.tag.clone(), error })
     }
 
     /// What a guest types to use it.
@@ -75,14 +75,13 @@ fn serve(request: &VirtiofsRequest, duty: &Duty) -> Result<(), JobError> {
     let mut guard = Guard::of_socket(&request.socket)?;
     let usage = usage(request)?;
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
-    let confined =
-        request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share, cover.as_ref())?);
+    let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::alone(&share, cover.as_ref())?);
     duty.is_ready(usage + &confined);
     mount_points.iter().for_each(|note| duty.note(note));
     let stop = &duty.stop;
     let served = if request.once { server.serve_one(listener, stop) } else { server.serve_listener(listener, stop) };
     guard.release();
-    served.map_err(|error| JobError::Other(format!("{}: {error}", request.socket.display())))
+    served.map_err(|error| JobError::Socket { path: request.socket.clone(), reason: error.to_string() })
 }
 
 /// How to use what is shared.

@@ -1,15 +1,13 @@
 //! A server as a value: it runs in threads of its own, and its starter waits for it or stops it.
 
 use std::fmt;
-use std::io;
-use std::sync::mpsc::{self, Sender};
-use std::thread::{self, JoinHandle};
 
 use inarch_server::StopHandle;
 
 use crate::JobError;
 use crate::events::Events;
 use crate::lifecycle::confinement::{Confinement, Sandbox, Work};
+use crate::lifecycle::running::{self, Running};
 
 /// Something that happened while a server ran. Its text is one line.
 #[derive(Clone, Debug)]
@@ -31,27 +29,15 @@ impl fmt::Display for ServiceEvent {
 #[derive(Debug)]
 pub struct Service {
     introduction: String,
-    stop: StopHandle,
     sandbox: Sandbox,
-    thread: JoinHandle<Result<(), JobError>>,
+    running: Running<(), JobError>,
 }
 
-/// What the thread of a server is given.
-pub(crate) struct Duty {
-    /// Used when the server is to end.
-    pub stop: StopHandle,
-    /// Who is told what happens.
-    pub events: Events<ServiceEvent>,
-    ready: Sender<String>,
-}
+/// What the thread of a server is given. It is ready when requests are taken, and then tells how to use what is served: whole
+/// lines.
+pub(super) type Duty = running::Duty<String, ServiceEvent>;
 
 impl Duty {
-    /// Tells the starter that requests are taken, and how to use what is served: whole lines.
-    pub fn is_ready(&self, introduction: String) {
-        // A starter that is gone knows all that it wants to know.
-        let _ = self.ready.send(introduction);
-    }
-
     /// Tells what the user should know.
     pub fn note(&self, line: impl fmt::Display) {
         self.events.emit(ServiceEvent::Note(line.to_string()));
@@ -69,23 +55,13 @@ impl Service {
     ///
     /// # Errors
     /// Those of `serve` before it is ready.
-    pub(crate) fn start(
+    pub(super) fn start(
         sandbox: Sandbox,
         events: Events<ServiceEvent>,
         serve: impl FnOnce(&Duty) -> Result<(), JobError> + Send + 'static,
     ) -> Result<Service, JobError> {
-        let stop = StopHandle::new().map_err(|error| JobError::Setup { what: "an eventfd", error })?;
-        let (ready, starter) = mpsc::channel();
-        let duty = Duty { stop: stop.clone(), events, ready };
-        let thread = thread::Builder::new().name("server".to_owned()).spawn(move || serve(&duty));
-        let thread = thread.map_err(JobError::Thread)?;
-        match starter.recv() {
-            Ok(introduction) => Ok(Service { introduction, stop, sandbox, thread }),
-            Err(_) => {
-                ended(thread)?;
-                Err(JobError::Stopped)
-            }
-        }
+        let (introduction, running) = Running::start("server", events, serve)?;
+        Ok(Service { introduction, sandbox, running })
     }
 
     /// How to use what is served, and what confines the server: lines for people.
@@ -95,7 +71,7 @@ impl Service {
 
     /// Ends the server from any thread.
     pub fn stopper(&self) -> StopHandle {
-        self.stop.clone()
+        self.running.stopper()
     }
 
     /// Leaves the calling thread, and those that it starts, nothing but to wait for the server and to stop it: for a program
@@ -109,15 +85,6 @@ impl Service {
     /// # Errors
     /// What ended it otherwise.
     pub fn wait(self) -> Result<(), JobError> {
-        ended(self.thread)
+        self.running.wait()
     }
-}
-
-fn ended(thread: JoinHandle<Result<(), JobError>>) -> Result<(), JobError> {
-    thread.join().unwrap_or(Err(JobError::Panicked))
-}
-
-/// Why the server's loop ended that was not told to.
-pub(crate) fn listening_failed(error: io::Error) -> JobError {
-    JobError::Other(format!("the listening socket failed: {error}"))
 }
