@@ -25,7 +25,7 @@
 //!
 //! A server ([`serve`]) is started in the same way, gives the lines that say how to use it, and serves until it is stopped.
 //! Servers and mounts start this program's own file again, as the process that clears away what they leave when they are
-//! killed: a program that embeds them calls [`serve::guard`] first, as `crates/cli/src/main.rs` does.
+//! killed: a program that embeds them calls [`serve::guard()`] first, as `crates/cli/src/main.rs` does.
 
 #![forbid(unsafe_code)]
 

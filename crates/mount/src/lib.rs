@@ -6,7 +6,14 @@
 //! - [`Loop`] and [`Lease`]: a file as a block device for the kernel, protected from changes meanwhile.
 //! - [`Mount`]: a mount, identified by numbers that survive renames of directories ([`MountId`]).
 //! - [`Watch`]: waits until a mount, or its file system, is gone.
-//! - [`mounted`], [`place_of`], [`users`] and others: read the kernel's tables, without contacting any file system.
+//! - [`mounted`], [`place_of`], [`users()`] and others: read the kernel's tables, without contacting any file system.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! let proc = inarch_mount::mounted(Path::new("/proc")).expect("it is mounted");
+//! assert_eq!(proc.kind, "proc");
+//! ```
 
 #![deny(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! What disks of guests have in common, whatever is on them: their file systems, their names and their size.
+//! What all disks of guests have in common: file system format, name and size.
 
 pub(crate) mod room;
 
 use std::str::FromStr;
 
-/// Bytes that a device announces before its plan is known. The file system on it is smaller and says its own size;
-/// what lies beyond reads as zeros.
+/// The size that a device announces before its plan is known. Its file system is smaller and states its own size; the
+/// rest reads as zeros.
 pub(crate) const ANNOUNCED_BYTES: u64 = 64 << 40;
 
 /// The file system on a device.

@@ -8,7 +8,7 @@
 //! | `N.G.bytes` | bytes of such a layer that lie in no overlay as they are |
 //!
 //! An overlay above the greatest layer is one whose command was killed, or has just ended: it is folded before anything
-//! else ([`super::fold`]). A layer is put in place whole, by one rename; only then is what it no longer needs removed. So
+//! else ([`super::fold()`]). A layer is put in place whole, by one rename; only then is what it no longer needs removed. So
 //! there is always either the old state or the new one.
 
 use std::fs::{self, OpenOptions};

@@ -1,5 +1,5 @@
-//! What a server leaves in the file system is cleared away when it ends, however it ends: a child of ours waits for our
-//! end of a pipe to close, which even SIGKILL cannot prevent.
+//! Guards: child processes that clean up what a job leaves in the file system, however it ends. A guard waits for the
+//! end of a pipe from its parent, which even SIGKILL cannot prevent.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -29,7 +29,7 @@ const DIRECTORY: &str = "directory";
 pub(crate) enum Guarded {
     /// Of a file system that is mounted nowhere else.
     Mount,
-    /// The same, whose mount point is a file that was made for it, and goes with it.
+    /// The same, with a mount point that is a file made for it and removed with it.
     OnOwnFile,
     /// Of a directory of another file system.
     Bind,
@@ -50,13 +50,13 @@ impl Guarded {
         }
     }
 
-    /// What the second word says.
+    /// Parses the second word.
     pub fn from_word(word: &OsStr) -> Option<Guarded> {
         Guarded::ALL.into_iter().find(|kind| word == kind.word())
     }
 }
 
-/// How the child of a mount ends: nobody used it, somebody did, or it says on standard output why it is still there.
+/// The exit statuses of a mount's guard: not in use; in use; or it stays, and standard output says why.
 const CLEAN: u8 = 0;
 const IN_USE: u8 = 1;
 const FAILED: u8 = 2;
@@ -95,8 +95,8 @@ impl Guard {
         Ok(Guard { path: path.to_owned(), child })
     }
 
-    /// Has the mount taken away now; says whether it was in use. One that `is_gone` was taken away by somebody else: what is
-    /// mounted there by now, though it may have the same number, is not ours.
+    /// Unmounts now; returns whether the mount was in use. If it `is_gone`, somebody else unmounted it, and a mount
+    /// with the same number is not ours.
     pub fn unmount(&mut self, mount: Mount, is_gone: bool) -> Result<Unmounted, LifecycleError> {
         if is_gone {
             mount.forget();
@@ -137,8 +137,8 @@ impl Drop for Guard {
     }
 }
 
-/// This program as a child that serves its parent: pipes lead to and from it, it is in a process group of its own, and its
-/// working directory is the root, so that no other directory stays in use.
+/// This program as a child that serves its parent: with pipes to and from it, in its own process group, and with the
+/// root as its working directory, so that it keeps no directory in use.
 pub(crate) fn own_child(word: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -146,7 +146,8 @@ pub(crate) fn own_child(word: &str) -> Command {
     command
 }
 
-/// The child's whole life: waits until standard input ends, then clears away what `words` say. Gives its exit status.
+/// The main function of a guard: waits for the end of standard input, then cleans up what `words` say. Returns the
+/// exit status.
 pub fn guard(words: &[OsString]) -> u8 {
     // What was left open for the server is not for its child. Without /proc it stays open.
     let _ = close_inherited();
@@ -188,7 +189,7 @@ fn remove_directory(path: &Path) {
     }
 }
 
-/// Takes the mount away; gives the exit status that says how that went.
+/// Unmounts; returns the exit status that says how that went.
 fn unmount(mount: &MountId) -> u8 {
     match mount::unmount_wherever(mount) {
         Ok(Unmounted::Clean) => CLEAN,

@@ -1,4 +1,4 @@
-//! Why writes over a tree cannot be kept, or not thrown away.
+//! Errors of upper layers.
 
 use std::ffi::OsString;
 use std::io;
@@ -70,7 +70,7 @@ pub enum UpperError {
         place: PathBuf,
         /// The tree.
         tree: String,
-        /// What those that are there were written over.
+        /// What the existing writes belong to.
         belongs: String,
     },
 }

@@ -4,7 +4,7 @@
 //! 2. *Choose* ([`ties`]): with what was asked for comes what can only be applied together with it.
 //! 3. *Decide* ([`decide`]) and *plan* ([`plan`]): a list of steps, without a look at anything. `-n` prints it.
 //! 4. The record says that an apply has begun, and which paths it leaves alone.
-//! 5. *Execute* ([`execute`], [`worker`]): everything is made before anything is taken away, and what lends bytes to
+//! 5. *Execute* ([`execute`](mod@execute), [`worker`]): everything is made before anything is taken away, and what lends bytes to
 //!    something else goes only when that is on the disk, and in its place. What is linked or gets attributes is checked
 //!    and reached by one descriptor ([`object`]), and what is removed is checked under a name of ours ([`removal`]): other
 //!    programs may put something else in its place at any moment.
