@@ -17,6 +17,7 @@ mod publish;
 mod run;
 mod runs;
 mod sandbox;
+mod say;
 mod serve;
 mod signals;
 mod size;
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
         return inarch_jobs::mount::hold_user_namespace(rest).into();
     }
     // A server that was started in the background.
-    let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::mount::BACKGROUND_ARGUMENT);
+    let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::serve::BACKGROUND_ARGUMENT);
     let own = words.iter().enumerate().filter(|(place, _)| !(is_background && *place == 1)).map(|(_, word)| word);
     let arguments = match Arguments::try_parse_from(own) {
         Ok(arguments) => arguments,

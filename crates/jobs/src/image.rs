@@ -8,8 +8,8 @@
 //! 6. The file gets its name.
 
 mod error;
+mod handle;
 mod output;
-mod signals;
 mod write;
 
 pub(crate) use write::StreamParts;
@@ -18,7 +18,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-pub use inarch_block::Progress;
 use inarch_block::{BLOCK_SIZE, Content, WriteError};
 use inarch_format::{Format, ImageOptions, Layout, Planned, format_by_extension, format_by_name, formats};
 use inarch_tree::select::Selection;
@@ -30,6 +29,8 @@ use crate::lifecycle::descriptors;
 use crate::source::{Opened, Source, open};
 use crate::text::shown;
 pub use error::ImageError;
+use handle::Duty;
+pub use handle::{ImageEvent, ImageHandle, Stage, make, start};
 use output::Output;
 use write::Job;
 
@@ -50,21 +51,6 @@ pub struct ImageRequest {
     pub verify: bool,
     /// Wait until the image is on stable storage.
     pub sync: bool,
-}
-
-/// Receives the progress of an image.
-pub trait Watcher: Progress {
-    /// A stage begins that handles so many bytes of so many files, including the padding of their blocks.
-    fn start(&self, what: Stage, bytes: u64, files: u64);
-}
-
-/// A stage of the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// The image is written.
-    Writing,
-    /// It is read back.
-    Verifying,
 }
 
 /// The result of a job.
@@ -97,7 +83,7 @@ pub struct ImageReport {
 }
 
 /// Writes an image.
-pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageReport, JobError> {
+fn write(request: &ImageRequest, duty: &Duty) -> Result<ImageReport, JobError> {
     descriptors::make_room();
     let started = Instant::now();
     if request.output.is_dir() {
@@ -114,23 +100,22 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     // A file system stores files in whole blocks.
     let unit = if matches!(layout, Layout::Blocks(_)) { BLOCK_SIZE as u64 } else { 1 };
     let (_, work) = stored_bytes(&tree, unit);
-    let output = Output::open(&request.output)?;
-    let progress = Told { watcher, output: &output };
-    let job = Job { layout: &layout, content: &*content, progress: &progress, threads: request.options.threads };
-    watcher.start(Stage::Writing, work, files);
+    let output = Output::open(&request.output, &duty.events)?;
+    let job = Job { layout: &layout, content: &*content, progress: duty, threads: request.options.threads };
+    duty.events.emit(ImageEvent::Stage { stage: Stage::Writing, bytes: work, files });
     let done = job.write(&output).and_then(|done| {
         if request.sync || matches!(output, Output::Device { .. }) {
             output.sync().map_err(|error| WriteError::Output { offset: 0, error })?;
         }
         if request.verify {
-            watcher.start(Stage::Verifying, work, files);
+            duty.events.emit(ImageEvent::Stage { stage: Stage::Verifying, bytes: work, files });
             job.verify(&output, done.length)?;
         }
         Ok(done)
     });
     let done = match done {
         Ok(done) => done,
-        Err(WriteError::Cancelled) => return Err(output.cancelled()),
+        Err(WriteError::Cancelled) => return Err(ImageError::Stopped.into()),
         Err(error) => return Err(explain(request, &*content, error).into()),
     };
     output.finish()?;
@@ -148,22 +133,6 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
         seconds: started.elapsed().as_secs_f64(),
         notes: crate::plan::left_out(&report).into_iter().chain(source_notes).chain(notes).collect(),
     })
-}
-
-/// Reports progress to the watcher; asks it and the signals whether to stop.
-struct Told<'a> {
-    watcher: &'a dyn Watcher,
-    output: &'a Output,
-}
-
-impl Progress for Told<'_> {
-    fn advance(&self, bytes: u64, files: u64) {
-        self.watcher.advance(bytes, files);
-    }
-
-    fn cancelled(&self) -> bool {
-        self.output.signal().is_some() || self.watcher.cancelled()
-    }
 }
 
 /// The format that was named, or that the output's name implies.

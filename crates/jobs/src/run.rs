@@ -68,7 +68,7 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
         Ok(kept) => kept,
         Err(error) => return RunReport::of_failure(error),
     };
-    let job = match Job::begin(request, kept.as_mut()) {
+    let job = match Job::begin(request, kept.as_mut(), failure.events()) {
         Ok(job) => job,
         Err(error) => {
             if let Some(kept) = kept {
@@ -112,8 +112,8 @@ pub fn fall_back_is_news() -> bool {
 }
 
 /// The QEMU command line of the run, for a shell. Scans and starts nothing.
-pub fn dry_run(request: &RunRequest) -> Result<String, JobError> {
-    let job = Job::new(request, None)?;
+pub fn dry_run(request: &RunRequest, events: &Events<RunEvent>) -> Result<String, JobError> {
+    let job = Job::new(request, None, events)?;
     let guest = job.guest()?;
     let disks: Vec<LiveDisk> = job.trees.disks.iter().map(LiveDisk::idle).collect();
     let accel = match job.decide(&guest)? {
@@ -140,11 +140,11 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(request: &'a RunRequest, kept: Option<&Kept>) -> Result<Job<'a>, JobError> {
+    fn new(request: &'a RunRequest, kept: Option<&Kept>, events: &Events<RunEvent>) -> Result<Job<'a>, JobError> {
         let memory = guest::memory(request.memory)?;
         let directory = command::directory(request)?;
         let place = kept.and_then(Kept::place).or_else(|| directory.clone());
-        let kernel = guest::find_kernel(request.kernel.as_deref())?;
+        let kernel = guest::find_kernel(request.kernel.as_deref(), |note| events.emit(RunEvent::Fault(note)))?;
         let modules = guest::modules(&kernel, request.modules.as_deref())?;
         let abilities = GuestAbilities { has: &|module| modules.has(module), memory };
         let mut trees = trees::trees(request, place.as_deref(), &abilities)?;
@@ -160,8 +160,8 @@ impl<'a> Job<'a> {
     }
 
     /// Prepares a run. `kept` records that its command is about to start.
-    fn begin(request: &'a RunRequest, kept: Option<&mut Kept>) -> Result<Job<'a>, JobError> {
-        let mut job = Job::new(request, kept.as_deref())?;
+    fn begin(request: &'a RunRequest, kept: Option<&mut Kept>, events: &Events<RunEvent>) -> Result<Job<'a>, JobError> {
+        let mut job = Job::new(request, kept.as_deref(), events)?;
         // Report obvious errors before anything is opened.
         let _ = request.user.as_deref().map(command::user).transpose()?;
         let unpacked = job.trees.unpacked.iter().find(|tree| tree.destination == Path::new("/"));
