@@ -53,6 +53,14 @@ pub struct ImageRequest {
     pub sync: bool,
 }
 
+impl ImageRequest {
+    /// All of `source`, in the format that the name of `output` says.
+    pub fn new(source: Source, output: PathBuf) -> ImageRequest {
+        let (selection, options) = (Selection::default(), ImageOptions::default());
+        ImageRequest { source, selection, output, format: None, options, verify: false, sync: false }
+    }
+}
+
 /// The result of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImageReport {
@@ -118,6 +126,9 @@ fn write(request: &ImageRequest, duty: &Duty) -> Result<ImageReport, JobError> {
         Err(WriteError::Cancelled) => return Err(ImageError::Stopped.into()),
         Err(error) => return Err(explain(request, &*content, error).into()),
     };
+    if duty.stop.is_stopped() {
+        return Err(ImageError::Stopped.into());
+    }
     output.finish()?;
     Ok(ImageReport {
         source: request.source.to_string(),

@@ -123,6 +123,25 @@ impl MountWrites {
 }
 
 impl MountRequest {
+    /// `source` on `point`, read-only, by whoever serves it best; all else as the command has it where nothing is said.
+    pub fn new(source: Source, point: PathBuf) -> MountRequest {
+        MountRequest {
+            source,
+            point,
+            via: Via::Auto,
+            changes: None,
+            submounts: Submounts::Empty,
+            writes: MountWrites::Refused,
+            refused: Refused::default(),
+            locks: false,
+            record: None,
+            rings: Rings::Auto,
+            owners: Owners::default(),
+            salvage: false,
+            sandbox: Sandbox::Auto,
+        }
+    }
+
     /// What is no directory does not change, and what nobody changes is not changed here either.
     fn effective(&self) -> MountRequest {
         let is_directory = matches!(self.source, Source::Directory(_));

@@ -70,7 +70,7 @@ pub struct MountHandle {
 }
 
 /// Mounts, and serves until it is stopped or until somebody unmounts it. If this process is killed, a child of it takes the
-/// mount away: the program's `main` calls [`guard`](crate::serve::guard) for that.
+/// mount away: the program's `main` calls [`as_child`](crate::as_child) for that.
 ///
 /// # Errors
 /// It cannot be mounted, and why.
