@@ -15,14 +15,14 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use inarch_block::{Content, Device, Origin as Held, read_content};
+use inarch_block::{Content, Device, Origin as Held, Seal, read_content};
 use inarch_format::ReadError;
 use inarch_format::ext4::{self, Ext4Image, LostAndFound, Numbering, ReadOptions, open_image};
 use inarch_tree::compare::{Difference, Lineage, MOST_PATHS, TooDeep, differences_but_deep};
 use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Origin, Part, Place};
 use inarch_tree::{DataRange, Extent, InodeId, Timestamp, Tree};
 
-use super::files::DiskFiles;
+use super::files::{DiskFiles, FIRST_PAGE};
 use super::layered::{KeptBase, Layered};
 use super::own::{leave_out_own, mount_points};
 use super::same::{Side, have_same_bytes};
@@ -106,7 +106,7 @@ impl GuestDisk {
             other => disk_error(tree, &other),
         })?;
         let data_start = device.overlay_data_start().unwrap_or(0);
-        let overlay_name = files.overlay_name(generation);
+        let overlay_name = files.seal_overlay(generation)?;
         Ok(GuestDisk { host, layered, image, numbering, device, overlay_name, data_start })
     }
 
@@ -123,7 +123,8 @@ impl GuestDisk {
     ) -> Result<(Layer, Vec<TooDeep>), JobError> {
         let (mut found, left_out) = differences_but_deep(&self.layered.lower, self.guest(), self, MOST_PATHS);
         leave_out_own(&mut found, (self.guest(), &*self.image.opened.content), own);
-        let mut facts = GuestFacts { disk: self, spill: Spill::new(files, generation) };
+        let seal = Seal::new().map_err(|error| JobError::Other(format!("the kept disk cannot be sealed: {error}")))?;
+        let mut facts = GuestFacts { disk: self, spill: Spill::new(files, generation, seal) };
         let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts)
             .map_err(|error| JobError::Other(error.to_string()))?;
         facts.spill.finish()?;
@@ -346,14 +347,15 @@ impl Facts for GuestFacts<'_> {
 struct Spill {
     path: PathBuf,
     name: String,
+    seal: Seal,
     file: Option<File>,
     length: u64,
 }
 
 impl Spill {
-    fn new(files: &DiskFiles, generation: u64) -> Spill {
-        let (path, name) = files.spilled(generation);
-        Spill { path, name, file: None, length: 0 }
+    fn new(files: &DiskFiles, generation: u64, seal: Seal) -> Spill {
+        let (path, name) = files.spilled(generation, seal);
+        Spill { path, name, seal, file: None, length: FIRST_PAGE }
     }
 
     /// Writes `length` bytes of a file from `offset` on.
@@ -386,7 +388,7 @@ impl Spill {
 
     /// Makes it durable.
     fn finish(self) -> Result<(), JobError> {
-        let synced = self.file.map_or(Ok(()), |file| file.sync_all());
+        let synced = self.file.map_or(Ok(()), |file| self.seal.put(&file).and_then(|()| file.sync_all()));
         synced.map_err(|error| JobError::path(&self.path, "cannot make it durable", error))
     }
 }
