@@ -225,7 +225,8 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
         Prepared::Kernel(prepared) => {
             let (mount, watch) = prepared.detached.attach(place.as_fd(), &point)?;
             drop(place);
-            let guard = Guard::of_mount(&mount, prepared.kind)?;
+            let device = prepared.archive.as_ref().map(Archive::device).transpose()?;
+            let guard = Guard::of_mount(&mount, prepared.kind, device.as_ref())?;
             child.as_ref().map(Child::detach).transpose()?;
             let stop = signals.heed();
             let mounted = Mounted::watch(mount, watch, &stop);
@@ -297,6 +298,9 @@ impl Serving {
         let rest = match self.by {
             By::Fuse => "whoever has files of it open gets errors from now on",
             By::Kernel if waits => "waiting until nobody has files of it open any more",
+            By::Kernel if self.archive.is_some() => {
+                "whoever has files of it open gets errors for what was not read before"
+            }
             By::Kernel => "whoever has files of it open keeps them until they are closed",
         };
         let in_use = || {

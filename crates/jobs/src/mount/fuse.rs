@@ -68,7 +68,7 @@ impl Prepared {
         child: Option<&Child>,
     ) -> Result<Serving, JobError> {
         let (mount, device) = Mount::fuse(point, source, request.writes == MountWrites::Refused)?;
-        let guard = Guard::of_mount(&mount, Guarded::Mount)?;
+        let guard = Guard::of_mount(&mount, Guarded::Mount, None)?;
         let session = Session::new(device, self.layer, session_options(request));
         child.map(Child::detach).transpose()?;
         let confined = request.sandbox.confine_to(shown(source), &self.confinement);
