@@ -9,6 +9,7 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use super::attributes::{Changed, Lost, Target, Wanted, set_attributes};
+use super::decide::Verdict;
 use super::host::{Directory, Host, file_type, is_as_scanned};
 use super::look::{Facts, Found, Seen};
 use super::make::{MakeError, Same, host, make_file, make_other};
@@ -340,8 +341,9 @@ impl<'w, 'a> Worker<'w, 'a> {
         // Another name of what is in the place is a link that was made: the guest has the same file there.
         let there = self.final_place(i).and_then(|(directory, name)| directory.stat(&name).map_err(host("look at")));
         let is_there = |stat: &Stat| matches!(&there, Ok(Some(there)) if (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino) && stat.st_nlink > 1);
-        // Never what was exchanged for it, or came there from elsewhere.
-        let is_ours = |stat: &Stat| (!self.is_seen(i, stat) || is_there(stat)) && self.is_made(i, stat);
+        // Never what was exchanged for it, or came there from elsewhere. What was in its place before is what was made.
+        let was_placed = matches!(self.task.plan.verdicts.get(i), Some(Verdict::Done | Verdict::Attributes));
+        let is_ours = |stat: &Stat| (was_placed || !self.is_seen(i, stat) || is_there(stat)) && self.is_made(i, stat);
         if !place.stat(&aside).map_err(host("look at"))?.as_ref().is_none_or(is_ours) {
             return Err(MakeError::Changed);
         }
