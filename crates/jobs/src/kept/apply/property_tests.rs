@@ -120,8 +120,12 @@ impl Visible {
         let there: HashSet<Vec<u8>> =
             files(&world.root()).into_iter().filter(is_guests).map(|file| file.bytes).collect();
         self.guest.retain(|bytes| there.contains(bytes) || readable.contains(bytes));
-        // Only the host's own begin so.
-        let all = files(&world.root()).into_iter().map(|file| within(world, file));
+        // Only the host's own begin so. What force took out is beside its place.
+        let place = |(path, bytes): (String, Vec<u8>)| {
+            let place = path.rsplit_once(".inarch-new-t-").and_then(|(_, mark)| of_mark(&paths, mark));
+            (place.map_or(path.clone(), str::to_owned), bytes)
+        };
+        let all = files(&world.root()).into_iter().map(|file| place(within(world, file)));
         self.foreign = all.filter(|(_, bytes)| bytes.starts_with(b"the h")).collect();
     }
 
@@ -294,8 +298,11 @@ impl Case {
         scene.check_leftovers(&attempt)?;
         let left = has_names_of_ours(&scene.world);
         let is_quiet = self.host.is_empty() && self.later.is_empty();
-        // After a call that failed what cannot be made again may stay beside its place, under a name that is told.
-        let may_stay = matches!(self.fault, Fault::Fails(..) | Fault::FailsFrom(..)) || !self.later.is_empty();
+        // After a call that failed what cannot be made again may stay beside its place, under a name that is told; so it may after what
+        // force began and nobody ends.
+        let is_without = self.force == (true, false) && !self.host.is_empty();
+        let may_stay =
+            matches!(self.fault, Fault::Fails(..) | Fault::FailsFrom(..)) || !self.later.is_empty() || is_without;
         prop_assert!(left.is_empty() || may_stay && !(is_quiet && attempt.is_whole()), "{left:?} {}", attempt.told());
         // A copy in the place of a link cannot be known again once what it is of has other attributes.
         let is_known = !self.lacks.contains(&Ability::Link);
