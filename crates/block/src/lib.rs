@@ -49,5 +49,5 @@ pub use pending::Pending;
 pub use scatter::Cursor;
 pub use write::{
     DeviceSink, FileSink, ImageSource, MapParts, Part, PastCache, Placed, Progress, SHARE_FROM, Sink, Verifier,
-    WriteError, Written, stream_parts, write_parts,
+    WriteError, Written, stream_parts, usual_threads, write_parts,
 };

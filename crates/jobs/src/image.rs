@@ -15,16 +15,19 @@ mod write;
 pub(crate) use write::StreamParts;
 
 use std::io;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Instant;
 
-use inarch_block::{BLOCK_SIZE, Content, WriteError};
+use inarch_block::{BLOCK_SIZE, Content, WriteError, usual_threads};
 use inarch_format::{Format, ImageOptions, Layout, Planned, format_by_extension, format_by_name, formats};
 use inarch_tree::select::Selection;
 use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
 use crate::JobError;
+use crate::lifecycle::confinement::{Confinement, Work};
 use crate::lifecycle::descriptors;
 use crate::source::{Opened, Source, open};
 use crate::text::shown;
@@ -101,7 +104,11 @@ fn write(request: &ImageRequest, duty: &Duty) -> Result<ImageReport, JobError> {
     refuse_output_in_source(request)?;
     let Opened { tree, content, report, notes: source_notes, .. } = open(&request.source, &request.selection)?;
     // An image is complete or does not exist, so a file that changes does no more harm within metadata.
-    let options = ImageOptions { inline_files: true, ..request.options.clone() };
+    let mut options = ImageOptions { inline_files: true, ..request.options.clone() };
+    if options.threads == 0 {
+        // Those that write may not be able to tell.
+        options.threads = thread::available_parallelism().map_or(1, NonZero::get);
+    }
     let Planned { layout, notes } =
         format.plan(&tree, &options).map_err(|error| JobError::Format { from: request.source.clone(), error })?;
     let (files, content_bytes) = stored_bytes(&tree, 1);
@@ -109,7 +116,9 @@ fn write(request: &ImageRequest, duty: &Duty) -> Result<ImageReport, JobError> {
     let unit = if matches!(layout, Layout::Blocks(_)) { BLOCK_SIZE as u64 } else { 1 };
     let (_, work) = stored_bytes(&tree, unit);
     let output = Output::open(&request.output, &duty.events)?;
-    let job = Job { layout: &layout, content: &*content, progress: duty, threads: request.options.threads };
+    let threads = if request.options.threads == 0 { usual_threads() } else { request.options.threads };
+    let confinement = request.source.is_foreign().then(|| Confinement::new(Work::Image));
+    let job = Job { layout: &layout, content: &*content, progress: duty, threads, confinement: confinement.as_ref() };
     duty.events.emit(ImageEvent::Stage { stage: Stage::Writing, bytes: work, files });
     let done = job.write(&output).and_then(|done| {
         if request.sync || matches!(output, Output::Device { .. }) {

@@ -15,6 +15,7 @@ use inarch_vm::protocol::{Mount, MountSource};
 use super::RunError;
 use super::attempt::{DiskFailure, pair};
 use crate::JobError;
+use crate::device::confinement::disk_among_others;
 use crate::disk::room::Room;
 use crate::image::{StreamParts, stored_bytes};
 use crate::source::{Resources, Source, open_with};
@@ -169,7 +170,10 @@ impl UnpackedTree {
         let (tree, failure) = (self.clone(), Arc::clone(failure));
         // A machine that is started has only trees that were looked at.
         let Some(sent) = self.sent.clone() else { return Ok(theirs) };
+        // What an image has compressed is unpacked when it is sent.
+        let confinement = disk_among_others(&self.source)?.ends_processes();
         thread::spawn(move || {
+            confinement.enter();
             let source = block::ImageSource { map: None, content: &*sent.content };
             let length = sent.archive.length();
             match stream_parts(StreamParts::new(&*sent.archive), length, source, &mut ours, &()) {
