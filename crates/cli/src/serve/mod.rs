@@ -69,7 +69,7 @@ pub struct TreeArguments {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub overlay_dir: PathBuf,
 
-    /// Serial number of the disk, by which the guest finds it; by default made of the place where it is served
+    /// Serial number of the disk, by which the guest finds it; derived from the socket or path by default
     #[arg(long, value_name = "SERIAL", value_parser = parse_serial)]
     pub serial: Option<String>,
 
