@@ -43,10 +43,9 @@ impl FromStr for FileSystem {
     type Err = String;
 
     fn from_str(text: &str) -> Result<FileSystem, String> {
-        FileSystem::ALL
-            .into_iter()
-            .find(|file_system| file_system.name() == text)
-            .ok_or_else(|| format!("'{text}' is no file system that can be served; these are: ext4, erofs, squashfs"))
+        FileSystem::ALL.into_iter().find(|file_system| file_system.name() == text).ok_or_else(|| {
+            format!("'{text}' is not a file system that can be served; these are: ext4, erofs, squashfs")
+        })
     }
 }
 

@@ -38,10 +38,9 @@ pub(super) fn choose(has: impl Fn(&str) -> bool, needs: Needs) -> Choice {
     let instead = |way, reason| Choice { way, reason, is_usual: false };
     if needs.write_through || needs.live {
         let (reason, without_virtiofs) = match needs.write_through {
-            true => (
-                "what is written there reaches it",
-                "what is written there reaches it, and the guest's kernel has no virtiofs",
-            ),
+            true => {
+                ("writes reach the directory", "writes reach the directory, and the guest's kernel has no virtiofs")
+            }
             false => ("live, as asked for", "live, as asked for; the guest's kernel has no virtiofs"),
         };
         return match has("virtiofs") || !ninep {
