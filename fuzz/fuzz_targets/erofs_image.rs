@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock};
 
 use arbitrary::Arbitrary;
 use inarch_block::{BLOCK_SIZE, Backing, BlockMap, Cursor, read_content};
+use inarch_confine::Parsing;
 use inarch_format::Damage;
 use inarch_format::erofs::{Erofs, open_with};
 use inarch_format::{Format, ImageOptions, Layout};
@@ -133,7 +134,7 @@ fn image(input: &Input<'_>) -> Vec<u8> {
 fuzz_target!(|input: Input<'_>| {
     let image = image(&input);
     let size = image.len();
-    let Ok(opened) = open_with(Arc::new(Image(image)), Damage::Salvaged) else { return };
+    let Ok(opened) = open_with(Parsing::unconfined(), Arc::new(Image(image)), Damage::Salvaged) else { return };
     // A name takes 12 bytes of a directory, and no two directories share bytes.
     assert!(opened.tree.entry_count() as usize <= size / 12);
     let mut buffer = [0; 8192];

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use arbitrary::Arbitrary;
 use inarch_block::{BLOCK_SIZE, Backing, BlockMap, Cursor};
+use inarch_confine::Parsing;
 use inarch_format::{Damage, Format, ImageOptions, Layout, format_by_name, readers};
 use inarch_tree::{Attributes, Builder, DataRange, InodeId, Tree, Xattr};
 use inarch_volume::{Item, Node, Volume};
@@ -144,7 +145,7 @@ fuzz_target!(|input: Input<'_>| {
     }
     let size = image.len();
     let damage = if input.refused { Damage::Refused } else { Damage::Salvaged };
-    let Ok(volume) = readers()[which].open(Arc::new(Image(image)), damage) else { return };
+    let Ok(volume) = readers()[which].open(Parsing::unconfined(), Arc::new(Image(image)), damage) else { return };
     let mut nodes = vec![volume.root()];
     for question in input.questions.iter().take(64) {
         ask(&*volume, &mut nodes, question, size);

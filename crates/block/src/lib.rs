@@ -78,5 +78,5 @@ pub use pending::Pending;
 pub use scatter::Cursor;
 pub use write::{
     DeviceSink, FileSink, ImageSource, MapParts, Part, PastCache, Placed, Progress, Sink, Verifier, WriteError,
-    Written, stream_parts, write_parts,
+    Written, stream_parts, usual_threads, write_parts,
 };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use inarch_block::BackingFile;
+use inarch_confine::Parsing;
 use inarch_format::ext4::{ReadOptions, open_image};
 
 type Error = Box<dyn std::error::Error>;
@@ -23,7 +24,7 @@ fn main() -> Result<(), Error> {
     for _ in 0..times {
         let backing = Arc::new(BackingFile::new(File::open(&path)?, path.clone())?);
         let begin = Instant::now();
-        let image = open_image(backing, &ReadOptions::default())?;
+        let image = open_image(Parsing::unconfined(), backing, &ReadOptions::default())?;
         let took = begin.elapsed().as_secs_f64() * 1000.0;
         let tree = &image.opened.tree;
         println!("{took:9.2} ms: {} inodes, {} names", tree.inode_count(), tree.entry_count());

@@ -27,6 +27,7 @@ mod assemble;
 pub mod cpio;
 pub mod erofs;
 pub mod ext4;
+mod host;
 mod notes;
 pub mod oci;
 mod plan;
@@ -38,6 +39,7 @@ pub mod squashfs;
 pub mod tar;
 mod walk;
 
+pub use host::{Accounts, Host, ThisHost};
 pub use plan::{
     Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Pack, Piece, Planned, Progress, Sink, Stream,
 };

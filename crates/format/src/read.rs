@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use inarch_block::Content;
+use inarch_confine::Parsing;
 use inarch_tree::Tree;
 use inarch_volume::{Findings, Volume, VolumeError, Walked, walk};
 
@@ -23,9 +24,9 @@ pub struct Opened {
 
 impl Opened {
     /// Reads everything of a volume. If damage is refused, any damage is an error.
-    pub fn walk(volume: Arc<dyn Volume>, damage: Damage) -> Result<Opened, ReadError> {
+    pub fn walk(parsing: Parsing, volume: Arc<dyn Volume>, damage: Damage) -> Result<Opened, ReadError> {
         let format = volume.format();
-        let walked = walk(&*volume, &mut |_| {});
+        let walked = walk(parsing, &*volume, &mut |_| {});
         let walked = walked.map_err(|error| ReadError::of_volume(format, error).into_damage())?;
         let Walked { tree, extents, packed, findings } = walked;
         damage.refuse(format, &findings, &tree)?;

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use inarch_block::Backing;
+use inarch_confine::Parsing;
 use inarch_volume::Volume;
 
 use crate::probe::Likeness;
 use crate::{Damage, Format, Opened, ReadError, cpio, erofs, ext4, squashfs, tar};
 
 /// Opens the file system on a backing.
-pub(crate) type Opener = fn(Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>;
+pub(crate) type Opener = fn(Parsing, Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>;
 
 /// A reader of a file system: an entry of [`readers`].
 pub struct Reader {
@@ -28,18 +29,23 @@ pub struct Reader {
 
 impl Reader {
     /// How likely the backing holds such a file system, judged by a few bytes.
-    pub fn probe(&self, image: &dyn Backing) -> io::Result<Likeness> {
+    pub fn probe(&self, _: Parsing, image: &dyn Backing) -> io::Result<Likeness> {
         (self.probe)(image)
     }
 
     /// Opens a file system for reading on demand. Reads and checks only what concerns all of it.
-    pub fn open(&self, image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
-        (self.open)(image, damage)
+    pub fn open(
+        &self,
+        parsing: Parsing,
+        image: Arc<dyn Backing>,
+        damage: Damage,
+    ) -> Result<Arc<dyn Volume>, ReadError> {
+        (self.open)(parsing, image, damage)
     }
 
     /// Opens a file system and reads everything that has a name.
-    pub fn walk(&self, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-        Opened::walk(self.open(image, damage)?, damage)
+    pub fn walk(&self, parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+        Opened::walk(parsing, self.open(parsing, image, damage)?, damage)
     }
 }
 

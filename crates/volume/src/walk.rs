@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use inarch_block::{BackedFiles, Content};
+use inarch_confine::Parsing;
 use inarch_tree::{
     Attributes as TreeAttributes, BuildError, Builder, DataRange, Extent, Extents, FileType, InodeId, Tree, XattrSetId,
 };
@@ -56,7 +57,7 @@ impl Walked {
 ///
 /// Damaged parts are left out and recorded in [`Walked::findings`]; the caller decides whether that is an error.
 /// Fails if the host fails, if the root cannot be read, or if the tree would be too large.
-pub fn walk(volume: &dyn Volume, met: &mut dyn FnMut(&Attributes)) -> Result<Walked, VolumeError> {
+pub fn walk(_: Parsing, volume: &dyn Volume, met: &mut dyn FnMut(&Attributes)) -> Result<Walked, VolumeError> {
     let mut pass = volume.pass();
     let root = pass.facts(volume.root()).map_err(about_root)?;
     if root.attributes.file_type() != Some(FileType::Directory) {

@@ -30,7 +30,7 @@ use std::io;
 
 use inarch_tree::InodeId;
 
-pub use parallel::write_parts;
+pub use parallel::{usual_threads, write_parts};
 pub use part::{MapParts, Part, Placed};
 pub use progress::Progress;
 pub use sequential::stream_parts;

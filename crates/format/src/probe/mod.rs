@@ -13,6 +13,7 @@ mod tests;
 use std::io;
 
 use inarch_block::{Backing, Cursor, read_backing};
+use inarch_confine::Parsing;
 
 use table::{Advice, Magic, OTHERS, Other, SOURCES};
 
@@ -77,7 +78,7 @@ pub enum Found {
 }
 
 /// Identifies the content of a backing by a few bytes.
-pub fn probe(backing: &dyn Backing) -> io::Result<Found> {
+pub fn probe(_: Parsing, backing: &dyn Backing) -> io::Result<Found> {
     let mut head = vec![0; backing.size().min(HEAD as u64) as usize];
     read_backing(backing, 0, &mut head)?;
     let mut tail = vec![0; backing.size().min(TAIL as u64) as usize];
@@ -86,7 +87,11 @@ pub fn probe(backing: &dyn Backing) -> io::Result<Found> {
 }
 
 /// What a file is, by its first [`HEAD`] bytes and its last [`TAIL`], or all that it has if it has fewer.
-pub fn identify(head: &[u8], tail: &[u8]) -> Found {
+pub fn identify(_: Parsing, head: &[u8], tail: &[u8]) -> Found {
+    told(head, tail)
+}
+
+fn told(head: &[u8], tail: &[u8]) -> Found {
     // Memory does not fail to be read.
     let likeliest = likeliest(&Head(head)).unwrap_or((Likeness::No, None));
     tell(head, tail, likeliest)
@@ -112,7 +117,7 @@ impl Backing for Head<'_> {
 fn likeliest(backing: &dyn Backing) -> io::Result<(Likeness, Option<&'static Reader>)> {
     let mut weak = (Likeness::No, None);
     for reader in readers() {
-        match reader.probe(backing)? {
+        match (reader.probe)(backing)? {
             Likeness::Sure => return Ok((Likeness::Sure, Some(reader))),
             Likeness::Weak if weak.1.is_none() => weak = (Likeness::Weak, Some(reader)),
             _ => {}
@@ -150,7 +155,7 @@ fn tell(head: &[u8], tail: &[u8], likeliest: (Likeness, Option<&'static Reader>)
 
 /// The message for bytes that were taken for a tar archive but are none; it follows "it".
 pub(crate) fn mistaken_for_a_tar(head: &[u8]) -> Option<String> {
-    match identify(head, &[]) {
+    match told(head, &[]) {
         Found::Other(text) => Some(text),
         Found::Source(FileKind::CompressedTar) => Some("is compressed twice; unpack it first".to_owned()),
         Found::Source(FileKind::Volume(reader)) => Some(Advice::Image.text(reader.title)),

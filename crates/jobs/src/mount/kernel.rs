@@ -184,7 +184,7 @@ fn may_be_archive(request: &MountRequest) -> Result<(), NotByKernel> {
         Source::File { .. } => {}
         _ => return because("no plain file"),
     }
-    if request.via == Via::Auto && source::open_volume(&request.source, request.salvage)?.is_some() {
+    if request.via == Via::Auto && matches!(&request.source, Source::File { kind: FileKind::Volume(_), .. }) {
         // Most often somebody looks for a few files: the kernel takes all of the metadata first.
         return because("an image is read as it is asked for; --via kernel reads all its metadata first");
     }

@@ -34,6 +34,9 @@ pub enum OpenError {
         /// Why not.
         error: BuildError,
     },
+    /// There is no thread to parse it in.
+    #[error("no thread can be started to read the source in: {0}")]
+    NoThread(io::Error),
     /// No tree could be made of nothing.
     #[error("an empty tree: {0}")]
     Empty(BuildError),

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inarch_block::{BackedFiles, BackingFile, Content, HostFiles, Renumbered, read_content};
+use inarch_confine::Parsing;
 use inarch_format::oci::ImageConfig;
-use inarch_format::{Damage, ReadError, oci};
+use inarch_format::{Damage, Host, ReadError, ThisHost, oci};
 use inarch_tree::scan::{self, Report};
 use inarch_tree::select::{ReadFile, Selection, select, with_directories};
 use inarch_tree::{Attributes, BuildError, Builder, Extents, InodeId, Tree};
 use inarch_volume::Volume;
 use sha2::{Digest, Sha256};
 
+use super::foreign::{parse, parse_asking};
 use super::{FileKind, OpenError, Source};
 use crate::text::shown;
 
@@ -72,32 +74,48 @@ pub fn open(source: &Source, selection: &Selection) -> Result<Opened, OpenError>
 
 /// As [`open`], within `resources`.
 pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, OpenError> {
-    let fail = |error| OpenError::Read { path: source.path().to_owned(), error };
-    let cannot_open = |error| OpenError::path(source.path(), "cannot open it", error);
-    let damage = if selection.salvage { Damage::Salvaged } else { Damage::Refused };
     match source {
         Source::Directory(path) => open_directory(path, selection, resources),
-        Source::File { path, kind } => {
-            let file = File::open(path).map_err(cannot_open)?;
-            let stamp = stamp(&file).map_err(cannot_open)?;
-            let opened = open_file(file, path, *kind, resources, damage).map_err(fail)?;
-            Opened { stamp, ..opened.into() }.select(source, selection)
-        }
-        Source::Pipe(path) => {
-            let input = File::open(path).map_err(cannot_open)?;
-            open_stream(input, resources, damage).map_err(fail)?.select(source, selection)
-        }
-        Source::Oci { path, reference } => {
-            let stamp = if resources.stamp { stamp_all(path)? } else { Vec::new() };
-            let opened = oci::open_path(path, reference.as_deref(), &resources.spool_directory, damage);
-            let opened = opened.map_err(fail)?;
-            Opened { stamp, ..opened.into() }.select(source, selection)
-        }
         Source::Empty => empty().map_err(OpenError::Empty),
-        Source::StandardInput => {
-            open_stream(io::stdin().lock(), resources, damage).map_err(fail)?.select(source, selection)
-        }
+        foreign => open_foreign(foreign, selection, resources),
     }
+}
+
+/// Opens a source that others made: its file is opened here, and parsed by a thread that is confined to that.
+fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, OpenError> {
+    let path = source.path();
+    let fail = |error| OpenError::Read { path: path.to_owned(), error };
+    let cannot_open = |error| OpenError::path(path, "cannot open it", error);
+    let input = match source {
+        Source::StandardInput => rustix::stdio::stdin().try_clone_to_owned().map(File::from),
+        _ => File::open(path),
+    };
+    let input = input.map_err(cannot_open)?;
+    let mut host = ThisHost::new(&resources.spool_directory);
+    let mut known = Vec::new();
+    match source {
+        Source::File { .. } => known = stamp(&input).map_err(cannot_open)?,
+        Source::Oci { .. } => {
+            known = if resources.stamp { stamp_all(path)? } else { Vec::new() };
+            host = host.with_layout(input.try_clone().map_err(cannot_open)?.into(), path.to_owned());
+        }
+        _ => {}
+    }
+    let damage = if selection.salvage { Damage::Salvaged } else { Damage::Refused };
+    parse_asking(&host, |parsing, host| {
+        let opened = match source {
+            Source::File { kind, .. } => open_file(parsing, (input, path), *kind, host, damage).map(Opened::from),
+            Source::Oci { reference, .. } => {
+                oci::open_file(parsing, (input, path), reference.as_deref(), host, damage).map(Opened::from)
+            }
+            _ => open_stream(parsing, input, resources.stamp, host, damage),
+        };
+        let mut opened = opened.map_err(fail)?;
+        if !known.is_empty() {
+            opened.stamp = known;
+        }
+        opened.select(source, selection)
+    })?
 }
 
 /// A file system in an image, opened to be asked for what is wanted.
@@ -115,7 +133,8 @@ pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<Opene
     let stamp = stamp(&file).map_err(cannot_open)?;
     let image = Arc::new(BackingFile::new(file, path.clone()).map_err(cannot_open)?);
     let damage = if salvage { Damage::Salvaged } else { Damage::Refused };
-    let volume = reader.open(image, damage).map_err(|error| OpenError::Read { path: path.clone(), error })?;
+    let volume = parse(|parsing| reader.open(parsing, image, damage))?;
+    let volume = volume.map_err(|error| OpenError::Read { path: path.clone(), error })?;
     Ok(Some(OpenedVolume { volume, stamp }))
 }
 
@@ -165,10 +184,10 @@ fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> 
 pub(crate) const KERNEL_TREES: [&str; 5] = ["proc", "sys", "dev", "run", "tmp"];
 
 fn open_file(
-    file: File,
-    path: &Path,
+    parsing: Parsing,
+    (file, path): (File, &Path),
     kind: FileKind,
-    resources: &Resources,
+    host: &dyn Host,
     damage: Damage,
 ) -> Result<inarch_format::Opened, ReadError> {
     let backing = |file| match BackingFile::new(file, path.to_owned()) {
@@ -176,8 +195,8 @@ fn open_file(
         Err(error) => Err(ReadError::Io { offset: 0, error }),
     };
     match kind {
-        FileKind::Tar | FileKind::CompressedTar => oci::open_tar_file(file, path, &resources.spool_directory, damage),
-        FileKind::Volume(reader) => reader.walk(backing(file)?, damage),
+        FileKind::Tar | FileKind::CompressedTar => oci::open_tar_file(parsing, file, path, host, damage),
+        FileKind::Volume(reader) => reader.walk(parsing, backing(file)?, damage),
     }
 }
 
@@ -209,9 +228,15 @@ fn stamp(file: &File) -> io::Result<Vec<u8>> {
     Ok(numbers.chain(times.map(i64::to_le_bytes)).flatten().collect())
 }
 
-fn open_stream(input: impl Read, resources: &Resources, damage: Damage) -> Result<Opened, ReadError> {
-    let mut input = Hashing { input, hash: resources.stamp.then(Sha256::new) };
-    let opened = oci::open_tar_stream(&mut input, &resources.spool_directory, damage)?;
+fn open_stream(
+    parsing: Parsing,
+    input: File,
+    wants_stamp: bool,
+    host: &dyn Host,
+    damage: Damage,
+) -> Result<Opened, ReadError> {
+    let mut input = Hashing { input, hash: wants_stamp.then(Sha256::new) };
+    let opened = oci::open_tar_stream(parsing, &mut input, host, damage)?;
     let stamp = input.hash.map(|hash| hash.finalize().to_vec()).unwrap_or_default();
     Ok(Opened { stamp, ..opened.into() })
 }

@@ -19,6 +19,7 @@ mod xattr;
 use std::sync::Arc;
 
 use inarch_block::Backing;
+use inarch_confine::Parsing;
 use inarch_volume::{Volume, VolumeError};
 
 use crate::erofs::NAME;
@@ -49,16 +50,16 @@ fn about(what: &str, error: VolumeError) -> VolumeError {
 /// Fails if the image is damaged, or uses what is not supported: additional devices, compressed metadata, and the
 /// extent records that `-E48bit` gives compressed files. Reading a compressed file with damaged content fails with
 /// `InvalidData`.
-pub fn open(image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
-    open_with(image, Damage::Refused)
+pub fn open(parsing: Parsing, image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
+    open_with(parsing, image, Damage::Refused)
 }
 
 /// Opens an image for reading on demand: reads and checks only the superblock and the root.
-pub fn open_volume(image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
+pub fn open_volume(_: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
     Ok(Arc::new(ErofsVolume::open(image, damage)?))
 }
 
 /// Like [`open`], but with salvaged damage, unreadable directories, inodes and parts of files are left out.
-pub fn open_with(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-    Opened::walk(open_volume(image, damage)?, damage)
+pub fn open_with(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+    Opened::walk(parsing, open_volume(parsing, image, damage)?, damage)
 }

@@ -29,6 +29,7 @@ use std::io;
 use std::sync::Arc;
 
 use inarch_block::{BackedFiles, Backing, Content, Cursor};
+use inarch_confine::Parsing;
 use inarch_tree::{Extent, Extents, InodeId, Tree};
 use inarch_volume::{Volume, Walked, walk};
 
@@ -118,7 +119,7 @@ fn unreadable(reason: impl Into<String>) -> ReadError {
 
 /// Opens the ext2, ext3 or ext4 file system at the start of `image` for reading on demand. Reads and checks the
 /// superblock, the group descriptors, the journal and the root.
-pub fn open_volume(image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
+pub fn open_volume(_: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
     let volume = Ext4Volume::open(image, &ReadOptions { damage, ..ReadOptions::default() })?;
     if damage == Damage::Refused {
         volume.check_groups()?;
@@ -127,18 +128,18 @@ pub fn open_volume(image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Vo
 }
 
 /// Opens such a file system as [`open_image`] does.
-pub fn open(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-    Ok(open_image(image, &ReadOptions { damage, ..ReadOptions::default() })?.opened)
+pub fn open(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+    Ok(open_image(parsing, image, &ReadOptions { damage, ..ReadOptions::default() })?.opened)
 }
 
 /// Opens and walks a file system.
 ///
 /// Fails if the host fails, if there is no such file system, if it has unsupported features, or if it is damaged. If
 /// damage is salvaged, unreadable parts are left out and noted.
-pub fn open_image(image: Arc<dyn Backing>, options: &ReadOptions) -> Result<Ext4Image, ReadError> {
+pub fn open_image(parsing: Parsing, image: Arc<dyn Backing>, options: &ReadOptions) -> Result<Ext4Image, ReadError> {
     let volume = Ext4Volume::open(image, options)?;
     let mut generations = Vec::new();
-    let walked = walk(&volume, &mut |attributes| generations.push(attributes.generation));
+    let walked = walk(parsing, &volume, &mut |attributes| generations.push(attributes.generation));
     let Walked { tree, extents, findings, .. } = walked.map_err(|error| ReadError::of_volume(NAME, error))?;
     options.damage.refuse(NAME, &findings, &tree)?;
     let tree = Arc::new(tree);

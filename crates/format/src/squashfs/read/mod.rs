@@ -19,6 +19,7 @@ mod xattrs;
 use std::sync::Arc;
 
 use inarch_block::Backing;
+use inarch_confine::Parsing;
 use inarch_volume::Volume;
 
 use crate::{Damage, Opened, ReadError};
@@ -28,18 +29,18 @@ use volume::SquashfsVolume;
 /// decompressed on read, with a cache of 32 MiB. Uncompressed blocks are read from the image's own file.
 ///
 /// Errors say what is wrong with the image, and where.
-pub fn open(image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
-    open_with(image, Damage::Refused)
+pub fn open(parsing: Parsing, image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
+    open_with(parsing, image, Damage::Refused)
 }
 
 /// Like [`open`], but with salvaged damage, unreadable directories and inodes are left out. A truncated image has
 /// lost its tables, which are at its end.
-pub fn open_with(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-    Opened::walk(open_volume(image, damage)?, damage)
+pub fn open_with(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+    Opened::walk(parsing, open_volume(parsing, image, damage)?, damage)
 }
 
 /// Opens an image for reading on demand. Reads and checks the superblock, the table of owners, the places of
 /// fragments and attributes, and the root. All of it is essential, so damage to it is never salvaged.
-pub fn open_volume(image: Arc<dyn Backing>, _: Damage) -> Result<Arc<dyn Volume>, ReadError> {
+pub fn open_volume(_: Parsing, image: Arc<dyn Backing>, _: Damage) -> Result<Arc<dyn Volume>, ReadError> {
     Ok(Arc::new(SquashfsVolume::open(image)?))
 }

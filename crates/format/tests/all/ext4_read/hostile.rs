@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Arc, LazyLock};
 
 use inarch_block::{BLOCK_SIZE, Backing, Cursor, read_content};
+use inarch_confine::Parsing;
 use inarch_format::ext4::{Ext4Image, LostAndFound, Options, ReadOptions, open_image};
 use inarch_format::{Damage, ReadError};
 use inarch_tree::{DataRange, FileType, InodeId, Tree, Xattr};
@@ -93,6 +94,7 @@ fn read_patched(at: usize, patch: Vec<u8>, verify: bool) -> Result<Ext4Image, Re
 
 fn open(image: Image<'static>, verify: bool) -> Result<Ext4Image, ReadError> {
     open_image(
+        Parsing::unconfined(),
         Arc::new(image),
         &ReadOptions { verify, lost_and_found: LostAndFound::KeepIfUsed, damage: Damage::Salvaged },
     )
