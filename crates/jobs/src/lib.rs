@@ -61,7 +61,7 @@ mod text;
 mod upper;
 
 pub use device::Writes;
-pub use disk::FileSystem;
+pub use disk::DiskFormat;
 pub use disk::room::RoomError;
 pub use error::JobError;
 pub use events::Events;

@@ -22,7 +22,7 @@ use inarch_tree::select::Selection;
 use crate::JobError;
 pub use crate::device::Writes;
 use crate::device::{Recipe, confinement};
-use crate::disk::FileSystem;
+use crate::disk::DiskFormat;
 use crate::lifecycle::confinement::Sandbox;
 pub use crate::lifecycle::guard::{GUARD_ARGUMENT, guard};
 pub use crate::lifecycle::guarded::BACKGROUND_ARGUMENT;
@@ -44,7 +44,7 @@ pub struct ServedTree {
     /// What to take of it.
     pub selection: Selection,
     /// The file system that it is offered as.
-    pub format: FileSystem,
+    pub format: DiskFormat,
     /// What becomes of the guest's writes.
     pub writes: Writes,
     /// The disk's serial number, at most 20 letters, digits and `-`; made of the place where it is served where not given.
