@@ -137,8 +137,9 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: u32,
     ) -> Result<(), Errno>;
 
-    /// Opens a file; `flags` are those of open(2), without `O_CREAT` and `O_EXCL`. `ENOSYS`: there is no need to open
-    /// anything, requests carry the default handle.
+    /// Opens a file; `flags` are those of open(2), without `O_CREAT` and `O_EXCL`, or
+    /// [`OPEN_TO_EXECUTE`](crate::OPEN_TO_EXECUTE). `ENOSYS`: there is no need to open anything, requests carry the default
+    /// handle.
     fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno>;
 
     /// Makes a regular file and opens it; `flags` are those of open(2). `EEXIST` if something has that name, with or

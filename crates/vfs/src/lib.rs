@@ -39,8 +39,8 @@ pub use host::{Changes, HostDirectory, HostError, HostOptions, Refused, Submount
 pub use memory::MemoryFiles;
 pub use name::{NAME_MAX, check_name};
 pub use node::{
-    Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId, Opened,
-    SetAttributes, SetTime, Statistics, WriteKind,
+    Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId,
+    OPEN_TO_EXECUTE, Opened, SetAttributes, SetTime, Statistics, WriteKind,
 };
 pub use one_client::OneClient;
 pub use overlay::Overlay;
