@@ -38,7 +38,7 @@ pub use content::WalkedFiles;
 pub use error::VolumeError;
 pub use findings::{Findings, Loss};
 pub use pages::Pages;
-pub use pass::{AskedOneByOne, Body, Facts, Pass, XattrsOf};
+pub use pass::{AskedOneByOne, Body, Facts, Pass};
 pub use volume::{
     Attributes, Item, Listed, NAME_MAX, Node, Statistics, Stream, TARGET_MAX, Volume, is_name, join_data, next_data,
 };

@@ -6,10 +6,10 @@ use inarch_block::{Backing, read_backing};
 
 use crate::VolumeError;
 
-/// Bytes of a page.
-const PAGE: u64 = 1 << 16;
+/// Bytes of a page. Inodes of an image may lie each beside its content, where larger pages are mostly content.
+const PAGE: u64 = 1 << 12;
 
-/// Reads small pieces of an image through pages of 64 KiB, of which some are kept.
+/// Reads small pieces of an image through pages of 4 KiB, of which some are kept.
 ///
 /// A page's number decides its place among those that are kept, and each place has a lock of its own, so that threads that read
 /// different parts do not wait for each other.
@@ -56,7 +56,7 @@ impl Pages {
                 "{length} bytes at byte {at} lie beyond the image's end at {size}"
             )));
         }
-        if length >= PAGE {
+        if length > PAGE {
             return self.fetch(at, out);
         }
         let (mut at, mut rest) = (at, out);
