@@ -13,7 +13,6 @@
 mod accessed;
 mod decided;
 mod file_system;
-mod frozen;
 mod host;
 #[cfg(test)]
 mod listing;
@@ -29,7 +28,6 @@ mod slab;
 mod slab_index;
 #[cfg(test)]
 mod tests;
-mod tree_files;
 mod volume_files;
 
 #[doc(hidden)]
@@ -46,5 +44,4 @@ pub use one_client::OneClient;
 pub use overlay::Overlay;
 pub use owners::MappedOwners;
 pub use recorder::{Access, AccessKind, AccessSink, Identity, RecordLevel, Recorder, Recording};
-pub use tree_files::TreeFiles;
 pub use volume_files::VolumeFiles;

@@ -4,7 +4,7 @@
 //! name, what are its attributes, where do its bytes lie) from the bytes of the image, and keeps nothing that grows with the
 //! tree. What calls it is one of two adapters: [`walk()`] makes a [`Tree`](inarch_tree::Tree) of all of it, for what needs to
 //! know everything (a run, an image, a plan); `VolumeFiles` of `inarch-vfs` shows it as files that are asked for one request at
-//! a time.
+//! a time. A tree is a volume as well ([`TreeVolume`]), so that archives and snapshots are shown by the same files.
 //!
 //! # How to add a reader
 //!
@@ -31,6 +31,7 @@ mod error;
 mod findings;
 mod pages;
 mod pass;
+mod tree;
 mod volume;
 mod walk;
 
@@ -39,6 +40,7 @@ pub use error::VolumeError;
 pub use findings::{Findings, Loss};
 pub use pages::Pages;
 pub use pass::{AskedOneByOne, Body, Facts, Pass};
+pub use tree::TreeVolume;
 pub use volume::{
     Attributes, Item, Listed, NAME_MAX, Node, Statistics, Stream, TARGET_MAX, Volume, is_name, join_data, next_data,
 };
