@@ -2,17 +2,16 @@
 
 #![no_main]
 
-mod archive;
-
 use std::sync::Arc;
 
 use inarch_format::{Damage, tar};
+use inarch_fuzz::{archive, image};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (archive::Archive<'_>, bool)| {
     let (input, salvaged) = input;
     let damage = if salvaged { Damage::Salvaged } else { Damage::Refused };
-    if let Ok(opened) = tar::open(Arc::new(archive::Memory(input.bytes())), damage) {
+    if let Ok(opened) = tar::open(Arc::new(image::Memory(input.bytes())), damage) {
         archive::look(opened);
     }
 });
