@@ -1,4 +1,4 @@
-//! From a source to a device: tree, plan, overlay.
+//! Makes a device from a source: tree, plan, overlay.
 
 pub(crate) mod confinement;
 
@@ -17,12 +17,12 @@ use inarch_vhost::blk::BlkOptions;
 
 use crate::JobError;
 use crate::disk::room::Room;
-use crate::disk::{ANNOUNCED_BYTES, FileSystem, uuid};
+use crate::disk::{ANNOUNCED_BYTES, DiskFormat, uuid};
 use crate::kept::KeptBase;
 use crate::source::identity::identity;
 use crate::source::{Opened, Resources, Source, open_with};
 
-/// What a guest is told about a disk before its device is made.
+/// The properties of a disk that a guest learns before its device is made.
 pub(crate) fn disk_options(queues: u16, read_only: bool, serial: &str) -> BlkOptions {
     BlkOptions { queues, capacity: ANNOUNCED_BYTES, read_only, serial: serial.into(), ..BlkOptions::default() }
 }
@@ -30,22 +30,22 @@ pub(crate) fn disk_options(queues: u16, read_only: bool, serial: &str) -> BlkOpt
 /// What becomes of a guest's writes.
 #[derive(Clone, Debug)]
 pub enum Writes {
-    /// They fail; the disk says it is read-only.
+    /// They fail: the disk is read-only.
     Refused,
-    /// They go to a nameless file in this directory and are gone with the server.
+    /// They go to a nameless file in this directory, and end with the server.
     ThrownAway(PathBuf),
     /// They go to this file, and are there again the next time.
     Kept(PathBuf),
 }
 
-/// A device that is ready, and what is known of it.
+/// A finished device, and facts about it.
 pub(crate) struct Prepared {
     pub device: Arc<Device>,
     pub tree: Arc<Tree>,
     pub report: Report,
     pub notes: Vec<String>,
     pub summary: Summary,
-    /// How a container image says that it is started.
+    /// How a container image is to be started.
     pub image: Option<ImageConfig>,
     pub scan_time: Duration,
     pub plan_time: Duration,
@@ -55,9 +55,9 @@ pub(crate) struct Prepared {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Summary {
     pub blocks: u64,
-    /// Those that are computed.
+    /// Blocks of computed metadata.
     pub metadata_blocks: u64,
-    /// Those that the guest can write to.
+    /// Free blocks, for the guest's writes.
     pub free_blocks: u64,
 }
 
@@ -73,9 +73,9 @@ impl Prepared {
 pub(crate) struct Recipe {
     pub source: Source,
     pub selection: Selection,
-    /// How long a scan takes no more than the time that others leave of the processors.
+    /// How long the scan runs at the lowest priority.
     pub patience: Duration,
-    pub format: FileSystem,
+    pub format: DiskFormat,
     pub writes: Writes,
     /// Tells the disks of one guest apart (their UUIDs).
     pub ordinal: u8,
@@ -87,14 +87,15 @@ pub(crate) struct Recipe {
     pub mount_points: Vec<Vec<u8>>,
 }
 
-/// Does what is to be done with `source`; a panic, of which standard error tells, becomes an error.
+/// Does `work` on `source`. A panic, which standard error reports, becomes an error.
 fn contained<T>(source: &Path, work: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
-    // What is half-done goes with the work: nothing of it is seen from outside.
+    // Half-finished state is dropped with the work and not visible outside.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(JobError::PlanPanicked { path: source.to_owned() }))
 }
 
 impl Recipe {
-    /// Opens the source, plans, and opens the overlay. A panic is an error like others: somebody waits for the outcome.
+    /// Opens the source, plans, and opens the overlay. A panic becomes an error too, because somebody waits for the
+    /// result.
     pub fn prepare(&self) -> Result<Prepared, JobError> {
         contained(self.source.path(), || self.try_prepare())
     }
@@ -113,7 +114,7 @@ impl Recipe {
         let scan_time = started.elapsed();
 
         let (map, summary, overlay, notes) = match self.format {
-            FileSystem::Ext4 => {
+            DiskFormat::Ext4 => {
                 let room = self.room()?;
                 let options = room.options(uuid(self.ordinal));
                 let plan = ext4::plan(Arc::clone(&opened.tree), &options)
@@ -197,13 +198,13 @@ impl Recipe {
         })
     }
 
-    /// The blocks of a file system that is never written to, and what there is to know of it.
-    fn plan_read_only(&self, tree: &Arc<Tree>, format: FileSystem) -> Result<(BlockMap, Vec<String>), JobError> {
+    /// Plans a read-only file system; returns its block map and facts about it.
+    fn plan_read_only(&self, tree: &Arc<Tree>, format: DiskFormat) -> Result<(BlockMap, Vec<String>), JobError> {
         let name = format.name();
         let from = || self.source.clone();
         let planner = format_by_name(name).ok_or_else(|| JobError::NotServed { from: from(), format: name })?;
         // SquashFS has none.
-        let uuid = (format != FileSystem::Squashfs).then(|| uuid(self.ordinal));
+        let uuid = (format != DiskFormat::Squashfs).then(|| uuid(self.ordinal));
         let options = ImageOptions { uuid, ..ImageOptions::default() };
         let Planned { layout, notes } =
             planner.plan(tree, &options).map_err(|error| JobError::Format { from: from(), error })?;

@@ -240,7 +240,8 @@ fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
         Prepared::Kernel(prepared) => {
             let (mount, watch) = prepared.detached.attach(place.as_fd(), &point)?;
             drop(place);
-            let guard = Guard::of_mount(&mount, prepared.kind)?;
+            let device = prepared.archive.as_ref().map(archive::Archive::device).transpose()?;
+            let guard = Guard::of_mount(&mount, prepared.kind, device.as_ref())?;
             let mounted = Mounted::served(mount, &duty.stop, move || watch.wait());
             let archive = prepared.archive.map(|archive| archive.guarded(&duty.events, &duty.stop));
             let (confined, record, upper, by) = (String::new(), None, prepared.upper, By::Kernel);
@@ -290,6 +291,9 @@ impl Serving {
         let rest = match self.by {
             By::Fuse => "whoever has files of it open gets errors from now on",
             By::Kernel if waits => "waiting until nobody has files of it open any more",
+            By::Kernel if self.archive.is_some() => {
+                "whoever has files of it open gets errors for what was not read before"
+            }
             By::Kernel => "whoever has files of it open keeps them until they are closed",
         };
         let in_use = || {

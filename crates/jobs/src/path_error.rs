@@ -13,7 +13,7 @@ pub struct PathError {
     pub path: PathBuf,
     /// What was tried.
     pub action: &'static str,
-    /// What the system said.
+    /// The system's error.
     pub error: io::Error,
 }
 

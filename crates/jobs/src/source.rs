@@ -1,5 +1,5 @@
 //! SRC, the same for every command: what a text names ([`Source::parse`]), and opening it as a tree with its content
-//! ([`open`]).
+//! ([`open()`]).
 
 mod error;
 mod foreign;

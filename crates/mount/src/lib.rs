@@ -6,7 +6,14 @@
 //! - [`Loop`] and [`Lease`]: a file as a block device for the kernel, protected from changes meanwhile.
 //! - [`Mount`]: a mount, identified by numbers that survive renames of directories ([`MountId`]).
 //! - [`Watch`]: waits until a mount, or its file system, is gone.
-//! - [`mounted`], [`place_of`], [`users`] and others: read the kernel's tables, without contacting any file system.
+//! - [`mounted`], [`place_of`], [`users()`] and others: read the kernel's tables, without contacting any file system.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! let proc = inarch_mount::mounted(Path::new("/proc")).expect("it is mounted");
+//! assert_eq!(proc.kind, "proc");
+//! ```
 
 #![deny(unsafe_code)]
 
@@ -33,7 +40,7 @@ pub use detached::{Detached, Layers, Refusal};
 pub use held::Held;
 pub use identity::{DeviceNumber, MountId};
 pub use lease::Lease;
-pub use loops::Loop;
+pub use loops::{Loop, LoopId};
 pub use table::{
     Copy, Entry, Place, copies, mount_points_beneath, mounted, mounts_at, mounts_within, place_of, process_that_sees,
 };
@@ -128,7 +135,7 @@ impl Mount {
         &self.point
     }
 
-    /// What tells it from other mounts.
+    /// Its identity.
     pub fn id(&self) -> MountId {
         self.id
     }

@@ -67,7 +67,7 @@ impl<D: BlockDevice> ImageFile<D> {
     /// An image of `device`. It belongs to this process's user, and only that user may read it or, unless
     /// `read_only`, write it.
     ///
-    /// Waits for the device end once `has_ended` is true and the device was woken.
+    /// Requests stop waiting for the device once `has_ended` returns true and the device was woken.
     pub fn new(
         device: Arc<Pending<D>>,
         name: ImageName,

@@ -22,6 +22,22 @@
 //!
 //! A property test in `crates/format/tests/all` compares both users for every reader, and the fuzz target `volume`
 //! asks damaged images for random nodes.
+//!
+//! ```
+//! use inarch_volume::{Item, Volume, VolumeError};
+//!
+//! /// The names in the root directory of any file system.
+//! fn names(volume: &dyn Volume) -> Result<Vec<String>, VolumeError> {
+//!     let mut names = Vec::new();
+//!     volume.list(volume.root(), 0, &mut |item| {
+//!         if let Item::Entry(entry) = item {
+//!             names.push(String::from_utf8_lossy(entry.name).into_owned());
+//!         }
+//!         true
+//!     })?;
+//!     Ok(names)
+//! }
+//! ```
 
 #![forbid(unsafe_code)]
 

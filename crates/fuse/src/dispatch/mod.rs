@@ -43,7 +43,7 @@ use crate::wire::{MIN_READ_BUFFER, init_flag, opcode, reply};
 pub const MAX_DATA: u32 = 1 << 20;
 
 /// The most bytes of a message: a header, a body, and the data of a write or as many nodes to forget.
-pub const MAX_MESSAGE: usize = MAX_DATA as usize + MIN_READ_BUFFER;
+pub(crate) const MAX_MESSAGE: usize = MAX_DATA as usize + MIN_READ_BUFFER;
 
 /// Memory that a thread reuses for each request.
 #[derive(Debug, Default)]

@@ -22,9 +22,6 @@ pub const OLDEST_MINOR_VERSION: u32 = 28;
 /// data.
 pub const MIN_READ_BUFFER: usize = 8192;
 
-/// The root node (`FUSE_ROOT_ID`).
-pub const ROOT_ID: u64 = 1;
-
 /// Opcodes (`enum fuse_opcode`) of the supported requests.
 pub mod opcode {
     #![allow(missing_docs, reason = "the kernel's names")]

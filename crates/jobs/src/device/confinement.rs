@@ -1,4 +1,4 @@
-//! What the threads keep within reach that make a disk, and those that serve one.
+//! Defines what the threads that make or serve a disk keep.
 
 use std::path::Path;
 
@@ -33,8 +33,8 @@ pub(crate) fn of_plan(recipe: &Recipe) -> Result<Confinement, PathError> {
     }
 }
 
-/// For the threads that serve a disk of `source`: a directory's files are opened when they are read, of anything else all
-/// that is read is open by then. Of the host's names nothing else is left but `device`.
+/// For the threads that serve a disk of `source`. A directory's files are opened on read; of other sources everything
+/// is open already. Of the host's names only `device` remains.
 pub(crate) fn of_disk(source: &Source, device: Option<&Path>) -> Result<Confinement, PathError> {
     let mut confinement = disk_among_others(source)?;
     let mut places = Vec::new();

@@ -1,4 +1,4 @@
-//! Why an image cannot be made.
+//! Errors of images.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::text::shown;
 /// Why an image cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// A directory is where the image is to go.
+    /// The output is a directory.
     #[error("{}: is a directory; name a file in it", shown(output))]
     Directory {
         /// It.
@@ -31,10 +31,10 @@ pub enum ImageError {
         /// The formats that there are.
         known: String,
     },
-    /// The output's name says no format.
+    /// The output's name implies no format.
     #[error("{}: its name says no format; end it with one or use --format: {known}", shown(output))]
     NoFormat {
-        /// Where the image is to go.
+        /// The output.
         output: PathBuf,
         /// The formats that there are.
         known: String,
@@ -45,17 +45,17 @@ pub enum ImageError {
         shown(output)
     )]
     Compressed {
-        /// Where the image is to go.
+        /// The output.
         output: PathBuf,
         /// The source.
         from: Source,
         /// What compresses so.
         program: &'static str,
     },
-    /// The image would be the source, or a part of it.
+    /// The output is the source, or inside it.
     #[error("{}: the output {what}; put it somewhere else", shown(output))]
     InSource {
-        /// Where the image is to go.
+        /// The output.
         output: PathBuf,
         /// What it is, as half a sentence.
         what: &'static str,
@@ -85,14 +85,14 @@ pub enum ImageError {
         /// What differs.
         error: io::Error,
     },
-    /// The output takes no more.
+    /// Writing the output failed.
     #[error("{}: cannot write at byte {offset}: {error}", shown(output))]
     Write {
         /// Where the image was to go.
         output: PathBuf,
         /// Where in it.
         offset: u64,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The source could not be read, or something else went wrong.
@@ -103,7 +103,7 @@ pub enum ImageError {
         /// Why.
         error: WriteError,
     },
-    /// Who asked for the image stopped it.
+    /// The caller stopped the job.
     #[error("interrupted")]
     Stopped,
 }

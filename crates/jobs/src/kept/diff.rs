@@ -1,4 +1,4 @@
-//! `diff`: what the guest of a kept run made of its trees.
+//! `diff`: finds what the guest of a kept run changed in its trees.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,6 +8,7 @@ use inarch_tree::compare::{Change, ChangeKind, Difference, changes, differences}
 use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
+use super::apply::still_beside;
 use super::fold::fold_but;
 use super::guest::KeptDisk;
 use super::{KeptRun, KeptTree, Record, Store};
@@ -21,19 +22,21 @@ pub struct RunDiff {
     folded: Vec<String>,
     /// The paths of the guest that were asked for; all where there are none.
     asked: Vec<PathBuf>,
-    /// The trees of the run, those without changes too.
+    /// The trees of the run, including unchanged ones.
     all: Vec<KeptTree>,
-    /// Those of them that this machine does not have any more.
+    /// Those that no longer exist on this machine.
     gone: Vec<KeptTree>,
+    /// What applies of the run began or left, a line each.
+    unfinished: Vec<String>,
 }
 
-/// What it made of one of them.
+/// The changes in one tree.
 pub(super) struct TreeDiff {
     pub tree: KeptTree,
     pub disk: KeptDisk,
-    /// Every path that differs, but for what the run itself had to make.
+    /// Every path that differs, except what the run itself created.
     pub differences: Vec<Difference>,
-    /// The same as what somebody did.
+    /// The same as changes: added, changed, deleted, renamed.
     pub changes: Vec<Change>,
 }
 
@@ -53,7 +56,7 @@ pub struct ChangeReport {
     /// Another name of the same file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_to: Option<String>,
-    /// `file`, `directory`, `symlink`, `char`, `block`, `fifo` or `socket`; of what is gone, what it was.
+    /// `file`, `directory`, `symlink`, `char`, `block`, `fifo` or `socket`; for a deleted path, its former type.
     #[serde(rename = "type")]
     pub file_type: &'static str,
     /// What it was, where that is another kind of thing.
@@ -86,7 +89,8 @@ pub fn diff(name: &str) -> Result<RunDiff, KeptError> {
     // What was applied is what the host has.
     if record.applied.is_some() {
         let all = record.trees.clone();
-        Ok(RunDiff { trees: Vec::new(), folded: Vec::new(), asked: Vec::new(), all, gone: Vec::new() })
+        let (trees, folded, asked, gone, unfinished) = Default::default();
+        Ok(RunDiff { trees, folded, asked, all, gone, unfinished })
     } else {
         RunDiff::of(&run, record)
     }
@@ -102,7 +106,13 @@ impl RunDiff {
             let Some(disk) = KeptDisk::open(run, tree)? else { continue };
             trees.push(TreeDiff::new(tree.clone(), disk)?);
         }
-        Ok(RunDiff { trees, folded, asked: Vec::new(), all: record.trees.clone(), gone })
+        let (asked, all, unfinished) = (Vec::new(), record.trees.clone(), unfinished(run.name(), record));
+        Ok(RunDiff { trees, folded, asked, all, gone, unfinished })
+    }
+
+    /// What applies of the run began and have not ended, and what they left beside the places of files; a line each.
+    pub fn unfinished(&self) -> &[String] {
+        &self.unfinished
     }
 
     /// The tree that a path of the guest is in, if this machine does not have that any more.
@@ -113,16 +123,16 @@ impl RunDiff {
     }
 
     /// # Errors
-    /// A path of the guest is in a tree that this machine does not have any more.
+    /// The guest path is in a tree that no longer exists on this machine.
     pub(super) fn refuse_gone(&self, path: &Path) -> Result<(), KeptError> {
         let gone = self.gone_around(path);
         gone.map_or(Ok(()), |tree| Err(KeptError::Gone { path: path.to_owned(), tree: tree.source() }))
     }
 
-    /// Leaves only changes at these paths of the guest, and of what is below them; of all, where there are none.
+    /// Keeps only changes at these guest paths and below; all changes if there are none.
     ///
     /// # Errors
-    /// Neither guest nor host have one of them: it may be misspelt.
+    /// A path exists neither in the guest nor on the host: it may be misspelt.
     pub fn only(mut self, paths: Vec<PathBuf>) -> Result<RunDiff, KeptError> {
         paths.iter().try_for_each(|path| self.refuse_gone(path))?;
         if let Some(path) = paths.iter().find(|path| !self.is_known(path)) {
@@ -195,6 +205,15 @@ impl RunDiff {
     pub(super) fn is_asked(&self, path: &Path) -> bool {
         self.asked.is_empty() || self.asked.iter().any(|top| path.starts_with(top))
     }
+}
+
+fn unfinished(name: &str, record: &Record) -> Vec<String> {
+    let begun =
+        record.applying.as_ref().map(|_| format!("an apply has begun and not ended; inarch apply {name} ends it"));
+    let left = still_beside(record).into_iter();
+    let left =
+        left.map(|path| format!("{path}: an apply left it; inarch apply {name} removes it or says what to do with it"));
+    begun.into_iter().chain(left).collect()
 }
 
 impl TreeDiff {

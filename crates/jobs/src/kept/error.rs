@@ -1,4 +1,4 @@
-//! Why a kept run cannot be used, compared or applied.
+//! Errors of kept runs.
 
 use std::error::Error;
 use std::io;
@@ -55,10 +55,10 @@ pub enum KeptError {
     /// There is no run of this name.
     #[error("there is no kept run '{0}'; inarch runs lists those that there are")]
     Missing(String),
-    /// Each time that it was made somebody else took it away.
-    #[error("the kept run '{0}' is discarded again and again by somebody else")]
+    /// Another process discarded it each time it was created.
+    #[error("another process keeps discarding the kept run '{0}'")]
     Discarded(String),
-    /// Somebody else uses the run.
+    /// Another process uses the run.
     #[error("the kept run '{name}' is in use{}; wait until that has ended", process(owner))]
     InUse {
         /// The run.
@@ -66,7 +66,7 @@ pub enum KeptError {
         /// The number of the process that does; empty if that is not known.
         owner: String,
     },
-    /// Nothing says what was run.
+    /// The run has no record.
     #[error("the kept run '{0}' has no record")]
     NoRecord(String),
     /// The record is no JSON of ours.
@@ -108,6 +108,17 @@ pub enum KeptError {
         /// What else can be done, as the end of the line.
         more: &'static str,
     },
+    /// An apply of the run left files of its own in the host's tree.
+    #[error(
+        "an apply of the kept run '{name}' left {left}; inarch apply {name} removes it or says what to do with it, --force \
+         discards the run and leaves it there"
+    )]
+    Beside {
+        /// The run.
+        name: String,
+        /// The first of the files, and how many more there are.
+        left: String,
+    },
     /// What was applied is not on this machine any more.
     #[error(
         "{since} the kept run '{name}' was applied, and {path} is not as it was applied; inarch apply {name} brings back what \
@@ -118,10 +129,10 @@ pub enum KeptError {
         since: &'static str,
         /// The run.
         name: String,
-        /// The first path that is not as it was applied, as it is shown.
+        /// The first path that differs from what was applied, printable.
         path: String,
     },
-    /// The host's tree of the run, as it is kept, cannot be read.
+    /// The stored host tree cannot be read.
     #[error("{}: {error}", shown(path))]
     Tree {
         /// The file.
@@ -129,7 +140,7 @@ pub enum KeptError {
         /// What is wrong with it.
         error: LoadError,
     },
-    /// What the run has changed, as it is kept, cannot be read.
+    /// The stored layer cannot be read.
     #[error("{}: {error}", shown(path))]
     Layer {
         /// The file.
@@ -170,10 +181,10 @@ pub enum KeptError {
         /// The tree.
         tree: PathBuf,
     },
-    /// A tree in which an apply has begun is gone.
+    /// A tree with an unfinished apply is gone.
     #[error("{path}: it is gone, and an apply has begun there and not ended; bring it back")]
     GoneMeanwhile {
-        /// The tree, as it is shown.
+        /// The tree, printable.
         path: String,
     },
     /// Another directory is where the tree was.

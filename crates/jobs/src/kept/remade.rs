@@ -1,4 +1,4 @@
-//! The disk of a kept run, made again without a machine.
+//! Makes the disk of a kept run again, without a machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub(super) struct Remade {
     pub numbering: ext4::Numbering,
 }
 
-/// Makes the disk of a kept run again: of the host's tree as it was, what the run had changed before, and the overlay at
-/// `file`; without a look at what the tree is now.
+/// Makes the disk of a kept run again from the stored host tree, the run's earlier changes, and the overlay `file`.
+/// Does not look at the host's current tree.
 pub(super) fn remake(source: &Path, kept: &KeptBase, file: &Path, ordinal: u8) -> Result<Remade, KeptError> {
     let laid = kept.lay_over(Opened::at(source, kept.files.load_base()?)?)?;
     let gone = || KeptError::path(file, "cannot open the overlay of the kept run", std::io::ErrorKind::NotFound);

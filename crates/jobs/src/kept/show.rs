@@ -14,11 +14,11 @@ use crate::kept::KeptError;
 /// Bytes that are read at once.
 const PIECE: u64 = 256 << 10;
 
-/// Writes what the guest of the kept run `name` has at `path`, which is absolute and the guest's: a file's bytes, or where
-/// a symlink leads. Whether that is applied, or a conflict, makes no difference.
+/// Writes the guest's version of the absolute guest path `path` of the kept run `name`: a file's bytes, or a
+/// symlink's target. It does not matter whether the change was applied or conflicts.
 ///
 /// # Errors
-/// There is no such file in what is kept, it is of another kind, or a part of it lies in a file of the host that changed.
+/// The run has no such file, it has another type, or part of it is in a host file that has changed.
 pub fn show(name: &str, path: &Path, out: &mut dyn Write) -> Result<(), KeptError> {
     let run = Store::of_user()?.open(name)?;
     let record = run.record.as_ref().ok_or_else(|| KeptError::NoRecord(name.to_owned()))?;

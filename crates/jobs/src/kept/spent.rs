@@ -1,9 +1,9 @@
-//! A run of which everything was applied: its next command begins with the host's trees as they are.
+//! Handles a run whose changes were all applied: its next command starts from the host's trees as they are.
 //!
-//! What an apply writes is in the host's memory first, as that of any copy is. Until it is on the disk the guest's writes
-//! stay: the next command waits for the disk, and lets go of them. If the machine was started again meanwhile, nobody
-//! knows whether it was switched off in an orderly way: then everything must be there as it was applied. So it is after a
-//! wait for the disk that failed: the kernel tells of a write that failed once, and the next wait succeeds.
+//! What an apply writes is first in the host's page cache, as with any copy. So the guest's writes stay until the
+//! data is on the disk: the next command syncs the trees, and then drops the writes. If the machine was rebooted in
+//! between, it may have crashed, so every file is compared with what was applied. The same happens after a failed
+//! sync, because the kernel reports a failed write once and lets the next sync succeed.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ impl Applied {
     }
 }
 
-/// Lets go of what the guest of a run wrote if all of it was applied.
+/// Drops the guest's writes of a run if everything was applied.
 pub(crate) fn settle(run: &mut KeptRun) -> Result<(), KeptError> {
     let Some(record) = run.record.clone() else { return Ok(()) };
     let Some(applied) = &record.applied else { return Ok(()) };

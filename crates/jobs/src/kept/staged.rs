@@ -1,4 +1,4 @@
-//! A kept run that no machine has run: for tests of what is done with one.
+//! A kept run made without a machine, for tests.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -84,7 +84,7 @@ pub(super) struct Staged {
 }
 
 impl Staged {
-    /// A run over the tree at `host`, whose guest left what is at `guest`.
+    /// A run over the tree at `host`, whose guest left the content of `guest`.
     pub fn new(host: &Path, guest: &Path) -> Staged {
         let home = tempfile::tempdir().unwrap();
         let mut run = Store::at(home.path()).open_or_create("staged").unwrap();
@@ -116,7 +116,7 @@ impl Staged {
     }
 }
 
-/// Loses all but the first bytes of a file, as a machine that goes down may, and keeps its size and time.
+/// Truncates a file's data to its first bytes, as a crash may, and keeps its size and time.
 pub(super) fn tear(path: &Path) {
     let file = File::options().write(true).open(path).unwrap();
     let before = file.metadata().unwrap();

@@ -1,16 +1,16 @@
-//! Where kept runs are: a folder each, with a lock.
+//! The store of kept runs: a folder for each, with a lock.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `lock` | locked by whoever uses the run, whose process number it holds |
+//! | `lock` | locked by the process that uses the run; contains its number |
 //! | `run.json` | the [`Record`] |
-//! | `N.*` | what is kept of disk N, see [`DiskFiles`] |
+//! | `N.*` | the data of disk N, see [`DiskFiles`] |
 //!
-//! A folder is made under its name, and is a run once it has a record. A run is discarded by renaming its folder to a
-//! name that no run can have; so there is never half a run.
+//! A folder is created under its final name, and is a run once it has a record. To discard a run, its folder is
+//! renamed to a name that no run can have. So there is never half a run.
 //!
-//! A record and a layer say what `apply` writes to the host, and where. So nothing is used that could be somebody else's
-//! ([`trust`]).
+//! Record and layer determine what `apply` writes to the host, and where. So nothing is used that another user could
+//! have written ([`trust`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -32,7 +32,7 @@ use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
 
 /// The longest name of a run.
 pub(super) const LONGEST_NAME: usize = 100;
-/// What the folder of a discarded run is called until it is gone.
+/// The prefix of a discarded run's folder until it is deleted.
 const DISCARDED: &str = ".discarded-";
 
 /// All kept runs of a user.
@@ -47,19 +47,19 @@ pub(crate) struct Store {
 pub(crate) struct KeptRun {
     name: String,
     folder: PathBuf,
-    /// What is known of it; nothing for one that was just made.
+    /// Its record; `None` for a new run.
     pub record: Option<Record>,
     /// Held until the end.
     _lock: File,
 }
 
 impl Store {
-    /// Those in [`state::home`].
+    /// The store in [`state::home`].
     pub fn of_user() -> Result<Store, KeptError> {
         Ok(Store { home: state::home().ok_or(KeptError::NoPlace)? })
     }
 
-    /// Those in a directory of their own.
+    /// A store in another directory.
     #[cfg(test)]
     pub fn at(home: &Path) -> Store {
         Store { home: home.to_owned() }
@@ -109,7 +109,7 @@ impl Store {
         for tries_left in (0..10).rev() {
             let folder = match self.folder(name, Missing::Make) {
                 Ok(folder) => folder,
-                // Whoever discarded the last run has just removed the folder of all.
+                // Whoever discarded the last run has just removed the common folder.
                 Err(obstacle) if obstacle.error.kind() == io::ErrorKind::NotFound && tries_left > 0 => continue,
                 Err(obstacle) => return Err(unusable(obstacle)),
             };
@@ -131,7 +131,7 @@ impl Store {
         run.filter(|run| run.record.is_some()).ok_or_else(|| KeptError::Missing(name.to_owned()))
     }
 
-    /// What is known of a run, and whether somebody uses it; `None` if it is gone.
+    /// A run's record, and whether another process uses the run; `None` if it is gone.
     pub fn look(&self, name: &str) -> Result<Option<(Record, bool)>, KeptError> {
         let Some(folder) = self.existing_folder(name)? else { return Ok(None) };
         let Some(record) = load_record(&folder)? else { return Ok(None) };
@@ -161,7 +161,7 @@ impl Store {
         };
         if !try_lock(&lock).map_err(|error| KeptError::path(&path, "cannot lock the kept run", error))? {
             let mut owner = String::new();
-            // Only a help to find whoever it is.
+            // Only to help the user find the process.
             let _ = Read::by_ref(&mut lock).take(20).read_to_string(&mut owner);
             return Err(KeptError::InUse { name: name.to_owned(), owner });
         }
@@ -184,7 +184,7 @@ impl Store {
         fs::rename(&run.folder, &gone)
             .map_err(|error| KeptError::path(&run.folder, "cannot discard the kept run", error))?;
         fs::remove_dir_all(&gone).map_err(|error| KeptError::path(&gone, "cannot remove the discarded run", error))?;
-        // Those whose removal was killed.
+        // Folders whose deletion was interrupted.
         for entry in fs::read_dir(&runs).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(DISCARDED) {
                 let _ = fs::remove_dir_all(entry.path());
@@ -222,7 +222,7 @@ impl KeptRun {
         Ok(())
     }
 
-    /// Refuses to go on over a tree that lies in another file system than it did, if the run changed anything of it.
+    /// Refuses to continue over a tree that is now on another file system, if the run changed it.
     pub fn refuse_another_volume(&self, tree: &KeptTree) -> Result<(), KeptError> {
         let then = self.record.iter().flat_map(|record| &record.trees).find(|then| then.ordinal == tree.ordinal);
         let is_another = then.is_some_and(|then| VolumeId::is_another(then.volume, tree.volume));
@@ -250,7 +250,7 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Replaces a file by one with other content, or leaves it as it is. What it gives back is durable.
+/// Replaces a file's content atomically. On return the change is durable.
 pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = trust::create(&new)?;
@@ -282,8 +282,8 @@ fn load_record(folder: &Path) -> Result<Option<Record>, KeptError> {
     Ok(Some(record))
 }
 
-/// Takes a lock that nobody else has. Waits for a moment: a child that a thread of the last owner forked holds it until
-/// its exec.
+/// Tries to take a lock. Retries for a moment, because a child that a thread of the last owner forked holds the lock
+/// until its exec.
 fn try_lock(file: &File) -> Result<bool, Errno> {
     for _ in 0..10 {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -386,7 +386,7 @@ mod tests {
         let (victim, missing) = (dir.path().join("victim"), dir.path().join("missing"));
         fs::write(&victim, "content").unwrap();
         let folder = store.home.join("runs/x");
-        // What is written anew takes the place of a link.
+        // A new file replaces a link.
         symlink(&victim, folder.join("run.new")).unwrap();
         run.save(Record { status: Some(4), ..record() }).unwrap();
         assert!(folder.join(RECORD).symlink_metadata().unwrap().is_file());

@@ -1,4 +1,4 @@
-//! Confining the threads of a job, before it serves anybody.
+//! Confines the threads of a job before it serves anybody.
 
 use std::fmt;
 use std::io;
@@ -21,7 +21,7 @@ pub enum Sandbox {
 }
 
 impl Sandbox {
-    /// Confines the calling thread and those that it starts from now on.
+    /// Confines the calling thread and the threads that it starts later.
     pub(crate) fn enter(self, confinement: &Confinement) -> Confined {
         match self {
             Sandbox::Auto => confinement.enter(),
@@ -29,7 +29,7 @@ impl Sandbox {
         }
     }
 
-    /// Confines a server to what is beneath `place`; gives the line that says so.
+    /// Confines a server to everything beneath `place`; returns the line that says so.
     pub(crate) fn confine_to(self, place: impl fmt::Display, confinement: &Confinement) -> String {
         format!("guard:  confined to {place} {}\n", self.enter(confinement))
     }
@@ -40,7 +40,7 @@ pub(crate) trait Grants: Sized {
     /// Grants what is at `path`.
     fn granted(self, path: &Path, access: Access) -> Result<Self, PathError>;
 
-    /// Grants what is at `path`; if there is nothing, whoever needs it says so.
+    /// Grants the path if it exists; otherwise whoever needs it reports the error.
     fn granted_if_there(self, path: &Path, access: Access) -> Result<Self, PathError> {
         if path.exists() { self.granted(path, access) } else { Ok(self) }
     }

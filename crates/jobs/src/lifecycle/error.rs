@@ -1,4 +1,4 @@
-//! Why a job could not be started, stopped or cleared away.
+//! Errors of starting, stopping and cleaning up jobs.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,13 +17,13 @@ pub enum LifecycleError {
     Setup {
         /// What was asked for.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The job could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// Who started the job stopped it.
+    /// The caller stopped the job.
     #[error("it was stopped")]
     Stopped,
     /// The end of a job could not be waited for.
@@ -35,7 +35,7 @@ pub enum LifecycleError {
     /// The process that takes a mount away could not.
     #[error("{reason}")]
     StillMounted {
-        /// What that process said: the mount point, and why it stays.
+        /// The guard's message: the mount point, and why it stays.
         reason: String,
     },
     /// The requests for a mount cannot be answered any more.

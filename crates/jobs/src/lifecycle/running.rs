@@ -1,4 +1,4 @@
-//! A job as a value: it runs in threads of its own, and its starter waits for it or stops it.
+//! A job as a value: it runs in threads of its own; its starter stops it and waits for it.
 
 use std::fmt;
 use std::sync::mpsc::{self, Sender};
@@ -9,7 +9,7 @@ use inarch_server::StopHandle;
 use super::LifecycleError;
 use crate::events::Events;
 
-/// A job that was started. It gives a `T` at its end.
+/// A started job, whose result is a `T`.
 #[derive(Debug)]
 pub(crate) struct Running<T, E> {
     stop: StopHandle,
@@ -18,9 +18,9 @@ pub(crate) struct Running<T, E> {
 
 /// What the thread of a job is given. It tells `V`s, and when it is ready an `R`.
 pub(crate) struct Duty<R, V> {
-    /// Used when the job is to end.
+    /// Stops the job.
     pub stop: StopHandle,
-    /// Who is told what happens.
+    /// Receives what happens.
     pub events: Events<V>,
     ready: Sender<R>,
 }
@@ -28,13 +28,13 @@ pub(crate) struct Duty<R, V> {
 impl<R, V: 'static> Duty<R, V> {
     /// Tells the starter that the job is ready, and what it should know then.
     pub fn is_ready(&self, introduction: R) {
-        // A starter that is gone knows all that it wants to know.
+        // If the starter is gone, nobody needs to be told.
         let _ = self.ready.send(introduction);
     }
 }
 
 impl<T: Send + 'static, E: From<LifecycleError> + Send + 'static> Running<T, E> {
-    /// Does `work` in a thread of its own, which has this `name`, and waits until that is ready. Gives what it said then.
+    /// Runs `work` in a thread with this `name`, and waits until it is ready. Returns what it reported then.
     ///
     /// # Errors
     /// Those of `work` before it is ready.
@@ -62,10 +62,10 @@ impl<T: Send + 'static, E: From<LifecycleError> + Send + 'static> Running<T, E> 
         self.stop.clone()
     }
 
-    /// Waits for the end of the job.
+    /// Waits for the job's end.
     ///
     /// # Errors
-    /// What ended it.
+    /// The error that ended it.
     pub fn wait(self) -> Result<T, E> {
         self.thread.join().unwrap_or_else(|_| Err(LifecycleError::Panicked.into()))
     }

@@ -5,6 +5,9 @@
 //! 3. Both are loop devices, and an EROFS is mounted from them.
 //! 4. When the lease is wanted back, the archive's device is cut to nothing first: what was not read by then is an I/O error. Then the
 //!    lease is given up, and the archive named. So no read gives what was written meanwhile.
+//! 5. When this process ends, in whichever way, its guard cuts the device ([`crate::serve::guard`]): the lease ends, and a mount that is in
+//!    use then goes on. If it was killed, the kernel leaves it some seconds: it takes a lease that nobody gives up only after
+//!    `fs.lease-break-time`.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,7 +19,7 @@ use std::thread;
 
 use inarch_block::Lent;
 use inarch_format::erofs::metadata_beside;
-use inarch_mount::{Detached, Lease, Loop};
+use inarch_mount::{Detached, Lease, Loop, LoopId};
 use inarch_server::StopHandle;
 use inarch_tree::select::Selection;
 use inarch_tree::{FileType, InodeId};
@@ -76,6 +79,11 @@ impl Archive {
         let device = Loop::of(file.as_fd()).map_err(no_device)?;
         let detached = Detached::erofs(&computed, &device).map_err(|error| error.to_string())?;
         Ok((detached, Archive { lease, signals, device, path: path.to_owned() }))
+    }
+
+    /// The device of the archive's bytes.
+    pub fn device(&self) -> Result<LoopId, JobError> {
+        self.device.id().map_err(|error| JobError::path(&self.path, "its loop device cannot be looked at", error))
     }
 
     /// Has a thread wait for whoever wants to change the archive.

@@ -71,7 +71,7 @@ impl Prepared {
         duty: &Duty,
     ) -> Result<Serving, JobError> {
         let (mount, device) = Mount::fuse(point, source, request.writes == MountWrites::Refused)?;
-        let guard = Guard::of_mount(&mount, Guarded::Mount)?;
+        let guard = Guard::of_mount(&mount, Guarded::Mount, None)?;
         let session = Session::new(device, self.layer, session_options(request));
         let confined = request.sandbox.confine_to(shown(source), &self.confinement);
         let events = duty.events.clone();

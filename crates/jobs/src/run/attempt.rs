@@ -68,7 +68,7 @@ impl DiskFailure {
         DiskFailure { state: Mutex::default(), events }
     }
 
-    /// Who is told what happens in the run.
+    /// Receives what happens in the run.
     pub fn events(&self) -> &Events<RunEvent> {
         &self.events
     }
@@ -148,7 +148,7 @@ impl LiveDisk {
         device.map(|device| notes(device, &self.source, self.writable.get().copied())).unwrap_or_default()
     }
 
-    /// What the guest asked of it.
+    /// Counters of the guest's requests.
     pub fn report(&self) -> Option<DiskReport> {
         let device = self.pending.get().and_then(Result::ok);
         Some(DiskReport::of(device?))
@@ -258,7 +258,7 @@ struct Ends {
 }
 
 impl Guest {
-    /// Boots, and runs the session once the agent has said HELLO, which it must within `patience`.
+    /// Boots, waits at most `patience` for HELLO, and then runs the session.
     pub fn attempt(
         &self,
         accel: Accel,
@@ -420,7 +420,7 @@ fn console_log(path: &Path) -> Result<File, JobError> {
     File::create(path).map_err(|error| JobError::path(path, "cannot write the guest's console there", error))
 }
 
-/// Runs the session of `request` with these streams, and the signals that `catch` gives.
+/// Runs the session of `request` with these streams, and signals from `catch`.
 pub(super) fn hold(
     session: Session,
     request: &SessionRequest,

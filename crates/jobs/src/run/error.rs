@@ -1,4 +1,4 @@
-//! Why a run cannot be started, or not go on.
+//! Errors of runs.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -13,7 +13,7 @@ use crate::text::shown;
 /// Why a run cannot be started, or not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Nothing says what to run.
+    /// There is no command.
     #[error("no command was given: inarch run CMD..., or inarch run in a terminal for a shell")]
     NoCommand,
     /// An entry point was given for what is no container image.
@@ -27,7 +27,7 @@ pub enum RunError {
     /// The container image asks for what cannot be.
     #[error("{image}: {reason}")]
     Image {
-        /// The image, as it is shown.
+        /// The image, printable.
         image: String,
         /// What, and what to do.
         reason: String,
@@ -35,7 +35,7 @@ pub enum RunError {
     /// The command and its environment are larger than a kernel takes.
     #[error("{image}: {what} {bytes} bytes; the kernel starts nothing with more than {most}")]
     TooLarge {
-        /// The image, as it is shown.
+        /// The image, printable.
         image: String,
         /// What is, as the beginning of a sentence.
         what: &'static str,
@@ -50,7 +50,7 @@ pub enum RunError {
         /// It.
         directory: PathBuf,
     },
-    /// This process's directory is gone.
+    /// This process's working directory is gone.
     #[error("there is no current directory: {0}; go to another, or use -w DIR")]
     NoDirectory(io::Error),
     /// The groups of this process are not known.
@@ -80,7 +80,7 @@ pub enum RunError {
     Port {
         /// It.
         port: SocketAddrV4,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// Standard input is the command's.
@@ -95,7 +95,7 @@ pub enum RunError {
         /// It.
         destination: PathBuf,
     },
-    /// A tree that is no directory of this machine needs to be told its place.
+    /// A tree that is not a directory needs a destination.
     #[error("{from}: say where the guest sees it: --tree {from}:/DIRECTORY")]
     NoPlace {
         /// The tree.
@@ -144,7 +144,7 @@ pub enum RunError {
     Unreadable {
         /// The tree.
         tree: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: String,
     },
     /// An unpacked tree could not be sent.
@@ -168,7 +168,7 @@ pub enum RunError {
     NotDurable {
         /// The tree.
         from: Source,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// Only writes to a disk with ext4 are kept.

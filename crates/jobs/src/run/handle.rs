@@ -1,4 +1,4 @@
-//! A run that goes on in a thread of its own.
+//! A started run, in a thread of its own.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -17,10 +17,10 @@ pub struct RunHandle {
     thread: JoinHandle<RunReport>,
 }
 
-/// Starts the run, and tells `events` what happens in it.
+/// Starts the run, and passes what happens to `events`.
 ///
 /// # Errors
-/// No thread could be started. All else that goes wrong is in the report.
+/// No thread could be started. All other errors are in the report.
 pub fn start(request: RunRequest, events: Events<RunEvent>) -> Result<RunHandle, JobError> {
     let failure = Arc::new(DiskFailure::new(events));
     let ours = Arc::clone(&failure);

@@ -167,8 +167,8 @@ impl Kept {
 /// How long the servers' threads may take to end after their machine.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Folds what a command wrote, once nobody has its overlays open any more. Gives what the user should know, a line each; that
-/// includes overlays that are in use for longer than `patience`, as the run's next use folds them.
+/// Folds a command's writes once its overlays are closed everywhere. Returns notes for the user, a line each. One of
+/// them names overlays that stay in use for longer than `patience`; the run's next use folds those.
 fn fold_released(
     name: &str,
     patience: Duration,

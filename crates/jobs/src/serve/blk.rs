@@ -1,4 +1,4 @@
-//! `serve blk`: the device as a vhost-user disk.
+//! `serve blk`: serves the device as a vhost-user disk.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -40,17 +40,17 @@ impl BlkRequest {
     }
 }
 
-/// The arguments that QEMU needs to have the disk, on one line, quoted for a shell; those for its memory left out.
+/// QEMU's arguments for the disk, on one line, quoted for a shell; without those for shared memory.
 pub fn qemu_arguments(request: &BlkRequest) -> Result<String, JobError> {
     let socket = socket::absolute(&request.socket)?;
     Ok(inarch_vm::machine::vhost_user_blk_arguments(&socket, request.queues(), &request.serial()?))
 }
 
-/// Starts a server that ends when it is stopped, or with `once` when the first machine has gone. It tells at the end which
-/// files changed meanwhile.
+/// Starts a server, which runs until it is stopped, or with `once` until the first machine disconnects. At its end it
+/// reports the files that changed meanwhile.
 ///
 /// # Errors
-/// The socket cannot be had.
+/// The socket cannot be created.
 pub fn start(request: BlkRequest, events: Events<ServiceEvent>) -> Result<Service, JobError> {
     Service::start(request.tree.sandbox, events, move |duty| serve(&request, duty))
 }

@@ -1,4 +1,4 @@
-//! The device of a server, made while the server listens already.
+//! Makes the device of a server that is already listening.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -30,7 +30,7 @@ impl Making {
         let sandbox = tree.sandbox;
         let thread = thread::spawn(move || {
             let prepared = confinement::of_plan(&recipe).map_err(JobError::from).and_then(|confinement| {
-                // The same holds as for the server, which says it.
+                // The same confinement as the server's, which reports it.
                 sandbox.enter(&confinement);
                 recipe.prepare()
             });
@@ -57,7 +57,7 @@ impl Making {
     /// When the server has ended: tells what the user should know of the device's use, or why there never was one.
     pub fn finish(self, duty: &Duty) -> Result<(), JobError> {
         if self.pending.get().is_none() {
-            // Told to stop before the plan was made: nobody waits for it any more.
+            // The server was stopped before the plan was finished: nobody waits for the device.
             return Ok(());
         }
         let prepared = self.thread.join().unwrap_or_else(|_| Err(LifecycleError::Panicked.into()))?;

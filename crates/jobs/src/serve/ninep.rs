@@ -1,4 +1,4 @@
-//! `serve 9p`: a directory, live, for whatever mounts 9P2000.L.
+//! `serve 9p`: shares a directory live over 9P2000.L.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::ffi::OsStrExt;
@@ -42,7 +42,7 @@ pub struct NinepRequest {
     pub address: NinepAddress,
     /// Most bytes of a message.
     pub msize: u32,
-    /// End when the first client has gone.
+    /// End when the first client disconnects.
     pub once: bool,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,
@@ -61,10 +61,10 @@ pub fn qemu_arguments(request: &NinepRequest) -> Result<String, JobError> {
     })
 }
 
-/// Starts a server that ends when it is stopped, or with `once` when the first client has gone.
+/// Starts a server, which runs until it is stopped, or with `once` until the first client disconnects.
 ///
 /// # Errors
-/// The directory cannot be shared, or the address not be had.
+/// The directory cannot be shared, or the address is not available.
 pub fn start(request: NinepRequest, events: Events<ServiceEvent>) -> Result<Service, JobError> {
     Service::start(request.sandbox, events, move |duty| serve(&request, duty))
 }
@@ -74,7 +74,7 @@ fn serve(request: &NinepRequest, duty: &Duty) -> Result<(), JobError> {
     let share = request.share.resolved()?;
     // Dropped when nobody writes any more.
     let cover = share.cover(false)?;
-    // What is wrong with it is said before anybody can connect.
+    // Reports an unusable directory before anybody can connect.
     drop(share.for_many(cover.as_ref())?);
     let (listener, address, mut guard) = listen(&request.address)?;
     let usage = usage(&NinepRequest { address, ..request.clone() })?;
@@ -93,7 +93,7 @@ fn serve(request: &NinepRequest, duty: &Duty) -> Result<(), JobError> {
     served.map_err(JobError::Listening)
 }
 
-/// Listens; gives where as well, as the system may have chosen the port, and the guard of what is left.
+/// Listens. Also returns the actual address, because the system may choose the port, and the guard of the socket.
 fn listen(address: &NinepAddress) -> Result<(Listener, NinepAddress, Option<Guard>), JobError> {
     match address {
         NinepAddress::Socket(path) => {

@@ -1,4 +1,4 @@
-//! A server as a value: it runs in threads of its own, and its starter waits for it or stops it.
+//! [`Service`]: a started server; its starter stops it and waits for it.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::lifecycle::running::{self, Running};
 pub enum ServiceEvent {
     /// What the user should know of the tree: what was left out, which files changed meanwhile.
     Note(String),
-    /// A request or a connection failed, and the server goes on.
+    /// A request or a connection failed, and the server continues.
     Fault(String),
 }
 
@@ -33,8 +33,8 @@ pub struct Service {
     running: Running<(), JobError>,
 }
 
-/// What the thread of a server is given. It is ready when requests are taken, and then tells how to use what is served: whole
-/// lines.
+/// What a server's thread gets. It is ready when it accepts requests; then it reports how to use what is served, in
+/// whole lines.
 pub(super) type Duty = running::Duty<String, ServiceEvent>;
 
 impl Duty {
@@ -51,7 +51,7 @@ impl Duty {
 }
 
 impl Service {
-    /// Runs `serve` in a thread of its own, and waits until that is ready.
+    /// Runs `serve` in a thread of its own, and waits until it is ready.
     ///
     /// # Errors
     /// Those of `serve` before it is ready.
@@ -74,16 +74,16 @@ impl Service {
         self.running.stopper()
     }
 
-    /// Leaves the calling thread, and those that it starts, nothing but to wait for the server and to stop it: for a program
-    /// that does nothing else, so that a server that is taken over finds no thread with more rights.
+    /// Confines the calling thread, and those that it starts later, to waiting for the server and stopping it. For a
+    /// program that does nothing else, so that a compromised server finds no thread with more rights.
     pub fn confine_waiter(&self) {
         self.sandbox.enter(&Confinement::new(Work::Disk).only(Vec::new()));
     }
 
-    /// Waits for the server's end: it was stopped, or told to serve one client, who has gone.
+    /// Waits for the server's end: it was stopped, or `once` ended it.
     ///
     /// # Errors
-    /// What ended it otherwise.
+    /// The error that ended it otherwise.
     pub fn wait(self) -> Result<(), JobError> {
         self.running.wait()
     }

@@ -1,4 +1,4 @@
-//! `serve virtiofs`: a directory as guests share it, live, over vhost-user-fs.
+//! `serve virtiofs`: shares a directory live over vhost-user-fs.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub struct VirtiofsRequest {
     pub share: Share,
     /// The socket to listen on.
     pub socket: PathBuf,
-    /// The name by which a guest mounts it.
+    /// The tag by which a guest mounts it.
     pub tag: String,
     /// Offer the tag to machines that have none of their own.
     pub offer_tag: bool,
@@ -48,17 +48,17 @@ impl VirtiofsRequest {
     }
 }
 
-/// The arguments that QEMU needs to have the device, on one line, quoted for a shell; those for its memory left out.
+/// QEMU's arguments for the device, on one line, quoted for a shell; without those for shared memory.
 pub fn qemu_arguments(request: &VirtiofsRequest) -> Result<String, JobError> {
     request.parsed_tag()?;
     let socket = socket::absolute(&request.socket)?;
     Ok(inarch_vm::machine::vhost_user_fs_arguments(&socket, &request.tag, request.queues(), QUEUE_SIZE))
 }
 
-/// Starts a server that ends when it is stopped, or with `once` when the first machine has gone.
+/// Starts a server, which runs until it is stopped, or with `once` until the first machine disconnects.
 ///
 /// # Errors
-/// The directory cannot be shared, or the socket not be had.
+/// The directory cannot be shared, or the socket cannot be created.
 pub fn start(request: VirtiofsRequest, events: Events<ServiceEvent>) -> Result<Service, JobError> {
     Service::start(request.sandbox, events, move |duty| serve(&request, duty))
 }

@@ -1,12 +1,12 @@
-//! What the threads keep within reach that share a directory.
+//! Defines what the threads that share a directory keep.
 
 use super::{Cover, Share};
 use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
 use crate::path_error::PathError;
 use crate::text::shown;
 
-/// For a server that does nothing but share a directory whose path has no symbolic links: nothing else is left of the
-/// host's names.
+/// For a server that does nothing but share a directory, whose path has no symbolic links: no other name of the host
+/// remains.
 pub(crate) fn alone(share: &Share, cover: Option<&Cover>) -> Result<Confinement, PathError> {
     let mut confinement = among_others(share)?;
     let mut places = vec![share.directory.clone()];

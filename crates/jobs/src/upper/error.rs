@@ -1,4 +1,4 @@
-//! Why writes over a tree cannot be kept, or not thrown away.
+//! Errors of upper layers.
 
 use std::ffi::OsString;
 use std::io;
@@ -33,7 +33,7 @@ pub enum UpperError {
     Memory(io::Error),
     /// Another user could change what is written.
     #[error(
-        "{}: cannot keep writes there: it is another user's, who could change what is there; name a directory of your own",
+        "{}: cannot keep writes there: it is another user's, who could change them; name a directory of your own",
         shown(place)
     )]
     OtherUser {
@@ -70,7 +70,7 @@ pub enum UpperError {
         place: PathBuf,
         /// The tree.
         tree: String,
-        /// What those that are there were written over.
+        /// What the existing writes belong to.
         belongs: String,
     },
 }

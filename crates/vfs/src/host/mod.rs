@@ -195,11 +195,6 @@ impl HostDirectory {
         })
     }
 
-    /// Whether new files belong to the caller; otherwise to the server's user.
-    pub fn gives_files_to_callers(&self) -> bool {
-        self.for_others
-    }
-
     /// Whether files are opened before use.
     fn opens_files(&self) -> bool {
         !self.options.without_opening && self.options.changes != Changes::None

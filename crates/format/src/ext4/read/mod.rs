@@ -25,7 +25,6 @@ mod pass;
 mod volume;
 mod xattrs;
 
-use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
@@ -110,26 +109,6 @@ impl Ext4Image {
     /// Whether an extent's bytes are on the device itself; otherwise they are in the journal, or unknown.
     pub fn is_on_device(&self, extent: &Extent) -> bool {
         extent.backing == backing::IMAGE
-    }
-
-    /// The files that share bytes of the device with another file or with themselves: all but the first of each
-    /// group. A sound file system has none. Together they may be longer than the device.
-    pub fn files_with_shared_bytes(&self) -> HashSet<InodeId> {
-        let of = |inode| {
-            let known = self.extents().of(inode).iter().filter(|extent| extent.backing != backing::UNKNOWN);
-            known.map(move |extent| (extent.at, extent.length, inode))
-        };
-        let mut extents: Vec<_> = (0..self.opened.tree.inode_count()).map(InodeId).flat_map(of).collect();
-        extents.sort_unstable();
-        let mut end = 0;
-        let mut shared = HashSet::new();
-        for (at, length, inode) in extents {
-            if at < end {
-                shared.insert(inode);
-            }
-            end = end.max(at.saturating_add(length));
-        }
-        shared
     }
 }
 
