@@ -56,6 +56,10 @@ pub(crate) fn settle(run: &mut KeptRun) -> Result<(), JobError> {
 
 /// What tells this start of the machine from others.
 pub(super) fn boot() -> Result<String, JobError> {
+    #[cfg(test)]
+    if let Some(boot) = super::staged::boot() {
+        return Ok(boot);
+    }
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let text = fs::read_to_string(path).map_err(|error| JobError::path(path, "cannot be read", error))?;
     Ok(text.trim().to_owned())

@@ -234,6 +234,12 @@ impl KeptRun {
         Ok(())
     }
 
+    /// As it is kept, whatever this process knew of it.
+    #[cfg(test)]
+    pub fn reload(&mut self) {
+        self.record = load_record(&self.folder).unwrap();
+    }
+
     /// Refuses to go on over a tree that lies in another file system than it did, if the run changed anything of it.
     pub fn refuse_another_volume(&self, tree: &KeptTree) -> Result<(), JobError> {
         let then = self.record.iter().flat_map(|record| &record.trees).find(|then| then.ordinal == tree.ordinal);
@@ -269,6 +275,8 @@ pub(crate) fn now() -> u64 {
 
 /// Replaces a file by one with other content, or leaves it as it is. What it gives back is durable.
 pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    #[cfg(test)]
+    super::staged::call()?;
     let new = path.with_extension("new");
     let mut file = trust::create(&new)?;
     file.write_all(content)?;
