@@ -4,8 +4,6 @@ use std::fmt::Display;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
 
-use inarch_jobs::JobError;
-
 /// Prints an answer. A reader that has gone (`| head`) is no error.
 pub fn answer(text: impl Display) -> anyhow::Result<()> {
     answer_with(|out| write!(out, "{text}"))
@@ -32,7 +30,10 @@ pub fn introduce(text: &str) {
 }
 
 /// Collects all results, and reports every failure but the last, which main reports.
-pub fn try_all(results: impl Iterator<Item = Result<(), JobError>>) -> anyhow::Result<ExitCode> {
+pub fn try_all<E>(results: impl Iterator<Item = Result<(), E>>) -> anyhow::Result<ExitCode>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
     let mut failures = results.filter_map(Result::err);
     let Some(first) = failures.next() else { return Ok(ExitCode::SUCCESS) };
     let last = failures.fold(first, |failure, next| {

@@ -19,6 +19,16 @@
 //!
 //! [`Parse`] does the same for a thread that opens an image or archive: readers take a [`Parsing`], which only such a thread
 //! has.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use inarch_confine::{Access, Confinement, Work};
+//!
+//! let confinement = Confinement::new(Work::ReadOnlyShare).grant(Path::new("/srv"), Access::Read)?;
+//! let confined = confinement.enter(); // this thread and those that it starts, for good
+//! println!("guard: {confined}");
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 #![deny(unsafe_code)]
 

@@ -7,12 +7,14 @@
 //! 5. With `verify`, the image is read back and compared.
 //! 6. The file gets its name.
 
+mod error;
 mod output;
 mod signals;
 mod write;
 
 pub(crate) use write::StreamParts;
 
+use std::io;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -30,6 +32,7 @@ use crate::lifecycle::confinement::{Confinement, Work};
 use crate::lifecycle::descriptors;
 use crate::source::{Opened, Source, open};
 use crate::text::shown;
+pub use error::ImageError;
 use output::Output;
 use write::Job;
 
@@ -101,8 +104,7 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     descriptors::make_room();
     let started = Instant::now();
     if request.output.is_dir() {
-        let output = shown(&request.output);
-        return Err(JobError::Other(format!("{output}: is a directory; name a file in it")));
+        return Err(ImageError::Directory { output: request.output.clone() }.into());
     }
     let format = choose(request)?;
     refuse_output_in_source(request)?;
@@ -114,7 +116,7 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
         options.threads = thread::available_parallelism().map_or(1, NonZero::get);
     }
     let Planned { layout, notes } =
-        format.plan(&tree, &options).map_err(|error| JobError::Other(format!("{}: {error}", request.source)))?;
+        format.plan(&tree, &options).map_err(|error| JobError::Format { from: request.source.clone(), error })?;
     let (files, content_bytes) = stored_bytes(&tree, 1);
     // A file system stores files in whole blocks.
     let unit = if matches!(layout, Layout::Blocks(_)) { BLOCK_SIZE as u64 } else { 1 };
@@ -139,7 +141,7 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     let done = match done {
         Ok(done) => done,
         Err(WriteError::Cancelled) => return Err(output.cancelled()),
-        Err(error) => return Err(explain(request, &*content, error)),
+        Err(error) => return Err(explain(request, &*content, error).into()),
     };
     output.finish()?;
     Ok(ImageReport {
@@ -175,27 +177,18 @@ impl Progress for Told<'_> {
 }
 
 /// The format that was named, or that the output's name implies.
-fn choose(request: &ImageRequest) -> Result<&'static dyn Format, JobError> {
+fn choose(request: &ImageRequest) -> Result<&'static dyn Format, ImageError> {
     let names: Vec<_> = formats().iter().map(|format| format.name()).collect();
-    let names = names.join(", ");
+    let known = names.join(", ");
     match &request.format {
-        Some(name) => format_by_name(name)
-            .ok_or_else(|| JobError::Other(format!("'{name}' is not an image format; these are: {names}"))),
+        Some(name) => format_by_name(name).ok_or_else(|| ImageError::Format { name: name.clone(), known }),
         None => format_by_extension(&request.output).ok_or_else(|| {
-            let output = &request.output;
-            let reason = match compressor(output) {
-                _ if output == Path::new("-") => format!("standard output says no format; use --format: {names}"),
-                // Any program can compress a pipe.
-                Some(program) => format!(
-                    "{0}: an archive is written without compression; inarch image {1} -o - --format tar | {program} > {0}",
-                    shown(output),
-                    request.source
-                ),
-                None => {
-                    format!("{}: its name says no format; end it with one or use --format: {names}", shown(output))
-                }
-            };
-            JobError::Other(reason)
+            let output = request.output.clone();
+            match compressor(&output) {
+                _ if output == Path::new("-") => ImageError::NoFormatOfOutput { known },
+                Some(program) => ImageError::Compressed { output, from: request.source.clone(), program },
+                None => ImageError::NoFormat { output, known },
+            }
         }),
     }
 }
@@ -208,7 +201,7 @@ fn compressor(output: &Path) -> Option<&'static str> {
 }
 
 /// An image within its own source would change the source, and be part of the next image.
-fn refuse_output_in_source(request: &ImageRequest) -> Result<(), JobError> {
+fn refuse_output_in_source(request: &ImageRequest) -> Result<(), ImageError> {
     let output = &request.output;
     // The target of a symlink is what would be replaced.
     let target = if output.is_symlink() { output.canonicalize().ok() } else { None };
@@ -220,7 +213,7 @@ fn refuse_output_in_source(request: &ImageRequest) -> Result<(), JobError> {
         Source::Directory(_) => "lies in the source, and would change it",
         _ => "is the source",
     };
-    Err(JobError::Other(format!("{}: the output {what}; put it somewhere else", shown(output))))
+    Err(ImageError::InSource { output: output.clone(), what })
 }
 
 /// How many files of a tree have content, and their bytes rounded up to multiples of `unit`.
@@ -235,25 +228,23 @@ pub(crate) fn stored_bytes(tree: &Tree, unit: u64) -> (u64, u64) {
     bytes.fold((0, 0), |(files, sum), bytes| (files + 1, sum + bytes))
 }
 
-/// One line about the error that ended the job.
-fn explain(request: &ImageRequest, content: &dyn Content, error: WriteError) -> JobError {
-    let output = shown(&request.output);
+/// The error that ended the job.
+fn explain(request: &ImageRequest, content: &dyn Content, error: WriteError) -> ImageError {
+    let output = request.output.clone();
     let changed = content.changed();
     if let (WriteError::Content { .. }, Some(file)) = (&error, changed.named.first()) {
-        let path = shown(&request.source.name_of(&file.path));
-        return JobError::Other(format!("{path}: {} while the image was made of it; no image was made", file.reason));
+        let (path, reason) = (request.source.name_of(&file.path), file.reason.clone());
+        return ImageError::Changed { path, reason };
     }
     if content.out_of_descriptors() > 0 {
-        return JobError::Other("no file descriptor was left to read the tree with; raise ulimit -n".into());
+        return ImageError::Descriptors;
     }
-    JobError::Other(match error {
-        WriteError::Output { error, .. } if error.kind() == std::io::ErrorKind::StorageFull => {
-            format!("{output}: the disk is full; no image was made")
+    match error {
+        WriteError::Output { error, .. } if error.kind() == io::ErrorKind::StorageFull => ImageError::Full { output },
+        WriteError::Output { error, .. } if error.kind() == io::ErrorKind::InvalidData => {
+            ImageError::Unusable { output, error }
         }
-        WriteError::Output { error, .. } if error.kind() == std::io::ErrorKind::InvalidData => {
-            format!("{output}: {error}; the image is unusable")
-        }
-        WriteError::Output { offset, error } => format!("{output}: cannot write at byte {offset}: {error}"),
-        error => format!("{output}: {error}"),
-    })
+        WriteError::Output { offset, error } => ImageError::Write { output, offset, error },
+        error => ImageError::Failed { output, error },
+    }
 }

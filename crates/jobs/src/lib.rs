@@ -25,7 +25,7 @@
 //!
 //! A server ([`serve`]) is started in the same way, gives the lines that say how to use it, and serves until it is stopped.
 //! Servers and mounts start this program's own file again, as the process that clears away what they leave when they are
-//! killed: a program that embeds them calls [`serve::guard`] first, as `crates/cli/src/main.rs` does.
+//! killed: a program that embeds them calls [`serve::guard()`] first, as `crates/cli/src/main.rs` does.
 
 #![forbid(unsafe_code)]
 
@@ -39,6 +39,7 @@ pub mod kept;
 mod lifecycle;
 pub mod mount;
 mod notes;
+mod path_error;
 pub mod plan;
 mod record;
 pub mod run;
@@ -49,10 +50,15 @@ pub mod source;
 mod text;
 mod upper;
 
-pub use device::{FileSystem, Writes};
+pub use device::Writes;
+pub use disk::FileSystem;
+pub use disk::room::RoomError;
 pub use error::JobError;
 pub use events::Events;
 pub use inarch_confine::heed_children;
+pub use lifecycle::LifecycleError;
 pub use lifecycle::confinement::Sandbox;
+pub use lifecycle::trust::Obstacle;
+pub use path_error::PathError;
 pub use say::{limited, say, wait_for_no_reader};
 pub use text::{counted, shown};

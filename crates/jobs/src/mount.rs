@@ -10,6 +10,7 @@
 
 mod archive;
 mod background;
+mod error;
 mod fuse;
 mod kernel;
 mod unmount;
@@ -19,7 +20,9 @@ use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-pub use background::{BACKGROUND_ARGUMENT, Background, start};
+pub use crate::lifecycle::guarded::BACKGROUND_ARGUMENT;
+pub use background::{Background, start};
+pub use error::{NotMounted, NotUnmounted};
 pub use inarch_fuse::Rings;
 use inarch_mount::MountError;
 use inarch_server::StopHandle;
@@ -33,6 +36,7 @@ use background::Child;
 use kernel::NotByKernel;
 
 use crate::JobError;
+use crate::lifecycle::LifecycleError;
 use crate::lifecycle::confinement::Sandbox;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::guard::Guard;
@@ -46,7 +50,7 @@ use crate::share::{Refused, Submounts, left_out, note_on_mount_points};
 use crate::source::Source;
 use crate::text::shown;
 use crate::upper::Upper;
-pub use crate::upper::UpperPlace;
+pub use crate::upper::{UpperError, UpperPlace};
 
 /// The first word of the command line of the child that makes a user namespace.
 pub const USER_NAMESPACE_ARGUMENT: &str = "hold-a-user-namespace";
@@ -170,9 +174,7 @@ impl Prepared {
                 Ok(prepared) => return Ok(Prepared::Kernel(prepared)),
                 Err(NotByKernel::Failed(error)) => return Err(error),
                 Err(NotByKernel::Because(reason)) if via == Via::Kernel => {
-                    return Err(JobError::Other(format!(
-                        "--via kernel: the kernel cannot do that by itself: {reason}"
-                    )));
+                    return Err(NotMounted::NotByKernel { reason }.into());
                 }
                 Err(NotByKernel::Because(reason)) => Some(reason),
             },
@@ -229,7 +231,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
             let guard = Guard::of_mount(&mount, prepared.kind)?;
             child.as_ref().map(Child::detach).transpose()?;
             let stop = signals.heed();
-            let mounted = Mounted::watch(mount, watch, &stop);
+            let mounted = Mounted::served(mount, &stop, move || watch.wait());
             let archive = prepared.archive.map(Archive::guarded);
             Serving {
                 mounted,
@@ -257,7 +259,7 @@ pub fn mount(request: &MountRequest) -> Result<(), JobError> {
     if answers.is_err() {
         serving.stop.stop();
     }
-    serving.stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
+    serving.stop.wait().map_err(LifecycleError::Wait)?;
     let record = serving.end(request, &point)?;
     answers?;
     record.map_or(Ok(()), RecordFile::finish)?;
@@ -342,8 +344,8 @@ fn check_point(source: &Source, point: &Path) -> Result<(), JobError> {
 }
 
 /// Refuses locks where there is nothing on the host to lock, or no thread that could wait for one.
-fn check_locks(request: &MountRequest) -> Result<(), JobError> {
-    let refuse = |reason: &str| Err(JobError::Other(format!("--locks host {reason}")));
+fn check_locks(request: &MountRequest) -> Result<(), NotMounted> {
+    let refuse = |reason| Err(NotMounted::Locks { reason });
     match request {
         MountRequest { locks: false, .. } => Ok(()),
         MountRequest { source: Source::Directory(_), writes: MountWrites::Through, changes, rings, .. } => {

@@ -1,4 +1,4 @@
-//! What the user should know when a device is no longer used.
+//! The notes for the user when a device is no longer used.
 
 use inarch_block::{ChangedFiles, Device};
 
@@ -8,13 +8,13 @@ use crate::text::shown;
 /// How many changed files are named; the rest are counted.
 const NAMED: usize = 20;
 
-/// Free space may seem used up to the guest while this much is left: a mounted ext4 holds back up to 16 MiB for its own
-/// growth, and its metadata is not all written yet.
+/// The guest may see a full disk while this much is free: a mounted ext4 reserves up to 16 MiB for its own growth,
+/// and its metadata is not completely written yet.
 const HELD_BACK: u64 = 20 << 20;
 
-/// One line for each file of `source` that changed while `device` was served, and for an overlay that ran full.
+/// One line for each file of `source` that changed while `device` was served, and one for a full overlay.
 ///
-/// `writable` is how many bytes the guest could write, where that is bounded.
+/// `writable` is the number of bytes that the guest could write, if bounded.
 pub(crate) fn notes(device: &Device, source: &Source, writable: Option<u64>) -> Vec<String> {
     let events = device.events();
     let changed = &events.changed;

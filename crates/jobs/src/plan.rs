@@ -11,7 +11,8 @@ use serde::Serialize;
 use vm_memory::VolatileSlice;
 
 use crate::JobError;
-use crate::device::{FileSystem, Recipe, Writes};
+use crate::device::{Recipe, Writes};
+use crate::disk::FileSystem;
 use crate::source::{FileKind, Source, parse};
 
 /// What the disk of a tree would be.

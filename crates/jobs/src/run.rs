@@ -15,6 +15,7 @@ mod boot;
 mod choice;
 mod clock;
 mod command;
+mod error;
 pub(crate) mod guest;
 mod handle;
 mod hints;
@@ -49,6 +50,7 @@ use crate::text::shown;
 use attempt::{DiskFailure, Guest, LiveDisk};
 use choice::Choice;
 use clock::Clock;
+pub use error::RunError;
 pub use handle::{RunHandle, start};
 use keep::Kept;
 pub use keep::{Keep, kept_words};
@@ -225,7 +227,7 @@ impl<'a> Job<'a> {
                 match Launch::new(&request, directory.as_deref(), prepared.image.as_ref()) {
                     Ok(found) => found.tell(prepared.image.is_some(), &launch, &events),
                     // The channel is closed after this.
-                    Err(error) => failed.set(error),
+                    Err(error) => failed.set(error.into()),
                 }
             }
             prepared.notes.iter().for_each(|note| events.emit(RunEvent::Tree(note.clone())));
@@ -276,14 +278,11 @@ impl<'a> Job<'a> {
 
 /// Refuses to keep writes to the overlay of a shared directory, because it is unknown what they were written over, and
 /// writes to an unpacked tree.
-fn refuse_what_is_not_kept(trees: &Trees) -> Result<(), JobError> {
+fn refuse_what_is_not_kept(trees: &Trees) -> Result<(), RunError> {
     let shares = trees.shares.iter().filter(|shared| shared.overlaid).map(|shared| &shared.destination);
     let unpacked = trees.unpacked.iter().filter(|tree| !tree.read_only).map(|tree| &tree.destination);
     match shares.chain(unpacked).next() {
-        Some(destination) => Err(JobError::Other(format!(
-            "{}: only trees with ext4 are kept; leave out --via and via=, or add ,ro or ,rw",
-            crate::text::shown(destination)
-        ))),
+        Some(destination) => Err(RunError::NotKept { destination: Some(destination.clone()), more: " or ,rw" }),
         None => Ok(()),
     }
 }

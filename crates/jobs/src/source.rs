@@ -1,6 +1,7 @@
 //! SRC, the same for every command: what a text names ([`Source::parse`]), and opening it as a tree with its content
-//! ([`open`]).
+//! ([`open()`]).
 
+mod error;
 mod foreign;
 pub(crate) mod identity;
 mod kind;
@@ -15,6 +16,7 @@ use std::{fmt, fs, io};
 use inarch_format::probe::Found;
 
 use crate::text::shown;
+pub use error::OpenError;
 pub(crate) use foreign::parse;
 pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;

@@ -1,4 +1,4 @@
-//! Words in lines for people.
+//! Formats text for people.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ pub fn counted(number: impl Into<u64>, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// A path as it is safe to print: names in a tree may hold line breaks and a terminal's control sequences.
+/// A printable path: names in a tree may contain line breaks and terminal control sequences.
 pub fn shown(path: &Path) -> String {
     let text = path.to_string_lossy();
     text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()

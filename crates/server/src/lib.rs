@@ -5,6 +5,20 @@
 //! - [`StopHandle`]: ends a server from another thread.
 //! - [`Listener`], [`Clients`]: accept and count clients, and serve each in a thread of its own.
 //! - [`Receiver`], [`Sender`]: whole messages from and to a client, with timeouts.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::thread;
+//! use inarch_server::Pending;
+//!
+//! let pending = Arc::new(Pending::new());
+//! let serving = thread::spawn({
+//!     let pending = Arc::clone(&pending);
+//!     move || pending.wait() // a request waits for its device
+//! });
+//! pending.set(Ok(Arc::new("a device")));
+//! assert_eq!(serving.join().unwrap(), Ok(Arc::new("a device")));
+//! ```
 
 #![forbid(unsafe_code)]
 

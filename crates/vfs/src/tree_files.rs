@@ -1,4 +1,4 @@
-//! A tree as files, read-only: of an archive, an image, or a snapshot of a directory.
+//! Shows a tree, of an archive, image or snapshot, as a read-only file system.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +20,17 @@ const BLOCK_SIZE: u32 = 4096;
 
 /// A [`Tree`] and its [`Content`] as a file system.
 ///
-/// A node's number is that of its inode and 1 more, the root's as everybody's. No state is kept of what clients know or
-/// have open: there is nothing to forget, and nothing needs to be opened.
+/// A node's number is its inode number plus 1, so that the root has the usual number. There is no state for each
+/// client: nothing needs to be forgotten or opened.
 pub struct TreeFiles {
     tree: Arc<Tree>,
     content: Arc<dyn Content>,
-    /// In blocks.
+    /// Blocks of the whole tree.
     size: u64,
 }
 
 impl TreeFiles {
-    /// Of a tree, and of what its regular files hold.
+    /// A file system of `tree`, whose regular files have the bytes of `content`.
     pub fn new(tree: Arc<Tree>, content: Arc<dyn Content>) -> TreeFiles {
         let blocks = tree.inodes().map(|(_, inode)| inode.size().div_ceil(BLOCK_SIZE.into()));
         let size = blocks.fold(0u64, u64::saturating_add);
@@ -74,14 +74,14 @@ impl TreeFiles {
             mtime: inode.mtime(),
             ctime: inode.ctime(),
             birth: None,
-            // One content for ever.
+            // The content never changes.
             version: 1,
             is_submount: false,
             valid: FOR_EVER,
         }
     }
 
-    /// Not every source says how long a symbolic link is.
+    /// A file's size; some sources do not store the length of a symbolic link.
     fn size_of(&self, id: InodeId) -> u64 {
         match self.tree.symlink_target(id) {
             [] => self.tree.inode(id).size(),
@@ -89,7 +89,7 @@ impl TreeFiles {
         }
     }
 
-    /// Space that its data would take, in 512 bytes.
+    /// The space for its data, in units of 512 bytes.
     fn blocks_of(&self, id: InodeId) -> u64 {
         let bytes = match self.tree.sparse_ranges(id) {
             Some(ranges) => ranges.iter().fold(0u64, |sum, range| sum.saturating_add(range.length)),
@@ -102,7 +102,7 @@ impl TreeFiles {
         Entry { node: node_of(id), generation: 0, attributes: self.attributes_of(id), valid: FOR_EVER }
     }
 
-    /// The inode with `name` in a directory, whose names are sorted.
+    /// Finds `name` in a directory, whose names are sorted.
     fn find(&self, directory: InodeId, name: &[u8]) -> Option<InodeId> {
         let entries = self.tree.entries(directory);
         let (mut low, mut high) = (0, entries.len());
@@ -156,7 +156,7 @@ impl FileSystem for TreeFiles {
     fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
         self.file(node)?;
         let reads = flags & libc::O_ACCMODE as u32 == libc::O_RDONLY as u32;
-        // Not ENOSYS to who wants to write, for that would be true of readers too.
+        // Writers do not get ENOSYS: the kernel would then stop sending opens for readers too.
         if reads && flags & libc::O_TRUNC as u32 == 0 { Err(Errno::NOSYS) } else { Err(Errno::ROFS) }
     }
 
@@ -235,7 +235,7 @@ impl FileSystem for TreeFiles {
                 },
             };
             let mode = self.tree.inode(inode).mode() & libc::S_IFMT;
-            // Nothing has to be counted for what is told of.
+            // No look-up has to be counted.
             let entry = (sink.wants_entries() && !is_dots).then(|| self.entry_of(inode));
             let next = place as u64 + 1;
             if !sink.push(&DirectoryEntry { inode: node_of(inode).0, next, mode, name, entry }) {
@@ -256,13 +256,13 @@ impl FileSystem for TreeFiles {
         Ok(xattrs.iter().flat_map(|xattr| xattr.name.iter().copied().chain([0])).collect())
     }
 
-    // Nodes are numbered by their inodes, which nobody needs to count.
+    // Node numbers follow from inode numbers, so look-ups need no counting.
     not_supported! { forget, disconnected, release, release_directory, interrupted }
 
-    // Who has no open file writes nothing either, and locks are the client's own.
+    // Without open files there are no writes, and clients keep their own locks.
     not_supported! { create_unnamed, write, copy_range, fallocate, flush, test_lock, set_lock, host_file }
 
-    // What would change it is refused as such, not as something that nobody knows.
+    // Changes get `EROFS` instead of `ENOSYS`.
     read_only! {}
 
     fn statistics(&self, _: &Context<'_>, _: NodeId) -> Result<Statistics, Errno> {

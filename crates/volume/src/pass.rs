@@ -1,35 +1,35 @@
-//! One pass over all nodes of a volume.
+//! [`Pass`]: one pass over all nodes of a volume.
 
 use inarch_tree::{DataRange, Extent, FileType, Xattr};
 
 use crate::findings::Loss;
 use crate::{Attributes, Item, Node, Volume, VolumeError, join_data};
 
-/// The extended attributes of a node that a pass meets.
+/// A node's extended attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XattrsOf {
-    /// These.
+    /// These attributes.
     Own(Vec<Xattr>),
-    /// All nodes with the same key have the same: [`Pass::xattrs`] is asked for the first of them.
+    /// The attributes of all nodes with this key, which [`Pass::xattrs`] returns for the first of them.
     Shared(Box<[u8]>),
 }
 
-/// What a node has beside its attributes.
+/// The type-specific part of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Names.
+    /// A directory.
     Directory,
-    /// What it points at.
+    /// A symbolic link's target.
     Symlink(Vec<u8>),
-    /// A regular file's content where it lies; what no extent covers is a hole.
+    /// A regular file's extents in the image; the rest is a hole.
     Extents(Vec<Extent>),
-    /// A regular file's content in another form, and the ranges that are no holes; none: all of it.
+    /// A regular file that is stored packed, and its ranges with data; `None`: all of it.
     Packed(Option<Vec<DataRange>>),
-    /// Nothing: a device node, a FIFO or a socket.
+    /// A device node, FIFO or socket.
     Other,
 }
 
-/// All that a walk wants to know of a node.
+/// Everything that a walk needs of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Its attributes.
@@ -38,32 +38,32 @@ pub struct Facts {
     pub xattrs: XattrsOf,
     /// The rest.
     pub body: Body,
-    /// Parts of it that are left out.
+    /// Parts that were left out.
     pub losses: Vec<Loss>,
 }
 
-/// One pass over all nodes of a volume: each directory is listed once, each node asked for once. What it remembers bounds what
-/// it reads and gives: pieces of metadata that many nodes name are read for one of them, or counted.
+/// One pass over all nodes of a volume: each directory is listed once, and each node queried once. The pass bounds
+/// what it reads and returns: metadata that many nodes refer to is read once, or counted.
 pub trait Pass {
-    /// As [`Volume::list`] from the start to the end.
+    /// Like [`Volume::list`], from start to end.
     fn list(&mut self, directory: Node, take: &mut dyn FnMut(Item<'_>)) -> Result<(), VolumeError>;
 
-    /// Everything of a node.
+    /// Returns everything about a node.
     fn facts(&mut self, node: Node) -> Result<Facts, VolumeError>;
 
-    /// The extended attributes of a node of which [`Pass::facts`] said that it shares them.
+    /// The extended attributes of a node for which [`Pass::facts`] returned a shared key.
     fn xattrs(&mut self, node: Node) -> Result<Vec<Xattr>, VolumeError> {
         let _ = node;
         Ok(Vec::new())
     }
 
-    /// What was met that a tree cannot hold, a line each.
+    /// Notes on what a tree cannot hold, a line each.
     fn notes(&mut self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// Asks the methods of a volume one after the other.
+/// A pass that calls the methods of a volume.
 pub struct AskedOneByOne<'a, V: ?Sized>(&'a V);
 
 impl<'a, V: Volume + ?Sized> AskedOneByOne<'a, V> {

@@ -1,8 +1,9 @@
-//! What a file is, by a few of its bytes: one of the sources that are read, or something that is known by its name and
-//! not read, so that nothing is ever taken for an archive without a file in it.
+//! Identifies a file by a few of its bytes: a supported source, or a known but unsupported format. So nothing is
+//! mistaken for an archive without files.
 //!
-//! [`probe`] asks every reader of the registry ([`readers`]) what it makes of a backing, then looks for what is known and not read. The
-//! magic numbers of that are in [`table`]; what takes more than one to tell (an old tar's checksum, a table of partitions, a FAT) is here.
+//! [`probe`] asks every reader of the registry ([`readers`]), then looks for unsupported formats. Their magic numbers
+//! are in [`table`]; formats that need more than one number to recognise (the checksum of an old tar, a partition
+//! table, a FAT) are handled here.
 
 mod table;
 
@@ -31,7 +32,7 @@ pub enum Likeness {
 }
 
 impl Likeness {
-    /// Of what is told by a yes or no.
+    /// The likeness for a yes or no.
     pub(crate) fn certain(is_so: bool) -> Likeness {
         if is_so { Likeness::Sure } else { Likeness::No }
     }
@@ -68,7 +69,7 @@ pub enum FileKind {
 pub enum Found {
     /// A source.
     Source(FileKind),
-    /// Something else. The text goes on after the file's name: what it is, and what to do.
+    /// Something else. The text follows the file's name: what it is, and what to do.
     Other(String),
     /// Zeros, as far as one looked: an archive without files, or a disk with nothing at its start.
     Zeros,
@@ -76,7 +77,7 @@ pub enum Found {
     Unknown,
 }
 
-/// What a backing holds: a few bytes of it are read.
+/// Identifies the content of a backing by a few bytes.
 pub fn probe(_: Parsing, backing: &dyn Backing) -> io::Result<Found> {
     let mut head = vec![0; backing.size().min(HEAD as u64) as usize];
     read_backing(backing, 0, &mut head)?;
@@ -152,7 +153,7 @@ fn tell(head: &[u8], tail: &[u8], likeliest: (Likeness, Option<&'static Reader>)
     }
 }
 
-/// What to say of bytes that were taken for a tar archive and are none; goes on after "it".
+/// The message for bytes that were taken for a tar archive but are none; it follows "it".
 pub(crate) fn mistaken_for_a_tar(head: &[u8]) -> Option<String> {
     match told(head, &[]) {
         Found::Other(text) => Some(text),
@@ -171,7 +172,7 @@ fn number(bytes: &[u8], offset: usize) -> Option<u32> {
     at(bytes, offset, 4)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// What has the signature of a boot sector: a FAT, whose fields make sense, a table of partitions, or a loader.
+/// Identifies a boot sector: a FAT with valid fields, a partition table, or a boot loader.
 fn boot_sector(head: &[u8]) -> Option<&'static Other> {
     if at(head, 510, 2)? != [0x55, 0xaa] {
         return None;
@@ -183,8 +184,8 @@ fn boot_sector(head: &[u8]) -> Option<&'static Other> {
     })
 }
 
-/// Whether a boot sector's fields are those of a FAT (Microsoft's "FAT: General Overview of On-Disk Format", 1.03):
-/// bytes of a sector, sectors of a cluster, reserved sectors, copies of the table, media.
+/// Whether a boot sector's fields are valid for a FAT (Microsoft's "FAT: General Overview of On-Disk Format", 1.03):
+/// bytes per sector, sectors per cluster, reserved sectors, copies of the table, media.
 fn is_fat(head: &[u8]) -> bool {
     let Some(&[a, b]) = at(head, 11, 2).and_then(|bytes| bytes.first_chunk()) else { return false };
     let Some(&[cluster, reserved_low, reserved_high, tables]) = at(head, 13, 4).and_then(|b| b.first_chunk()) else {

@@ -1,4 +1,4 @@
-//! Every kind of file is told by what it is; none is taken for an archive without files.
+//! Every kind of file is recognised; none is taken for an archive without files.
 
 use super::*;
 use crate::reader_by_name;

@@ -1,5 +1,5 @@
-//! Archives that cannot be read at any offset as they are: compressed files, and pipes. Their bytes are unpacked once,
-//! in little memory, into a file that has no name, so that nothing is left behind whatever happens.
+//! Unpacks archives that cannot be read at any offset: compressed files and pipes. Their bytes are unpacked once,
+//! with little memory, into a file without a name, so that nothing is left behind whatever happens.
 
 mod decode;
 
@@ -21,7 +21,7 @@ const STEP: usize = 256 << 10;
 /// Bytes that tell a compression from a tar: the longest magic.
 pub(crate) const MAGIC_BYTES: usize = 6;
 
-/// An archive as a backing: the file itself if its bytes can be read where they are, else an unpacked copy.
+/// An archive as a backing: the file itself if it can be read in place, otherwise an unpacked copy.
 ///
 /// `path` names the file in messages; `host` gives the file for an unpacked copy.
 pub(crate) fn open(
@@ -45,8 +45,8 @@ pub(crate) fn open(
     }
 }
 
-/// Unpacks all that `input` gives into a nameless file of `host`. `path` names the input in messages. Where damage is
-/// salvaged, what came before it is all there is.
+/// Unpacks `input` into a nameless file of `host`. `path` names the input in messages. If damage is salvaged,
+/// the result ends at the damage.
 pub(crate) fn unpack(
     input: impl Read,
     path: &Path,

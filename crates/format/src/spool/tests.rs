@@ -1,4 +1,4 @@
-//! Whatever a file or pipe is compressed by, the same bytes come out, and nothing is left behind.
+//! All compressions yield the same bytes, and leave nothing behind.
 
 use std::io::Cursor;
 

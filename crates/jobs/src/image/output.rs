@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, linkat, openat, renameat, seek, unlinkat};
 use rustix::io::Errno;
 
+use super::ImageError;
 use super::signals::Signals;
 use crate::JobError;
 
@@ -95,7 +96,7 @@ impl Output {
             // If that fails, the error is enough.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
-        JobError::Other("interrupted".into())
+        ImageError::Stopped.into()
     }
 }
 

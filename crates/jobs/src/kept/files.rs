@@ -8,7 +8,7 @@
 //! | `N.G.bytes` | bytes of such a layer that lie in no overlay as they are |
 //!
 //! An overlay above the greatest layer is one whose command was killed, or has just ended: it is folded before anything
-//! else ([`super::fold`]). A layer is put in place whole, by one rename; only then is what it no longer needs removed. So
+//! else ([`super::fold()`]). A layer is put in place whole, by one rename; only then is what it no longer needs removed. So
 //! there is always either the old state or the new one.
 
 use std::fs::{self, OpenOptions};
@@ -25,9 +25,8 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::store::{replace, sync_directory};
-use crate::JobError;
+use crate::kept::KeptError;
 use crate::lifecycle::trust;
-use crate::text::shown;
 
 /// Bytes between two used parts of a file that are not worth a call to give them back.
 const SMALL_GAP: u64 = 256 << 10;
@@ -67,8 +66,8 @@ impl DiskFiles {
     }
 
     /// The files of this disk that have a generation.
-    fn list(&self) -> Result<Vec<(Kind, u64, PathBuf)>, JobError> {
-        let fail = |error| JobError::path(&self.folder, "cannot list what is kept", error);
+    fn list(&self) -> Result<Vec<(Kind, u64, PathBuf)>, KeptError> {
+        let fail = |error| KeptError::path(&self.folder, "cannot list what is kept", error);
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(fail)? {
             let entry = entry.map_err(fail)?;
@@ -85,7 +84,7 @@ impl DiskFiles {
                 match checked {
                     // Another's sweep took it.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    Err(error) => return Err(JobError::path(&path, "cannot use what is kept", error)),
+                    Err(error) => return Err(KeptError::path(&path, "cannot use what is kept", error)),
                     Ok(()) => found.push((kind, generation, path)),
                 }
             }
@@ -93,23 +92,23 @@ impl DiskFiles {
         Ok(found)
     }
 
-    fn newest(&self, kind: Kind) -> Result<u64, JobError> {
+    fn newest(&self, kind: Kind) -> Result<u64, KeptError> {
         Ok(self.list()?.into_iter().filter(|file| file.0 == kind).map(|file| file.1).max().unwrap_or(0))
     }
 
     /// The number of the overlay that is not folded yet.
-    pub fn unfolded(&self) -> Result<Option<u64>, JobError> {
+    pub fn unfolded(&self) -> Result<Option<u64>, KeptError> {
         let (overlay, layer) = (self.newest(Kind::Overlay)?, self.newest(Kind::Layer)?);
         Ok((overlay > layer).then_some(overlay))
     }
 
     /// Whether anything is kept of the disk.
-    pub fn is_kept(&self) -> Result<bool, JobError> {
+    pub fn is_kept(&self) -> Result<bool, KeptError> {
         Ok(self.newest(Kind::Overlay)? > 0 || self.newest(Kind::Layer)? > 0)
     }
 
     /// Where the next command's writes go.
-    pub fn next_overlay(&self) -> Result<PathBuf, JobError> {
+    pub fn next_overlay(&self) -> Result<PathBuf, KeptError> {
         let newest = self.newest(Kind::Overlay)?.max(self.newest(Kind::Layer)?);
         Ok(self.overlay(newest + 1))
     }
@@ -154,43 +153,43 @@ impl DiskFiles {
     }
 
     /// Keeps the host's tree, in the place of whatever was kept.
-    pub fn keep_base(&self, tree: &Tree) -> Result<(), JobError> {
+    pub fn keep_base(&self, tree: &Tree) -> Result<(), KeptError> {
         let path = self.base();
-        replace(&path, &tree.store()).map_err(|error| JobError::path(&path, "cannot keep the tree of the run", error))
+        replace(&path, &tree.store()).map_err(|error| KeptError::path(&path, "cannot keep the tree of the run", error))
     }
 
     /// The host's tree as the last command found it.
-    pub fn load_base(&self) -> Result<Tree, JobError> {
+    pub fn load_base(&self) -> Result<Tree, KeptError> {
         let path = self.base();
-        let bytes =
-            trust::read(&path).map_err(|error| JobError::path(&path, "cannot read the tree of the kept run", error))?;
-        Tree::load(&bytes).map_err(|error| JobError::Other(format!("{}: {error}", shown(&path))))
+        let bytes = trust::read(&path)
+            .map_err(|error| KeptError::path(&path, "cannot read the tree of the kept run", error))?;
+        Tree::load(&bytes).map_err(|error| KeptError::Tree { path, error })
     }
 
     /// What the run has changed so far; `None` where that is nothing.
-    pub fn load_layer(&self) -> Result<Option<Layer>, JobError> {
+    pub fn load_layer(&self) -> Result<Option<Layer>, KeptError> {
         let generation = self.newest(Kind::Layer)?;
         if generation == 0 {
             return Ok(None);
         }
         let path = self.folder.join(self.name(Kind::Layer, generation));
-        let bytes =
-            trust::read(&path).map_err(|error| JobError::path(&path, "cannot read what the run has changed", error))?;
-        Layer::load(&bytes).map(Some).map_err(|error| JobError::Other(format!("{}: {error}", shown(&path))))
+        let bytes = trust::read(&path)
+            .map_err(|error| KeptError::path(&path, "cannot read what the run has changed", error))?;
+        Layer::load(&bytes).map(Some).map_err(|error| KeptError::Layer { path, error })
     }
 
     /// Makes `layer` what the run has changed, up to the newest overlay; then gives back what it does not need. What it points
     /// into must be durable.
-    pub fn save_layer(&self, layer: &Layer) -> Result<(), JobError> {
+    pub fn save_layer(&self, layer: &Layer) -> Result<(), KeptError> {
         let generation = self.newest(Kind::Overlay)?.max(self.newest(Kind::Layer)?);
         let path = self.folder.join(self.name(Kind::Layer, generation));
         replace(&path, &layer.store())
-            .map_err(|error| JobError::path(&path, "cannot keep what the run changed", error))?;
+            .map_err(|error| KeptError::path(&path, "cannot keep what the run changed", error))?;
         self.sweep(layer, generation)
     }
 
     /// Removes the newest overlay, to which nothing was written.
-    pub fn drop_unfolded(&self) -> Result<(), JobError> {
+    pub fn drop_unfolded(&self) -> Result<(), KeptError> {
         match self.unfolded()? {
             Some(generation) => remove(&self.overlay(generation)),
             None => Ok(()),
@@ -198,7 +197,7 @@ impl DiskFiles {
     }
 
     /// Removes what `layer` does not point into, and gives back the parts of the rest that it does not need.
-    fn sweep(&self, layer: &Layer, generation: u64) -> Result<(), JobError> {
+    fn sweep(&self, layer: &Layer, generation: u64) -> Result<(), KeptError> {
         for (kind, number, path) in self.list()? {
             let name = self.name(kind, number);
             match (kind, layer.files().iter().position(|file| *file == name)) {
@@ -206,7 +205,7 @@ impl DiskFiles {
                 (Kind::Overlay | Kind::Bytes, None) if number <= generation => remove(&path)?,
                 (Kind::Overlay, Some(at)) => {
                     punch(&path, &used(layer, at))
-                        .map_err(|error| JobError::path(&path, "cannot give space back", error))?;
+                        .map_err(|error| KeptError::path(&path, "cannot give space back", error))?;
                 }
                 _ => {}
             }
@@ -214,11 +213,11 @@ impl DiskFiles {
         if layer.is_empty() {
             remove(&self.base())?;
         }
-        sync_directory(&self.folder).map_err(|error| JobError::path(&self.folder, "cannot be made durable", error))
+        sync_directory(&self.folder).map_err(|error| KeptError::path(&self.folder, "cannot be made durable", error))
     }
 
     /// The files that a layer needs beside those of the host, for reading.
-    pub fn open_files(&self, layer: &Layer) -> Result<Vec<Arc<dyn Backing>>, JobError> {
+    pub fn open_files(&self, layer: &Layer) -> Result<Vec<Arc<dyn Backing>>, KeptError> {
         let open = |name: &String| {
             // A name of ours; one that a damaged layer made up leads nowhere else.
             let path = self.folder.join(Path::new(name).file_name().unwrap_or_default());
@@ -226,7 +225,7 @@ impl DiskFiles {
                 trust::open(&path, OpenOptions::new().read(true)).and_then(|file| BackingFile::new(file, path.clone()));
             match backing {
                 Ok(backing) => Ok(Arc::new(backing) as Arc<dyn Backing>),
-                Err(error) => Err(JobError::path(&path, "cannot read what the run wrote", error)),
+                Err(error) => Err(KeptError::path(&path, "cannot read what the run wrote", error)),
             }
         };
         layer.files().iter().map(open).collect()
@@ -239,9 +238,9 @@ impl DiskFiles {
     }
 }
 
-fn remove(path: &Path) -> Result<(), JobError> {
+fn remove(path: &Path) -> Result<(), KeptError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(JobError::path(path, "cannot remove it", error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(KeptError::path(path, "cannot remove it", error)),
         _ => Ok(()),
     }
 }

@@ -9,6 +9,7 @@
 //! 4. The layer is put in its place, and what it does not need is given back ([`DiskFiles::save_layer`]).
 
 use std::collections::HashSet;
+use std::error::Error;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -21,26 +22,26 @@ use inarch_confine::{Parse, Parsing};
 use inarch_format::ReadError;
 use inarch_format::ext4::{self, Ext4Image, LostAndFound, Numbering, ReadOptions, open_image};
 use inarch_tree::compare::{Difference, Lineage, MOST_PATHS, TooDeep, differences_but_deep};
-use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Origin, Part, Place};
+use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, LayerError, Lender, Origin, Part, Place};
 use inarch_tree::{DataRange, Extent, InodeId, Timestamp, Tree};
 
 use super::files::DiskFiles;
 use super::layered::{KeptBase, Layered};
 use super::own::{leave_out_own, mount_points};
+use super::remade::{Remade, remake};
 use super::same::{Side, have_same_bytes};
 use super::{KeptRun, KeptTree};
-use crate::JobError;
-use crate::device::{Remade, remake};
+use crate::kept::KeptError;
 use crate::lifecycle::trust;
 use crate::text::shown;
 
 /// Folds what every disk of a run holds that is not folded yet. Gives what the user should know, a line each.
-pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, JobError> {
+pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, KeptError> {
     fold_but(run, &[])
 }
 
 /// The same without the trees that are `gone`.
-pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, JobError> {
+pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, KeptError> {
     let Some(record) = &run.record else { return Ok(Vec::new()) };
     let mut notes = Vec::new();
     for tree in record.trees.iter().filter(|tree| !tree.read_only && !gone.contains(tree)) {
@@ -50,12 +51,12 @@ pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, 
         let spill = Spill::create(&files, generation)?;
         let own = mount_points(tree, record);
         // The guest's file system is parsed where nothing but the host's tree can be opened.
-        let parse = Parse::new().reading(&tree.source()).map_err(|error| disk_error(tree, &error))?;
+        let parse = Parse::new().reading(&tree.source()).map_err(|error| disk_error(tree, error))?;
         let read = |parsing| {
-            let disk = GuestDisk::read(parsing, disk).map_err(|error| disk_error(tree, &error))?;
-            disk.changed(spill, &own).map_err(|error| disk_error(tree, &error))
+            let disk = GuestDisk::read(parsing, disk).map_err(|error| disk_error(tree, error))?;
+            disk.changed(spill, &own).map_err(KeptError::from)
         };
-        let found = parse.run(read, || {}).map_err(|error| disk_error(tree, &error))??;
+        let found = parse.run(read, || {}).map_err(|error| disk_error(tree, error))??;
         found.spill.finish()?;
         files.save_layer(&found.layer)?;
         let destination = shown(&tree.destination());
@@ -65,15 +66,14 @@ pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, 
 }
 
 /// Keeps of what the run changed in a tree only `found`.
-pub(super) fn keep_only(files: &DiskFiles, layered: &Arc<Layered>, found: &[Difference]) -> Result<(), JobError> {
+pub(super) fn keep_only(files: &DiskFiles, layered: &Arc<Layered>, found: &[Difference]) -> Result<(), KeptError> {
     let mut facts = LayeredFacts { layered };
-    let layer = Layer::new(&layered.lower, &layered.tree, found, &mut facts)
-        .map_err(|error| JobError::Other(format!("what the kept run changed: {error}")))?;
+    let layer = Layer::new(&layered.lower, &layered.tree, found, &mut facts).map_err(KeptError::Rest)?;
     files.save_layer(&layer)
 }
 
-fn disk_error(tree: &KeptTree, error: &dyn std::fmt::Display) -> JobError {
-    JobError::Other(format!("the kept disk of {}: {error}", shown(&tree.source())))
+fn disk_error(tree: &KeptTree, error: impl Into<Box<dyn Error + Send + Sync>>) -> KeptError {
+    KeptError::Disk { tree: tree.source(), error: error.into() }
 }
 
 /// The most directories that are named each in a line.
@@ -97,11 +97,11 @@ struct KeptOverlay {
 }
 
 impl KeptOverlay {
-    fn open(run: &str, files: &DiskFiles, tree: &KeptTree, generation: u64) -> Result<KeptOverlay, JobError> {
+    fn open(run: &str, files: &DiskFiles, tree: &KeptTree, generation: u64) -> Result<KeptOverlay, KeptError> {
         let kept = KeptBase { run: run.to_owned(), destination: tree.destination(), files: files.clone() };
         let disk = remake(&tree.source(), &kept, &files.overlay(generation), tree.ordinal)?;
         // A crash of the machine may still lose what is only in its memory.
-        disk.device.flush().map_err(|error| disk_error(tree, &error))?;
+        disk.device.flush().map_err(|error| disk_error(tree, error))?;
         Ok(KeptOverlay { disk, name: files.overlay_name(generation) })
     }
 }
@@ -144,12 +144,11 @@ impl GuestDisk {
     }
 
     /// What the guest changed.
-    fn changed(&self, spill: Spill, own: &HashSet<Vec<u8>>) -> Result<Found, String> {
+    fn changed(&self, spill: Spill, own: &HashSet<Vec<u8>>) -> Result<Found, LayerError> {
         let (mut found, left_out) = differences_but_deep(&self.layered.lower, self.guest(), self, MOST_PATHS);
         leave_out_own(&mut found, (self.guest(), &*self.image.opened.content), own);
         let mut facts = GuestFacts { disk: self, spill };
-        let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts);
-        let layer = layer.map_err(|error| error.to_string())?;
+        let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts)?;
         let notes = self.image.opened.notes.iter().cloned().chain(left_out_notes(&left_out)).collect();
         Ok(Found { layer, spill: facts.spill, notes })
     }
@@ -377,10 +376,10 @@ struct Spill {
 impl Spill {
     /// Makes its file, before it is known whether it takes one: whoever writes to it cannot. One that nothing points into goes
     /// when the layer is saved.
-    fn create(files: &DiskFiles, generation: u64) -> Result<Spill, JobError> {
+    fn create(files: &DiskFiles, generation: u64) -> Result<Spill, KeptError> {
         let (path, name) = files.spilled(generation);
         // One of an earlier attempt may be there.
-        let file = trust::create(&path).map_err(|error| JobError::path(&path, "cannot make it", error))?;
+        let file = trust::create(&path).map_err(|error| KeptError::path(&path, "cannot make it", error))?;
         Ok(Spill { path, name, file, length: 0 })
     }
 
@@ -408,9 +407,9 @@ impl Spill {
     }
 
     /// Makes it durable.
-    fn finish(self) -> Result<(), JobError> {
+    fn finish(self) -> Result<(), KeptError> {
         let synced = if self.length > 0 { self.file.sync_all() } else { Ok(()) };
-        synced.map_err(|error| JobError::path(&self.path, "cannot make it durable", error))
+        synced.map_err(|error| KeptError::path(&self.path, "cannot make it durable", error))
     }
 }
 

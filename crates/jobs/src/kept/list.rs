@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::record::Record;
 use super::{Bytes, KeptTree, Store};
-use crate::JobError;
+use crate::kept::KeptError;
 
 /// A kept run.
 #[derive(Clone, Debug, Serialize)]
@@ -59,7 +59,7 @@ pub enum RunState {
 }
 
 /// All kept runs, by name.
-pub fn runs() -> Result<Vec<RunReport>, JobError> {
+pub fn runs() -> Result<Vec<RunReport>, KeptError> {
     let store = Store::of_user()?;
     let mut reports = Vec::new();
     for name in store.names()? {
@@ -72,14 +72,12 @@ pub fn runs() -> Result<Vec<RunReport>, JobError> {
 
 /// Takes the kept run `name` away, with all that its guest wrote. One with an unfinished apply only if `force` is set:
 /// that may have left files of its own in the host's tree.
-pub fn discard(name: &str, force: bool) -> Result<(), JobError> {
+pub fn discard(name: &str, force: bool) -> Result<(), KeptError> {
     let store = Store::of_user()?;
     let run = store.open(name)?;
     if !force && run.record.as_ref().is_some_and(|record| record.applying.is_some()) {
-        return Err(JobError::Other(format!(
-            "an apply of the kept run '{name}' has begun and not ended; inarch apply {name} finishes it, --force \
-             discards the run and leaves what was applied"
-        )));
+        let more = ", --force discards the run and leaves what was applied";
+        return Err(KeptError::Applying { name: name.to_owned(), more });
     }
     store.discard(run)
 }

@@ -11,7 +11,7 @@ use super::bytes::Bytes;
 use super::owners::OwnersBack;
 use super::store::now;
 use super::volume::VolumeId;
-use crate::JobError;
+use crate::kept::KeptError;
 
 /// The version of the record that this program writes and reads.
 pub(super) const VERSION: u32 = 3;
@@ -176,10 +176,10 @@ impl KeptTree {
     }
 
     /// Notes which file system it lies in.
-    pub fn with_volume(self) -> Result<KeptTree, JobError> {
+    pub fn with_volume(self) -> Result<KeptTree, KeptError> {
         let source = self.source();
         let opened = File::open(&source).and_then(|root| Ok(VolumeId::of(root)?));
-        let volume = opened.map_err(|error| JobError::path(&source, "cannot be used as a tree", error))?;
+        let volume = opened.map_err(|error| KeptError::path(&source, "cannot be used as a tree", error))?;
         Ok(KeptTree { volume, ..self })
     }
 

@@ -1,5 +1,5 @@
-//! What a server leaves in the file system is cleared away when it ends, however it ends: a child of ours waits for our
-//! end of a pipe to close, which even SIGKILL cannot prevent.
+//! Guards: child processes that clean up what a job leaves in the file system, however it ends. A guard waits for the
+//! end of a pipe from its parent, which even SIGKILL cannot prevent.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -14,7 +14,8 @@ use std::time::Duration;
 use inarch_confine::close_inherited;
 use inarch_mount::{self as mount, Mount, MountId, Unmounted};
 
-use crate::JobError;
+use super::LifecycleError;
+use crate::path_error::PathError;
 
 /// The first word of the child's command line; what follows is [`guard`]'s.
 pub const GUARD_ARGUMENT: &str = "clear-away-at-end-of-input";
@@ -28,7 +29,7 @@ const DIRECTORY: &str = "directory";
 pub(crate) enum Guarded {
     /// Of a file system that is mounted nowhere else.
     Mount,
-    /// The same, whose mount point is a file that was made for it, and goes with it.
+    /// The same, with a mount point that is a file made for it and removed with it.
     OnOwnFile,
     /// Of a directory of another file system.
     Bind,
@@ -49,13 +50,13 @@ impl Guarded {
         }
     }
 
-    /// What the second word says.
+    /// Parses the second word.
     pub fn from_word(word: &OsStr) -> Option<Guarded> {
         Guarded::ALL.into_iter().find(|kind| word == kind.word())
     }
 }
 
-/// How the child of a mount ends: nobody used it, somebody did, or it says on standard output why it is still there.
+/// The exit statuses of a mount's guard: not in use; in use; or it stays, and standard output says why.
 const CLEAN: u8 = 0;
 const IN_USE: u8 = 1;
 const FAILED: u8 = 2;
@@ -68,35 +69,35 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// For the socket at `path`.
-    pub fn of_socket(path: &Path) -> Result<Guard, JobError> {
+    pub fn of_socket(path: &Path) -> Result<Guard, PathError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let inode =
-            path.symlink_metadata().map_err(|error| JobError::path(&path, "cannot see the socket", error))?.ino();
+            path.symlink_metadata().map_err(|error| PathError::new(&path, "cannot see the socket", error))?.ino();
         Guard::start(&path, &[SOCKET.as_ref(), path.as_os_str(), inode.to_string().as_ref()])
     }
 
     /// For a mount.
-    pub fn of_mount(mount: &Mount, kind: Guarded) -> Result<Guard, JobError> {
+    pub fn of_mount(mount: &Mount, kind: Guarded) -> Result<Guard, PathError> {
         let id = mount.id().to_string();
         Guard::start(mount.point(), &[kind.word().as_ref(), mount.point().as_os_str(), id.as_ref()])
     }
 
     /// For a directory at `path`, an absolute path, that is about to be made, and all that will be in it.
-    pub fn of_directory(path: &Path) -> Result<Guard, JobError> {
+    pub fn of_directory(path: &Path) -> Result<Guard, PathError> {
         Guard::start(path, &[DIRECTORY.as_ref(), path.as_os_str()])
     }
 
-    fn start(path: &Path, words: &[&OsStr]) -> Result<Guard, JobError> {
+    fn start(path: &Path, words: &[&OsStr]) -> Result<Guard, PathError> {
         let child = own_child(GUARD_ARGUMENT)
             .args(words)
             .spawn()
-            .map_err(|error| JobError::path(path, "cannot start the process that clears it away", error))?;
+            .map_err(|error| PathError::new(path, "cannot start the process that clears it away", error))?;
         Ok(Guard { path: path.to_owned(), child })
     }
 
-    /// Has the mount taken away now; says whether it was in use. One that `is_gone` was taken away by somebody else: what is
-    /// mounted there by now, though it may have the same number, is not ours.
-    pub fn unmount(&mut self, mount: Mount, is_gone: bool) -> Result<Unmounted, JobError> {
+    /// Unmounts now; returns whether the mount was in use. If it `is_gone`, somebody else unmounted it, and a mount
+    /// with the same number is not ours.
+    pub fn unmount(&mut self, mount: Mount, is_gone: bool) -> Result<Unmounted, LifecycleError> {
         if is_gone {
             mount.forget();
             // If it is not heard, the child looks by itself.
@@ -108,13 +109,13 @@ impl Guard {
             // Without a reason there is the status.
             let _ = output.read_to_string(&mut reason);
         }
-        let failed = |error| JobError::path(&self.path, "cannot be unmounted", error);
+        let failed = |error| PathError::new(&self.path, "cannot be unmounted", error);
         let status = self.child.wait().map_err(failed)?;
         match status.code().and_then(|code| u8::try_from(code).ok()) {
             Some(CLEAN) => Ok(Unmounted::Clean),
             Some(IN_USE) => Ok(Unmounted::InUse),
-            _ if !reason.is_empty() => Err(JobError::Other(reason)),
-            _ => Err(failed(io::Error::other(format!("the process that does it ended with {status}")))),
+            _ if !reason.is_empty() => Err(LifecycleError::StillMounted { reason }),
+            _ => Err(failed(io::Error::other(format!("the process that does it ended with {status}"))).into()),
         }
     }
 
@@ -136,8 +137,8 @@ impl Drop for Guard {
     }
 }
 
-/// This program as a child that serves its parent: pipes lead to and from it, it is in a process group of its own, and its
-/// working directory is the root, so that no other directory stays in use.
+/// This program as a child that serves its parent: with pipes to and from it, in its own process group, and with the
+/// root as its working directory, so that it keeps no directory in use.
 pub(crate) fn own_child(word: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -145,7 +146,8 @@ pub(crate) fn own_child(word: &str) -> Command {
     command
 }
 
-/// The child's whole life: waits until standard input ends, then clears away what `words` say. Gives its exit status.
+/// The main function of a guard: waits for the end of standard input, then cleans up what `words` say. Returns the
+/// exit status.
 pub fn guard(words: &[OsString]) -> u8 {
     // What was left open for the server is not for its child. Without /proc it stays open.
     let _ = close_inherited();
@@ -187,7 +189,7 @@ fn remove_directory(path: &Path) {
     }
 }
 
-/// Takes the mount away; gives the exit status that says how that went.
+/// Unmounts; returns the exit status that says how that went.
 fn unmount(mount: &MountId) -> u8 {
     match mount::unmount_wherever(mount) {
         Ok(Unmounted::Clean) => CLEAN,

@@ -40,7 +40,7 @@ pub(super) fn open(request: &MountRequest) -> Result<Option<Opened>, JobError> {
     let stamp = matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
     let resources = Resources { stamp, ..Resources::default() };
     let selection = Selection { salvage: request.salvage, ..Selection::default() };
-    source::open_with(&request.source, &selection, &resources).map(Some)
+    Ok(Some(source::open_with(&request.source, &selection, &resources)?))
 }
 
 /// What the kernel reads.

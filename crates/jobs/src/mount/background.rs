@@ -16,12 +16,10 @@ use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::JobError;
+use crate::lifecycle::guarded::BACKGROUND_ARGUMENT;
 use crate::lifecycle::state;
 use crate::say::{say, say_in_log};
 use crate::text::shown;
-
-/// The first word of the child's command line; what follows is the parent's.
-pub const BACKGROUND_ARGUMENT: &str = "in-the-background";
 
 /// Where a server in the background says what it has to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, TreeFiles, Vol
 
 use super::archive;
 use super::background::Child;
-use super::{By, MountRequest, MountWrites, Serving};
+use super::{By, MountRequest, MountWrites, NotMounted, Serving};
 use crate::JobError;
 use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
 use crate::lifecycle::guard::{Guard, Guarded};
@@ -75,7 +75,7 @@ impl Prepared {
         let confined = request.sandbox.confine_to(shown(source), &self.confinement);
         let record = self.record.map(NewRecord::start).transpose()?;
         let stop = signals.heed();
-        let mounted = Mounted::answer(mount, session, &stop);
+        let mounted = Mounted::served(mount, &stop, move || session.run());
         Ok(Serving { mounted, stop, guard, confined, record, upper: self.upper, archive: None, by: By::Fuse })
     }
 }
@@ -105,14 +105,14 @@ fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinem
 }
 
 /// Refuses to start without what must be. What is missing is known before anything is mounted.
-pub(super) fn check_rings(rings: Rings) -> Result<(), JobError> {
+pub(super) fn check_rings(rings: Rings) -> Result<(), NotMounted> {
     let missing = match RingSupport::detect() {
         _ if rings != Rings::Required => return Ok(()),
         RingSupport::On => return Ok(()),
         RingSupport::Off => format!("it is switched off for this machine; as root: {}", RingSupport::SWITCH_ON),
         RingSupport::Missing => "this kernel has none; it takes Linux 6.14 with CONFIG_FUSE_IO_URING".to_owned(),
     };
-    Err(JobError::Other(format!("FUSE over io_uring: {missing}; or leave --io-uring on away")))
+    Err(NotMounted::Rings { missing })
 }
 
 /// What is shown, before anything is written over it.

@@ -45,9 +45,9 @@ pub(super) enum NotByKernel {
     Failed(JobError),
 }
 
-impl From<JobError> for NotByKernel {
-    fn from(error: JobError) -> NotByKernel {
-        NotByKernel::Failed(error)
+impl<E: Into<JobError>> From<E> for NotByKernel {
+    fn from(error: E) -> NotByKernel {
+        NotByKernel::Failed(error.into())
     }
 }
 

@@ -2,7 +2,6 @@
 //! its place, and can another mount go on there.
 
 use std::fmt::Display;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use inarch_vm::qemu::shell_word;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::NotUnmounted;
 use crate::JobError;
 use crate::lifecycle::guard::Guarded;
 use crate::lifecycle::guarded::{ServerProcess, guard_at, server_of};
@@ -65,7 +65,7 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
     let (own, owner) = (rustix::process::geteuid(), entry.user.unwrap_or(0));
     if !own.is_root() && owner != own.as_raw() {
         let owner = if owner == 0 { "root".to_owned() } else { format!("user {owner}") };
-        return refuse(&point, &format!("{owner} mounted it, and no other user can unmount it"));
+        return refuse(&point, format!("{owner} mounted it, and no other user can unmount it"));
     }
     let held = Held::new(&point, &entry)?;
     // As long as it is mounted, it is known by its guard.
@@ -81,7 +81,8 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
     let users = match unmount_unused(&held, &entry) {
         Ok(None) => {
             say_what_is_left(&point, request);
-            return server.map_or(Ok(()), |server| wait(&server, &PATIENCE, &point, &entry, &copies, request));
+            server.map_or(Ok(()), |server| wait(&server, &PATIENCE, &point, &entry, &copies, request))?;
+            return Ok(());
         }
         Ok(Some(mut users)) => {
             // Of what was bound with it, it is told who uses that, and not that it is there.
@@ -93,7 +94,7 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
         Err(error) => return Err(error.into()),
     };
     if !request.lazy {
-        return refuse(&point, &format!("{users}; --lazy takes it out of the file tree all the same"));
+        return refuse(&point, format!("{users}; --lazy takes it out of the file tree all the same"));
     }
     mount::detach(&held)?;
     let rest = if is_bound { "they keep the files that they have open" } else { "its server ends after them" };
@@ -139,8 +140,8 @@ impl UnmountRequest {
     }
 }
 
-fn refuse(point: &Path, reason: &str) -> Result<(), JobError> {
-    Err(JobError::Other(format!("{}: cannot be unmounted: {reason}", shown(point))))
+fn refuse(point: &Path, reason: String) -> Result<(), JobError> {
+    Err(NotUnmounted::Refused { point: point.to_owned(), reason }.into())
 }
 
 /// The mount that `path` means, which is `absolute`, and where it is: by the table, as the server may not answer.
@@ -168,7 +169,7 @@ fn find(path: &Path, absolute: &Path) -> Result<(PathBuf, Entry), JobError> {
             (None, Err(error)) => return Err(JobError::path(path, "cannot be unmounted", error)),
         },
     };
-    Err(JobError::Other(format!("{}: {reason}", shown(point))))
+    Err(NotUnmounted::NotOurs { point: point.to_owned(), reason }.into())
 }
 
 /// Whether Inarch mounted what is at `point`: what the kernel serves by itself is known by its guard.
@@ -238,16 +239,13 @@ fn wait(
     entry: &Entry,
     before: &[Copy],
     request: &UnmountRequest,
-) -> Result<(), JobError> {
-    let fail = |errno: Errno| JobError::Other(format!("cannot wait for the server: {}", io::Error::from(errno)));
+) -> Result<(), NotUnmounted> {
+    let fail = |errno: Errno| NotUnmounted::Wait(errno.into());
     let has_ended = || {
         let ready = poll(&mut [PollFd::new(&server.handle, PollFlags::IN)], Some(&patience.look));
         ready.map(|count| count > 0).map_err(fail)
     };
-    let stays = |why: String| {
-        let process = server.process;
-        Err(JobError::Other(format!("{} is unmounted, but its server (process {process}) {why}", shown(point))))
-    };
+    let stays = |why: String| Err(NotUnmounted::ServerStays { point: point.to_owned(), process: server.process, why });
     if has_ended()? {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use inarch_vm::kernel::cache::Cache;
 use inarch_vm::kernel::{Kernel, KernelError};
 use inarch_vm::modules::{ModuleError, ModuleTree};
 
-use crate::JobError;
+use super::RunError;
 use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
 use crate::say::say;
 
@@ -65,7 +65,7 @@ pub(crate) fn modules(kernel: &Kernel, directory: Option<&Path>) -> Result<Modul
 }
 
 /// Bytes of memory for the guest: the requested size, or half of this machine's within bounds.
-pub(super) fn memory(asked: Option<u64>) -> Result<u64, JobError> {
+pub(super) fn memory(asked: Option<u64>) -> Result<u64, RunError> {
     let host = {
         let info = rustix::system::sysinfo();
         (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
@@ -73,14 +73,8 @@ pub(super) fn memory(asked: Option<u64>) -> Result<u64, JobError> {
     let mib = |bytes: u64| bytes >> 20;
     match asked {
         None => Ok((host / 2).clamp(LEAST_MEMORY, USUAL_MEMORY) & !((1 << 20) - 1)),
-        Some(bytes) if bytes < LEAST_MEMORY => Err(JobError::Other(format!(
-            "{} of memory is too little for a guest; give it {} MiB or more (--memory 1G)",
-            if bytes < 1 << 20 { format!("{bytes} B") } else { format!("{} MiB", mib(bytes)) },
-            mib(LEAST_MEMORY)
-        ))),
-        Some(bytes) if bytes > host => {
-            Err(JobError::Other(format!("{} MiB of memory are more than this machine's {} MiB", mib(bytes), mib(host))))
-        }
+        Some(bytes) if bytes < LEAST_MEMORY => Err(RunError::TooLittleMemory { bytes, least: mib(LEAST_MEMORY) }),
+        Some(bytes) if bytes > host => Err(RunError::TooMuchMemory { mib: mib(bytes), host: mib(host) }),
         // QEMU needs whole pages; whole mebibytes are easier to read in a process list.
         Some(bytes) => Ok(bytes.next_multiple_of(1 << 20)),
     }

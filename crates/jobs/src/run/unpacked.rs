@@ -12,11 +12,12 @@ use inarch_format::{Format, ImageOptions, Layout, Stream, tar::Tar};
 use inarch_tree::select::Selection;
 use inarch_vm::protocol::{Mount, MountSource};
 
+use super::RunError;
 use super::attempt::{DiskFailure, pair};
 use crate::JobError;
+use crate::device::confinement::disk_among_others;
 use crate::disk::room::Room;
 use crate::image::{StreamParts, stored_bytes};
-use crate::lifecycle::confinement::disk_among_others;
 use crate::source::{Resources, Source, open_with};
 use crate::text::shown;
 
@@ -113,11 +114,11 @@ impl UnpackedTree {
         let opened = open_with(&source, selection, &resources)?.with_directories(&mount_points)?;
         let (_, bytes) = stored_bytes(&opened.tree, PAGE);
         let needed = bytes + opened.tree.inodes().count() as u64 * INODE;
-        let on_scratch = places.take(needed).map_err(|reason| JobError::Other(format!("{source}: {reason}")))?;
+        let on_scratch = places.take(needed).map_err(|reason| RunError::NoRoom { from: source.clone(), reason })?;
         let planned = Tar.plan(&opened.tree, &ImageOptions::default());
-        let planned = planned.map_err(|error| JobError::Other(format!("{source}: {error}")))?;
+        let planned = planned.map_err(|error| JobError::Format { from: source.clone(), error })?;
         let Layout::Stream(archive) = planned.layout else {
-            return Err(JobError::Other(format!("{source}: an archive is no stream")));
+            return Err(JobError::NotServed { from: source, format: Tar.name() });
         };
         let mut notes = opened.notes;
         notes.extend(planned.notes);
@@ -167,7 +168,7 @@ impl UnpackedTree {
                 Err(WriteError::Output { .. } | WriteError::Cancelled) => {}
                 Err(WriteError::Content { error, .. }) => failure.set(tree.explain(&error)),
                 Err(error @ WriteError::Panicked) => {
-                    failure.set(JobError::Other(format!("{}: {error}", shown(tree.source.path()))));
+                    failure.set(RunError::NotSent { tree: tree.source.path().to_owned(), error }.into());
                 }
             }
         });
@@ -177,13 +178,13 @@ impl UnpackedTree {
     /// Explains why a file could not be read.
     fn explain(&self, error: &std::io::Error) -> JobError {
         let changed = self.content.changed();
-        JobError::Other(match changed.named.first() {
+        let error = match changed.named.first() {
             Some(file) => {
-                let path = shown(&self.source.name_of(&file.path));
-                format!("{path}: {} while it was sent to the guest", file.reason)
+                RunError::ChangedOnTheWay { path: self.source.name_of(&file.path), reason: file.reason.clone() }
             }
-            None => format!("{}: cannot read a file of it: {error}", shown(self.source.path())),
-        })
+            None => RunError::Unreadable { tree: self.source.path().to_owned(), error: error.to_string() },
+        };
+        error.into()
     }
 }
 

@@ -14,12 +14,13 @@ use inarch_vm::qemu::shell_word;
 
 use super::ServedTree;
 use super::making::Making;
+use super::service::{Duty, Service, ServiceEvent};
 use crate::JobError;
 use crate::events::Events;
+use crate::lifecycle::LifecycleError;
 use crate::lifecycle::descriptors;
 use crate::lifecycle::guard::{Guard, Guarded, remove_empty_file};
 use crate::lifecycle::mounted::Mounted;
-use crate::lifecycle::service::{Duty, Service, ServiceEvent};
 use crate::text::shown;
 
 /// The image's name where a directory is the mount point.
@@ -75,9 +76,9 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     let image = ImageFile::new(making.pending(), point.name(), request.tree.read_only(), move || stopped.is_stopped());
     let connection = ConnectionOptions { exclusive: true, ..ConnectionOptions::default() };
     let session = Session::new(device, Arc::new(image), SessionOptions { connection, ..SessionOptions::default() });
-    let mounted = Mounted::answer(mount, session, stop);
+    let mounted = Mounted::served(mount, stop, move || session.run());
     duty.is_ready(usage + &confined);
-    stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
+    stop.wait().map_err(LifecycleError::Wait)?;
     // Whoever waits for the device waits for nothing.
     making.pending().wake();
     let unmounted = mounted.end(&mut guard, &point.path, || false);

@@ -9,6 +9,7 @@ pub mod file;
 mod making;
 pub mod nbd;
 pub mod ninep;
+mod service;
 pub(crate) mod signals;
 mod socket;
 pub mod virtiofs;
@@ -19,14 +20,14 @@ use std::time::Duration;
 use inarch_tree::select::Selection;
 
 use crate::JobError;
-use crate::device::FileSystem;
-use crate::device::Recipe;
 pub use crate::device::Writes;
-use crate::lifecycle::confinement::{self, Sandbox};
+use crate::device::{Recipe, confinement};
+use crate::disk::FileSystem;
+use crate::lifecycle::confinement::Sandbox;
 pub use crate::lifecycle::guard::{GUARD_ARGUMENT, guard};
-pub use crate::lifecycle::service::{Service, ServiceEvent};
 use crate::source::Source;
 pub use inarch_server::StopHandle;
+pub use service::{Service, ServiceEvent};
 
 /// What tells something served from all else: in a machine's command line and, for a disk, in the guest, which finds it by
 /// this serial number. The same for the server and for who prints the command line.

@@ -13,28 +13,24 @@ use std::sync::mpsc::{Sender, channel};
 use inarch_confine::{Parse, Parsing};
 use inarch_format::{Accounts, Host, ReadError, ThisHost};
 
-use crate::JobError;
+use super::OpenError;
 
 /// Has `read` run in a thread that is confined to parsing.
-pub(crate) fn parse<T: Send>(read: impl FnOnce(Parsing) -> T + Send) -> Result<T, JobError> {
-    Parse::new().run(read, || {}).map_err(|error| no_thread(&error))
+pub(crate) fn parse<T: Send>(read: impl FnOnce(Parsing) -> T + Send) -> Result<T, OpenError> {
+    Parse::new().run(read, || {}).map_err(OpenError::NoThread)
 }
 
 /// The same for a reader of archives, which asks `host`.
 pub(super) fn parse_asking<T: Send>(
     host: &ThisHost,
     read: impl FnOnce(Parsing, &dyn Host) -> T + Send,
-) -> Result<T, JobError> {
+) -> Result<T, OpenError> {
     let (questions, asked) = channel();
     let asking = Asking { questions, spool_directory: host.spool_directory().to_owned() };
     // No question comes any more when `asking` is gone, with the thread.
     let answer = || asked.iter().for_each(|question: Question| question.answer(host));
     let parsed = Parse::new().run(move |parsing| read(parsing, &asking), answer);
-    parsed.map_err(|error| no_thread(&error))
-}
-
-fn no_thread(error: &io::Error) -> JobError {
-    JobError::Other(format!("no thread can be started to read the source in: {error}"))
+    parsed.map_err(OpenError::NoThread)
 }
 
 /// A question, and where the answer goes.

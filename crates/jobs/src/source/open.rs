@@ -19,8 +19,7 @@ use inarch_volume::Volume;
 use sha2::{Digest, Sha256};
 
 use super::foreign::{parse, parse_asking};
-use super::{FileKind, Source};
-use crate::JobError;
+use super::{FileKind, OpenError, Source};
 use crate::text::shown;
 
 /// An opened source: what was selected of it.
@@ -69,24 +68,24 @@ fn spool_directory() -> PathBuf {
 }
 
 /// Opens `source` and takes of it what `selection` says.
-pub fn open(source: &Source, selection: &Selection) -> Result<Opened, JobError> {
+pub fn open(source: &Source, selection: &Selection) -> Result<Opened, OpenError> {
     open_with(source, selection, &Resources::default())
 }
 
 /// As [`open`], within `resources`.
-pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, JobError> {
+pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, OpenError> {
     match source {
         Source::Directory(path) => open_directory(path, selection, resources),
-        Source::Empty => empty().map_err(|error| JobError::Other(format!("an empty tree: {error}"))),
+        Source::Empty => empty().map_err(OpenError::Empty),
         foreign => open_foreign(foreign, selection, resources),
     }
 }
 
 /// Opens a source that others made: its file is opened here, and parsed by a thread that is confined to that.
-fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, JobError> {
+fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, OpenError> {
     let path = source.path();
-    let fail = |error| JobError::Read { path: path.to_owned(), error };
-    let cannot_open = |error| JobError::path(path, "cannot open it", error);
+    let fail = |error| OpenError::Read { path: path.to_owned(), error };
+    let cannot_open = |error| OpenError::path(path, "cannot open it", error);
     let input = match source {
         Source::StandardInput => rustix::stdio::stdin().try_clone_to_owned().map(File::from),
         _ => File::open(path),
@@ -127,22 +126,22 @@ pub(crate) struct OpenedVolume {
 }
 
 /// Opens a source of which any part can be read when it is wanted; none if that is another kind of source.
-pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<OpenedVolume>, JobError> {
+pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<OpenedVolume>, OpenError> {
     let Source::File { path, kind: FileKind::Volume(reader) } = source else { return Ok(None) };
-    let cannot_open = |error| JobError::path(path, "cannot open it", error);
+    let cannot_open = |error| OpenError::path(path, "cannot open it", error);
     let file = File::open(path).map_err(cannot_open)?;
     let stamp = stamp(&file).map_err(cannot_open)?;
     let image = Arc::new(BackingFile::new(file, path.clone()).map_err(cannot_open)?);
     let damage = if salvage { Damage::Salvaged } else { Damage::Refused };
     let volume = parse(|parsing| reader.open(parsing, image, damage))?;
-    let volume = volume.map_err(|error| JobError::Read { path: path.clone(), error })?;
+    let volume = volume.map_err(|error| OpenError::Read { path: path.clone(), error })?;
     Ok(Some(OpenedVolume { volume, stamp }))
 }
 
 impl Opened {
     /// A tree of the directory `path` as it was at some time: what has changed in it since then is found when it is read.
-    pub(crate) fn at(path: &Path, tree: Tree) -> Result<Opened, JobError> {
-        let root = File::open(path).map_err(|error| JobError::path(path, "cannot open the tree", error))?;
+    pub(crate) fn at(path: &Path, tree: Tree) -> Result<Opened, OpenError> {
+        let root = File::open(path).map_err(|error| OpenError::path(path, "cannot open the tree", error))?;
         let tree = Arc::new(tree);
         let content = Arc::new(HostFiles::new(root.into(), Arc::clone(&tree), HostFiles::default_max_open()));
         Ok(inarch_format::Opened { tree, content, notes: Vec::new(), image: None }.into())
@@ -156,7 +155,7 @@ impl From<inarch_format::Opened> for Opened {
     }
 }
 
-fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> Result<Opened, JobError> {
+fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> Result<Opened, OpenError> {
     let mut options = selection.scan_options();
     options.patience = resources.patience;
     if path == Path::new("/") {
@@ -210,7 +209,7 @@ fn empty() -> Result<Opened, BuildError> {
 }
 
 /// [`stamp`] of a file, or of everything in a directory.
-fn stamp_all(path: &Path) -> Result<Vec<u8>, JobError> {
+fn stamp_all(path: &Path) -> Result<Vec<u8>, OpenError> {
     if path.is_dir() {
         let tree = scan::scan(path, &scan::ScanOptions { threads: 1, ..Default::default() })?.tree;
         let mut hash = Sha256::new();
@@ -218,7 +217,7 @@ fn stamp_all(path: &Path) -> Result<Vec<u8>, JobError> {
         return Ok(hash.finalize().to_vec());
     }
     let stamp = File::open(path).and_then(|file| stamp(&file));
-    stamp.map_err(|error| JobError::path(path, "cannot open it", error))
+    stamp.map_err(|error| OpenError::path(path, "cannot open it", error))
 }
 
 /// What tells one state of an archive or image from another.
@@ -260,12 +259,12 @@ impl<R: Read> Read for Hashing<R> {
 
 impl Opened {
     /// It with directories, paths from the root, where nothing is at those.
-    pub(crate) fn with_directories(self, paths: &[Vec<u8>]) -> Result<Opened, JobError> {
+    pub(crate) fn with_directories(self, paths: &[Vec<u8>]) -> Result<Opened, OpenError> {
         if paths.iter().all(|path| self.tree.lookup(path).is_some()) {
             return Ok(self);
         }
         let added = with_directories(&self.tree, paths);
-        let added = added.map_err(|error| JobError::Other(format!("directories to mount at: {error}")))?;
+        let added = added.map_err(OpenError::MountPoints)?;
         Ok(Opened {
             tree: Arc::new(added.tree),
             content: Arc::new(Renumbered::new(self.content, added.origins)),
@@ -275,7 +274,7 @@ impl Opened {
     }
 
     /// What `selection` leaves of it.
-    fn select(self, source: &Source, selection: &Selection) -> Result<Opened, JobError> {
+    fn select(self, source: &Source, selection: &Selection) -> Result<Opened, OpenError> {
         if selection.is_all() {
             return Ok(self);
         }
@@ -284,7 +283,7 @@ impl Opened {
             read_content(&*self.content, inode, 0, &mut text).ok().map(|()| text)
         };
         let selected =
-            select(&self.tree, selection, read).map_err(|error| JobError::Other(format!("{source}: {error}")))?;
+            select(&self.tree, selection, read).map_err(|error| OpenError::Select { from: source.clone(), error })?;
         let mut opened = Opened {
             tree: Arc::new(selected.tree),
             content: Arc::new(Renumbered::new(self.content, selected.origins)),

@@ -1,4 +1,4 @@
-//! Extended attributes: behind inodes, and shared.
+//! Reads extended attributes: inline and shared.
 
 use inarch_tree::Xattr;
 use zerocopy::FromBytes;
@@ -35,7 +35,7 @@ impl Xattrs {
         Xattrs { prefixes }
     }
 
-    /// What stands behind an inode for its attributes; none where it has none. Inodes with the same bytes there have the same
+    /// The bytes of an inode's inline attribute area; `None` if it has none. Inodes with the same bytes have the same
     /// attributes.
     pub(crate) fn area(pages: &Pages, inode: &Inode) -> Result<Option<Box<[u8]>>, VolumeError> {
         // A header alone has no meaning.
@@ -47,7 +47,7 @@ impl Xattrs {
         Ok(Some(area.into()))
     }
 
-    /// The attributes of an inode: at most 255 that are shared, of 128 KiB each, and what fits its area.
+    /// The attributes of an inode: at most 255 shared ones of 128 KiB each, and what fits its inline area.
     pub(crate) fn of(&self, pages: &Pages, parameters: &Parameters, inode: &Inode) -> Result<Vec<Xattr>, VolumeError> {
         let Some(area) = Xattrs::area(pages, inode)? else { return Ok(Vec::new()) };
         let mut set = Vec::new();
@@ -75,7 +75,7 @@ impl Xattrs {
         Ok(set)
     }
 
-    /// The attribute at the start of `bytes`; none if its name's prefix is unknown, as the kernel has it.
+    /// The attribute at the start of `bytes`; `None` if the prefix of its name is unknown, as in the kernel.
     fn attribute(&self, bytes: &[u8]) -> Result<Option<Xattr>, VolumeError> {
         let exceeds = || damaged("an extended attribute of it exceeds the space for them");
         let (entry, rest) = XattrEntry::read_from_prefix(bytes).map_err(|_| exceeds())?;

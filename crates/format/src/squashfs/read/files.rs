@@ -1,4 +1,4 @@
-//! Where the content of regular files is: found again each time it is read.
+//! Finds the content of regular files, anew for each read.
 
 use std::sync::Arc;
 
@@ -119,8 +119,8 @@ impl Files {
         block_count(size, self.block_size(), place)
     }
 
-    /// Goes through the sizes of all blocks of a file that was [checked](Files::check), and gives the ranges with data; none if
-    /// there are no holes, or more ranges than `most`.
+    /// Collects the ranges with data of a file that was [checked](Files::check); `None` if there are no holes, or
+    /// more ranges than `most`.
     pub(super) fn ranges(
         &self,
         place: &FilePlace,

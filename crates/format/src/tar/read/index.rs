@@ -176,7 +176,7 @@ struct TreeAttributes {
     xattrs: Arc<[Xattr]>,
     /// Access control lists that the permissions follow, one after the other.
     lists: Vec<Vec<u8>>,
-    /// What is to be said.
+    /// The notes.
     notes: Vec<String>,
 }
 

@@ -227,11 +227,11 @@ fn lengths_of_entries_may_be_traps() {
     }
 }
 
-/// Two files of the same blocks can be read, and are told from others: together they may be longer than the disk.
+/// Two files with the same blocks can be read and are recognised: together they may be longer than the disk.
 #[test]
 fn files_of_the_same_blocks_are_known() {
     let plain = read(IMAGE.0.clone(), false).unwrap();
-    assert_eq!(plain.files_with_shared_bytes().len(), 0);
+    assert_eq!(plain.extents().overlapping().len(), 0);
     let slot = |path: &[u8]| {
         let ino = plain.ino(plain.opened.tree.lookup(path).unwrap()) as usize;
         let table = u32::from_le_bytes(IMAGE.0[BLOCK_SIZE + 8..][..4].try_into().unwrap()) as usize;
@@ -241,7 +241,7 @@ fn files_of_the_same_blocks_are_known() {
     let (from, to) = (slot(b"file"), slot(b"sparse"));
     bytes.copy_within(from..from + 128, to);
     let image = read(bytes, false).unwrap();
-    assert_eq!(image.files_with_shared_bytes().len(), 1);
+    assert_eq!(image.extents().overlapping().len(), 1);
 }
 
 /// Two files of the same blocks are allowed; two directories are not, as names would multiply.

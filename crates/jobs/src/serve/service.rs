@@ -1,0 +1,90 @@
+//! [`Service`]: a started server; its starter stops it and waits for it.
+
+use std::fmt;
+
+use inarch_server::StopHandle;
+
+use crate::JobError;
+use crate::events::Events;
+use crate::lifecycle::confinement::{Confinement, Sandbox, Work};
+use crate::lifecycle::running::{self, Running};
+
+/// Something that happened while a server ran. Its text is one line.
+#[derive(Clone, Debug)]
+pub enum ServiceEvent {
+    /// What the user should know of the tree: what was left out, which files changed meanwhile.
+    Note(String),
+    /// A request or a connection failed, and the server continues.
+    Fault(String),
+}
+
+impl fmt::Display for ServiceEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ServiceEvent::Note(line) | ServiceEvent::Fault(line)) = self;
+        f.write_str(line)
+    }
+}
+
+/// A server that was started, and takes requests.
+#[derive(Debug)]
+pub struct Service {
+    introduction: String,
+    sandbox: Sandbox,
+    running: Running<(), JobError>,
+}
+
+/// What a server's thread gets. It is ready when it accepts requests; then it reports how to use what is served, in
+/// whole lines.
+pub(super) type Duty = running::Duty<String, ServiceEvent>;
+
+impl Duty {
+    /// Tells what the user should know.
+    pub fn note(&self, line: impl fmt::Display) {
+        self.events.emit(ServiceEvent::Note(line.to_string()));
+    }
+
+    /// What a server calls with each failure that does not end it.
+    pub fn on_fault<F: fmt::Display>(&self) -> impl Fn(F) + Send + Sync + 'static + use<F> {
+        let events = self.events.clone();
+        move |fault| events.emit(ServiceEvent::Fault(fault.to_string()))
+    }
+}
+
+impl Service {
+    /// Runs `serve` in a thread of its own, and waits until it is ready.
+    ///
+    /// # Errors
+    /// Those of `serve` before it is ready.
+    pub(super) fn start(
+        sandbox: Sandbox,
+        events: Events<ServiceEvent>,
+        serve: impl FnOnce(&Duty) -> Result<(), JobError> + Send + 'static,
+    ) -> Result<Service, JobError> {
+        let (introduction, running) = Running::start("server", events, serve)?;
+        Ok(Service { introduction, sandbox, running })
+    }
+
+    /// How to use what is served, and what confines the server: lines for people.
+    pub fn introduction(&self) -> &str {
+        &self.introduction
+    }
+
+    /// Ends the server from any thread.
+    pub fn stopper(&self) -> StopHandle {
+        self.running.stopper()
+    }
+
+    /// Confines the calling thread, and those that it starts later, to waiting for the server and stopping it. For a
+    /// program that does nothing else, so that a compromised server finds no thread with more rights.
+    pub fn confine_waiter(&self) {
+        self.sandbox.enter(&Confinement::new(Work::Disk).only(Vec::new()));
+    }
+
+    /// Waits for the server's end: it was stopped, or `once` ended it.
+    ///
+    /// # Errors
+    /// The error that ended it otherwise.
+    pub fn wait(self) -> Result<(), JobError> {
+        self.running.wait()
+    }
+}
