@@ -73,7 +73,7 @@ pub use held::{Allowance, Hold, take_least_priority};
 pub use host::HostFiles;
 pub use image::write_image;
 pub use map::{BLOCK_SIZE, BlockMap, FileExtent, Inlay, MapError, Metadata, Run};
-pub use overlay::{Overlay, OverlayError};
+pub use overlay::{Overlay, OverlayError, Seal};
 pub use pending::Pending;
 pub use scatter::Cursor;
 pub use write::{

@@ -1,22 +1,28 @@
 //! `inarch mount`.
 
+mod background;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::{Args, ValueEnum};
 use inarch_jobs::mount::{
-    Background, Changes, MountRequest, MountWrites, RecordLevel, RecordRequest, Rings, Via, mount, start,
+    self, Changes, MountEvent, MountHandle, MountRequest, MountWrites, RecordLevel, RecordRequest, Rings, Via,
 };
 use inarch_jobs::share::Refused;
 use inarch_jobs::source::Source;
+use inarch_jobs::{Events, shown};
 
 use crate::EXIT_FAILED;
 use crate::access::{AccessArguments, RefusedArguments};
-use crate::output::complain;
+use crate::output::{complain, introduce};
 use crate::sandbox::SandboxArgument;
+use crate::signals::EndingSignals;
 use crate::source::{CrossArgument, OwnerArguments, SRC_HELP};
 use crate::upper::UpperArguments;
+use background::{Child, start};
 
 /// Options of `inarch mount`.
 #[derive(Args, Debug)]
@@ -291,8 +297,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());
     let submounts = cross.into();
     let record = record.map(|file| RecordRequest { file, level: record_level.into() });
-    let background = background.then_some(Background { log });
-    mount(&MountRequest {
+    let request = MountRequest {
         source,
         point,
         via: via.into(),
@@ -306,8 +311,73 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         rings,
         sandbox,
         salvage,
-        quiet,
-        background,
-    })?;
+    };
+    request.check()?;
+    let child = background.then(|| Child::begin(log.as_deref())).transpose()?;
+    until_unmounted(request, quiet, child)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Mounts, says what is mounted, and waits until somebody unmounts it, or SIGINT or SIGTERM ends it.
+fn until_unmounted(request: MountRequest, quiet: bool, child: Option<Child>) -> anyhow::Result<()> {
+    // They are caught before the mount is visible: whoever sees it may end the server. What comes before ends this process.
+    let signals = Arc::new(Mutex::new(None));
+    let caught = Arc::clone(&signals);
+    let mounted = mount::start(
+        request,
+        Events::new(move |event| match event {
+            MountEvent::Mounting => {
+                *caught.lock().unwrap_or_else(PoisonError::into_inner) = Some(EndingSignals::catch());
+            }
+            MountEvent::Note(_) if quiet => {}
+            event => complain(event),
+        }),
+    )?;
+    let report = mounted.report().clone();
+    let is_in_background = child.is_some();
+    let begun = tell(&mounted, quiet, child);
+    if begun.is_err() {
+        mounted.stop();
+    }
+    mounted.confine_waiter();
+    let signals = signals.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let caught = match signals {
+        Some(Ok(signals)) => {
+            signals.lead_to(mounted.stopper());
+            Ok(())
+        }
+        Some(Err(error)) => {
+            mounted.stop();
+            Err(anyhow::anyhow!("cannot catch signals: {error}"))
+        }
+        None => Ok(()),
+    };
+    let ended = mounted.wait();
+    begun?;
+    caught?;
+    ended?;
+    if is_in_background && !quiet {
+        complain(format_args!("{} is unmounted", shown(&report.point)));
+    }
+    Ok(())
+}
+
+/// Says what is mounted, and lets the caller of a server in the background go.
+fn tell(mounted: &MountHandle, quiet: bool, child: Option<Child>) -> anyhow::Result<()> {
+    let report = mounted.report();
+    if let Some(child) = &child {
+        child.detach()?;
+        mounted.answers()?;
+    }
+    if !quiet {
+        let log = child.as_ref().map(Child::introduction).unwrap_or_default();
+        introduce(&format!("{}\n{}{log}", report.line, report.confined));
+        report.notes.iter().for_each(complain);
+    }
+    let introduce_in_log = || {
+        if !quiet {
+            complain(&report.absolute_line);
+        }
+    };
+    child.map_or(Ok(()), |child| child.answer(introduce_in_log))
 }

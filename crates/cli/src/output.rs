@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
 
+use crate::say::say;
+
 /// Prints an answer. A reader that has gone (`| head`) is no error.
 pub fn answer(text: impl Display) -> anyhow::Result<()> {
     answer_with(|out| write!(out, "{text}"))
@@ -21,7 +23,7 @@ pub fn answer_with(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyh
 
 /// Reports a failure in one line. If that fails, the status still says so.
 pub fn complain(text: impl Display) {
-    inarch_jobs::say(text);
+    say(text);
 }
 
 /// Prints on standard error how to use what is served. Ignores that nobody can read it.

@@ -1,8 +1,8 @@
-//! The signals of this process: those that a run passes on to its command, and those that end a server.
+//! The signals of this process: those that a run passes on to its command, and those that end a server or another job.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::{fs, io, thread};
 
@@ -81,6 +81,43 @@ impl EndingSignals {
                 server.stop();
             }
         });
+    }
+}
+
+/// SIGINT, SIGTERM and SIGHUP from when there is something to tidy up before they end this process.
+#[derive(Clone, Debug, Default)]
+pub struct TidyingSignals {
+    job: Arc<OnceLock<StopHandle>>,
+    /// The last one that came; 0 if none did.
+    caught: Arc<AtomicI32>,
+}
+
+impl TidyingSignals {
+    /// Catches them from now on: they stop the job. If that cannot be had they end the process, as before.
+    pub fn catch(&self) {
+        let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
+        let TidyingSignals { job, caught } = self.clone();
+        thread::spawn(move || {
+            for signal in signals.forever() {
+                caught.store(signal, Ordering::SeqCst);
+                job.wait().stop();
+            }
+        });
+    }
+
+    /// What they stop.
+    pub fn lead_to(&self, job: StopHandle) {
+        // Only one job is started with them.
+        let _ = self.job.set(job);
+    }
+
+    /// When the job has stopped: ends this process as the signal would have done.
+    pub fn end_as_they_would(&self) {
+        let signal = self.caught.load(Ordering::SeqCst);
+        if signal != 0 {
+            // If that fails, the error is enough.
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
     }
 }
 

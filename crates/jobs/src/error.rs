@@ -185,9 +185,6 @@ pub enum JobError {
     /// The server takes no more clients.
     #[error("the listening socket failed: {0}")]
     Listening(io::Error),
-    /// Something else that the user can act on.
-    #[error("{0}")]
-    Other(String),
 }
 
 impl JobError {

@@ -8,8 +8,8 @@
 //! 6. The file gets its name.
 
 mod error;
+mod handle;
 mod output;
-mod signals;
 mod write;
 
 pub(crate) use write::StreamParts;
@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
-pub use inarch_block::Progress;
 use inarch_block::{BLOCK_SIZE, Content, WriteError, usual_threads};
 use inarch_format::{Format, ImageOptions, Layout, Planned, format_by_extension, format_by_name, formats};
 use inarch_tree::select::Selection;
@@ -33,6 +32,8 @@ use crate::lifecycle::descriptors;
 use crate::source::{Opened, Source, open};
 use crate::text::shown;
 pub use error::ImageError;
+use handle::Duty;
+pub use handle::{ImageEvent, ImageHandle, Stage, make, start};
 use output::Output;
 use write::Job;
 
@@ -55,19 +56,12 @@ pub struct ImageRequest {
     pub sync: bool,
 }
 
-/// Receives the progress of an image.
-pub trait Watcher: Progress {
-    /// A stage begins that handles so many bytes of so many files, including the padding of their blocks.
-    fn start(&self, what: Stage, bytes: u64, files: u64);
-}
-
-/// A stage of the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// The image is written.
-    Writing,
-    /// It is read back.
-    Verifying,
+impl ImageRequest {
+    /// All of `source`, in the format that the name of `output` says.
+    pub fn new(source: Source, output: PathBuf) -> ImageRequest {
+        let (selection, options) = (Selection::default(), ImageOptions::default());
+        ImageRequest { source, selection, output, format: None, options, verify: false, sync: false }
+    }
 }
 
 /// The result of a job.
@@ -100,7 +94,7 @@ pub struct ImageReport {
 }
 
 /// Writes an image.
-pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageReport, JobError> {
+fn write(request: &ImageRequest, duty: &Duty) -> Result<ImageReport, JobError> {
     descriptors::make_room();
     let started = Instant::now();
     if request.output.is_dir() {
@@ -121,28 +115,29 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     // A file system stores files in whole blocks.
     let unit = if matches!(layout, Layout::Blocks(_)) { BLOCK_SIZE as u64 } else { 1 };
     let (_, work) = stored_bytes(&tree, unit);
-    let output = Output::open(&request.output)?;
-    let progress = Told { watcher, output: &output };
+    let output = Output::open(&request.output, &duty.events)?;
     let threads = if request.options.threads == 0 { usual_threads() } else { request.options.threads };
     let confinement = request.source.is_foreign().then(|| Confinement::new(Work::Image));
-    let job =
-        Job { layout: &layout, content: &*content, progress: &progress, threads, confinement: confinement.as_ref() };
-    watcher.start(Stage::Writing, work, files);
+    let job = Job { layout: &layout, content: &*content, progress: duty, threads, confinement: confinement.as_ref() };
+    duty.events.emit(ImageEvent::Stage { stage: Stage::Writing, bytes: work, files });
     let done = job.write(&output).and_then(|done| {
         if request.sync || matches!(output, Output::Device { .. }) {
             output.sync().map_err(|error| WriteError::Output { offset: 0, error })?;
         }
         if request.verify {
-            watcher.start(Stage::Verifying, work, files);
+            duty.events.emit(ImageEvent::Stage { stage: Stage::Verifying, bytes: work, files });
             job.verify(&output, done.length)?;
         }
         Ok(done)
     });
     let done = match done {
         Ok(done) => done,
-        Err(WriteError::Cancelled) => return Err(output.cancelled()),
+        Err(WriteError::Cancelled) => return Err(ImageError::Stopped.into()),
         Err(error) => return Err(explain(request, &*content, error).into()),
     };
+    if duty.stop.is_stopped() {
+        return Err(ImageError::Stopped.into());
+    }
     output.finish()?;
     Ok(ImageReport {
         source: request.source.to_string(),
@@ -158,22 +153,6 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
         seconds: started.elapsed().as_secs_f64(),
         notes: crate::plan::left_out(&report).into_iter().chain(source_notes).chain(notes).collect(),
     })
-}
-
-/// Reports progress to the watcher; asks it and the signals whether to stop.
-struct Told<'a> {
-    watcher: &'a dyn Watcher,
-    output: &'a Output,
-}
-
-impl Progress for Told<'_> {
-    fn advance(&self, bytes: u64, files: u64) {
-        self.watcher.advance(bytes, files);
-    }
-
-    fn cancelled(&self) -> bool {
-        self.output.signal().is_some() || self.watcher.cancelled()
-    }
 }
 
 /// The format that was named, or that the output's name implies.

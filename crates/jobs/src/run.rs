@@ -58,7 +58,7 @@ use launch::Launch;
 pub use report::{DiskReport, Outcome, Phases, RunEvent, RunReport, TreeReport};
 pub use request::{CatchSignalsOfRun, Root, RunRequest, TreeMount, Way};
 use shares::Wire;
-use trees::{Chosen, Disk, GuestAbilities, Trees};
+use trees::{Chosen, Disk, GuestAbilities, Look, Trees};
 
 /// Runs the command. Emits its events by `failure`, which also ends the run when a disk fails.
 fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
@@ -68,7 +68,7 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
         Ok(kept) => kept,
         Err(error) => return RunReport::of_failure(error),
     };
-    let job = match Job::begin(request, kept.as_mut()) {
+    let job = match Job::begin(request, kept.as_mut(), failure.events()) {
         Ok(job) => job,
         Err(error) => {
             if let Some(kept) = kept {
@@ -111,9 +111,10 @@ pub fn fall_back_is_news() -> bool {
     guest::verdicts().tell_once()
 }
 
-/// The QEMU command line of the run, for a shell. Scans and starts nothing.
-pub fn dry_run(request: &RunRequest) -> Result<String, JobError> {
-    let job = Job::new(request, None)?;
+/// The QEMU command line of the run, for a shell. Scans, connects and starts nothing; no source is opened. A tree that the guest
+/// unpacks is taken to fit into its memory.
+pub fn dry_run(request: &RunRequest, events: &Events<RunEvent>) -> Result<String, JobError> {
+    let job = Job::new(request, None, Look::Nowhere, events)?;
     let guest = job.guest()?;
     let disks: Vec<LiveDisk> = job.trees.disks.iter().map(LiveDisk::idle).collect();
     let accel = match job.decide(&guest)? {
@@ -140,14 +141,19 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(request: &'a RunRequest, kept: Option<&Kept>) -> Result<Job<'a>, JobError> {
+    fn new(
+        request: &'a RunRequest,
+        kept: Option<&Kept>,
+        look: Look,
+        events: &Events<RunEvent>,
+    ) -> Result<Job<'a>, JobError> {
         let memory = guest::memory(request.memory)?;
         let directory = command::directory(request)?;
         let place = kept.and_then(Kept::place).or_else(|| directory.clone());
-        let kernel = guest::find_kernel(request.kernel.as_deref())?;
+        let kernel = guest::find_kernel(request.kernel.as_deref(), |note| events.emit(RunEvent::Fault(note)))?;
         let modules = guest::modules(&kernel, request.modules.as_deref())?;
         let abilities = GuestAbilities { has: &|module| modules.has(module), memory };
-        let mut trees = trees::trees(request, place.as_deref(), &abilities)?;
+        let mut trees = trees::trees(request, place.as_deref(), &abilities, look)?;
         if let (true, Some(directory)) = (request.hold, &directory) {
             trees.hold_project(directory);
         }
@@ -160,8 +166,8 @@ impl<'a> Job<'a> {
     }
 
     /// Prepares a run. `kept` records that its command is about to start.
-    fn begin(request: &'a RunRequest, kept: Option<&mut Kept>) -> Result<Job<'a>, JobError> {
-        let mut job = Job::new(request, kept.as_deref())?;
+    fn begin(request: &'a RunRequest, kept: Option<&mut Kept>, events: &Events<RunEvent>) -> Result<Job<'a>, JobError> {
+        let mut job = Job::new(request, kept.as_deref(), Look::AtUnpacked, events)?;
         // Report obvious errors before anything is opened.
         let _ = request.user.as_deref().map(command::user).transpose()?;
         let unpacked = job.trees.unpacked.iter().find(|tree| tree.destination == Path::new("/"));

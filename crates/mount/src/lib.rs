@@ -40,7 +40,7 @@ pub use detached::{Detached, Layers, Refusal};
 pub use held::Held;
 pub use identity::{DeviceNumber, MountId};
 pub use lease::Lease;
-pub use loops::Loop;
+pub use loops::{Loop, LoopId};
 pub use table::{
     Copy, Entry, Place, copies, mount_points_beneath, mounted, mounts_at, mounts_within, place_of, process_that_sees,
 };

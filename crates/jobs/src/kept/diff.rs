@@ -8,6 +8,7 @@ use inarch_tree::compare::{Change, ChangeKind, Difference, changes, differences}
 use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
+use super::apply::still_beside;
 use super::fold::fold_but;
 use super::guest::KeptDisk;
 use super::{KeptRun, KeptTree, Record, Store};
@@ -25,6 +26,8 @@ pub struct RunDiff {
     all: Vec<KeptTree>,
     /// Those of them that this machine does not have any more.
     gone: Vec<KeptTree>,
+    /// What applies of the run began or left, a line each.
+    unfinished: Vec<String>,
 }
 
 /// What it made of one of them.
@@ -86,7 +89,8 @@ pub fn diff(name: &str) -> Result<RunDiff, KeptError> {
     // What was applied is what the host has.
     if record.applied.is_some() {
         let all = record.trees.clone();
-        Ok(RunDiff { trees: Vec::new(), folded: Vec::new(), asked: Vec::new(), all, gone: Vec::new() })
+        let (trees, folded, asked, gone, unfinished) = Default::default();
+        Ok(RunDiff { trees, folded, asked, all, gone, unfinished })
     } else {
         RunDiff::of(&run, record)
     }
@@ -102,7 +106,13 @@ impl RunDiff {
             let Some(disk) = KeptDisk::open(run, tree)? else { continue };
             trees.push(TreeDiff::new(tree.clone(), disk)?);
         }
-        Ok(RunDiff { trees, folded, asked: Vec::new(), all: record.trees.clone(), gone })
+        let (asked, all, unfinished) = (Vec::new(), record.trees.clone(), unfinished(run.name(), record));
+        Ok(RunDiff { trees, folded, asked, all, gone, unfinished })
+    }
+
+    /// What applies of the run began and have not ended, and what they left beside the places of files; a line each.
+    pub fn unfinished(&self) -> &[String] {
+        &self.unfinished
     }
 
     /// The tree that a path of the guest is in, if this machine does not have that any more.
@@ -195,6 +205,15 @@ impl RunDiff {
     pub(super) fn is_asked(&self, path: &Path) -> bool {
         self.asked.is_empty() || self.asked.iter().any(|top| path.starts_with(top))
     }
+}
+
+fn unfinished(name: &str, record: &Record) -> Vec<String> {
+    let begun =
+        record.applying.as_ref().map(|_| format!("an apply has begun and not ended; inarch apply {name} ends it"));
+    let left = still_beside(record).into_iter();
+    let left =
+        left.map(|path| format!("{path}: an apply left it; inarch apply {name} removes it or says what to do with it"));
+    begun.into_iter().chain(left).collect()
 }
 
 impl TreeDiff {

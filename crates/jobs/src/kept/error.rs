@@ -108,6 +108,17 @@ pub enum KeptError {
         /// What else can be done, as the end of the line.
         more: &'static str,
     },
+    /// An apply of the run left files of its own in the host's tree.
+    #[error(
+        "an apply of the kept run '{name}' left {left}; inarch apply {name} removes it or says what to do with it, --force \
+         discards the run and leaves it there"
+    )]
+    Beside {
+        /// The run.
+        name: String,
+        /// The first of the files, and how many more there are.
+        left: String,
+    },
     /// What was applied is not on this machine any more.
     #[error(
         "{since} the kept run '{name}' was applied, and {path} is not as it was applied; inarch apply {name} brings back what \

@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use inarch_block::{Content, Device, Origin as Held, read_content};
+use inarch_block::{Content, Device, Origin as Held, Seal, read_content};
 use inarch_confine::{Parse, Parsing};
 use inarch_format::ReadError;
 use inarch_format::ext4::{self, Ext4Image, LostAndFound, Numbering, ReadOptions, open_image};
@@ -25,7 +25,7 @@ use inarch_tree::compare::{Difference, Lineage, MOST_PATHS, TooDeep, differences
 use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, LayerError, Lender, Origin, Part, Place};
 use inarch_tree::{DataRange, Extent, InodeId, Timestamp, Tree};
 
-use super::files::DiskFiles;
+use super::files::{DiskFiles, FIRST_PAGE};
 use super::layered::{KeptBase, Layered};
 use super::own::{leave_out_own, mount_points};
 use super::remade::{Remade, remake};
@@ -48,7 +48,8 @@ pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, 
         let files = run.files(tree.ordinal);
         let Some(generation) = files.unfolded()? else { continue };
         let disk = KeptOverlay::open(run.name(), &files, tree, generation)?;
-        let spill = Spill::create(&files, generation)?;
+        let seal = Seal::new().map_err(|error| disk_error(tree, error))?;
+        let spill = Spill::create(&files, generation, seal)?;
         let own = mount_points(tree, record);
         // The guest's file system is parsed where nothing but the host's tree can be opened.
         let parse = Parse::new().reading(&tree.source()).map_err(|error| disk_error(tree, error))?;
@@ -102,7 +103,7 @@ impl KeptOverlay {
         let disk = remake(&tree.source(), &kept, &files.overlay(generation), tree.ordinal)?;
         // A crash of the machine may still lose what is only in its memory.
         disk.device.flush().map_err(|error| disk_error(tree, error))?;
-        Ok(KeptOverlay { disk, name: files.overlay_name(generation) })
+        Ok(KeptOverlay { disk, name: files.seal_overlay(generation)? })
     }
 }
 
@@ -369,18 +370,19 @@ impl Facts for GuestFacts<'_> {
 struct Spill {
     path: PathBuf,
     name: String,
+    seal: Seal,
     file: File,
     length: u64,
 }
 
 impl Spill {
-    /// Makes its file, before it is known whether it takes one: whoever writes to it cannot. One that nothing points into goes
-    /// when the layer is saved.
-    fn create(files: &DiskFiles, generation: u64) -> Result<Spill, KeptError> {
-        let (path, name) = files.spilled(generation);
+    /// Makes its file before it is known whether it is needed: the confined thread that writes to it cannot. A file that nothing
+    /// points into is removed when the layer is saved.
+    fn create(files: &DiskFiles, generation: u64, seal: Seal) -> Result<Spill, KeptError> {
+        let (path, name) = files.spilled(generation, seal);
         // One of an earlier attempt may be there.
         let file = trust::create(&path).map_err(|error| KeptError::path(&path, "cannot make it", error))?;
-        Ok(Spill { path, name, file, length: 0 })
+        Ok(Spill { path, name, seal, file, length: FIRST_PAGE })
     }
 
     /// Writes `length` bytes of a file from `offset` on.
@@ -408,8 +410,9 @@ impl Spill {
 
     /// Makes it durable.
     fn finish(self) -> Result<(), KeptError> {
-        let synced = if self.length > 0 { self.file.sync_all() } else { Ok(()) };
-        synced.map_err(|error| KeptError::path(&self.path, "cannot make it durable", error))
+        let Spill { path, seal, file, length, .. } = self;
+        let synced = if length > FIRST_PAGE { seal.put(&file).and_then(|()| file.sync_all()) } else { Ok(()) };
+        synced.map_err(|error| KeptError::path(&path, "cannot make it durable", error))
     }
 }
 

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_confine::close_inherited;
-use inarch_mount::{self as mount, Mount, MountId, Unmounted};
+use inarch_mount::{self as mount, Loop, LoopId, Mount, MountId, Unmounted};
 
 use super::LifecycleError;
 use crate::path_error::PathError;
@@ -76,10 +76,12 @@ impl Guard {
         Guard::start(&path, &[SOCKET.as_ref(), path.as_os_str(), inode.to_string().as_ref()])
     }
 
-    /// For a mount.
-    pub fn of_mount(mount: &Mount, kind: Guarded) -> Result<Guard, PathError> {
-        let id = mount.id().to_string();
-        Guard::start(mount.point(), &[kind.word().as_ref(), mount.point().as_os_str(), id.as_ref()])
+    /// For a mount; and for the loop device that it reads, if what that shows may change when nobody watches it any more.
+    pub fn of_mount(mount: &Mount, kind: Guarded, device: Option<&LoopId>) -> Result<Guard, PathError> {
+        let (id, device) = (mount.id().to_string(), device.map(LoopId::to_string));
+        let words = [kind.word().as_ref(), mount.point().as_os_str(), id.as_ref()];
+        let words: Vec<&OsStr> = words.into_iter().chain(device.as_ref().map(OsStr::new)).collect();
+        Guard::start(mount.point(), &words)
     }
 
     /// For a directory at `path`, an absolute path, that is about to be made, and all that will be in it.
@@ -151,12 +153,16 @@ pub(crate) fn own_child(word: &str) -> Command {
 pub fn guard(words: &[OsString]) -> u8 {
     // What was left open for the server is not for its child. Without /proc it stays open.
     let _ = close_inherited();
+    // While this is open the device is no other's.
+    let device = words.get(3).and_then(|id| id.to_str()?.parse::<LoopId>().ok()).and_then(|id| id.open().ok());
     // However the input ends, it has ended.
     let is_gone = io::copy(&mut io::stdin(), &mut io::sink()).is_ok_and(|length| length > 0);
     match words {
         [kind, path, inode] if kind == SOCKET => remove_socket(path.as_ref(), &inode.to_string_lossy()),
         [kind, path] if kind == DIRECTORY => remove_directory(path.as_ref()),
-        [word, point, mount] => {
+        [word, point, mount] | [word, point, mount, _] => {
+            // Whoever has files of the mount open reads nothing of what others write from now on. If that fails the device is gone.
+            let _ = device.as_ref().map(Loop::let_go);
             let (Some(kind), Ok(mount)) = (Guarded::from_word(word), mount.to_string_lossy().parse()) else {
                 return FAILED;
             };

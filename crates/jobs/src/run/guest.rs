@@ -9,7 +9,6 @@ use inarch_vm::modules::{ModuleError, ModuleTree};
 
 use super::RunError;
 use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
-use crate::say::say;
 
 /// The least memory in which a guest boots, with room for a small command.
 const LEAST_MEMORY: u64 = 128 << 20;
@@ -30,11 +29,11 @@ fn cache_directory() -> Result<Option<PathBuf>, Obstacle> {
     Ok(Some(home))
 }
 
-/// The guest's kernel: the named one, or the best in /boot.
-pub(crate) fn find_kernel(named: Option<&Path>) -> Result<Kernel, KernelError> {
+/// The guest's kernel: the named one, or the best in /boot. Why it cannot be kept unpacked, if that is so, is for `note`.
+pub(crate) fn find_kernel(named: Option<&Path>, note: impl FnOnce(String)) -> Result<Kernel, KernelError> {
     let directory = cache_directory().unwrap_or_else(|obstacle| {
         if obstacle.is_distrust() {
-            say(format_args!(
+            note(format!(
                 "no cache, so the guest unpacks its kernel itself: {obstacle}; set XDG_CACHE_HOME to a directory of your own \
                  (sudo -H sets HOME to root's)"
             ));

@@ -131,11 +131,21 @@ impl Wanted {
     }
 }
 
-/// Finds the trees of a run. Scans those that the guest will unpack.
+/// What is looked at of trees before the guest is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Those that the guest unpacks are scanned: their size says where it has room for them.
+    AtUnpacked,
+    /// Nothing: the machine is not started.
+    Nowhere,
+}
+
+/// Finds the trees of a run.
 pub(super) fn trees(
     request: &RunRequest,
     directory: Option<&Path>,
     guest: &GuestAbilities<'_>,
+    look: Look,
 ) -> Result<Trees, JobError> {
     let mut wanted = wanted(request, directory)?;
     let chosen = wanted.iter_mut().filter_map(|tree| tree.choose(guest)).collect();
@@ -148,10 +158,16 @@ pub(super) fn trees(
     };
     let has_disks = (guest.has)("ext4") && (guest.has)("virtio_blk");
     let is_unpacked = wanted.iter().any(|tree| tree.via == Way::Tar);
-    let mut places = Places::new(guest.memory, (is_unpacked && has_disks).then_some(&request.overlay_dir))?;
+    let is_asked = is_unpacked && has_disks && look == Look::AtUnpacked;
+    let mut places = Places::new(guest.memory, is_asked.then_some(&request.overlay_dir))?;
     // A kernel without these can run nothing; loading its modules reports that.
     let is_reached = (guest.has)("virtio_pci") && (guest.has)("virtio_console");
     for (ordinal, tree) in wanted.iter().filter(|tree| is_reached && tree.via == Way::Tar).enumerate() {
+        if look == Look::Nowhere {
+            let (source, destination) = (tree.source.clone(), tree.destination.clone());
+            trees.unpacked.push(UnpackedTree::unseen(source, ordinal, destination, tree.read_only));
+            continue;
+        }
         let source = (tree.source.clone(), &tree.selection);
         let place = (tree.destination.clone(), tree.read_only, mount_points(tree));
         trees.unpacked.push(UnpackedTree::open(source, ordinal, place, &mut places, &request.overlay_dir)?);

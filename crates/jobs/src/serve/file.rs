@@ -68,7 +68,8 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     // Nobody answers a look at the mount until the session runs.
     let usage = usage(request, &point.image())?;
     let (mount, device) = Mount::fuse(&point.path, request.tree.source.path(), request.tree.read_only())?;
-    let mut guard = Guard::of_mount(&mount, if point.is_ours { Guarded::OnOwnFile } else { Guarded::Mount })?;
+    let kind = if point.is_ours { Guarded::OnOwnFile } else { Guarded::Mount };
+    let mut guard = Guard::of_mount(&mount, kind, None)?;
     let stop = &duty.stop;
     let making = Making::start(&request.tree, duty);
     let confined = request.tree.confine(Some(Path::new("/dev/fuse")))?;

@@ -15,6 +15,7 @@
 //! or made again ([`leftovers`]), and what the machine lost when it went down is brought again from the kept run.
 
 mod attributes;
+mod beside;
 mod calls;
 mod crew;
 mod decide;
@@ -27,6 +28,7 @@ mod look;
 mod make;
 mod object;
 mod plan;
+mod pretend;
 mod progress;
 #[cfg(test)]
 mod property_tests;
@@ -50,17 +52,19 @@ use serde::Serialize;
 
 use super::bytes::Bytes;
 use super::diff::{RunDiff, TreeDiff};
-use super::record::{Applied, Applying, DurableFile, Made, Record, TouchedFile};
+use super::record::{Applied, Applying, BesideFile, DurableFile, Made, Record, TouchedFile};
 use super::spent::boot;
 use super::{KeptRun, KeptTree, Store, now};
 use crate::kept::KeptError;
+use beside::Elsewhere;
+pub(super) use beside::still_beside;
 use decide::{Decision, Verdict};
 pub use done::Done;
 use done::done;
 use execute::{Outcome, execute};
 use host::{Host, is_beneath};
 use leftovers::Leftovers;
-use look::{Facts, Look};
+use look::{Facts, Found, Look, Seen};
 use plan::Plan;
 use progress::{Durable, Progress};
 use sides::{Parts, Sides};
@@ -142,9 +146,11 @@ pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<Appl
     for work in &mut works {
         work.plan(request, &mut report);
     }
+    let elsewhere = Elsewhere::find(&record, &works, &mut report);
     if request.dry_run {
         return Ok(report);
     }
+    let mut beside = elsewhere.clear(&record, &mut report);
     begin(run, record, request, &works, (token, boot))?;
     let mut touched = Vec::new();
     for work in &mut works {
@@ -152,11 +158,12 @@ pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<Appl
         let mut outcome = work.execute(&mut |durable| remember(run, ordinal, durable));
         let left = std::mem::take(&mut outcome.touched);
         touched.extend(left.iter().map(|(path, seen)| TouchedFile::new(ordinal, path, seen)));
+        beside.extend(outcome.beside.iter().map(|(path, seen)| BesideFile::new(ordinal, path, seen.as_ref())));
         work.applied.extend(&outcome.done);
         work.in_doubt = outcome.in_doubt;
         work.tell(outcome, &mut report);
     }
-    end(run, request, (&mut works, touched), &mut report)?;
+    end(run, request, (&mut works, touched, beside), &mut report)?;
     Ok(report)
 }
 
@@ -189,7 +196,10 @@ impl<'a> Work<'a> {
             .collect();
         let asked = with_directories(&sides, asked);
         let chosen = Ties::new(&sides).with_required(&asked);
-        let host = open(tree)?;
+        let mut host = open(tree)?;
+        if request.dry_run {
+            host.pretend();
+        }
         let (facts, leftovers, plan, applied, in_doubt) = Default::default();
         Ok(Work { tree, sides, host, progress, chosen, facts, leftovers, plan, applied, in_doubt })
     }
@@ -197,7 +207,7 @@ impl<'a> Work<'a> {
     /// Looks at the host, and decides.
     fn plan(&mut self, request: &ApplyRequest, report: &mut ApplyReport) {
         let (facts, leftovers, plan) =
-            plan_tree(&self.sides, &mut self.host, &self.progress, &self.chosen, (request.force, request.dry_run));
+            plan_tree(&self.sides, &mut self.host, &self.progress, &self.chosen, request.force);
         for (i, verdict) in plan.verdicts.iter().enumerate() {
             if *verdict == Verdict::Done {
                 report.already += 1;
@@ -211,9 +221,8 @@ impl<'a> Work<'a> {
             let wanted = plan.verdicts.iter().enumerate().filter(|(_, verdict)| verdict.is_wanted());
             report.done.extend(self.told(wanted.map(|(i, _)| i).collect()));
         }
-        for path in leftovers.strange(&plan.verdicts) {
-            let reason = "an earlier apply left it, and it is not known what it is; move it away".to_owned();
-            report.failures.push((self.sides.host_path(path), reason));
+        for (path, reason) in leftovers.strange(&plan.verdicts) {
+            report.failures.push((self.sides.host_path(path), reason.to_owned()));
         }
         (self.facts, self.leftovers, self.plan) = (facts, leftovers, plan);
     }
@@ -281,6 +290,12 @@ impl<'a> Work<'a> {
         report.lost.extend(outcome.lost.lines());
     }
 
+    /// What the host has where force is, or was, to replace it.
+    fn forced(&self, force: bool) -> Vec<TouchedFile> {
+        let forced = forced(&self.sides, &self.facts, &self.plan.verdicts, &self.progress, force);
+        forced.iter().map(|(path, seen)| TouchedFile::new(self.tree.tree.ordinal, path, seen)).collect()
+    }
+
     /// Paths in the guest that are left alone, or were made by somebody else.
     fn left(&self) -> impl Iterator<Item = PathBuf> {
         left_alone(&self.sides, &self.plan.verdicts).map(|i| self.tree.in_guest(self.sides.path(i)))
@@ -294,6 +309,24 @@ fn left_alone<'v>(sides: &'v Sides<'_>, verdicts: &'v [Verdict]) -> impl Iterato
         Some(Verdict::Done) => sides.is_directory(*i),
         _ => false,
     })
+}
+
+/// What the host has where force is to replace it, and where an apply with force that has not ended was to.
+fn forced(
+    sides: &Sides<'_>,
+    facts: &Facts,
+    verdicts: &[Verdict],
+    progress: &Progress,
+    force: bool,
+) -> HashMap<Vec<u8>, Seen> {
+    let mut forced = progress.forced.clone();
+    let is_replaced = |i: &usize| verdicts.get(*i) == Some(&Verdict::Wanted) && sides.brings(*i);
+    for i in (0..verdicts.len()).filter(|_| force).filter(is_replaced) {
+        let is_scanned = matches!(facts.found.get(i), Some(Found::Scanned { .. }));
+        let there = facts.stats.get(i).copied().flatten().filter(|_| !is_scanned);
+        forced.extend(there.map(|stat| (sides.path(i).to_owned(), Seen::of(&stat))));
+    }
+    forced
 }
 
 fn sides(tree: &TreeDiff) -> Sides<'_> {
@@ -325,20 +358,17 @@ fn with_directories(sides: &Sides<'_>, mut asked: Vec<bool>) -> Vec<bool> {
     asked
 }
 
-/// Looks at the host, and makes the plan. Without `dry_run` exchanges that were interrupted are ended first.
+/// Puts in order what an interrupted apply left, looks at the host, and makes the plan. A host that only [pretends](Host::pretend)
+/// is not changed by that.
 fn plan_tree(
     sides: &Sides<'_>,
     host: &mut Host,
     progress: &Progress,
     chosen: &[bool],
-    (force, dry_run): (bool, bool),
+    force: bool,
 ) -> (Facts, Leftovers, Plan) {
     let mut look = Look::new(sides, host, progress);
-    let mut leftovers = Leftovers::find(&mut look);
-    if !dry_run && !leftovers.settle(&mut look) {
-        leftovers = Leftovers::find(&mut look);
-        leftovers.settle(&mut look);
-    }
+    let leftovers = Leftovers::settled(&mut look);
     look.came_out = leftovers.came_out.clone();
     let facts = look.all(chosen);
     let decision = Decision { sides, facts: &facts, progress, force, ready: &leftovers.ready };
@@ -381,6 +411,12 @@ fn progress(run: &KeptRun, record: &Record, tree: &TreeDiff, boot: &str, token: 
             .flat_map(|made| &made.touched)
             .filter_map(|file| file.of(tree.tree.ordinal))
             .collect(),
+        forced: applying
+            .into_iter()
+            .flat_map(|applying| &applying.forced)
+            .filter_map(|file| file.of(tree.tree.ordinal))
+            .collect(),
+        beside: made.into_iter().flat_map(|made| &made.beside).filter_map(|file| file.of(tree.tree.ordinal)).collect(),
         durable: durable
             .into_iter()
             .flat_map(|made| &made.durable)
@@ -412,6 +448,7 @@ fn begin(
         token: token.clone(),
         conflicts: bytes(works.iter().flat_map(Work::left).collect()),
         paths: bytes(paths),
+        forced: works.iter().flat_map(|work| work.forced(request.force)).collect(),
     };
     // What is torn may be from before the last start of the machine, as long as no apply has ended.
     let unended = record.made.as_ref().filter(|_| record.applying.is_some() || record.applied.is_some());
@@ -428,7 +465,7 @@ fn begin(
     let mut overlays: HashMap<u8, String> =
         before.overlays.into_iter().filter(|(ordinal, _)| of_others(*ordinal)).collect();
     overlays.extend(works.iter().map(|work| (work.tree.tree.ordinal, stamp(run, work.tree.tree.ordinal))));
-    let made = Made { token, boot, overlays, durable, touched: before.touched };
+    let made = Made { token, boot, overlays, durable, touched: before.touched, beside: before.beside };
     run.save(Record { applying: Some(applying), applied: None, made: Some(made), ..record })
 }
 
@@ -446,7 +483,7 @@ fn remember(run: &mut KeptRun, ordinal: u8, files: Vec<(Vec<u8>, Durable)>) -> i
 fn end(
     run: &mut KeptRun,
     request: &ApplyRequest,
-    (works, touched): (&mut [Work<'_>], Vec<TouchedFile>),
+    (works, touched, beside): (&mut [Work<'_>], Vec<TouchedFile>, Vec<BesideFile>),
     report: &mut ApplyReport,
 ) -> Result<(), KeptError> {
     report.complete = request.paths.is_empty() && report.is_whole();
@@ -455,6 +492,7 @@ fn end(
     if let Some(made) = &mut record.made {
         made.touched.retain(|file| works.iter().all(|work| work.tree.tree.ordinal != file.ordinal));
         made.touched.extend(touched);
+        made.beside = beside;
     }
     if works.iter().any(|work| work.in_doubt) {
         return run.save(Record { used: now(), ..record.in_doubt() });
@@ -483,9 +521,6 @@ pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> R
         let progress = progress(run, record, tree, &boot()?, &token(record));
         let mut work = Work::new(tree, progress, &everything)?;
         work.plan(&everything, &mut ApplyReport::default());
-        if let Some(path) = work.leftovers.about_to_go() {
-            return Ok(Some(work.sides.host_path(path)));
-        }
         let is_applied = |(i, verdict): (usize, &Verdict)| {
             *verdict == Verdict::Done || (*verdict == Verdict::Attributes && work.sides.is_directory(i))
         };

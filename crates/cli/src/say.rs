@@ -1,6 +1,7 @@
 //! Lines on standard error.
 
 mod lines;
+mod time;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -8,7 +9,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use crate::lifecycle::state;
 use lines::Writer;
 pub use lines::limited;
 
@@ -18,7 +18,7 @@ static IS_LOG: AtomicBool = AtomicBool::new(false);
 /// Says a line on standard error. If nobody can hear it, it is not worth a failure.
 pub fn say(line: impl Display) {
     let who = match IS_LOG.load(Ordering::Relaxed) {
-        true => format!("{} inarch[{}]", state::time(SystemTime::now()), std::process::id()),
+        true => format!("{} inarch[{}]", time::time(SystemTime::now()), std::process::id()),
         false => "inarch".to_owned(),
     };
     // At once, for others may write to the same file.
@@ -44,6 +44,6 @@ pub fn wait_for_no_reader() {
 }
 
 /// From now on standard error is a log.
-pub(crate) fn say_in_log() {
+pub fn say_in_log() {
     IS_LOG.store(true, Ordering::Relaxed);
 }
