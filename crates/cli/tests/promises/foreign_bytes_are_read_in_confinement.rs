@@ -218,7 +218,7 @@ fn disks_are_served_so() {
         let format = if source == "t.squashfs" { "ext4" } else { "squashfs" };
         let arguments = ["serve", "nbd", source, "--socket", "socket", "--once", "--format", format, "--ro"];
         let mut server = serve(dir, &arguments, || dir.join("socket").exists());
-        let read = ["-r", "-f", "raw", "-c", "read 0 8M", "nbd+unix:///?socket=socket"];
+        let read = ["-r", "-f", "raw", "-c", "read 4k 64k", "nbd+unix:///?socket=socket"];
         host("qemu-io", &read, dir);
         assert!(server.0.wait().unwrap().success(), "{arguments:?}");
         assert_confined(dir, &arguments, of);
