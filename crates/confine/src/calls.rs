@@ -353,6 +353,8 @@ fn computing(work: Work, calls: &mut Calls) -> Result<(), seccompiler::BackendEr
     let empty = libc::AT_EMPTY_PATH as u64;
     calls.insert(libc::SYS_statx, vec![masked(2, empty, empty)?]);
     calls.insert(libc::SYS_newfstatat, vec![masked(3, empty, empty)?]);
+    // A signal handler wakes a thread by a connected socket. Without an address that is no more than write(2).
+    calls.insert(libc::SYS_sendto, vec![equal(4, SeccompCmpArgLen::Qword, 0)?]);
     // Flags are read; nothing is duplicated, locked or leased.
     calls.insert(libc::SYS_fcntl, one_of(1, &[libc::F_GETFD as u64, libc::F_GETFL as u64])?);
     calls.insert(libc::SYS_prctl, one_of(0, &[libc::PR_SET_NAME as u64, libc::PR_SET_VMA as u64])?);

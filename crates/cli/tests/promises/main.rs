@@ -26,6 +26,7 @@ mod bad_input_gets_one_line;
 mod bad_output_gets_one_line;
 mod every_source_gives_the_same_tree;
 mod every_source_makes_every_format;
+mod foreign_bytes_are_read_in_confinement;
 mod guests_leave_no_power_on_the_host;
 mod guests_that_fail_are_explained;
 mod heavy_writes_leave_a_clean_file_system;

@@ -55,7 +55,6 @@ const REFUSED: &[(&str, i64)] = &[
     ("bind", libc::SYS_bind),
     ("listen", libc::SYS_listen),
     ("accept4", libc::SYS_accept4),
-    ("sendto", libc::SYS_sendto),
     ("sendmsg", libc::SYS_sendmsg),
     ("recvfrom", libc::SYS_recvfrom),
     ("recvmsg", libc::SYS_recvmsg),
@@ -144,6 +143,24 @@ fn assert_confined(file: &File) {
         let memory = libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
         assert_eq!(memory, libc::MAP_FAILED, "memory to run programs in");
     }
+}
+
+/// A signal's handler may run in it, and wakes another thread by a pair of sockets.
+#[test]
+fn a_parser_sends_to_nobody_but_a_socket_that_is_connected() {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (own, other) = UnixStream::pair().unwrap();
+    let sent = Parse::new().run(
+        |_| {
+            let refused = socket.send_to(b"x", "127.0.0.1:9").unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::ENOSYS));
+            rustix::net::send(&own, b"x", rustix::net::SendFlags::DONTWAIT).unwrap()
+        },
+        || {},
+    );
+    assert_eq!(sent.unwrap(), 1);
+    drop(own);
+    assert_eq!(io::read_to_string(other).unwrap(), "x");
 }
 
 #[test]

@@ -123,6 +123,31 @@ fn every_damage_is_survived_by_what_is_asked_on_demand() {
     }
 }
 
+/// What cannot be read of a node is told while it is asked for; who is told asks for more of the volume, as a mount does for the
+/// node's inode number.
+#[test]
+fn a_loss_is_told_where_more_can_be_asked() {
+    let mut told = 0;
+    for reader in readers() {
+        let (image, metadata) = image(reader);
+        for at in metadata.iter().flat_map(Clone::clone).filter(|at| image[*at..].starts_with(b"own")) {
+            // The entry's name, and what stands before it, wherever the format has it.
+            for before in 0..24 {
+                let mut damaged = image.clone();
+                damaged[at - before] ^= 0xF0;
+                let image = Arc::new(Bytes(damaged));
+                let Ok(volume) = reader.open(Parsing::unconfined(), image, Damage::Salvaged) else { continue };
+                let Ok(Some(file)) = volume.lookup(volume.root(), b"a") else { continue };
+                let _ = volume.xattrs(file, &mut |_| {
+                    told += 1;
+                    let _ = (volume.attributes(file), volume.lookup(volume.root(), b"dir"));
+                });
+            }
+        }
+    }
+    assert!(told > 0, "nothing was damaged");
+}
+
 /// What is wrong with one file is met when that file is asked for, and by nobody else.
 #[test]
 fn damage_to_one_file_is_an_error_of_that_file_alone() {

@@ -12,7 +12,6 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -23,7 +22,7 @@ use inarch_mount::{Detached, Lease, Loop, LoopId};
 use inarch_server::StopHandle;
 use inarch_tree::select::Selection;
 use inarch_tree::{FileType, InodeId};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, memfd_create};
 use signal_hook::consts::SIGIO;
 use signal_hook::iterator::{Handle, Signals};
 
@@ -155,7 +154,7 @@ fn regular_file(file: OwnedFd) -> Result<OwnedFd, String> {
     let file = File::from(file);
     let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
     // What is not to be read is no file to lease.
-    let is_read = file.read_at(&mut [0], 0).is_ok();
+    let is_read = fcntl_getfl(&file).is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::RDONLY);
     if is_regular && is_read { Ok(file.into()) } else { Err("it is no regular file".to_owned()) }
 }
 
