@@ -98,7 +98,7 @@ fn check(links: Links, ours: &[u32], link: &Stat, directory: &Stat) -> io::Resul
         return Ok(());
     }
     let reason = format!(
-        "a symbolic link there belongs to user {}, who could lead it elsewhere; name another place, or the one it leads to",
+        "a symbolic link there belongs to user {}, who could redirect it; name another place, or the one it leads to",
         link.st_uid
     );
     Err(io::Error::other(reason))

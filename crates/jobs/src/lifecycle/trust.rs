@@ -170,7 +170,7 @@ pub(crate) fn check(metadata: &Metadata) -> io::Result<()> {
 }
 
 fn belongs_to(user: u32) -> String {
-    format!("it is another user's: it belongs to user {user}, who could lead it elsewhere")
+    format!("it is another user's: it belongs to user {user}, who could redirect it")
 }
 
 /// Whatever the umask is, no group writes to it.
@@ -279,7 +279,7 @@ impl Walk {
             _ if [self.user, 0].contains(&stat.st_gid) => return Ok(()),
             _ => format!("those of group {}; chmod g-w", stat.st_gid),
         };
-        Err(self.distrust(format!("other users may write to it, who could lead it elsewhere ({remedy})")))
+        Err(self.distrust(format!("other users may write to it and could redirect it ({remedy})")))
     }
 
     fn distrust(&self, reason: String) -> Obstacle {
