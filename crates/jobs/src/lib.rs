@@ -68,6 +68,7 @@ pub use events::Events;
 pub use inarch_confine::{close_inherited, heed_children};
 pub use lifecycle::LifecycleError;
 pub use lifecycle::confinement::Sandbox;
+pub use lifecycle::named::create_named;
 pub use lifecycle::trust::Obstacle;
 pub use path_error::PathError;
 pub use text::{counted, shown};

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use crate::JobError;
 use crate::kept::Bytes;
+use crate::lifecycle::named::create_named;
 use processes::Processes;
 
 /// What to record, and where.
@@ -94,13 +95,15 @@ impl NewRecord {
     pub fn create(request: &RecordRequest) -> Result<NewRecord, JobError> {
         let RecordRequest { file: path, level } = request;
         let fail = |error| JobError::path(path, "cannot record there", error);
-        let file = File::create(path).map_err(fail)?;
+        let file = create_named(path).map_err(fail)?;
         let level_name = match level {
             RecordLevel::Command => "command",
             RecordLevel::Process => "process",
         };
         (&file).write_all(&line(&Start { start: true, level: level_name })).map_err(fail)?;
-        Ok(NewRecord { path: path.clone(), file, recording: Recording::new(*level) })
+        // Whoever reads the log is in another directory than we are.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        Ok(NewRecord { path, file, recording: Recording::new(*level) })
     }
 
     /// The same as `layer`, and what is done to it is written down.

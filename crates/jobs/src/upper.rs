@@ -2,8 +2,10 @@
 
 mod error;
 
+use std::ffi::OsString;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,12 +15,13 @@ use std::{fmt, fs, io, thread};
 use inarch_mount::Detached;
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, MemoryFiles, Overlay};
 use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, StatxFlags, XattrFlags, fchmod, fgetxattr, flock, fsetxattr, fstat,
+    AtFlags, Dir, FlockOperation, Mode, OFlags, StatxFlags, XattrFlags, fchmod, fgetxattr, flock, fsetxattr, fstat,
     fstatvfs, open, openat, statx,
 };
 use rustix::io::Errno;
 
 use crate::lifecycle::guard::Guard;
+use crate::lifecycle::named::open_directory;
 use crate::path_error::PathError;
 use crate::text::shown;
 pub use error::UpperError;
@@ -169,7 +172,8 @@ impl Upper {
             return Ok((clients.served_by(overlay), Upper { path: None, hold: Hold::InMemory }));
         }
         let (path, hold) = Upper::take(place, identity)?;
-        let overlay = overlay_in(&path, lower, clients.without_opening).map_err(|error| cannot_keep(&path, error))?;
+        let there = if let Hold::Kept(directory) = &hold { by_number(directory) } else { path.clone() };
+        let overlay = overlay_in(&there, lower, clients.without_opening).map_err(|error| cannot_keep(&path, error))?;
         let overlay = if let Hold::ThrownAway(_) = hold { overlay.thrown_away() } else { overlay };
         Ok((clients.served_by(overlay), Upper { path: Some(path), hold }))
     }
@@ -202,9 +206,7 @@ impl Upper {
             }
         };
         let fail = |error| cannot_keep(upper.path.as_deref().unwrap_or(Path::new("memory")), error);
-        // Once more by its name could be another one.
-        let there = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
-        overlay_in(&there, lower, false).map_err(fail)?;
+        overlay_in(&by_number(&directory), lower, false).map_err(fail)?;
         let part = |name: &str| openat(&directory, name, flags, Mode::empty()).map_err(|errno| fail(errno.into()));
         Ok((KernelLayer { upper: part("upper")?, work: part("work")? }, upper))
     }
@@ -214,9 +216,15 @@ impl Upper {
         match place {
             UpperPlace::InMemory(_) => Err(UpperError::Memory(io::ErrorKind::InvalidInput.into())),
             UpperPlace::Kept(path) => {
-                make_directory(path)?;
                 let identity = identity.ok_or_else(|| cannot_keep(path, Errno::INVAL.into()))?;
-                Ok((path.clone(), Hold::Kept(claim(path, identity)?)))
+                let is_new = make_directory(path)?;
+                let claimed = claim(path, identity).inspect_err(|_| {
+                    if is_new {
+                        // Nobody needs it. Where others have put something into it, it stays.
+                        let _ = fs::remove_dir(path);
+                    }
+                });
+                Ok((path.clone(), Hold::Kept(claimed?)))
             }
             UpperPlace::ThrownAway(within) => {
                 let (directory, guard) = thrown_away_directory(within)?;
@@ -238,6 +246,11 @@ fn overlay_in(directory: &Path, lower: Arc<dyn FileSystem>, without_opening: boo
     Ok(Overlay::new(lower, Arc::new(layer), is_root())?)
 }
 
+/// A directory that is open: once more by its name could be another one.
+fn by_number(directory: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
+}
+
 fn check_size(bytes: u64) -> Result<(), UpperError> {
     if bytes > 0 {
         return Ok(());
@@ -253,22 +266,22 @@ fn cannot_keep(path: &Path, error: io::Error) -> UpperError {
     PathError::new(path, "cannot keep writes there", error).into()
 }
 
-/// Makes the directory, unless it is there already.
-fn make_directory(path: &Path) -> Result<(), UpperError> {
+/// Makes the directory, unless it is there already. Returns whether it is new.
+fn make_directory(path: &Path) -> Result<bool, UpperError> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made.map_err(|error| cannot_keep(path, error)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        made => made.map(|()| true).map_err(|error| cannot_keep(path, error)),
     }
 }
 
-/// Claims a directory for the writes over one tree: stores the tree's identity in an extended attribute that the
+/// Claims a directory, made before if need be, for the writes over one tree: stores the tree's identity in an extended attribute that the
 /// kernel's overlayfs ignores. Returns the lock.
 fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, UpperError> {
     let attribute = if is_root() { "trusted.inarch.lower" } else { "user.inarch.lower" };
     let fail = |errno: Errno| cannot_keep(path, errno.into());
-    let directory = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
+    let directory = open_directory(path).map_err(|error| cannot_keep(path, error))?;
+    refuse_another_users(path, &directory)?;
     lock(path, &directory)?;
-    make_private(path, &directory)?;
     /// The most bytes of a stored identity: a path, and some more.
     const LONGEST: usize = 8192;
     let mut record = vec![0; LONGEST];
@@ -278,32 +291,34 @@ fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, UpperError> {
             refuse_another(path, LowerIdentity::parse(&record).as_ref(), lower)?;
         }
         Err(Errno::NODATA) => {
-            refuse_other_things(path)?;
+            refuse_other_things(path, &directory)?;
             let record = lower.record();
             fsetxattr(directory.as_fd(), attribute, record.as_bytes(), XattrFlags::empty()).map_err(fail)?;
         }
         Err(errno) => return Err(fail(errno)),
     }
+    // Last: what is refused stays as it was. Files in it keep the owners and permissions of the tree but not its directories above
+    // them, and new ones may be devices or set-user-ID programs.
+    fchmod(&directory, Mode::RWXU).map_err(fail)?;
     Ok(directory)
 }
 
-/// Makes the directory private. Files in it keep the owners and permissions of the tree but not its directories above
-/// them, and new ones may be devices or set-user-ID programs.
-fn make_private(path: &Path, directory: &OwnedFd) -> Result<(), UpperError> {
+/// Refuses a directory that another user could open again.
+fn refuse_another_users(path: &Path, directory: &OwnedFd) -> Result<(), UpperError> {
     let fail = |errno: Errno| cannot_keep(path, errno.into());
     let stat = fstat(directory).map_err(fail)?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(UpperError::OtherUser { place: path.to_owned() });
     }
-    fchmod(directory, Mode::RWXU).map_err(fail)
+    Ok(())
 }
 
 /// Refuses a directory that was not made for writes over a tree.
-fn refuse_other_things(path: &Path) -> Result<(), UpperError> {
-    let fail = |error| cannot_keep(path, error);
-    for entry in fs::read_dir(path).map_err(fail)? {
-        let name = entry.map_err(fail)?.file_name();
-        if name != "upper" && name != "work" {
+fn refuse_other_things(path: &Path, directory: &OwnedFd) -> Result<(), UpperError> {
+    let fail = |errno: Errno| cannot_keep(path, errno.into());
+    for entry in Dir::read_from(directory).map_err(fail)? {
+        let name = OsString::from_vec(entry.map_err(fail)?.file_name().to_bytes().to_vec());
+        if ![".", "..", "upper", "work"].contains(&&*name.to_string_lossy()) {
             return Err(UpperError::OtherThings { place: path.to_owned(), name });
         }
     }
@@ -402,12 +417,30 @@ mod tests {
         let other = parent.path().join("documents");
         fs::create_dir(&other).unwrap();
         fs::write(other.join("letter"), "dear").unwrap();
+        // As /var/tmp: whoever needs it would be shut out.
+        fs::set_permissions(&other, fs::Permissions::from_mode(0o1777)).unwrap();
+        let state = || (fs::metadata(&other).unwrap().mode(), fs::read_dir(&other).unwrap().count());
+        let before = state();
         assert!(message(&other).unwrap_err().contains("other things in it (letter)"));
+        assert_eq!((state(), before.0 & 0o7777), (before, 0o1777));
         if is_root() {
             let theirs = parent.path().join("theirs");
             fs::create_dir(&theirs).unwrap();
             std::os::unix::fs::chown(&theirs, Some(65534), None).unwrap();
             assert!(message(&theirs).unwrap_err().contains("another user's"));
+            // Nor does a link of theirs choose one of ours.
+            let (empty, link) = (parent.path().join("empty"), parent.path().join("link"));
+            fs::create_dir(&empty).unwrap();
+            fs::set_permissions(&empty, fs::Permissions::from_mode(0o755)).unwrap();
+            std::os::unix::fs::symlink(&empty, &link).unwrap();
+            message(&link).unwrap();
+            fs::remove_dir_all(&empty).unwrap();
+            fs::create_dir(&empty).unwrap();
+            fs::set_permissions(&empty, fs::Permissions::from_mode(0o755)).unwrap();
+            std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+            assert!(message(&link).unwrap_err().contains("a symbolic link there belongs to user 65534"));
+            assert_eq!(fs::metadata(&empty).unwrap().mode() & 0o7777, 0o755);
+            assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
         }
     }
 

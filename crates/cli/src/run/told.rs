@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use inarch_jobs::run::{self, Outcome, RunEvent, RunReport};
-use inarch_jobs::{JobError, shown};
+use inarch_jobs::{JobError, create_named, shown};
 use serde_json::json;
 
 use crate::output::complain;
@@ -77,7 +77,7 @@ pub struct ReportFile {
 impl ReportFile {
     /// Makes the file: where that fails, nothing is run.
     pub fn create(path: &Path) -> anyhow::Result<ReportFile> {
-        let file = File::create(path).map_err(|error| cannot_write(path, &error))?;
+        let file = create_named(path).map_err(|error| cannot_write(path, &error))?;
         Ok(ReportFile { path: path.to_owned(), file })
     }
 

@@ -55,6 +55,34 @@ fn the_log_names_places_whole() {
     assert!(stderr(&used).contains(": writes are kept in changes;"), "{}", stderr(&used));
     let (log, kept) = (fs::read_to_string(scene.usual_log()).unwrap(), scene.path().join("changes"));
     assert!(log.contains(&format!(": writes are kept in {};", kept.display())), "{log}");
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: the_log_names_places_whole: a full disk: not root");
+        return;
+    }
+    let mounted =
+        "mkdir small && mount -t tmpfs -o size=64k tmpfs small && $INARCH mount -b tree point --record small/record";
+    assert_status(&scene.shell(mounted), 0);
+    let until_it_fails = "import os, itertools\n\
+                          for number in itertools.count():\n\
+                          \x20   try: os.stat(f'point/{number}')\n\
+                          \x20   except FileNotFoundError: pass\n\
+                          \x20   except OSError as error: print(error.errno); break\n";
+    assert_eq!(host("python3", &["-c", until_it_fails], scene.path()).trim(), libc::EIO.to_string());
+    let is_said = || fs::read_to_string(scene.usual_log()).unwrap().contains("the record is not complete");
+    assert!(within(LONG, is_said));
+    assert_status(&scene.shell("$INARCH umount point; umount small"), 0);
+    let (log, record) = (fs::read_to_string(scene.usual_log()).unwrap(), scene.path().join("small/record"));
+    assert!(log.contains(&format!("{}: the record is not complete", record.display())), "{log}");
+}
+
+#[test]
+fn an_overlay_that_is_refused_stays_as_it_was() {
+    let scene = Scene::new();
+    let script = "mkdir shared && echo dear > shared/letter && chmod 1777 shared; \
+                  $INARCH mount -b tree point --overlay shared; echo $?; stat -c %a shared; ls -A shared";
+    let refused = scene.shell(script);
+    assert_eq!(stdout(&refused), "125\n1777\nletter\n");
+    assert!(stderr(&refused).contains("it has other things in it (letter)"), "{}", stderr(&refused));
 }
 
 #[test]

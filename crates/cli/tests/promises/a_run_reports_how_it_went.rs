@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::sync::mpsc;
 
 use inarch_jobs::run::{self, RunEvent, RunRequest, Streams};
@@ -44,6 +45,34 @@ fn in_a_file() {
     let value: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
     assert_eq!((&value["ended"], &value["status"]), (&"failed".into(), &Value::Null));
     assert!(value["error"].as_str().unwrap().contains("/etc/passwd"), "{value:#}");
+}
+
+#[test]
+fn through_no_link_that_another_user_planted() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: through_no_link_that_another_user_planted: not root");
+        return;
+    }
+    let dir = scratch();
+    let shared = dir.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).unwrap();
+    fs::create_dir_all(dir.path().join("tree")).unwrap();
+    fs::create_dir_all(dir.path().join("point")).unwrap();
+    let (victim, link) = (dir.path().join("victim"), shared.join("link"));
+    fs::write(&victim, "content").unwrap();
+    symlink("../victim", &link).unwrap();
+    lchown(&link, Some(65_534), None).unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let link = link.to_str().unwrap();
+    for words in [
+        ["run", "--report", link, "--", "true"].map(String::from).to_vec(),
+        vec!["mount".into(), path("tree"), path("point"), "--record".into(), link.into()],
+        vec!["mount".into(), "-b".into(), path("tree"), path("point"), "--log".into(), link.into()],
+    ] {
+        assert_one_line(&inarch(words), &[link, "symbolic link", "user 65534"]);
+        assert_eq!(fs::read(&victim).unwrap(), b"content");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! - [`mounted`]: a mount of this process, from its creation to its removal.
 //! - [`guard`]: a child that cleans up after a job, even after SIGKILL; [`guarded`] finds a job through that child.
 //! - [`confinement`]: what a thread keeps before it serves anybody. [`descriptors`]: how many files it may open.
+//! - [`named`]: what the user names, through no link that another user planted.
 //! - [`trust`]: directories of this user that no other user can redirect; [`state`]: the one for what outlives a job.
 //!
 //! Nothing here knows what is served, or by which wire.
@@ -15,6 +16,7 @@ mod error;
 pub(crate) mod guard;
 pub(crate) mod guarded;
 pub(crate) mod mounted;
+pub(crate) mod named;
 pub(crate) mod running;
 pub(crate) mod state;
 pub(crate) mod trust;

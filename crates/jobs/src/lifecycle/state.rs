@@ -5,8 +5,9 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 
+use crate::lifecycle::named::open_file;
 use crate::lifecycle::trust::{self, Missing, Owner};
 use crate::text::shown;
 
@@ -49,10 +50,9 @@ pub fn mount_log(home: &Path) -> Result<(PathBuf, File), String> {
 /// Opens a log that the user named, whatever it is, for appending. Does not block on a FIFO without a reader.
 ///
 /// # Errors
-/// It cannot be created or written to.
+/// It cannot be created or written to, or a link in its place is another user's ([`named`](crate::lifecycle::named)).
 pub fn open_log(path: &Path) -> io::Result<File> {
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-    OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)
+    open_file(path, OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK, Mode::RUSR | Mode::WUSR)
 }
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::fs::{chown, symlink};
 
-    use rustix::fs::{CWD, FileType, Mode, mknodat, openat};
+    use rustix::fs::{CWD, FileType, mknodat, openat};
     use rustix::io::Errno;
 
     use super::*;

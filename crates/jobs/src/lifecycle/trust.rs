@@ -5,20 +5,25 @@
 //! place of an entry. So the path to a directory is walked from the root, and each component must be safe:
 //!
 //! - It belongs to this user or root.
-//! - No other user may write to it, unless it is sticky like `/tmp`: there only a name's owner can replace it.
+//! - No other user may write to it, unless it is sticky like `/tmp`: there only a name's owner can replace it. A group may write to it
+//!   only if that is the private group of this user or root, which has the same number, and if there is no ACL: the mode shows an
+//!   ACL's mask as the group's bits, whoever the ACL names.
 //! - Symbolic links in such a directory are followed above this program's own directories, not among them.
 //!
-//! After that, only this user and root can change where the path leads, so it may be used by name.
+//! After that, only this user and root can change where the path leads: to replace a name, by rename(2) or renameat2(2) too,
+//! another user needs write permission for its directory, and in a sticky one a name of their own. So the path may be used by
+//! name. Who deletes what is there by age, or writes what root will run, keeps the checked directory open nevertheless
+//! ([`open_directory`]): whoever could write to it until a moment ago loses nothing by waiting for the check.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, getxattr, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
 
 use crate::text::shown;
@@ -33,6 +38,8 @@ const SYMLINK: &str = "it is a symbolic link, which is not followed";
 pub(crate) enum Missing {
     /// It is made, for this user alone.
     Make,
+    /// It is made; others may read what is in it.
+    MakeReadable,
     /// It stays missing.
     Leave,
 }
@@ -69,14 +76,27 @@ impl Obstacle {
 /// # Errors
 /// A directory on the way is not trusted, and why; or it cannot be opened or created.
 pub(crate) fn directory(home: &Path, below: &[&str], missing: Missing, owner: Owner) -> Result<bool, Obstacle> {
+    open_directory(home, below, missing, owner).map(|opened| opened.is_some())
+}
+
+/// As [`directory`], but gives the last directory, opened with `O_PATH`; `None` if one is missing.
+///
+/// # Errors
+/// As [`directory`].
+pub(crate) fn open_directory(
+    home: &Path,
+    below: &[&str],
+    missing: Missing,
+    owner: Owner,
+) -> Result<Option<OwnedFd>, Obstacle> {
     let mut walk = Walk::from_the_root(missing)?;
     let (above, name) = (home.parent().unwrap_or(home), home.file_name().unwrap_or_default());
     if !walk.follow(above)? {
-        return Ok(false);
+        return Ok(None);
     }
     for name in std::iter::once(name).chain(below.iter().map(OsStr::new)) {
         walk.path.push(name);
-        let Some(entry) = walk.enter(name)? else { return Ok(false) };
+        let Some(entry) = walk.enter(name)? else { return Ok(None) };
         let stat = walk.stat(&entry)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink => return Err(walk.distrust(SYMLINK.to_owned())),
@@ -86,10 +106,10 @@ pub(crate) fn directory(home: &Path, below: &[&str], missing: Missing, owner: Ow
         if owner == Owner::User && stat.st_uid != walk.user {
             return Err(walk.distrust(belongs_to(stat.st_uid)));
         }
-        walk.check(&stat, false)?;
+        walk.check(&entry, &stat, false)?;
         walk.directory = entry;
     }
-    Ok(true)
+    Ok(Some(walk.directory))
 }
 
 /// Opens a file in a directory that [`directory`] checked. It must be a regular file of this user with a single link.
@@ -153,6 +173,9 @@ fn belongs_to(user: u32) -> String {
     format!("it is another user's: it belongs to user {user}, who could redirect it")
 }
 
+/// Whatever the umask is, no group writes to it.
+const READABLE: Mode = Mode::RWXU.union(Mode::RGRP).union(Mode::XGRP).union(Mode::ROTH).union(Mode::XOTH);
+
 /// A walk from directory to directory.
 struct Walk {
     directory: OwnedFd,
@@ -189,7 +212,7 @@ impl Walk {
             let stat = self.stat(&entry)?;
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
-                    self.check(&stat, true)?;
+                    self.check(&entry, &stat, true)?;
                     self.directory = entry;
                     if name == ".." {
                         // The name and what it leads back over; no link is left in the path.
@@ -216,12 +239,14 @@ impl Walk {
     /// Opens `name` in the directory, creating it if requested.
     fn enter(&self, name: &OsStr) -> Result<Option<OwnedFd>, Obstacle> {
         let open = || openat(&self.directory, name, DIRECTORY, Mode::empty());
+        let make = |mode| match mkdirat(&self.directory, name, mode) {
+            Ok(()) | Err(Errno::EXIST) => open(),
+            Err(errno) => Err(errno),
+        };
         let opened = match (open(), self.missing) {
             (Err(Errno::NOENT), Missing::Leave) => return Ok(None),
-            (Err(Errno::NOENT), Missing::Make) => match mkdirat(&self.directory, name, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => open(),
-                Err(errno) => Err(errno),
-            },
+            (Err(Errno::NOENT), Missing::Make) => make(Mode::RWXU),
+            (Err(Errno::NOENT), Missing::MakeReadable) => make(READABLE),
             (opened, _) => opened,
         };
         opened.map(Some).map_err(|errno| self.obstacle(errno))
@@ -240,16 +265,21 @@ impl Walk {
 
     /// Checks that no other user can replace a name of this user or root in the directory. In a sticky directory that
     /// holds although others may add names.
-    fn check(&self, stat: &Stat, may_be_sticky: bool) -> Result<(), Obstacle> {
+    fn check(&self, entry: &OwnedFd, stat: &Stat, may_be_sticky: bool) -> Result<(), Obstacle> {
         self.check_owner(stat)?;
         let mode = Mode::from_raw_mode(stat.st_mode);
-        // A group of this user's own, as systems with umask 002 give it to each.
-        let group = stat.st_gid == rustix::process::getegid().as_raw() || stat.st_gid == 0;
-        let others = mode.contains(Mode::WOTH) || (mode.contains(Mode::WGRP) && !group);
-        match others && !(may_be_sticky && mode.contains(Mode::SVTX)) {
-            true => Err(self.distrust("other users may write to it and could redirect it (chmod go-w)".to_owned())),
-            false => Ok(()),
+        if may_be_sticky && mode.contains(Mode::SVTX) {
+            return Ok(());
         }
+        let remedy = match mode {
+            all if all.contains(Mode::WOTH) => "chmod go-w".to_owned(),
+            group if !group.contains(Mode::WGRP) => return Ok(()),
+            _ if may_have_acl(entry) => "by an ACL; setfacl -b, or chmod g-w".to_owned(),
+            // A group of this user's own, as systems with umask 002 give it to each. A primary group may be common to many.
+            _ if [self.user, 0].contains(&stat.st_gid) => return Ok(()),
+            _ => format!("those of group {}; chmod g-w", stat.st_gid),
+        };
+        Err(self.distrust(format!("other users may write to it and could redirect it ({remedy})")))
     }
 
     fn distrust(&self, reason: String) -> Obstacle {
@@ -259,6 +289,14 @@ impl Walk {
     fn obstacle(&self, errno: Errno) -> Obstacle {
         Obstacle { path: self.path.clone(), error: errno.into() }
     }
+}
+
+/// Whether a directory has an ACL that says more than its mode, or that cannot be found out. The kernel keeps no other.
+fn may_have_acl(directory: &OwnedFd) -> bool {
+    // A descriptor of O_PATH has no attributes of its own.
+    let there = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    let acl = getxattr(there, "system.posix_acl_access", &mut [0_u8; 0]);
+    !matches!(acl, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }
 
 /// The components of a path, the first one last.

@@ -44,6 +44,10 @@ fn every_access_is_a_line() {
 {"access":"write","path":"f","error":"4000"}
 "#;
     assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+    // In the background the working directory is another one by the time that something fails.
+    let to_root: std::path::PathBuf = std::env::current_dir().unwrap().components().skip(1).map(|_| "..").collect();
+    let relative = to_root.join(path.strip_prefix("/").unwrap());
+    assert!(NewRecord::create(&request(&relative)).unwrap().path.is_absolute());
 }
 
 #[test]

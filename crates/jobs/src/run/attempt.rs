@@ -36,6 +36,7 @@ use crate::device::confinement::disk_among_others;
 use crate::device::{Prepared, disk_options};
 use crate::events::Events;
 use crate::lifecycle::LifecycleError;
+use crate::lifecycle::named::create_named;
 use crate::notes::notes;
 use crate::share::QUEUE_SIZE;
 use crate::source::Source;
@@ -417,7 +418,7 @@ impl Limits {
 
 /// Creates the file for the guest's console.
 fn console_log(path: &Path) -> Result<File, JobError> {
-    File::create(path).map_err(|error| JobError::path(path, "cannot write the guest's console there", error))
+    create_named(path).map_err(|error| JobError::path(path, "cannot write the guest's console there", error))
 }
 
 /// Runs the session of `request` with these streams, and signals from `catch`.

@@ -18,30 +18,34 @@ const USUAL_MEMORY: u64 = 2 << 30;
 
 /// The cache directory: `$XDG_CACHE_HOME/inarch`, or `~/.cache/inarch`. If neither variable is set, root has a
 /// directory that only root can write to, and a user has none.
-///
-/// A guest boots what is in it. So a directory that another user could have written to, such as root's with a user's
-/// `HOME`, is not used.
-fn cache_directory() -> Result<Option<PathBuf>, Obstacle> {
+fn cache_directory() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     let base = base.or_else(|| rustix::process::geteuid().is_root().then(|| PathBuf::from("/var/cache")));
-    let Some(home) = base.map(|base| base.join("inarch")) else { return Ok(None) };
-    trust::directory(&home, &["kernels"], Missing::Leave, Owner::UserOrRoot)?;
-    Ok(Some(home))
+    base.map(|base| base.join("inarch"))
+}
+
+/// The unpacked kernels in the cache directory.
+///
+/// A guest boots what is there. So it is none that another user could have put something into, as root's is with a user's
+/// `HOME`; and because old files are removed there, it is used by the descriptor that was checked.
+fn kernels() -> Result<Cache, Obstacle> {
+    let Some(home) = cache_directory() else { return Ok(Cache::none()) };
+    let opened = trust::open_directory(&home, &["kernels"], Missing::MakeReadable, Owner::UserOrRoot)?;
+    Ok(opened.map_or_else(Cache::none, |directory| Cache::in_open(directory, &home.join("kernels"))))
 }
 
 /// The guest's kernel: the named one, or the best in /boot. Why it cannot be kept unpacked, if that is so, is for `note`.
 pub(crate) fn find_kernel(named: Option<&Path>, note: impl FnOnce(String)) -> Result<Kernel, KernelError> {
-    let directory = cache_directory().unwrap_or_else(|obstacle| {
+    let cache = kernels().unwrap_or_else(|obstacle| {
         if obstacle.is_distrust() {
             note(format!(
                 "no cache, so the guest unpacks its kernel itself: {obstacle}; set XDG_CACHE_HOME to a directory of your own \
                  (sudo -H sets HOME to root's)"
             ));
         }
-        None
+        Cache::none()
     });
-    let cache = directory.map_or_else(Cache::none, |directory| Cache::at(&directory.join("kernels")));
     match named {
         Some(path) => Kernel::open(path, &cache),
         None => Kernel::find(&cache),
@@ -50,8 +54,9 @@ pub(crate) fn find_kernel(named: Option<&Path>, note: impl FnOnce(String)) -> Re
 
 /// What earlier runs found out about KVM.
 pub(crate) fn verdicts() -> Verdicts {
-    let directory = cache_directory().unwrap_or_default();
-    directory.map_or_else(Verdicts::none, |directory| Verdicts::at(&directory.join("kvm-verdicts")))
+    let trusted =
+        cache_directory().filter(|home| trust::directory(home, &[], Missing::Leave, Owner::UserOrRoot).is_ok());
+    trusted.map_or_else(Verdicts::none, |home| Verdicts::at(&home.join("kvm-verdicts")))
 }
 
 /// The kernel's modules: in `directory`, or in the usual place.

@@ -207,6 +207,33 @@ fn entries_out_of_use_go_when_another_comes() {
 }
 
 #[test]
+fn what_takes_the_name_of_an_open_cache_stays_as_it_is() {
+    let fixture = Fixture::new();
+    let file = fixture.file(&bzimage(&gzip(&vmlinux(18))));
+    let at = |name: &str| fixture.directory.path().join(name);
+    fs::create_dir(at("cache")).unwrap();
+    let cache = Cache::in_open(fs::File::open(at("cache")).unwrap().into(), &at("cache"));
+    // Another user's choice, with an old file in it.
+    fs::create_dir(at("theirs")).unwrap();
+    let old = fs::File::create(at("theirs/old")).unwrap();
+    old.set_modified(std::time::SystemTime::now() - 2 * cache::MAX_AGE).unwrap();
+    fs::rename(at("cache"), at("moved")).unwrap();
+    std::os::unix::fs::symlink("theirs", at("cache")).unwrap();
+    let kernel = Kernel::open(&file, &cache).unwrap();
+    assert_eq!(fs::read_dir(at("theirs")).unwrap().count(), 1);
+    assert!(at("theirs/old").exists());
+    let name = kernel.image.file_name().unwrap();
+    assert!(fs::read(at("moved").join(name)).unwrap() == vmlinux(18));
+    // It is found there again, and cleared there.
+    assert_eq!(Kernel::open(&file, &cache).unwrap(), kernel);
+    let long_ago = std::time::SystemTime::now() - 2 * cache::MAX_AGE;
+    fs::File::options().write(true).open(at("moved").join(name)).unwrap().set_modified(long_ago).unwrap();
+    Kernel::open(&fixture.file(&bzimage(&zstd(&vmlinux(18)))), &cache).unwrap();
+    assert!(!at("moved").join(name).exists());
+    assert_eq!(fs::read_dir(at("moved")).unwrap().count(), 2);
+}
+
+#[test]
 fn bzimage_boots_as_it_is_where_nothing_better_can_be_had() {
     let without_entry = bzimage(&gzip(&vmlinux(5)));
     let rare_compression = bzimage(b"BZh91AY&SY and so on");

@@ -70,14 +70,62 @@ fn what_others_may_write_to_is_refused() {
     }
     mode(&home, 0o1777);
     refused(&home, &home, "other users may write to it");
-    // A group of this user's own.
-    mode(&home, 0o775);
-    assert!(make(&home, &["runs", "x"]).unwrap());
-    if rustix::process::geteuid().is_root() {
-        chown(&home, None, Some(ANOTHER)).unwrap();
-        mode(&home, 0o775);
-        refused(&home, &home, "other users may write to it");
+}
+
+#[test]
+fn a_group_that_may_write_is_this_users_alone() {
+    let (_place, home) = home();
+    make(&home, &["runs", "x"]).unwrap();
+    set_permissions(&home, Permissions::from_mode(0o775)).unwrap();
+    let user = rustix::process::geteuid().as_raw();
+    // A user whose group is common to many has none of their own.
+    if home.metadata().unwrap().gid() == user {
+        assert!(make(&home, &["runs", "x"]).unwrap());
+    } else {
+        refused(&home, &home, "chmod g-w");
     }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: a_group_that_may_write_is_this_users_alone: not root");
+        return;
+    }
+    chown(&home, None, Some(ANOTHER)).unwrap();
+    set_permissions(&home, Permissions::from_mode(0o775)).unwrap();
+    refused(&home, &home, "those of group 65534; chmod g-w");
+    // Nor if it is the primary group of the caller, which others may have, too. Only this thread changes its group.
+    let back = rustix::process::getegid();
+    rustix::thread::set_thread_gid(rustix::process::Gid::from_raw(ANOTHER)).unwrap();
+    let obstacle = directory(&home, &["runs"], Missing::Leave, Owner::User).unwrap_err();
+    rustix::thread::set_thread_gid(back).unwrap();
+    assert!(obstacle.is_distrust() && obstacle.path == home, "{obstacle}");
+}
+
+#[test]
+fn an_acl_lets_nobody_else_write() {
+    let (_place, home) = home();
+    make(&home, &["runs", "x"]).unwrap();
+    set_permissions(&home, Permissions::from_mode(0o700)).unwrap();
+    let entry = |tag: u16, may: u16, id: u32| [&tag.to_le_bytes()[..], &may.to_le_bytes(), &id.to_le_bytes()].concat();
+    let acl = |entries: &[Vec<u8>]| [&2_u32.to_le_bytes()[..], &entries.concat()].concat();
+    let set = |mask: u16| {
+        // What setfacl -m u:65534:rwx,m::MASK makes of mode 0700: the mode shows the mask as the group's bits.
+        let entries = [
+            entry(0x01, 7, u32::MAX),
+            entry(0x02, 7, ANOTHER),
+            entry(0x04, 0, u32::MAX),
+            entry(0x10, mask, u32::MAX),
+            entry(0x20, 0, u32::MAX),
+        ];
+        rustix::fs::setxattr(&home, "system.posix_acl_access", &acl(&entries), rustix::fs::XattrFlags::empty())
+    };
+    if let Err(Errno::OPNOTSUPP) = set(7) {
+        eprintln!("skipped: an_acl_lets_nobody_else_write: no ACLs on this file system");
+        return;
+    }
+    assert_eq!(home.metadata().unwrap().mode() & 0o777, 0o770);
+    refused(&home, &home, "by an ACL; setfacl -b");
+    // To read is not to write.
+    set(5).unwrap();
+    assert!(make(&home, &["runs", "x"]).unwrap());
 }
 
 #[test]
