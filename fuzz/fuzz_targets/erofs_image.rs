@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 use arbitrary::Arbitrary;
 use inarch_block::{BLOCK_SIZE, read_content};
+use inarch_confine::Parsing;
 use inarch_format::erofs::{Erofs, open_with};
 use inarch_format::{Damage, Format, ImageOptions, Layout};
 use inarch_fuzz::image::{self, Memory};
@@ -86,7 +87,7 @@ fn damaged(input: &Input<'_>) -> Vec<u8> {
 fuzz_target!(|input: Input<'_>| {
     let image = damaged(&input);
     let size = image.len();
-    let Ok(opened) = open_with(Arc::new(Memory(image)), Damage::Salvaged) else { return };
+    let Ok(opened) = open_with(Parsing::unconfined(), Arc::new(Memory(image)), Damage::Salvaged) else { return };
     // A name takes 12 bytes of a directory, and no two directories share bytes.
     assert!(opened.tree.entry_count() as usize <= size / 12);
     let mut buffer = [0; 8192];

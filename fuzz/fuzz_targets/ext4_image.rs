@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock};
 
 use arbitrary::Arbitrary;
 use inarch_block::{BLOCK_SIZE, Backing, Cursor, read_content};
+use inarch_confine::Parsing;
 use inarch_format::Damage;
 use inarch_format::ext4::{LostAndFound, Options, ReadOptions, open_image, plan};
 use inarch_fuzz::image::{metadata, replace};
@@ -190,7 +191,7 @@ fuzz_target!(|input: Input<'_>| {
         Input::Raw(bytes) => Image::raw(bytes),
     };
     let options = ReadOptions { verify: false, lost_and_found: LostAndFound::KeepIfUsed, damage: Damage::Salvaged };
-    let Ok(opened) = open_image(Arc::new(image), &options) else { return };
+    let Ok(opened) = open_image(Parsing::unconfined(), Arc::new(image), &options) else { return };
     let tree = &opened.opened.tree;
     for (id, inode) in tree.inodes() {
         assert_eq!(opened.find(opened.ino(id)), Some(id));

@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use arbitrary::Arbitrary;
 use inarch_block::{Content, Cursor, Sink, read_content};
+use inarch_confine::Parsing;
 use inarch_format::squashfs::{Squashfs, open_with};
 use inarch_format::{Algorithm, Compression, Damage, Format, ImageOptions, Layout, Pack};
 use inarch_fuzz::image::{self, Memory};
@@ -103,7 +104,7 @@ static BASES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 });
 
 fn read_all(image: Vec<u8>) {
-    let Ok(opened) = open_with(Arc::new(Memory(image)), Damage::Salvaged) else { return };
+    let Ok(opened) = open_with(Parsing::unconfined(), Arc::new(Memory(image)), Damage::Salvaged) else { return };
     let mut buffer = vec![0; 20_000];
     for (id, inode) in opened.tree.inodes().take(2000) {
         let _ = opened.tree.symlink_target(id);

@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 
 use arbitrary::Arbitrary;
 use inarch_block::Cursor;
+use inarch_confine::Parsing;
 use inarch_format::{Damage, ImageOptions, Reader, format_by_name, readers};
 use inarch_fuzz::image::{self, Memory};
 use inarch_volume::{Item, Node, Volume};
@@ -95,7 +96,7 @@ fuzz_target!(|input: Input<'_>| {
     }
     let size = image.len();
     let damage = if input.refused { Damage::Refused } else { Damage::Salvaged };
-    let Ok(volume) = readers()[which].open(Arc::new(Memory(image)), damage) else { return };
+    let Ok(volume) = readers()[which].open(Parsing::unconfined(), Arc::new(Memory(image)), damage) else { return };
     let mut nodes = vec![volume.root()];
     for question in input.questions.iter().take(64) {
         ask(&*volume, &mut nodes, question, size);

@@ -56,7 +56,7 @@ pub fn run(arguments: DiffArguments) -> anyhow::Result<ExitCode> {
     }
     let paths: Vec<PathBuf> = arguments.paths.iter().map(|path| cleaned(&here.join(path))).collect();
     let diff = kept::diff(&arguments.name)?.only(paths)?;
-    diff.notes().iter().chain(&diff.conflicts()).for_each(complain);
+    diff.unfinished().iter().chain(&diff.notes()).chain(&diff.conflicts()).for_each(complain);
     diff.left_out().iter().for_each(|(tree, reason)| complain(format_args!("{tree}: {reason}")));
     if arguments.patch {
         answer_with(|out| diff.write_patch(out))?;

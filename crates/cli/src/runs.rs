@@ -84,7 +84,8 @@ fn holds(run: &RunReport) -> String {
     let changed = (run.changed > 0).then(|| format!("{} changed", run.changed));
     let deleted = (run.deleted > 0).then(|| format!("{} deleted", run.deleted));
     let more = run.is_more.then(|| "more not counted yet".to_owned());
-    match [changed, deleted, more].into_iter().flatten().collect::<Vec<_>>() {
+    let left = (!run.left.is_empty()).then(|| format!("{} left beside their places", run.left.len()));
+    match [changed, deleted, left, more].into_iter().flatten().collect::<Vec<_>>() {
         parts if parts.is_empty() => "nothing".to_owned(),
         parts if parts == ["more not counted yet"] => "not counted yet".to_owned(),
         parts => parts.join(", "),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use inarch_block::BackingFile;
+use inarch_confine::Parsing;
 use inarch_format::{Damage, reader_by_name};
 
 type Error = Box<dyn std::error::Error>;
@@ -20,7 +21,7 @@ fn main() -> Result<(), Error> {
     for _ in 0..rest.first().map_or(Ok(1), |times| times.parse())? {
         let backing = Arc::new(BackingFile::new(File::open(&path)?, path.clone())?);
         let begin = Instant::now();
-        let opened = reader.walk(backing, Damage::Refused)?;
+        let opened = reader.walk(Parsing::unconfined(), backing, Damage::Refused)?;
         let took = begin.elapsed().as_secs_f64() * 1000.0;
         println!("{took:9.2} ms: {} inodes, {} names", opened.tree.inode_count(), opened.tree.entry_count());
         println!("{:9} KiB in the tree, {} KiB resident at most", opened.tree.memory_bytes() >> 10, peak_kib());

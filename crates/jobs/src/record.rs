@@ -18,7 +18,6 @@ use serde::Serialize;
 
 use crate::JobError;
 use crate::kept::Bytes;
-use crate::notes::say;
 use processes::Processes;
 
 /// What is to be written down, and where.
@@ -109,16 +108,16 @@ impl NewRecord {
         Arc::new(Recorder::new(layer, self.recording.clone(), move |thread| processes.of(thread)))
     }
 
-    /// Starts to write.
-    pub fn start(self) -> Result<RecordFile, JobError> {
+    /// Starts to write. If that fails, `failed` is told what, before the end.
+    pub fn start(self, failed: impl FnOnce(String) + Send + 'static) -> Result<RecordFile, JobError> {
         let NewRecord { path, file, recording } = self;
         let (taken, named) = (recording.clone(), path.clone());
         let write = move || {
             let written = write_lines(file, &taken);
             if let Err(error) = &written {
                 // Whoever starts to wait for the end would wait long.
-                let failed = incomplete(&named, io::Error::new(error.kind(), error.to_string()));
-                say(format_args!("{failed}; what is asked for in the mount fails from now on"));
+                let reason = incomplete(&named, io::Error::new(error.kind(), error.to_string()));
+                failed(format!("{reason}; what is asked for in the mount fails from now on"));
             }
             written
         };

@@ -2,16 +2,21 @@
 
 #![allow(unsafe_code, reason = "the ioctls of loop devices, which no library wraps")]
 
+use std::fmt::{self, Display, Formatter};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rustix::fs::{MemfdFlags, memfd_create};
 
 /// Bytes of a sector, and of a device's blocks.
 const SECTOR: u32 = 512;
 
 const LOOP_SET_STATUS64: libc::Ioctl = 0x4C04;
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
+const LOOP_CHANGE_FD: libc::Ioctl = 0x4C06;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 
@@ -64,7 +69,7 @@ struct Config {
 
 const _: () = assert!(size_of::<Info>() == 232 && size_of::<Config>() == 304);
 
-/// A read-only block device of a file's bytes. It is gone when nobody has it open or mounted any more.
+/// A read-only block device of a file's bytes. The kernel removes it when it is no longer open or mounted.
 #[derive(Debug)]
 pub struct Loop {
     device: File,
@@ -72,10 +77,10 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// Takes a device that is free. It keeps the open file, not only the inode, for as long as it is there.
+    /// Sets up a free loop device, which keeps the open file (not only the inode) as long as it exists.
     ///
     /// # Errors
-    /// There is none (the module `loop` is missing), or this process may not take it.
+    /// There is no free one (the module `loop` is missing), or this process lacks the permission.
     pub fn of(file: BorrowedFd<'_>) -> io::Result<Loop> {
         /// Others may take the one that was free.
         const ATTEMPTS: u32 = 100;
@@ -104,27 +109,96 @@ impl Loop {
         Err(last)
     }
 
+    /// What tells it from another device that has its path later.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn id(&self) -> io::Result<LoopId> {
+        let info = self.info()?;
+        Ok(LoopId { path: self.path.clone(), device: info.device, inode: info.inode })
+    }
+
+    fn info(&self) -> io::Result<Info> {
+        let mut info = NO_INFO;
+        // SAFETY: the kernel writes a structure of this layout.
+        match unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } {
+            0 => Ok(info),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// The device.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Leaves nothing of the file but its first sector: who reads the rest gets I/O errors, and what is being read has been when this
-    /// returns.
+    /// Truncates the device to one sector: reads of the rest fail from then on, and reads in progress are done when
+    /// this returns.
     ///
     /// # Errors
     /// Those of the device.
+    /// Those of the device.
     pub fn cut(&self) -> io::Result<()> {
-        let mut info = NO_INFO;
-        // SAFETY: the kernel writes a structure of this layout.
-        if unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        info.size_limit = SECTOR.into();
+        let info = Info { size_limit: SECTOR.into(), ..self.info()? };
         // SAFETY: the kernel reads a structure of this layout.
         match unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_SET_STATUS64, &raw const info) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// Leaves nothing of the file, as [`Loop::cut`] does, and lets it go: whoever waits for a lease of the device's open file waits no
+    /// longer.
+    ///
+    /// # Errors
+    /// It cannot be cut. One that cannot let go of the file is only cut.
+    pub fn let_go(&self) -> io::Result<()> {
+        self.cut()?;
+        // It takes a file only in the place of one of the same size.
+        let instead = memfd_create("inarch-nothing", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&instead, SECTOR.into())?;
+        // SAFETY: the command takes a descriptor, of which the kernel keeps a reference.
+        let _ = unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_CHANGE_FD, instead.as_raw_fd()) };
+        Ok(())
+    }
+}
+
+/// A loop device as another process finds it: its path, and the file that it shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopId {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl LoopId {
+    /// The device; while this is there no other one has its path.
+    ///
+    /// # Errors
+    /// It is gone, or shows another file by now.
+    pub fn open(&self) -> io::Result<Loop> {
+        let found = Loop { device: File::open(&self.path)?, path: self.path.clone() };
+        let info = found.info()?;
+        match (info.device, info.inode) == (self.device, self.inode) {
+            true => Ok(found),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+impl Display for LoopId {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}:{}", self.device, self.inode, self.path.display())
+    }
+}
+
+impl FromStr for LoopId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<LoopId, ()> {
+        let (file, path) = text.split_once(':').ok_or(())?;
+        let (device, inode) = file.split_once('/').ok_or(())?;
+        let number = |text: &str| text.parse().map_err(|_| ());
+        Ok(LoopId { path: path.into(), device: number(device)?, inode: number(inode)? })
     }
 }

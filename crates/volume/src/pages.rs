@@ -1,4 +1,4 @@
-//! A bounded cache of an image's bytes, for metadata that is read in small pieces.
+//! A bounded cache of an image's bytes, for small reads of metadata.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,13 +6,13 @@ use inarch_block::{Backing, read_backing};
 
 use crate::VolumeError;
 
-/// Bytes of a page. Inodes of an image may lie each beside its content, where larger pages are mostly content.
+/// The size of a page. It is small because an image may have each inode beside its file's content, which would fill larger pages.
 const PAGE: u64 = 1 << 12;
 
-/// Reads small pieces of an image through pages of 4 KiB, of which some are kept.
+/// Reads small pieces of an image through cached pages of 4 KiB.
 ///
-/// A page's number decides its place among those that are kept, and each place has a lock of its own, so that threads that read
-/// different parts do not wait for each other.
+/// A page's number determines its slot in the cache, and each slot has its own lock, so threads that read different
+/// parts do not wait for each other.
 pub struct Pages {
     backing: Arc<dyn Backing>,
     size: u64,
@@ -26,18 +26,18 @@ struct Page {
 }
 
 impl Pages {
-    /// Of `backing`; at most `count` pages are kept, at least one.
+    /// A cache of `count` pages of `backing`, at least one.
     pub fn new(backing: Arc<dyn Backing>, count: usize) -> Pages {
         let size = backing.size();
         Pages { backing, size, places: (0..count.max(1)).map(|_| Mutex::default()).collect() }
     }
 
-    /// What is read.
+    /// The backing.
     pub fn backing(&self) -> &Arc<dyn Backing> {
         &self.backing
     }
 
-    /// Bytes of the image.
+    /// The size of the image in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -47,7 +47,7 @@ impl Pages {
         at.checked_add(length).is_some_and(|end| end <= self.size)
     }
 
-    /// Fills `out` from byte `at`. Damaged if that reaches beyond the image's end.
+    /// Fills `out` from byte `at`. Past the end, the image counts as damaged.
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), VolumeError> {
         let length = out.len() as u64;
         if !self.holds(at, length) {

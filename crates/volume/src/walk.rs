@@ -1,12 +1,13 @@
-//! From the root through all directories of a volume: the tree, and where its files' bytes lie.
+//! Walks all directories of a volume into a tree.
 //!
-//! Each directory is read before those in it, and no directory twice, so that the walk ends whatever the image says. A pass of
-//! the volume ([`Pass`]) bounds what is read and kept in proportion to the image.
+//! Each directory is read before its subdirectories, and no directory twice, so the walk ends whatever the image
+//! says. [`Pass`] bounds what is read and stored in proportion to the image.
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use inarch_block::{BackedFiles, Content};
+use inarch_confine::Parsing;
 use inarch_tree::{
     Attributes as TreeAttributes, BuildError, Builder, DataRange, Extent, Extents, FileType, InodeId, Tree, XattrSetId,
 };
@@ -15,23 +16,23 @@ use crate::{
     Attributes, Body, Facts, Findings, Item, Loss, Node, Pass, TARGET_MAX, Volume, VolumeError, WalkedFiles, join_data,
 };
 
-/// Bytes of sets of extended attributes at most that a tree gets: blocks and values may be shared, so an image can name far more
-/// than it has.
+/// The most bytes of extended attributes in a tree: blocks and values may be shared, so an image can refer to far
+/// more bytes than it has.
 const XATTR_BYTES: usize = 512 << 20;
-/// Losses of one directory that are told.
+/// The most losses of one directory that are reported.
 const TOLD: usize = 20;
-/// Room that is made ahead for so many entries at most.
+/// The most entries for which room is reserved ahead.
 const EXPECTED: u64 = 1 << 20;
 
-/// What a walk gives.
+/// The result of a walk.
 pub struct Walked {
-    /// Everything that has a name.
+    /// The tree.
     pub tree: Tree,
-    /// Where the bytes of regular files lie, in the volume's backings, but for those of `packed`.
+    /// The extents of regular files in the volume's backings, except those in `packed`.
     pub extents: Extents,
-    /// Regular files whose content is stored in another form, ascending.
+    /// Regular files that are stored packed, ascending.
     pub packed: Vec<(InodeId, Node)>,
-    /// What was left out, and what else there is to say.
+    /// What was left out, and other notes.
     pub findings: Findings,
 }
 
@@ -51,12 +52,11 @@ impl Walked {
     }
 }
 
-/// Reads everything of `volume` that has a name. Calls `met` with the attributes of each inode of the tree, in the order of its
-/// ids.
+/// Walks `volume` into a tree. Calls `met` with the attributes of each inode, in the order of inode IDs.
 ///
-/// What is damaged is left out and told in [`Walked::findings`]; whether that is an error is for the caller to say. Fails where
-/// the host does, where the root cannot be read, and where there is more than a tree can have.
-pub fn walk(volume: &dyn Volume, met: &mut dyn FnMut(&Attributes)) -> Result<Walked, VolumeError> {
+/// Damaged parts are left out and recorded in [`Walked::findings`]; the caller decides whether that is an error.
+/// Fails if the host fails, if the root cannot be read, or if the tree would be too large.
+pub fn walk(_: Parsing, volume: &dyn Volume, met: &mut dyn FnMut(&Attributes)) -> Result<Walked, VolumeError> {
     let mut pass = volume.pass();
     let mut facts = Facts::default();
     pass.facts(volume.root(), &mut facts).map_err(about_root)?;
@@ -108,20 +108,20 @@ fn not_built(error: BuildError) -> VolumeError {
     VolumeError::Damaged(error.to_string())
 }
 
-/// A walk on its way.
+/// A walk in progress.
 struct Walk<'a> {
     pass: &'a mut (dyn Pass + 'a),
     met: &'a mut dyn FnMut(&Attributes),
     builder: Builder,
     extents: Vec<(InodeId, Extent)>,
     packed: Vec<(InodeId, Node)>,
-    /// The inodes of the tree by their nodes.
+    /// The tree's inodes by node.
     known: HashMap<Node, InodeId>,
-    /// Sets of extended attributes by their keys.
+    /// Sets of extended attributes by key.
     sets: HashMap<Box<[u8]>, XattrSetId>,
     newest_set: u32,
     xattr_bytes: usize,
-    /// Directories whose names are still to be read, the next one last.
+    /// Directories still to be listed, the next one last.
     stack: Vec<(Node, InodeId)>,
     findings: Findings,
     names: Names,
@@ -132,7 +132,7 @@ struct Walk<'a> {
 #[derive(Default)]
 struct Names {
     bytes: Vec<u8>,
-    /// Where each name is in `bytes`, its length, and where it leads.
+    /// The position of each name in `bytes`, its length, and its node.
     list: Vec<(usize, usize, Node)>,
 }
 
@@ -147,7 +147,7 @@ impl Names {
         Some((self.bytes.get(start..start + length)?, node))
     }
 
-    /// Sorts them by their bytes; gives how many there were twice, which are dropped.
+    /// Sorts the names by their bytes; returns the number of duplicates, which are dropped.
     fn sort(&mut self) -> usize {
         let bytes = &self.bytes;
         let name = |entry: &(usize, usize, Node)| bytes.get(entry.0..entry.0 + entry.1).unwrap_or_default();
@@ -177,7 +177,7 @@ impl Walk<'_> {
             };
             self.findings.push(dir, name, loss);
         }
-        // The first of them is to be read next.
+        // The first of them is to be listed next.
         if let Some(added) = self.stack.get_mut(oldest..) {
             added.reverse();
         }
@@ -185,7 +185,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// All that can be read of a directory's names, sorted.
+    /// Lists everything readable of a directory, sorted.
     fn read_names(&mut self, node: Node, dir: InodeId, names: &mut Names) -> Result<(), VolumeError> {
         names.bytes.clear();
         names.list.clear();
@@ -252,7 +252,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Says that `extents` are the content of a file of `size` bytes.
+    /// Sets the content of a file of `size` bytes.
     fn content(&mut self, id: InodeId, size: u64, extents: &[Extent]) -> Result<(), VolumeError> {
         let mut ranges = std::mem::take(&mut self.ranges);
         ranges.clear();
@@ -293,7 +293,7 @@ impl Walk<'_> {
         let set = self.builder.intern_xattrs(list);
         if set.0 > self.newest_set {
             self.newest_set = set.0;
-            // The builder keeps a set twice, once to find it again.
+            // The builder stores a set twice, once as a key.
             self.xattr_bytes += 2 * bytes;
         }
         if !facts.shared.is_empty() {

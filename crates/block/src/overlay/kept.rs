@@ -2,7 +2,7 @@
 //!
 //! | offset | what |
 //! |---|---|
-//! | 0 | header, one 4 KiB page, see [`Header`] |
+//! | 0 | header, one 4 KiB page, see [`Header`]; at 512 in it the [`Seal`](super::Seal) of an overlay that is written to no more |
 //! | 4096 | states: a 4 KiB page for each 16384 clusters, two bits a cluster (0 below, 1 written, 2 zeros), as little-endian 64-bit words, the first cluster lowest |
 //! | next multiple of 1 MiB | data: device offset 0 |
 //!

@@ -7,6 +7,7 @@
 
 mod file;
 mod kept;
+mod seal;
 mod states;
 
 use std::fs::File;
@@ -25,6 +26,7 @@ use kept::Kept;
 use states::{CHUNK_CLUSTERS, ClusterStates};
 
 pub(crate) use file::ephemeral;
+pub use seal::Seal;
 pub(crate) use states::State;
 
 /// Bytes in a cluster.

@@ -13,12 +13,13 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use inarch_jobs::serve::{ServedTree, Service, ServiceEvent};
 use inarch_jobs::source::Source;
-use inarch_jobs::{Events, FileSystem, JobError, Writes, limited};
+use inarch_jobs::{Events, FileSystem, JobError, Writes};
 
 use crate::access::AccessArguments;
 use crate::arguments::one_of;
 use crate::output::{complain, introduce};
 use crate::sandbox::SandboxArgument;
+use crate::say::limited;
 use crate::signals::EndingSignals;
 use crate::source::{SRC_HELP, SourceArguments};
 

@@ -246,3 +246,28 @@ fn a_killed_server_leaves_no_archive_in_use() {
     let used = scene.shell("exec 3>> tree.tar; timeout 60 $INARCH mount tree.tar point");
     assert_one_line(&used, &["--via kernel", "somebody has it open for writing"]);
 }
+
+#[test]
+fn what_an_ended_server_leaves_in_use_shows_nothing_that_is_written_later() {
+    if is_user("what_an_ended_server_leaves_in_use_shows_nothing_that_is_written_later") {
+        return;
+    }
+    for (options, signal) in [("", "-KILL"), ("--ephemeral --overlay-dir .", "-KILL"), ("", "-TERM")] {
+        let scene = Scene::via("kernel");
+        host("sh", &["-c", "yes old | head -c 32M > tree/large && tar -cf tree.tar tree"], scene.path());
+        assert_status(&scene.shell(&format!("$INARCH mount -qb tree.tar point {options} --log log")), 0);
+        let server = last_process(&scene.path().join("log"));
+        // It reads the first bytes, and the rest only when the archive has changed.
+        let changed = scene.shell(&format!(
+            "exec 3< point/tree/large; head -c 8 <&3; kill {signal} {server}
+             while test -d /proc/{server} || ls point/* > list 2>&1; do sleep 0.1; done
+             timeout 20 sh -c 'yes new | dd of=tree.tar bs=1M count=33 conv=notrunc status=none iflag=fullblock' && echo written
+             cat <&3 > rest 2> error; tr -d 'old\\n' < rest | head -c 100 > other; cat error"
+        ));
+        let text = stdout(&changed);
+        assert!(text.starts_with("old\nold\nwritten\n"), "{signal} {options}: {text} {}", stderr(&changed));
+        assert!(text.contains("Input/output error"), "{signal} {options}: {text}");
+        assert_eq!(fs::read(scene.path().join("other")).unwrap(), b"", "{signal} {options}: {text}");
+        assert!(!is_mounted(scene.path()) && within(LONG, || looped(scene.path()).is_empty()));
+    }
+}

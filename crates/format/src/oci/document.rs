@@ -1,4 +1,4 @@
-//! The JSON documents of container images, as far as they are needed.
+//! The JSON documents of container images, with the fields that we need.
 
 use std::collections::BTreeMap;
 

@@ -8,11 +8,12 @@ use inarch_tree::compare::{Change, ChangeKind, Difference, changes, differences}
 use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
+use super::apply::still_beside;
 use super::fold::fold_but;
 use super::guest::KeptDisk;
 use super::{KeptRun, KeptTree, Record, Store};
-use crate::JobError;
-use crate::notes::shown;
+use crate::kept::KeptError;
+use crate::text::shown;
 
 /// What the guest of a kept run made of its trees.
 pub struct RunDiff {
@@ -25,6 +26,8 @@ pub struct RunDiff {
     all: Vec<KeptTree>,
     /// Those of them that this machine does not have any more.
     gone: Vec<KeptTree>,
+    /// What applies of the run began or left, a line each.
+    unfinished: Vec<String>,
 }
 
 /// What it made of one of them.
@@ -80,20 +83,21 @@ pub struct ChangeReport {
 }
 
 /// Compares what the guest of the kept run `name` left with what it was given.
-pub fn diff(name: &str) -> Result<RunDiff, JobError> {
+pub fn diff(name: &str) -> Result<RunDiff, KeptError> {
     let run = Store::of_user()?.open(name)?;
-    let record = run.record.as_ref().ok_or_else(|| JobError::Other(format!("the kept run '{name}' has no record")))?;
+    let record = run.record.as_ref().ok_or_else(|| KeptError::NoRecord(name.to_owned()))?;
     // What was applied is what the host has.
     if record.applied.is_some() {
         let all = record.trees.clone();
-        Ok(RunDiff { trees: Vec::new(), folded: Vec::new(), asked: Vec::new(), all, gone: Vec::new() })
+        let (trees, folded, asked, gone, unfinished) = Default::default();
+        Ok(RunDiff { trees, folded, asked, all, gone, unfinished })
     } else {
         RunDiff::of(&run, record)
     }
 }
 
 impl RunDiff {
-    pub(super) fn of(run: &KeptRun, record: &Record) -> Result<RunDiff, JobError> {
+    pub(super) fn of(run: &KeptRun, record: &Record) -> Result<RunDiff, KeptError> {
         let gone: Vec<KeptTree> =
             record.trees.iter().filter(|tree| !tree.read_only && tree.is_gone()).cloned().collect();
         let folded = fold_but(run, &gone)?;
@@ -102,7 +106,13 @@ impl RunDiff {
             let Some(disk) = KeptDisk::open(run, tree)? else { continue };
             trees.push(TreeDiff::new(tree.clone(), disk)?);
         }
-        Ok(RunDiff { trees, folded, asked: Vec::new(), all: record.trees.clone(), gone })
+        let (asked, all, unfinished) = (Vec::new(), record.trees.clone(), unfinished(run.name(), record));
+        Ok(RunDiff { trees, folded, asked, all, gone, unfinished })
+    }
+
+    /// What applies of the run began and have not ended, and what they left beside the places of files; a line each.
+    pub fn unfinished(&self) -> &[String] {
+        &self.unfinished
     }
 
     /// The tree that a path of the guest is in, if this machine does not have that any more.
@@ -114,22 +124,20 @@ impl RunDiff {
 
     /// # Errors
     /// A path of the guest is in a tree that this machine does not have any more.
-    pub(super) fn refuse_gone(&self, path: &Path) -> Result<(), JobError> {
+    pub(super) fn refuse_gone(&self, path: &Path) -> Result<(), KeptError> {
         let gone = self.gone_around(path);
-        gone.map_or(Ok(()), |tree| {
-            Err(JobError::Other(format!("{}: it is in {}, which is gone", shown(path), shown(&tree.source()))))
-        })
+        gone.map_or(Ok(()), |tree| Err(KeptError::Gone { path: path.to_owned(), tree: tree.source() }))
     }
 
     /// Leaves only changes at these paths of the guest, and of what is below them; of all, where there are none.
     ///
     /// # Errors
     /// Neither guest nor host have one of them: it may be misspelt.
-    pub fn only(mut self, paths: Vec<PathBuf>) -> Result<RunDiff, JobError> {
+    pub fn only(mut self, paths: Vec<PathBuf>) -> Result<RunDiff, KeptError> {
         paths.iter().try_for_each(|path| self.refuse_gone(path))?;
         if let Some(path) = paths.iter().find(|path| !self.is_known(path)) {
             let reason = "nothing is there, neither in the guest nor, when its last command began, on this machine";
-            return Err(JobError::Other(format!("{}: {reason}", shown(path))));
+            return Err(KeptError::Nothing { path: path.clone(), reason });
         }
         self.asked = paths;
         let trees = std::mem::take(&mut self.trees);
@@ -199,10 +207,19 @@ impl RunDiff {
     }
 }
 
+fn unfinished(name: &str, record: &Record) -> Vec<String> {
+    let begun =
+        record.applying.as_ref().map(|_| format!("an apply has begun and not ended; inarch apply {name} ends it"));
+    let left = still_beside(record).into_iter();
+    let left =
+        left.map(|path| format!("{path}: an apply left it; inarch apply {name} removes it or says what to do with it"));
+    begun.into_iter().chain(left).collect()
+}
+
 impl TreeDiff {
-    fn new(tree: KeptTree, disk: KeptDisk) -> Result<TreeDiff, JobError> {
+    fn new(tree: KeptTree, disk: KeptDisk) -> Result<TreeDiff, KeptError> {
         let mut found = differences(&disk.base, &disk.guest, &disk)
-            .map_err(|error| JobError::Other(format!("{}: {error}", shown(&tree.destination()))))?;
+            .map_err(|error| KeptError::TooDeep { destination: tree.destination(), error })?;
         found.retain(|difference| !disk.is_of_host(difference));
         let changes = changes(&disk.base, &disk.guest, &found, &disk);
         Ok(TreeDiff { tree, disk, differences: found, changes })

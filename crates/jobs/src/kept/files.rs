@@ -7,8 +7,11 @@
 //! | `N.G.layer` | what all commands up to number G changed of the host's tree; the greatest G counts |
 //! | `N.G.bytes` | bytes of such a layer that lie in no overlay as they are |
 //!
+//! A layer knows each file by its name and its [`Seal`], which the file gets when its command has ended: another file or an earlier
+//! state of it, copied to its place, is refused.
+//!
 //! An overlay above the greatest layer is one whose command was killed, or has just ended: it is folded before anything
-//! else ([`super::fold`]). A layer is put in place whole, by one rename; only then is what it no longer needs removed. So
+//! else ([`super::fold()`]). A layer is put in place whole, by one rename; only then is what it no longer needs removed. So
 //! there is always either the old state or the new one.
 
 use std::fs::{self, OpenOptions};
@@ -18,19 +21,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inarch_block::{Backing, BackingFile};
+use inarch_block::{Backing, BackingFile, Seal};
 use inarch_tree::layer::{Layer, Place};
 use inarch_tree::{InodeId, Tree};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::store::{replace, sync_directory};
-use crate::JobError;
-use crate::notes::shown;
-use crate::trust;
+use crate::kept::KeptError;
+use crate::lifecycle::trust;
 
 /// Bytes between two used parts of a file that are not worth a call to give them back.
 const SMALL_GAP: u64 = 256 << 10;
+
+/// Bytes of the page in which an overlay has its header, and every file its seal.
+pub(super) const FIRST_PAGE: u64 = 4096;
+
+/// Why a file is not used.
+const EXCHANGED: &str = "it is not the file that the run's changes point into, but another one or an older state of it; put that back, \
+                         or inarch discard the run";
 
 /// The files of one disk of a kept run.
 #[derive(Clone, Debug)]
@@ -67,8 +76,8 @@ impl DiskFiles {
     }
 
     /// The files of this disk that have a generation.
-    fn list(&self) -> Result<Vec<(Kind, u64, PathBuf)>, JobError> {
-        let fail = |error| JobError::path(&self.folder, "cannot list what is kept", error);
+    fn list(&self) -> Result<Vec<(Kind, u64, PathBuf)>, KeptError> {
+        let fail = |error| KeptError::path(&self.folder, "cannot list what is kept", error);
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(fail)? {
             let entry = entry.map_err(fail)?;
@@ -85,7 +94,7 @@ impl DiskFiles {
                 match checked {
                     // Another's sweep took it.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    Err(error) => return Err(JobError::path(&path, "cannot use what is kept", error)),
+                    Err(error) => return Err(KeptError::path(&path, "cannot use what is kept", error)),
                     Ok(()) => found.push((kind, generation, path)),
                 }
             }
@@ -93,23 +102,23 @@ impl DiskFiles {
         Ok(found)
     }
 
-    fn newest(&self, kind: Kind) -> Result<u64, JobError> {
+    fn newest(&self, kind: Kind) -> Result<u64, KeptError> {
         Ok(self.list()?.into_iter().filter(|file| file.0 == kind).map(|file| file.1).max().unwrap_or(0))
     }
 
     /// The number of the overlay that is not folded yet.
-    pub fn unfolded(&self) -> Result<Option<u64>, JobError> {
+    pub fn unfolded(&self) -> Result<Option<u64>, KeptError> {
         let (overlay, layer) = (self.newest(Kind::Overlay)?, self.newest(Kind::Layer)?);
         Ok((overlay > layer).then_some(overlay))
     }
 
     /// Whether anything is kept of the disk.
-    pub fn is_kept(&self) -> Result<bool, JobError> {
+    pub fn is_kept(&self) -> Result<bool, KeptError> {
         Ok(self.newest(Kind::Overlay)? > 0 || self.newest(Kind::Layer)? > 0)
     }
 
     /// Where the next command's writes go.
-    pub fn next_overlay(&self) -> Result<PathBuf, JobError> {
+    pub fn next_overlay(&self) -> Result<PathBuf, KeptError> {
         let newest = self.newest(Kind::Overlay)?.max(self.newest(Kind::Layer)?);
         Ok(self.overlay(newest + 1))
     }
@@ -119,15 +128,21 @@ impl DiskFiles {
         self.folder.join(self.name(Kind::Overlay, generation))
     }
 
-    /// The name of that file, as a layer knows it.
-    pub fn overlay_name(&self, generation: u64) -> String {
-        self.name(Kind::Overlay, generation)
+    /// Seals that file: its command has ended. Gives its name, as a layer knows it.
+    pub fn seal_overlay(&self, generation: u64) -> Result<String, KeptError> {
+        let path = self.overlay(generation);
+        let sealed = trust::open(&path, OpenOptions::new().read(true).write(true)).and_then(|file| {
+            let seal = Seal::new()?;
+            seal.put(&file)?;
+            Ok(sealed_name(&self.name(Kind::Overlay, generation), seal))
+        });
+        sealed.map_err(|error| KeptError::path(&path, "cannot seal what the run wrote", error))
     }
 
-    /// The file, and its name, for bytes of a layer that lie in no overlay.
-    pub fn spilled(&self, generation: u64) -> (PathBuf, String) {
+    /// The file, and its name as a layer knows it, for bytes of a layer that lie in no overlay; they begin at [`FIRST_PAGE`].
+    pub fn spilled(&self, generation: u64, seal: Seal) -> (PathBuf, String) {
         let name = self.name(Kind::Bytes, generation);
-        (self.folder.join(&name), name)
+        (self.folder.join(&name), sealed_name(&name, seal))
     }
 
     fn base(&self) -> PathBuf {
@@ -154,43 +169,43 @@ impl DiskFiles {
     }
 
     /// Keeps the host's tree, in the place of whatever was kept.
-    pub fn keep_base(&self, tree: &Tree) -> Result<(), JobError> {
+    pub fn keep_base(&self, tree: &Tree) -> Result<(), KeptError> {
         let path = self.base();
-        replace(&path, &tree.store()).map_err(|error| JobError::path(&path, "cannot keep the tree of the run", error))
+        replace(&path, &tree.store()).map_err(|error| KeptError::path(&path, "cannot keep the tree of the run", error))
     }
 
     /// The host's tree as the last command found it.
-    pub fn load_base(&self) -> Result<Tree, JobError> {
+    pub fn load_base(&self) -> Result<Tree, KeptError> {
         let path = self.base();
-        let bytes =
-            trust::read(&path).map_err(|error| JobError::path(&path, "cannot read the tree of the kept run", error))?;
-        Tree::load(&bytes).map_err(|error| JobError::Other(format!("{}: {error}", shown(&path))))
+        let bytes = trust::read(&path)
+            .map_err(|error| KeptError::path(&path, "cannot read the tree of the kept run", error))?;
+        Tree::load(&bytes).map_err(|error| KeptError::Tree { path, error })
     }
 
     /// What the run has changed so far; `None` where that is nothing.
-    pub fn load_layer(&self) -> Result<Option<Layer>, JobError> {
+    pub fn load_layer(&self) -> Result<Option<Layer>, KeptError> {
         let generation = self.newest(Kind::Layer)?;
         if generation == 0 {
             return Ok(None);
         }
         let path = self.folder.join(self.name(Kind::Layer, generation));
-        let bytes =
-            trust::read(&path).map_err(|error| JobError::path(&path, "cannot read what the run has changed", error))?;
-        Layer::load(&bytes).map(Some).map_err(|error| JobError::Other(format!("{}: {error}", shown(&path))))
+        let bytes = trust::read(&path)
+            .map_err(|error| KeptError::path(&path, "cannot read what the run has changed", error))?;
+        Layer::load(&bytes).map(Some).map_err(|error| KeptError::Layer { path, error })
     }
 
     /// Makes `layer` what the run has changed, up to the newest overlay; then gives back what it does not need. What it points
     /// into must be durable.
-    pub fn save_layer(&self, layer: &Layer) -> Result<(), JobError> {
+    pub fn save_layer(&self, layer: &Layer) -> Result<(), KeptError> {
         let generation = self.newest(Kind::Overlay)?.max(self.newest(Kind::Layer)?);
         let path = self.folder.join(self.name(Kind::Layer, generation));
         replace(&path, &layer.store())
-            .map_err(|error| JobError::path(&path, "cannot keep what the run changed", error))?;
+            .map_err(|error| KeptError::path(&path, "cannot keep what the run changed", error))?;
         self.sweep(layer, generation)
     }
 
     /// Removes the newest overlay, to which nothing was written.
-    pub fn drop_unfolded(&self) -> Result<(), JobError> {
+    pub fn drop_unfolded(&self) -> Result<(), KeptError> {
         match self.unfolded()? {
             Some(generation) => remove(&self.overlay(generation)),
             None => Ok(()),
@@ -198,15 +213,15 @@ impl DiskFiles {
     }
 
     /// Removes what `layer` does not point into, and gives back the parts of the rest that it does not need.
-    fn sweep(&self, layer: &Layer, generation: u64) -> Result<(), JobError> {
+    fn sweep(&self, layer: &Layer, generation: u64) -> Result<(), KeptError> {
         for (kind, number, path) in self.list()? {
             let name = self.name(kind, number);
-            match (kind, layer.files().iter().position(|file| *file == name)) {
+            match (kind, layer.files().iter().position(|file| unsealed(file).0 == name)) {
                 (Kind::Layer, _) if number < generation => remove(&path)?,
                 (Kind::Overlay | Kind::Bytes, None) if number <= generation => remove(&path)?,
                 (Kind::Overlay, Some(at)) => {
                     punch(&path, &used(layer, at))
-                        .map_err(|error| JobError::path(&path, "cannot give space back", error))?;
+                        .map_err(|error| KeptError::path(&path, "cannot give space back", error))?;
                 }
                 _ => {}
             }
@@ -214,19 +229,25 @@ impl DiskFiles {
         if layer.is_empty() {
             remove(&self.base())?;
         }
-        sync_directory(&self.folder).map_err(|error| JobError::path(&self.folder, "cannot be made durable", error))
+        sync_directory(&self.folder).map_err(|error| KeptError::path(&self.folder, "cannot be made durable", error))
     }
 
     /// The files that a layer needs beside those of the host, for reading.
-    pub fn open_files(&self, layer: &Layer) -> Result<Vec<Arc<dyn Backing>>, JobError> {
+    pub fn open_files(&self, layer: &Layer) -> Result<Vec<Arc<dyn Backing>>, KeptError> {
         let open = |name: &String| {
+            let (name, seal) = unsealed(name);
             // A name of ours; one that a damaged layer made up leads nowhere else.
             let path = self.folder.join(Path::new(name).file_name().unwrap_or_default());
-            let backing =
-                trust::open(&path, OpenOptions::new().read(true)).and_then(|file| BackingFile::new(file, path.clone()));
+            let backing = trust::open(&path, OpenOptions::new().read(true)).and_then(|file| {
+                // What earlier versions of this program kept has no seal.
+                if seal.is_some() && Seal::of(&file)? != seal {
+                    return Err(io::Error::other(EXCHANGED));
+                }
+                BackingFile::new(file, path.clone())
+            });
             match backing {
                 Ok(backing) => Ok(Arc::new(backing) as Arc<dyn Backing>),
-                Err(error) => Err(JobError::path(&path, "cannot read what the run wrote", error)),
+                Err(error) => Err(KeptError::path(&path, "cannot read what the run wrote", error)),
             }
         };
         layer.files().iter().map(open).collect()
@@ -239,20 +260,31 @@ impl DiskFiles {
     }
 }
 
-fn remove(path: &Path) -> Result<(), JobError> {
+/// A file's name with its seal, as a layer knows it.
+fn sealed_name(name: &str, seal: Seal) -> String {
+    format!("{name}={seal}")
+}
+
+/// The name of a file that a layer knows, and its seal.
+fn unsealed(known: &str) -> (&str, Option<Seal>) {
+    let sealed = known.split_once('=').and_then(|(name, seal)| Some((name, Some(seal.parse().ok()?))));
+    sealed.unwrap_or((known, None))
+}
+
+fn remove(path: &Path) -> Result<(), KeptError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(JobError::path(path, "cannot remove it", error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(KeptError::path(path, "cannot remove it", error)),
         _ => Ok(()),
     }
 }
 
-/// The parts of the file number `at` that a layer points into, ascending, those that are near each other as one.
+/// The first page of a file number `at` and the parts that a layer points into, ascending, those that are near each other as one.
 fn used(layer: &Layer, at: usize) -> Vec<Range<u64>> {
     let inodes = (0..layer.tree().inode_count()).map(InodeId);
     let extents = inodes.flat_map(|id| layer.extents().of(id).iter());
     let is_here = |backing| matches!(layer.place(backing), Some(Place::File(file, _)) if file == at);
     let parts = extents.filter(|extent| is_here(extent.backing)).map(|extent| extent.at..extent.at + extent.length);
-    let mut parts: Vec<Range<u64>> = parts.collect();
+    let mut parts: Vec<Range<u64>> = std::iter::once(0..FIRST_PAGE).chain(parts).collect();
     parts.sort_by_key(|part| part.start);
     let mut joined: Vec<Range<u64>> = Vec::new();
     for part in parts {
@@ -369,6 +401,34 @@ mod tests {
         files.save_layer(&Layer::empty()).unwrap();
         assert_eq!(names(folder.path()), ["0.2.layer", "10.1.overlay"]);
         assert!(files.load_layer().unwrap().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_another_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = DiskFiles::new(folder.path(), 0);
+        write_overlay(&files.overlay(1));
+        let older = folder.path().join("older");
+        fs::copy(files.overlay(1), &older).unwrap();
+        let name = files.seal_overlay(1).unwrap();
+        files.save_layer(&layer(name.leak())).unwrap();
+        let other = DiskFiles::new(folder.path(), 1);
+        write_overlay(&other.overlay(1));
+        other.seal_overlay(1).unwrap();
+        let layer = files.load_layer().unwrap().unwrap();
+        let saved = folder.path().join("saved");
+        fs::copy(files.overlay(1), &saved).unwrap();
+        for (instead, is_it) in [(&saved, true), (&older, false), (&other.overlay(1), false)] {
+            fs::copy(instead, files.overlay(1)).unwrap();
+            let opened = files.open_files(&layer).map(|files| files.len()).map_err(|error| error.to_string());
+            match is_it {
+                true => assert_eq!(opened, Ok(1)),
+                false => {
+                    let error = opened.unwrap_err();
+                    assert!(error.contains("0.1.overlay") && error.contains(EXCHANGED), "{error}");
+                }
+            }
+        }
     }
 
     #[test]

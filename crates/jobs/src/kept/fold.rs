@@ -1,13 +1,15 @@
 //! Folding: what a command of a kept run wrote to a disk becomes a layer over the host's tree.
 //!
 //! 1. The disk is made again, of the host's tree as it was, what the run had changed before, and the command's overlay
-//!    ([`GuestDisk`]).
-//! 2. The guest's file system is read from it and compared with the host's tree ([`inarch_tree::compare`]).
+//!    ([`KeptOverlay`]).
+//! 2. The guest's file system is read from it and compared with the host's tree ([`inarch_tree::compare`]), by a thread that is
+//!    confined to parsing: it has the disk's files, and opens nothing but files of the host's tree, for reading.
 //! 3. What differs becomes the new layer. Its files' bytes stay where they are: in overlays, and in files of the host. Only
 //!    what a journal still holds is written out ([`Spill`]).
 //! 4. The layer is put in its place, and what it does not need is given back ([`DiskFiles::save_layer`]).
 
 use std::collections::HashSet;
+use std::error::Error;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -15,56 +17,64 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use inarch_block::{Content, Device, Origin as Held, read_content};
+use inarch_block::{Content, Device, Origin as Held, Seal, read_content};
+use inarch_confine::{Parse, Parsing};
 use inarch_format::ReadError;
 use inarch_format::ext4::{self, Ext4Image, LostAndFound, Numbering, ReadOptions, open_image};
 use inarch_tree::compare::{Difference, Lineage, MOST_PATHS, TooDeep, differences_but_deep};
-use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Origin, Part, Place};
+use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, LayerError, Lender, Origin, Part, Place};
 use inarch_tree::{DataRange, Extent, InodeId, Timestamp, Tree};
 
-use super::files::DiskFiles;
+use super::files::{DiskFiles, FIRST_PAGE};
 use super::layered::{KeptBase, Layered};
 use super::own::{leave_out_own, mount_points};
+use super::remade::{Remade, remake};
 use super::same::{Side, have_same_bytes};
 use super::{KeptRun, KeptTree};
-use crate::JobError;
-use crate::device::{Remade, remake};
-use crate::notes::shown;
-use crate::trust;
+use crate::kept::KeptError;
+use crate::lifecycle::trust;
+use crate::text::shown;
 
 /// Folds what every disk of a run holds that is not folded yet. Gives what the user should know, a line each.
-pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, JobError> {
+pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, KeptError> {
     fold_but(run, &[])
 }
 
 /// The same without the trees that are `gone`.
-pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, JobError> {
+pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, KeptError> {
     let Some(record) = &run.record else { return Ok(Vec::new()) };
     let mut notes = Vec::new();
     for tree in record.trees.iter().filter(|tree| !tree.read_only && !gone.contains(tree)) {
         let files = run.files(tree.ordinal);
         let Some(generation) = files.unfolded()? else { continue };
-        let disk = GuestDisk::open(run.name(), &files, tree, generation)?;
-        let layer = disk.layer(&files, generation, &mount_points(tree, record));
-        let (layer, left_out) = layer.map_err(|error| disk_error(tree, &error))?;
-        files.save_layer(&layer)?;
-        let left_out = left_out_notes(&left_out);
+        let disk = KeptOverlay::open(run.name(), &files, tree, generation)?;
+        let seal = Seal::new().map_err(|error| disk_error(tree, error))?;
+        let spill = Spill::create(&files, generation, seal)?;
+        let own = mount_points(tree, record);
+        // The guest's file system is parsed where nothing but the host's tree can be opened.
+        let parse = Parse::new().reading(&tree.source()).map_err(|error| disk_error(tree, error))?;
+        let read = |parsing| {
+            let disk = GuestDisk::read(parsing, disk).map_err(|error| disk_error(tree, error))?;
+            disk.changed(spill, &own).map_err(KeptError::from)
+        };
+        let found = parse.run(read, || {}).map_err(|error| disk_error(tree, error))??;
+        found.spill.finish()?;
+        files.save_layer(&found.layer)?;
         let destination = shown(&tree.destination());
-        notes.extend(disk.image.opened.notes.iter().chain(&left_out).map(|note| format!("{destination}: {note}")));
+        notes.extend(found.notes.iter().map(|note| format!("{destination}: {note}")));
     }
     Ok(notes)
 }
 
 /// Keeps of what the run changed in a tree only `found`.
-pub(super) fn keep_only(files: &DiskFiles, layered: &Arc<Layered>, found: &[Difference]) -> Result<(), JobError> {
+pub(super) fn keep_only(files: &DiskFiles, layered: &Arc<Layered>, found: &[Difference]) -> Result<(), KeptError> {
     let mut facts = LayeredFacts { layered };
-    let layer = Layer::new(&layered.lower, &layered.tree, found, &mut facts)
-        .map_err(|error| JobError::Other(format!("what the kept run changed: {error}")))?;
+    let layer = Layer::new(&layered.lower, &layered.tree, found, &mut facts).map_err(KeptError::Rest)?;
     files.save_layer(&layer)
 }
 
-fn disk_error(tree: &KeptTree, error: &dyn std::fmt::Display) -> JobError {
-    JobError::Other(format!("the kept disk of {}: {error}", shown(&tree.source())))
+fn disk_error(tree: &KeptTree, error: impl Into<Box<dyn Error + Send + Sync>>) -> KeptError {
+    KeptError::Disk { tree: tree.source(), error: error.into() }
 }
 
 /// The most directories that are named each in a line.
@@ -80,6 +90,31 @@ fn left_out_notes(left_out: &[TooDeep]) -> Vec<String> {
     lines
 }
 
+/// A disk with what its guest wrote.
+struct KeptOverlay {
+    disk: Remade,
+    /// The name of the overlay's file.
+    name: String,
+}
+
+impl KeptOverlay {
+    fn open(run: &str, files: &DiskFiles, tree: &KeptTree, generation: u64) -> Result<KeptOverlay, KeptError> {
+        let kept = KeptBase { run: run.to_owned(), destination: tree.destination(), files: files.clone() };
+        let disk = remake(&tree.source(), &kept, &files.overlay(generation), tree.ordinal)?;
+        // A crash of the machine may still lose what is only in its memory.
+        disk.device.flush().map_err(|error| disk_error(tree, error))?;
+        Ok(KeptOverlay { disk, name: files.seal_overlay(generation)? })
+    }
+}
+
+/// What a guest did to a disk.
+struct Found {
+    layer: Layer,
+    spill: Spill,
+    /// What was left out, and what else there is to say.
+    notes: Vec<String>,
+}
+
 /// A disk with what its guest wrote, and the file system that the guest left on it.
 struct GuestDisk {
     host: Arc<dyn Content>,
@@ -93,41 +128,30 @@ struct GuestDisk {
 }
 
 impl GuestDisk {
-    fn open(run: &str, files: &DiskFiles, tree: &KeptTree, generation: u64) -> Result<GuestDisk, JobError> {
-        let kept = KeptBase { run: run.to_owned(), destination: tree.destination(), files: files.clone() };
-        let Remade { layered, host, device, numbering } =
-            remake(&tree.source(), &kept, &files.overlay(generation), tree.ordinal)?;
-        // A crash of the machine may still lose what is only in its memory.
-        device.flush().map_err(|error| disk_error(tree, &error))?;
+    fn read(parsing: Parsing, overlay: KeptOverlay) -> Result<GuestDisk, String> {
+        let KeptOverlay { disk: Remade { layered, host, device, numbering }, name } = overlay;
         let options = ReadOptions { lost_and_found: LostAndFound::Keep, ..ReadOptions::default() };
-        let image = open_image(Arc::clone(&device) as _, &options).map_err(|error| match error {
+        let image = open_image(parsing, Arc::clone(&device) as _, &options).map_err(|error| match error {
             // What is not read would be taken for removed.
-            ReadError::Damaged { format, reason } => disk_error(tree, &format!("{format}: {reason}")),
-            other => disk_error(tree, &other),
+            ReadError::Damaged { format, reason } => format!("{format}: {reason}"),
+            other => other.to_string(),
         })?;
         let data_start = device.overlay_data_start().unwrap_or(0);
-        let overlay_name = files.overlay_name(generation);
-        Ok(GuestDisk { host, layered, image, numbering, device, overlay_name, data_start })
+        Ok(GuestDisk { host, layered, image, numbering, device, overlay_name: name, data_start })
     }
 
     fn guest(&self) -> &Arc<Tree> {
         &self.image.opened.tree
     }
 
-    /// What the guest changed, and what of that is left out.
-    fn layer(
-        &self,
-        files: &DiskFiles,
-        generation: u64,
-        own: &HashSet<Vec<u8>>,
-    ) -> Result<(Layer, Vec<TooDeep>), JobError> {
+    /// What the guest changed.
+    fn changed(&self, spill: Spill, own: &HashSet<Vec<u8>>) -> Result<Found, LayerError> {
         let (mut found, left_out) = differences_but_deep(&self.layered.lower, self.guest(), self, MOST_PATHS);
         leave_out_own(&mut found, (self.guest(), &*self.image.opened.content), own);
-        let mut facts = GuestFacts { disk: self, spill: Spill::new(files, generation) };
-        let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts)
-            .map_err(|error| JobError::Other(error.to_string()))?;
-        facts.spill.finish()?;
-        Ok((layer, left_out))
+        let mut facts = GuestFacts { disk: self, spill };
+        let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts)?;
+        let notes = self.image.opened.notes.iter().cloned().chain(left_out_notes(&left_out)).collect();
+        Ok(Found { layer, spill: facts.spill, notes })
     }
 
     /// What of the planned tree an inode of the guest has been since then. An inode number is used again for other
@@ -346,14 +370,19 @@ impl Facts for GuestFacts<'_> {
 struct Spill {
     path: PathBuf,
     name: String,
-    file: Option<File>,
+    seal: Seal,
+    file: File,
     length: u64,
 }
 
 impl Spill {
-    fn new(files: &DiskFiles, generation: u64) -> Spill {
-        let (path, name) = files.spilled(generation);
-        Spill { path, name, file: None, length: 0 }
+    /// Makes its file before it is known whether it is needed: the confined thread that writes to it cannot. A file that nothing
+    /// points into is removed when the layer is saved.
+    fn create(files: &DiskFiles, generation: u64, seal: Seal) -> Result<Spill, KeptError> {
+        let (path, name) = files.spilled(generation, seal);
+        // One of an earlier attempt may be there.
+        let file = trust::create(&path).map_err(|error| KeptError::path(&path, "cannot make it", error))?;
+        Ok(Spill { path, name, seal, file, length: FIRST_PAGE })
     }
 
     /// Writes `length` bytes of a file from `offset` on.
@@ -365,18 +394,13 @@ impl Spill {
         parts: &mut Vec<Part>,
     ) -> io::Result<()> {
         const PIECE: u64 = 1 << 20;
-        if self.file.is_none() {
-            // One of an earlier attempt may be there.
-            self.file = Some(trust::create(&self.path)?);
-        }
-        let Some(file) = &self.file else { return Ok(()) };
         let mut buffer = vec![0; length.min(PIECE) as usize];
         let mut done = 0;
         while done < length {
             let count = (length - done).min(PIECE);
             let buffer = &mut buffer[..count as usize];
             read_content(content, inode, offset + done, buffer)?;
-            file.write_all_at(buffer, self.length + done)?;
+            self.file.write_all_at(buffer, self.length + done)?;
             done += count;
         }
         parts.push(Part { offset, length, at: self.length, holder: Holder::File(self.name.clone()) });
@@ -385,9 +409,10 @@ impl Spill {
     }
 
     /// Makes it durable.
-    fn finish(self) -> Result<(), JobError> {
-        let synced = self.file.map_or(Ok(()), |file| file.sync_all());
-        synced.map_err(|error| JobError::path(&self.path, "cannot make it durable", error))
+    fn finish(self) -> Result<(), KeptError> {
+        let Spill { path, seal, file, length, .. } = self;
+        let synced = if length > FIRST_PAGE { seal.put(&file).and_then(|()| file.sync_all()) } else { Ok(()) };
+        synced.map_err(|error| KeptError::path(&path, "cannot make it durable", error))
     }
 }
 

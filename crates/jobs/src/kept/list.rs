@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
+use super::apply::still_beside;
 use super::record::Record;
 use super::{Bytes, KeptTree, Store};
-use crate::JobError;
+use crate::kept::KeptError;
 
 /// A kept run.
 #[derive(Clone, Debug, Serialize)]
@@ -27,6 +28,8 @@ pub struct RunReport {
     pub deleted: u64,
     /// Whether there is more that is not counted: of a command that goes on or was killed.
     pub is_more: bool,
+    /// Files that applies left beside their places, under names of their own.
+    pub left: Vec<String>,
     /// Bytes on the host's disk that it takes.
     pub overlay_bytes: u64,
     /// Its trees, the root's first.
@@ -59,7 +62,7 @@ pub enum RunState {
 }
 
 /// All kept runs, by name.
-pub fn runs() -> Result<Vec<RunReport>, JobError> {
+pub fn runs() -> Result<Vec<RunReport>, KeptError> {
     let store = Store::of_user()?;
     let mut reports = Vec::new();
     for name in store.names()? {
@@ -70,16 +73,19 @@ pub fn runs() -> Result<Vec<RunReport>, JobError> {
     Ok(reports)
 }
 
-/// Takes the kept run `name` away, with all that its guest wrote. One with an unfinished apply only if `force` is set:
-/// that may have left files of its own in the host's tree.
-pub fn discard(name: &str, force: bool) -> Result<(), JobError> {
+/// Takes the kept run `name` away, with all that its guest wrote. One with an unfinished apply, or one that left files of its own in
+/// the host's tree, only if `force` is set.
+pub fn discard(name: &str, force: bool) -> Result<(), KeptError> {
     let store = Store::of_user()?;
     let run = store.open(name)?;
     if !force && run.record.as_ref().is_some_and(|record| record.applying.is_some()) {
-        return Err(JobError::Other(format!(
-            "an apply of the kept run '{name}' has begun and not ended; inarch apply {name} finishes it, --force \
-             discards the run and leaves what was applied"
-        )));
+        let more = ", --force discards the run and leaves what was applied";
+        return Err(KeptError::Applying { name: name.to_owned(), more });
+    }
+    let left = run.record.as_ref().map(still_beside).unwrap_or_default();
+    if let (false, Some(first)) = (force, left.first()) {
+        let more = if left.len() > 1 { format!(", and {} more", left.len() - 1) } else { String::new() };
+        return Err(KeptError::Beside { name: name.to_owned(), left: format!("{first}{more}") });
     }
     store.discard(run)
 }
@@ -119,6 +125,7 @@ fn report(store: &Store, name: String, record: &Record, used: bool) -> RunReport
         changed,
         deleted,
         is_more,
+        left: still_beside(record),
         overlay_bytes: record.trees.iter().map(size).sum(),
         trees,
         name,

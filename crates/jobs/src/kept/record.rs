@@ -11,7 +11,7 @@ use super::bytes::Bytes;
 use super::owners::OwnersBack;
 use super::store::now;
 use super::volume::VolumeId;
-use crate::JobError;
+use crate::kept::KeptError;
 
 /// The version of the record that this program writes and reads.
 pub(super) const VERSION: u32 = 3;
@@ -109,6 +109,9 @@ pub(crate) struct Applying {
     pub conflicts: Vec<Bytes>,
     /// Paths in the guest that it was asked for; everything if there are none.
     pub paths: Vec<Bytes>,
+    /// What the host had where force was to replace it.
+    #[serde(default)]
+    pub forced: Vec<TouchedFile>,
 }
 
 /// An apply after which nothing was left to be applied.
@@ -132,7 +135,24 @@ pub(crate) struct Made {
     /// Files that an apply which failed has linked, and that are otherwise as they were scanned.
     #[serde(default)]
     pub touched: Vec<TouchedFile>,
+    /// What stayed under names of ours.
+    #[serde(default)]
+    pub beside: Vec<BesideFile>,
 }
+
+/// Something that stayed under a name of ours when an apply ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BesideFile {
+    /// The disk of the run.
+    pub ordinal: u8,
+    /// The path in the tree.
+    pub path: Bytes,
+    /// What it is, as of a [`TouchedFile`], if nobody needs it.
+    pub useless: Option<FileIdentity>,
+}
+
+/// Inode number, size, kind, and seconds and nanoseconds of the last change of content and of attributes.
+pub(super) type FileIdentity = (u64, u64, u32, (i64, u64), (i64, u64));
 
 /// A file of the host as an apply left it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,8 +161,7 @@ pub(crate) struct TouchedFile {
     pub ordinal: u8,
     /// The path in the tree.
     pub path: Bytes,
-    /// Inode number, size, kind, and seconds and nanoseconds of the last change of content and of attributes.
-    pub identity: (u64, u64, u32, (i64, u64), (i64, u64)),
+    pub identity: FileIdentity,
 }
 
 /// A file that an apply made and that is on the host's disk.
@@ -176,10 +195,10 @@ impl KeptTree {
     }
 
     /// Notes which file system it lies in.
-    pub fn with_volume(self) -> Result<KeptTree, JobError> {
+    pub fn with_volume(self) -> Result<KeptTree, KeptError> {
         let source = self.source();
         let opened = File::open(&source).and_then(|root| Ok(VolumeId::of(root)?));
-        let volume = opened.map_err(|error| JobError::path(&source, "cannot be used as a tree", error))?;
+        let volume = opened.map_err(|error| KeptError::path(&source, "cannot be used as a tree", error))?;
         Ok(KeptTree { volume, ..self })
     }
 

@@ -1,4 +1,4 @@
-//! A kept run that no machine has run: for tests of what is done with one.
+//! A kept run made without a machine, for tests.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use inarch_tree::{FileType, InodeId, Tree};
 
 use super::apply::{ApplyReport, ApplyRequest, apply_to};
 use super::{KeptRun, KeptTree, OwnersBack, Record, Store};
-use crate::JobError;
+use crate::kept::KeptError;
 
 /// The guest's tree is a directory of the host's, and the names tell what is what.
 struct Copied {
@@ -84,7 +84,7 @@ pub(super) struct Staged {
 }
 
 impl Staged {
-    /// A run over the tree at `host`, whose guest left what is at `guest`.
+    /// A run over the tree at `host`, whose guest left the content of `guest`.
     pub fn new(host: &Path, guest: &Path) -> Staged {
         let home = tempfile::tempdir().unwrap();
         let mut run = Store::at(home.path()).open_or_create("staged").unwrap();
@@ -100,7 +100,7 @@ impl Staged {
     }
 
     /// Applies everything.
-    pub fn apply(&mut self) -> Result<ApplyReport, JobError> {
+    pub fn apply(&mut self) -> Result<ApplyReport, KeptError> {
         let request = ApplyRequest { name: "staged".to_owned(), paths: Vec::new(), force: false, dry_run: false };
         apply_to(&mut self.run, &request)
     }
@@ -116,7 +116,7 @@ impl Staged {
     }
 }
 
-/// Loses all but the first bytes of a file, as a machine that goes down may, and keeps its size and time.
+/// Truncates a file's data to its first bytes, as a crash may, and keeps its size and time.
 pub(super) fn tear(path: &Path) {
     let file = File::options().write(true).open(path).unwrap();
     let before = file.metadata().unwrap();

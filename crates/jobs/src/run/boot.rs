@@ -8,6 +8,7 @@ use inarch_vm::accel::{self, Accel, Decision, Subject, Verdict};
 use inarch_vm::process::GuestFailure;
 use inarch_vm::session::Report;
 
+use super::RunError;
 use super::attempt::{self, Attempt, DiskFailure, Guest, LiveDisk};
 use super::clock::Clock;
 use super::holding::Holding;
@@ -57,7 +58,7 @@ impl Job<'_> {
             Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, hold))
         };
         for port in &request.published {
-            let refused = |error| JobError::Other(format!("-p: cannot have the port {}: {error}", port.host));
+            let refused = |error| RunError::Port { port: port.host, error };
             port.check().map_err(refused)?;
         }
         // If the verdict cannot be stored, the next run only tests again. The user's own arguments may also be the

@@ -3,7 +3,7 @@
 use inarch_vm::initramfs::SOCKET_MODULE;
 
 use super::Way;
-use crate::device::FileSystem;
+use crate::disk::FileSystem;
 
 /// What a tree needs of its transport.
 #[derive(Clone, Copy, Debug)]

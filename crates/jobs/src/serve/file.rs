@@ -6,20 +6,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inarch_fuse::{ConnectionOptions, ImageFile, ImageName, Session, SessionOptions};
+use inarch_fuse::{ConnectionOptions, Session, SessionOptions};
 use inarch_mount::{Mount, MountError, Unmounted};
+use inarch_vfs::{ImageFile, ImageName};
 use inarch_vm::machine::raw_file_arguments;
 use inarch_vm::qemu::shell_word;
 
 use super::ServedTree;
-use super::guard::{Guard, Guarded, remove_empty_file};
 use super::making::Making;
-use super::mounted::Mounted;
 use super::service::{Duty, Service, ServiceEvent};
 use crate::JobError;
-use crate::descriptors;
 use crate::events::Events;
-use crate::notes::shown;
+use crate::lifecycle::LifecycleError;
+use crate::lifecycle::descriptors;
+use crate::lifecycle::guard::{Guard, Guarded, remove_empty_file};
+use crate::lifecycle::mounted::Mounted;
+use crate::text::shown;
 
 /// The image's name where a directory is the mount point.
 const NAME_IN_DIRECTORY: &str = "disk.raw";
@@ -66,16 +68,18 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     // Nobody answers a look at the mount until the session runs.
     let usage = usage(request, &point.image())?;
     let (mount, device) = Mount::fuse(&point.path, request.tree.source.path(), request.tree.read_only())?;
-    let mut guard = Guard::of_mount(&mount, if point.is_ours { Guarded::OnOwnFile } else { Guarded::Mount })?;
+    let kind = if point.is_ours { Guarded::OnOwnFile } else { Guarded::Mount };
+    let mut guard = Guard::of_mount(&mount, kind, None)?;
     let stop = &duty.stop;
     let making = Making::start(&request.tree, duty);
     let confined = request.tree.confine(Some(Path::new("/dev/fuse")))?;
-    let image = ImageFile::new(making.pending(), point.name(), request.tree.read_only(), stop.clone());
+    let stopped = stop.clone();
+    let image = ImageFile::new(making.pending(), point.name(), request.tree.read_only(), move || stopped.is_stopped());
     let connection = ConnectionOptions { exclusive: true, ..ConnectionOptions::default() };
     let session = Session::new(device, Arc::new(image), SessionOptions { connection, ..SessionOptions::default() });
-    let mounted = Mounted::answer(mount, session, stop);
+    let mounted = Mounted::served(mount, stop, move || session.run());
     duty.is_ready(usage + &confined);
-    stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
+    stop.wait().map_err(LifecycleError::Wait)?;
     // Whoever waits for the device waits for nothing.
     making.pending().wake();
     let unmounted = mounted.end(&mut guard, &point.path, || false);

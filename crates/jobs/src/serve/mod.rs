@@ -6,14 +6,10 @@
 
 pub mod blk;
 pub mod file;
-pub(crate) mod guard;
-pub(crate) mod guarded;
 mod making;
-pub(crate) mod mounted;
 pub mod nbd;
 pub mod ninep;
 mod service;
-pub(crate) mod signals;
 mod socket;
 pub mod virtiofs;
 
@@ -23,12 +19,13 @@ use std::time::Duration;
 use inarch_tree::select::Selection;
 
 use crate::JobError;
-use crate::confinement::{self, Sandbox};
-use crate::device::FileSystem;
-use crate::device::Recipe;
 pub use crate::device::Writes;
+use crate::device::{Recipe, confinement};
+use crate::disk::FileSystem;
+use crate::lifecycle::confinement::Sandbox;
+pub use crate::lifecycle::guard::{GUARD_ARGUMENT, guard};
+pub use crate::lifecycle::guarded::BACKGROUND_ARGUMENT;
 use crate::source::Source;
-pub use guard::{GUARD_ARGUMENT, guard};
 pub use inarch_server::StopHandle;
 pub use service::{Service, ServiceEvent};
 
@@ -91,9 +88,4 @@ impl ServedTree {
         let format = self.format.name();
         format!("mount -t {format} {option}/dev/disk/by-id/virtio-{serial} /mnt")
     }
-}
-
-/// Says on standard error how to use what is served. Whoever does not listen knows it already.
-pub(crate) fn introduce(text: &str) {
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! What is decided of an image: the shape and place of everything in it. The planner fills it, the renderer reads it.
+//! The layout of an EROFS image: shape and place of everything. The planner fills it, the renderer reads it.
 
 pub(crate) mod chunks;
 pub(crate) mod directory;
@@ -51,7 +51,7 @@ pub(crate) struct Regions {
     pub(crate) packed: Range<u64>,
 }
 
-/// Everything the renderer needs beside the tree. What it has for each inode is eight bytes.
+/// Everything the renderer needs besides the tree: eight bytes for each inode, and small tables.
 pub(crate) struct Layout {
     pub(crate) label: String,
     pub(crate) uuid: [u8; 16],

@@ -1,4 +1,4 @@
-//! The shape of one inode: what lies behind it, and how many blocks it has elsewhere.
+//! The shape of an inode: what follows it, and how many blocks it has elsewhere.
 
 use inarch_tree::{FileType, InodeId, Tree};
 
@@ -11,8 +11,8 @@ use crate::erofs::spec::{BLOCK_SIZE, SLOT_SIZE};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// Bytes behind an inode at most, of a listing, a target or a file, that would rather leave a gap before the inode than take a
-/// block: with more, gaps cost as much as the block.
+/// The most bytes of a listing, target or file to inline behind an inode at the cost of a gap before it. With more,
+/// gaps cost as much as a block would.
 const INLINE_MAX: u64 = BLOCK * 3 / 4;
 
 /// What is known of a tree before its inodes get their places.
@@ -59,7 +59,8 @@ impl Shape {
                     let behind = index_offset(xattrs) + index_size(inode.size());
                     Shape { layout: DataLayout::CompressedFull, size: inode.size(), behind, ..empty }
                 }
-                // Not the end of a longer file: its blocks are elsewhere, and it would have to be opened twice.
+                // Not the tail of a longer file: its other blocks are elsewhere, so the file would have to be opened
+                // twice.
                 None if tables.inline_files && inode.size() < BLOCK => {
                     Shape { size: inode.size(), ..empty }.with_tail(BLOCK)
                 }
@@ -84,8 +85,8 @@ impl Shape {
         Shape { blocks: self.size.div_ceil(BLOCK), in_one_block: false, ..self }
     }
 
-    /// Where the inode goes, if it is to be at `from` (a multiple of 32) or as soon after as possible: what lies
-    /// behind it must not cross the end of a block, apart from attributes and maps of chunks.
+    /// The first possible place at or after `from` (a multiple of 32): inline data must not cross a block's end,
+    /// except extended attributes and chunk maps.
     pub(crate) fn fit(&self, from: u64) -> u64 {
         if self.layout != DataLayout::Inline {
             return from;

@@ -1,4 +1,4 @@
-//! One pass over all nodes of an image.
+//! A pass over all nodes of an EROFS image, with bounds on its metadata.
 
 use inarch_tree::{FileType, Xattr};
 use inarch_volume::{Body, Facts, Item, Node, Pass, Volume, VolumeError};
@@ -12,12 +12,12 @@ use super::xattr::Xattrs;
 /// Bytes of attributes that sets may hold, beyond what the image's size allows.
 const SLACK: u64 = 16 << 20;
 
-/// Counts metadata: all of it together is not larger than the image, as no two pieces of it may share bytes.
+/// Limits metadata: pieces must not overlap, so all of them together cannot be larger than the image.
 pub(super) struct EveryNode<'a> {
     volume: &'a ErofsVolume,
-    /// Bytes of metadata that may still come.
+    /// Bytes of metadata that are still allowed.
     metadata: u64,
-    /// Bytes of attributes that may still come: few shared attributes could make many large sets.
+    /// Bytes of extended attributes that are still allowed: a few shared attributes could make many large sets.
     xattrs: u64,
 }
 
@@ -27,7 +27,7 @@ impl<'a> EveryNode<'a> {
         EveryNode { volume, metadata: size, xattrs: size.saturating_mul(2).saturating_add(SLACK) }
     }
 
-    /// Counts an inode's metadata.
+    /// Deducts an inode's metadata.
     fn charge(&mut self, inode: &Inode) -> Result<(), VolumeError> {
         let listing = if inode.file_type == FileType::Directory { inode.size } else { 0 };
         let has_content = matches!(inode.file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
@@ -80,7 +80,7 @@ impl Pass for EveryNode<'_> {
     fn xattrs(&mut self, node: Node) -> Result<Vec<Xattr>, VolumeError> {
         let too_large =
             || damaged("the extended attributes of its files together are too large for an image of its size");
-        // Once there are too many, no more are read.
+        // Once the limit is reached, no more are read.
         if self.xattrs == 0 {
             return Err(too_large());
         }

@@ -1,4 +1,4 @@
-//! An image, one question at a time.
+//! An EROFS image as a volume.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Extended attributes: behind inodes, and shared.
+//! Reads extended attributes: inline and shared.
 
 use inarch_tree::Xattr;
 use zerocopy::FromBytes;
@@ -35,8 +35,8 @@ impl Xattrs {
         Xattrs { prefixes }
     }
 
-    /// Puts what stands behind an inode for its attributes into `area`, which is empty, and stays so where it has none. Inodes with
-    /// the same bytes there have the same attributes.
+    /// Reads an inode's inline attribute area into the empty `area`, which stays empty if there is none. Inodes with the same
+    /// bytes have the same attributes.
     pub(crate) fn area(pages: &Pages, inode: &Inode, area: &mut Vec<u8>) -> Result<(), VolumeError> {
         // A header alone has no meaning.
         if inode.xattrs_size <= HEADER_SIZE as u64 {
@@ -46,7 +46,7 @@ impl Xattrs {
         pages.read(inode.xattrs_at, area)
     }
 
-    /// The attributes of an inode: at most 255 that are shared, of 128 KiB each, and what fits its area.
+    /// The attributes of an inode: at most 255 shared ones of 128 KiB each, and what fits its inline area.
     pub(crate) fn of(&self, pages: &Pages, parameters: &Parameters, inode: &Inode) -> Result<Vec<Xattr>, VolumeError> {
         let mut area = Vec::new();
         Xattrs::area(pages, inode, &mut area)?;
@@ -78,7 +78,7 @@ impl Xattrs {
         Ok(set)
     }
 
-    /// The attribute at the start of `bytes`; none if its name's prefix is unknown, as the kernel has it.
+    /// The attribute at the start of `bytes`; `None` if the prefix of its name is unknown, as in the kernel.
     fn attribute(&self, bytes: &[u8]) -> Result<Option<Xattr>, VolumeError> {
         let exceeds = || damaged("an extended attribute of it exceeds the space for them");
         let (entry, rest) = XattrEntry::read_from_prefix(bytes).map_err(|_| exceeds())?;

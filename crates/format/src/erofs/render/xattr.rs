@@ -1,4 +1,4 @@
-//! Extended attributes.
+//! Renders extended attributes.
 
 use inarch_tree::{Xattr, XattrSetId};
 use zerocopy::IntoBytes;

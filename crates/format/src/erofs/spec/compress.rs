@@ -1,8 +1,8 @@
 //! Compressed files (`struct z_erofs_map_header`, `struct z_erofs_lcluster_index`, and the packed indexes).
 //!
-//! A file is cut into logical clusters of one size. Content is compressed in pieces that begin and end anywhere; the
-//! index has, for each logical cluster, the place in it where a piece begins and the block that holds it, or, where
-//! none begins, how far away the cluster is where one does.
+//! A file is cut into logical clusters of one size. Content is compressed in pieces that begin and end anywhere. For
+//! each logical cluster the index has the offset in it where a piece begins and that piece's block; or, if none
+//! begins there, the distances to the clusters where one does.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

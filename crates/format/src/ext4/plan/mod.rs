@@ -1,4 +1,4 @@
-//! Decisions: how large everything is and where it goes.
+//! Decides the size and place of everything in an ext4 file system.
 
 mod size;
 

@@ -1,4 +1,4 @@
-//! Where on the device the blocks of a file are: extent trees, and the block maps of ext2 and ext3.
+//! Maps a file's blocks to the device: extent trees, and the block maps of ext2 and ext3.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -36,8 +36,8 @@ pub(super) struct Run {
     pub(super) place: Place,
 }
 
-/// Blocks of metadata that were read: each belongs to one file only, so that no image can have the same blocks read
-/// for many.
+/// Metadata blocks read so far. Each belongs to one file only, so no image can make us read the same blocks for many
+/// files.
 #[derive(Default)]
 pub(super) struct Claims(HashMap<u64, u64>);
 
@@ -52,7 +52,7 @@ impl Claims {
     }
 }
 
-/// What was mapped so far, and room for the runs of the file that is mapped now.
+/// The claims of all files mapped so far, and a buffer for the runs of one.
 #[derive(Default)]
 pub(super) struct Mapping {
     pub(super) claims: Claims,
@@ -72,8 +72,8 @@ struct Mapper<'a> {
     flaw: Option<String>,
 }
 
-/// Puts the runs of a file's `blocks` into `runs`, in place of what is there: ascending, disjoint, and cut to those blocks. Gives what is
-/// wrong with them, if anything; what could not be read is [`Place::Unknown`].
+/// Puts the runs of a file's `blocks` into `runs`, in place of what is there: ascending, disjoint, and limited to those blocks.
+/// Returns damage, if any; unreadable parts are [`Place::Unknown`].
 pub(super) fn map(
     disk: &Disk,
     claims: &mut Claims,
@@ -133,8 +133,8 @@ impl Mapper<'_> {
         self.push(range.start, range.end - range.start, Place::Unknown);
     }
 
-    /// All below a node that maps the blocks of `range`. A node with anything wrong in it is believed in nothing, as in
-    /// the kernel (`ext4_valid_extent_entries`).
+    /// Maps `range` below a node. A node with any error is ignored entirely, as in the kernel
+    /// (`ext4_valid_extent_entries`).
     fn extent_node(&mut self, node: Node<'_>, range: Range<u64>) -> Result<(), VolumeError> {
         if let Err(reason) = self.check(node, &range) {
             self.lose(range, reason);
@@ -205,7 +205,7 @@ impl Mapper<'_> {
         Ok(())
     }
 
-    /// `i_block` as ext2 has it: direct blocks, then one block each of single, double and triple indirection
+    /// Maps the `i_block` of ext2: direct blocks, then one block each of single, double and triple indirection
     /// (`ext4_block_to_path` in `fs/ext4/indirect.c`).
     fn block_map(&mut self, root: &[u8]) -> Result<(), VolumeError> {
         for i in 0..DIRECT {

@@ -1,4 +1,4 @@
-//! One pass over all nodes of a file system.
+//! A pass over all nodes of an ext4 file system.
 
 use inarch_tree::FileType;
 use inarch_volume::{Body, Facts, Item, Node, Pass, VolumeError};

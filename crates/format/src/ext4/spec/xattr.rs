@@ -133,8 +133,8 @@ impl<'a> AreaWriter<'a> {
         }
     }
 
-    /// Adds an attribute; a block wants them in the order of [`sort_key`]. The planner gave each area only what fits;
-    /// anything beyond is left out.
+    /// Adds an attribute; a block needs them in the order of [`sort_key`]. The planner gives each area only what
+    /// fits; anything beyond is dropped.
     pub(crate) fn push(&mut self, index: u8, name: &[u8], value: Value<'_>) {
         let (bytes, ino, size) = match value {
             Value::Inline(bytes) => (bytes, 0, bytes.len() as u32),
@@ -183,7 +183,7 @@ impl<'a> AreaWriter<'a> {
     }
 }
 
-/// What an attribute block's header says of it.
+/// The identity of an attribute block, from its header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockIdentity {
     pub(crate) seed: FsSeed,
@@ -205,7 +205,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) index: u8,
     /// The rest of the name.
     pub(crate) name: &'a [u8],
-    /// The value; the hash of one in an inode of its own is that of the entry, not of the value.
+    /// The value. For a value in an inode of its own, the hash is the entry's, not the value's.
     pub(crate) value: Value<'a>,
     /// Where in the area a value beside its entry starts.
     pub(crate) at: usize,

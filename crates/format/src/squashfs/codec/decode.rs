@@ -1,4 +1,4 @@
-//! Decompression into a buffer of the size that a block may have at most.
+//! Decompresses blocks into a buffer of the largest possible size.
 
 use flate2::{Decompress, FlushDecompress, Status};
 use liblzma::stream::{Action, Status as XzStatus, Stream};

@@ -1,4 +1,4 @@
-//! One pass over all nodes of an image.
+//! A pass over all nodes of a squashfs image.
 
 use inarch_tree::Xattr;
 use inarch_volume::{Body as Content, Facts, Item, Loss, Node, Pass, Volume, VolumeError};
@@ -10,14 +10,13 @@ use crate::squashfs::spec::inode::{Body, FileBody, NO_XATTRS};
 
 /// Blocks of all files at most: 32 TiB of content in blocks of 128 KiB.
 const MAX_BLOCKS: u64 = 1 << 28;
-/// Ranges of data between holes at most; a file that would exceed them is taken as one without holes, which read as
-/// zeros all the same.
+/// The most ranges between holes. A file with more is treated as one without holes, which still read as zeros.
 const MAX_RANGES: usize = 1 << 22;
 /// Bytes of an entry of a listing at least.
 const ENTRY: u64 = 8;
 
-/// Bounds what is made of an image by its size: names, targets and attributes that are used again and again, or
-/// compress better than real ones, are refused before they fill memory.
+/// Bounds the result by the image's size: names, targets and attributes that are reused often, or compress
+/// unrealistically well, are refused before they fill memory.
 pub(super) struct Budget {
     left: u64,
 }

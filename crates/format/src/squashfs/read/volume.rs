@@ -1,4 +1,4 @@
-//! An image, one question at a time.
+//! A squashfs image as a volume.
 
 use std::sync::Arc;
 

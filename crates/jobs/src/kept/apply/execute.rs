@@ -3,18 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 
+use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use super::attributes::Lost;
 use super::crew;
 use super::decide::Verdict;
 use super::host::{Host, is_beneath};
-use super::leftovers::Leftovers;
+use super::leftovers::{Leftovers, names_of_ours};
 use super::look::{Found, Seen};
 use super::make::MakeError;
 use super::object::Identity;
 use super::plan::{How, Step};
-use super::progress::Durable;
+use super::progress::{Durable, OursKind};
 use super::sides::{Sides, parent};
 use super::worker::{Task, Worker};
 
@@ -36,6 +37,8 @@ pub(super) struct Outcome {
     pub touched: Vec<(Vec<u8>, Seen)>,
     /// A wait for the disk failed, and may have been told what a later one is not told again.
     pub in_doubt: bool,
+    /// What stays under names of ours, by path; and what it is where nobody needs it any more.
+    pub beside: HashMap<Vec<u8>, Option<Seen>>,
 }
 
 /// Carries out the plan of one tree.
@@ -52,6 +55,8 @@ pub(super) struct Executor<'e, 'a> {
     failed: HashSet<usize>,
     /// Why nothing may be taken away that lends bytes.
     not_synced: Option<String>,
+    /// Names of ours that the user is told of.
+    told: HashSet<Vec<u8>>,
     outcome: Outcome,
 }
 
@@ -72,6 +77,7 @@ pub(super) fn execute(
         taken_back: BTreeSet::new(),
         failed: HashSet::new(),
         not_synced: None,
+        told: HashSet::new(),
         outcome: Outcome::default(),
     };
     executor.worker.touched.extend(linked_before(task));
@@ -82,6 +88,10 @@ pub(super) fn execute(
     executor.outcome.in_doubt = executor.not_synced.is_some();
     executor.outcome.lost = std::mem::take(&mut executor.worker.lost);
     executor.outcome
+}
+
+fn name_shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
 }
 
 /// What an interrupted apply may have given names or attributes.
@@ -119,6 +129,7 @@ impl<'a> Executor<'_, 'a> {
         }
         self.finish_directories();
         self.forget_asides(leftovers);
+        self.note_beside(leftovers);
         self.note_touched();
     }
 
@@ -321,7 +332,7 @@ impl<'a> Executor<'_, 'a> {
         let needs = &task.plan.needs;
         let lenders = task.sides.new_inode(i).map(|(new, _)| task.sides.lenders(new)).unwrap_or_default();
         // One whose attributes changed by our doing cannot be told from one that somebody else changed: it lends no more.
-        let lends = |stat: &rustix::fs::Stat| !self.worker.touched.contains(&stat.st_ino);
+        let lends = |stat: &Stat| !self.worker.touched.contains(&stat.st_ino);
         let is_there = |old| {
             let lender = task.facts.lenders.get(old).filter(|lender| lender.readable);
             lender.is_some_and(|lender| lender.stat.as_ref().is_none_or(lends))
@@ -364,7 +375,7 @@ impl<'a> Executor<'_, 'a> {
                     self.fail(i, format!("left alone: {why}"));
                 }
                 Err(MakeError::Changed) => {
-                    let name = String::from_utf8_lossy(&self.worker.task.progress.aside(i)).into_owned();
+                    let name = self.tell_aside(i);
                     self.fail(i, format!("what was there is kept beside it as {name}: {why}"));
                 }
                 Err(error) => drop(self.note(i, Err(error))),
@@ -456,10 +467,9 @@ impl<'a> Executor<'_, 'a> {
                     self.outcome.conflicts.push((path, "something else came there meanwhile".to_owned()));
                 }
                 MakeError::Kept(name) => {
-                    let name = String::from_utf8_lossy(&name).into_owned();
-                    self.outcome
-                        .conflicts
-                        .push((path, format!("what came there meanwhile is kept beside it as {name}")));
+                    let reason = format!("what came there meanwhile is kept beside it as {}", name_shown(&name));
+                    self.told.insert(name);
+                    self.outcome.conflicts.push((path, reason));
                 }
                 MakeError::Host(action, errno) => {
                     let reason = format!("cannot {action} it: {}", io::Error::from(errno));
@@ -518,6 +528,46 @@ impl<'a> Executor<'_, 'a> {
         }
     }
 
+    /// The name of ours that a difference has, to be told.
+    fn tell_aside(&mut self, i: usize) -> String {
+        let name = self.worker.task.progress.aside(self.sides().path(i));
+        let shown = name_shown(&name);
+        self.told.insert(name);
+        shown
+    }
+
+    /// Notes what stays under names of ours, for the next apply, and tells what is not told yet. Where nothing failed there is
+    /// nothing.
+    fn note_beside(&mut self, leftovers: &Leftovers) {
+        let task = self.worker.task;
+        let known: HashSet<&Vec<u8>> = leftovers.strange(&task.plan.verdicts).map(|(path, _)| path).collect();
+        if known.is_empty() && self.outcome.conflicts.is_empty() && self.outcome.failures.is_empty() {
+            return;
+        }
+        for (path, ours) in names_of_ours(task.sides, task.progress, self.worker.host) {
+            let Ok(Some(stat)) = self.worker.host.stat(&path) else { continue };
+            let i = task.sides.marked(ours.mark);
+            let is_useless = i.is_some_and(|i| match ours.kind {
+                OursKind::Part => true,
+                OursKind::Aside => self.placed.contains(&i) && self.is_useless(i, &stat),
+                OursKind::Away | OursKind::Gone => false,
+            });
+            let was_useless = task.progress.beside.get(&path) == Some(&Some(Seen::of(&stat)));
+            let name = path.get(parent(&path).len()..).unwrap_or_default();
+            if !known.contains(&path) && !self.told.contains(name.strip_prefix(b"/").unwrap_or(name)) {
+                let reason = "it stays under this name of ours; the next apply puts it in order, or tells more of it";
+                self.outcome.failures.push((path.clone(), reason.to_owned()));
+            }
+            self.outcome.beside.insert(path, (is_useless || was_useless).then(|| Seen::of(&stat)));
+        }
+    }
+
+    /// Whether nobody needs what has the name of ours for a difference that is in its place.
+    fn is_useless(&self, i: usize, stat: &Stat) -> bool {
+        let lends = self.missing(i).is_some() || self.not_synced.is_some();
+        self.worker.is_made(i, stat) || (!lends && self.worker.is_out_still(i, Some(stat)))
+    }
+
     /// Removes what was made and has not come to its place, or need not: everything that it is made of is still where it
     /// was. If that is not so, it stays, and is reported.
     fn forget_asides(&mut self, leftovers: &Leftovers) {
@@ -535,13 +585,13 @@ impl<'a> Executor<'_, 'a> {
             let above = leftovers.ready.get(&i);
             let is_last = !self.placed.contains(&i) && self.lender_is_gone(i) && !self.worker.has_other_name(i, above);
             if is_last {
-                let name = String::from_utf8_lossy(&task.progress.aside(i)).into_owned();
+                let name = self.tell_aside(i);
                 let reason = format!("it is kept beside its place as {name}");
                 self.outcome.failures.push((task.sides.path(i).to_owned(), reason));
                 continue;
             }
             if let Err(error) = self.worker.forget_aside(i, above) {
-                let name = String::from_utf8_lossy(&task.progress.aside(i)).into_owned();
+                let name = self.tell_aside(i);
                 let why = match error {
                     MakeError::Host(action, errno) => format!("cannot {action} it: {}", io::Error::from(errno)),
                     MakeError::Changed | MakeError::Read | MakeError::Kept(_) => {

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::calls::{Ability, Calls};
 use super::object::{Object, path_of};
+use super::pretend::Pretended;
 use crate::kept::VolumeId;
 
 /// Directories that stay open between steps.
@@ -231,6 +232,8 @@ pub(super) struct Host {
     /// Directories by their paths, the one that was opened last behind.
     open: VecDeque<(Vec<u8>, Directory)>,
     pub calls: Calls,
+    /// What a dry run does not do, but sees as done.
+    pub pretended: Option<Pretended>,
     cross: bool,
 }
 
@@ -238,7 +241,8 @@ impl Host {
     /// The same tree, for another thread.
     pub fn another(&self) -> Result<Host, Errno> {
         let root = rustix::io::fcntl_dupfd_cloexec(&self.root, 0)?;
-        Ok(Host { root, resolve: self.resolve, open: VecDeque::new(), calls: self.calls.clone(), cross: self.cross })
+        let (open, calls) = (VecDeque::new(), self.calls.clone());
+        Ok(Host { root, resolve: self.resolve, open, calls, pretended: None, cross: self.cross })
     }
 
     /// The tree at `source`, whose root is no symlink; it goes on into what is mounted below if `cross` is set.
@@ -249,7 +253,7 @@ impl Host {
         if !cross {
             resolve |= ResolveFlags::NO_XDEV;
         }
-        Ok(Host { root, resolve, open: VecDeque::new(), calls: Calls::default(), cross })
+        Ok(Host { root, resolve, open: VecDeque::new(), calls: Calls::default(), pretended: None, cross })
     }
 
     /// Whether its root is the directory that a scan saw, in the file system that it saw it in.

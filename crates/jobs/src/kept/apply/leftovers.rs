@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use inarch_tree::FileType;
 use rustix::fs::Stat;
-use rustix::io::Errno;
 
 use super::decide::Verdict;
-use super::host::{file_type, is_as_scanned};
+use super::host::{Host, file_type, is_as_scanned};
 use super::look::{Found, Look, Seen};
-use super::progress::Ours;
-use super::sides::parent;
+use super::progress::{Ours, OursKind, Progress};
+use super::sides::{Sides, joined, parent};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -21,134 +20,133 @@ pub(super) struct Leftovers {
     pub ready: BTreeMap<usize, Vec<u8>>,
     /// What those are that are ready.
     pub ready_as: HashMap<usize, Stat>,
-    /// Directories and names in them of what is to be made again.
-    useless: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Files that are away from their place.
-    away: Vec<(Vec<u8>, usize)>,
+    /// Paths of what is of no use any more, or is to be made again.
+    useless: Vec<Vec<u8>>,
+    /// Files that are away from their place: differences, and paths.
+    away: Vec<(usize, Vec<u8>)>,
     /// Files that were about to be removed from their place, which is free: differences, and paths.
     gone: Vec<(usize, Vec<u8>)>,
     /// What nobody knows: paths of the tree.
     strange: Vec<Vec<u8>>,
 }
 
+/// Why something stays.
+pub(super) const UNKNOWN: &str = "an earlier apply left it, and it is not known what it is; move it away";
+pub(super) const USELESS: &str = "an earlier apply left it, and it cannot be removed";
+const AWAY: &str = "an earlier apply left it, and it cannot be put back into its place; move it there";
+
+/// How often what was found is put in order, and looked for again: what was away may be what came out, and that may have been
+/// replaced by something that was torn since.
+const ROUNDS: usize = 4;
+
 impl Leftovers {
-    /// Looks for them, in every directory in which something may have been made.
-    pub fn find(look: &mut Look<'_, '_>) -> Leftovers {
-        let mut left = Leftovers::default();
-        if look.progress.token.is_empty() || !look.progress.is_old {
-            return left;
+    /// Looks for them, in every directory in which something may have been made, and puts in order what can be.
+    pub fn settled(look: &mut Look<'_, '_>) -> Leftovers {
+        for _ in 0..ROUNDS {
+            let found = Leftovers::find(look);
+            if !found.settle(look) {
+                return found;
+            }
         }
-        let sides = look.sides;
-        let changes =
-            |i: &usize| sides.takes(*i) || sides.brings(*i) || sides.takes_directory(*i) || sides.brings_directory(*i);
-        let mut directories: Vec<&[u8]> =
-            (0..sides.differences.len()).filter(changes).map(|i| parent(sides.path(i))).collect();
-        directories.sort_unstable();
-        directories.dedup();
-        for above in directories {
-            let inside = if above.is_empty() { b".".to_vec() } else { [above, b"/."].concat() };
-            let names = look.host.parent(&inside).and_then(|(directory, _)| directory.names());
-            for name in names.unwrap_or_default() {
-                if let Some((ours, i)) = look.progress.ours(&name) {
-                    left.sort(look, above, (name, ours, i));
-                }
+        Leftovers::find(look)
+    }
+
+    fn find(look: &mut Look<'_, '_>) -> Leftovers {
+        let mut left = Leftovers::default();
+        if !look.progress.token.is_empty() && look.progress.is_old {
+            for (path, ours) in names_of_ours(look.sides, look.progress, look.host) {
+                left.sort(look, path, ours);
             }
         }
         left
     }
 
-    /// The path of a file that was about to be removed, and is there under a name of ours.
-    pub fn about_to_go(&self) -> Option<&[u8]> {
-        self.gone.first().map(|(_, path)| &path[..])
-    }
-
-    /// Paths of what stays as nobody knows what it is, or what it was taken out for is not in its place.
-    pub fn strange<'l>(&'l self, verdicts: &'l [Verdict]) -> impl Iterator<Item = &'l Vec<u8>> {
+    /// What stays: as nobody knows what it is, as it could not be put in order, or as what it was taken out for is not in its
+    /// place. Paths, and why.
+    pub fn strange<'l>(&'l self, verdicts: &'l [Verdict]) -> impl Iterator<Item = (&'l Vec<u8>, &'static str)> {
         let is_over = |i: &usize| matches!(verdicts.get(*i), Some(Verdict::Done | Verdict::Attributes));
         let stuck = self.came_out.iter().filter(move |(i, _)| !is_over(i)).map(|(_, path)| path);
-        self.strange.iter().chain(stuck)
+        let away = self.away.iter().chain(&self.gone).map(|(_, path)| path);
+        let unknown = self.strange.iter().chain(stuck).map(|path| (path, UNKNOWN));
+        unknown.chain(self.useless.iter().map(|path| (path, USELESS))).chain(away.map(|path| (path, AWAY)))
     }
 
-    fn sort(&mut self, look: &mut Look<'_, '_>, above: &[u8], (name, ours, i): (Vec<u8>, Ours, usize)) {
-        let path = if above.is_empty() { name.clone() } else { [above, &name].join(&b'/') };
-        let Ok((directory, _)) = look.host.parent(&path) else { return };
-        let Ok(Some(stat)) = directory.stat(&name) else { return };
-        match ours {
-            Ours::Part => self.useless.push((above.to_owned(), name)),
-            Ours::Away => self.away.push((above.to_owned(), i)),
-            Ours::Aside if self.is_what_came_out(look, i, &stat) => drop(self.came_out.insert(i, path)),
-            Ours::Aside if is_ready(look, i, &stat) => {
-                self.ready.insert(i, above.to_owned());
+    fn sort(&mut self, look: &mut Look<'_, '_>, path: Vec<u8>, ours: Ours) {
+        let Ok(Some(stat)) = look.host.stat(&path) else { return };
+        let Some(i) = look.sides.marked(ours.mark) else {
+            // Of what was applied, and is no difference any more.
+            let is_useless = look.progress.beside.get(&path) == Some(&Some(Seen::of(&stat)));
+            return if is_useless { &mut self.useless } else { &mut self.strange }.push(path);
+        };
+        match ours.kind {
+            OursKind::Part => self.useless.push(path),
+            OursKind::Away => self.away.push((i, path)),
+            OursKind::Aside if is_what_came_out(look, i, &stat) => drop(self.came_out.insert(i, path)),
+            OursKind::Aside if is_ready(look, i, &stat) => {
+                self.ready.insert(i, parent(&path).to_owned());
                 self.ready_as.insert(i, stat);
             }
-            Ours::Aside if is_ours(look, i, &path, &stat) => self.useless.push((above.to_owned(), name)),
-            Ours::Gone if is_free(look, i, &name) => self.gone.push((i, path)),
-            Ours::Aside | Ours::Gone => self.strange.push(path),
+            OursKind::Aside if is_ours(look, i, &path, &stat) => self.useless.push(path),
+            OursKind::Gone if matches!(look.host.stat(look.sides.path(i)), Ok(None)) => self.gone.push((i, path)),
+            OursKind::Aside | OursKind::Gone => self.strange.push(path),
         }
-    }
-
-    /// Whether something is the file that was at the path of a difference, and is there no more.
-    fn is_what_came_out(&self, look: &mut Look<'_, '_>, i: usize, stat: &Stat) -> bool {
-        let Some((_, was)) = look.sides.old(i) else { return false };
-        let there = look.host.parent(look.sides.path(i)).and_then(|(directory, name)| directory.stat(name));
-        let is_there = matches!(there, Ok(Some(there)) if there.st_ino == stat.st_ino);
-        !is_there && is_as_scanned(stat, was, false)
     }
 
     /// Takes away what is of no use any more, ends exchanges that were interrupted, and takes back those for something that
     /// was torn since. What was about to be removed is put back: it may be another file, which somebody put there. Whether
-    /// that was all, or it is to be looked again.
-    pub fn settle(&mut self, look: &mut Look<'_, '_>) -> bool {
-        for (above, name) in &self.useless {
-            let inside = if above.is_empty() { b".".to_vec() } else { [above, &b"/."[..]].concat() };
-            let Ok((directory, _)) = look.host.parent(&inside) else { continue };
-            // What cannot be removed is in the way later, and named then.
-            if directory.remove(name).is_err() {
-                let _ = directory.remove_directory(name);
-            }
+    /// anything was done. What cannot be done is found again.
+    fn settle(&self, look: &mut Look<'_, '_>) -> bool {
+        let mut is_changed = false;
+        for path in &self.useless {
+            is_changed |= look.host.remove(path).is_ok();
         }
-        for (above, i) in &self.away {
-            let inside = if above.is_empty() { b".".to_vec() } else { [above, &b"/."[..]].concat() };
-            let Ok((place, _)) = look.host.parent(&inside) else { continue };
-            let Ok((directory, name)) = look.host.parent(look.sides.path(*i)) else { continue };
-            let away = look.progress.away(*i);
-            let back = match directory.stat(name) {
-                Ok(None) => place.rename_new(&away, &directory, name),
-                _ => place.rename_new(&away, &place, &look.progress.aside(*i)),
+        for (i, path) in &self.away {
+            let place = look.sides.path(*i);
+            let aside = joined(parent(path), &look.progress.aside(place));
+            let back = match look.host.stat(place) {
+                Ok(None) => place,
+                _ => &aside,
             };
-            // It stays under our name, and is found the next time.
-            let _ = back;
+            is_changed |= look.host.rename(path, back).is_ok();
         }
-        let mut is_all = self.away.is_empty() && self.gone.is_empty();
-        for (i, path) in std::mem::take(&mut self.gone) {
-            if put_back(look, i, &path).is_err() {
-                self.strange.push(path);
-            }
+        for (i, path) in &self.gone {
+            is_changed |= look.host.rename(path, look.sides.path(*i)).is_ok();
         }
         for (i, path) in &self.came_out {
-            if look.one(*i).0 != Found::Torn {
-                continue;
+            if look.one(*i).0 == Found::Torn {
+                let place = look.sides.path(*i);
+                is_changed |= look.host.swap(path, place, &look.progress.away(place)).is_ok();
             }
-            is_all = false;
-            let Ok((place, aside)) = look.host.parent(path) else { continue };
-            let Ok((directory, name)) = look.host.parent(look.sides.path(*i)) else { continue };
-            let _ = place.exchange(aside, &directory, name, &look.progress.away(*i));
         }
-        is_all
+        is_changed
     }
 }
 
-/// Whether nothing has the path that a name of ours for a file that was about to be removed tells.
-fn is_free(look: &mut Look<'_, '_>, i: usize, gone: &[u8]) -> bool {
-    let path = look.sides.path(i);
-    let there = look.host.parent(path).and_then(|(directory, name)| directory.stat(name));
-    look.progress.gone(i, path) == gone && matches!(there, Ok(None))
+/// Paths that have names of ours, in every directory in which something may have been made.
+pub(super) fn names_of_ours(sides: &Sides<'_>, progress: &Progress, host: &mut Host) -> Vec<(Vec<u8>, Ours)> {
+    let changes =
+        |i: &usize| sides.takes(*i) || sides.brings(*i) || sides.takes_directory(*i) || sides.brings_directory(*i);
+    let differences = (0..sides.differences.len()).filter(changes).map(|i| sides.path(i));
+    let mut directories: Vec<&[u8]> =
+        differences.chain(progress.beside.keys().map(Vec::as_slice)).map(parent).collect();
+    directories.sort_unstable();
+    directories.dedup();
+    let mut found = Vec::new();
+    for above in directories {
+        let names = host.names_in(above).unwrap_or_default();
+        found.extend(names.iter().filter_map(|name| Some((joined(above, name), progress.ours(name)?))));
+    }
+    found
 }
 
-fn put_back(look: &mut Look<'_, '_>, i: usize, gone: &[u8]) -> Result<(), Errno> {
-    let (place, from) = look.host.parent(gone)?;
-    let (directory, name) = look.host.parent(look.sides.path(i))?;
-    place.rename_new(from, &directory, name)
+/// Whether something is the file that was at the path of a difference, and is there no more: that which was scanned, or which
+/// force was to replace.
+fn is_what_came_out(look: &mut Look<'_, '_>, i: usize, stat: &Stat) -> bool {
+    let path = look.sides.path(i);
+    let is_there = matches!(look.host.stat(path), Ok(Some(there)) if there.st_ino == stat.st_ino);
+    let is_old = look.sides.old(i).is_some_and(|(_, was)| is_as_scanned(stat, was, false));
+    let is_forced = look.progress.forced.get(path).is_some_and(|seen| Seen::of(stat).is_still(seen));
+    !is_there && (is_old || is_forced)
 }
 
 /// Whether something is what is to come for a difference, and known to be whole.
@@ -163,17 +161,17 @@ fn is_ours(look: &mut Look<'_, '_>, i: usize, path: &[u8], stat: &Stat) -> bool 
     if file_type(stat) != Some(is.file_type()) {
         return false;
     }
-    let Ok((directory, name)) = look.host.parent(path) else { return false };
+    let Ok((directory, name)) = look.host.seen(path) else { return false };
     match is.file_type() {
         FileType::Regular => {
-            let Ok(file) = directory.open_file(name) else { return false };
+            let Ok(file) = directory.open_file(&name) else { return false };
             let size = stat.st_size as u64;
             size <= is.size() && look.compare_with(&file, size, new).is_ok_and(|(_, torn)| torn)
         }
         FileType::Symlink => {
-            directory.read_link(name).is_ok_and(|target| target == look.sides.guest.symlink_target(new))
+            directory.read_link(&name).is_ok_and(|target| target == look.sides.guest.symlink_target(new))
         }
-        FileType::Directory => directory.names_of(name).is_ok_and(|names| names.is_empty()),
+        FileType::Directory => directory.names_of(&name).is_ok_and(|names| names.is_empty()),
         _ => true,
     }
 }

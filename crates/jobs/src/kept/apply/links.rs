@@ -5,6 +5,8 @@ use std::collections::{HashMap, HashSet};
 use inarch_tree::compare::{Difference, Lineage};
 use inarch_tree::{FileType, InodeId, Tree};
 
+use super::sides::joined;
+
 /// The names of inodes that matter.
 pub(super) struct Names {
     /// Of inodes of the base.
@@ -49,7 +51,7 @@ fn names(tree: &Tree, ids: impl Iterator<Item = InodeId>) -> HashMap<InodeId, Ve
         }
         for entry in tree.entries(directory).filter(|entry| several.contains(&entry.inode)) {
             let above = tree.path(directory);
-            let path = if above.is_empty() { entry.name.to_vec() } else { [&above, entry.name].join(&b'/') };
+            let path = joined(&above, entry.name);
             names.entry(entry.inode).or_default().push(path);
         }
     }

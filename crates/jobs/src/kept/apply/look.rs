@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::host::{Host, Volume, file_type, is_as_scanned, mtime};
 use super::progress::Progress;
-use super::sides::Sides;
+use super::sides::{Sides, inside, parent};
 use crate::kept::same::data_of_either;
 
 /// Bytes that are compared at once.
@@ -148,7 +148,7 @@ impl<'l, 'a> Look<'l, 'a> {
         let come = (0..chosen.len()).filter(|i| chosen.get(*i) == Some(&true) && sides.brings(*i)).filter(links);
         let lenders = facts.lenders.values().flat_map(|lender| &lender.names);
         let names = come.map(|i| sides.path(i)).chain(facts.homes.iter().chain(lenders).map(Vec::as_slice));
-        let directories: HashSet<Vec<u8>> = names.map(|name| super::sides::parent(name).to_owned()).collect();
+        let directories: HashSet<Vec<u8>> = names.map(|name| parent(name).to_owned()).collect();
         for directory in directories {
             let volume = self.volume(&directory);
             facts.volumes.extend(volume.map(|volume| (directory, volume)));
@@ -159,25 +159,16 @@ impl<'l, 'a> Look<'l, 'a> {
     fn volume(&mut self, directory: &[u8]) -> Option<Volume> {
         let mut path = directory;
         loop {
-            let inside = if path.is_empty() { b".".to_vec() } else { [path, b"/."].concat() };
-            match self.host.parent(&inside) {
+            match self.host.parent(&inside(path)) {
                 Ok((found, _)) => return found.volume().ok(),
                 Err(_) if path.is_empty() => return None,
-                Err(_) => path = super::sides::parent(path),
+                Err(_) => path = parent(path),
             }
         }
     }
 
-    fn stat(&mut self, path: &[u8]) -> Result<Option<Stat>, Errno> {
-        match self.host.parent(path).and_then(|(directory, name)| directory.stat(name)) {
-            // The directory it is in is not there, or something else is.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-            result => result,
-        }
-    }
-
     pub fn one(&mut self, i: usize) -> (Found, Option<Stat>) {
-        let stat = match self.stat(self.sides.path(i)) {
+        let stat = match self.host.stat(self.sides.path(i)) {
             Ok(Some(stat)) => stat,
             Ok(None) => return (Found::Nothing, None),
             Err(errno) => return (Found::Unknown(errno), None),
@@ -210,12 +201,11 @@ impl<'l, 'a> Look<'l, 'a> {
     /// Whether the host has a path under that very name: in a directory that does not tell upper from lower case (vfat, CIFS, ext4's
     /// casefold) it is found under others as well.
     fn is_listed(&mut self, path: &[u8]) -> Result<bool, Errno> {
-        let above = super::sides::parent(path);
+        let above = parent(path);
         let name = path.get(above.len()..).unwrap_or_default();
         let name = name.strip_prefix(b"/").unwrap_or(name);
         if self.listed.as_ref().is_none_or(|(listed, _)| listed != above) {
-            let (directory, _) = self.host.parent(path)?;
-            self.listed = Some((above.to_owned(), directory.names()?.into_iter().collect()));
+            self.listed = Some((above.to_owned(), self.host.names_in(above)?.into_iter().collect()));
         }
         Ok(self.listed.as_ref().is_some_and(|(_, names)| names.contains(name)))
     }
@@ -244,7 +234,7 @@ impl<'l, 'a> Look<'l, 'a> {
             FileType::Regular if self.progress.is_durable(self.sides.path(i), &Seen::of(stat)) => Found::GuestsContent,
             FileType::Regular => self.compare_bytes(i, stat, (new, is)),
             FileType::Symlink => {
-                let target = self.host.parent(self.sides.path(i)).and_then(|(dir, name)| dir.read_link(name));
+                let target = self.host.seen(self.sides.path(i)).and_then(|(dir, name)| dir.read_link(&name));
                 same(target.is_ok_and(|target| target == self.sides.guest.symlink_target(new)))
             }
             FileType::CharDevice | FileType::BlockDevice => {
@@ -274,11 +264,11 @@ impl<'l, 'a> Look<'l, 'a> {
     fn is_in_file_system_of(&mut self, old: InodeId, stat: &Stat) -> bool {
         let mut path = self.sides.base.path(old);
         loop {
-            match self.stat(&path) {
+            match self.host.stat(&path) {
                 Ok(Some(there)) => return there.st_dev == stat.st_dev,
                 _ if path.is_empty() => return false,
                 // What is gone was in the file system of its directory.
-                _ => path.truncate(super::sides::parent(&path).len()),
+                _ => path.truncate(parent(&path).len()),
             }
         }
     }
@@ -289,7 +279,7 @@ impl<'l, 'a> Look<'l, 'a> {
         if there != is.size() && !(torn_is_ours && there < is.size()) {
             return Found::Other;
         }
-        let opened = self.host.parent(self.sides.path(i)).and_then(|(directory, name)| directory.open_file(name));
+        let opened = self.host.seen(self.sides.path(i)).and_then(|(directory, name)| directory.open_file(&name));
         let Ok(file) = opened else { return Found::Other };
         if torn_is_ours {
             // What a disk refused is in the kernel's memory still, until that is given back.
@@ -355,29 +345,27 @@ impl<'l, 'a> Look<'l, 'a> {
     fn has_xattrs(&mut self, i: usize) -> bool {
         let sides = self.sides;
         let Some((_, is)) = sides.new_inode(i) else { return true };
-        let Ok((directory, name)) = self.host.parent(sides.path(i)) else { return false };
+        let Ok((directory, name)) = self.host.seen(sides.path(i)) else { return false };
         let wanted = sides.guest.xattrs(is.xattrs());
         let is_set = |xattr: &Xattr| {
             let mut expected = xattr.value.to_vec();
             if xattr.name.starts_with(b"system.posix_acl_") && !sides.owners.acl(&mut expected) {
                 return true;
             }
-            directory.xattr(name, &xattr.name).is_ok_and(|value| value.as_ref() == Some(&expected))
+            directory.xattr(&name, &xattr.name).is_ok_and(|value| value.as_ref() == Some(&expected))
         };
         let had = sides.old(i).map(|(_, was)| sides.base.xattrs(was.xattrs())).unwrap_or_default();
         let mut gone = had.iter().filter(|xattr| wanted.iter().all(|other| other.name != xattr.name));
-        wanted.iter().all(is_set) && gone.all(|xattr| directory.xattr(name, &xattr.name) == Ok(None))
+        wanted.iter().all(is_set) && gone.all(|xattr| directory.xattr(&name, &xattr.name) == Ok(None))
     }
 
     /// A name in a directory that is to go which the scan did not see there.
     fn stranger_in(&mut self, i: usize) -> Option<Vec<u8>> {
         let (old, _) = self.sides.old(i)?;
         let path = self.sides.path(i);
-        let inside = [path, b"/."].concat();
-        let (directory, _) = self.host.parent(&inside).ok()?;
         let known: HashSet<&[u8]> = self.sides.base.entries(old).map(|entry| entry.name).collect();
         let is_strange = |name: &Vec<u8>| !known.contains(&name[..]) && !self.progress.is_ours(name);
-        directory.names().ok()?.into_iter().find(is_strange)
+        self.host.names_in(path).ok()?.into_iter().find(is_strange)
     }
 
     fn look_at_lenders(&mut self, i: usize, facts: &mut Facts) {
@@ -398,7 +386,7 @@ impl<'l, 'a> Look<'l, 'a> {
             let mut lender = Lender::default();
             let out = came_out.iter().filter(|(out, _)| *out == old).map(|(_, path)| path.clone());
             for name in self.sides.names.of_base(self.sides.base, old).into_iter().chain(out) {
-                let Ok(Some(stat)) = self.stat(&name) else { continue };
+                let Ok(Some(stat)) = self.host.stat(&name) else { continue };
                 lender.readable |= name == first && is_as_scanned(&stat, was, true);
                 if is_as_scanned(&stat, was, false) {
                     lender.stat = Some(stat);
@@ -440,13 +428,13 @@ impl<'l, 'a> Look<'l, 'a> {
     fn is_another_name_of(&mut self, name: &[u8], old: InodeId) -> bool {
         let is_name = self.sides.base.lookup(name) == Some(old) && self.sides.guest.lookup(name).is_some();
         let was = self.sides.base.inode(old);
-        is_name && matches!(self.stat(name), Ok(Some(stat)) if is_as_scanned(&stat, was, false))
+        is_name && matches!(self.host.stat(name), Ok(Some(stat)) if is_as_scanned(&stat, was, false))
     }
 
     /// Whether the host's file at a path that is no difference holds what the guest's does: it is strictly what was scanned, or
     /// has the same bytes.
     fn has_guests_bytes(&mut self, name: &[u8]) -> bool {
-        let Ok(Some(stat)) = self.stat(name) else { return false };
+        let Ok(Some(stat)) = self.host.stat(name) else { return false };
         let Some(new) = self.sides.guest.lookup(name) else { return false };
         let was = self.sides.base.lookup(name).map(|id| self.sides.base.inode(id));
         // An apply that was interrupted may have given it another name, or taken one away.
@@ -455,7 +443,7 @@ impl<'l, 'a> Look<'l, 'a> {
             return true;
         }
         let size = self.sides.guest.inode(new).size();
-        let opened = self.host.parent(name).and_then(|(directory, name)| directory.open_file(name));
+        let opened = self.host.seen(name).and_then(|(directory, name)| directory.open_file(&name));
         let Ok(file) = opened else { return false };
         stat.st_size as u64 == size && self.compare_with(&file, size, new).is_ok_and(|(same, _)| same)
     }
@@ -463,7 +451,7 @@ impl<'l, 'a> Look<'l, 'a> {
     /// Whether the host has what was scanned at a path that is no difference: then the guest has the same there.
     fn look_at_home(&mut self, name: Vec<u8>, facts: &mut Facts) {
         let Some(was) = self.sides.base.lookup(&name).map(|id| self.sides.base.inode(id)) else { return };
-        if let Ok(Some(stat)) = self.stat(&name)
+        if let Ok(Some(stat)) = self.host.stat(&name)
             && is_as_scanned(&stat, was, false)
         {
             facts.homes.insert(name);

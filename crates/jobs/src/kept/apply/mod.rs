@@ -4,7 +4,7 @@
 //! 2. *Choose* ([`ties`]): with what was asked for comes what can only be applied together with it.
 //! 3. *Decide* ([`decide`]) and *plan* ([`plan`]): a list of steps, without a look at anything. `-n` prints it.
 //! 4. The record says that an apply has begun, and which paths it leaves alone.
-//! 5. *Execute* ([`execute`], [`worker`]): everything is made before anything is taken away, and what lends bytes to
+//! 5. *Execute* ([`execute`](mod@execute), [`worker`]): everything is made before anything is taken away, and what lends bytes to
 //!    something else goes only when that is on the disk, and in its place. What is linked or gets attributes is checked
 //!    and reached by one descriptor ([`object`]), and what is removed is checked under a name of ours ([`removal`]): other
 //!    programs may put something else in its place at any moment.
@@ -15,6 +15,7 @@
 //! or made again ([`leftovers`]), and what the machine lost when it went down is brought again from the kept run.
 
 mod attributes;
+mod beside;
 mod calls;
 mod crew;
 mod decide;
@@ -27,6 +28,7 @@ mod look;
 mod make;
 mod object;
 mod plan;
+mod pretend;
 mod progress;
 #[cfg(test)]
 mod property_tests;
@@ -50,18 +52,19 @@ use serde::Serialize;
 
 use super::bytes::Bytes;
 use super::diff::{RunDiff, TreeDiff};
-use super::record::{Applied, Applying, DurableFile, Made, Record, TouchedFile};
+use super::record::{Applied, Applying, BesideFile, DurableFile, Made, Record, TouchedFile};
 use super::spent::boot;
 use super::{KeptRun, KeptTree, Store, now};
-use crate::JobError;
-use crate::notes::shown;
+use crate::kept::KeptError;
+use beside::Elsewhere;
+pub(super) use beside::still_beside;
 use decide::{Decision, Verdict};
 pub use done::Done;
 use done::done;
 use execute::{Outcome, execute};
 use host::{Host, is_beneath};
 use leftovers::Leftovers;
-use look::{Facts, Look};
+use look::{Facts, Found, Look, Seen};
 use plan::Plan;
 use progress::{Durable, Progress};
 use sides::{Parts, Sides};
@@ -111,14 +114,14 @@ impl ApplyReport {
 ///
 /// # Errors
 /// Nothing could be applied at all. What cannot be done to single paths is in the report.
-pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
+pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, KeptError> {
     apply_to(&mut Store::of_user()?.open(&request.name)?, request)
 }
 
 /// The same, of a run that is open.
-pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<ApplyReport, JobError> {
+pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<ApplyReport, KeptError> {
     let Some(record) = run.record.clone() else {
-        return Err(JobError::Other(format!("the kept run '{}' has no record", request.name)));
+        return Err(KeptError::NoRecord(request.name.clone()));
     };
     let boot = boot()?;
     if record.applied.as_ref().is_some_and(|applied| applied.boot == boot) {
@@ -129,9 +132,7 @@ pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<Appl
     check_paths(request, &diff)?;
     let gone = diff.left_out();
     if let (Some((path, _)), Some(_)) = (gone.first(), &record.applying) {
-        return Err(JobError::Other(format!(
-            "{path}: it is gone, and an apply has begun there and not ended; bring it back"
-        )));
+        return Err(KeptError::GoneMeanwhile { path: path.clone() });
     }
     if request.paths.is_empty() {
         report.failures.extend(gone);
@@ -145,9 +146,11 @@ pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<Appl
     for work in &mut works {
         work.plan(request, &mut report);
     }
+    let elsewhere = Elsewhere::find(&record, &works, &mut report);
     if request.dry_run {
         return Ok(report);
     }
+    let mut beside = elsewhere.clear(&record, &mut report);
     begin(run, record, request, &works, (token, boot))?;
     let mut touched = Vec::new();
     for work in &mut works {
@@ -155,11 +158,12 @@ pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<Appl
         let mut outcome = work.execute(&mut |durable| remember(run, ordinal, durable));
         let left = std::mem::take(&mut outcome.touched);
         touched.extend(left.iter().map(|(path, seen)| TouchedFile::new(ordinal, path, seen)));
+        beside.extend(outcome.beside.iter().map(|(path, seen)| BesideFile::new(ordinal, path, seen.as_ref())));
         work.applied.extend(&outcome.done);
         work.in_doubt = outcome.in_doubt;
         work.tell(outcome, &mut report);
     }
-    end(run, request, (&mut works, touched), &mut report)?;
+    end(run, request, (&mut works, touched, beside), &mut report)?;
     Ok(report)
 }
 
@@ -180,7 +184,7 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(tree: &'a TreeDiff, progress: Progress, request: &ApplyRequest) -> Result<Work<'a>, JobError> {
+    fn new(tree: &'a TreeDiff, progress: Progress, request: &ApplyRequest) -> Result<Work<'a>, KeptError> {
         let sides = sides(tree);
         let asked: Vec<bool> = tree
             .differences
@@ -192,7 +196,10 @@ impl<'a> Work<'a> {
             .collect();
         let asked = with_directories(&sides, asked);
         let chosen = Ties::new(&sides).with_required(&asked);
-        let host = open(tree)?;
+        let mut host = open(tree)?;
+        if request.dry_run {
+            host.pretend();
+        }
         let (facts, leftovers, plan, applied, in_doubt) = Default::default();
         Ok(Work { tree, sides, host, progress, chosen, facts, leftovers, plan, applied, in_doubt })
     }
@@ -200,7 +207,7 @@ impl<'a> Work<'a> {
     /// Looks at the host, and decides.
     fn plan(&mut self, request: &ApplyRequest, report: &mut ApplyReport) {
         let (facts, leftovers, plan) =
-            plan_tree(&self.sides, &mut self.host, &self.progress, &self.chosen, (request.force, request.dry_run));
+            plan_tree(&self.sides, &mut self.host, &self.progress, &self.chosen, request.force);
         for (i, verdict) in plan.verdicts.iter().enumerate() {
             if *verdict == Verdict::Done {
                 report.already += 1;
@@ -214,9 +221,8 @@ impl<'a> Work<'a> {
             let wanted = plan.verdicts.iter().enumerate().filter(|(_, verdict)| verdict.is_wanted());
             report.done.extend(self.told(wanted.map(|(i, _)| i).collect()));
         }
-        for path in leftovers.strange(&plan.verdicts) {
-            let reason = "an earlier apply left it, and it is not known what it is; move it away".to_owned();
-            report.failures.push((self.sides.host_path(path), reason));
+        for (path, reason) in leftovers.strange(&plan.verdicts) {
+            report.failures.push((self.sides.host_path(path), reason.to_owned()));
         }
         (self.facts, self.leftovers, self.plan) = (facts, leftovers, plan);
     }
@@ -245,7 +251,7 @@ impl<'a> Work<'a> {
     }
 
     /// Waits until what was applied is on the disk.
-    fn sync(&mut self) -> Result<(), JobError> {
+    fn sync(&mut self) -> Result<(), KeptError> {
         let written = self.applied.iter().map(|i| self.sides.path(*i));
         self.host.sync(written).map_err(|errno| not_durable(self.tree.tree.source(), errno.into()))
     }
@@ -284,6 +290,12 @@ impl<'a> Work<'a> {
         report.lost.extend(outcome.lost.lines());
     }
 
+    /// What the host has where force is, or was, to replace it.
+    fn forced(&self, force: bool) -> Vec<TouchedFile> {
+        let forced = forced(&self.sides, &self.facts, &self.plan.verdicts, &self.progress, force);
+        forced.iter().map(|(path, seen)| TouchedFile::new(self.tree.tree.ordinal, path, seen)).collect()
+    }
+
     /// Paths in the guest that are left alone, or were made by somebody else.
     fn left(&self) -> impl Iterator<Item = PathBuf> {
         left_alone(&self.sides, &self.plan.verdicts).map(|i| self.tree.in_guest(self.sides.path(i)))
@@ -297,6 +309,24 @@ fn left_alone<'v>(sides: &'v Sides<'_>, verdicts: &'v [Verdict]) -> impl Iterato
         Some(Verdict::Done) => sides.is_directory(*i),
         _ => false,
     })
+}
+
+/// What the host has where force is to replace it, and where an apply with force that has not ended was to.
+fn forced(
+    sides: &Sides<'_>,
+    facts: &Facts,
+    verdicts: &[Verdict],
+    progress: &Progress,
+    force: bool,
+) -> HashMap<Vec<u8>, Seen> {
+    let mut forced = progress.forced.clone();
+    let is_replaced = |i: &usize| verdicts.get(*i) == Some(&Verdict::Wanted) && sides.brings(*i);
+    for i in (0..verdicts.len()).filter(|_| force).filter(is_replaced) {
+        let is_scanned = matches!(facts.found.get(i), Some(Found::Scanned { .. }));
+        let there = facts.stats.get(i).copied().flatten().filter(|_| !is_scanned);
+        forced.extend(there.map(|stat| (sides.path(i).to_owned(), Seen::of(&stat))));
+    }
+    forced
 }
 
 fn sides(tree: &TreeDiff) -> Sides<'_> {
@@ -328,20 +358,17 @@ fn with_directories(sides: &Sides<'_>, mut asked: Vec<bool>) -> Vec<bool> {
     asked
 }
 
-/// Looks at the host, and makes the plan. Without `dry_run` exchanges that were interrupted are ended first.
+/// Puts in order what an interrupted apply left, looks at the host, and makes the plan. A host that only [pretends](Host::pretend)
+/// is not changed by that.
 fn plan_tree(
     sides: &Sides<'_>,
     host: &mut Host,
     progress: &Progress,
     chosen: &[bool],
-    (force, dry_run): (bool, bool),
+    force: bool,
 ) -> (Facts, Leftovers, Plan) {
     let mut look = Look::new(sides, host, progress);
-    let mut leftovers = Leftovers::find(&mut look);
-    if !dry_run && !leftovers.settle(&mut look) {
-        leftovers = Leftovers::find(&mut look);
-        leftovers.settle(&mut look);
-    }
+    let leftovers = Leftovers::settled(&mut look);
     look.came_out = leftovers.came_out.clone();
     let facts = look.all(chosen);
     let decision = Decision { sides, facts: &facts, progress, force, ready: &leftovers.ready };
@@ -384,6 +411,12 @@ fn progress(run: &KeptRun, record: &Record, tree: &TreeDiff, boot: &str, token: 
             .flat_map(|made| &made.touched)
             .filter_map(|file| file.of(tree.tree.ordinal))
             .collect(),
+        forced: applying
+            .into_iter()
+            .flat_map(|applying| &applying.forced)
+            .filter_map(|file| file.of(tree.tree.ordinal))
+            .collect(),
+        beside: made.into_iter().flat_map(|made| &made.beside).filter_map(|file| file.of(tree.tree.ordinal)).collect(),
         durable: durable
             .into_iter()
             .flat_map(|made| &made.durable)
@@ -404,7 +437,7 @@ fn begin(
     request: &ApplyRequest,
     works: &[Work<'_>],
     (token, boot): (String, String),
-) -> Result<(), JobError> {
+) -> Result<(), KeptError> {
     let bytes = |paths: Vec<PathBuf>| paths.iter().map(|path| Bytes::path(path)).collect();
     let chosen = |work: &Work<'_>| -> Vec<PathBuf> {
         let chosen = (0..work.chosen.len()).filter(|i| work.chosen.get(*i) == Some(&true));
@@ -415,6 +448,7 @@ fn begin(
         token: token.clone(),
         conflicts: bytes(works.iter().flat_map(Work::left).collect()),
         paths: bytes(paths),
+        forced: works.iter().flat_map(|work| work.forced(request.force)).collect(),
     };
     // What is torn may be from before the last start of the machine, as long as no apply has ended.
     let unended = record.made.as_ref().filter(|_| record.applying.is_some() || record.applied.is_some());
@@ -431,7 +465,7 @@ fn begin(
     let mut overlays: HashMap<u8, String> =
         before.overlays.into_iter().filter(|(ordinal, _)| of_others(*ordinal)).collect();
     overlays.extend(works.iter().map(|work| (work.tree.tree.ordinal, stamp(run, work.tree.tree.ordinal))));
-    let made = Made { token, boot, overlays, durable, touched: before.touched };
+    let made = Made { token, boot, overlays, durable, touched: before.touched, beside: before.beside };
     run.save(Record { applying: Some(applying), applied: None, made: Some(made), ..record })
 }
 
@@ -449,15 +483,16 @@ fn remember(run: &mut KeptRun, ordinal: u8, files: Vec<(Vec<u8>, Durable)>) -> i
 fn end(
     run: &mut KeptRun,
     request: &ApplyRequest,
-    (works, touched): (&mut [Work<'_>], Vec<TouchedFile>),
+    (works, touched, beside): (&mut [Work<'_>], Vec<TouchedFile>, Vec<BesideFile>),
     report: &mut ApplyReport,
-) -> Result<(), JobError> {
+) -> Result<(), KeptError> {
     report.complete = request.paths.is_empty() && report.is_whole();
     let in_part = !report.complete && works.iter().any(|work| !work.applied.is_empty());
     let Some(mut record) = run.record.clone() else { return Ok(()) };
     if let Some(made) = &mut record.made {
         made.touched.retain(|file| works.iter().all(|work| work.tree.tree.ordinal != file.ordinal));
         made.touched.extend(touched);
+        made.beside = beside;
     }
     if works.iter().any(|work| work.in_doubt) {
         return run.save(Record { used: now(), ..record.in_doubt() });
@@ -477,7 +512,7 @@ fn end(
 }
 
 /// The first path of the host that is no longer as everything was applied. Attributes of directories are not looked at.
-pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> Result<Option<String>, JobError> {
+pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> Result<Option<String>, KeptError> {
     let everything = ApplyRequest { name: String::new(), paths: Vec::new(), force: false, dry_run: true };
     if let Some((gone, _)) = diff.left_out().into_iter().next() {
         return Ok(Some(gone));
@@ -486,9 +521,6 @@ pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> R
         let progress = progress(run, record, tree, &boot()?, &token(record));
         let mut work = Work::new(tree, progress, &everything)?;
         work.plan(&everything, &mut ApplyReport::default());
-        if let Some(path) = work.leftovers.about_to_go() {
-            return Ok(Some(work.sides.host_path(path)));
-        }
         let is_applied = |(i, verdict): (usize, &Verdict)| {
             *verdict == Verdict::Done || (*verdict == Verdict::Attributes && work.sides.is_directory(i))
         };
@@ -500,7 +532,7 @@ pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> R
 }
 
 /// Waits until everything is on the disk in the file systems of a tree: `written` are paths in them.
-pub(super) fn make_durable<'p>(tree: &KeptTree, written: impl Iterator<Item = &'p [u8]>) -> Result<(), JobError> {
+pub(super) fn make_durable<'p>(tree: &KeptTree, written: impl Iterator<Item = &'p [u8]>) -> Result<(), KeptError> {
     let source = tree.source();
     let synced = source.canonicalize().and_then(|there| Ok(Host::open(&there, tree.cross)?.sync(written)?));
     match synced {
@@ -510,27 +542,23 @@ pub(super) fn make_durable<'p>(tree: &KeptTree, written: impl Iterator<Item = &'
     }
 }
 
-fn not_durable(source: PathBuf, error: io::Error) -> JobError {
-    JobError::path(&source, "cannot make what was applied durable", error)
+fn not_durable(source: PathBuf, error: io::Error) -> KeptError {
+    KeptError::path(&source, "cannot make what was applied durable", error)
 }
 
 /// The host's tree, if it is the one that was scanned.
-fn open(tree: &TreeDiff) -> Result<Host, JobError> {
+fn open(tree: &TreeDiff) -> Result<Host, KeptError> {
     let source = tree.tree.source();
-    let failed = |errno: rustix::io::Errno| JobError::path(&source, "cannot open the tree", io::Error::from(errno));
+    let failed = |errno: rustix::io::Errno| KeptError::path(&source, "cannot open the tree", io::Error::from(errno));
     let host = Host::open(&source, tree.tree.cross).map_err(failed)?;
     if !host.is_root(tree.disk.base.inode(InodeId::ROOT), tree.tree.volume).map_err(failed)? {
-        return Err(JobError::Other(format!(
-            "{} is not the directory that the run was made over: another one, or another file system, has taken its place; \
-             bring that back, or see inarch diff --show for what the guest has",
-            shown(&source)
-        )));
+        return Err(KeptError::OtherDirectory { tree: source });
     }
     Ok(host)
 }
 
 /// Refuses a path that names nothing that changed: it may be misspelt.
-fn check_paths(request: &ApplyRequest, diff: &RunDiff) -> Result<(), JobError> {
+fn check_paths(request: &ApplyRequest, diff: &RunDiff) -> Result<(), KeptError> {
     let is_named = |path: &Path| {
         diff.trees()
             .iter()
@@ -538,12 +566,7 @@ fn check_paths(request: &ApplyRequest, diff: &RunDiff) -> Result<(), JobError> {
     };
     request.paths.iter().try_for_each(|path| diff.refuse_gone(path))?;
     match request.paths.iter().find(|path| !is_named(path)) {
-        Some(path) => Err(JobError::Other(format!(
-            "{}: the kept run '{}' changed nothing there; inarch diff {} lists what it changed",
-            shown(path),
-            request.name,
-            request.name
-        ))),
+        Some(path) => Err(KeptError::NothingToApply { path: path.clone(), name: request.name.clone() }),
         None => Ok(()),
     }
 }

@@ -1,11 +1,15 @@
 //! What earlier applies of a run have left on the host, as the run's record remembers it.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::{self, Display, Formatter};
 use std::os::unix::ffi::OsStringExt;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
 
 use super::look::Seen;
 use crate::kept::bytes::Bytes;
-use crate::kept::record::{DurableFile, TouchedFile};
+use crate::kept::record::{BesideFile, DurableFile, FileIdentity, TouchedFile};
 
 /// What is known of earlier applies.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +30,10 @@ pub(super) struct Progress {
     pub durable: HashMap<Vec<u8>, Durable>,
     /// What was scanned and has other times since an apply linked it, by path.
     pub touched: HashMap<Vec<u8>, Seen>,
+    /// What the host had where an apply with force that has not ended was to replace it, by path.
+    pub forced: HashMap<Vec<u8>, Seen>,
+    /// Paths of what earlier applies left under names of ours, and told; with what it is where nobody needs it any more.
+    pub beside: HashMap<Vec<u8>, Option<Seen>>,
 }
 
 /// A file that an apply made and that is on the host's disk.
@@ -53,24 +61,28 @@ impl Progress {
     }
 
     /// The name of ours for what is to come at, or went from, the path of a difference.
-    pub fn aside(&self, i: usize) -> Vec<u8> {
-        format!("{}{i}", self.prefix("new")).into_bytes()
+    pub fn aside(&self, path: &[u8]) -> Vec<u8> {
+        self.name(OursKind::Aside, path)
     }
 
     /// The name that something has for a moment on file systems that cannot exchange two names.
-    pub fn away(&self, i: usize) -> Vec<u8> {
-        format!("{}{i}", self.prefix("aside")).into_bytes()
+    pub fn away(&self, path: &[u8]) -> Vec<u8> {
+        self.name(OursKind::Away, path)
     }
 
     /// The name of a file that is not yet whole, on file systems that have no files without a name.
-    pub fn part(&self, i: usize) -> Vec<u8> {
-        format!("{}{i}", self.prefix("part")).into_bytes()
+    pub fn part(&self, path: &[u8]) -> Vec<u8> {
+        self.name(OursKind::Part, path)
     }
 
-    /// The name of a file that is about to be removed from `path`, that of a difference. It tells that path: once what was
-    /// applied in part is no difference any more, others have the numbers.
-    pub fn gone(&self, i: usize, path: &[u8]) -> Vec<u8> {
-        format!("{}{i}-{:08x}", self.prefix("gone"), crc32c::crc32c(path)).into_bytes()
+    /// The name of a file that is about to be removed from the path of a difference.
+    pub fn gone(&self, path: &[u8]) -> Vec<u8> {
+        self.name(OursKind::Gone, path)
+    }
+
+    /// Each name tells the path. The difference's number would not: once a part is applied others have it.
+    fn name(&self, kind: OursKind, path: &[u8]) -> Vec<u8> {
+        format!("{}{}", self.prefix(kind), Mark::of(path)).into_bytes()
     }
 
     /// Whether a name is one of ours.
@@ -79,17 +91,15 @@ impl Progress {
     }
 
     /// What a name of ours is, and of which difference.
-    pub fn ours(&self, name: &[u8]) -> Option<(Ours, usize)> {
-        let kinds = [("new", Ours::Aside), ("aside", Ours::Away), ("part", Ours::Part), ("gone", Ours::Gone)];
-        kinds.into_iter().find_map(|(kind, ours)| {
+    pub fn ours(&self, name: &[u8]) -> Option<Ours> {
+        OursKind::ALL.into_iter().find_map(|kind| {
             let rest = std::str::from_utf8(name.strip_prefix(self.prefix(kind).as_bytes())?).ok()?;
-            let number = if ours == Ours::Gone { rest.split_once('-')?.0 } else { rest };
-            Some((ours, number.parse().ok()?))
+            Some(Ours { kind, mark: rest.parse().ok()? })
         })
     }
 
-    fn prefix(&self, kind: &str) -> String {
-        format!(".inarch-{kind}-{}-", self.token)
+    fn prefix(&self, kind: OursKind) -> String {
+        format!(".inarch-{}-{}-", kind.word(), self.token)
     }
 }
 
@@ -101,21 +111,82 @@ impl Durable {
 
 impl TouchedFile {
     pub(super) fn new(ordinal: u8, path: &[u8], seen: &Seen) -> TouchedFile {
-        let identity = (seen.ino, seen.size, seen.kind, seen.mtime, seen.ctime);
-        TouchedFile { ordinal, path: Bytes::new(path), identity }
+        TouchedFile { ordinal, path: Bytes::new(path), identity: seen.identity() }
     }
 
     /// The file, if it is one of this disk.
     pub(super) fn of(&self, ordinal: u8) -> Option<(Vec<u8>, Seen)> {
-        let (ino, size, kind, mtime, ctime) = self.identity;
         let path = self.path.to_os_string().into_vec();
-        (self.ordinal == ordinal).then_some((path, Seen { ino, size, kind, mtime, ctime }))
+        (self.ordinal == ordinal).then_some((path, Seen::from_identity(self.identity)))
+    }
+}
+
+impl BesideFile {
+    pub(super) fn new(ordinal: u8, path: &[u8], useless: Option<&Seen>) -> BesideFile {
+        BesideFile { ordinal, path: Bytes::new(path), useless: useless.map(Seen::identity) }
+    }
+
+    /// The path, and what it is if nobody needs it; of this disk.
+    pub(super) fn of(&self, ordinal: u8) -> Option<(Vec<u8>, Option<Seen>)> {
+        let path = self.path.to_os_string().into_vec();
+        (self.ordinal == ordinal).then_some((path, self.useless.map(Seen::from_identity)))
+    }
+}
+
+impl Seen {
+    fn identity(&self) -> FileIdentity {
+        (self.ino, self.size, self.kind, self.mtime, self.ctime)
+    }
+
+    fn from_identity((ino, size, kind, mtime, ctime): FileIdentity) -> Seen {
+        Seen { ino, size, kind, mtime, ctime }
+    }
+}
+
+/// What a name of ours tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ours {
+    pub kind: OursKind,
+    /// Of the difference's path.
+    pub mark: Mark,
+}
+
+/// Tells a path from others: the first 96 bits of its SHA-256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Mark([u8; 12]);
+
+impl Mark {
+    pub fn of(path: &[u8]) -> Mark {
+        let mut mark = [0; 12];
+        mark.iter_mut().zip(Sha256::digest(path)).for_each(|(mark, byte)| *mark = byte);
+        Mark(mark)
+    }
+}
+
+impl Display for Mark {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for Mark {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Mark, ()> {
+        let mut mark = [0; 12];
+        if text.len() != 2 * mark.len() || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            return Err(());
+        }
+        for (at, byte) in mark.iter_mut().enumerate() {
+            *byte = text.get(2 * at..2 * at + 2).and_then(|two| u8::from_str_radix(two, 16).ok()).ok_or(())?;
+        }
+        Ok(Mark(mark))
     }
 }
 
 /// What a name of ours is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ours {
+pub(super) enum OursKind {
     /// What is to come to a path, or was exchanged for what came.
     Aside,
     /// What goes from a path, in the midst of an exchange that takes several steps.
@@ -124,6 +195,19 @@ pub(super) enum Ours {
     Part,
     /// What is about to be removed, and is looked at once more.
     Gone,
+}
+
+impl OursKind {
+    const ALL: [OursKind; 4] = [OursKind::Aside, OursKind::Away, OursKind::Part, OursKind::Gone];
+
+    fn word(self) -> &'static str {
+        match self {
+            OursKind::Aside => "new",
+            OursKind::Away => "aside",
+            OursKind::Part => "part",
+            OursKind::Gone => "gone",
+        }
+    }
 }
 
 impl DurableFile {

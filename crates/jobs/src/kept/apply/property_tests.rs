@@ -11,6 +11,7 @@ use proptest::test_runner::RngSeed;
 use rustix::io::Errno;
 
 use super::calls::{Ability, Faults};
+use super::progress::Mark;
 use super::world::{Attempt, HostFile, Memory, World, files, fill, set_time};
 
 /// Where things are: files and directories take each other's places.
@@ -111,7 +112,7 @@ impl Visible {
         let is_guests = |file: &HostFile| {
             let path = file.path.strip_prefix(world.root()).unwrap().to_str().unwrap();
             let place = match path.rsplit_once(".inarch-new-t-") {
-                Some((_, number)) => paths.get(number.parse::<usize>().unwrap()).map(String::as_str),
+                Some((_, mark)) => of_mark(&paths, mark),
                 None => Some(path),
             };
             place.is_some_and(|place| world.guest_file(place).as_ref() == Some(&file.bytes))
@@ -119,8 +120,12 @@ impl Visible {
         let there: HashSet<Vec<u8>> =
             files(&world.root()).into_iter().filter(is_guests).map(|file| file.bytes).collect();
         self.guest.retain(|bytes| there.contains(bytes) || readable.contains(bytes));
-        // Only the host's own begin so.
-        let all = files(&world.root()).into_iter().map(|file| within(world, file));
+        // Only the host's own begin so. What force took out is beside its place.
+        let place = |(path, bytes): (String, Vec<u8>)| {
+            let place = path.rsplit_once(".inarch-new-t-").and_then(|(_, mark)| of_mark(&paths, mark));
+            (place.map_or(path.clone(), str::to_owned), bytes)
+        };
+        let all = files(&world.root()).into_iter().map(|file| place(within(world, file)));
         self.foreign = all.filter(|(_, bytes)| bytes.starts_with(b"the h")).collect();
     }
 
@@ -138,6 +143,11 @@ impl Visible {
         }
         Ok(())
     }
+}
+
+/// The path that a name of ours is for.
+fn of_mark<'p>(paths: &'p [String], mark: &str) -> Option<&'p str> {
+    paths.iter().map(String::as_str).find(|path| Mark::of(path.as_bytes()).to_string() == mark)
 }
 
 fn has_names_of_ours(world: &World) -> Vec<String> {
@@ -201,8 +211,8 @@ struct Case {
     lacks: Vec<Ability>,
     /// What the host changes behind an apply that was interrupted.
     later: Vec<Change>,
-    /// Whether `--force` was given.
-    force: bool,
+    /// Whether `--force` was given to the apply that goes wrong, and to the next one.
+    force: (bool, bool),
 }
 
 impl Case {
@@ -211,7 +221,7 @@ impl Case {
         self.guest.iter().for_each(|change| change_guest(&mut world, *change));
         self.host.iter().for_each(|change| change_host(&world.root(), *change));
         world.age();
-        (world.force, world.rehearses) = (self.force, true);
+        (world.force, world.rehearses) = (self.force.0, true);
         world
     }
 
@@ -270,9 +280,7 @@ impl Case {
 
     fn play(&self) -> Result<(), TestCaseError> {
         let calls = self.play_well()?;
-        // Force is played without failures alone: what an interrupted one leaves beside its place is not known yet.
-        let mut world = self.world();
-        world.force = false;
+        let world = self.world();
         let chosen = asked(&world, &self.choice);
         let mut scene = Scene::new(world, &chosen);
         self.go_wrong(&mut scene, calls)?;
@@ -283,18 +291,18 @@ impl Case {
             self.later.iter().filter(shows).for_each(|change| change_host(&root, *change));
             scene.visible.follow(&scene.world);
         }
-        let interrupted = has_names_of_ours(&scene.world);
+        scene.world.force = self.force.1;
         let attempt = self.attempt(&mut scene, Faults::default());
         scene.check("gone on with")?;
-        // The real plan ends exchanges that were interrupted, and may find another reason then.
-        if interrupted.is_empty() {
-            prop_assert_eq!(&attempt.dry, &attempt.verdicts);
-        }
+        prop_assert_eq!(&attempt.dry, &attempt.verdicts);
         scene.check_leftovers(&attempt)?;
         let left = has_names_of_ours(&scene.world);
         let is_quiet = self.host.is_empty() && self.later.is_empty();
-        // After a call that failed what cannot be made again may stay beside its place, under a name that is told.
-        let may_stay = matches!(self.fault, Fault::Fails(..) | Fault::FailsFrom(..)) || !self.later.is_empty();
+        // After a call that failed what cannot be made again may stay beside its place, under a name that is told; so it may after what
+        // force began and nobody ends.
+        let is_without = self.force == (true, false) && !self.host.is_empty();
+        let may_stay =
+            matches!(self.fault, Fault::Fails(..) | Fault::FailsFrom(..)) || !self.later.is_empty() || is_without;
         prop_assert!(left.is_empty() || may_stay && !(is_quiet && attempt.is_whole()), "{left:?} {}", attempt.told());
         // A copy in the place of a link cannot be known again once what it is of has other attributes.
         let is_known = !self.lacks.contains(&Ability::Link);
@@ -335,9 +343,8 @@ impl Scene<'_> {
         for left in has_names_of_ours(&self.world) {
             let (above, name) =
                 left.trim_start_matches('/').rsplit_once('/').unwrap_or(("", left.trim_start_matches('/')));
-            // A name of ours has the difference's number behind the token.
-            let number: usize = name.split("-t-").nth(1).unwrap().split('-').next().unwrap().parse().unwrap();
-            let place = paths[number].rsplit_once('/').map_or("", |(above, _)| above);
+            let mark = name.split("-t-").nth(1).unwrap();
+            let place = of_mark(&paths, mark).unwrap().rsplit_once('/').map_or("", |(above, _)| above);
             // The host may have taken the directory elsewhere, with all that is in it.
             prop_assert!(names.contains(name) || above != place, "{left} stays, and nothing tells: {told}");
         }
@@ -369,7 +376,7 @@ proptest! {
         host in changes(4),
         choice in prop::collection::vec(0usize..50, 0..3),
         fault in fault(),
-        force in any::<bool>(),
+        force in any::<(bool, bool)>(),
     ) {
         Case { numbers, guest, host, choice, fault, lacks: Vec::new(), later: Vec::new(), force }.play()?;
     }
@@ -383,7 +390,7 @@ proptest! {
         fault in lasting_fault(),
         lacks in abilities(),
         later in changes(4),
-        force in any::<bool>(),
+        force in any::<(bool, bool)>(),
     ) {
         Case { numbers, guest, host, choice, fault, lacks, later, force }.play()?;
     }

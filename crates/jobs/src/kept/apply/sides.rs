@@ -4,14 +4,16 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use inarch_block::Content;
 use inarch_tree::compare::{Aspects, Difference, Lineage};
 use inarch_tree::{FileType, Inode, InodeId, Tree};
 
 use super::links::Names;
+use super::progress::Mark;
 use crate::kept::OwnersBack;
-use crate::notes::shown;
+use crate::text::shown;
 
 /// A kept tree as an apply sees it. Differences are known by their place in the list.
 pub(super) struct Sides<'a> {
@@ -32,6 +34,8 @@ pub(super) struct Sides<'a> {
     destination: PathBuf,
     pub names: Names,
     index: HashMap<&'a [u8], usize>,
+    /// Differences by the marks of their paths, once one is looked for.
+    marks: OnceLock<HashMap<Mark, usize>>,
     /// For each difference the inode of the base that the guest's has been.
     origins: Vec<Option<InodeId>>,
     /// Inodes of the base that are among `origins`.
@@ -80,6 +84,7 @@ impl<'a> Sides<'a> {
             destination,
             names,
             index,
+            marks: OnceLock::new(),
             origins,
             successors,
             borrowers: HashMap::new(),
@@ -150,6 +155,13 @@ impl<'a> Sides<'a> {
     /// The difference at a path.
     pub fn at(&self, path: &[u8]) -> Option<usize> {
         self.index.get(path).copied()
+    }
+
+    /// The difference whose path has this mark.
+    pub fn marked(&self, mark: Mark) -> Option<usize> {
+        let marks = || (0..self.differences.len()).map(|i| (Mark::of(self.path(i)), i)).collect();
+        let marked: &HashMap<Mark, usize> = self.marks.get_or_init(marks);
+        marked.get(&mark).copied()
     }
 
     /// The difference of the directory that a path is in.
@@ -243,6 +255,16 @@ fn within(top: &Path, path: &[u8]) -> String {
         b"" => shown(top),
         _ => shown(&top.join(OsStr::from_bytes(path))),
     }
+}
+
+/// The path of a name in the directory at a path.
+pub(super) fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    if directory.is_empty() { name.to_owned() } else { [directory, name].join(&b'/') }
+}
+
+/// A path whose parent is the directory at a path.
+pub(super) fn inside(directory: &[u8]) -> Vec<u8> {
+    joined(directory, b".")
 }
 
 /// The path of the directory that a path is in.

@@ -9,13 +9,14 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use super::attributes::{Changed, Lost, Target, Wanted, set_attributes};
+use super::decide::Verdict;
 use super::host::{Directory, Host, file_type, is_as_scanned};
 use super::look::{Facts, Found, Seen};
 use super::make::{MakeError, Same, host, make_file, make_other};
 use super::object::{Identity, Object, is_same};
 use super::plan::{How, Plan};
 use super::progress::Progress;
-use super::sides::{Sides, parent};
+use super::sides::{Sides, inside, parent};
 
 /// What every thread that applies the differences of one tree knows.
 pub(super) struct Task<'t, 'a> {
@@ -67,9 +68,8 @@ impl<'w, 'a> Worker<'w, 'a> {
     }
 
     fn aside_in(&mut self, i: usize, above: &[u8]) -> Result<(Directory, Vec<u8>), MakeError> {
-        let inside = if above.is_empty() { b".".to_vec() } else { [above, b"/."].concat() };
-        let (directory, _) = self.host.parent(&inside).map_err(host("reach"))?;
-        Ok((directory, self.task.progress.aside(i)))
+        let (directory, _) = self.host.parent(&inside(above)).map_err(host("reach"))?;
+        Ok((directory, self.task.progress.aside(self.path(i))))
     }
 
     /// Where something is made.
@@ -166,7 +166,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         if Seen::of(&is) == Seen::of(&object.stat) {
             return Ok(());
         }
-        let gone = self.task.progress.gone(i, self.path(i));
+        let gone = self.task.progress.gone(self.path(i));
         directory.remove_seen(name, &gone, |stat| made == Some(Identity::of(stat)))?;
         Err(MakeError::Changed)
     }
@@ -187,11 +187,11 @@ impl<'w, 'a> Worker<'w, 'a> {
         let wanted = self.wanted(i, new, is);
         let made = match is.file_type() {
             FileType::Regular => {
-                let part = task.progress.part(i);
+                let part = task.progress.part(self.path(i));
                 make_file(directory, name, &part, content, &wanted, (&mut self.lost, &mut self.buffer))?
             }
             _ => {
-                let gone = task.progress.gone(i, self.path(i));
+                let gone = task.progress.gone(self.path(i));
                 make_other(directory, (name, &gone), &wanted, &mut self.lost)?
             }
         };
@@ -240,7 +240,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         (directory, name): (&Directory, &[u8]),
     ) -> Result<(), MakeError> {
         self.check(i, directory.stat(name).map_err(host("look at"))?)?;
-        let away = self.task.progress.away(i);
+        let away = self.task.progress.away(self.path(i));
         // Its other names lead to something that has changed by this, whatever comes of it.
         let seen = self.task.facts.stats.get(i).copied().flatten();
         self.touched.extend(seen.map(|stat| stat.st_ino));
@@ -272,7 +272,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         if !stat.is_some_and(|stat| placed.is_some_and(|placed| Seen::of(&stat).is_still(&placed))) {
             return Err(MakeError::Changed);
         }
-        let away = self.task.progress.away(i);
+        let away = self.task.progress.away(self.path(i));
         place.exchange(&aside, &directory, &name, &away).map_err(host("put back"))?;
         match place.stat(&aside) {
             // Something else came there in the moment of the exchange: it gets its place again.
@@ -313,10 +313,13 @@ impl<'w, 'a> Worker<'w, 'a> {
         Ok(self.is_out_still(i, stat.as_ref()))
     }
 
-    fn is_out_still(&self, i: usize, stat: Option<&Stat>) -> bool {
+    pub fn is_out_still(&self, i: usize, stat: Option<&Stat>) -> bool {
         let old = self.task.sides.old(i);
         let is_old = |stat: &Stat| old.is_some_and(|(_, was)| is_as_scanned(stat, was, false));
-        stat.is_none_or(|stat| self.is_seen(i, stat) || is_old(stat))
+        // What an earlier apply with force was to replace.
+        let forced = self.task.progress.forced.get(self.path(i));
+        let is_forced = |stat: &Stat| forced.is_some_and(|seen| Seen::of(stat).is_still(seen));
+        stat.is_none_or(|stat| self.is_seen(i, stat) || is_old(stat) || is_forced(stat))
     }
 
     /// Whether what was made for a difference is a file that has another name still: to remove this one loses nothing.
@@ -338,8 +341,9 @@ impl<'w, 'a> Worker<'w, 'a> {
         // Another name of what is in the place is a link that was made: the guest has the same file there.
         let there = self.final_place(i).and_then(|(directory, name)| directory.stat(&name).map_err(host("look at")));
         let is_there = |stat: &Stat| matches!(&there, Ok(Some(there)) if (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino) && stat.st_nlink > 1);
-        // Never what was exchanged for it, or came there from elsewhere.
-        let is_ours = |stat: &Stat| (!self.is_seen(i, stat) || is_there(stat)) && self.is_made(i, stat);
+        // Never what was exchanged for it, or came there from elsewhere. What was in its place before is what was made.
+        let was_placed = matches!(self.task.plan.verdicts.get(i), Some(Verdict::Done | Verdict::Attributes));
+        let is_ours = |stat: &Stat| (was_placed || !self.is_seen(i, stat) || is_there(stat)) && self.is_made(i, stat);
         if !place.stat(&aside).map_err(host("look at"))?.as_ref().is_none_or(is_ours) {
             return Err(MakeError::Changed);
         }
@@ -352,7 +356,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         let stat = self.check(i, directory.stat(&name).map_err(host("look at"))?)?;
         // Its other names lead to something that has changed by this, whatever comes of it.
         self.touched.insert(stat.st_ino);
-        let gone = self.task.progress.gone(i, self.path(i));
+        let gone = self.task.progress.gone(self.path(i));
         directory.remove_seen(&name, &gone, |is| is_same(is, &stat))
     }
 
@@ -382,7 +386,7 @@ impl<'w, 'a> Worker<'w, 'a> {
     }
 
     /// Whether something is what was made, or linked, for a difference.
-    fn is_made(&self, i: usize, stat: &Stat) -> bool {
+    pub fn is_made(&self, i: usize, stat: &Stat) -> bool {
         self.made_as.get(&i) == Some(&Identity::of(stat))
     }
 
@@ -449,8 +453,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         if is.file_type() != FileType::Directory {
             return Ok(());
         }
-        let inside = if path.is_empty() { b".".to_vec() } else { [path, b"/."].concat() };
-        let (directory, _) = self.host.parent(&inside).map_err(host("reach"))?;
+        let (directory, _) = self.host.parent(&inside(path)).map_err(host("reach"))?;
         let wanted = Wanted {
             tree: sides.guest,
             inode: new,

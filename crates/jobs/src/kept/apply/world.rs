@@ -27,7 +27,7 @@ use super::progress::Progress;
 use super::sides::{Parts, Sides};
 use super::ties::Ties;
 use super::worker::Task;
-use super::{left_alone, plan_tree, with_directories};
+use super::{forced, left_alone, plan_tree, with_directories};
 use crate::kept::OwnersBack;
 use guest::Node;
 
@@ -254,20 +254,22 @@ impl World {
             let mut host = Host::open(&self.root(), false).unwrap();
             let able = Faults { root: self.root(), lacks: faults.lacks.clone(), ..Faults::default() };
             host.calls.faults = Some(Arc::new(able));
-            plan_tree(&sides, &mut host, &memory.0, &chosen, (force, true)).2.verdicts
+            host.pretend();
+            plan_tree(&sides, &mut host, &memory.0, &chosen, force).2.verdicts
         };
-        let (mut dry, mut forced) = (Vec::new(), Vec::new());
+        let (mut dry, mut by_force) = (Vec::new(), Vec::new());
         if self.rehearses {
             let (asked, shy) = (rehearse(self.force), rehearse(false));
             let is_forced = |i: &usize| matches!(shy[*i], Verdict::Refused(_)) && asked[*i].is_wanted();
-            forced = (0..asked.len()).filter(is_forced).map(name).collect();
+            by_force = (0..asked.len()).filter(is_forced).map(name).collect();
             dry = named(&asked);
         }
-        let (facts, leftovers, plan) = plan_tree(&sides, &mut host, &memory.0, &chosen, (self.force, false));
+        let (facts, leftovers, plan) = plan_tree(&sides, &mut host, &memory.0, &chosen, self.force);
         let verdicts = named(&plan.verdicts);
-        let strange = leftovers.strange(&plan.verdicts).map(|path| String::from_utf8(path.clone()).unwrap()).collect();
+        let strange =
+            leftovers.strange(&plan.verdicts).map(|(path, _)| String::from_utf8(path.clone()).unwrap()).collect();
         let (outcome, died) = (Outcome::default(), faults.is_dead());
-        let mut attempt = Attempt { outcome, verdicts, dry, forced, strange, calls: 0, died };
+        let mut attempt = Attempt { outcome, verdicts, dry, forced: by_force, strange, calls: 0, died };
         if attempt.died {
             self.held.append(&mut faults.held.lock().unwrap());
             return attempt;
@@ -276,6 +278,7 @@ impl World {
         memory.0.is_old = true;
         memory.0.left = left_alone(&sides, &plan.verdicts).map(|i| sides.path(i).to_vec()).collect();
         let paths = || (0..chosen.len()).filter(|i| chosen[*i]).map(|i| sides.path(i).to_vec()).collect();
+        memory.0.forced = forced(&sides, &facts, &plan.verdicts, &memory.0, self.force);
         memory.0.chosen = (!asked.is_empty()).then(paths);
         if let Some(meanwhile) = &self.meanwhile {
             meanwhile(&self.root());
@@ -297,6 +300,10 @@ impl World {
         memory.0.begun = attempt.died || in_doubt || (asked.is_empty() && attempt.is_whole());
         if !attempt.died {
             memory.0.restarted = in_doubt;
+            memory.0.beside = attempt.outcome.beside.clone();
+            if !in_doubt {
+                memory.0.forced.clear();
+            }
         }
         self.synced.extend(faults.synced.lock().unwrap().iter());
         self.held.append(&mut faults.held.lock().unwrap());

@@ -1,4 +1,4 @@
-//! The server of a mount, as another process finds it: by its guard, which is a child of it.
+//! Finds the server of a mount from another process: it is the parent of the mount's guard.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -10,13 +10,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::guard::{GUARD_ARGUMENT, Guarded};
-use crate::mount::BACKGROUND_ARGUMENT;
+
+/// The first word of a background server's command line; the starter's command line follows.
+pub const BACKGROUND_ARGUMENT: &str = "in-the-background";
 
 /// A server that has a guard.
 pub(crate) struct ServerProcess {
     /// Its number.
     pub process: u32,
-    /// By which its end is seen.
+    /// A pidfd, to see the process end.
     pub handle: OwnedFd,
     /// What kind of mount it serves.
     pub kind: Guarded,
@@ -30,12 +32,11 @@ impl ServerProcess {
         ServerProcess { process: child.id(), handle, kind: Guarded::Mount }
     }
 
-    /// What changes as long as it works: the time that processors gave it, and whether a thread waits for a disk. None of one that has
-    /// ended.
+    /// Measures progress: CPU time, and whether a thread waits for a disk. `None` for a process that has ended.
     pub fn work(&self) -> Option<Work> {
         let after_name = |path: String| std::fs::read(path).ok().and_then(|stat| fields_after_name(&stat));
         let fields = after_name(format!("/proc/{}/stat", self.process))?;
-        // proc(5): the fields 14 and 15, of which the name is the second.
+        // Fields 14 and 15 of proc(5); the name is the second.
         let ticks = fields.iter().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process)).into_iter().flatten().flatten();
         let mut states = tasks.filter_map(|task| after_name(task.path().join("stat").to_str()?.to_owned()));
@@ -44,13 +45,13 @@ impl ServerProcess {
     }
 }
 
-/// The server of this mount, which is at `point`. None if this user cannot see it or its guard, or if it has ended.
+/// The server of this mount at `point`. `None` if this user cannot see it or its guard, or if it has ended.
 ///
-/// Anybody can give a process any command line: only processes of `owner`, who mounted it, and of root count.
+/// Any process can choose its command line, so only processes of `owner`, who mounted it, and of root count.
 pub(crate) fn server_of(point: &Path, mount: &Entry, owner: u32) -> Option<ServerProcess> {
     let is_of_mount = |kind: Guarded, place: &OsString, id: &OsString| {
         let id: Option<MountId> = id.to_str().and_then(|id| id.parse().ok());
-        // A copy of it, at the same place of another mount namespace, has another number.
+        // A copy at the same place in another mount namespace has another number.
         let is_copy = |id: MountId| id.device() == mount.device && point == Path::new(place);
         // What is bound has its device's number anywhere.
         let is_own = matches!(kind, Guarded::Mount | Guarded::OnOwnFile);
@@ -72,14 +73,15 @@ pub(crate) fn server_of(point: &Path, mount: &Entry, owner: u32) -> Option<Serve
         let guard = Process::of(number).filter(|guard| guard.is_of(owner))?;
         let kind = guarded(&guard.words)?;
         let server = Process::of(guard.parent).filter(|server| is_server(&server.words) && server.is_of(owner))?;
-        // While it has that child the number is its own. Of a server that was killed somebody else has it, for a moment.
+        // As long as it has this child, its process number is its own. After a kill, the number may be reused for a
+        // moment.
         let is_parent = status_of(number)?.0 == guard.parent && is_there(&guard.handle) && is_there(&server.handle);
         is_parent.then_some(ServerProcess { process: guard.parent, handle: server.handle, kind })
     })
 }
 
-/// A server's process, of the user `owner` or root, that mounted something on `point`, as far as its guard's words tell: not necessarily in
-/// this mount namespace.
+/// The server, of the user `owner` or root, that mounted something on `point` according to its guard's command line;
+/// possibly in another mount namespace.
 pub(crate) fn guard_at(point: &Path, owner: u32) -> Option<u32> {
     let is_meant = |words: &[OsString]| match words {
         [_, word, kind, place, _, ..] => {
@@ -106,13 +108,13 @@ pub(crate) struct Work {
     pub waits_for_disk: bool,
 }
 
-/// The fields of /proc/PID/stat behind the name, which may have blanks and brackets in it.
+/// The fields of /proc/PID/stat after the name, which may contain spaces and parentheses.
 fn fields_after_name(stat: &[u8]) -> Option<Vec<String>> {
     let text = String::from_utf8_lossy(stat);
     Some(text.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
 }
 
-/// What /proc says of a process.
+/// A process as seen in /proc.
 struct Process {
     words: Vec<OsString>,
     parent: u32,
@@ -121,7 +123,7 @@ struct Process {
 }
 
 impl Process {
-    /// None of one that has ended meanwhile, whose number another may have by now.
+    /// `None` for a process that has ended, whose number may have been reused.
     fn of(number: u32) -> Option<Process> {
         let pid = Pid::from_raw(i32::try_from(number).ok()?)?;
         let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
@@ -130,8 +132,8 @@ impl Process {
         is_there(&handle).then_some(Process { words, parent, users, handle })
     }
 
-    /// Whether it acts for this user or root alone: a set-user-ID program has the real user of who started it, and that one's
-    /// command line.
+    /// Whether the process acts only for this user or root: a set-user-ID program has the real user and the command
+    /// line of whoever started it.
     fn is_of(&self, owner: u32) -> bool {
         !self.users.is_empty() && self.users.iter().all(|user| *user == owner || *user == 0)
     }
@@ -150,8 +152,8 @@ fn words_of(process: u32) -> Option<Vec<OsString>> {
     Some(line.split(|byte| *byte == 0).map(|word| OsStr::from_bytes(word).to_owned()).collect())
 }
 
-/// The parent of a process; its real, effective, saved and file system user. The owner of its directory in /proc tells less: it is root of
-/// each process that keeps others from looking at its memory.
+/// The parent of a process, and its real, effective, saved and file system user. The owner of its directory in /proc
+/// is not enough: it is root for each process that hides its memory.
 fn status_of(process: u32) -> Option<(u32, Vec<u32>)> {
     // A name may be of any bytes, but a line break in it is written as an escape.
     let status = std::fs::read(format!("/proc/{process}/status")).ok()?;
@@ -173,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever can start a process can have it look like a server and its guard.
+    /// Anybody who can start a process can make it look like a server and its guard.
     #[test]
     fn a_server_is_of_the_user_who_mounted() {
         let directory = tempfile::tempdir().unwrap();

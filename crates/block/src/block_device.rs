@@ -2,8 +2,9 @@
 
 use std::io;
 
-use inarch_block::Allocation;
 use vm_memory::VolatileSlice;
+
+use crate::{Allocation, Device};
 
 /// A device of bytes. Called from several threads at once. Offsets and lengths are in bytes and end within the capacity;
 /// a server whose protocol speaks of sectors keeps to multiples of 512.
@@ -58,7 +59,7 @@ pub trait BlockDevice: Send + Sync + 'static {
     fn flush(&self) -> io::Result<()>;
 }
 
-impl BlockDevice for inarch_block::Device {
+impl BlockDevice for Device {
     fn capacity(&self) -> u64 {
         self.capacity()
     }

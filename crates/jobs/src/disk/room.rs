@@ -1,17 +1,17 @@
-//! How large the file system of a guest's disk is: what the place of its writes has room for. A disk that is full is then the guest's own
-//! ENOSPC, and not writes that fail.
+//! Computes the size of a guest disk's file system from the free space for its writes. So a full disk is ENOSPC in
+//! the guest, not a failed write.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use inarch_format::ext4;
 
-use crate::JobError;
-use crate::notes::shown;
+use crate::path_error::PathError;
+use crate::text::shown;
 
 const MIB: u64 = 1 << 20;
 
-/// The part of the place that the guest's file system never counts on, as a fraction: rewriting what is there already
-/// takes overlay space that the guest does not know as used.
+/// The fraction of the free space that the guest's file system never counts on: rewriting blocks takes overlay space
+/// that the guest does not count as used.
 const RESERVED_FRACTION: u64 = 8;
 
 /// The most free space that a guest is given, in bytes: block groups are not free for the kernel that mounts them.
@@ -20,9 +20,10 @@ const MOST_KEPT: u64 = 64 << 30;
 
 /// The least room, in bytes, where what a guest writes is kept.
 const LEAST_ROOM: u64 = 64 * MIB;
-/// The least free space, in bytes, of such a disk: the guest's kernel keeps up to 16 MiB of it to itself (`ext4_calculate_resv_clusters`).
+/// The least free space of such a disk in bytes: the guest's kernel reserves up to 16 MiB of it
+/// (`ext4_calculate_resv_clusters`).
 const LEAST_FREE: u64 = 32 * MIB;
-/// Bytes that stay free beside such a disk: for the layer that is made of it, and for other users of the place.
+/// Bytes to leave free beside such a disk, for the layer made from it and for others.
 const LEAST_BESIDE: u64 = 16 * MIB;
 
 /// Sizes of a journal, in bytes: a sixteenth of the room, within these bounds.
@@ -31,6 +32,25 @@ const MOST_JOURNAL: u64 = 64 * MIB;
 
 /// The most inodes that a guest may create.
 const MOST_INODES: u64 = 1 << 20;
+
+/// Why a disk has no room.
+#[derive(Debug, thiserror::Error)]
+pub enum RoomError {
+    /// The free space is unknown.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// Too little is free.
+    #[error(
+        "{}: {mib} MiB are free, too little for what the guest writes; free some, or let XDG_STATE_HOME name another directory",
+        shown(directory)
+    )]
+    TooLittle {
+        /// Where the guest's writes would be kept.
+        directory: PathBuf,
+        /// Mebibytes that are free there.
+        mib: u64,
+    },
+}
 
 /// What a guest may write to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +65,15 @@ impl Room {
     /// Nothing is written.
     pub const NONE: Room = Room { free: 0, journal: None };
 
-    /// Of a disk whose writes go to a nameless file in `dir`, one of `sharers`.
-    pub fn thrown_away(dir: &Path, sharers: u64) -> Result<Room, JobError> {
+    /// For one of `sharers` disks whose writes go to a nameless file in `dir`.
+    pub fn thrown_away(dir: &Path, sharers: u64) -> Result<Room, RoomError> {
         let share = available(dir)? / sharers.max(1);
         Ok(Room { free: (share - share / RESERVED_FRACTION).min(MOST_THROWN_AWAY), journal: None })
     }
 
-    /// Of a disk whose writes are kept in `dir`, one of `sharers`. `beside` is how many bytes the
-    /// host's tree takes there, which is written already, and is written once more by the next command.
-    pub fn kept(dir: &Path, sharers: u64, beside: u64) -> Result<Room, JobError> {
+    /// For one of `sharers` disks whose writes are kept in `dir`. `beside` is the size of the host's stored tree,
+    /// which exists already and is written once more by the next command.
+    pub fn kept(dir: &Path, sharers: u64, beside: u64) -> Result<Room, RoomError> {
         let available = available(dir)?;
         let left = available.saturating_sub(beside.saturating_add((available / 20).max(LEAST_BESIDE)));
         let share = left / sharers.max(1);
@@ -70,7 +90,7 @@ impl Room {
         self.free
     }
 
-    /// The room of a kept disk whose overlay has this note.
+    /// The room of a kept disk, from its overlay's note.
     pub fn noted(mib: u32) -> Room {
         let free = u64::from(mib) * MIB;
         Room { free, journal: Some(journal_for(free)) }
@@ -97,24 +117,20 @@ impl Room {
 }
 
 /// Fails where there is plainly no room to keep what a guest writes.
-pub(crate) fn require(dir: &Path) -> Result<(), JobError> {
+pub(crate) fn require(dir: &Path) -> Result<(), RoomError> {
     let available = available(dir)?;
     if available >= LEAST_ROOM { Ok(()) } else { Err(too_little(dir, available)) }
 }
 
 /// Bytes that are free in `dir` for its user.
-fn available(dir: &Path) -> Result<u64, JobError> {
+fn available(dir: &Path) -> Result<u64, PathError> {
     let stat =
-        rustix::fs::statvfs(dir).map_err(|error| JobError::path(dir, "cannot keep the guest's writes there", error))?;
+        rustix::fs::statvfs(dir).map_err(|error| PathError::new(dir, "cannot keep the guest's writes there", error))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-fn too_little(dir: &Path, available: u64) -> JobError {
-    JobError::Other(format!(
-        "{}: {} MiB are free, too little for what the guest writes; free some, or let XDG_STATE_HOME name another directory",
-        shown(dir),
-        available / MIB,
-    ))
+fn too_little(dir: &Path, available: u64) -> RoomError {
+    RoomError::TooLittle { directory: dir.to_owned(), mib: available / MIB }
 }
 
 fn journal_for(bytes: u64) -> u64 {

@@ -1,4 +1,4 @@
-//! How many descriptors this process may have, and room for them.
+//! Raises this process's limit of descriptors, and makes room for them.
 
 use std::os::fd::AsFd;
 
@@ -12,8 +12,8 @@ const ENOUGH: u64 = 4096;
 /// The kernel's table for so many has 128 KiB. Only servers of the largest trees keep more.
 const AT_ONCE: u64 = 16_384;
 
-/// Takes as many descriptors as this process may have: the more directories and open files can be kept, the less often
-/// one is looked for again. To be called before there are threads.
+/// Raises the limit as far as permitted: more cached directories and open files mean fewer look-ups. Call it before
+/// there are threads.
 pub(crate) fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     // If that fails, fewer are kept.
@@ -21,8 +21,8 @@ pub(crate) fn raise_limit() {
     make_room();
 }
 
-/// This process's soft and hard limit of open files: the command's own. After this call our soft limit is higher,
-/// because the trees' files are opened by us.
+/// The process's original soft and hard limits, which the command gets. This call raises our own soft limit, because
+/// this process opens the trees' files.
 pub(crate) fn take_limit() -> Option<(u64, u64)> {
     let limit = getrlimit(Resource::Nofile);
     let raised = limit.maximum.map_or(ENOUGH, |maximum| maximum.min(ENOUGH));
@@ -34,12 +34,12 @@ pub(crate) fn take_limit() -> Option<(u64, u64)> {
     limit.current.zip(limit.maximum)
 }
 
-/// Has the kernel's table of this process's descriptors be large from the beginning. It doubles otherwise when it is full, and where
-/// there are threads, each time all who open something wait 10 milliseconds and more for the other processors (`expand_fdtable` of
+/// Makes the kernel's descriptor table large from the start. Otherwise it doubles whenever it is full, and in a
+/// process with threads every open then waits 10 milliseconds and more for the other CPUs (`expand_fdtable` of
 /// Linux's fs/file.c).
 pub(crate) fn make_room() {
     let most = getrlimit(Resource::Nofile).current.map_or(AT_ONCE, |limit| limit.min(AT_ONCE));
-    // Without, all goes on as it would.
+    // A failure only costs that time.
     if let (Ok(any), Ok(last)) =
         (openat(CWD, c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()), i32::try_from(most.saturating_sub(1)))
     {

@@ -4,12 +4,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::OFlags;
 
-use crate::notes::shown;
-use crate::trust::{self, Missing, Owner};
+use crate::lifecycle::trust::{self, Missing, Owner};
+use crate::text::shown;
 
 /// The log, and what it is called when a new one is begun.
 const LOG: &str = "mount.log";
@@ -20,7 +19,7 @@ const LONG: u64 = 1 << 20;
 
 /// `$XDG_STATE_HOME/inarch`, or `~/.local/state/inarch`, or for root without a home `/var/lib/inarch`. None for others without a
 /// home.
-pub(crate) fn home() -> Option<PathBuf> {
+pub fn home() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
     let state = state.or_else(|| rustix::process::geteuid().is_root().then(|| PathBuf::from("/var/lib")));
@@ -31,7 +30,7 @@ pub(crate) fn home() -> Option<PathBuf> {
 ///
 /// # Errors
 /// What cannot be made, written to or trusted ([`trust`]), by its name.
-pub(crate) fn mount_log(home: &Path) -> Result<(PathBuf, File), String> {
+pub fn mount_log(home: &Path) -> Result<(PathBuf, File), String> {
     trust::directory(home, &[], Missing::Make, Owner::User).map_err(|obstacle| obstacle.to_string())?;
     let path = home.join(LOG);
     let open = || {
@@ -52,55 +51,20 @@ pub(crate) fn mount_log(home: &Path) -> Result<(PathBuf, File), String> {
 ///
 /// # Errors
 /// It cannot be made or written to.
-pub(crate) fn open_log(path: &Path) -> io::Result<File> {
+pub fn open_log(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)
-}
-
-/// A time as ISO 8601 has it, in UTC and whole seconds: `2026-11-23T14:30:05Z`. Before 1970 it is 1970.
-pub(crate) fn time(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March, in eras of 400 of them: a leap day is the last of its year.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = 400 * era + year + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::os::unix::fs::{chown, symlink};
-    use std::time::Duration;
 
     use rustix::fs::{CWD, FileType, Mode, mknodat, openat};
     use rustix::io::Errno;
 
     use super::*;
-
-    #[test]
-    fn times_are_those_of_date() {
-        // date -u -d @SECONDS +%FT%TZ
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_399, "2000-02-28T23:59:59Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_078_099_200, "2004-03-01T00:00:00Z"),
-            (1_795_444_205, "2026-11-23T14:30:05Z"),
-            (4_107_542_399, "2100-02-28T23:59:59Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-            (1_735_689_599, "2024-12-31T23:59:59Z"),
-        ] {
-            assert_eq!(time(UNIX_EPOCH + Duration::from_secs(seconds)), text);
-        }
-    }
 
     #[test]
     fn a_log_is_added_to_and_does_not_grow_for_ever() {

@@ -11,31 +11,21 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use inarch_confine::close_inherited;
+use inarch_jobs::serve::BACKGROUND_ARGUMENT;
+use inarch_jobs::{close_inherited, mount, shown};
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use crate::JobError;
-use crate::notes::{say, say_in_log, shown};
-use crate::state;
-
-/// The first word of the child's command line; what follows is the parent's.
-pub const BACKGROUND_ARGUMENT: &str = "in-the-background";
-
-/// Where a server in the background says what it has to say.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Background {
-    /// The file that lines are added to; where none is given, `mount.log` in the user's directory of state.
-    pub log: Option<PathBuf>,
-}
+use crate::output::complain;
+use crate::say::say_in_log;
 
 /// Starts this program with `words` in the background, and waits until it is a server. Gives false if it is not, and has said
 /// why.
 ///
 /// # Errors
 /// The program cannot be started, or ended without a word.
-pub fn start(words: impl IntoIterator<Item = OsString>) -> Result<bool, JobError> {
-    let fail = |error| JobError::Other(format!("cannot start the server in the background: {error}"));
+pub fn start(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<bool> {
+    let fail = |error| anyhow::anyhow!("cannot start the server in the background: {error}");
     // By its own name, by which people look for it; one that was replaced meanwhile has none.
     let program = std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or("/proc/self/exe".into());
     let mut command = Command::new(program);
@@ -47,7 +37,7 @@ pub fn start(words: impl IntoIterator<Item = OsString>) -> Result<bool, JobError
         return Ok(true);
     }
     let status = child.wait().map_err(fail)?;
-    let ended = |how: &dyn std::fmt::Display| Err(JobError::Other(format!("the server in the background {how}")));
+    let ended = |how: &dyn std::fmt::Display| anyhow::bail!("the server in the background {how}");
     match status.code() {
         Some(0) => ended(&"was told to end before the mount answered"),
         Some(_) => Ok(false),
@@ -56,20 +46,21 @@ pub fn start(words: impl IntoIterator<Item = OsString>) -> Result<bool, JobError
 }
 
 /// The child before it is a server.
-pub(super) struct Child {
+pub struct Child {
     log: File,
     path: PathBuf,
 }
 
 impl Child {
-    /// Opens the log. From now on the child ends with its parent.
-    pub fn begin(background: &Background) -> Result<Child, JobError> {
+    /// Opens the log: the file `named`, or `mount.log` in the user's directory of state. From now on the child ends with its
+    /// parent.
+    pub fn begin(named: Option<&Path>) -> anyhow::Result<Child> {
         // Where that cannot be had, nobody takes the answer in the end.
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
-        let (path, log) = match &background.log {
+        let (path, log) = match named {
             Some(path) => {
-                let fail = |error| JobError::path(path, "cannot write the log there", error);
-                let log = state::open_log(path).map_err(fail)?;
+                let fail = |error| anyhow::anyhow!("{}: cannot write the log there: {error}", shown(path));
+                let log = mount::open_log(path).map_err(fail)?;
                 (path.canonicalize().map_err(fail)?, log)
             }
             None => usual_log()?,
@@ -84,7 +75,7 @@ impl Child {
 
     /// Leaves the caller's session, directory, standard input and open files: what a confined process could not do any more.
     /// Its source must be open.
-    pub fn detach(&self) -> Result<(), JobError> {
+    pub fn detach(&self) -> anyhow::Result<()> {
         let detach = || {
             // Not a leader of its group, which its parent started it in.
             setsid()?;
@@ -94,11 +85,11 @@ impl Child {
             set_parent_process_death_signal(None)?;
             io::Result::Ok(())
         };
-        detach().map_err(|error| JobError::Other(format!("cannot go to the background: {error}")))
+        detach().map_err(|error| anyhow::anyhow!("cannot go to the background: {error}"))
     }
 
     /// Lets the parent go: the mount answers. What is said from now on goes to the log, and what `introduce` says is there by then.
-    pub fn answer(self, introduce: impl FnOnce()) -> Result<(), JobError> {
+    pub fn answer(self, introduce: impl FnOnce()) -> anyhow::Result<()> {
         let answer = || {
             dup2_stderr(&self.log)?;
             say_in_log();
@@ -109,19 +100,19 @@ impl Child {
             dup2_stdout(&self.log)?;
             io::Result::Ok(())
         };
-        answer().map_err(|error| JobError::Other(format!("nobody waits for the mount any more: {error}")))
+        answer().map_err(|error| anyhow::anyhow!("nobody waits for the mount any more: {error}"))
     }
 }
 
 /// The log in the user's directory of state, or nothing: a mount is not worth less for that.
-fn usual_log() -> Result<(PathBuf, File), JobError> {
-    let opened = match state::home() {
-        Some(home) => state::mount_log(&home),
+fn usual_log() -> anyhow::Result<(PathBuf, File)> {
+    let opened = match mount::state_directory() {
+        Some(home) => mount::mount_log(&home),
         None => Err("neither XDG_STATE_HOME nor HOME is set".to_owned()),
     };
     opened.or_else(|reason| {
-        say(format_args!("no log of what the server says later: {reason}; --log FILE names another place"));
-        let fail = |error| JobError::path(Path::new(NOWHERE), "cannot open it", error);
+        complain(format_args!("no log of what the server says later: {reason}; --log FILE names another place"));
+        let fail = |error| anyhow::anyhow!("{NOWHERE}: cannot open it: {error}");
         Ok((NOWHERE.into(), nowhere().map_err(fail)?))
     })
 }

@@ -1,5 +1,5 @@
-//! What a server leaves in the file system is cleared away when it ends, however it ends: a child of ours waits for our
-//! end of a pipe to close, which even SIGKILL cannot prevent.
+//! Guards: child processes that clean up what a job leaves in the file system, however it ends. A guard waits for the
+//! end of a pipe from its parent, which even SIGKILL cannot prevent.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -12,9 +12,10 @@ use std::thread;
 use std::time::Duration;
 
 use inarch_confine::close_inherited;
-use inarch_mount::{self as mount, Mount, MountId, Unmounted};
+use inarch_mount::{self as mount, Loop, LoopId, Mount, MountId, Unmounted};
 
-use crate::JobError;
+use super::LifecycleError;
+use crate::path_error::PathError;
 
 /// The first word of the child's command line; what follows is [`guard`]'s.
 pub const GUARD_ARGUMENT: &str = "clear-away-at-end-of-input";
@@ -28,7 +29,7 @@ const DIRECTORY: &str = "directory";
 pub(crate) enum Guarded {
     /// Of a file system that is mounted nowhere else.
     Mount,
-    /// The same, whose mount point is a file that was made for it, and goes with it.
+    /// The same, with a mount point that is a file made for it and removed with it.
     OnOwnFile,
     /// Of a directory of another file system.
     Bind,
@@ -49,13 +50,13 @@ impl Guarded {
         }
     }
 
-    /// What the second word says.
+    /// Parses the second word.
     pub fn from_word(word: &OsStr) -> Option<Guarded> {
         Guarded::ALL.into_iter().find(|kind| word == kind.word())
     }
 }
 
-/// How the child of a mount ends: nobody used it, somebody did, or it says on standard output why it is still there.
+/// The exit statuses of a mount's guard: not in use; in use; or it stays, and standard output says why.
 const CLEAN: u8 = 0;
 const IN_USE: u8 = 1;
 const FAILED: u8 = 2;
@@ -68,35 +69,37 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// For the socket at `path`.
-    pub fn of_socket(path: &Path) -> Result<Guard, JobError> {
+    pub fn of_socket(path: &Path) -> Result<Guard, PathError> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let inode =
-            path.symlink_metadata().map_err(|error| JobError::path(&path, "cannot see the socket", error))?.ino();
+            path.symlink_metadata().map_err(|error| PathError::new(&path, "cannot see the socket", error))?.ino();
         Guard::start(&path, &[SOCKET.as_ref(), path.as_os_str(), inode.to_string().as_ref()])
     }
 
-    /// For a mount.
-    pub fn of_mount(mount: &Mount, kind: Guarded) -> Result<Guard, JobError> {
-        let id = mount.id().to_string();
-        Guard::start(mount.point(), &[kind.word().as_ref(), mount.point().as_os_str(), id.as_ref()])
+    /// For a mount; and for the loop device that it reads, if what that shows may change when nobody watches it any more.
+    pub fn of_mount(mount: &Mount, kind: Guarded, device: Option<&LoopId>) -> Result<Guard, PathError> {
+        let (id, device) = (mount.id().to_string(), device.map(LoopId::to_string));
+        let words = [kind.word().as_ref(), mount.point().as_os_str(), id.as_ref()];
+        let words: Vec<&OsStr> = words.into_iter().chain(device.as_ref().map(OsStr::new)).collect();
+        Guard::start(mount.point(), &words)
     }
 
     /// For a directory at `path`, an absolute path, that is about to be made, and all that will be in it.
-    pub fn of_directory(path: &Path) -> Result<Guard, JobError> {
+    pub fn of_directory(path: &Path) -> Result<Guard, PathError> {
         Guard::start(path, &[DIRECTORY.as_ref(), path.as_os_str()])
     }
 
-    fn start(path: &Path, words: &[&OsStr]) -> Result<Guard, JobError> {
+    fn start(path: &Path, words: &[&OsStr]) -> Result<Guard, PathError> {
         let child = own_child(GUARD_ARGUMENT)
             .args(words)
             .spawn()
-            .map_err(|error| JobError::path(path, "cannot start the process that clears it away", error))?;
+            .map_err(|error| PathError::new(path, "cannot start the process that clears it away", error))?;
         Ok(Guard { path: path.to_owned(), child })
     }
 
-    /// Has the mount taken away now; says whether it was in use. One that `is_gone` was taken away by somebody else: what is
-    /// mounted there by now, though it may have the same number, is not ours.
-    pub fn unmount(&mut self, mount: Mount, is_gone: bool) -> Result<Unmounted, JobError> {
+    /// Unmounts now; returns whether the mount was in use. If it `is_gone`, somebody else unmounted it, and a mount
+    /// with the same number is not ours.
+    pub fn unmount(&mut self, mount: Mount, is_gone: bool) -> Result<Unmounted, LifecycleError> {
         if is_gone {
             mount.forget();
             // If it is not heard, the child looks by itself.
@@ -108,13 +111,13 @@ impl Guard {
             // Without a reason there is the status.
             let _ = output.read_to_string(&mut reason);
         }
-        let failed = |error| JobError::path(&self.path, "cannot be unmounted", error);
+        let failed = |error| PathError::new(&self.path, "cannot be unmounted", error);
         let status = self.child.wait().map_err(failed)?;
         match status.code().and_then(|code| u8::try_from(code).ok()) {
             Some(CLEAN) => Ok(Unmounted::Clean),
             Some(IN_USE) => Ok(Unmounted::InUse),
-            _ if !reason.is_empty() => Err(JobError::Other(reason)),
-            _ => Err(failed(io::Error::other(format!("the process that does it ended with {status}")))),
+            _ if !reason.is_empty() => Err(LifecycleError::StillMounted { reason }),
+            _ => Err(failed(io::Error::other(format!("the process that does it ended with {status}"))).into()),
         }
     }
 
@@ -136,8 +139,8 @@ impl Drop for Guard {
     }
 }
 
-/// This program as a child that serves its parent: pipes lead to and from it, it is in a process group of its own, and its
-/// working directory is the root, so that no other directory stays in use.
+/// This program as a child that serves its parent: with pipes to and from it, in its own process group, and with the
+/// root as its working directory, so that it keeps no directory in use.
 pub(crate) fn own_child(word: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -145,16 +148,21 @@ pub(crate) fn own_child(word: &str) -> Command {
     command
 }
 
-/// The child's whole life: waits until standard input ends, then clears away what `words` say. Gives its exit status.
+/// The main function of a guard: waits for the end of standard input, then cleans up what `words` say. Returns the
+/// exit status.
 pub fn guard(words: &[OsString]) -> u8 {
     // What was left open for the server is not for its child. Without /proc it stays open.
     let _ = close_inherited();
+    // While this is open the device is no other's.
+    let device = words.get(3).and_then(|id| id.to_str()?.parse::<LoopId>().ok()).and_then(|id| id.open().ok());
     // However the input ends, it has ended.
     let is_gone = io::copy(&mut io::stdin(), &mut io::sink()).is_ok_and(|length| length > 0);
     match words {
         [kind, path, inode] if kind == SOCKET => remove_socket(path.as_ref(), &inode.to_string_lossy()),
         [kind, path] if kind == DIRECTORY => remove_directory(path.as_ref()),
-        [word, point, mount] => {
+        [word, point, mount] | [word, point, mount, _] => {
+            // Whoever has files of the mount open reads nothing of what others write from now on. If that fails the device is gone.
+            let _ = device.as_ref().map(Loop::let_go);
             let (Some(kind), Ok(mount)) = (Guarded::from_word(word), mount.to_string_lossy().parse()) else {
                 return FAILED;
             };
@@ -187,7 +195,7 @@ fn remove_directory(path: &Path) {
     }
 }
 
-/// Takes the mount away; gives the exit status that says how that went.
+/// Unmounts; returns the exit status that says how that went.
 fn unmount(mount: &MountId) -> u8 {
     match mount::unmount_wherever(mount) {
         Ok(Unmounted::Clean) => CLEAN,
@@ -201,7 +209,7 @@ fn unmount(mount: &MountId) -> u8 {
 }
 
 /// Removes the file at `path`, if there is nothing in it.
-pub(super) fn remove_empty_file(path: &Path) {
+pub(crate) fn remove_empty_file(path: &Path) {
     if path.symlink_metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0) {
         let _ = std::fs::remove_file(path);
     }

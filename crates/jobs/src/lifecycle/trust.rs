@@ -1,14 +1,14 @@
-//! Opens directories and files of this user's that nobody else can lead elsewhere.
+//! Opens directories and files that no other user could have redirected.
 //!
-//! A place such as `XDG_STATE_HOME` may be another user's: of root with a user's `HOME` (`sudo -E`, `su`), that user's. Whoever
-//! may write to a directory can put a symbolic link, a hard link or a directory of their own in the place of what is there. So
-//! the way to a directory is walked one component at a time from the root, and each must be safe:
+//! A place such as `XDG_STATE_HOME` may belong to another user, for instance if root runs with a user's `HOME` (`sudo
+//! -E`, `su`). Whoever may write to a directory can put a symbolic link, a hard link or their own directory in the
+//! place of an entry. So the path to a directory is walked from the root, and each component must be safe:
 //!
-//! - It belongs to this user or to root.
-//! - Nobody else may write to it, unless it is sticky as `/tmp` is: there only a name's owner can give it to something else.
-//! - A symbolic link in such a directory is followed, above the directories that this program makes, and not among them.
+//! - It belongs to this user or root.
+//! - No other user may write to it, unless it is sticky like `/tmp`: there only a name's owner can replace it.
+//! - Symbolic links in such a directory are followed above this program's own directories, not among them.
 //!
-//! After that nobody but this user and root can change what the path leads to, so it may be used by name.
+//! After that, only this user and root can change where the path leads, so it may be used by name.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -21,7 +21,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
 
-use crate::notes::shown;
+use crate::text::shown;
 
 /// Symbolic links on one way, at most: `MAXSYMLINKS` of Linux's include/linux/namei.h.
 const MAX_LINKS: u32 = 40;
@@ -37,7 +37,7 @@ pub(crate) enum Missing {
     Leave,
 }
 
-/// Whose the directories of this program may be.
+/// Who may own this program's directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// This user's.
@@ -49,7 +49,7 @@ pub(crate) enum Owner {
 /// What is in the way to a directory.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {error}", shown(path))]
-pub(crate) struct Obstacle {
+pub struct Obstacle {
     /// Where.
     pub path: PathBuf,
     /// What.
@@ -57,17 +57,17 @@ pub(crate) struct Obstacle {
 }
 
 impl Obstacle {
-    /// Whether the directory could be used, but somebody else could lead it elsewhere.
+    /// Whether the directory is usable, but another user could redirect it.
     pub fn is_distrust(&self) -> bool {
         self.error.kind() == io::ErrorKind::Other
     }
 }
 
-/// Checks the way to the directory `home` and to those `below` it, each in the one before; `home` and those are this program's.
-/// Gives false if one of them is missing, and is to be left so. `home` must be absolute.
+/// Checks the path to `home` and to the nested directories `below` it; `home` and those are this program's. Returns
+/// false if one of them is missing and should not be created. `home` must be absolute.
 ///
 /// # Errors
-/// A directory on the way is not to be trusted, and why; or it cannot be opened or made.
+/// A directory on the way is not trusted, and why; or it cannot be opened or created.
 pub(crate) fn directory(home: &Path, below: &[&str], missing: Missing, owner: Owner) -> Result<bool, Obstacle> {
     let mut walk = Walk::from_the_root(missing)?;
     let (above, name) = (home.parent().unwrap_or(home), home.file_name().unwrap_or_default());
@@ -92,8 +92,8 @@ pub(crate) fn directory(home: &Path, below: &[&str], missing: Missing, owner: Ow
     Ok(true)
 }
 
-/// Opens a file in a directory that [`directory`] found. It must be a regular file of this user's with no other name. A
-/// symbolic link is not followed, and a FIFO not waited for.
+/// Opens a file in a directory that [`directory`] checked. It must be a regular file of this user with a single link.
+/// Follows no symbolic link and does not block on a FIFO.
 ///
 /// # Errors
 /// It is something else, or cannot be opened.
@@ -108,7 +108,7 @@ pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
-/// The content of such a file.
+/// Reads such a file.
 ///
 /// # Errors
 /// As [`open`].
@@ -118,7 +118,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes such a file, which is empty, in the place of one that may be there.
+/// Creates such a file, empty, replacing an existing one.
 ///
 /// # Errors
 /// It cannot be made.
@@ -132,7 +132,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
 
 const IRREGULAR: &str = "it is no regular file";
 
-/// Whether `metadata` is of a regular file of this user's with no other name.
+/// Checks that `metadata` describes a regular file of this user with a single link.
 ///
 /// # Errors
 /// It is not, and why.
@@ -160,7 +160,7 @@ struct Walk {
     path: PathBuf,
     missing: Missing,
     user: u32,
-    /// Whom the root directory belongs to: root, by whatever number this user's namespace knows it.
+    /// The owner of the root directory: root, under whatever ID this user namespace shows it.
     root: u32,
     links: u32,
 }
@@ -176,7 +176,7 @@ impl Walk {
         Ok(Walk { directory, path: "/".into(), missing, user, root, links: 0 })
     }
 
-    /// Goes along an absolute path, through symbolic links. Gives false where something is missing.
+    /// Walks an absolute path, following symbolic links. Returns false if a component is missing.
     fn follow(&mut self, path: &Path) -> Result<bool, Obstacle> {
         let mut pending = steps(path);
         while let Some(name) = pending.pop() {
@@ -213,7 +213,7 @@ impl Walk {
         Ok(true)
     }
 
-    /// Opens what `name` is in the directory, which is made if it is to be.
+    /// Opens `name` in the directory, creating it if requested.
     fn enter(&self, name: &OsStr) -> Result<Option<OwnedFd>, Obstacle> {
         let open = || openat(&self.directory, name, DIRECTORY, Mode::empty());
         let opened = match (open(), self.missing) {
@@ -238,8 +238,8 @@ impl Walk {
         }
     }
 
-    /// Whether a directory is one in which nobody else can put something in the place of a name of this user's or root's;
-    /// if it is sticky that is so though others may add names.
+    /// Checks that no other user can replace a name of this user or root in the directory. In a sticky directory that
+    /// holds although others may add names.
     fn check(&self, stat: &Stat, may_be_sticky: bool) -> Result<(), Obstacle> {
         self.check_owner(stat)?;
         let mode = Mode::from_raw_mode(stat.st_mode);

@@ -1,18 +1,19 @@
-//! A file system of one file: a device as a raw image.
+//! Serves a device as one raw image file.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use inarch_server::{Allocation, BlockDevice, Pending, StopHandle};
+use inarch_block::{Allocation, BlockDevice, Pending};
 use inarch_tree::Timestamp;
-use inarch_vfs::{
-    Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened,
-    SetAttributes, SetTime, Statistics, WriteKind, not_supported,
-};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use vm_memory::VolatileSlice;
+
+use crate::{
+    Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened,
+    SetAttributes, SetTime, Statistics, WriteKind, not_supported,
+};
 
 const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
@@ -27,33 +28,33 @@ const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
 
-/// Nothing changes but by the kernel's own requests.
+/// Attributes never expire: only requests of this kernel change them.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
-/// Bytes that suit a read or write best.
+/// The preferred I/O size in bytes (`st_blksize`).
 const BEST_SIZE: u32 = 128 << 10;
 
-/// Where the image is in the file system.
+/// Where the image appears.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageName {
-    /// It is what is mounted, on a file.
+    /// The mount point is a file, and the image is mounted on it.
     Root,
-    /// A directory is mounted, and this is its only entry.
+    /// The mount point is a directory, and the image is its only entry, with this name.
     In(String),
 }
 
-/// The file system. Its file is there from the start; whoever wants to know its size, or what it holds, waits until the
-/// device is there.
+/// A file system with one file. The file exists from the start; requests for its size or content wait until the
+/// device is ready.
 pub struct ImageFile<D> {
     device: Arc<Pending<D>>,
-    stop: StopHandle,
+    has_ended: Box<dyn Fn() -> bool + Send + Sync>,
     name: ImageName,
     state: Mutex<State>,
-    /// Bytes that were not holes when the device was there.
+    /// Bytes of data, holes excluded, when the device became ready.
     data: OnceLock<u64>,
 }
 
-/// What of the file's attributes can be set.
+/// The attributes that a client can set.
 #[derive(Clone, Copy)]
 struct State {
     permissions: u32,
@@ -63,21 +64,28 @@ struct State {
 }
 
 impl<D: BlockDevice> ImageFile<D> {
-    /// An image of `device` that belongs to this process's user, who alone has permission to read it and, unless it is
-    /// `read_only`, to write it. Nobody waits for the device any more once `stop` was used, and the device was woken.
-    pub fn new(device: Arc<Pending<D>>, name: ImageName, read_only: bool, stop: StopHandle) -> ImageFile<D> {
+    /// An image of `device`. It belongs to this process's user, and only that user may read it or, unless
+    /// `read_only`, write it.
+    ///
+    /// Requests stop waiting for the device once `has_ended` returns true and the device was woken.
+    pub fn new(
+        device: Arc<Pending<D>>,
+        name: ImageName,
+        read_only: bool,
+        has_ended: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> ImageFile<D> {
         let state = State {
             permissions: if read_only { 0o400 } else { 0o600 },
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             mtime: now(),
         };
-        ImageFile { device, stop, name, state: Mutex::new(state), data: OnceLock::new() }
+        ImageFile { device, has_ended: Box::new(has_ended), name, state: Mutex::new(state), data: OnceLock::new() }
     }
 
-    /// The device, once it is there.
+    /// Waits for the device.
     fn device(&self, context: &Context<'_>) -> Result<Arc<D>, Errno> {
-        if !self.device.wait_unless(|| context.is_interrupted() || self.stop.is_stopped()) {
+        if !self.device.wait_unless(|| context.is_interrupted() || (self.has_ended)()) {
             return Err(if context.is_interrupted() { Errno::INTR } else { Errno::IO });
         }
         self.device.wait().map_err(|_| Errno::IO)
@@ -118,7 +126,7 @@ impl<D: BlockDevice> ImageFile<D> {
         Attributes { inode: NodeId::ROOT.0, mode: DIRECTORY | 0o755, links: 2, ..self.common_attributes(&state) }
     }
 
-    /// What image and directory have in common.
+    /// The attributes that the image and its directory share.
     fn common_attributes(&self, state: &State) -> Attributes {
         Attributes {
             inode: NodeId::ROOT.0,
@@ -183,7 +191,7 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         }
         let device = self.device(context)?;
         if set.size.is_some_and(|size| size != device.content_size()) {
-            // A disk is as large as it is.
+            // A disk cannot change its size.
             return Err(Errno::PERM);
         }
         {
@@ -208,7 +216,7 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
             return Err(Errno::ROFS);
         }
         if flags.contains(OFlags::TRUNC) {
-            // A disk is as large as it is.
+            // A disk cannot change its size.
             return Err(Errno::PERM);
         }
         Ok(Opened { handle: HandleId::default(), caching: Caching::Keep, parallel_direct_writes: true })
@@ -270,7 +278,7 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         let end = offset.checked_add(length).ok_or(Errno::FBIG)?;
         let within = end.min(device.content_size()).saturating_sub(offset);
         let done = match mode {
-            // What lies behind the end is a hole already.
+            // Everything past the end is a hole already.
             mode if mode == PUNCH_HOLE | KEEP_SIZE => device.discard(offset.min(end - within), within),
             mode if mode & !KEEP_SIZE == ZERO_RANGE && within == length => device.write_zeroes(offset, length, false),
             _ => return Err(Errno::OPNOTSUPP),
@@ -301,7 +309,7 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         match (here == wanted, offset.saturating_add(length)) {
             (true, _) => Ok(offset),
             (false, next) if next < end => Ok(next),
-            // There is a hole behind the end, and no data.
+            // Past the last data there is only a hole.
             (false, _) if wanted == Allocation::Hole => Ok(end),
             (false, _) => Err(Errno::NXIO),
         }
@@ -341,7 +349,7 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
         Ok(Statistics { block_size: BLOCK, blocks, files: 1, name_max: 255, ..Statistics::default() })
     }
 
-    // The file is always there, with the one name that it has, and has no attributes but numbers. Closing it does nothing.
+    // The file always exists under its one name, cannot have extended attributes, and needs nothing on close.
     not_supported! {
         absence_valid, parent, forget, disconnected, read_link, make_node, make_directory, make_symlink, link, unlink,
         remove_directory, rename, create, create_unnamed, copy_range, flush, sync, release, release_directory, get_xattr,
@@ -353,7 +361,7 @@ impl<D: BlockDevice> FileSystem for ImageFile<D> {
     }
 }
 
-/// Bytes of a device that are not holes.
+/// The bytes of a device that are data, not holes.
 fn count_data(device: &impl BlockDevice) -> u64 {
     let end = device.content_size();
     let (mut offset, mut data) = (0, 0);
@@ -365,7 +373,7 @@ fn count_data(device: &impl BlockDevice) -> u64 {
     data
 }
 
-/// The first `length` bytes of `slices`, and how many those are.
+/// The first `length` bytes of `slices`, and their number.
 fn cut<'a>(slices: &[VolatileSlice<'a>], length: u64) -> (SmallVec<[VolatileSlice<'a>; 16]>, usize) {
     let mut left = usize::try_from(length).unwrap_or(usize::MAX);
     let parts = slices.iter().map_while(|slice| {

@@ -1,0 +1,79 @@
+//! What applies left under names of ours, told and remembered: in trees in which nothing is left to be applied, and for who asks
+//! about the run.
+
+use rustix::fs::Stat;
+
+use super::host::Host;
+use super::leftovers::{UNKNOWN, USELESS};
+use super::look::Seen;
+use super::{ApplyReport, Work};
+use crate::kept::record::{BesideFile, Record};
+use crate::kept::{Bytes, KeptTree};
+use crate::text::shown;
+
+/// What is still there in trees that nothing is to be applied to.
+pub(super) struct Elsewhere {
+    /// What nobody needs: it is removed.
+    useless: Vec<(Host, BesideFile)>,
+    /// What stays, and is told.
+    rest: Vec<BesideFile>,
+}
+
+impl Elsewhere {
+    /// Looks for it, and tells what will stay.
+    pub fn find(record: &Record, works: &[Work<'_>], report: &mut ApplyReport) -> Elsewhere {
+        let mut found = Elsewhere { useless: Vec::new(), rest: Vec::new() };
+        let of_works = |ordinal: u8| works.iter().any(|work| work.tree.tree.ordinal == ordinal);
+        for (tree, file) in besides(record).filter(|(_, file)| !of_works(file.ordinal)) {
+            let Ok(mut host) = Host::open(&tree.source(), tree.cross) else {
+                found.rest.push(file.clone());
+                continue;
+            };
+            let Some((path, useless)) = file.of(file.ordinal) else { continue };
+            let is_useless = |stat: &Stat| useless == Some(Seen::of(stat));
+            match host.stat(&path) {
+                Ok(None) => {}
+                Ok(Some(stat)) if is_useless(&stat) => found.useless.push((host, file.clone())),
+                _ => {
+                    report.failures.push((place(tree, &file.path), UNKNOWN.to_owned()));
+                    found.rest.push(file.clone());
+                }
+            }
+        }
+        found
+    }
+
+    /// Removes what nobody needs. Gives what stays.
+    pub fn clear(mut self, record: &Record, report: &mut ApplyReport) -> Vec<BesideFile> {
+        for (mut host, file) in self.useless {
+            let path = file.of(file.ordinal).map(|(path, _)| path).unwrap_or_default();
+            if host.remove(&path).is_err() {
+                let tree = record.trees.iter().find(|tree| tree.ordinal == file.ordinal && !tree.read_only);
+                report.failures.extend(tree.map(|tree| (place(tree, &file.path), USELESS.to_owned())));
+                self.rest.push(file);
+            }
+        }
+        self.rest
+    }
+}
+
+/// What applies of a run left and is still there: paths of the host.
+pub(in crate::kept) fn still_beside(record: &Record) -> Vec<String> {
+    let is_there = |(tree, file): &(&KeptTree, &BesideFile)| {
+        let path = tree.source().join(file.path.to_os_string());
+        path.symlink_metadata().is_ok()
+    };
+    besides(record).filter(is_there).map(|(tree, file)| place(tree, &file.path)).collect()
+}
+
+fn besides(record: &Record) -> impl Iterator<Item = (&KeptTree, &BesideFile)> {
+    let files = record.made.iter().flat_map(|made| &made.beside);
+    files.filter_map(|file| {
+        let tree = record.trees.iter().find(|tree| tree.ordinal == file.ordinal && !tree.read_only)?;
+        Some((tree, file))
+    })
+}
+
+fn place(tree: &KeptTree, path: &Bytes) -> String {
+    shown(&tree.source().join(path.to_os_string()))
+}
