@@ -63,7 +63,7 @@ fn cut(extent: Extent, range: &Range<u64>) -> Option<Extent> {
     let start = extent.offset.max(range.start);
     let end = (extent.offset + extent.length).min(range.end);
     let at = extent.at + start.saturating_sub(extent.offset);
-    (start < end).then_some(Extent { offset: start, length: end - start, at, ..extent })
+    (start < end).then(|| Extent { offset: start, length: end - start, at, ..extent })
 }
 
 /// One run of blocks that holds the first `length` bytes.
