@@ -8,8 +8,8 @@
 use std::sync::{Arc, LazyLock};
 
 use arbitrary::Arbitrary;
-use inarch_confine::Parsing;
 use inarch_block::{BLOCK_SIZE, read_content};
+use inarch_confine::Parsing;
 use inarch_format::erofs::{Erofs, open_with};
 use inarch_format::{Damage, Format, ImageOptions, Layout};
 use inarch_fuzz::image::{self, Memory};

@@ -80,6 +80,7 @@ fn archive(input: &Input<'_>) -> Vec<u8> {
 fuzz_target!(|input: Input<'_>| {
     let backing = Arc::new(image::Memory(archive(&input)));
     let damage = if input.salvaged { Damage::Salvaged } else { Damage::Refused };
+    let host = ThisHost::new(&std::env::temp_dir());
     if let Ok(opened) = oci::open_archive(Parsing::unconfined(), backing, input.reference, &ThisHost::new(&std::env::temp_dir()), damage) {
         archive::look(opened);
     }

@@ -8,8 +8,8 @@ use std::io;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use arbitrary::Arbitrary;
-use inarch_confine::Parsing;
 use inarch_block::{Content, Cursor, Sink, read_content};
+use inarch_confine::Parsing;
 use inarch_format::squashfs::{Squashfs, open_with};
 use inarch_format::{Algorithm, Compression, Damage, Format, ImageOptions, Layout, Pack};
 use inarch_fuzz::image::{self, Memory};

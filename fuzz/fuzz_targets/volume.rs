@@ -6,8 +6,8 @@
 use std::sync::{Arc, LazyLock};
 
 use arbitrary::Arbitrary;
-use inarch_confine::Parsing;
 use inarch_block::Cursor;
+use inarch_confine::Parsing;
 use inarch_format::{Damage, ImageOptions, Reader, format_by_name, readers};
 use inarch_fuzz::image::{self, Memory};
 use inarch_volume::{Item, Node, Volume};

@@ -3,8 +3,8 @@
 //! [`FileSystem`] executes one request at a time. Its callers are wires: FUSE, through `/dev/fuse` or a virtqueue
 //! (virtiofs), and 9P. A file system knows nothing of wires, a wire nothing of file systems.
 //!
-//! - File systems: a live directory of this host ([`HostDirectory`]), a file system in an image ([`VolumeFiles`]), a
-//!   tree ([`TreeFiles`]), memory ([`MemoryFiles`]), a block device as one raw image ([`ImageFile`]).
+//! - File systems: a live directory of this host ([`HostDirectory`]), a file system in an image, or a tree
+//!   ([`VolumeFiles`]), memory ([`MemoryFiles`]), a block device as one raw image ([`ImageFile`]).
 //! - Adapters: an upper layer for writes ([`Overlay`]), other owners ([`MappedOwners`]), one of several clients
 //!   ([`OneClient`]), a record of each access ([`Recorder`]).
 //!

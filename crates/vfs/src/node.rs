@@ -178,11 +178,11 @@ pub enum Caching {
     Direct,
 }
 
-/// Among the flags of an open: a kernel opens the file to execute it, as execve(2) does (`__FMODE_EXEC` of Linux's
-/// include/linux/fs.h, set in `do_open_execat` of fs/exec.c). open(2) ignores it, so no program can set it.
+/// A flag of an open: the kernel opens the file for execve(2) (`__FMODE_EXEC` of Linux's include/linux/fs.h, set by
+/// `do_open_execat` of fs/exec.c). Programs cannot set it, because open(2) ignores it.
 pub const OPEN_TO_EXECUTE: u32 = 1 << 5;
 
-/// Something that was opened.
+/// The result of an open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
     /// The handle.

@@ -1,4 +1,4 @@
-//! A volume as files, read-only: nothing is read before it is asked for. Archives and snapshots of directories are volumes, too
+//! Shows a volume as a read-only file system that reads the image on demand. An archive or snapshot is a volume too
 //! ([`TreeVolume`]).
 
 use std::collections::HashSet;
@@ -21,9 +21,9 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// What never changes need never be asked for again: a year.
+/// The TTL for what never changes: a year.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Places in a listing before those of the volume: `.` and `..`.
+/// `.` and `..` come before the volume's entries in a listing.
 const DOTS: u64 = 2;
 /// The most nodes whose damage is reported.
 const TOLD: usize = 1000;
@@ -55,9 +55,9 @@ impl VolumeFiles {
         VolumeFiles { volume, salvage, told: Told { nodes: Mutex::default(), tell } }
     }
 
-    /// Of a tree, and of what its regular files hold.
+    /// A file system of `tree`, whose regular files have the bytes of `content`.
     pub fn of_tree(tree: Arc<Tree>, content: Arc<dyn Content>) -> VolumeFiles {
-        // What is wrong with content is told by who has it.
+        // The content itself reports what is wrong with it.
         VolumeFiles::new(Arc::new(TreeVolume::new(tree, content)), false, Box::new(|_| {}))
     }
 

@@ -6,10 +6,10 @@ use inarch_block::{Backing, read_backing};
 
 use crate::VolumeError;
 
-/// Bytes of a page. Inodes of an image may lie each beside its content, where larger pages are mostly content.
+/// The size of a page. It is small because an image may have each inode beside its file's content, which would fill larger pages.
 const PAGE: u64 = 1 << 12;
 
-/// Reads small pieces of an image through pages of 4 KiB, of which some are kept.
+/// Reads small pieces of an image through cached pages of 4 KiB.
 ///
 /// A page's number determines its slot in the cache, and each slot has its own lock, so threads that read different
 /// parts do not wait for each other.

@@ -10,44 +10,43 @@ use crate::{Attributes, Item, Node, Volume, VolumeError, join_data};
 pub enum Body {
     /// A directory.
     Directory,
-    /// What it points at: [`Facts::target`].
+    /// A symbolic link: [`Facts::target`].
     Symlink,
-    /// A regular file's content where it lies: [`Facts::extents`].
+    /// A regular file's extents in the image: [`Facts::extents`].
     Extents,
-    /// A regular file's content in another form, without holes.
+    /// A regular file that is stored packed, without holes.
     Packed,
-    /// The same with holes between [`Facts::ranges`].
+    /// The same, with data only in [`Facts::ranges`].
     PackedSparse,
     /// Nothing: a device node, a FIFO or a socket.
     #[default]
     Other,
 }
 
-/// All that a walk wants to know of a node. A walk has one of them, which is filled for each node in turn, so that its lists keep
-/// their memory.
+/// Everything that a walk needs of a node. A walk reuses one of them for all nodes, so that its lists are allocated once.
 #[derive(Debug, Default)]
 pub struct Facts {
     /// Its attributes.
     pub attributes: Attributes,
     /// The rest.
     pub body: Body,
-    /// What a symbolic link points at.
+    /// A symbolic link's target.
     pub target: Vec<u8>,
-    /// Where a regular file's content lies; what no extent covers is a hole.
+    /// A regular file's extents; the rest is a hole.
     pub extents: Vec<Extent>,
-    /// What of a packed file is no hole.
+    /// A packed file's ranges with data.
     pub ranges: Vec<DataRange>,
-    /// Its extended attributes, if it has no `shared`.
+    /// Its extended attributes, unless there is a `shared` key.
     pub xattrs: Vec<Xattr>,
-    /// Not empty: all nodes with the same bytes here have the same extended attributes, and [`Pass::xattrs`] is asked for the
-    /// first of them.
+    /// A key, or empty. All nodes with the same key have the same extended attributes; [`Pass::xattrs`] returns them for the
+    /// first node.
     pub shared: Vec<u8>,
-    /// Parts of it that are left out.
+    /// Parts that were left out.
     pub losses: Vec<Loss>,
 }
 
 impl Facts {
-    /// Nothing is known yet.
+    /// Empties the lists.
     pub(crate) fn clear(&mut self) {
         let Facts { attributes: _, body: _, target, extents, ranges, xattrs, shared, losses } = self;
         target.clear();
@@ -59,13 +58,13 @@ impl Facts {
     }
 }
 
-/// One pass over all nodes of a volume: each directory is listed once, each node asked for once. What it remembers bounds what
-/// it reads and gives: pieces of metadata that many nodes name are read for one of them, or counted.
+/// One pass over all nodes of a volume: each directory is listed once, and each node queried once. The pass bounds
+/// what it reads and returns: metadata that many nodes refer to is read once, or counted.
 pub trait Pass {
     /// Like [`Volume::list`], from start to end.
     fn list(&mut self, directory: Node, take: &mut dyn FnMut(Item<'_>)) -> Result<(), VolumeError>;
 
-    /// Fills `facts`, whose lists are empty, with everything of a node.
+    /// Fills `facts`, whose lists are empty, with everything about a node.
     fn facts(&mut self, node: Node, facts: &mut Facts) -> Result<(), VolumeError>;
 
     /// The extended attributes of a node for which [`Pass::facts`] returned a shared key.

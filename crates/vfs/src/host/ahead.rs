@@ -13,6 +13,11 @@
 //! 3. It steps from a directory to a subdirectory by one name, which must not be a symbolic link or a mount point.
 //!    Access times do not change.
 //!
+//! Measured with and without, `find -size` over 50,000 files in a fresh FUSE mount: 0.64 of the time where the host's inodes have
+//! to be made of cached blocks, 0.83 from the disk. Where all is cached, the difference is within the noise, as it is for `git
+//! status`, which asks by several threads. The server's processor time grows by up to a tenth of a second; the client's requests
+//! are the same.
+//!
 //! The first offer starts the thread, which is confined like the thread that made the offer.
 
 use std::collections::VecDeque;

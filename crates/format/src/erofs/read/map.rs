@@ -62,8 +62,10 @@ pub(crate) fn extents(
 fn cut(extent: Extent, range: &Range<u64>) -> Option<Extent> {
     let start = extent.offset.max(range.start);
     let end = (extent.offset + extent.length).min(range.end);
-    let at = extent.at + start.saturating_sub(extent.offset);
-    (start < end).then_some(Extent { offset: start, length: end - start, at, ..extent })
+    if start >= end {
+        return None;
+    }
+    Some(Extent { offset: start, length: end - start, at: extent.at + (start - extent.offset), ..extent })
 }
 
 /// One run of blocks that holds the first `length` bytes.

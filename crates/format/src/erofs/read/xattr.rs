@@ -35,8 +35,8 @@ impl Xattrs {
         Xattrs { prefixes }
     }
 
-    /// Puts what stands behind an inode for its attributes into `area`, which is empty, and stays so where it has none. Inodes with
-    /// the same bytes there have the same attributes.
+    /// Reads an inode's inline attribute area into the empty `area`, which stays empty if there is none. Inodes with the same
+    /// bytes have the same attributes.
     pub(crate) fn area(pages: &Pages, inode: &Inode, area: &mut Vec<u8>) -> Result<(), VolumeError> {
         // A header alone has no meaning.
         if inode.xattrs_size <= HEADER_SIZE as u64 {

@@ -52,7 +52,7 @@ impl Claims {
     }
 }
 
-/// What was mapped so far, and room for the runs of the file that is mapped now.
+/// The claims of all files mapped so far, and a buffer for the runs of one.
 #[derive(Default)]
 pub(super) struct Mapping {
     pub(super) claims: Claims,
@@ -72,8 +72,8 @@ struct Mapper<'a> {
     flaw: Option<String>,
 }
 
-/// Puts the runs of a file's `blocks` into `runs`, in place of what is there: ascending, disjoint, and cut to those blocks. Gives what is
-/// wrong with them, if anything; what could not be read is [`Place::Unknown`].
+/// Puts the runs of a file's `blocks` into `runs`, in place of what is there: ascending, disjoint, and limited to those blocks.
+/// Returns damage, if any; unreadable parts are [`Place::Unknown`].
 pub(super) fn map(
     disk: &Disk,
     claims: &mut Claims,

@@ -197,7 +197,7 @@ impl Ext4Volume {
         }
     }
 
-    /// Puts where the bytes `wanted` of a regular file are into `extents`; what is wrong with that goes to `lost`.
+    /// Adds the places of the bytes `wanted` of a regular file to `extents`; damage goes to `lost`.
     pub(super) fn extents_of(
         &self,
         Mapping { claims, runs }: &mut Mapping,
@@ -253,7 +253,7 @@ impl Ext4Volume {
         Some(Extent { offset: run.logical * block_size, length: run.length * block_size, at, backing })
     }
 
-    /// What of an extent is wanted, from the journal where that has any of it.
+    /// The wanted part of an extent, from the journal if that has it.
     fn cut(&self, extent: Extent, wanted: &Range<u64>) -> Option<Extent> {
         let start = extent.offset.max(wanted.start);
         let end = extent.offset.saturating_add(extent.length).min(wanted.end);

@@ -119,8 +119,8 @@ impl Files {
         block_count(size, self.block_size(), place)
     }
 
-    /// Goes through the sizes of all blocks of a file that was [checked](Files::check). Puts the ranges with data into `ranges`,
-    /// which is empty, a few more than `most` at most, and says whether there are holes.
+    /// Collects the ranges with data of a file that was [checked](Files::check) in the empty `ranges`, a few more than `most` at
+    /// most. Returns whether there are holes.
     pub(super) fn ranges(
         &self,
         place: &FilePlace,

@@ -13,7 +13,7 @@ use inarch_volume::VolumeError;
 /// Bytes of a symlink's target at most: `PATH_MAX` without its NUL.
 const MAX_TARGET: u32 = 4095;
 
-/// Reads an inode, and the target into `target` if it is a symlink's. The reader is then at what follows: a directory's index, or a
+/// Reads an inode, and a symlink's target into the empty `target`. The reader is then at what follows: a directory's index, or a
 /// file's list of blocks.
 pub(super) fn read_inode(reader: &mut Reader<'_>, target: &mut Vec<u8>) -> Result<Inode, VolumeError> {
     let header: Header = reader.read_struct()?;
