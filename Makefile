@@ -31,6 +31,9 @@ check: setup-test
 lint: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --release -- -D warnings
+	# The reference: heads of modules link to private modules, for readers of the source.
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
+		cargo doc -q --workspace --no-deps --document-private-items
 	# Fuzz targets are built with another compiler; that they still fit the crates shows without libFuzzer, too.
 	CUSTOM_LIBFUZZER_PATH=/none/libfuzzer.a cargo check -q --manifest-path fuzz/Cargo.toml --target-dir $(target)/fuzz
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Measures a mounted directory against the directory itself.
-Usage: mount.py [ROUNDS] [--changes guest|host|none] [--io-uring] [--only PARTS]
+"""Measures a mounted directory against the directory itself and, for root, the same mount as mount(8) makes it.
+Usage: mount.py [ROUNDS] [--via auto|kernel|fuse] [--ephemeral] [--changes guest|host|none] [--io-uring] [--only PARTS]
+    [--states STATES]
 
 Creates a git repository of 50,000 files, a file of 1 GiB and a small C program in $WORK (/var/tmp). The mount has its default
 options, unless --changes sets another one. "fresh" is the first use of a mount whose directory is in the host's memory; "again" is
@@ -22,9 +23,12 @@ from measure import INARCH, once, rounds, table
 
 arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 arguments.add_argument("rounds", nargs="?", type=int, default=5)
+arguments.add_argument("--via", default="auto", help="as of inarch mount")
+arguments.add_argument("--ephemeral", action="store_true", help="writes stay in memory, as of inarch mount")
 arguments.add_argument("--changes", help="as of inarch mount; its default")
 arguments.add_argument("--io-uring", action="store_true", help="switch FUSE over io_uring on, and compare")
 arguments.add_argument("--only", default="", help="of find, names, status, grep, tar, read, build, comma-separated; all")
+arguments.add_argument("--states", default="fresh,again,cold,names forgotten", help="of these, comma-separated")
 arguments = arguments.parse_args()
 work = tempfile.mkdtemp(dir=os.environ.get("WORK", "/var/tmp"), prefix="mount-bench-")
 source, point = os.path.join(work, "source"), os.path.join(work, "point")
@@ -60,7 +64,8 @@ class Mount:
         self.rings = rings
 
     def __enter__(self):
-        command = [INARCH, "mount", source, point, "--io-uring", self.rings]
+        command = [INARCH, "mount", source, point, "--io-uring", self.rings, "--via", arguments.via]
+        command += ["--ephemeral"] if arguments.ephemeral else []
         command += ["--changes", arguments.changes] if arguments.changes else []
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
         line = self.process.stderr.readline()
@@ -69,6 +74,23 @@ class Mount:
     def __exit__(self, *_):
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait() == 0
+
+
+class ByHand:
+    """The same mount as mount(8) makes it, for the duration of a `with` block: a bind mount, or an overlayfs."""
+
+    def __enter__(self):
+        command = ["mount", "--bind", source, point]
+        if arguments.ephemeral:
+            self.upper = tempfile.mkdtemp(dir=work)
+            upper, scratch = os.path.join(self.upper, "upper"), os.path.join(self.upper, "work")
+            os.mkdir(upper), os.mkdir(scratch)
+            options = f"lowerdir={source},upperdir={upper},workdir={scratch}"
+            command = ["mount", "-t", "overlay", "-o", options, "overlay", point]
+        subprocess.run(command, check=True)
+
+    def __exit__(self, *_):
+        subprocess.run(["umount", point], check=True)
 
 
 def make_source():
@@ -80,7 +102,8 @@ def make_source():
         os.makedirs(directory, exist_ok=True)
         with open(os.path.join(directory, f"f{number}.c"), "w") as file:
             file.write(f"int f{number};\n" * generator.randrange(1, 200))
-    git = ["git", "-c", "user.name=n", "-c", "user.email=n@example.org", "-C", repository]
+    # A commit of so many objects would start their packing in the background, beside what is measured.
+    git = ["git", "-c", "gc.auto=0", "-c", "user.name=n", "-c", "user.email=n@example.org", "-C", repository]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "all"], check=True)
@@ -203,27 +226,27 @@ def native_warm(of):
     return run
 
 
-def mounted_after(forget, of, rings):
+def mounted_after(forget, of, mount):
     def run():
-        with Mount(rings):
+        with mount():
             forget()
             return once(of(point))
 
     return run
 
 
-def fresh(of, rings):
+def fresh(of, mount):
     def run():
         once(of(source))
-        with Mount(rings):
+        with mount():
             return once(of(point))
 
     return run
 
 
-def warm(of, rings):
+def warm(of, mount):
     def run():
-        with Mount(rings):
+        with mount():
             once(of(point))
             return once(of(point))
 
@@ -241,9 +264,13 @@ def compare(title, of):
         ("cold", partial(native_after, forget_all), partial(mounted_after, forget_all)),
         ("names forgotten", partial(native_after, forget_names), partial(mounted_after, forget_names)),
     ):
-        contestants = {"native": native(of), "mount": mounted(of, "off" if arguments.io_uring else "auto")}
+        if state not in arguments.states.split(","):
+            continue
+        contestants = {"native": native(of), "mount": mounted(of, partial(Mount, "off" if arguments.io_uring else "auto"))}
         if arguments.io_uring and has_rings():
-            contestants["mount, io_uring"] = mounted(of, "on")
+            contestants["mount, io_uring"] = mounted(of, partial(Mount, "on"))
+        if arguments.via != "fuse" and os.geteuid() == 0:
+            contestants["mount(8)"] = mounted(of, ByHand)
         table(f"{title}, {state}", rounds(contestants, arguments.rounds), "native")
 
 
@@ -258,7 +285,8 @@ def compare_in_one_mount(title, of):
 before = switched("Y") if arguments.io_uring else None
 try:
     make_source()
-    print("\ninarch mount" + (f" --changes {arguments.changes}" if arguments.changes else ""))
+    print(f"\ninarch mount --via {arguments.via}", end="")
+    print(" --ephemeral" if arguments.ephemeral else "", f" --changes {arguments.changes}" if arguments.changes else "")
     for part, title, of in (
         ("find", "find -size", find),
         ("names", "find -name", names),

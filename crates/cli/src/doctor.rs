@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use crate::output::answer;
+use crate::output::{answer, complain};
 use clap::Args;
 use inarch_jobs::doctor::{self, Check, State};
 
@@ -23,7 +23,7 @@ pub struct DoctorArguments {
 
 /// Checks everything; the status is 0 if `inarch run` works here, else 1.
 pub fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> {
-    let checks = doctor::examine();
+    let checks = doctor::examine(complain);
     let colour = std::io::stdout().is_terminal();
     let lines = || checks.iter().map(|check| line(check, colour)).collect::<String>();
     answer(if arguments.json { serde_json::to_string_pretty(&checks)? + "\n" } else { lines() })?;

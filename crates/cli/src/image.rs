@@ -11,11 +11,13 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use inarch_format::{Algorithm, Compression, ImageOptions};
-use inarch_jobs::image::{self, ImageReport, ImageRequest, Progress, Stage, Watcher};
+use inarch_jobs::image::{self, ImageError, ImageEvent, ImageReport, ImageRequest, Stage};
 use inarch_jobs::source::Source;
+use inarch_jobs::{Events, JobError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::output::answer;
+use crate::signals::TidyingSignals;
 use crate::size;
 use crate::source::{SRC_HELP, SourceArguments};
 
@@ -93,7 +95,7 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(!(to_stdout && arguments.json), "standard output cannot take both the image and --json");
     anyhow::ensure!(
         !(to_stdout && std::io::stdout().is_terminal()),
-        "standard output is a terminal, which an image is not for; lead it elsewhere (-o - > FILE), or name a file"
+        "standard output is a terminal; redirect it (-o - > FILE), or name a file"
     );
     let selection = arguments.filters.reproducible_selection()?;
     let epoch = selection.epoch;
@@ -116,8 +118,22 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
         sync: arguments.sync,
     };
     let bar = Bar::new(arguments.quiet);
-    let report = image::image(&request, &bar);
+    let signals = TidyingSignals::default();
+    let (watching, catching) = (bar.clone(), signals.clone());
+    let making = image::start(
+        request,
+        Events::new(move |event| match event {
+            ImageEvent::Stage { stage, bytes, files } => watching.start(stage, bytes, files),
+            ImageEvent::Advanced { bytes, files } => watching.advance(bytes, files),
+            ImageEvent::Named => catching.catch(),
+        }),
+    )?;
+    signals.lead_to(making.stopper());
+    let report = making.wait();
     bar.bar.finish_and_clear();
+    if let Err(JobError::Image(ImageError::Stopped)) = report {
+        signals.end_as_they_would();
+    }
     let report = report?;
     if arguments.json {
         answer(serde_json::to_string_pretty(&report)? + "\n")?;
@@ -184,6 +200,7 @@ fn parse_compression(text: &str) -> Result<Compression, String> {
 }
 
 /// A progress bar on a terminal; nothing elsewhere.
+#[derive(Clone)]
 struct Bar {
     bar: ProgressBar,
     files: Arc<AtomicU64>,
@@ -195,9 +212,8 @@ impl Bar {
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         Bar { bar: ProgressBar::with_draw_target(None, target), files: Arc::default() }
     }
-}
 
-impl Watcher for Bar {
+    /// A stage begins.
     fn start(&self, stage: Stage, bytes: u64, files: u64) {
         if self.bar.is_hidden() {
             return;
@@ -221,9 +237,8 @@ impl Watcher for Bar {
         self.bar.set_length(bytes);
         self.bar.enable_steady_tick(Duration::from_millis(100));
     }
-}
 
-impl Progress for Bar {
+    /// So much more of it is done.
     fn advance(&self, bytes: u64, files: u64) {
         self.files.fetch_add(files, Ordering::Relaxed);
         self.bar.inc(bytes);

@@ -17,6 +17,7 @@ mod publish;
 mod run;
 mod runs;
 mod sandbox;
+mod say;
 mod serve;
 mod signals;
 mod size;
@@ -40,19 +41,12 @@ const EXIT_FAILED: u8 = 125;
 fn main() -> ExitCode {
     inarch_jobs::heed_children();
     // The child that cleans up after a server: an internal command.
+    if let Some(status) = inarch_jobs::as_child() {
+        return status.into();
+    }
     let words: Vec<_> = std::env::args_os().collect();
-    if let [_, word, rest @ ..] = &words[..]
-        && word == inarch_jobs::serve::GUARD_ARGUMENT
-    {
-        return inarch_jobs::serve::guard(rest).into();
-    }
-    if let [_, word, rest @ ..] = &words[..]
-        && word == inarch_jobs::mount::USER_NAMESPACE_ARGUMENT
-    {
-        return inarch_jobs::mount::hold_user_namespace(rest).into();
-    }
     // A server that was started in the background.
-    let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::mount::BACKGROUND_ARGUMENT);
+    let is_background = words.get(1).is_some_and(|word| word == inarch_jobs::serve::BACKGROUND_ARGUMENT);
     let own = words.iter().enumerate().filter(|(place, _)| !(is_background && *place == 1)).map(|(_, word)| word);
     let arguments = match Arguments::try_parse_from(own) {
         Ok(arguments) => arguments,

@@ -1,22 +1,28 @@
 //! `inarch mount`.
 
+mod background;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::{Args, ValueEnum};
 use inarch_jobs::mount::{
-    Background, Changes, MountRequest, MountWrites, RecordLevel, RecordRequest, Rings, Via, mount, start,
+    self, Changes, MountEvent, MountHandle, MountRequest, MountWrites, RecordLevel, RecordRequest, Rings, Via,
 };
 use inarch_jobs::share::Refused;
 use inarch_jobs::source::Source;
+use inarch_jobs::{Events, shown};
 
 use crate::EXIT_FAILED;
 use crate::access::{AccessArguments, RefusedArguments};
-use crate::output::complain;
+use crate::output::{complain, introduce};
 use crate::sandbox::SandboxArgument;
+use crate::signals::EndingSignals;
 use crate::source::{CrossArgument, OwnerArguments, SRC_HELP};
 use crate::upper::UpperArguments;
+use background::{Child, start};
 
 /// Options of `inarch mount`.
 #[derive(Args, Debug)]
@@ -27,8 +33,8 @@ Examples:
   inarch umount /mnt
   inarch mount ~/src ~/build --changes guest   # until Ctrl-C
 
-It is mounted until SIGTERM, SIGINT or 'inarch umount DIR'; as a user it takes fusermount3 (Debian's package fuse3). \
-With --background the status is 0 when the mount answers, 125 when nothing is mounted.")]
+The mount stays until SIGTERM, SIGINT or 'inarch umount DIR'. Users other than root need fusermount3 (Debian's package \
+fuse3). With --background the status is 0 once the mount answers, 125 if nothing is mounted.")]
 pub struct MountArguments {
     /// What to mount
     #[arg(value_name = "SRC", help = SRC_HELP)]
@@ -44,36 +50,36 @@ pub struct MountArguments {
     #[command(flatten)]
     pub refused: RefusedArguments,
 
-    /// The same as mount(8) has it: ro, rw, nosuid, nodev, and what holds anyway (default_permissions, defaults)
+    /// Options as for mount(8): ro, rw, nosuid, nodev; default_permissions and defaults are accepted and always apply
     #[arg(short = 'o', value_name = "OPT[,OPT]", value_delimiter = ',', value_parser = mount_option)]
     pub options: Vec<MountOption>,
 
     #[command(flatten)]
     pub upper: UpperArguments,
 
-    /// Who sees locks: guest (programs in the mount alone), host (everybody who has SRC's files open, which takes a request
-    /// for each lock and each close)
+    /// Whose locks count: guest (only programs in the mount see each other's), host (everybody with SRC's files open
+    /// sees them; costs a request for each lock and each close)
     #[arg(long, value_name = "guest|host", value_enum, default_value = "guest", hide_possible_values = true)]
     pub locks: LocksBy,
 
-    /// Who may change SRC meanwhile: guest (programs in the mount alone: they keep what they know), host (everybody:
-    /// what they know is at most a second old), none (nobody: read-only, all is kept); host where not given, but for what the
-    /// kernel shows with --overlay or --ephemeral: there changes may not be seen
+    /// Who changes SRC meanwhile: guest (only programs in the mount; cached for a day), host (anybody; cached for a
+    /// second), none (nobody; read-only, cached for good). Default: host; but changes below --overlay or --ephemeral
+    /// may not be seen if the kernel serves the mount
     #[arg(long, value_name = "guest|host|none", value_enum, hide_possible_values = true)]
     pub changes: Option<ChangesArgument>,
 
-    /// Who serves the mount: kernel (as fast as SRC itself; root's), fuse (a server, which can do all that is here), auto (the
-    /// kernel where it can do what is asked for; the line at the start says why it does not)
+    /// Who serves the mount: kernel (as fast as SRC; root only), fuse (a server, which supports everything), auto
+    /// (the kernel if it can do what is asked for; the line at the start says why not)
     #[arg(long, value_name = "auto|kernel|fuse", value_enum, default_value = "auto", hide_possible_values = true)]
     pub via: ViaArgument,
 
-    /// Write down in FILE what is done in the mount: each name looked for, found or not, each file opened, read and
-    /// written, each change, and what fails; a line of JSON each
+    /// Record each access in FILE, one line of JSON each: names looked up, found or not, files opened, read and
+    /// written, changes, and failures
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
-    /// What --record tells apart: process (every access, and whose it is: the kernel keeps nothing that it knows), command
-    /// (each access once, whoever it was: the kernel keeps what it knows, which is faster)
+    /// Detail of --record: process (every access with its process; nothing is cached), command (each access once;
+    /// cached as usual, and faster)
     #[arg(
         long,
         value_name = "command|process",
@@ -84,19 +90,19 @@ pub struct MountArguments {
     )]
     pub record_level: RecordLevelArgument,
 
-    /// Of an archive or image that is damaged, show what can be read and say what could not
+    /// Show what can be read of a damaged archive or image, and report what cannot
     #[arg(long)]
     pub salvage: bool,
 
     #[command(flatten)]
     pub cross: CrossArgument,
 
-    /// Whose files are seen.
+    /// Whose files the mount shows.
     #[command(flatten)]
     pub owners: OwnerArguments,
 
-    /// Whether the kernel's requests come by io_uring, which is faster: auto (where this machine has it switched on), on
-    /// (or fail), off
+    /// Use io_uring for the kernel's requests, which is faster: auto (if this machine has it switched on), on (or
+    /// fail), off
     #[arg(long, value_name = "auto|on|off", value_enum, default_value = "auto", hide_possible_values = true)]
     pub io_uring: RingsArgument,
 
@@ -107,12 +113,12 @@ pub struct MountArguments {
     #[arg(short, long)]
     pub background: bool,
 
-    /// Add what the server in the background has to say to FILE; to inarch/mount.log in $XDG_STATE_HOME or ~/.local/state
-    /// where not given
+    /// Append the background server's messages to FILE; default: inarch/mount.log in $XDG_STATE_HOME or
+    /// ~/.local/state
     #[arg(long, value_name = "FILE", requires = "background")]
     pub log: Option<PathBuf>,
 
-    /// Say nothing but what went wrong
+    /// Print errors only
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -139,7 +145,9 @@ fn mount_option(text: &str) -> Result<MountOption, String> {
         "nosuid" => Ok(MountOption::NoSuid),
         "nodev" => Ok(MountOption::NoDev),
         "default_permissions" | "defaults" => Ok(MountOption::Usual),
-        _ => Err(format!("'{text}' is no option of a mount: ro, rw, nosuid, nodev, default_permissions, defaults")),
+        _ => Err(format!(
+            "'{text}' is not a mount option; these are: ro, rw, nosuid, nodev, default_permissions, defaults"
+        )),
     }
 }
 
@@ -199,7 +207,7 @@ pub enum LocksBy {
 pub enum RecordLevelArgument {
     /// Each access once
     Command,
-    /// Every access, and whose it is
+    /// Every access, with its process
     Process,
 }
 
@@ -233,7 +241,7 @@ impl From<ChangesArgument> for Changes {
     }
 }
 
-/// Mounts, and serves until told to stop; or has `words`, the arguments as they were given, do so in the background.
+/// Mounts, and serves until stopped; or starts that in the background, with the same arguments, `words`.
 pub fn run(arguments: MountArguments, words: &[OsString]) -> anyhow::Result<ExitCode> {
     if !arguments.background {
         return serve(arguments);
@@ -245,7 +253,7 @@ pub fn run(arguments: MountArguments, words: &[OsString]) -> anyhow::Result<Exit
     Ok(if is_mounted { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
 
-/// Mounts, and serves until told to stop.
+/// Mounts, and serves until stopped.
 pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     let MountArguments {
         source,
@@ -275,7 +283,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     refused.devices |= options.contains(&MountOption::NoDev);
     let writes = match upper.place()? {
         Some(_) if ro => {
-            anyhow::bail!("-o ro: what is written over SRC is for writing; leave out --overlay or --ephemeral")
+            anyhow::bail!("-o ro contradicts --overlay and --ephemeral, which take writes; leave one of them out")
         }
         Some(place) => MountWrites::Over(place),
         None if ro => MountWrites::Refused,
@@ -291,8 +299,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     let (locks, sandbox) = (locks == LocksBy::Host, sandbox.into());
     let submounts = cross.into();
     let record = record.map(|file| RecordRequest { file, level: record_level.into() });
-    let background = background.then_some(Background { log });
-    mount(&MountRequest {
+    let request = MountRequest {
         source,
         point,
         via: via.into(),
@@ -306,8 +313,73 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
         rings,
         sandbox,
         salvage,
-        quiet,
-        background,
-    })?;
+    };
+    request.check()?;
+    let child = background.then(|| Child::begin(log.as_deref())).transpose()?;
+    until_unmounted(request, quiet, child)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Mounts, says what is mounted, and waits until somebody unmounts it, or SIGINT or SIGTERM ends it.
+fn until_unmounted(request: MountRequest, quiet: bool, child: Option<Child>) -> anyhow::Result<()> {
+    // They are caught before the mount is visible: whoever sees it may end the server. What comes before ends this process.
+    let signals = Arc::new(Mutex::new(None));
+    let caught = Arc::clone(&signals);
+    let mounted = mount::start(
+        request,
+        Events::new(move |event| match event {
+            MountEvent::Mounting => {
+                *caught.lock().unwrap_or_else(PoisonError::into_inner) = Some(EndingSignals::catch());
+            }
+            MountEvent::Note(_) if quiet => {}
+            event => complain(event),
+        }),
+    )?;
+    let report = mounted.report().clone();
+    let is_in_background = child.is_some();
+    let begun = tell(&mounted, quiet, child);
+    if begun.is_err() {
+        mounted.stop();
+    }
+    mounted.confine_waiter();
+    let signals = signals.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let caught = match signals {
+        Some(Ok(signals)) => {
+            signals.lead_to(mounted.stopper());
+            Ok(())
+        }
+        Some(Err(error)) => {
+            mounted.stop();
+            Err(anyhow::anyhow!("cannot catch signals: {error}"))
+        }
+        None => Ok(()),
+    };
+    let ended = mounted.wait();
+    begun?;
+    caught?;
+    ended?;
+    if is_in_background && !quiet {
+        complain(format_args!("{} is unmounted", shown(&report.point)));
+    }
+    Ok(())
+}
+
+/// Says what is mounted, and lets the caller of a server in the background go.
+fn tell(mounted: &MountHandle, quiet: bool, child: Option<Child>) -> anyhow::Result<()> {
+    let report = mounted.report();
+    if let Some(child) = &child {
+        child.detach()?;
+        mounted.answers()?;
+    }
+    if !quiet {
+        let log = child.as_ref().map(Child::introduction).unwrap_or_default();
+        introduce(&format!("{}\n{}{log}", report.line, report.confined));
+        report.notes.iter().for_each(complain);
+    }
+    let introduce_in_log = || {
+        if !quiet {
+            complain(&report.absolute_line);
+        }
+    };
+    child.map_or(Ok(()), |child| child.answer(introduce_in_log))
 }

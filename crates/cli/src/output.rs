@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
 
-use inarch_jobs::JobError;
+use crate::say::say;
 
 /// Prints an answer. A reader that has gone (`| head`) is no error.
 pub fn answer(text: impl Display) -> anyhow::Result<()> {
@@ -23,7 +23,7 @@ pub fn answer_with(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyh
 
 /// Reports a failure in one line. If that fails, the status still says so.
 pub fn complain(text: impl Display) {
-    inarch_jobs::say(text);
+    say(text);
 }
 
 /// Prints on standard error how to use what is served. Ignores that nobody can read it.
@@ -32,7 +32,10 @@ pub fn introduce(text: &str) {
 }
 
 /// Collects all results, and reports every failure but the last, which main reports.
-pub fn try_all(results: impl Iterator<Item = Result<(), JobError>>) -> anyhow::Result<ExitCode> {
+pub fn try_all<E>(results: impl Iterator<Item = Result<(), E>>) -> anyhow::Result<ExitCode>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
     let mut failures = results.filter_map(Result::err);
     let Some(first) = failures.next() else { return Ok(ExitCode::SUCCESS) };
     let last = failures.fold(first, |failure, next| {

@@ -8,12 +8,13 @@ mod told;
 use std::process::ExitCode;
 
 use inarch_jobs::run::{self, Outcome, RunRequest};
-use inarch_jobs::{Events, JobError, wait_for_no_reader};
+use inarch_jobs::{Events, JobError};
 
 pub use arguments::RunArguments;
 
 use crate::duration::lasting;
 use crate::output::{answer, complain};
+use crate::say::wait_for_no_reader;
 use told::{ReportFile, Telling};
 
 /// The status of a command that ran out of time.
@@ -27,7 +28,8 @@ pub fn run(mut arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let keep = arguments.keep.clone().map(|name| keep::keep(name, &mut arguments)).transpose()?;
     let request = RunRequest { keep, ..request::request(arguments)? };
     if dry_run {
-        answer(run::dry_run(&request)? + "\n")?;
+        let events = Events::new(move |event| telling.tell(event));
+        answer(run::dry_run(&request, &events)? + "\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     let report_file = report_file.as_deref().map(ReportFile::create).transpose()?;

@@ -1,8 +1,8 @@
-//! The signals of this process: those that a run passes on to its command, and those that end a server.
+//! The signals of this process: those that a run passes on to its command, and those that end a server or another job.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::{fs, io, thread};
 
@@ -14,8 +14,8 @@ use signal_hook::consts::{
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
-/// Those that ask for something, and the others whose default is to end the process, which would leave the terminal raw.
-/// Not those of job control, which are for this process, nor those of its own faults.
+/// Signals to pass on: requests to a program, and others whose default would end this process and leave the terminal
+/// raw. Not those of job control, which concern this process, nor those of its own faults.
 const PASSED_ON: [i32; 12] =
     [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU];
 
@@ -29,7 +29,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches each signal that is passed on, but for those that this process ignores.
+    /// Catches the signals to pass on, except those that this process ignores.
     pub fn watch() -> io::Result<Box<dyn SignalSource>> {
         let ignored = ignored_signals();
         let wanted: Vec<i32> = PASSED_ON.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect();
@@ -69,7 +69,7 @@ impl EndingSignals {
         signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map(EndingSignals)
     }
 
-    /// Starts a thread, as confined as the calling one, which has the first of them stop the server and the second end the
+    /// Starts a thread, as confined as the calling one: the first signal stops the server, the second ends the
     /// process.
     pub fn lead_to(mut self, server: StopHandle) {
         thread::spawn(move || {
@@ -84,8 +84,45 @@ impl EndingSignals {
     }
 }
 
-/// A handler of `signal_hook` stays installed for good, and swallows the signal once nobody listens; these then do what the signal
-/// does by default. Installed once a process.
+/// SIGINT, SIGTERM and SIGHUP from when there is something to tidy up before they end this process.
+#[derive(Clone, Debug, Default)]
+pub struct TidyingSignals {
+    job: Arc<OnceLock<StopHandle>>,
+    /// The last one that came; 0 if none did.
+    caught: Arc<AtomicI32>,
+}
+
+impl TidyingSignals {
+    /// Catches them from now on: they stop the job. If that cannot be had they end the process, as before.
+    pub fn catch(&self) {
+        let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
+        let TidyingSignals { job, caught } = self.clone();
+        thread::spawn(move || {
+            for signal in signals.forever() {
+                caught.store(signal, Ordering::SeqCst);
+                job.wait().stop();
+            }
+        });
+    }
+
+    /// What they stop.
+    pub fn lead_to(&self, job: StopHandle) {
+        // Only one job is started with them.
+        let _ = self.job.set(job);
+    }
+
+    /// When the job has stopped: ends this process as the signal would have done.
+    pub fn end_as_they_would(&self) {
+        let signal = self.caught.load(Ordering::SeqCst);
+        if signal != 0 {
+            // If that fails, the error is enough.
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    }
+}
+
+/// `signal_hook` never removes a handler, which then swallows signals when nobody listens. These handlers do what the
+/// signals do by default. Installed once for each process.
 fn default_handlers(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     static NOBODY_LISTENS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     if let Some(flag) = NOBODY_LISTENS.get() {

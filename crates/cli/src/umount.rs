@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Args;
-use inarch_jobs::mount::{UnmountRequest, unmount};
+use inarch_jobs::mount::{MountEvent, UnmountRequest, unmount};
+use inarch_jobs::{Events, close_inherited};
 
-use crate::output::try_all;
+use crate::output::{complain, try_all};
 
 /// Options of `inarch umount`.
 #[derive(Args, Debug)]
@@ -34,5 +36,13 @@ pub struct UmountArguments {
 /// Unmounts the mounts; one that stays does not stop the others.
 pub fn run(arguments: UmountArguments) -> anyhow::Result<ExitCode> {
     let UmountArguments { points, lazy, quiet } = arguments;
-    try_all(unmount(&UnmountRequest { points, lazy, quiet }))
+    let events = Events::new(move |event| match event {
+        MountEvent::Note(_) if quiet => {}
+        event => complain(event),
+    });
+    let request = UnmountRequest { points, lazy };
+    let unmounted = unmount(&request, &events);
+    // This process itself keeps nothing in use.
+    std::env::set_current_dir("/").and_then(|()| close_inherited()).context("cannot leave this directory")?;
+    try_all(unmounted)
 }

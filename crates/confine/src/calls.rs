@@ -5,12 +5,68 @@
 //! error; killing it would do that client's work against the other clients.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
 use crate::Work;
+
+/// What reading open files and making sense of their bytes takes: threads, memory, clocks. None of these calls makes a
+/// descriptor.
+const COMPUTING: &[i64] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    libc::SYS_close,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_getrandom,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Writing an image into an open file, and drawing how far it is.
+const WRITING: &[i64] = &[
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_copy_file_range,
+    libc::SYS_io_setup,
+    libc::SYS_io_submit,
+    libc::SYS_io_getevents,
+    libc::SYS_io_destroy,
+];
 
 /// Threads, memory, clocks, events, and descriptors that are already open.
 const ALWAYS: &[i64] = &[
@@ -178,6 +234,9 @@ const CHANGING: &[i64] = &[
     libc::SYS_setfsgid,
     libc::SYS_umask,
 ];
+/// Restricting a thread further by Landlock.
+const CONFINING: &[i64] =
+    &[libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule, libc::SYS_landlock_restrict_self];
 /// Dropping a capability for a while, so that the kernel applies its checks. It cannot regain a capability that was
 /// given up.
 const EFFECTIVE: &[i64] = &[libc::SYS_capset];
@@ -195,6 +254,10 @@ const SYS_LISTXATTRAT: i64 = 465;
 /// Requests of ioctl(2) that the servers make: `FIONBIO` and `FIOCLEX` of asm-generic/ioctls.h, and of linux/fuse.h
 /// `FUSE_DEV_IOC_CLONE`, `FUSE_DEV_IOC_BACKING_OPEN` and `FUSE_DEV_IOC_BACKING_CLOSE`.
 const IOCTLS: &[u64] = &[0x5421, 0x5451, 0x8004_e500, 0x4010_e501, 0x4004_e502];
+
+/// Requests of ioctl(2) by who writes an image: `TCGETS` and `TIOCGWINSZ` of asm-generic/ioctls.h, `FICLONERANGE` and
+/// `BLKSSZGET` of linux/fs.h.
+const WRITING_IOCTLS: &[u64] = &[0x5401, 0x5413, 0x4020_940d, 0x1268];
 
 /// Requests of prctl(2): naming a thread, naming memory (`PR_SET_VMA`, used by allocators), and keeping capabilities
 /// when a thread changes its user.
@@ -214,17 +277,31 @@ pub struct Besides {
     pub rings: bool,
     /// Open files by their file handles.
     pub handles: bool,
+    /// Open files by their names. Only a parser goes without that.
+    pub opens: bool,
 }
 
 /// Restricts the calling thread to the system calls that its work needs.
 pub fn filter(work: Work, besides: Besides) -> Result<(), String> {
+    // A command parses several times, and always by the same filter.
+    static PARSE: OnceLock<Result<BpfProgram, String>> = OnceLock::new();
+    if work == Work::Parse && !besides.opens {
+        return apply(PARSE.get_or_init(|| program(work, besides)).as_ref()?);
+    }
+    apply(&program(work, besides)?)
+}
+
+fn program(work: Work, besides: Besides) -> Result<BpfProgram, String> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| "not for this processor".to_owned())?;
     let allowed = allowed(work, besides).map_err(|error| error.to_string())?;
     let refuse = SeccompAction::Errno(libc::ENOSYS as u32);
     let filter = SeccompFilter::new(allowed, refuse, SeccompAction::Allow, architecture);
-    let program = filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())?;
-    // This also gives up the right to gain privileges by starting a program.
-    seccompiler::apply_filter(&program).map_err(|_| "not in this kernel".to_owned())
+    filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())
+}
+
+/// This also gives up the right to gain privileges by starting a program.
+fn apply(program: &BpfProgram) -> Result<(), String> {
+    seccompiler::apply_filter(program).map_err(|_| "not in this kernel".to_owned())
 }
 
 /// Allowed calls. Each has alternative rules for its arguments; a call without rules is allowed with any arguments.
@@ -232,8 +309,11 @@ type Calls = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendError> {
     let whatever: &[&[i64]] = match work {
+        Work::Parse if besides.opens => &[COMPUTING, OPENING],
+        Work::Parse => &[COMPUTING],
+        Work::Image => &[COMPUTING, WRITING],
         Work::Disk => &[ALWAYS, OLDER, OPENING],
-        Work::Plan => &[ALWAYS, OLDER, OPENING, LOOKING, SCANNING, NAMING, OLDER_NAMING],
+        Work::Plan => &[ALWAYS, OLDER, OPENING, LOOKING, SCANNING, NAMING, OLDER_NAMING, EFFECTIVE, CONFINING],
         Work::ReadOnlyShare | Work::ReadOnlyMount => &[ALWAYS, OLDER, OPENING, LOOKING],
         Work::Share | Work::CoveredShare => {
             &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING]
@@ -254,27 +334,63 @@ fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendEr
         | libc::CLONE_NEWCGROUP;
     let thread = libc::CLONE_THREAD as u64;
     calls.insert(libc::SYS_clone, vec![masked(0, thread | namespaces as u32 as u64, thread)?]);
+    // A signal handler raises signals again, in this process alone.
+    let own = u64::from(std::process::id());
+    calls.insert(libc::SYS_tgkill, vec![equal(0, SeccompCmpArgLen::Dword, own)?]);
+    // Limits may be read, not set.
+    calls.insert(libc::SYS_prlimit64, vec![equal(2, SeccompCmpArgLen::Qword, 0)?]);
+    if work.only_computes() {
+        computing(work, &mut calls)?;
+    } else {
+        serving(work, besides, &mut calls)?;
+    }
+    Ok(calls)
+}
+
+/// What depends on arguments, for work with files that are open.
+fn computing(work: Work, calls: &mut Calls) -> Result<(), seccompiler::BackendError> {
+    // Of an open file. A filter cannot see whether the path beside the descriptor is empty.
+    let empty = libc::AT_EMPTY_PATH as u64;
+    calls.insert(libc::SYS_statx, vec![masked(2, empty, empty)?]);
+    calls.insert(libc::SYS_newfstatat, vec![masked(3, empty, empty)?]);
+    // Flags are read; nothing is duplicated, locked or leased.
+    calls.insert(libc::SYS_fcntl, one_of(1, &[libc::F_GETFD as u64, libc::F_GETFL as u64])?);
+    calls.insert(libc::SYS_prctl, one_of(0, &[libc::PR_SET_NAME as u64, libc::PR_SET_VMA as u64])?);
+    if work == Work::Image {
+        calls.insert(libc::SYS_ioctl, one_of(1, WRITING_IOCTLS)?);
+    }
+    Ok(())
+}
+
+/// What depends on arguments, for servers and those who make their disks.
+fn serving(work: Work, besides: Besides, calls: &mut Calls) -> Result<(), seccompiler::BackendError> {
     // Only for a umask of the thread's own.
     calls.insert(libc::SYS_unshare, one_of(0, &[libc::CLONE_FS as u64])?);
     calls.insert(libc::SYS_prctl, one_of(0, PRCTLS)?);
     calls.insert(libc::SYS_ioctl, one_of(1, IOCTLS)?);
     // A signal handler wakes a thread through it.
     calls.insert(libc::SYS_socketpair, one_of(0, &[libc::AF_UNIX as u64])?);
-    // A signal handler raises signals again, in this process alone.
-    let own = u64::from(std::process::id());
-    calls.insert(libc::SYS_tgkill, vec![equal(0, SeccompCmpArgLen::Dword, own)?]);
-    // Limits may be read, not set.
-    calls.insert(libc::SYS_prlimit64, vec![equal(2, SeccompCmpArgLen::Qword, 0)?]);
     if besides.signals {
         calls.insert(libc::SYS_pidfd_send_signal, Vec::new());
     }
     if besides.rings {
         calls.extend(RINGS.iter().map(|call| (*call, Vec::new())));
     }
+    if work == Work::Plan {
+        // It has a thread parse, which can do less: by a filter without flags, which no other process is told of.
+        let filters = u64::from(libc::SECCOMP_SET_MODE_FILTER);
+        let plain = SeccompRule::new(vec![
+            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, filters)?,
+            SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, 0)?,
+        ])?;
+        calls.insert(libc::SYS_seccomp, vec![plain]);
+        let more = [PRCTLS, &[libc::PR_SET_NO_NEW_PRIVS as u64]].concat();
+        calls.insert(libc::SYS_prctl, one_of(0, &more)?);
+    }
     if besides.handles && !matches!(work, Work::Disk | Work::Plan) {
         calls.extend(HANDLES.iter().map(|call| (*call, Vec::new())));
     }
-    Ok(calls)
+    Ok(())
 }
 
 fn one_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {

@@ -1,4 +1,5 @@
-//! Sandboxes a server's threads: before they serve a client they give up everything their work does not need.
+//! Sandboxes threads: before they serve a client, or parse what somebody else made, they give up everything their work does
+//! not need.
 //!
 //! A server checks every name itself. These mechanisms hold if such a check fails, and the kernel enforces them. Each
 //! one stops what the one before lets through:
@@ -15,6 +16,19 @@
 //! with the process's other threads. A process that is nothing but a server sandboxes all its threads.
 //!
 //! A mechanism that the kernel lacks is left out; [`Confined`] says so.
+//!
+//! [`Parse`] does the same for a thread that opens an image or archive: readers take a [`Parsing`], which only such a thread
+//! has.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use inarch_confine::{Access, Confinement, Work};
+//!
+//! let confinement = Confinement::new(Work::ReadOnlyShare).grant(Path::new("/srv"), Access::Read)?;
+//! let confined = confinement.enter(); // this thread and those that it starts, for good
+//! println!("guard: {confined}");
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 #![deny(unsafe_code)]
 
@@ -22,6 +36,7 @@ mod calls;
 mod capabilities;
 mod files;
 mod inherited;
+mod parse;
 mod root;
 #[cfg(test)]
 mod tests;
@@ -29,10 +44,14 @@ mod tests;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 pub use inherited::{close_inherited, heed_children};
+pub use parse::{Parse, Parsing};
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::thread::CapabilitySet;
 
 /// What a server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +70,11 @@ pub enum Work {
     Plan,
     /// Serves a disk that is complete.
     Disk,
+    /// Makes sense of bytes that others made: an image, an archive, a container image. The files that have them are open,
+    /// and it makes no descriptor. Where something is granted it opens that too.
+    Parse,
+    /// Writes an image of what such bytes hold: all that it reads and writes is open.
+    Image,
 }
 
 /// What a grant permits beneath a path.
@@ -138,6 +162,22 @@ impl Confinement {
         self
     }
 
+    /// Has `work` run in a confined thread of its own. The calling thread does `meanwhile` in that time, which should end when
+    /// `work` does. A panic of `work` goes on in the calling thread.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send, meanwhile: impl FnOnce()) -> io::Result<T> {
+        thread::scope(|scope| {
+            let thread = thread::Builder::new().spawn_scoped(scope, || {
+                self.enter();
+                work()
+            })?;
+            meanwhile();
+            Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
+    }
+
     /// Confines the calling thread and the threads that it starts from now on, for good.
     pub fn enter(&self) -> Confined {
         let mut confined = Confined { holds: Vec::new(), missing: Vec::new() };
@@ -151,11 +191,13 @@ impl Confinement {
             handles = entered.is_err();
             confined.add("a mount namespace of its own", entered);
         }
-        confined.add_described(capabilities::keep(self.work.capabilities(self.makes_devices)));
+        let opens = !self.work.only_computes() || !self.grants.is_empty();
+        let wanted = if opens { self.work.capabilities(self.makes_devices) } else { CapabilitySet::empty() };
+        confined.add_described(capabilities::keep(wanted));
         let programs = matches!(self.work, Work::Mount | Work::ReadOnlyMount);
         let allowed = files::Besides { signals: self.ends_processes, programs };
         confined.add_described(files::restrict(&self.grants, allowed));
-        let besides = calls::Besides { signals: self.ends_processes, rings: self.uses_rings, handles };
+        let besides = calls::Besides { signals: self.ends_processes, rings: self.uses_rings, handles, opens };
         confined.add("a system call filter", calls::filter(self.work, besides));
         confined
     }
@@ -165,10 +207,15 @@ impl Work {
     fn writes(self) -> bool {
         matches!(self, Work::Share | Work::CoveredShare | Work::Mount)
     }
+
+    /// Whether what it works on is open already, and it has no client.
+    fn only_computes(self) -> bool {
+        matches!(self, Work::Parse | Work::Image)
+    }
 }
 
 impl Confined {
-    /// The value for a server that was told not to confine itself.
+    /// The value for a server without confinement.
     pub fn not_at_all() -> Confined {
         Confined { holds: Vec::new(), missing: Vec::new() }
     }

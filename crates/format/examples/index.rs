@@ -6,16 +6,19 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
-use inarch_format::{oci, tar};
+use inarch_confine::Parsing;
+use inarch_format::{Damage, ThisHost, oci, tar};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args_os().nth(1).ok_or("usage: index PATH")?;
     let path = Path::new(&path);
     let start = Instant::now();
+    let file = File::open(path)?;
+    let host = ThisHost::new(&std::env::temp_dir()).with_layout(file.try_clone()?.into(), path.to_owned());
     let opened = if path.is_dir() {
-        oci::open_path(path, None, &std::env::temp_dir(), inarch_format::Damage::Refused)?
+        oci::open_file(Parsing::unconfined(), (file, path), None, &host, Damage::Refused)?
     } else {
-        tar::open_file(File::open(path)?, path, &std::env::temp_dir(), inarch_format::Damage::Refused)?
+        tar::open_file(Parsing::unconfined(), file, path, &host, Damage::Refused)?
     };
     let time = start.elapsed();
     let status = std::fs::read_to_string("/proc/self/status")?;

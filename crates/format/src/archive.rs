@@ -1,4 +1,5 @@
-//! Archives as streams: a header for the root, members in the order of [`Walk`], and an end, whatever their format.
+//! Turns a tree into an archive stream: a header for the root, members in the order of [`Walk`], and an end, for any
+//! format.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,25 +9,25 @@ use inarch_tree::{InodeId, Tree};
 use crate::walk::Walk;
 use crate::{Piece, Stream};
 
-/// What a format makes of the names of a tree. It is asked for the root, for each name below it, and for the end.
+/// How a format writes names: called for the root, for each name below it, and for the end.
 pub(crate) trait Members<'t>: Send + Sized {
-    /// What all paths begin with.
+    /// The prefix of all paths.
     const PREFIX: &'static [u8];
 
-    /// Before the first member of `tree`.
+    /// Called before the first member of `tree`.
     fn new(tree: &'t Tree) -> Self;
 
-    /// Puts the root's pieces into the queue.
+    /// Queues the root's pieces.
     fn root(&mut self, queue: &mut Queue);
 
-    /// Puts those of one name into the queue, if it has any.
+    /// Queues the pieces of one name, if it has any.
     fn member(&mut self, path: &[u8], inode: InodeId, queue: &mut Queue);
 
-    /// Puts those of the end into the queue.
+    /// Queues the pieces of the end.
     fn end(&mut self, queue: &mut Queue);
 }
 
-/// Pieces that were made and not yet taken.
+/// Pieces that were made but not yet taken.
 #[derive(Default)]
 pub(crate) struct Queue {
     ready: VecDeque<Piece>,
@@ -49,7 +50,7 @@ impl Queue {
     }
 }
 
-/// Where in the archive the pieces are.
+/// The position in the archive.
 enum Stage {
     Root,
     Members,
@@ -96,7 +97,7 @@ impl<'t, M: Members<'t>> Iterator for Pieces<'t, M> {
     }
 }
 
-/// The pieces of a tree, by the format that gave it.
+/// The pieces of a tree, in one format.
 type PiecesOf = for<'t> fn(&'t Tree) -> Box<dyn Iterator<Item = Piece> + Send + 't>;
 
 /// A planned archive.

@@ -1,5 +1,24 @@
-//! File system and archive formats. Each is a pure function from a tree to a plan ([`Format`]); some are read back
-//! into a tree as well ([`Opened`]). Nothing else in the program knows what a format's bytes mean.
+//! File system and archive formats. Nothing else in the program knows what a format's bytes mean.
+//!
+//! - A [`Format`] plans an image of a tree: a pure function that opens no file. The plan has one of three shapes, see
+//!   [`Layout`]. [`formats`] lists them all.
+//! - A [`Reader`] opens the file system in an image on demand, as a [`Volume`](inarch_volume::Volume). [`readers`] lists
+//!   them all; [`probe`] recognises what a file is.
+//! - [`tar`] and [`oci`] read archives and container images into a tree and its content ([`Opened`]).
+//!
+//! ```
+//! use std::sync::Arc;
+//! use inarch_format::{Format, ImageOptions, Layout, format_by_name};
+//! use inarch_tree::{Attributes, Builder};
+//!
+//! let root = Attributes { mode: 0o040755, ..Attributes::default() };
+//! let tree = Arc::new(Builder::new(&root)?.finish()?);
+//! let ext4 = format_by_name("ext4").expect("it is registered");
+//! let planned = ext4.plan(&tree, &ImageOptions::default())?;
+//! let Layout::Blocks(map) = planned.layout else { unreachable!("ext4 is a disk") };
+//! assert!(map.metadata().len() > 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -8,6 +27,7 @@ mod assemble;
 pub mod cpio;
 pub mod erofs;
 pub mod ext4;
+mod host;
 mod notes;
 pub mod oci;
 mod plan;
@@ -19,6 +39,7 @@ pub mod squashfs;
 pub mod tar;
 mod walk;
 
+pub use host::{Accounts, Host, ThisHost};
 pub use plan::{
     Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Pack, Piece, Planned, Progress, Sink, Stream,
 };

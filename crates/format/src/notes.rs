@@ -1,27 +1,27 @@
-//! What a reader or planner has to say of its input, in few lines whatever the input.
+//! Collects notes about an input, bounded whatever the input.
 
 use std::collections::BTreeMap;
 
-/// Paths named for one reason; the rest are counted.
+/// The most paths named for one reason; the rest are counted.
 const NAMED: u64 = 5;
 
-/// Collects notes: for each reason the first few paths and a count of the rest, so that a hostile archive cannot fill
-/// the memory, or the screen.
+/// Notes: for each reason the first few paths and a count of the rest, so that a hostile archive can fill neither the
+/// memory nor the screen.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// For each reason, how often it was given, and its lines in the order they came.
+    /// For each reason, its count and its lines in order.
     reasons: BTreeMap<String, (u64, Vec<String>)>,
-    /// What is about no path, and how much more of it there is.
+    /// Lines about no path, and a count of further ones.
     general: (Vec<String>, u64),
 }
 
-/// Reasons kept apart; those that come later are counted under one.
+/// The most distinct reasons; later ones are counted together.
 const REASONS: usize = 100;
 
 /// The most bytes of a path that a note shows.
 const SHOWN: usize = 200;
 
-/// A path as notes show it: a very long one by its ends.
+/// A path for a note; a very long one is shortened in the middle.
 pub(crate) fn shown(path: &[u8]) -> String {
     match (path.first_chunk::<{ SHOWN / 2 }>(), path.last_chunk::<{ SHOWN / 2 }>()) {
         (Some(start), Some(end)) if path.len() > SHOWN => {
@@ -32,7 +32,7 @@ pub(crate) fn shown(path: &[u8]) -> String {
 }
 
 impl Notes {
-    /// Remembers that `reason` holds for what `path` names.
+    /// Adds `reason` for the file at `path`.
     pub(crate) fn add(&mut self, path: &[u8], reason: &str) {
         let known = self.reasons.contains_key(reason) || self.reasons.len() < REASONS;
         let reason = if known { reason } else { "other reasons" };
@@ -43,7 +43,7 @@ impl Notes {
         }
     }
 
-    /// Remembers what is about the whole input.
+    /// Adds a line about the whole input.
     pub(crate) fn tell(&mut self, line: String) {
         let (lines, more) = &mut self.general;
         if lines.len() < REASONS {
@@ -53,7 +53,7 @@ impl Notes {
         }
     }
 
-    /// The lines: what is about the whole, then by reason.
+    /// The lines: first those about the whole input, then by reason.
     pub(crate) fn into_lines(self) -> Vec<String> {
         let (mut all, more) = self.general;
         if more > 0 {

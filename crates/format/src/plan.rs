@@ -1,4 +1,4 @@
-//! What every format gives: one planner trait, and the three shapes of a plan.
+//! The planner's trait, which every format implements, and the three shapes of a plan.
 
 use std::sync::Arc;
 
@@ -6,32 +6,32 @@ use inarch_block::{BlockMap, Content};
 pub use inarch_block::{Progress, Sink};
 use inarch_tree::{InodeId, Tree};
 
-/// What an image is to be, beside its tree. A format refuses what it cannot do, and says so.
+/// Options of an image. A format refuses options that it does not support.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageOptions {
     /// Volume name; empty for none.
     pub label: String,
-    /// UUID of the file system; the format's own fixed one where there is none.
+    /// UUID of the file system; `None`: a fixed one of the format.
     pub uuid: Option<[u8; 16]>,
-    /// Seconds since 1970 for what the format itself dates (superblocks, its own inodes); the tree's newest mtime
-    /// where there is none.
+    /// Seconds since 1970, for times that are not in the tree (superblocks, the format's own inodes); `None`: the
+    /// tree's newest mtime.
     pub epoch: Option<i64>,
-    /// Bytes of the whole image; as many as it takes where there is none.
+    /// Bytes of the whole image; `None`: as small as possible.
     pub size: Option<u64>,
-    /// Bytes left free for later writes, in a format that can be written to.
+    /// Bytes to leave free for later writes, in a writable format.
     pub free_bytes: u64,
-    /// How content is compressed; not at all where there is none.
+    /// How to compress content; `None`: not at all.
     pub compression: Option<Compression>,
-    /// Whether short files lie among the metadata, in a format that knows that: the image is smaller. For one that is
-    /// written, not served: a file that changes would take the metadata around it with it.
+    /// Whether to store short files among the metadata, in a format that can; the image is smaller. Not for an image
+    /// that is served: if the file changed, the metadata in its block could not be read either.
     pub inline_files: bool,
-    /// Bytes of a data block, in a format that has a choice.
+    /// Bytes of a data block, in a format with a choice.
     pub block_size: Option<u32>,
-    /// Threads that may work on it; as many as there are processors where it is 0.
+    /// The number of threads; 0: one for each processor.
     pub threads: usize,
 }
 
-/// A way to compress.
+/// A compression algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// DEFLATE with zlib's header.
@@ -45,7 +45,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Its name, as a user writes it.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Gzip => "gzip",
@@ -61,11 +61,11 @@ impl Algorithm {
 pub struct Compression {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// Its level; the algorithm's usual one where there is none.
+    /// The level; `None`: the algorithm's default.
     pub level: Option<i32>,
 }
 
-/// Why a format cannot hold a tree as it was asked to.
+/// A tree or options that a format does not support.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{format}: {reason}")]
 pub struct FormatError {
@@ -76,7 +76,7 @@ pub struct FormatError {
 }
 
 impl FormatError {
-    /// Refuses a tree with a name of more than `bytes` bytes.
+    /// Refuses a tree with a name longer than `bytes`.
     pub(crate) fn of_long_names(tree: &Tree, format: &'static str, bytes: usize) -> Result<(), FormatError> {
         let Some(inode) = tree.longer_name(bytes) else { return Ok(()) };
         let path = tree.path(inode);
@@ -88,7 +88,7 @@ impl FormatError {
     }
 }
 
-/// A file system or archive format: says where the bytes of a tree go.
+/// A file system or archive format: decides where the bytes of a tree go.
 pub trait Format: Send + Sync {
     /// Its name on the command line, which is also the usual extension of its files.
     fn name(&self) -> &'static str;
@@ -104,19 +104,19 @@ pub trait Format: Send + Sync {
 
 /// A planned image.
 pub struct Planned {
-    /// Where its bytes go.
+    /// Where the bytes go.
     pub layout: Layout,
-    /// What the user should know of it, a line each: hard links that were split, attributes that were left out.
+    /// Notes for the user, a line each: hard links that were split, attributes that were left out.
     pub notes: Vec<String>,
 }
 
 /// The three shapes of a plan.
 pub enum Layout {
-    /// Every block is known, and any can be had at any time: can be served as a disk, or written out.
+    /// Any block can be read at any time: can be served as a disk, or written out.
     Blocks(BlockMap),
-    /// One piece after another, at any byte: archives.
+    /// A sequence of pieces, at any byte: archives.
     Stream(Box<dyn Stream>),
-    /// Where bytes go depends on what they are: compressed images.
+    /// The layout depends on content: compressed images.
     Packed(Box<dyn Pack>),
 }
 
@@ -148,7 +148,7 @@ impl Piece {
     }
 }
 
-/// An archive as a sequence of pieces, all of them known before any content is read.
+/// An archive as a sequence of pieces, all known before any content is read.
 pub trait Stream: Send + Sync {
     /// Bytes of all pieces together.
     fn length(&self) -> u64;
@@ -159,7 +159,7 @@ pub trait Stream: Send + Sync {
 
 /// An image whose layout depends on content.
 pub trait Pack: Send + Sync {
-    /// Reads content, compresses it and writes the image; gives its length in bytes. The same content gives the same
-    /// bytes, whatever the number of threads.
+    /// Reads content, compresses it and writes the image; returns its length in bytes. The same content gives the
+    /// same bytes, whatever the number of threads.
     fn pack(&self, content: &dyn Content, sink: &dyn Sink, progress: &dyn Progress) -> std::io::Result<u64>;
 }

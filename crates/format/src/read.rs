@@ -1,31 +1,32 @@
-//! What every reader of a format gives: a tree, and where its content lies.
+//! The common result of all readers: a tree and its content.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use inarch_block::Content;
+use inarch_confine::Parsing;
 use inarch_tree::Tree;
 use inarch_volume::{Findings, Volume, VolumeError, Walked, walk};
 
 use crate::oci::ImageConfig;
 
-/// An image, opened.
+/// The result of reading an image or archive.
 pub struct Opened {
     /// The files on it.
     pub tree: Arc<Tree>,
-    /// What they hold.
+    /// Their content.
     pub content: Arc<dyn Content>,
-    /// What of it could not be taken, and why: a line each.
+    /// What was left out, and why: a line each.
     pub notes: Vec<String>,
-    /// How a container image says that it is started.
+    /// How a container image is to be started.
     pub image: Option<ImageConfig>,
 }
 
 impl Opened {
-    /// Everything of a volume. Where damage is refused, any of it is an error.
-    pub fn walk(volume: Arc<dyn Volume>, damage: Damage) -> Result<Opened, ReadError> {
+    /// Reads everything of a volume. If damage is refused, any damage is an error.
+    pub fn walk(parsing: Parsing, volume: Arc<dyn Volume>, damage: Damage) -> Result<Opened, ReadError> {
         let format = volume.format();
-        let walked = walk(&*volume, &mut |_| {});
+        let walked = walk(parsing, &*volume, &mut |_| {});
         let walked = walked.map_err(|error| ReadError::of_volume(format, error).into_damage())?;
         let Walked { tree, extents, packed, findings } = walked;
         damage.refuse(format, &findings, &tree)?;
@@ -36,18 +37,18 @@ impl Opened {
     }
 }
 
-/// What becomes of an archive or image that is damaged.
+/// How to treat a damaged archive or image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Damage {
-    /// It is refused.
+    /// Refuse it.
     #[default]
     Refused,
-    /// What can be read of it is taken. What could not is told in [`Opened::notes`].
+    /// Read what can be read. [`Opened::notes`] lists what cannot.
     Salvaged,
 }
 
 impl Damage {
-    /// Fails where damage was found and is refused.
+    /// Fails if damage was found and is refused.
     pub(crate) fn refuse(self, format: &'static str, findings: &Findings, tree: &Tree) -> Result<(), ReadError> {
         match findings.damage(tree).filter(|_| self == Damage::Refused) {
             Some(reason) => Err(ReadError::Damaged { format, reason }),
@@ -55,7 +56,7 @@ impl Damage {
         }
     }
 
-    /// The error of damage that is refused; where it is not, the reason, for a note.
+    /// An error if damage is refused, otherwise the reason, for a note.
     pub(crate) fn or_refuse(self, format: &'static str, reason: String) -> Result<String, ReadError> {
         match self {
             Damage::Refused => Err(ReadError::Damaged { format, reason }),
@@ -64,7 +65,7 @@ impl Damage {
     }
 }
 
-/// Why an image cannot be read.
+/// An image that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The host failed to read it.
@@ -75,7 +76,7 @@ pub enum ReadError {
         /// Why.
         error: std::io::Error,
     },
-    /// What is on it makes no sense, or was not understood.
+    /// The image makes no sense, or uses something unsupported.
     #[error("{format}: {reason}")]
     Format {
         /// The format's name.
@@ -83,7 +84,7 @@ pub enum ReadError {
         /// What was found, where, and what was expected.
         reason: String,
     },
-    /// It is damaged. With [`Damage::Salvaged`] a part of it can be read.
+    /// It is damaged. With [`Damage::Salvaged`] part of it can be read.
     #[error("{format}: {reason}; --salvage takes what can be read, and says what could not")]
     Damaged {
         /// The format's name.
@@ -91,10 +92,10 @@ pub enum ReadError {
         /// What is wrong, and where.
         reason: String,
     },
-    /// There is no room, or no way, to keep what is unpacked of it.
+    /// Unpacking failed, for lack of room or permission.
     #[error("cannot keep what it unpacks to in {}: {error}; make room there, or have another directory used", .directory.display())]
     Spool {
-        /// Where it was to be kept.
+        /// The directory for unpacked data.
         directory: PathBuf,
         /// Why not.
         error: std::io::Error,
@@ -102,7 +103,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Of a volume that cannot be opened, or not walked through.
+    /// A volume that cannot be opened or walked.
     pub(crate) fn of_volume(format: &'static str, error: VolumeError) -> ReadError {
         match error {
             VolumeError::Io { offset, error } => ReadError::Io { offset, error },
@@ -110,7 +111,7 @@ impl ReadError {
         }
     }
 
-    /// What was found wrong behind the superblock: a part of the image may be readable all the same.
+    /// Converts an error behind the superblock to damage: part of the image may still be readable.
     pub(crate) fn into_damage(self) -> ReadError {
         match self {
             ReadError::Format { format, reason } => ReadError::Damaged { format, reason },

@@ -1,4 +1,4 @@
-//! The formats there are: those that are written, and the readers of file systems.
+//! The registry of formats: those that can be written, and the readers of file systems.
 
 use std::fmt;
 use std::io;
@@ -6,40 +6,46 @@ use std::path::Path;
 use std::sync::Arc;
 
 use inarch_block::Backing;
+use inarch_confine::Parsing;
 use inarch_volume::Volume;
 
 use crate::probe::Likeness;
 use crate::{Damage, Format, Opened, ReadError, cpio, erofs, ext4, squashfs, tar};
 
-/// Opens what a backing holds, where damage is refused or salvaged.
-pub(crate) type Opener = fn(Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>;
+/// Opens the file system on a backing.
+pub(crate) type Opener = fn(Parsing, Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>;
 
-/// A reader of a file system: a line of [`readers`].
+/// A reader of a file system: an entry of [`readers`].
 pub struct Reader {
-    /// The format's name, as a user writes it.
+    /// The format's name on the command line.
     pub name: &'static str,
-    /// What an image of it is, with its article.
+    /// A description of its images, with the article.
     pub title: &'static str,
-    /// Whether content may be stored in another form than it is read.
+    /// Whether content may be compressed.
     pub packs: bool,
     pub(crate) probe: fn(&dyn Backing) -> io::Result<Likeness>,
     pub(crate) open: Opener,
 }
 
 impl Reader {
-    /// How much what a backing holds looks like such a file system: looks at a few bytes.
-    pub fn probe(&self, image: &dyn Backing) -> io::Result<Likeness> {
+    /// How likely the backing holds such a file system, judged by a few bytes.
+    pub fn probe(&self, _: Parsing, image: &dyn Backing) -> io::Result<Likeness> {
         (self.probe)(image)
     }
 
-    /// Opens a file system, to be asked for what is wanted of it. Only what belongs to all of it is read and checked.
-    pub fn open(&self, image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
-        (self.open)(image, damage)
+    /// Opens a file system for reading on demand. Reads and checks only what concerns all of it.
+    pub fn open(
+        &self,
+        parsing: Parsing,
+        image: Arc<dyn Backing>,
+        damage: Damage,
+    ) -> Result<Arc<dyn Volume>, ReadError> {
+        (self.open)(parsing, image, damage)
     }
 
     /// Opens a file system and reads everything that has a name.
-    pub fn walk(&self, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-        Opened::walk(self.open(image, damage)?, damage)
+    pub fn walk(&self, parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+        Opened::walk(parsing, self.open(parsing, image, damage)?, damage)
     }
 }
 
@@ -58,7 +64,7 @@ impl fmt::Debug for Reader {
     }
 }
 
-/// Every reader, in the order in which they are named to the user.
+/// Every reader, in the order of messages.
 static READERS: [Reader; 3] = [ext4::READER, erofs::READER, squashfs::READER];
 
 /// Every reader of a file system.
@@ -71,7 +77,7 @@ pub fn reader_by_name(name: &str) -> Option<&'static Reader> {
     readers().iter().find(|reader| reader.name == name)
 }
 
-/// Every format, in the order in which they are named to the user.
+/// Every format, in the order of messages.
 pub fn formats() -> &'static [&'static dyn Format] {
     &[&ext4::Ext4, &erofs::Erofs, &squashfs::Squashfs, &tar::Tar, &cpio::Cpio]
 }
@@ -81,7 +87,7 @@ pub fn format_by_name(name: &str) -> Option<&'static dyn Format> {
     formats().iter().copied().find(|format| format.name() == name)
 }
 
-/// The format that a file's name says: its last extension is a format's name or one of its other extensions.
+/// The format that a path's last extension names.
 pub fn format_by_extension(path: &Path) -> Option<&'static dyn Format> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     let says = |format: &&dyn Format| format.name() == extension || format.extensions().contains(&extension.as_str());

@@ -1,13 +1,13 @@
-//! The names of a tree in the order in which archives have them.
+//! Walks the names of a tree in archive order.
 
 use inarch_tree::{Entries, InodeId, Tree};
 
 use crate::{FormatError, ImageOptions};
 
-/// Goes through a tree: a directory before what is in it, siblings by name.
+/// A walk: each directory before its content, siblings sorted by name.
 pub(crate) struct Walk<'t> {
     tree: &'t Tree,
-    /// The directories that are open, and the length of the path of each.
+    /// The open directories, and the length of each one's path.
     open: Vec<(Entries<'t>, usize)>,
     path: Vec<u8>,
 }
@@ -42,12 +42,12 @@ impl<'t> Walk<'t> {
     }
 }
 
-/// Refuses the options of an image that an archive has no place for.
+/// Refuses image options that archives cannot have.
 pub(crate) fn refuse_options(format: &'static str, options: &ImageOptions) -> Result<(), FormatError> {
     let refused = [
         (!options.label.is_empty(), "it has no label; leave the label out"),
         (options.uuid.is_some(), "it has no UUID; leave the UUID out"),
-        (options.size.is_some(), "its size is that of what it holds; leave the size out"),
+        (options.size.is_some(), "its size follows from its content; leave the size out"),
         (options.free_bytes > 0, "it has no free space; leave the free space out"),
         (options.block_size.is_some(), "it has no choice of a block size; leave the block size out"),
         (

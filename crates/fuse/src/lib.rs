@@ -1,19 +1,31 @@
-//! The FUSE protocol's server: what executes requests of a Linux kernel for files, whichever way they come.
+//! A FUSE server: executes a Linux kernel's requests for files, whatever transport brings them.
 //!
-//! - [`wire`]: what the kernel's bytes mean; parsed and made there, without any system call.
-//! - [`Dispatcher`]: has a [`FileSystem`](inarch_vfs::FileSystem) execute a request and makes the answer, in pieces of
-//!   memory that a transport names. One transport is here, another one is the virtiofs device.
-//! - [`Session`]: takes requests from `/dev/fuse` in several threads, or by io_uring, and sends the answers, without libfuse;
-//!   `inarch-mount` puts it somewhere in the file tree.
-//! - [`ImageFile`]: a file system of one file, whose content is a device.
+//! - [`wire`] encodes and parses the protocol. It makes no system call.
+//! - [`Dispatcher`] has a [`FileSystem`](inarch_vfs::FileSystem) execute a request, and puts the answer into memory that
+//!   the transport names. One transport is here; another is the virtiofs device.
+//! - [`Session`] is the transport for `/dev/fuse`, with several threads or io_uring, and without libfuse. `inarch-mount`
+//!   makes the mount.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use std::sync::Arc;
+//! use inarch_fuse::{Session, SessionOptions};
+//! use inarch_mount::Mount;
+//! use inarch_vfs::{HostDirectory, HostOptions};
+//!
+//! let source = Path::new("/usr/share");
+//! let files = HostDirectory::new(source, HostOptions { read_only: true, ..HostOptions::default() })?;
+//! let (mount, device) = Mount::fuse(Path::new("/mnt"), source, true)?;
+//! Session::new(device, Arc::new(files), SessionOptions::default()).run()?; // until it is unmounted
+//! drop(mount);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![deny(unsafe_code)]
 
 mod dispatch;
-mod image;
 mod session;
 pub mod wire;
 
-pub use dispatch::{ConnectionOptions, Dispatcher, MAX_DATA, MAX_MESSAGE, ReadDirPlus, Scratch};
-pub use image::{ImageFile, ImageName};
+pub use dispatch::{ConnectionOptions, Dispatcher, MAX_DATA, ReadDirPlus, Scratch};
 pub use session::{RingSupport, Rings, Session, SessionError, SessionOptions};

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use inarch_fuse::{ImageFile, ImageName, Session, SessionError, SessionOptions};
+use inarch_fuse::{Session, SessionError, SessionOptions};
 use inarch_mount::{Mount, Unmounted};
 use inarch_server::{Allocation, BlockDevice, Pending, StopHandle};
+use inarch_vfs::{ImageFile, ImageName};
 use vm_memory::{Bytes, VolatileSlice};
 
 const SIZE: usize = 3 << 20;
@@ -98,7 +99,8 @@ fn rig(on_file: bool) -> Option<Rig> {
     }
     let (mount, device) = Mount::fuse(&point, std::path::Path::new("test"), false).unwrap();
     let (pending, stop) = (Arc::new(Pending::new()), StopHandle::new().unwrap());
-    let files = ImageFile::new(Arc::clone(&pending), name, false, stop.clone());
+    let stopped = stop.clone();
+    let files = ImageFile::new(Arc::clone(&pending), name, false, move || stopped.is_stopped());
     let session = Session::new(device, Arc::new(files), SessionOptions::default());
     let session = thread::spawn(move || session.run());
     Some(Rig { mount, _dir: dir, image, pending, stop, session })

@@ -1,12 +1,13 @@
-//! From a source to a device: tree, plan, overlay.
+//! Makes a device from a source: tree, plan, overlay.
+
+pub(crate) mod confinement;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inarch_block::{BLOCK_SIZE, BlockMap, Content, Device, Overlay};
+use inarch_block::{BLOCK_SIZE, BlockMap, Device, Overlay};
 use inarch_format::oci::ImageConfig;
 use inarch_format::{ImageOptions, Layout, Planned, ext4, format_by_name};
 use inarch_tree::Tree;
@@ -15,82 +16,36 @@ use inarch_tree::select::Selection;
 use inarch_vhost::blk::BlkOptions;
 
 use crate::JobError;
-use crate::identity::identity;
-use crate::kept::{KeptBase, Layered};
-use crate::notes::shown;
-use crate::room::Room;
+use crate::disk::room::Room;
+use crate::disk::{ANNOUNCED_BYTES, DiskFormat, uuid};
+use crate::kept::KeptBase;
+use crate::source::identity::identity;
 use crate::source::{Opened, Resources, Source, open_with};
 
-/// Bytes that a device announces before its plan is known. The file system on it is smaller and says its own size;
-/// what lies beyond reads as zeros.
-const ANNOUNCED_BYTES: u64 = 64 << 40;
-
-/// What a guest is told about a disk before its device is made.
+/// The properties of a disk that a guest learns before its device is made.
 pub(crate) fn disk_options(queues: u16, read_only: bool, serial: &str) -> BlkOptions {
     BlkOptions { queues, capacity: ANNOUNCED_BYTES, read_only, serial: serial.into(), ..BlkOptions::default() }
-}
-
-/// The file system on a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FileSystem {
-    /// ext4, which can be written to.
-    #[default]
-    Ext4,
-    /// EROFS, read-only.
-    Erofs,
-    /// SquashFS without compression, read-only.
-    Squashfs,
-}
-
-impl FileSystem {
-    /// Every file system that can be served.
-    pub const ALL: [FileSystem; 3] = [FileSystem::Ext4, FileSystem::Erofs, FileSystem::Squashfs];
-
-    /// Its name: for the user, for mount(8), and of its kernel module.
-    pub fn name(self) -> &'static str {
-        match self {
-            FileSystem::Ext4 => "ext4",
-            FileSystem::Erofs => "erofs",
-            FileSystem::Squashfs => "squashfs",
-        }
-    }
-
-    /// Whether a guest can write to it.
-    pub fn is_writable(self) -> bool {
-        self == FileSystem::Ext4
-    }
-}
-
-impl FromStr for FileSystem {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<FileSystem, String> {
-        FileSystem::ALL
-            .into_iter()
-            .find(|file_system| file_system.name() == text)
-            .ok_or_else(|| format!("'{text}' is no file system that can be served; these are: ext4, erofs, squashfs"))
-    }
 }
 
 /// What becomes of a guest's writes.
 #[derive(Clone, Debug)]
 pub enum Writes {
-    /// They fail; the disk says it is read-only.
+    /// They fail: the disk is read-only.
     Refused,
-    /// They go to a nameless file in this directory and are gone with the server.
+    /// They go to a nameless file in this directory, and end with the server.
     ThrownAway(PathBuf),
     /// They go to this file, and are there again the next time.
     Kept(PathBuf),
 }
 
-/// A device that is ready, and what is known of it.
+/// A finished device, and facts about it.
 pub(crate) struct Prepared {
     pub device: Arc<Device>,
     pub tree: Arc<Tree>,
     pub report: Report,
     pub notes: Vec<String>,
     pub summary: Summary,
-    /// How a container image says that it is started.
+    /// How a container image is to be started.
     pub image: Option<ImageConfig>,
     pub scan_time: Duration,
     pub plan_time: Duration,
@@ -100,9 +55,9 @@ pub(crate) struct Prepared {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Summary {
     pub blocks: u64,
-    /// Those that are computed.
+    /// Blocks of computed metadata.
     pub metadata_blocks: u64,
-    /// Those that the guest can write to.
+    /// Free blocks, for the guest's writes.
     pub free_blocks: u64,
 }
 
@@ -118,9 +73,9 @@ impl Prepared {
 pub(crate) struct Recipe {
     pub source: Source,
     pub selection: Selection,
-    /// How long a scan takes no more than the time that others leave of the processors.
+    /// How long the scan runs at the lowest priority.
     pub patience: Duration,
-    pub format: FileSystem,
+    pub format: DiskFormat,
     pub writes: Writes,
     /// Tells the disks of one guest apart (their UUIDs).
     pub ordinal: u8,
@@ -132,17 +87,15 @@ pub(crate) struct Recipe {
     pub mount_points: Vec<Vec<u8>>,
 }
 
-/// Does what is to be done with `source`; a panic, of which standard error tells, becomes an error.
+/// Does `work` on `source`. A panic, which standard error reports, becomes an error.
 fn contained<T>(source: &Path, work: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
-    // What is half-done goes with the work: nothing of it is seen from outside.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        let source = shown(source);
-        Err(JobError::Other(format!("{source}: planning its disk failed: this is a mistake in the program")))
-    })
+    // Half-finished state is dropped with the work and not visible outside.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(JobError::PlanPanicked { path: source.to_owned() }))
 }
 
 impl Recipe {
-    /// Opens the source, plans, and opens the overlay. A panic is an error like others: somebody waits for the outcome.
+    /// Opens the source, plans, and opens the overlay. A panic becomes an error too, because somebody waits for the
+    /// result.
     pub fn prepare(&self) -> Result<Prepared, JobError> {
         contained(self.source.path(), || self.try_prepare())
     }
@@ -161,7 +114,7 @@ impl Recipe {
         let scan_time = started.elapsed();
 
         let (map, summary, overlay, notes) = match self.format {
-            FileSystem::Ext4 => {
+            DiskFormat::Ext4 => {
                 let room = self.room()?;
                 let options = room.options(uuid(self.ordinal));
                 let plan = ext4::plan(Arc::clone(&opened.tree), &options)
@@ -204,21 +157,20 @@ impl Recipe {
     /// What is plainly wrong before anything is opened.
     pub fn check(&self) -> Result<(), JobError> {
         let Writes::Kept(file) = &self.writes else { return Ok(()) };
-        let reason = if !self.format.is_writable() {
-            format!("nothing can be written to {}, so there is nothing to keep", self.format.name())
-        } else if self.kept.is_none() && self.takes_in(file) {
-            "the overlay lies in the tree that it is for, and would change it; put it somewhere else".to_owned()
-        } else {
-            return Ok(());
-        };
-        Err(JobError::Other(format!("{}: {reason}", shown(file))))
+        if !self.format.is_writable() {
+            return Err(JobError::NothingToKeep { overlay: file.clone(), format: self.format.name() });
+        }
+        if self.kept.is_none() && self.takes_in(file) {
+            return Err(JobError::OverlayInTree { overlay: file.clone() });
+        }
+        Ok(())
     }
 
     /// How much the guest may write.
     fn room(&self) -> Result<Room, JobError> {
         match &self.writes {
             Writes::Refused => Ok(Room::NONE),
-            Writes::ThrownAway(dir) => Room::thrown_away(dir, self.sharers() as u64),
+            Writes::ThrownAway(dir) => Ok(Room::thrown_away(dir, self.sharers() as u64)?),
             // An overlay that is there stays of the size that it was made with.
             Writes::Kept(file) => match Overlay::note(file)? {
                 Some(note) => Ok(Room::noted(note)),
@@ -226,7 +178,7 @@ impl Recipe {
                     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
                     // The next command's tree is written before this one's is removed.
                     let beside = self.kept.as_ref().map_or(0, |kept| kept.files.base_bytes());
-                    Room::kept(dir, self.sharers() as u64, beside)
+                    Ok(Room::kept(dir, self.sharers() as u64, beside)?)
                 }
             },
         }
@@ -246,18 +198,19 @@ impl Recipe {
         })
     }
 
-    /// The blocks of a file system that is never written to, and what there is to know of it.
-    fn plan_read_only(&self, tree: &Arc<Tree>, format: FileSystem) -> Result<(BlockMap, Vec<String>), JobError> {
+    /// Plans a read-only file system; returns its block map and facts about it.
+    fn plan_read_only(&self, tree: &Arc<Tree>, format: DiskFormat) -> Result<(BlockMap, Vec<String>), JobError> {
         let name = format.name();
-        let refuse = |reason: String| JobError::Other(format!("{}: {reason}", self.source));
-        let planner = format_by_name(name).ok_or_else(|| refuse(format!("there is no planner of {name}")))?;
+        let from = || self.source.clone();
+        let planner = format_by_name(name).ok_or_else(|| JobError::NotServed { from: from(), format: name })?;
         // SquashFS has none.
-        let uuid = (format != FileSystem::Squashfs).then(|| uuid(self.ordinal));
+        let uuid = (format != DiskFormat::Squashfs).then(|| uuid(self.ordinal));
         let options = ImageOptions { uuid, ..ImageOptions::default() };
-        let Planned { layout, notes } = planner.plan(tree, &options).map_err(|error| refuse(error.to_string()))?;
+        let Planned { layout, notes } =
+            planner.plan(tree, &options).map_err(|error| JobError::Format { from: from(), error })?;
         match layout {
             Layout::Blocks(map) => Ok((map, notes)),
-            _ => Err(refuse(format!("{name} cannot be served, only written"))),
+            _ => Err(JobError::NotServed { from: from(), format: name }),
         }
     }
 
@@ -269,38 +222,6 @@ impl Recipe {
     fn sharers(&self) -> usize {
         usize::from(self.disks.max(1))
     }
-}
-
-/// The disk of a kept run as one of its commands had it.
-pub(crate) struct Remade {
-    pub layered: Arc<Layered>,
-    /// The bytes of the host's files.
-    pub host: Arc<dyn Content>,
-    pub device: Arc<Device>,
-    pub numbering: ext4::Numbering,
-}
-
-/// Makes the disk of a kept run again: of the host's tree as it was, what the run had changed before, and the overlay at
-/// `file`; without a look at what the tree is now.
-pub(crate) fn remake(source: &Path, kept: &KeptBase, file: &Path, ordinal: u8) -> Result<Remade, JobError> {
-    let laid = kept.lay_over(Opened::at(source, kept.files.load_base()?)?)?;
-    let gone = || JobError::path(file, "cannot open the overlay of the kept run", std::io::ErrorKind::NotFound);
-    let options = Room::noted(Overlay::note(file)?.ok_or_else(gone)?).options(uuid(ordinal));
-    let plan = ext4::plan(Arc::clone(&laid.opened.tree), &options)
-        .map_err(|error| JobError::Plan { source_path: source.to_owned(), error })?;
-    let overlay = Overlay::open(file, plan.map.blocks(), identity(&laid.opened, &options))?;
-    let device = Device::new(plan.map, laid.opened.content, Some(overlay), ANNOUNCED_BYTES / BLOCK_SIZE as u64);
-    Ok(Remade { layered: laid.layered, host: laid.host, device: Arc::new(device), numbering: plan.numbering })
-}
-
-/// A UUID that is the same every time: disks of one guest differ in their last byte.
-fn uuid(ordinal: u8) -> [u8; 16] {
-    // Version 8 (application-defined), RFC 9562 section 5.8.
-    let mut uuid = *b"inarch\x80tree\x80\0\0\0\0";
-    uuid[6] = 0x80;
-    uuid[8] = 0x80;
-    uuid[15] = ordinal;
-    uuid
 }
 
 #[cfg(test)]

@@ -57,9 +57,9 @@ pub struct Check {
     pub remedy: Option<String>,
 }
 
-/// Checks everything. Boots nothing: the first run finds out whether KVM works.
-pub fn examine() -> Vec<Check> {
-    let kernel = guest::find_kernel(None);
+/// Checks everything. Boots nothing: the first run finds out whether KVM works. What is no check's finding is for `note`.
+pub fn examine(note: impl FnOnce(String)) -> Vec<Check> {
+    let kernel = guest::find_kernel(None, note);
     let qemu = Qemu::find();
     vec![
         check_kernel(kernel.as_ref().map_err(ToString::to_string)),

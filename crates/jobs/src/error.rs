@@ -1,9 +1,12 @@
-//! Why a job could not be done: one clear line each.
+//! [`JobError`]: the errors of all jobs, one line each.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::notes::shown;
+use crate::path_error::PathError;
+use crate::source::Source;
+use crate::text::shown;
 
 /// Why a job could not be done. The text is what the user reads.
 #[derive(Debug, thiserror::Error)]
@@ -11,17 +14,18 @@ pub enum JobError {
     /// There is no such source.
     #[error(transparent)]
     Source(#[from] crate::source::SourceError),
-    /// The source cannot be scanned.
+    /// The source cannot be opened.
     #[error(transparent)]
-    Scan(#[from] inarch_tree::scan::ScanError),
-    /// The source is an archive or image that cannot be read.
-    #[error("{}: {error}", shown(path))]
-    Read {
-        /// The source.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: inarch_format::ReadError,
-    },
+    Open(#[from] crate::source::OpenError),
+    /// The kept run cannot be used.
+    #[error(transparent)]
+    Kept(#[from] crate::kept::KeptError),
+    /// The job cannot be started, or what it leaves not be cleared away.
+    #[error(transparent)]
+    Lifecycle(#[from] crate::lifecycle::LifecycleError),
+    /// A disk has no room for what the guest writes.
+    #[error(transparent)]
+    Room(#[from] crate::disk::room::RoomError),
     /// The tree does not fit the format.
     #[error("{}: {error}", shown(source_path))]
     Plan {
@@ -74,46 +78,118 @@ pub enum JobError {
     #[error(transparent)]
     Mount(#[from] inarch_mount::MountError),
     /// An operation on a path failed.
-    #[error("{}: {action}: {error}", shown(path))]
-    Path {
-        /// The path.
-        path: PathBuf,
-        /// What was tried.
-        action: &'static str,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// Who started the job stopped it.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The caller stopped the run.
     #[error("it was stopped")]
     Stopped,
-    /// The system did not give what the job takes to start.
-    #[error("cannot make {what}: {error}")]
-    Setup {
-        /// What was asked for.
-        what: &'static str,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// The job could not be started.
-    #[error("cannot start a thread: {0}")]
-    Thread(io::Error),
     /// The command's standard streams cannot be used.
     #[error("a standard stream cannot be used: {0}")]
     Streams(io::Error),
-    /// A thread of the job panicked, which is a defect of this program.
-    #[error("a thread of the job panicked; that is a defect of inarch")]
-    Panicked,
     /// The guest's kernel died, or the guest switched itself off.
     #[error("the guest died")]
     GuestDied,
-    /// Something else that the user can act on.
-    #[error("{0}")]
-    Other(String),
+    /// The initramfs cannot be kept in memory.
+    #[error("cannot keep the initramfs in memory: {0}")]
+    Initramfs(io::Error),
+    /// The run cannot be started, or not go on.
+    #[error(transparent)]
+    Run(#[from] crate::run::RunError),
+    /// The image cannot be made.
+    #[error(transparent)]
+    Image(#[from] crate::image::ImageError),
+    /// The tree cannot be mounted.
+    #[error(transparent)]
+    NotMounted(#[from] crate::mount::NotMounted),
+    /// The mount cannot be taken away.
+    #[error(transparent)]
+    NotUnmounted(#[from] crate::mount::NotUnmounted),
+    /// Writes over a tree cannot be kept.
+    #[error(transparent)]
+    Upper(#[from] crate::upper::UpperError),
+    /// The tree does not fit the format.
+    #[error("{from}: {error}")]
+    Format {
+        /// The source.
+        from: Source,
+        /// What does not fit.
+        error: inarch_format::FormatError,
+    },
+    /// The format is not one in which a tree is served.
+    #[error("{from}: {format} cannot be served, only written")]
+    NotServed {
+        /// The source.
+        from: Source,
+        /// The format.
+        format: &'static str,
+    },
+    /// A thread that planned a disk panicked, which is a defect of this program.
+    #[error("{}: planning its disk failed: this is a mistake in the program", shown(path))]
+    PlanPanicked {
+        /// The source.
+        path: PathBuf,
+    },
+    /// Nothing is written to a disk of this format, so nothing is kept.
+    #[error("{}: nothing can be written to {format}, so there is nothing to keep", shown(overlay))]
+    NothingToKeep {
+        /// The overlay that was named.
+        overlay: PathBuf,
+        /// The format.
+        format: &'static str,
+    },
+    /// The overlay would change the tree that it is for.
+    #[error(
+        "{}: the overlay lies in the tree that it is for, and would change it; put it somewhere else",
+        shown(overlay)
+    )]
+    OverlayInTree {
+        /// The overlay that was named.
+        overlay: PathBuf,
+    },
+    /// There is nothing live about an archive or image.
+    #[error(
+        "{}: only a directory can be shared live; offer anything else as a disk (serve blk, run --via ext4)",
+        shown(path)
+    )]
+    NotLive {
+        /// The source.
+        path: PathBuf,
+    },
+    /// It is no name for a virtiofs device.
+    #[error("--tag {tag:?}: {error}")]
+    Tag {
+        /// It.
+        tag: String,
+        /// Why not.
+        error: inarch_vhost::fs::InvalidTag,
+    },
+    /// The address cannot be had.
+    #[error("{address}: cannot listen there: {error}")]
+    Address {
+        /// It.
+        address: SocketAddr,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// The vsock port cannot be had.
+    #[error("vsock port {port}: cannot listen there: {error}")]
+    Vsock {
+        /// It.
+        port: u32,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// The kernel knows no vsock sockets.
+    #[error("this kernel has no vsock sockets (modprobe vhost_vsock); use --socket PATH or --tcp PORT")]
+    NoVsock,
+    /// The server cannot accept more clients.
+    #[error("the listening socket failed: {0}")]
+    Listening(io::Error),
 }
 
 impl JobError {
     /// A failed operation on a path.
     pub(crate) fn path(path: &Path, action: &'static str, error: impl Into<io::Error>) -> JobError {
-        JobError::Path { path: path.to_owned(), action, error: error.into() }
+        PathError::new(path, action, error).into()
     }
 }

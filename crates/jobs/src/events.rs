@@ -1,4 +1,4 @@
-//! What a job tells while it goes on.
+//! [`Events`]: receives what happens during a job.
 
 use std::fmt;
 use std::sync::Arc;

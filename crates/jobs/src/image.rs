@@ -7,26 +7,33 @@
 //! 5. With `verify`, the image is read back and compared.
 //! 6. The file gets its name.
 
+mod error;
+mod handle;
 mod output;
-mod signals;
 mod write;
 
 pub(crate) use write::StreamParts;
 
+use std::io;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Instant;
 
-pub use inarch_block::Progress;
-use inarch_block::{BLOCK_SIZE, Content, WriteError};
+use inarch_block::{BLOCK_SIZE, Content, WriteError, usual_threads};
 use inarch_format::{Format, ImageOptions, Layout, Planned, format_by_extension, format_by_name, formats};
 use inarch_tree::select::Selection;
 use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
 use crate::JobError;
-use crate::descriptors;
-use crate::notes::shown;
+use crate::lifecycle::confinement::{Confinement, Work};
+use crate::lifecycle::descriptors;
 use crate::source::{Opened, Source, open};
+use crate::text::shown;
+pub use error::ImageError;
+use handle::Duty;
+pub use handle::{ImageEvent, ImageHandle, Stage, make, start};
 use output::Output;
 use write::Job;
 
@@ -49,19 +56,12 @@ pub struct ImageRequest {
     pub sync: bool,
 }
 
-/// Receives the progress of an image.
-pub trait Watcher: Progress {
-    /// A stage begins that handles so many bytes of so many files, including the padding of their blocks.
-    fn start(&self, what: Stage, bytes: u64, files: u64);
-}
-
-/// A stage of the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// The image is written.
-    Writing,
-    /// It is read back.
-    Verifying,
+impl ImageRequest {
+    /// A request for all of `source`, in the format that the name of `output` implies.
+    pub fn new(source: Source, output: PathBuf) -> ImageRequest {
+        let (selection, options) = (Selection::default(), ImageOptions::default());
+        ImageRequest { source, selection, output, format: None, options, verify: false, sync: false }
+    }
 }
 
 /// The result of a job.
@@ -94,43 +94,50 @@ pub struct ImageReport {
 }
 
 /// Writes an image.
-pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageReport, JobError> {
+fn write(request: &ImageRequest, duty: &Duty) -> Result<ImageReport, JobError> {
     descriptors::make_room();
     let started = Instant::now();
     if request.output.is_dir() {
-        let output = shown(&request.output);
-        return Err(JobError::Other(format!("{output}: is a directory; name a file in it")));
+        return Err(ImageError::Directory { output: request.output.clone() }.into());
     }
     let format = choose(request)?;
     refuse_output_in_source(request)?;
     let Opened { tree, content, report, notes: source_notes, .. } = open(&request.source, &request.selection)?;
     // An image is complete or does not exist, so a file that changes does no more harm within metadata.
-    let options = ImageOptions { inline_files: true, ..request.options.clone() };
+    let mut options = ImageOptions { inline_files: true, ..request.options.clone() };
+    if options.threads == 0 {
+        // The writing threads may be confined and unable to find out.
+        options.threads = thread::available_parallelism().map_or(1, NonZero::get);
+    }
     let Planned { layout, notes } =
-        format.plan(&tree, &options).map_err(|error| JobError::Other(format!("{}: {error}", request.source)))?;
+        format.plan(&tree, &options).map_err(|error| JobError::Format { from: request.source.clone(), error })?;
     let (files, content_bytes) = stored_bytes(&tree, 1);
     // A file system stores files in whole blocks.
     let unit = if matches!(layout, Layout::Blocks(_)) { BLOCK_SIZE as u64 } else { 1 };
     let (_, work) = stored_bytes(&tree, unit);
-    let output = Output::open(&request.output)?;
-    let progress = Told { watcher, output: &output };
-    let job = Job { layout: &layout, content: &*content, progress: &progress, threads: request.options.threads };
-    watcher.start(Stage::Writing, work, files);
+    let output = Output::open(&request.output, &duty.events)?;
+    let threads = if request.options.threads == 0 { usual_threads() } else { request.options.threads };
+    let confinement = request.source.is_foreign().then(|| Confinement::new(Work::Image));
+    let job = Job { layout: &layout, content: &*content, progress: duty, threads, confinement: confinement.as_ref() };
+    duty.events.emit(ImageEvent::Stage { stage: Stage::Writing, bytes: work, files });
     let done = job.write(&output).and_then(|done| {
         if request.sync || matches!(output, Output::Device { .. }) {
             output.sync().map_err(|error| WriteError::Output { offset: 0, error })?;
         }
         if request.verify {
-            watcher.start(Stage::Verifying, work, files);
+            duty.events.emit(ImageEvent::Stage { stage: Stage::Verifying, bytes: work, files });
             job.verify(&output, done.length)?;
         }
         Ok(done)
     });
     let done = match done {
         Ok(done) => done,
-        Err(WriteError::Cancelled) => return Err(output.cancelled()),
-        Err(error) => return Err(explain(request, &*content, error)),
+        Err(WriteError::Cancelled) => return Err(ImageError::Stopped.into()),
+        Err(error) => return Err(explain(request, &*content, error).into()),
     };
+    if duty.stop.is_stopped() {
+        return Err(ImageError::Stopped.into());
+    }
     output.finish()?;
     Ok(ImageReport {
         source: request.source.to_string(),
@@ -148,44 +155,19 @@ pub fn image(request: &ImageRequest, watcher: &dyn Watcher) -> Result<ImageRepor
     })
 }
 
-/// Reports progress to the watcher; asks it and the signals whether to stop.
-struct Told<'a> {
-    watcher: &'a dyn Watcher,
-    output: &'a Output,
-}
-
-impl Progress for Told<'_> {
-    fn advance(&self, bytes: u64, files: u64) {
-        self.watcher.advance(bytes, files);
-    }
-
-    fn cancelled(&self) -> bool {
-        self.output.signal().is_some() || self.watcher.cancelled()
-    }
-}
-
 /// The format that was named, or that the output's name implies.
-fn choose(request: &ImageRequest) -> Result<&'static dyn Format, JobError> {
+fn choose(request: &ImageRequest) -> Result<&'static dyn Format, ImageError> {
     let names: Vec<_> = formats().iter().map(|format| format.name()).collect();
-    let names = names.join(", ");
+    let known = names.join(", ");
     match &request.format {
-        Some(name) => format_by_name(name)
-            .ok_or_else(|| JobError::Other(format!("'{name}' is not an image format; these are: {names}"))),
+        Some(name) => format_by_name(name).ok_or_else(|| ImageError::Format { name: name.clone(), known }),
         None => format_by_extension(&request.output).ok_or_else(|| {
-            let output = &request.output;
-            let reason = match compressor(output) {
-                _ if output == Path::new("-") => format!("standard output says no format; use --format: {names}"),
-                // Any program can compress a pipe.
-                Some(program) => format!(
-                    "{0}: an archive is written without compression; inarch image {1} -o - --format tar | {program} > {0}",
-                    shown(output),
-                    request.source
-                ),
-                None => {
-                    format!("{}: its name says no format; end it with one or use --format: {names}", shown(output))
-                }
-            };
-            JobError::Other(reason)
+            let output = request.output.clone();
+            match compressor(&output) {
+                _ if output == Path::new("-") => ImageError::NoFormatOfOutput { known },
+                Some(program) => ImageError::Compressed { output, from: request.source.clone(), program },
+                None => ImageError::NoFormat { output, known },
+            }
         }),
     }
 }
@@ -198,7 +180,7 @@ fn compressor(output: &Path) -> Option<&'static str> {
 }
 
 /// An image within its own source would change the source, and be part of the next image.
-fn refuse_output_in_source(request: &ImageRequest) -> Result<(), JobError> {
+fn refuse_output_in_source(request: &ImageRequest) -> Result<(), ImageError> {
     let output = &request.output;
     // The target of a symlink is what would be replaced.
     let target = if output.is_symlink() { output.canonicalize().ok() } else { None };
@@ -210,7 +192,7 @@ fn refuse_output_in_source(request: &ImageRequest) -> Result<(), JobError> {
         Source::Directory(_) => "lies in the source, and would change it",
         _ => "is the source",
     };
-    Err(JobError::Other(format!("{}: the output {what}; put it somewhere else", shown(output))))
+    Err(ImageError::InSource { output: output.clone(), what })
 }
 
 /// How many files of a tree have content, and their bytes rounded up to multiples of `unit`.
@@ -225,25 +207,23 @@ pub(crate) fn stored_bytes(tree: &Tree, unit: u64) -> (u64, u64) {
     bytes.fold((0, 0), |(files, sum), bytes| (files + 1, sum + bytes))
 }
 
-/// One line about the error that ended the job.
-fn explain(request: &ImageRequest, content: &dyn Content, error: WriteError) -> JobError {
-    let output = shown(&request.output);
+/// The error that ended the job.
+fn explain(request: &ImageRequest, content: &dyn Content, error: WriteError) -> ImageError {
+    let output = request.output.clone();
     let changed = content.changed();
     if let (WriteError::Content { .. }, Some(file)) = (&error, changed.named.first()) {
-        let path = shown(&request.source.name_of(&file.path));
-        return JobError::Other(format!("{path}: {} while the image was made of it; no image was made", file.reason));
+        let (path, reason) = (request.source.name_of(&file.path), file.reason.clone());
+        return ImageError::Changed { path, reason };
     }
     if content.out_of_descriptors() > 0 {
-        return JobError::Other("no file descriptor was left to read the tree with; raise ulimit -n".into());
+        return ImageError::Descriptors;
     }
-    JobError::Other(match error {
-        WriteError::Output { error, .. } if error.kind() == std::io::ErrorKind::StorageFull => {
-            format!("{output}: the disk is full; no image was made")
+    match error {
+        WriteError::Output { error, .. } if error.kind() == io::ErrorKind::StorageFull => ImageError::Full { output },
+        WriteError::Output { error, .. } if error.kind() == io::ErrorKind::InvalidData => {
+            ImageError::Unusable { output, error }
         }
-        WriteError::Output { error, .. } if error.kind() == std::io::ErrorKind::InvalidData => {
-            format!("{output}: {error}; the image is unusable")
-        }
-        WriteError::Output { offset, error } => format!("{output}: cannot write at byte {offset}: {error}"),
-        error => format!("{output}: {error}"),
-    })
+        WriteError::Output { offset, error } => ImageError::Write { output, offset, error },
+        error => ImageError::Failed { output, error },
+    }
 }

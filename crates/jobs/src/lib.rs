@@ -1,59 +1,84 @@
-//! What each command does, from its sources to its offering.
+//! The jobs behind the commands: each connects a source to an offering.
 //!
-//! The house's one-way flow is wired here and nowhere else: a source is scanned into a tree, a format plans the tree
-//! into a block map, the map becomes a device, and the device is offered on a socket, to a guest of ours ([`run`])
-//! or of somebody else ([`serve`]).
-
-//! A job that goes on is a value: it is started, tells its events, and is waited for. A program that embeds a run:
+//! The one-way flow is wired here and nowhere else. A source becomes a tree, a format plans the tree into a block
+//! map, the map becomes a device, and the device is served on a socket, to a guest that we run ([`run`]) or to
+//! another machine ([`serve`]). Directories and archives are also mounted here ([`mount`]), and trees are written as
+//! images ([`image`]).
+//!
+//! A long-running job is a value: it is started, sends its events, and its starter waits for it or stops it. The
+//! library prints nothing, catches no signal that ends a program, and leaves the working directory alone. A program
+//! that embeds a mount and a run:
 //!
 //! ```no_run
-//! use inarch_jobs::Events;
+//! use inarch_jobs::mount::{self, MountRequest};
 //! use inarch_jobs::run::{self, RunRequest, Streams};
+//! use inarch_jobs::source::Source;
+//! use inarch_jobs::{Events, as_child};
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let command = ["make", "check"].map(Into::into).to_vec();
-//!     let request = RunRequest { net: true, ..RunRequest::new(command, Streams::of_process()?) };
-//!     let running = run::start(request, Events::new(|event| eprintln!("{event}")))?;
-//!     let report = running.wait();
-//!     for tree in &report.trees {
-//!         println!("{} by {}: {:?}", tree.source, tree.way, tree.disk);
+//!     if let Some(status) = as_child() {
+//!         std::process::exit(status.into());
 //!     }
+//!     let source = Source::parse("src.tar".as_ref())?;
+//!     let mounted = mount::start(MountRequest::new(source, "/mnt".into()), Events::ignored())?;
+//!     let command = ["make", "-C", "/mnt", "check"].map(Into::into).to_vec();
+//!     let request = RunRequest { net: true, ..RunRequest::new(command, Streams::of_process()?) };
+//!     let report = run::start(request, Events::new(|event| eprintln!("{event}")))?.wait();
 //!     println!("{:?} after {:.1} s", report.result?, report.phases.total);
-//!     Ok(())
+//!     mounted.stop();
+//!     Ok(mounted.wait()?)
 //! }
 //! ```
 //!
-//! A server ([`serve`]) is started in the same way, gives the lines that say how to use it, and serves until it is stopped.
-//! Servers and mounts start this program's own file again, as the process that clears away what they leave when they are
-//! killed: a program that embeds them calls [`serve::guard`] first, as `crates/cli/src/main.rs` does.
+//! A server ([`serve`]) is started in the same way and returns the lines that say how to use it; an image ([`image`])
+//! reports its progress. Servers and mounts start this program's own file again as a child that cleans up after them
+//! if they are killed. [`as_child`] does that child's work, and comes first in `main`.
+//!
+//! A module knows only those below it: `lifecycle` is what every long-running job needs, [`source`] what SRC means,
+//! `disk` what disks have in common, [`kept`] what is kept of runs; the others are the jobs. docs/ARCHITECTURE.md has
+//! the list, which `tests/rooms_know_only_those_below.rs` checks.
 
 #![forbid(unsafe_code)]
 
-mod confinement;
-mod descriptors;
 mod device;
+mod disk;
 pub mod doctor;
 mod error;
 mod events;
-mod identity;
 pub mod image;
 pub mod kept;
+mod lifecycle;
 pub mod mount;
 mod notes;
+mod path_error;
 pub mod plan;
 mod record;
-mod room;
 pub mod run;
 pub mod serve;
 pub mod share;
 pub mod source;
-mod state;
-mod trust;
+mod text;
 mod upper;
 
-pub use confinement::Sandbox;
-pub use device::{FileSystem, Writes};
+pub use device::Writes;
+pub use disk::DiskFormat;
+pub use disk::room::RoomError;
 pub use error::JobError;
 pub use events::Events;
-pub use inarch_confine::heed_children;
-pub use notes::{counted, limited, say, shown, wait_for_no_reader};
+pub use inarch_confine::{close_inherited, heed_children};
+pub use lifecycle::LifecycleError;
+pub use lifecycle::confinement::Sandbox;
+pub use lifecycle::trust::Obstacle;
+pub use path_error::PathError;
+pub use text::{counted, shown};
+
+/// Does this process's work if a job of this program started it as a child: waits for that job's end, and cleans up
+/// after it. Returns the status to exit with; `None` if this is no such child. Call it before anything else.
+pub fn as_child() -> Option<u8> {
+    let words: Vec<_> = std::env::args_os().collect();
+    match &words[..] {
+        [_, word, rest @ ..] if word == serve::GUARD_ARGUMENT => Some(serve::guard(rest)),
+        [_, word, rest @ ..] if word == mount::USER_NAMESPACE_ARGUMENT => Some(mount::hold_user_namespace(rest)),
+        _ => None,
+    }
+}

@@ -5,12 +5,12 @@
 //!    for it ([`fuse`]): a directory of this host, live, or the tree of an archive or image, with an upper layer over what is not
 //!    to change.
 //! 2. It is mounted, and a guard started that takes the mount away however this process ends.
-//! 3. This process waits until somebody unmounts it, or SIGINT or SIGTERM comes; in the background if that is asked for
-//!    ([`background`]).
+//! 3. Its starter has a handle ([`MountHandle`]), by which it is stopped. It ends, too, when somebody unmounts it.
 
 mod archive;
-mod background;
+mod error;
 mod fuse;
+mod handle;
 mod kernel;
 mod unmount;
 
@@ -19,33 +19,34 @@ use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-pub use background::{BACKGROUND_ARGUMENT, Background, start};
+pub use error::{NotMounted, NotUnmounted};
+use handle::Duty;
+pub use handle::{MountEvent, MountHandle, MountReport, start};
 pub use inarch_fuse::Rings;
 use inarch_mount::MountError;
-use inarch_server::StopHandle;
 use inarch_tree::select::Owners;
 pub use inarch_vfs::{Changes, RecordLevel};
 use rustix::fs::{Mode, OFlags, open};
 pub use unmount::{UnmountRequest, unmount};
 
-use archive::{Archive, GuardedArchive};
-use background::Child;
+use archive::GuardedArchive;
 use kernel::NotByKernel;
 
 use crate::JobError;
-use crate::confinement::Sandbox;
-use crate::descriptors;
-use crate::notes::{say, shown};
+use crate::events::Events;
+use crate::lifecycle::LifecycleError;
+use crate::lifecycle::confinement::Sandbox;
+use crate::lifecycle::descriptors;
+use crate::lifecycle::guard::Guard;
+use crate::lifecycle::mounted::Mounted;
+pub use crate::lifecycle::state::{home as state_directory, mount_log, open_log};
 use crate::record::RecordFile;
 pub use crate::record::RecordRequest;
-use crate::serve::guard::Guard;
-use crate::serve::introduce;
-use crate::serve::mounted::Mounted;
-use crate::serve::signals::Caught;
 use crate::share::{Refused, Submounts, left_out, note_on_mount_points};
 use crate::source::Source;
+use crate::text::shown;
 use crate::upper::Upper;
-pub use crate::upper::UpperPlace;
+pub use crate::upper::{UpperError, UpperPlace};
 
 /// The first word of the command line of the child that makes a user namespace.
 pub const USER_NAMESPACE_ARGUMENT: &str = "hold-a-user-namespace";
@@ -96,10 +97,6 @@ pub struct MountRequest {
     pub salvage: bool,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,
-    /// Whether nothing is said but what went wrong.
-    pub quiet: bool,
-    /// Whether this process is the child of [`start`], which leaves its caller when the mount answers.
-    pub background: Option<Background>,
 }
 
 /// What becomes of what is written in a mount.
@@ -126,6 +123,25 @@ impl MountWrites {
 }
 
 impl MountRequest {
+    /// `source` on `point`, read-only, by whoever serves it best; all else as the command has it where nothing is said.
+    pub fn new(source: Source, point: PathBuf) -> MountRequest {
+        MountRequest {
+            source,
+            point,
+            via: Via::Auto,
+            changes: None,
+            submounts: Submounts::Empty,
+            writes: MountWrites::Refused,
+            refused: Refused::default(),
+            locks: false,
+            record: None,
+            rings: Rings::Auto,
+            owners: Owners::default(),
+            salvage: false,
+            sandbox: Sandbox::Auto,
+        }
+    }
+
     /// What is no directory does not change, and what nobody changes is not changed here either.
     fn effective(&self) -> MountRequest {
         let is_directory = matches!(self.source, Source::Directory(_));
@@ -145,11 +161,20 @@ impl MountRequest {
         self.record.as_ref().is_some_and(|record| record.level == RecordLevel::Process)
     }
 
-    /// Says a line that is no failure.
-    fn say(&self, line: impl Display) {
-        if !self.quiet {
-            say(line);
+    /// What is plainly wrong, before anything is opened. Gives the mount point, an absolute path without symbolic links.
+    ///
+    /// # Errors
+    /// It is.
+    pub fn check(&self) -> Result<PathBuf, JobError> {
+        let point = self.point.canonicalize();
+        let point = point.map_err(|error| JobError::path(&self.point, "cannot be a mount point", error))?;
+        check_point(&self.source, &point)?;
+        if let (Source::Directory(tree), MountWrites::Over(place)) = (&self.source, &self.writes) {
+            place.check_apart_from(tree)?;
         }
+        fuse::check_rings(self.rings)?;
+        check_locks(self)?;
+        Ok(point)
     }
 }
 
@@ -161,7 +186,7 @@ enum Prepared {
 }
 
 impl Prepared {
-    fn new(request: &MountRequest) -> Result<Prepared, JobError> {
+    fn new(request: &MountRequest, events: &Events<MountEvent>) -> Result<Prepared, JobError> {
         let mut opened = None;
         let reason = match request.via {
             Via::Fuse => None,
@@ -169,14 +194,12 @@ impl Prepared {
                 Ok(prepared) => return Ok(Prepared::Kernel(prepared)),
                 Err(NotByKernel::Failed(error)) => return Err(error),
                 Err(NotByKernel::Because(reason)) if via == Via::Kernel => {
-                    return Err(JobError::Other(format!(
-                        "--via kernel: the kernel cannot do that by itself: {reason}"
-                    )));
+                    return Err(NotMounted::NotByKernel { reason }.into());
                 }
                 Err(NotByKernel::Because(reason)) => Some(reason),
             },
         };
-        fuse::prepare(request, opened).map(|prepared| Prepared::Fuse(prepared, reason))
+        fuse::prepare(request, opened, events).map(|prepared| Prepared::Fuse(prepared, reason))
     }
 
     /// What else the user should know, a line each.
@@ -197,80 +220,52 @@ impl Prepared {
     }
 }
 
-/// Mounts, and serves until SIGINT or SIGTERM, or until somebody unmounts it. Says on standard error what is mounted.
-pub fn mount(request: &MountRequest) -> Result<(), JobError> {
-    let point = request.point.canonicalize();
-    let point = point.map_err(|error| JobError::path(&request.point, "cannot be a mount point", error))?;
-    check_point(&request.source, &point)?;
-    if let (Source::Directory(tree), MountWrites::Over(place)) = (&request.source, &request.writes) {
-        place.check_apart_from(tree)?;
-    }
-    fuse::check_rings(request.rings)?;
-    check_locks(request)?;
+/// Mounts, and serves until it is stopped or until somebody unmounts it.
+fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
+    let point = request.check()?;
     descriptors::raise_limit();
     let request = &request.effective();
-    let child = request.background.as_ref().map(Child::begin).transpose()?;
     let source = request.source.path();
     // Whoever looks at the mount table or the log is in another directory than we are.
     let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
     let place = open_point(&point)?;
-    let prepared = Prepared::new(request)?;
-    prepared.notes().iter().for_each(|note| request.say(note));
-    let logged = MountRequest { writes: request.writes.absolute(), ..request.clone() };
-    let logged = introduction(&logged, shown(&source), &point, &prepared);
-    let said = introduction(request, &request.source, &point, &prepared);
-    let mount_points = note_on_mount_points(&source, request.submounts);
-    let signals = Caught::from_now_on()?;
-    let serving = match prepared {
+    let prepared = Prepared::new(request, &duty.events)?;
+    prepared.notes().iter().for_each(|note| duty.note(note));
+    let absolute = MountRequest { writes: request.writes.absolute(), ..request.clone() };
+    let absolute_line = introduction(&absolute, shown(&source), &point, &prepared);
+    let line = introduction(request, &request.source, &point, &prepared);
+    let notes = note_on_mount_points(&source, request.submounts).into_iter().collect();
+    duty.events.emit(MountEvent::Mounting);
+    let (serving, because) = match prepared {
         Prepared::Kernel(prepared) => {
             let (mount, watch) = prepared.detached.attach(place.as_fd(), &point)?;
             drop(place);
-            let device = prepared.archive.as_ref().map(Archive::device).transpose()?;
+            let device = prepared.archive.as_ref().map(archive::Archive::device).transpose()?;
             let guard = Guard::of_mount(&mount, prepared.kind, device.as_ref())?;
-            child.as_ref().map(Child::detach).transpose()?;
-            let stop = signals.heed();
-            let mounted = Mounted::watch(mount, watch, &stop);
-            let archive = prepared.archive.map(Archive::guarded);
-            Serving {
-                mounted,
-                stop,
-                guard,
-                confined: String::new(),
-                record: None,
-                upper: prepared.upper,
-                archive,
-                by: By::Kernel,
-            }
+            let mounted = Mounted::served(mount, &duty.stop, move || watch.wait());
+            let archive = prepared.archive.map(|archive| archive.guarded(&duty.events, &duty.stop));
+            let (confined, record, upper, by) = (String::new(), None, prepared.upper, By::Kernel);
+            (Serving { mounted, guard, confined, record, upper, archive, by }, None)
         }
-        Prepared::Fuse(prepared, _) => {
+        Prepared::Fuse(prepared, because) => {
             drop(place);
-            prepared.serve(request, (&point, &source), signals, child.as_ref())?
+            (prepared.serve(request, (&point, &source), duty)?, because)
         }
     };
-    let answers = if child.is_some() { check_answer(&point) } else { Ok(()) };
-    if answers.is_ok() && !request.quiet {
-        let log = child.as_ref().map(Child::introduction).unwrap_or_default();
-        introduce(&(said + "\n" + &serving.confined + &log));
-    }
-    mount_points.iter().for_each(|note| request.say(note));
-    let answers = answers.and_then(|()| child.map_or(Ok(()), |child| child.answer(|| request.say(logged))));
-    if answers.is_err() {
-        serving.stop.stop();
-    }
-    serving.stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
-    let record = serving.end(request, &point)?;
-    answers?;
-    record.map_or(Ok(()), RecordFile::finish)?;
-    if request.background.is_some() {
-        request.say(format_args!("{} is unmounted", shown(&point)));
-    }
-    Ok(())
+    let confined = serving.confined.clone();
+    let report = MountReport { point: point.clone(), by: serving.by, because, line, absolute_line, confined, notes };
+    duty.is_ready(report);
+    duty.stop.wait().map_err(LifecycleError::Wait)?;
+    let record = serving.end(request, &point, duty)?;
+    record.map_or(Ok(()), RecordFile::finish)
 }
 
-/// Who answers for a mount.
+/// Who serves a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+pub enum By {
+    /// The kernel by itself.
     Kernel,
+    /// This process, through FUSE.
     Fuse,
 }
 
@@ -278,8 +273,6 @@ enum By {
 struct Serving {
     mounted: Mounted,
     guard: Guard,
-    /// Used when it is to end.
-    stop: StopHandle,
     by: By,
     /// The line that says how the server is confined.
     confined: String,
@@ -292,7 +285,7 @@ struct Serving {
 
 impl Serving {
     /// Takes it away.
-    fn end(mut self, request: &MountRequest, point: &Path) -> Result<Option<RecordFile>, JobError> {
+    fn end(mut self, request: &MountRequest, point: &Path, duty: &Duty) -> Result<Option<RecordFile>, JobError> {
         // The next one who keeps writes in the same directory is not to meet those of this one.
         let waits = self.by == By::Kernel && matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
         let rest = match self.by {
@@ -304,7 +297,7 @@ impl Serving {
             By::Kernel => "whoever has files of it open keeps them until they are closed",
         };
         let in_use = || {
-            request.say(format_args!("{} was in use: {rest}", shown(point)));
+            duty.note(format_args!("{} was in use: {rest}", shown(point)));
             waits
         };
         self.mounted.end(&mut self.guard, point, in_use)?;
@@ -319,11 +312,6 @@ fn open_point(point: &Path) -> Result<OwnedFd, JobError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = open(point, flags, Mode::empty());
     opened.map_err(|errno| JobError::path(point, "cannot be a mount point", errno))
-}
-
-/// Waits until the mount answers: whoever started it may use it then.
-fn check_answer(point: &Path) -> Result<(), JobError> {
-    point.metadata().map(drop).map_err(|error| JobError::path(point, "the mount does not answer", error))
 }
 
 /// Refuses a mount point that is no directory, which the mount would hide, and one that the server would meet in its own
@@ -345,8 +333,8 @@ fn check_point(source: &Source, point: &Path) -> Result<(), JobError> {
 }
 
 /// Refuses locks where there is nothing on the host to lock, or no thread that could wait for one.
-fn check_locks(request: &MountRequest) -> Result<(), JobError> {
-    let refuse = |reason: &str| Err(JobError::Other(format!("--locks host {reason}")));
+fn check_locks(request: &MountRequest) -> Result<(), NotMounted> {
+    let refuse = |reason| Err(NotMounted::Locks { reason });
     match request {
         MountRequest { locks: false, .. } => Ok(()),
         MountRequest { source: Source::Directory(_), writes: MountWrites::Through, changes, rings, .. } => {

@@ -11,8 +11,9 @@ use serde::Serialize;
 use vm_memory::VolatileSlice;
 
 use crate::JobError;
-use crate::device::{FileSystem, Recipe, Writes};
-use crate::source::{FileKind, Source};
+use crate::device::{Recipe, Writes};
+use crate::disk::DiskFormat;
+use crate::source::{FileKind, Source, parse};
 
 /// What the disk of a tree would be.
 #[derive(Clone, Debug, Serialize)]
@@ -58,7 +59,7 @@ pub struct PlanReport {
 }
 
 /// Opens and plans `source`, reads the disk's first block, and reports.
-pub fn plan(source: &Source, selection: &Selection, format: FileSystem) -> Result<PlanReport, JobError> {
+pub fn plan(source: &Source, selection: &Selection, format: DiskFormat) -> Result<PlanReport, JobError> {
     let started = Instant::now();
     let recipe = Recipe {
         kept: None,
@@ -72,12 +73,10 @@ pub fn plan(source: &Source, selection: &Selection, format: FileSystem) -> Resul
         disks: 1,
     };
     let prepared = recipe.prepare()?;
-    let mut block = [0; BLOCK_SIZE];
-    let first = [VolatileSlice::from(&mut block[..])];
-    prepared
-        .device
-        .read_at(0, &first)
-        .map_err(|error| JobError::path(source.path(), "cannot read the device", error))?;
+    let read = || prepared.device.read_at(0, &[VolatileSlice::from(&mut [0; BLOCK_SIZE][..])]);
+    // It may be a compressed one of the source.
+    let read = if source.is_foreign() { parse(|_| read())? } else { read() };
+    read.map_err(|error| JobError::path(source.path(), "cannot read the device", error))?;
     let ready = started.elapsed();
 
     let tree = &prepared.tree;

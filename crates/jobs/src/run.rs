@@ -15,6 +15,7 @@ mod boot;
 mod choice;
 mod clock;
 mod command;
+mod error;
 pub(crate) mod guest;
 mod handle;
 mod hints;
@@ -43,12 +44,13 @@ use inarch_vm::qemu::Qemu;
 pub use inarch_vm::session::{SignalSource, Streams};
 
 use crate::JobError;
-use crate::descriptors;
 use crate::events::Events;
-use crate::notes::shown;
+use crate::lifecycle::descriptors;
+use crate::text::shown;
 use attempt::{DiskFailure, Guest, LiveDisk};
 use choice::Choice;
 use clock::Clock;
+pub use error::RunError;
 pub use handle::{RunHandle, start};
 use keep::Kept;
 pub use keep::{Keep, kept_words};
@@ -56,7 +58,7 @@ use launch::Launch;
 pub use report::{DiskReport, Outcome, Phases, RunEvent, RunReport, TreeReport};
 pub use request::{CatchSignalsOfRun, Root, RunRequest, TreeMount, Way};
 use shares::Wire;
-use trees::{Chosen, Disk, GuestAbilities, Trees};
+use trees::{Chosen, Disk, GuestAbilities, Look, Trees};
 
 /// Runs the command. Emits its events by `failure`, which also ends the run when a disk fails.
 fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
@@ -66,7 +68,7 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
         Ok(kept) => kept,
         Err(error) => return RunReport::of_failure(error),
     };
-    let job = match Job::begin(request, kept.as_mut()) {
+    let job = match Job::begin(request, kept.as_mut(), failure.events()) {
         Ok(job) => job,
         Err(error) => {
             if let Some(kept) = kept {
@@ -104,14 +106,16 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
     report
 }
 
-/// Whether nobody has been told yet, since this machine started, that guests run without KVM. From now on somebody has.
+/// Whether this is the first time since this machine started that the user is told of guests without KVM. Records
+/// that it was told.
 pub fn fall_back_is_news() -> bool {
     guest::verdicts().tell_once()
 }
 
-/// The QEMU command line of the run, for a shell. Scans and starts nothing.
-pub fn dry_run(request: &RunRequest) -> Result<String, JobError> {
-    let job = Job::new(request, None)?;
+/// The QEMU command line of the run, for a shell. Scans, connects and starts nothing, and opens no source. Assumes
+/// that a tree to be unpacked fits into the guest's memory.
+pub fn dry_run(request: &RunRequest, events: &Events<RunEvent>) -> Result<String, JobError> {
+    let job = Job::new(request, None, Look::Nowhere, events)?;
     let guest = job.guest()?;
     let disks: Vec<LiveDisk> = job.trees.disks.iter().map(LiveDisk::idle).collect();
     let accel = match job.decide(&guest)? {
@@ -138,14 +142,19 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(request: &'a RunRequest, kept: Option<&Kept>) -> Result<Job<'a>, JobError> {
+    fn new(
+        request: &'a RunRequest,
+        kept: Option<&Kept>,
+        look: Look,
+        events: &Events<RunEvent>,
+    ) -> Result<Job<'a>, JobError> {
         let memory = guest::memory(request.memory)?;
         let directory = command::directory(request)?;
         let place = kept.and_then(Kept::place).or_else(|| directory.clone());
-        let kernel = guest::find_kernel(request.kernel.as_deref())?;
+        let kernel = guest::find_kernel(request.kernel.as_deref(), |note| events.emit(RunEvent::Fault(note)))?;
         let modules = guest::modules(&kernel, request.modules.as_deref())?;
         let abilities = GuestAbilities { has: &|module| modules.has(module), memory };
-        let mut trees = trees::trees(request, place.as_deref(), &abilities)?;
+        let mut trees = trees::trees(request, place.as_deref(), &abilities, look)?;
         if let (true, Some(directory)) = (request.hold, &directory) {
             trees.hold_project(directory);
         }
@@ -158,8 +167,8 @@ impl<'a> Job<'a> {
     }
 
     /// Prepares a run. `kept` records that its command is about to start.
-    fn begin(request: &'a RunRequest, kept: Option<&mut Kept>) -> Result<Job<'a>, JobError> {
-        let mut job = Job::new(request, kept.as_deref())?;
+    fn begin(request: &'a RunRequest, kept: Option<&mut Kept>, events: &Events<RunEvent>) -> Result<Job<'a>, JobError> {
+        let mut job = Job::new(request, kept.as_deref(), Look::AtUnpacked, events)?;
         // Report obvious errors before anything is opened.
         let _ = request.user.as_deref().map(command::user).transpose()?;
         let unpacked = job.trees.unpacked.iter().find(|tree| tree.destination == Path::new("/"));
@@ -225,7 +234,7 @@ impl<'a> Job<'a> {
                 match Launch::new(&request, directory.as_deref(), prepared.image.as_ref()) {
                     Ok(found) => found.tell(prepared.image.is_some(), &launch, &events),
                     // The channel is closed after this.
-                    Err(error) => failed.set(error),
+                    Err(error) => failed.set(error.into()),
                 }
             }
             prepared.notes.iter().for_each(|note| events.emit(RunEvent::Tree(note.clone())));
@@ -276,14 +285,11 @@ impl<'a> Job<'a> {
 
 /// Refuses to keep writes to the overlay of a shared directory, because it is unknown what they were written over, and
 /// writes to an unpacked tree.
-fn refuse_what_is_not_kept(trees: &Trees) -> Result<(), JobError> {
+fn refuse_what_is_not_kept(trees: &Trees) -> Result<(), RunError> {
     let shares = trees.shares.iter().filter(|shared| shared.overlaid).map(|shared| &shared.destination);
     let unpacked = trees.unpacked.iter().filter(|tree| !tree.read_only).map(|tree| &tree.destination);
     match shares.chain(unpacked).next() {
-        Some(destination) => Err(JobError::Other(format!(
-            "{}: only trees with ext4 are kept; leave out --via and via=, or add ,ro or ,rw",
-            crate::notes::shown(destination)
-        ))),
+        Some(destination) => Err(RunError::NotKept { destination: Some(destination.clone()), more: " or ,rw" }),
         None => Ok(()),
     }
 }

@@ -1,5 +1,7 @@
-//! A directory of this host as guests share it, live: what the host's side of a virtiofs device does, and what the
-//! guest's kernel is told it may keep.
+//! Shares a directory of this host live: the file system behind a virtiofs device or 9P server, and what clients may
+//! cache.
+
+pub(crate) mod confinement;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,8 +15,8 @@ use inarch_vfs::{FileSystem, HostDirectory, HostOptions, MappedOwners, OneClient
 use inarch_vhost::fs::{FsOptions, FsServer, Tag};
 
 use crate::JobError;
-use crate::notes::shown;
 use crate::source::Source;
+use crate::text::shown;
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 
 /// Descriptors in a virtqueue: a request of 1 MiB takes 256 pages and some for its headers.
@@ -31,21 +33,21 @@ pub struct Share {
     pub read_only: bool,
     /// What the guest cannot leave in the directory where its writes reach it.
     pub refused: Refused,
-    /// Where the guest's writes go, if they are to leave the directory as it is.
+    /// Where the guest's writes go, if not to the directory itself.
     pub over: Option<UpperPlace>,
     /// What becomes of what is mounted beneath it.
     pub submounts: Submounts,
     /// Have the guest's kernel enforce access control lists, which costs a request for each file that it has not met.
     pub acl: bool,
-    /// Have the guest's kernel collect writes before it sends them, if the guest alone changes the directory.
+    /// Use the write-back cache of the guest's kernel, if only the guest changes the directory.
     ///
-    /// Linux then asks for the attributes of each file again that was closed since (`fuse_flush` of its fs/fuse/file.c).
+    /// Linux then asks for the attributes of each file again that was closed (`fuse_flush` of its fs/fuse/file.c).
     pub writeback: bool,
-    /// Whose files the guest sees, and whose on the host what it makes becomes.
+    /// The owners that the guest sees, and the owners of what it creates on the host.
     pub owners: Owners,
 }
 
-/// What is written over a shared directory, for all its clients, as long as this lives.
+/// The upper layer over a shared directory, for all its clients. Ends when dropped.
 pub(crate) struct Cover {
     layer: Arc<dyn FileSystem>,
     upper: Upper,
@@ -59,28 +61,25 @@ impl Cover {
     }
 }
 
-/// `layer` with the owners that clients are to see; where those are all one, what they make is this process's.
+/// `layer` with mapped owners. If all are shown as one, new files belong to this process's user.
 pub(crate) fn with_owners(layer: Arc<dyn FileSystem>, owners: &Owners) -> Arc<dyn FileSystem> {
     let maker = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     MappedOwners::over(layer, owners, maker)
 }
 
-/// The directory that `source` is.
+/// The directory of `source`.
 ///
 /// # Errors
-/// It is something else: there is nothing live about an archive.
+/// `source` is not a directory; archives cannot be shared live.
 pub fn directory_of(source: &Source) -> Result<&Path, JobError> {
     match source {
         Source::Directory(path) => Ok(path),
-        other => Err(JobError::Other(format!(
-            "{}: only a directory can be shared live; offer anything else as a disk (serve blk, run --via ext4)",
-            crate::notes::shown(other.path())
-        ))),
+        other => Err(JobError::NotLive { path: other.path().to_owned() }),
     }
 }
 
 impl Share {
-    /// The same with a path that holds wherever the process is.
+    /// The same share with an absolute path without symbolic links.
     ///
     /// # Errors
     /// There is no such directory.
@@ -110,22 +109,22 @@ impl Share {
         }
     }
 
-    /// Whether the guest's kernel collects writes before it sends them: only if nobody else can want to see them.
+    /// Whether the guest's kernel uses a write-back cache: only if nobody else could want to see the writes.
     fn writeback(&self) -> bool {
         self.writeback && self.changes == Changes::Guest && self.writes_through()
     }
 
-    /// Whether the guest's kernel uses files without asking to open them: only if nobody else can change them, and the server
-    /// may open each at any time, whatever its permissions are by then.
+    /// Whether the guest uses files without open requests: only if nobody else changes them, and the server may open
+    /// any file at any time, whatever its permissions.
     pub(crate) fn without_opening(&self) -> bool {
         // Where nothing is written at all, it is so in any case.
         let changes = self.changes == Changes::Guest || self.changes == Changes::None && self.over.is_some();
         changes && inarch_vfs::may_open_every_file()
     }
 
-    /// Whether the guest's kernel asks to open directories, so that it can be had to read one anew: where it alone changes
-    /// them it asks for the attributes of each file that it has read, unless it has mounted them read-only. Where it collects
-    /// writes it asks for those of each file that was closed.
+    /// Whether clients open directories by requests, so that the server can invalidate cached listings and one
+    /// READDIRPLUS refreshes many attributes. A guest that is the only one to change the directory asks for the
+    /// attributes of each file it has read, unless mounted read-only; with write-back, of each file that was closed.
     fn opens_directories(&self) -> bool {
         self.changes == Changes::Guest && !self.refuses_writes() && !self.writeback()
     }
@@ -154,10 +153,10 @@ impl Share {
         }
     }
 
-    /// Opens what is written over the directory, if something is, for clients that open files before they use them, or do not.
+    /// Opens the upper layer, if there is one, for clients that open files before use, or do not.
     ///
     /// # Errors
-    /// The directory cannot be opened, or writes cannot be kept where they are to go.
+    /// The directory cannot be opened, or the writes cannot be kept at their place.
     pub(crate) fn cover(&self, without_opening: bool) -> Result<Option<Cover>, JobError> {
         let Some(place) = &self.over else { return Ok(None) };
         place.check_apart_from(&self.directory)?;
@@ -172,8 +171,8 @@ impl Share {
         Ok(Some(Cover { layer: with_owners(layer, &self.owners), upper, without_opening }))
     }
 
-    /// The directory as one file system for any number of clients, whose locks are taken on the host's files, or what is
-    /// written over it, whose clients keep them themselves.
+    /// The directory as one file system for many clients, with locks on the host's files; or the upper layer over it,
+    /// whose clients keep their own locks.
     ///
     /// # Errors
     /// The directory cannot be opened.
@@ -188,10 +187,10 @@ impl Share {
         Ok(with_owners(Arc::new(directory), &self.owners))
     }
 
-    /// The options with which Linux mounts it over 9P, less those of the transport.
+    /// The options for Linux's 9P mount, except those of the transport.
     pub(crate) fn ninep_mount_options(&self, msize: u32) -> String {
-        // Content is kept where nobody else changes it. Otherwise only what is mapped is, which programs and databases
-        // cannot do without.
+        // Content is cached if nobody else changes it. Otherwise only mapped pages are, which programs and databases
+        // need.
         let cache = match self.changes {
             Changes::Guest | Changes::None => "loose",
             Changes::Host => "mmap",
@@ -199,17 +198,17 @@ impl Share {
         format!("version=9p2000.L,msize={msize},cache={cache}")
     }
 
-    /// A server that opens the directory for each machine that connects, or gives each what is written over it.
+    /// A server that opens the directory anew for each machine that connects, or gives each the same upper layer.
     ///
     /// # Errors
     /// The directory cannot be opened.
     pub(crate) fn server(&self, queues: u16, tag: Option<Tag>, cover: Option<&Cover>) -> Result<FsServer, JobError> {
-        // Both sides must be of one opinion, whatever the process gives up between.
+        // Decided once, so that both sides agree, whatever the process gives up in between.
         let without_opening = cover.map_or_else(|| self.without_opening(), |cover| cover.without_opening);
         let over = cover.map(|cover| Arc::clone(&cover.layer));
         let open = move |share: &Share| {
             if let Some(layer) = &over {
-                // The others go on when one goes.
+                // When one client disconnects, the others continue.
                 return Ok(Arc::new(OneClient::of(Arc::clone(layer))) as Arc<dyn FileSystem>);
             }
             let opens_directories = share.opens_directories();
@@ -217,7 +216,7 @@ impl Share {
             let opened = HostDirectory::new(&share.directory, options);
             opened.map(|directory| with_owners(Arc::new(directory), &share.owners))
         };
-        // What is wrong with it is better said now than to a machine.
+        // Reports an unusable directory now rather than to a machine.
         open(self).map_err(|error| JobError::path(&error.path, "cannot be shared", error.error))?;
         let connection = ConnectionOptions { open: !without_opening, ..self.connection_options() };
         let options = FsOptions { queues, queue_size: QUEUE_SIZE, tag, connection };

@@ -1,6 +1,9 @@
 //! SRC, the same for every command: what a text names ([`Source::parse`]), and opening it as a tree with its content
-//! ([`open`]).
+//! ([`open()`]).
 
+mod error;
+mod foreign;
+pub(crate) mod identity;
 mod kind;
 mod open;
 
@@ -12,7 +15,9 @@ use std::{fmt, fs, io};
 
 use inarch_format::probe::Found;
 
-use crate::notes::shown;
+use crate::text::shown;
+pub use error::OpenError;
+pub(crate) use foreign::parse;
 pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;
 pub use open::{Opened, Resources, open, open_with};
@@ -151,6 +156,11 @@ impl Source {
 }
 
 impl Source {
+    /// Whether somebody else may have made its bytes to mislead who reads them: only a confined thread does.
+    pub(crate) fn is_foreign(&self) -> bool {
+        !matches!(self, Source::Directory(_) | Source::Empty)
+    }
+
     /// Whether `file`, which need not be there yet, is the source, or whether a scan of it would find it; `cross` says
     /// that the scan goes on into other file systems.
     pub(crate) fn takes_in(&self, file: &Path, cross: bool) -> bool {

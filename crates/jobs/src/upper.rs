@@ -1,4 +1,6 @@
-//! What is written over a tree that stays as it is: an upper layer, kept in a directory or thrown away.
+//! The upper layer of an overlay, for writes over a tree that stays unchanged: kept in a directory, or ephemeral.
+
+mod error;
 
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,9 +18,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::JobError;
-use crate::notes::shown;
-use crate::serve::guard::Guard;
+use crate::lifecycle::guard::Guard;
+use crate::path_error::PathError;
+use crate::text::shown;
+pub use error::UpperError;
 
 /// What a kept layer belongs to, for it shows nonsense over anything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,12 +56,12 @@ impl LowerIdentity {
         LowerIdentity { identity, name: name.display().to_string() }
     }
 
-    /// As it is written down.
+    /// The identity as it is stored.
     fn record(&self) -> String {
         format!("2 {} {}", self.identity, self.name)
     }
 
-    /// What was written down; nothing if this version does not know what it says.
+    /// Parses a stored identity; `None` if this version does not know its format.
     fn parse(record: &[u8]) -> Option<LowerIdentity> {
         let record = str::from_utf8(record).ok()?.strip_prefix("2 ")?;
         let (identity, name) = record.split_once(' ')?;
@@ -71,17 +74,17 @@ impl LowerIdentity {
 pub enum UpperPlace {
     /// They are kept in this directory, with overlayfs's upper layer and work directory in it, for the next time.
     Kept(PathBuf),
-    /// They are gone at the end; meanwhile they are in a directory of their own in this one.
+    /// Ephemeral: in a directory of their own in this one, until the end.
     ThrownAway(PathBuf),
-    /// They are gone at the end; meanwhile they are in this process's memory, and take so many bytes at most.
+    /// Ephemeral: in this process's memory, at most so many bytes, until the end.
     InMemory(u64),
 }
 
 impl UpperPlace {
-    /// Refuses a place within the tree that it is to leave as it is: each write would change that tree, and show in it.
-    pub(crate) fn check_apart_from(&self, tree: &Path) -> Result<(), JobError> {
+    /// Refuses a place inside the tree that must stay unchanged: each write would change the tree and appear in it.
+    pub(crate) fn check_apart_from(&self, tree: &Path) -> Result<(), UpperError> {
         let (UpperPlace::Kept(place) | UpperPlace::ThrownAway(place)) = self else { return Ok(()) };
-        // What is not there yet lies where its directory does.
+        // A place that does not exist yet is where its parent is.
         let above = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let (Ok(within), Ok(tree)) = (place.canonicalize().or_else(|_| above.canonicalize()), tree.canonicalize())
         else {
@@ -90,11 +93,7 @@ impl UpperPlace {
         if !within.starts_with(&tree) {
             return Ok(());
         }
-        Err(JobError::Other(format!(
-            "{}: cannot keep writes there: it lies in {}, which is to stay as it is; name a directory outside",
-            shown(place),
-            shown(&tree),
-        )))
+        Err(UpperError::WithinTree { place: place.clone(), tree })
     }
 }
 
@@ -110,11 +109,11 @@ impl fmt::Display for UpperPlace {
 /// How clients use what is written over a tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clients {
-    /// Who but itself changes what one of them sees.
+    /// Who else changes what a client sees.
     pub changes: Changes,
     /// They read and write files without opening them. The layer below must let them do so.
     pub without_opening: bool,
-    /// They open directories, and are told attributes again that they do not know any more.
+    /// Clients open directories, so that listings can refresh attributes.
     pub opens_directories: bool,
 }
 
@@ -126,7 +125,7 @@ impl Clients {
     }
 }
 
-/// What must live as long as a layer over another one does.
+/// What must live as long as the overlay.
 pub(crate) struct Upper {
     path: Option<PathBuf>,
     #[expect(dead_code, reason = "it is there to be dropped")]
@@ -135,9 +134,9 @@ pub(crate) struct Upper {
 
 /// What holds a layer's directory.
 enum Hold {
-    /// A lock by which nobody else keeps writes in the same directory.
+    /// The lock that keeps other servers from writing to the same directory.
     Kept(OwnedFd),
-    /// A directory that goes with this, however the process ends.
+    /// A directory that is removed at the end, however the process ends.
     ThrownAway(#[expect(dead_code, reason = "it is there to be dropped")] Guard),
     /// Nothing.
     InMemory,
@@ -160,10 +159,10 @@ impl Upper {
         place: &UpperPlace,
         clients: Clients,
         identity: Option<&LowerIdentity>,
-    ) -> Result<(Arc<dyn FileSystem>, Upper), JobError> {
+    ) -> Result<(Arc<dyn FileSystem>, Upper), UpperError> {
         if let UpperPlace::InMemory(bytes) = place {
             check_size(*bytes)?;
-            let fail = |errno| in_memory(io::Error::from(errno));
+            let fail = |errno: Errno| UpperError::Memory(errno.into());
             let layer = MemoryFiles::new(*bytes);
             let layer = if clients.without_opening { layer.without_opening() } else { layer };
             let overlay = Overlay::new(lower, Arc::new(layer), true).map_err(fail)?.thrown_away();
@@ -175,20 +174,21 @@ impl Upper {
         Ok((clients.served_by(overlay), Upper { path: Some(path), hold }))
     }
 
-    /// The upper layer and the work directory of an overlayfs over `lower`, in the same place and state as [`Upper::over`] has them.
+    /// The upper layer and work directory of a kernel overlayfs over `lower`, in the same place and state as for
+    /// [`Upper::over`].
     pub fn for_kernel(
         lower: Arc<dyn FileSystem>,
         place: &UpperPlace,
         identity: Option<&LowerIdentity>,
-    ) -> Result<(KernelLayer, Upper), JobError> {
+    ) -> Result<(KernelLayer, Upper), UpperError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let (directory, upper) = match place {
             UpperPlace::InMemory(bytes) => {
                 check_size(*bytes)?;
                 // As many as there would be if each had a block.
                 let memory = Detached::memory(*bytes, (bytes / 1024).max(64));
-                let memory = memory.map_err(|error| in_memory(io::Error::other(error.to_string())))?;
-                let root = memory.root().try_clone_to_owned().map_err(in_memory)?;
+                let memory = memory.map_err(|error| UpperError::Memory(io::Error::other(error.to_string())))?;
+                let root = memory.root().try_clone_to_owned().map_err(UpperError::Memory)?;
                 (root, Upper { path: None, hold: Hold::FileSystem(memory) })
             }
             place => {
@@ -210,9 +210,9 @@ impl Upper {
     }
 
     /// Takes a directory for the layer.
-    fn take(place: &UpperPlace, identity: Option<&LowerIdentity>) -> Result<(PathBuf, Hold), JobError> {
+    fn take(place: &UpperPlace, identity: Option<&LowerIdentity>) -> Result<(PathBuf, Hold), UpperError> {
         match place {
-            UpperPlace::InMemory(_) => Err(in_memory(io::ErrorKind::InvalidInput.into())),
+            UpperPlace::InMemory(_) => Err(UpperError::Memory(io::ErrorKind::InvalidInput.into())),
             UpperPlace::Kept(path) => {
                 make_directory(path)?;
                 let identity = identity.ok_or_else(|| cannot_keep(path, Errno::INVAL.into()))?;
@@ -231,49 +231,45 @@ impl Upper {
     }
 }
 
-/// The overlay whose upper layer and work directory are in a directory, in which they are made or tidied up.
+/// The overlay whose upper layer and work directory are in a directory; they are created or cleaned up.
 fn overlay_in(directory: &Path, lower: Arc<dyn FileSystem>, without_opening: bool) -> io::Result<Overlay> {
     let options = HostOptions { changes: Changes::Guest, without_opening, ..HostOptions::default() };
     let layer = HostDirectory::new(directory, options).map_err(|error| error.error)?;
     Ok(Overlay::new(lower, Arc::new(layer), is_root())?)
 }
 
-fn check_size(bytes: u64) -> Result<(), JobError> {
+fn check_size(bytes: u64) -> Result<(), UpperError> {
     if bytes > 0 {
         return Ok(());
     }
-    Err(JobError::Other("--in-memory 0 has no room for any write; name a size such as 1G".into()))
-}
-
-fn in_memory(error: io::Error) -> JobError {
-    JobError::Other(format!("cannot keep writes in memory: {error}"))
+    Err(UpperError::NoMemory)
 }
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn cannot_keep(path: &Path, error: io::Error) -> JobError {
-    JobError::path(path, "cannot keep writes there", error)
+fn cannot_keep(path: &Path, error: io::Error) -> UpperError {
+    PathError::new(path, "cannot keep writes there", error).into()
 }
 
 /// Makes the directory, unless it is there already.
-fn make_directory(path: &Path) -> Result<(), JobError> {
+fn make_directory(path: &Path) -> Result<(), UpperError> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made.map_err(|error| cannot_keep(path, error)),
     }
 }
 
-/// Takes a directory for the writes over a tree, and for those only: the tree is written down in an extended attribute,
-/// where the kernel's overlayfs does not mind it. Gives what keeps others away.
-fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, JobError> {
+/// Claims a directory for the writes over one tree: stores the tree's identity in an extended attribute that the
+/// kernel's overlayfs ignores. Returns the lock.
+fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, UpperError> {
     let attribute = if is_root() { "trusted.inarch.lower" } else { "user.inarch.lower" };
     let fail = |errno: Errno| cannot_keep(path, errno.into());
     let directory = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
     lock(path, &directory)?;
     make_private(path, &directory)?;
-    /// A path, and less than as much besides.
+    /// The most bytes of a stored identity: a path, and some more.
     const LONGEST: usize = 8192;
     let mut record = vec![0; LONGEST];
     match fgetxattr(directory.as_fd(), attribute, &mut record[..]) {
@@ -291,38 +287,32 @@ fn claim(path: &Path, lower: &LowerIdentity) -> Result<OwnedFd, JobError> {
     Ok(directory)
 }
 
-/// Keeps everybody else out of what is written: files that are not for them have the owners and permissions there that they
-/// have in the tree, but not its directories above them, and what was made there may be a device or a set-user-ID program.
-fn make_private(path: &Path, directory: &OwnedFd) -> Result<(), JobError> {
+/// Makes the directory private. Files in it keep the owners and permissions of the tree but not its directories above
+/// them, and new ones may be devices or set-user-ID programs.
+fn make_private(path: &Path, directory: &OwnedFd) -> Result<(), UpperError> {
     let fail = |errno: Errno| cannot_keep(path, errno.into());
     let stat = fstat(directory).map_err(fail)?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
-        let reason = "it is another user's, who could change what is there; name a directory of your own";
-        return Err(JobError::Other(format!("{}: cannot keep writes there: {reason}", shown(path))));
+        return Err(UpperError::OtherUser { place: path.to_owned() });
     }
     fchmod(directory, Mode::RWXU).map_err(fail)
 }
 
 /// Refuses a directory that was not made for writes over a tree.
-fn refuse_other_things(path: &Path) -> Result<(), JobError> {
+fn refuse_other_things(path: &Path) -> Result<(), UpperError> {
     let fail = |error| cannot_keep(path, error);
     for entry in fs::read_dir(path).map_err(fail)? {
         let name = entry.map_err(fail)?.file_name();
         if name != "upper" && name != "work" {
-            return Err(JobError::Other(format!(
-                "{}: cannot keep writes there: it has other things in it ({}); name an empty directory, or one with the \
-                 directories upper and work of an overlayfs",
-                shown(path),
-                shown(Path::new(&name)),
-            )));
+            return Err(UpperError::OtherThings { place: path.to_owned(), name });
         }
     }
     Ok(())
 }
 
-/// Takes the lock by which one server at a time keeps writes in a directory. One that was told to end a moment ago, as by
-/// umount(8), which does not wait for it, still has it for a little while.
-fn lock(path: &Path, directory: &OwnedFd) -> Result<(), JobError> {
+/// Takes the lock of the one server that may write to the directory. A server that is ending, for instance after
+/// umount(8), which does not wait, still holds it for a moment.
+fn lock(path: &Path, directory: &OwnedFd) -> Result<(), UpperError> {
     const PATIENCE: Duration = Duration::from_secs(5);
     const PAUSE: Duration = Duration::from_millis(10);
     let begun = Instant::now();
@@ -330,31 +320,26 @@ fn lock(path: &Path, directory: &OwnedFd) -> Result<(), JobError> {
         match flock(directory, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::AGAIN) if begun.elapsed() < PATIENCE => thread::sleep(PAUSE),
             Err(Errno::AGAIN) => {
-                let reason = "another inarch keeps writes there just now; end it, or name another directory";
-                return Err(JobError::Other(format!("{}: {reason}", shown(path))));
+                return Err(UpperError::InUse { place: path.to_owned() });
             }
             locked => return locked.map_err(|errno| cannot_keep(path, errno.into())),
         }
     }
 }
 
-fn refuse_another(path: &Path, known: Option<&LowerIdentity>, lower: &LowerIdentity) -> Result<(), JobError> {
+fn refuse_another(path: &Path, known: Option<&LowerIdentity>, lower: &LowerIdentity) -> Result<(), UpperError> {
     let belongs = match known {
         Some(known) if known.identity == lower.identity => return Ok(()),
         Some(known) if known.name == lower.name => "an earlier state of it".to_owned(),
         Some(known) => known.name.clone(),
         None => "something that another version of inarch knows".to_owned(),
     };
-    Err(JobError::Other(format!(
-        "{}: cannot keep writes over {} there: it has those over {belongs}; name another directory",
-        shown(path),
-        shown(Path::new(&lower.name)),
-    )))
+    Err(UpperError::OtherTree { place: path.to_owned(), tree: lower.name.clone(), belongs })
 }
 
-/// A new directory, and what removes it. That is told of it first, so that there is no moment at which a killed process
-/// would leave it behind.
-fn thrown_away_directory(within: &Path) -> Result<(PathBuf, Guard), JobError> {
+/// A new directory, and the guard that removes it. The guard learns of it first, so that a killed process never
+/// leaves it behind.
+fn thrown_away_directory(within: &Path) -> Result<(PathBuf, Guard), UpperError> {
     let within = within.canonicalize().map_err(|error| cannot_keep(within, error))?;
     let number = RandomState::new().hash_one(std::process::id());
     let path = within.join(format!("inarch-mount-{number:016x}"));
@@ -362,7 +347,7 @@ fn thrown_away_directory(within: &Path) -> Result<(PathBuf, Guard), JobError> {
     match fs::DirBuilder::new().mode(0o700).create(&path) {
         Ok(()) => Ok((path, guard)),
         Err(error) => {
-            // What is there is somebody else's.
+            // It exists, and belongs to somebody else.
             guard.dismiss();
             Err(cannot_keep(&within, error))
         }
@@ -405,7 +390,7 @@ mod tests {
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700, "{place:?}");
             assert_eq!(fs::metadata(path.join("upper")).unwrap().mode() & 0o7777, 0o777, "{place:?}");
         }
-        // What is there for something else stays as it is.
+        // A directory with other content stays as it is.
         let message = |path: &Path| {
             let made = Upper::over(lower(), &UpperPlace::Kept(path.to_owned()), clients, Some(&identity));
             made.map(drop).map_err(|error| error.to_string())

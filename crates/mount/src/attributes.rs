@@ -22,9 +22,9 @@ struct MountAttributes {
 /// `MOUNT_ATTR_IDMAP` of Linux's include/uapi/linux/mount.h.
 const IDMAP: u64 = 0x0010_0000;
 
-/// Sets attributes of what is mounted at `mount`; with `recursive` also of all that is mounted in it. With `private` what is mounted
-/// there later is seen nowhere else, and the reverse. With a user namespace owners are seen as that maps them, which takes a mount
-/// that is nowhere yet (Linux 5.12).
+/// Sets attributes of the mount at `mount`; with `recursive` also of all mounts inside it. With `private`, later
+/// mounts inside it do not propagate, in either direction. A user namespace maps the owners that the mount shows;
+/// that requires a detached mount (Linux 5.12).
 ///
 /// # Errors
 /// Those of mount_setattr(2); `ENOSYS` before Linux 5.12.

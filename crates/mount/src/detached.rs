@@ -1,4 +1,4 @@
-//! What the kernel mounts by itself: made as a mount that is nowhere yet, then put on its mount point.
+//! Mounts that the kernel serves by itself: made detached, then attached to their mount point.
 
 use std::fmt::Display;
 use std::io;
@@ -29,7 +29,7 @@ fn refused(what: impl Display) -> impl FnOnce(Errno) -> Refusal {
     move |errno| Refusal { what: what.to_string(), errno }
 }
 
-/// A mount that is nowhere yet. It is gone when this is dropped.
+/// A detached mount. Dropping it unmounts it.
 #[derive(Debug)]
 pub struct Detached {
     mount: OwnedFd,
@@ -40,7 +40,7 @@ pub struct Detached {
 /// The layers of an overlayfs (Linux's Documentation/filesystems/overlayfs.rst).
 #[derive(Clone, Copy, Debug)]
 pub struct Layers<'d> {
-    /// What is to stay as it is.
+    /// The lower directory, which stays unchanged.
     pub lower: BorrowedFd<'d>,
     /// What is written over it, and where changes are prepared; without, nothing can be written.
     pub upper: BorrowedFd<'d>,
@@ -51,7 +51,7 @@ pub struct Layers<'d> {
 }
 
 impl Detached {
-    /// The tree of a directory, live (a bind mount); with `recursive` also what is mounted in it.
+    /// A bind mount of a directory; with `recursive` including the mounts inside it.
     ///
     /// # Errors
     /// Those of open_tree(2) and mount_setattr(2): Linux 5.12 is needed.
@@ -70,11 +70,11 @@ impl Detached {
         Ok(Detached { mount, is_own: false })
     }
 
-    /// One directory over another. What is written there is what the overlay of `inarch-vfs` can take: no file has its attributes apart
-    /// from its content, no directory is found under another name than its own.
+    /// An overlayfs. It writes only what the overlay of `inarch-vfs` understands: no file with content elsewhere
+    /// (`metacopy`), no renamed directory (`redirect_dir`).
     ///
     /// # Errors
-    /// The kernel has no overlayfs, or one of the file systems cannot be its layer.
+    /// The kernel has no overlayfs, or one of the file systems cannot be a layer.
     pub fn overlay(layers: Layers<'_>, source: &Path, attributes: MountAttrFlags) -> Result<Detached, Refusal> {
         let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(refused("overlay"))?;
         let set = |key: &str, value: &str| {
@@ -94,10 +94,10 @@ impl Detached {
         Detached::created(&context, "overlay", attributes)
     }
 
-    /// An EROFS whose metadata is on one device and whose content on another.
+    /// An EROFS with its metadata on one device and its content on another.
     ///
     /// # Errors
-    /// The kernel has no EROFS, or none of that kind.
+    /// The kernel has no EROFS, or no support for that.
     pub fn erofs(metadata: &Loop, content: &Loop) -> Result<Detached, Refusal> {
         let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(refused("erofs"))?;
         // It would open the devices for writing.
@@ -111,7 +111,7 @@ impl Detached {
         Detached::created(&context, "erofs", attributes)
     }
 
-    /// A file system in memory, of so many bytes and inodes at most.
+    /// A file system in memory, with at most so many bytes and inodes.
     ///
     /// # Errors
     /// The kernel refuses that size.
@@ -136,8 +136,8 @@ impl Detached {
         self.mount.as_fd()
     }
 
-    /// Mounts it on a directory, which was found at the absolute path `point`. The watch ends with the mount, or with its file system
-    /// where that is mounted nowhere else.
+    /// Attaches the mount to a directory, which was found at the absolute path `point`. The watch ends with the
+    /// mount, or with its file system if that is mounted nowhere else.
     ///
     /// # Errors
     /// Those of move_mount(2) and inotify(7).
@@ -148,7 +148,7 @@ impl Detached {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         move_mount(self.mount.as_fd(), "", directory, "", flags).map_err(fail)?;
         let Some((place, entry)) = table::entry_of(told.stx_mnt_id) else {
-            // A mount namespace that is gone from the table, or a directory that somebody unmounted.
+            // Its mount namespace is gone, or somebody unmounted the directory.
             return Err(fail(Errno::NOENT));
         };
         let id = MountId::of_descriptor(self.mount.as_fd(), &entry);
@@ -156,7 +156,7 @@ impl Detached {
     }
 }
 
-/// Gives an overlayfs a layer. Before Linux 6.13 it takes none by descriptor, but by a path that leads to one.
+/// Gives an overlayfs a layer. Before Linux 6.13 it accepts no descriptor, only a path that leads to one.
 fn set_directory(context: BorrowedFd<'_>, keys: [&str; 2], directory: BorrowedFd<'_>) -> Result<(), Refusal> {
     let [by_descriptor, by_path] = keys;
     if fsconfig_set_fd(context, by_descriptor, directory).is_ok() {

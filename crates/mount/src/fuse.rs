@@ -1,4 +1,4 @@
-//! A mount whose files a process answers for.
+//! FUSE mounts, which a process serves.
 
 use std::ffi::CString;
 use std::fs::Metadata;
@@ -12,14 +12,14 @@ use rustix::mount::MountFlags;
 
 use super::{DEVICE, Entry, Mount, MountError, MountId, helper, table};
 
-/// What mount tables show as type, and the part of it that is ours.
+/// The type in mount tables, and our part of it.
 const TYPE: &str = "fuse.inarch";
 pub(super) const SUBTYPE: &str = "inarch";
 
 impl Mount {
-    /// Mounts on `point`, an absolute path of a directory, or of a regular file, which is then what the mounted root is.
-    /// Gives the descriptor that a session serves: until it does, whoever looks at the mount
-    /// point waits. Mount tables show `source`.
+    /// Mounts on `point`, an absolute path of a directory or regular file; the mounted root has the same type.
+    /// Returns the descriptor for a session to serve; until then every access to the mount point waits. Mount tables
+    /// show `source`.
     pub fn fuse(point: &Path, source: &Path, read_only: bool) -> Result<(Mount, OwnedFd), MountError> {
         let refuse = |reason: String| MountError::Point { path: point.to_owned(), reason };
         let metadata = point.symlink_metadata().map_err(|error| refuse(error.to_string()))?;

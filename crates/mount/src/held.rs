@@ -12,9 +12,9 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::table::{Entry, entry_of, mounts_within};
 use super::{MountError, MountId, helper, unmount_within};
 
-/// A mount by the directory that it is in. By its path, the owner of a directory above could put a symbolic link in the way between a
-/// look at the table and umount(2), and a caller with more rights would take away another mount. The last name cannot be given away: while
-/// something is mounted there, it is not renamed.
+/// A mount, held by the directory that contains it. If it were found by its path, the owner of a directory above
+/// could place a symbolic link there between a look at the table and umount(2), and a privileged caller would unmount
+/// another mount. The last component cannot be renamed as long as something is mounted there.
 #[derive(Debug)]
 pub struct Held {
     point: PathBuf,
@@ -23,7 +23,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Holds the mount that the table has as `entry` at `point`, an absolute path.
+    /// Holds the mount that the table lists as `entry` at `point`, an absolute path.
     ///
     /// # Errors
     /// The path leads to another mount by now.
@@ -56,15 +56,15 @@ impl Held {
         match told.stx_mask & StatxFlags::MNT_ID.bits() {
             // Linux before 5.8 does not tell the number.
             0 => is_device,
-            // Btrfs gives its files other device numbers than the table has.
+            // Btrfs reports other device numbers than the table.
             _ => told.stx_mnt_id == entry.id && (is_device || !entry.is_fuse()),
         }
     }
 
-    /// Takes away what is mounted in it, unless it is in use.
+    /// Unmounts the mounts inside it, unless they are in use.
     ///
     /// # Errors
-    /// What is mounted there is in use.
+    /// A mount inside is in use.
     pub fn unmount_within(&self) -> Result<(), MountError> {
         self.id().map_or(Ok(()), |id| unmount_within(&id))
     }

@@ -17,13 +17,13 @@ use super::fuse::SUBTYPE;
 
 const PROGRAM: &str = "fusermount3";
 
-/// What it says of a mount in use: `EBUSY` in words, which it does not translate.
+/// Its message for a mount in use: the text of `EBUSY`, which it does not translate.
 const BUSY: &str = "Device or resource busy";
 
-/// The variable that says which descriptor the socket is.
+/// The variable with the number of the socket's descriptor.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
-/// Mounts on `point`; gives the descriptor to serve.
+/// Mounts on `point`; returns the descriptor to serve.
 pub fn mount(point: &Path, source: &Path, read_only: bool) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::Device)?;
     let access = if read_only { ",ro" } else { "" };

@@ -1,4 +1,4 @@
-//! What tells one mount from another.
+//! Identifies mounts.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -18,7 +18,7 @@ pub struct DeviceNumber {
 }
 
 impl From<u64> for DeviceNumber {
-    /// Of one as stat(2) gives it.
+    /// Converts a device number of stat(2).
     fn from(device: u64) -> DeviceNumber {
         DeviceNumber { major: rustix::fs::major(device), minor: rustix::fs::minor(device) }
     }
@@ -53,7 +53,7 @@ const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountId {
     device: DeviceNumber,
-    /// As the table has it. Another mount may have this number and the device's when this one is gone.
+    /// The mount's number in the table. Once the mount is gone, another one may get this number and the device's.
     number: u64,
     /// Never given again; none before Linux 6.8.
     unique: Option<u64>,
@@ -75,12 +75,13 @@ impl MountId {
         self.device
     }
 
-    /// Whether the table has it there, or one that has its numbers since it is gone.
+    /// Whether the table's entry is this mount, or a later one that reused its numbers.
     pub fn is(&self, entry: &Entry) -> bool {
         (self.device, self.number) == (entry.device, entry.id)
     }
 
-    /// Whether it may be what is at `point`, above all else there: none that only has its numbers, as far as the kernel says.
+    /// Whether the topmost mount at `point` may be this one, and does not merely reuse its numbers, as far as the
+    /// kernel says.
     pub(super) fn may_be_at(&self, point: &Path) -> bool {
         self.unique.zip(unique(point)).is_none_or(|(own, there)| own == there)
     }

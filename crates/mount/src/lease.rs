@@ -1,19 +1,20 @@
-//! A lease of a file (fcntl(2), `F_SETLEASE`): whoever opens the file for writing or cuts it waits until it is given up.
+//! File leases (fcntl(2), `F_SETLEASE`): whoever opens the file for writing or truncates it waits until the lease is
+//! released.
 
 #![allow(unsafe_code, reason = "fcntl(2) with commands that no library wraps")]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-/// A read lease. The kernel sends this process `SIGIO` when somebody wants it back, and takes it after some time (`fs.lease-break-time`,
-/// 45 seconds). It ends with the open file, wherever that is open.
+/// A read lease. When somebody wants to write, the kernel sends this process `SIGIO`, and breaks the lease after some
+/// time (`fs.lease-break-time`, 45 seconds). The lease ends when the open file is closed everywhere.
 #[derive(Debug)]
 pub struct Lease {
     file: OwnedFd,
 }
 
 impl Lease {
-    /// Takes one; `SIGIO` must be caught by then.
+    /// Takes a lease. `SIGIO` must already be caught.
     ///
     /// # Errors
     /// Somebody has the file open for writing (`EAGAIN`), or its file system has no leases.
@@ -23,13 +24,13 @@ impl Lease {
         Ok(Lease { file })
     }
 
-    /// Whether it is there, and nobody wants it back.
+    /// Whether the lease is held and nobody waits for it.
     pub fn holds(&self) -> bool {
         // SAFETY: the command takes no argument.
         unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_GETLEASE) == libc::F_RDLCK }
     }
 
-    /// Gives it up: who waits for it goes on.
+    /// Releases the lease, so that waiting processes continue.
     pub fn give_up(&self) {
         // It is given up already, or taken.
         let _ = set(self.file.as_raw_fd(), libc::F_UNLCK);

@@ -1,12 +1,19 @@
-//! Mounting and unmounting: by the kernel's own file systems ([`Detached`]) and by FUSE ([`Mount::fuse`]), with mount(2) where that is
-//! permitted, by fusermount3, which is set-user-ID, where not.
+//! Mounts and unmounts: the kernel's own file systems ([`Detached`]) and FUSE ([`Mount::fuse`]), by mount(2) where
+//! permitted, otherwise by the set-user-ID program fusermount3.
 //!
-//! - [`Detached`]: a bind mount, an overlayfs, an EROFS or a file system in memory that is nowhere yet; it is attached by a descriptor of its
-//!   mount point, so that no path is followed twice.
-//! - [`Loop`] and [`Lease`]: a file as a device that the kernel reads, and whoever would change it waits.
-//! - [`Mount`]: what is mounted, by numbers that stay the same when directories are renamed ([`MountId`]).
+//! - [`Detached`]: a bind mount, an overlayfs, an EROFS or a file system in memory, made without a place; it is
+//!   attached through a descriptor of its mount point, so that no path is resolved twice.
+//! - [`Loop`] and [`Lease`]: a file as a block device for the kernel, protected from changes meanwhile.
+//! - [`Mount`]: a mount, identified by numbers that survive renames of directories ([`MountId`]).
 //! - [`Watch`]: waits until a mount, or its file system, is gone.
-//! - [`mounted`], [`place_of`], [`users`] and others: what the kernel's table says, without a question to any file system.
+//! - [`mounted`], [`place_of`], [`users()`] and others: read the kernel's tables, without contacting any file system.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! let proc = inarch_mount::mounted(Path::new("/proc")).expect("it is mounted");
+//! assert_eq!(proc.kind, "proc");
+//! ```
 
 #![deny(unsafe_code)]
 
@@ -44,11 +51,11 @@ pub use watch::Watch;
 /// Where requests of the kernel for files come from.
 pub const DEVICE: &str = "/dev/fuse";
 
-/// How often to try to unmount what is in use, and when again: who only looks for something there has it in use meanwhile.
+/// How often to try to unmount a mount in use, and the pause: a program that only looks around uses it for a moment.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How often a mount is looked for whose directories are renamed meanwhile.
+/// How often to look for a mount whose parent directories are being renamed.
 const MOVES: u32 = 1000;
 
 /// Why nothing could be mounted or unmounted.
@@ -82,12 +89,12 @@ pub enum MountError {
         /// Where to mount.
         path: PathBuf,
     },
-    /// That program said no.
+    /// fusermount3 failed.
     #[error("{}: fusermount3 cannot mount there: {reason}", path.display())]
     Helper {
         /// Where to mount.
         path: PathBuf,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
     /// The mount is in use.
@@ -116,9 +123,9 @@ pub struct Mount {
 /// Whether something was still used when it was unmounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
-    /// Nothing was; nobody can have an answer outstanding.
+    /// It was not in use; no request can be outstanding.
     Clean,
-    /// Something was: it is gone from the file tree, and whoever has it open still reaches the server while that lives.
+    /// It was in use: it is detached, and programs with open files still reach the server while it runs.
     InUse,
 }
 
@@ -128,13 +135,13 @@ impl Mount {
         &self.point
     }
 
-    /// What tells it from other mounts.
+    /// Its identity.
     pub fn id(&self) -> MountId {
         self.id
     }
 
-    /// Leaves alone what is at the mount point: somebody else took this mount away, and another may be there by now, under the
-    /// same numbers.
+    /// Forgets the mount without unmounting: somebody else unmounted it, and another mount may have its numbers by
+    /// now.
     pub fn forget(self) {
         std::mem::forget(self);
     }
@@ -147,16 +154,15 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // After `unmount` it finds nothing to do, and nobody is left to be told.
+        // After `unmount` there is nothing to do, and nobody to report to.
         let _ = unmount_wherever(&self.id);
     }
 }
 
-/// Unmounts this mount wherever it is now; does nothing if it is already gone.
+/// Unmounts this mount wherever it is now; does nothing if it is gone.
 ///
 /// # Errors
-/// It is not this user's to unmount, another mount covers it, which no unmounting reaches through, or the directories above it
-/// change all the time.
+/// It belongs to another user, another mount covers it, or the directories above it change all the time.
 pub fn unmount_wherever(mount: &MountId) -> Result<Unmounted, MountError> {
     let mut attempts = 1;
     let held = loop {
@@ -176,10 +182,10 @@ pub fn unmount_wherever(mount: &MountId) -> Result<Unmounted, MountError> {
     unmount_unused(&held).map(|()| Unmounted::Clean).or_else(|_| detach(&held).map(|()| Unmounted::InUse))
 }
 
-/// Takes away what is mounted in this mount, unless it is in use.
+/// Unmounts the mounts inside this one, unless they are in use.
 ///
 /// # Errors
-/// What is mounted there is in use.
+/// A mount inside is in use.
 pub fn unmount_within(mount: &MountId) -> Result<(), MountError> {
     for (point, entry) in mounts_within(mount) {
         Held::new(&point, &entry).and_then(|held| unmount_unused(&held))?;
@@ -187,10 +193,10 @@ pub fn unmount_within(mount: &MountId) -> Result<(), MountError> {
     Ok(())
 }
 
-/// Takes a mount away.
+/// Unmounts a mount.
 ///
 /// # Errors
-/// [`MountError::Busy`] if somebody uses it, for longer than a moment; or it is not this user's to unmount.
+/// [`MountError::Busy`] if it stays in use for longer than a moment; or it belongs to another user.
 pub fn unmount_unused(mount: &Held) -> Result<(), MountError> {
     for _ in 1..ATTEMPTS {
         if mount.unmount(false).is_ok() {

@@ -69,7 +69,7 @@ struct Config {
 
 const _: () = assert!(size_of::<Info>() == 232 && size_of::<Config>() == 304);
 
-/// A read-only block device of a file's bytes. It is gone when nobody has it open or mounted any more.
+/// A read-only block device of a file's bytes. The kernel removes it when it is no longer open or mounted.
 #[derive(Debug)]
 pub struct Loop {
     device: File,
@@ -77,10 +77,10 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// Takes a device that is free. It keeps the open file, not only the inode, for as long as it is there.
+    /// Sets up a free loop device, which keeps the open file (not only the inode) as long as it exists.
     ///
     /// # Errors
-    /// There is none (the module `loop` is missing), or this process may not take it.
+    /// There is no free one (the module `loop` is missing), or this process lacks the permission.
     pub fn of(file: BorrowedFd<'_>) -> io::Result<Loop> {
         /// Others may take the one that was free.
         const ATTEMPTS: u32 = 100;
@@ -132,10 +132,11 @@ impl Loop {
         &self.path
     }
 
-    /// Leaves nothing of the file but its first sector: who reads the rest gets I/O errors, and what is being read has been when this
-    /// returns.
+    /// Truncates the device to one sector: reads of the rest fail from then on, and reads in progress are done when
+    /// this returns.
     ///
     /// # Errors
+    /// Those of the device.
     /// Those of the device.
     pub fn cut(&self) -> io::Result<()> {
         let info = Info { size_limit: SECTOR.into(), ..self.info()? };

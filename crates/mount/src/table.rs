@@ -1,4 +1,4 @@
-//! What is mounted where: `/proc/self/mountinfo` (Linux's Documentation/filesystems/proc.rst, section 3.5).
+//! Reads the mount table, `/proc/self/mountinfo` (Linux's Documentation/filesystems/proc.rst, section 3.5).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -17,17 +17,16 @@ pub struct Entry {
     pub device: DeviceNumber,
     /// Type of the file system.
     pub kind: String,
-    /// What is mounted, as whoever mounted it says.
+    /// The source, as given by whoever mounted it.
     pub source: PathBuf,
-    /// Of FUSE: the user who mounted it.
+    /// For FUSE, the user who mounted it.
     pub user: Option<u32>,
 }
 
-/// What is mounted at `point`, an absolute path, above all else there. Asks nothing of the file system, whose server may be
-/// dead.
+/// The topmost mount at `point`, an absolute path. Does not contact the file system, whose server may be dead.
 pub fn mounted(point: &Path) -> Option<Entry> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    // The last one covers those before.
+    // The last entry covers those before.
     table.split(|byte| *byte == b'\n').rev().find_map(|line| parse(line, point.as_os_str().as_bytes()))
 }
 
@@ -47,7 +46,7 @@ pub fn mounts_at(point: &Path) -> Vec<Place> {
     places(|place, _| place == point)
 }
 
-/// Where this mount is by now: a directory above it may have another name. Nothing if it is gone.
+/// The current place of a mount, whose parent directories may have been renamed; `None` if it is gone.
 pub fn place_of(mount: &MountId) -> Option<Place> {
     let found = places(|_, entry| mount.is(entry)).pop()?;
     // Another mount may have its numbers.
@@ -94,7 +93,7 @@ pub fn mounts_within(mount: &MountId) -> Vec<(PathBuf, Entry)> {
     let mounts: Vec<_> = table.split(|byte| *byte == b'\n').filter_map(parse_line).collect();
     let mut parents: Vec<u64> = mounts.iter().filter(|(_, entry)| mount.is(entry)).map(|(_, entry)| entry.id).collect();
     let mut within = Vec::new();
-    // Those that are mounted in others come later in the table, unless they were moved.
+    // Mounts inside others come later in the table, unless they were moved.
     while let Some(parent) = parents.pop() {
         for (point, entry) in mounts.iter().filter(|(_, entry)| entry.parent == parent && entry.id != parent) {
             parents.push(entry.id);
@@ -133,7 +132,7 @@ pub struct Copy {
     pub process: Option<u32>,
 }
 
-/// Where else than at `mount` the same file system is mounted, as far as this user may look. Asks nothing of it.
+/// The other places where the same file system is mounted, as far as this user may see them. Does not contact it.
 pub fn copies(mount: &Entry) -> Vec<Copy> {
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt"));
     let beside = |process: &str, number| {
@@ -160,8 +159,8 @@ pub fn copies(mount: &Entry) -> Vec<Copy> {
     copies
 }
 
-/// Where something is mounted beneath `directory`, an absolute path without symbolic links: each place once. Asks nothing of what is
-/// mounted.
+/// The mount points beneath `directory`, an absolute path without symbolic links, each once. Does not contact any of
+/// the mounted file systems.
 pub fn mount_points_beneath(directory: &Path) -> Vec<PathBuf> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let point =

@@ -1,6 +1,7 @@
-//! A user namespace that says whose files an idmapped mount shows (mount_setattr(2)).
+//! Makes user namespaces that define the owners of idmapped mounts (mount_setattr(2)).
 //!
-//! It is made by a child, as a process with threads cannot enter one, and stays when that has ended.
+//! A child process makes the namespace, because a process with threads cannot enter a new one. The namespace outlives
+//! the child.
 
 #![allow(unsafe_code, reason = "unshare(2)")]
 
@@ -11,7 +12,7 @@ use std::process::{Child, Command};
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// So many ids from `below` on, owners in the file system, are seen as those from `seen` on.
+/// `count` IDs from `below`, the file system's, are shown as those from `seen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
     /// The first in the file system.
@@ -27,8 +28,8 @@ fn lines(ranges: &[IdRange]) -> String {
     ranges.iter().map(|IdRange { below, seen, count }| format!("{below} {seen} {count}\n")).collect()
 }
 
-/// A namespace with these maps, each id at most once on each side. `child` starts this program so that it calls
-/// [`hold_user_namespace`], with pipes for its standard input and output.
+/// A namespace with these maps, in which each ID occurs at most once on each side. `child` must start this program
+/// such that it calls [`hold_user_namespace`], with pipes as standard input and output.
 ///
 /// # Errors
 /// The kernel has no user namespaces, or refuses the maps.
@@ -50,10 +51,10 @@ fn namespace_of(child: &mut Child, users: &[IdRange], groups: &[IdRange]) -> io:
     Ok(File::open(format!("{place}/ns/user"))?.into())
 }
 
-/// The child's whole life: enters a new user namespace, says so, and waits until its input ends.
+/// The main function of the child: enters a new user namespace, reports it, and waits for the end of its input.
 ///
 /// # Errors
-/// There can be none.
+/// The namespace cannot be made.
 pub fn hold_user_namespace() -> io::Result<()> {
     // SAFETY: this process has one thread, and no descriptor and no memory is concerned.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }?;

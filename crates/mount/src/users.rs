@@ -1,4 +1,4 @@
-//! Which processes use a mount, as /proc tells (proc(5)): without a question to its server, which may not answer.
+//! Finds the processes that use a mount, through /proc (proc(5)), without contacting its server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use super::table::Entry;
 pub struct User {
     /// Its number.
     pub process: u32,
-    /// Its name, of which the kernel keeps 15 bytes.
+    /// Its name, of which the kernel stores 15 bytes.
     pub name: String,
 }
 
-/// The processes that have something of the mount open or mapped, or for their directory, root or program; those of them that
-/// this user may look at.
+/// The processes that have files of the mount open or mapped, or whose working directory, root or program is there,
+/// as far as this user may see them.
 pub fn users(mount: &Entry) -> Vec<User> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();

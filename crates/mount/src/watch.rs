@@ -1,4 +1,4 @@
-//! Waiting for the end of a mount that no server of ours answers for.
+//! Waits for the end of a mount that the kernel serves.
 
 use std::fs::File;
 use std::io;
@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use super::{MountId, place_of};
 
-/// Waits for the end of a mount, or for that of a file system, which lives as long as somebody has a file of it open, or has it mounted
-/// at another place.
+/// Waits for the end of a mount, or of a file system, which lives as long as somebody has a file of it open or has it
+/// mounted elsewhere.
 #[derive(Debug)]
 pub struct Watch {
     until: Until,
@@ -19,9 +19,9 @@ pub struct Watch {
 
 #[derive(Debug)]
 enum Until {
-    /// The file system is gone, which inotify(7) tells of.
+    /// Waits for the file system's end, through inotify(7).
     FileSystemEnds(OwnedFd),
-    /// The mount is gone from the table, whose changes poll(2) tells of (proc_pid_mountinfo(5)).
+    /// Waits until the mount leaves the table, whose changes poll(2) reports (proc_pid_mountinfo(5)).
     MountEnds(File, Option<MountId>),
 }
 
@@ -35,7 +35,7 @@ impl Watch {
         };
         let events = inotify::init(CreateFlags::CLOEXEC)?;
         let path = format!("/proc/self/fd/{}", root.as_raw_fd());
-        // That the file system is unmounted is told in any case.
+        // inotify always reports an unmounted file system.
         inotify::add_watch(&events, path, WatchFlags::DELETE_SELF | WatchFlags::ONLYDIR)?;
         Ok(Watch { until: Until::FileSystemEnds(events) })
     }

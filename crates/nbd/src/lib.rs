@@ -10,6 +10,20 @@
 //!
 //! No client can end the server or choose how much memory it allocates. An invalid request gets an error; bytes that
 //! are no request end the connection.
+//!
+//! ```no_run
+//! use std::os::unix::net::UnixListener;
+//! use std::sync::Arc;
+//! use inarch_nbd::{Listener, NbdOptions, NbdServer};
+//! use inarch_server::{BlockDevice, Pending, StopHandle};
+//!
+//! fn serve(device: impl BlockDevice) -> std::io::Result<()> {
+//!     let pending = Arc::new(Pending::ready(Arc::new(device)));
+//!     let server = NbdServer::new(pending, NbdOptions { name: "disk".into(), ..NbdOptions::default() });
+//!     let listener = Listener::Unix(UnixListener::bind("/run/disk.sock")?);
+//!     server.serve_listener(&listener, &StopHandle::new()?)
+//! }
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -11,6 +11,21 @@
 //!
 //! No client can end the server or choose how much memory it allocates. An invalid request gets an error; bytes that
 //! are no request end the connection.
+//!
+//! ```no_run
+//! use std::os::unix::net::UnixListener;
+//! use std::path::Path;
+//! use std::sync::Arc;
+//! use inarch_ninep::{Listener, NinepOptions, NinepServer};
+//! use inarch_server::{Pending, StopHandle};
+//! use inarch_vfs::{FileSystem, HostDirectory, HostOptions};
+//!
+//! let files: Arc<dyn FileSystem> = Arc::new(HostDirectory::new(Path::new("/srv"), HostOptions::default())?);
+//! let server = NinepServer::new(Arc::new(Pending::ready(Arc::new(files))), NinepOptions::default());
+//! let listener = Listener::Unix(UnixListener::bind("/run/srv.sock")?);
+//! server.serve_listener(&listener, &StopHandle::new()?)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

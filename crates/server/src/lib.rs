@@ -5,18 +5,28 @@
 //! - [`StopHandle`]: ends a server from another thread.
 //! - [`Listener`], [`Clients`]: accept and count clients, and serve each in a thread of its own.
 //! - [`Receiver`], [`Sender`]: whole messages from and to a client, with timeouts.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::thread;
+//! use inarch_server::Pending;
+//!
+//! let pending = Arc::new(Pending::new());
+//! let serving = thread::spawn({
+//!     let pending = Arc::clone(&pending);
+//!     move || pending.wait() // a request waits for its device
+//! });
+//! pending.set(Ok(Arc::new("a device")));
+//! assert_eq!(serving.join().unwrap(), Ok(Arc::new("a device")));
+//! ```
 
 #![forbid(unsafe_code)]
 
 mod connection;
-mod device;
 mod listener;
-mod pending;
 mod stop;
 
 pub use connection::{ConnectionError, Receiver, Sender, prepare};
-pub use device::BlockDevice;
-pub use inarch_block::Allocation;
+pub use inarch_block::{Allocation, BlockDevice, Pending};
 pub use listener::{Clients, Listener};
-pub use pending::Pending;
 pub use stop::{Attached, StopHandle};

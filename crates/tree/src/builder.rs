@@ -7,8 +7,8 @@ use crate::inode::Inode;
 use crate::tree::{RawDirectory, RawEntry};
 use crate::{Attributes, DataRange, FileType, InodeId, Tree, Xattr, XattrSetId};
 
-/// The most bytes of a name: what FUSE shows, and more than any format that is read has. A format that is written refuses
-/// what it cannot hold.
+/// The most bytes of a name: FUSE's limit, and no format that we read allows more. Formats that we write refuse names
+/// that they cannot hold.
 pub const NAME_MAX: usize = 1024;
 
 /// Why input does not make a valid tree.

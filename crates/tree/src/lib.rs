@@ -4,6 +4,24 @@
 //! directories of this host, [`scan`]. Every offering (a block map, an image, a share) reads one. The same input gives
 //! the same tree: entries are sorted by their bytes and inodes are numbered in walk order, so no clock, thread or hash
 //! order affects the result.
+//!
+//! [`select`] filters a tree and maps its owners, [`compare`] finds the differences between two trees, and [`layer`] stores
+//! them apart, to be merged over a later state.
+//!
+//! ```
+//! use inarch_tree::{Attributes, Builder, InodeId};
+//!
+//! let directory = Attributes { mode: 0o040755, ..Attributes::default() };
+//! let file = Attributes { mode: 0o100644, size: 5, ..Attributes::default() };
+//! let mut builder = Builder::new(&directory)?;
+//! builder.list(InodeId::ROOT)?;
+//! builder.add(b"hello.txt", &file)?;
+//! let tree = builder.finish()?;
+//!
+//! let found = tree.lookup(b"hello.txt").expect("it was added");
+//! assert_eq!(tree.inode(found).size(), 5);
+//! # Ok::<(), inarch_tree::BuildError>(())
+//! ```
 
 #![deny(unsafe_code)]
 

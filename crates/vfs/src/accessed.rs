@@ -1,31 +1,35 @@
-//! What a client no longer knows the attributes of, because it has read or written it itself.
+//! Tracks whose attributes a client must ask for again, and when a fresh listing is cheaper than asking.
 //!
-//! Linux's client takes no time of last access for true after it has read a file, nor times and space after it has
-//! written (`fuse_invalidate_atime` and `fuse_write_update_attr` of its fs/fuse), and asks for the attributes of each the
-//! next time that somebody wants them. Reading a directory with attributes tells it those of dozens of files at once: a client
-//! that opens a directory is had to read it anew where that saves requests ([`Accessed`]). But then it must ask to open and close
-//! each directory, also where it has read nothing, so that this ends when it has cost more than it saves ([`Credit`]).
+//! After Linux's client reads a file, it treats the cached atime as invalid; after a write, also the other times and
+//! the blocks (`fuse_invalidate_atime` and `fuse_write_update_attr` of fs/fuse). The next stat(2) of each such file
+//! costs a `GETATTR`. One READDIRPLUS refreshes the attributes of dozens of files. So when a client reopens a
+//! directory and that saves requests, we invalidate its cached listing ([`Accessed`]), and it lists the directory
+//! again.
 //!
-//! Of subdirectories nothing is told again: while a file is made or removed in one, the client would take an answer that was on its
-//! way for new, and keep it (it does not count that as a change of attributes, `fuse_dir_changed` of fs/fuse/dir.c). It asks for each.
+//! The price is that the client must send an open and a close for every directory, even where it has read nothing.
+//! [`Credit`] turns this off when it has cost more than it saved.
+//!
+//! Attributes of subdirectories are never refreshed this way. If a file is created or removed in a subdirectory while
+//! the answer is on its way, the client would cache the old attributes as new, because it does not count that as a
+//! change of attributes (`fuse_dir_changed` of fs/fuse/dir.c). It asks for each of them.
 
 use std::sync::atomic::{AtomicI64, AtomicU16, Ordering};
 
-/// The node itself was read or written since its attributes were told.
+/// The node was read or written since the client got its attributes.
 const ITSELF: u16 = 1 << 15;
 
-/// The client has read the directory to its end.
+/// The client has listed the directory to its end.
 const LISTED: u16 = 1 << 14;
 
-/// How many nodes in the directory were.
+/// The number of such nodes in the directory.
 const COUNT: u16 = LISTED - 1;
 
-/// Bytes of a directory that Linux reads at once, of an entry without attributes and of those: the former about.
+/// The size of a `READDIR` buffer in Linux, and the rough sizes of an entry and of its attributes.
 const REQUEST: usize = 4096;
 const ENTRY: usize = 40;
 const ATTRIBUTES: usize = 128;
 
-/// Two bytes of a node. What it says is a guess that costs a request if it is wrong, so that no order is kept between threads.
+/// Two bytes for each node. They are a hint: a wrong one costs a request, so relaxed ordering is enough.
 #[derive(Debug, Default)]
 pub struct Accessed(AtomicU16);
 
@@ -34,12 +38,12 @@ impl Accessed {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The node was read or written; true if it had not been.
+    /// Records a read or write of the node; returns true if it is the first since the client got its attributes.
     pub fn set(&self) -> bool {
         self.get() & ITSELF == 0 && self.0.fetch_or(ITSELF, Ordering::Relaxed) & ITSELF == 0
     }
 
-    /// The node's attributes are told; true if it had been read or written.
+    /// Records that the client gets the node's attributes; returns true if it had read or written the node.
     pub fn clear(&self) -> bool {
         self.is_set() && self.0.fetch_and(!ITSELF, Ordering::Relaxed) & ITSELF != 0
     }
@@ -49,29 +53,29 @@ impl Accessed {
         self.get() & ITSELF != 0
     }
 
-    /// A node in the directory was read or written.
+    /// Counts a node in the directory that was read or written.
     pub fn add(&self) {
         self.change(|value| if value & COUNT < COUNT { value + 1 } else { value });
     }
 
-    /// Of a node in the directory that was the attributes are told, or it is gone.
+    /// Uncounts one: the client got its attributes, or it is gone.
     pub fn subtract(&self) {
         self.change(|value| if value & COUNT > 0 { value - 1 } else { value });
     }
 
-    /// The client has read the directory to its end; true if it had not.
+    /// Records that the client listed the directory to its end; returns true if it had not before.
     pub fn set_listed(&self) -> bool {
         self.get() & LISTED == 0 && self.0.fetch_or(LISTED, Ordering::Relaxed) & LISTED == 0
     }
 
-    /// How many requests it takes a client that opens the directory, in which so many names are known, to read it anew, if it
-    /// shall: if those are fewer than asking for the attributes takes. What it has read in part it goes on with: Linux never
-    /// keeps a list of which it has lost a part before the end.
+    /// Decides whether a client that opens the directory, of which it knows `names` entries, should list it again.
+    /// Returns how many requests that takes, if it takes fewer than asking for the attributes. A partly read listing
+    /// is not invalidated: Linux does not keep a listing that lost a part before its end.
     pub fn take_listing(&self, names: u32) -> Option<u32> {
         let value = self.get();
         let count = usize::from(value & COUNT);
         let bytes = (names as usize).saturating_mul(ENTRY).saturating_add(count * ATTRIBUTES);
-        // The last request finds that nothing follows.
+        // The last request finds no more entries.
         let requests = bytes / REQUEST + 2;
         if value & LISTED == 0 || count <= requests {
             return None;
@@ -85,35 +89,36 @@ impl Accessed {
     }
 }
 
-/// Requests with which a client opens and closes a directory.
+/// Requests to open and close a directory.
 const OPENING: i64 = 2;
 
-/// How many requests the opening of directories may cost before one was read to its end, and how many nodes must have been told
-/// again before it may end for having done its work.
+/// How many requests opening directories may cost before the first listing is complete. Also how many nodes must have
+/// been refreshed before the work can count as done.
 const START: i64 = 1024;
 
-/// How many it may for each one that was: that it was opened then, and twice more, by who looks only at names, before somebody
-/// reads the files there. A client that never does loses no more by it.
+/// The credit for each complete listing: the open itself, and two more by programs that look only at names before
+/// something reads the files. A client that never reads them loses no more than this.
 const LISTING: i64 = 3 * OPENING;
 
-/// After how many openings one after another by which nothing is told again that work is taken for done; and after as many as have
-/// cost this part of what was saved.
+/// The work counts as done after this many opens in a row without a refresh, if these opens also cost this fraction
+/// of what was saved.
 const IDLE: i64 = 256;
 const PART: i64 = 16;
 
-/// The requests that opening directories has saved and may yet save, less those that it took.
+/// The requests that opening directories has saved or may still save, minus those it cost.
 ///
-/// It ends for a client when it has cost more than it saves; or earlier, when it has saved much and for a while nothing more, with
-/// next to nothing left to be told. Linux asks for attributes after it has read a file from the server, not from its own memory: who
-/// goes through the same files for the third time has nothing to be told, and two requests a directory to lose.
+/// It ends for a client when it has cost more than it saved. It ends earlier if it saved a lot, has saved nothing for
+/// a while, and little is left to refresh. Linux invalidates attributes after reading a file from the server, not
+/// from its page cache: a client on its third pass through the same files gains nothing, and would pay two requests
+/// for each directory.
 #[derive(Debug)]
 pub struct Credit {
     requests: AtomicI64,
-    /// Nodes that were read or written since their attributes were told.
+    /// Nodes read or written since the client got their attributes.
     outstanding: AtomicI64,
-    /// Nodes that were told again when a directory was read anew.
+    /// Nodes refreshed by listing a directory again.
     saved: AtomicI64,
-    /// Openings since one by which a directory is read anew.
+    /// Opens since the last one that invalidated a listing.
     idle: AtomicI64,
 }
 
@@ -125,30 +130,31 @@ impl Default for Credit {
 }
 
 impl Credit {
-    /// A client has read or written a node, and will have to ask for its attributes, or be told them.
+    /// Records a first read or write of a node: its attributes will have to be fetched or refreshed.
     pub fn accessed(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.outstanding.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It has asked for them, was told them, or has no use for them any more.
+    /// Records that the client fetched the attributes, got them otherwise, or forgot the node.
     pub fn told(&self) {
         self.requests.fetch_sub(1, Ordering::Relaxed);
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// It is told them as a directory is read anew, so that it will not ask.
+    /// Records that a listing refreshed the attributes, which saves a request.
     pub fn saved(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.saved.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A directory was read to its end.
+    /// Records a complete listing.
     pub fn listed(&self) {
         self.requests.fetch_add(LISTING, Ordering::Relaxed);
     }
 
-    /// A directory is opened, and if it is read again, by so many requests; false if directories are no longer to be.
+    /// Records an open of a directory, and `again` requests if it is listed again. Returns false if clients should
+    /// stop opening directories.
     pub fn spend(&self, again: Option<u32>) -> bool {
         if again.is_some() {
             self.idle.store(0, Ordering::Relaxed);
@@ -161,7 +167,7 @@ impl Credit {
             .is_ok()
     }
 
-    /// Whether so many openings in vain mean that what there was to tell again has been told.
+    /// Whether `idle` opens in a row without a refresh mean that the work is done.
     fn is_done(&self, idle: i64) -> bool {
         let saved = self.saved.load(Ordering::Relaxed);
         idle >= IDLE
@@ -170,7 +176,7 @@ impl Credit {
             && idle >= self.outstanding.load(Ordering::Relaxed)
     }
 
-    /// Another client.
+    /// Starts over for another client.
     pub fn renew(&self) {
         self.requests.store(START, Ordering::Relaxed);
         for count in [&self.outstanding, &self.saved, &self.idle] {
@@ -191,7 +197,7 @@ mod tests {
     fn opening_directories_ends_when_it_costs_more_than_it_saves() {
         let credit = Credit::default();
         assert_eq!(openings(&credit), START / OPENING + 1);
-        // For ever, for this client: it does not ask again.
+        // It stays off for this client.
         credit.accessed();
         assert!(!credit.spend(None));
         credit.renew();
@@ -214,11 +220,11 @@ mod tests {
             openings(&credit)
         };
         assert_eq!(read_and_told(START, START), IDLE);
-        // As long as something may yet be told, it is opened in vain as often as that.
+        // While something may still be refreshed, that many opens without a refresh are allowed.
         assert_eq!(read_and_told(START + 300, START), 300);
-        // The more was saved, the longer it goes on.
+        // The more it saved, the longer it continues.
         assert_eq!(read_and_told(20_000, 20_000), 20_000 / PART / OPENING);
-        // Little was told: the rest may be yet.
+        // Little was refreshed, so the rest may still be.
         assert!(read_and_told(START, START - 1) > START / OPENING);
     }
 

@@ -1,12 +1,13 @@
-//! What a layer has nothing to do about: methods of [`FileSystem`](crate::FileSystem) in a list of their names.
+//! Macros that list the methods of [`FileSystem`](crate::FileSystem) which an adapter passes on, does not support, or
+//! refuses.
 //!
-//! The signatures stand here once more, in one table, so that a list needs none.
+//! One table repeats the signatures, so that the lists name methods only.
 
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// What the signatures are made of.
+/// The types that the signatures use.
 #[doc(hidden)]
 pub mod signature {
     pub use std::os::fd::OwnedFd;
@@ -23,7 +24,7 @@ pub mod signature {
     };
 }
 
-/// What a method gives that is not supported.
+/// The result of a method that is not supported.
 #[doc(hidden)]
 pub trait NotSupported {
     fn not_supported() -> Self;
@@ -51,7 +52,7 @@ impl NotSupported for () {
     fn not_supported() -> Self {}
 }
 
-/// In an `impl FileSystem`: the listed methods are those of the file system in the field that is named.
+/// In an `impl FileSystem`: passes the listed methods on to the file system in the named field.
 ///
 /// ```text
 /// passes_on! { below: forget, disconnected, interrupted }
@@ -61,8 +62,8 @@ macro_rules! passes_on {
     ($below:ident: $($method:ident),+ $(,)?) => { $($crate::method_of_file_system! { $method [passed $below] })+ };
 }
 
-/// In an `impl FileSystem`: the listed methods do nothing, and give `ENOSYS` where they can fail, no time to keep an absence and no
-/// file of the host.
+/// In an `impl FileSystem`: the listed methods do nothing. They return `ENOSYS`, a TTL of zero for negative entries,
+/// and no host file.
 ///
 /// ```text
 /// not_supported! { test_lock, set_lock, host_file }
@@ -72,7 +73,7 @@ macro_rules! not_supported {
     ($($method:ident),+ $(,)?) => { $($crate::method_of_file_system! { $method [not_supported] })+ };
 }
 
-/// In an `impl FileSystem` of what never changes: every method that would change it gives `EROFS`.
+/// In an `impl FileSystem` that never changes: every method that would change something returns `EROFS`.
 #[macro_export]
 macro_rules! read_only {
     () => {
@@ -84,7 +85,7 @@ macro_rules! read_only {
     (@ $($method:ident),+) => { $($crate::method_of_file_system! { $method [read_only] })+ };
 }
 
-/// A method by its name: the table of signatures.
+/// The table of signatures, by method name.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! method_of_file_system {

@@ -1,4 +1,4 @@
-//! The trait between wires and layers.
+//! The trait between wires and file systems.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,26 +12,24 @@ use crate::{
     Statistics, WriteKind,
 };
 
-/// Takes the entries of a directory until a client's buffer is full.
+/// Collects the entries of a directory until a client's buffer is full.
 pub trait DirectorySink {
-    /// Whether entries should say where they lead, which counts as a lookup of each. Where one does not, its name can be
-    /// looked up.
+    /// Whether entries should carry their node, which counts as one look-up each. An entry without a node can still
+    /// be looked up by name.
     fn wants_entries(&self) -> bool;
 
-    /// Whether there is room for an entry with a name of so many bytes: asked before a lookup is made that could not be
-    /// told of.
+    /// Whether an entry with a name of this length fits. Ask before a look-up whose result might not fit.
     fn has_room(&self, name: usize) -> bool;
 
-    /// Adds an entry; false if there is no room for it, nor for any further one.
+    /// Adds an entry. Returns false if there is no room for it, nor for any other.
     fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool;
 }
 
-/// A file system. Called from several threads at once.
+/// A live file system. Several threads call it at once.
 ///
-/// Every method is to be decided by each layer, so that none is passed on by a layer that ought to do something about it, and
-/// nobody has forgotten to pass one on: what a layer leaves to the one below it lists in [`passes_on!`](crate::passes_on), and
-/// what a file system has no use for in [`not_supported!`](crate::not_supported). The latter gives `ENOSYS`, which a wire may
-/// take as true for ever.
+/// An adapter decides every method, so that none is passed on by oversight: it implements the method, lists it in
+/// [`passes_on!`](crate::passes_on), or lists it in [`not_supported!`](crate::not_supported). The latter returns
+/// `ENOSYS`, which a wire may treat as permanent.
 ///
 /// ```
 /// # use inarch_vfs::{FileSystem, not_supported, passes_on};
@@ -51,7 +49,7 @@ pub trait DirectorySink {
 /// #   rest! { passes_on! { below: } }
 /// }
 /// ```
-/// A method that nobody has decided:
+/// A method that is not decided does not compile:
 /// ```compile_fail,E0046
 /// # use inarch_vfs::{FileSystem, not_supported, passes_on};
 /// # macro_rules! rest { ($list:ident! { $($first:tt)* }) => { $list! { $($first)* lookup, absence_valid, parent, forget,
@@ -65,29 +63,29 @@ pub trait DirectorySink {
 /// }
 /// ```
 ///
-/// Names are one component; implementations check them ([`check_name`](crate::check_name)). A node that was forgotten, or never
-/// given, is answered with `ESTALE`, an unknown handle with `EBADF`: both numbers come from guests.
+/// Each name is one component; implementations check it ([`check_name`](crate::check_name)). Node and handle numbers
+/// come from guests: return `ESTALE` for a node that was forgotten or never given out, `EBADF` for an unknown handle.
 pub trait FileSystem: Send + Sync + 'static {
-    /// The node with `name` in directory `parent`.
+    /// Looks up `name` in the directory `parent`.
     fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno>;
 
-    /// For how long a name that was not found in `parent` need not be looked up again; zero: it must be.
+    /// The TTL of negative entries in `parent`; zero if they must not be cached.
     fn absence_valid(&self, parent: NodeId) -> Duration;
 
-    /// The directory that directory `node` lies in; of the root, the root. Counts as a lookup.
+    /// The parent of the directory `node`; the root's parent is the root. Counts as a look-up.
     fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno>;
 
-    /// A client takes back `lookups` of the node. More than there were are as many as there were.
+    /// The client drops `lookups` look-ups of the node. A larger number than it has counts as all of them.
     fn forget(&self, node: NodeId, lookups: u64);
 
-    /// The client is gone, or starts anew: every lookup is taken back, and what is open is closed. Requests of its that
-    /// are still being executed may fail with `ESTALE` or `EBADF`.
+    /// The client is gone or starts anew: drops all look-ups and closes everything that is open. Requests in flight
+    /// may fail with `ESTALE` or `EBADF`.
     fn disconnected(&self);
 
     /// A node's attributes.
     fn attributes(&self, context: &Context<'_>, node: NodeId, handle: Option<HandleId>) -> Result<Attributes, Errno>;
 
-    /// The same for the server itself: the client is told nothing by it, and decides nothing by them.
+    /// Like `attributes`, but for the server itself: neither the client nor its cached permissions are affected.
     fn peek_attributes(
         &self,
         context: &Context<'_>,
@@ -95,7 +93,7 @@ pub trait FileSystem: Send + Sync + 'static {
         handle: Option<HandleId>,
     ) -> Result<Attributes, Errno>;
 
-    /// Sets attributes and gives all of them.
+    /// Sets attributes and returns all of them.
     fn set_attributes(
         &self,
         context: &Context<'_>,
@@ -107,7 +105,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// A symbolic link's target.
     fn read_link(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno>;
 
-    /// Makes a file that is not opened, a fifo, a socket or a device node.
+    /// Makes a file without opening it, a FIFO, a socket or a device node.
     fn make_node(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode) -> Result<Entry, Errno>;
 
     /// Makes a directory.
@@ -117,16 +115,16 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Makes a symbolic link.
     fn make_symlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry, Errno>;
 
-    /// Gives `node` a further name. Counts as a lookup.
+    /// Gives `node` an additional name. Counts as a look-up.
     fn link(&self, context: &Context<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno>;
 
-    /// Removes the name of something that is no directory. What is open stays usable.
+    /// Removes a name that is not a directory's. Open files stay usable.
     fn unlink(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno>;
 
     /// Removes an empty directory.
     fn remove_directory(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno>;
 
-    /// Gives what has a name another one; `flags` are those of renameat2(2).
+    /// Renames; `flags` are those of renameat2(2).
     fn rename(
         &self,
         context: &Context<'_>,
@@ -137,12 +135,13 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: u32,
     ) -> Result<(), Errno>;
 
-    /// Opens a file; `flags` are those of open(2), without `O_CREAT` and `O_EXCL`. `ENOSYS`: there is no need to open
-    /// anything, requests carry the default handle.
+    /// Opens a file; `flags` are those of open(2), without `O_CREAT` and `O_EXCL`, or
+    /// [`OPEN_TO_EXECUTE`](crate::OPEN_TO_EXECUTE). `ENOSYS`: there is no need to open anything, requests carry the default
+    /// handle.
     fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno>;
 
-    /// Makes a regular file and opens it; `flags` are those of open(2). `EEXIST` if something has that name, with or
-    /// without `O_EXCL`: whether the caller may open that is checked by who checks callers, after looking it up.
+    /// Creates a regular file and opens it; `flags` are those of open(2). Returns `EEXIST` if the name exists, with
+    /// or without `O_EXCL`: whoever checks permissions must look the name up first.
     fn create(
         &self,
         context: &Context<'_>,
@@ -152,7 +151,8 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: u32,
     ) -> Result<(Entry, Opened), Errno>;
 
-    /// Makes a regular file without a name (`O_TMPFILE`) on the file system of directory `parent`, and opens it.
+    /// Creates a regular file without a name (`O_TMPFILE`) on the file system of the directory `parent`, and opens
+    /// it.
     fn create_unnamed(
         &self,
         context: &Context<'_>,
@@ -161,8 +161,8 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: u32,
     ) -> Result<(Entry, Opened), Errno>;
 
-    /// Fills `out`, one slice after the other, with a file's bytes from `offset`; gives how many there are, fewer only at
-    /// its end.
+    /// Reads a file from `offset` into the slices of `out`, in order. Returns the number of bytes, which is smaller
+    /// than requested only at the end of the file.
     fn read(
         &self,
         context: &Context<'_>,
@@ -172,7 +172,7 @@ pub trait FileSystem: Send + Sync + 'static {
         out: &[VolatileSlice<'_>],
     ) -> Result<usize, Errno>;
 
-    /// Writes the slices, one after the other, to a file from `offset` on; gives how many bytes of them.
+    /// Writes the slices, in order, to a file from `offset`. Returns the number of bytes written.
     fn write(
         &self,
         context: &Context<'_>,
@@ -183,7 +183,7 @@ pub trait FileSystem: Send + Sync + 'static {
         kind: WriteKind,
     ) -> Result<usize, Errno>;
 
-    /// Copies as copy_file_range(2), within this file system. `from` and `to` are node, handle and offset.
+    /// copy_file_range(2) within this file system. `from` and `to` are node, handle and offset.
     fn copy_range(
         &self,
         context: &Context<'_>,
@@ -192,7 +192,7 @@ pub trait FileSystem: Send + Sync + 'static {
         length: u64,
     ) -> Result<u64, Errno>;
 
-    /// A descriptor of the file was closed; others may be open. Locks of `owner` as fcntl(2) has them end.
+    /// A descriptor of the file was closed; others may be open. Drops the fcntl(2) locks of `owner`.
     fn flush(
         &self,
         context: &Context<'_>,
@@ -201,14 +201,13 @@ pub trait FileSystem: Send + Sync + 'static {
         owner: Option<LockOwner>,
     ) -> Result<(), Errno>;
 
-    /// Makes a file's or, with a directory's handle, a directory's changes durable; with `data_only` not those of
-    /// attributes that reading does without.
+    /// Syncs a file, or a directory by its handle. With `data_only`, skips attributes that reading does not need.
     fn fsync(&self, context: &Context<'_>, node: NodeId, handle: HandleId, data_only: bool) -> Result<(), Errno>;
 
-    /// Makes everything durable, as syncfs(2).
+    /// syncfs(2).
     fn sync(&self, context: &Context<'_>) -> Result<(), Errno>;
 
-    /// As fallocate(2) with `mode`.
+    /// fallocate(2) with `mode`.
     fn fallocate(
         &self,
         context: &Context<'_>,
@@ -219,7 +218,7 @@ pub trait FileSystem: Send + Sync + 'static {
         length: u64,
     ) -> Result<(), Errno>;
 
-    /// As lseek(2) with `SEEK_DATA` or `SEEK_HOLE`.
+    /// lseek(2) with `SEEK_DATA` or `SEEK_HOLE`.
     fn seek(
         &self,
         context: &Context<'_>,
@@ -229,14 +228,14 @@ pub trait FileSystem: Send + Sync + 'static {
         whence: u32,
     ) -> Result<u64, Errno>;
 
-    /// A file is no longer open. Locks of `owner` as flock(2) has them end.
+    /// The last descriptor of a handle was closed. Drops the flock(2) locks of `owner`.
     fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>);
 
-    /// Opens a directory. `ENOSYS`: there is no need to.
+    /// Opens a directory. `ENOSYS` means that directories need no open.
     fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno>;
 
-    /// Adds a directory's entries to `sink`, from `offset` (0, or an entry's `next`) on, until it is full. Entries that
-    /// stay are seen once, whatever is added and removed meanwhile.
+    /// Adds a directory's entries to `sink` until it is full, from `offset` on: 0, or the `next` of an entry. Entries
+    /// that persist appear exactly once, whatever is added or removed meanwhile.
     fn read_directory(
         &self,
         context: &Context<'_>,
@@ -246,17 +245,17 @@ pub trait FileSystem: Send + Sync + 'static {
         sink: &mut dyn DirectorySink,
     ) -> Result<(), Errno>;
 
-    /// A directory is no longer open.
+    /// Closes a directory.
     fn release_directory(&self, node: NodeId, handle: HandleId);
 
     /// An extended attribute's value.
     fn get_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno>;
 
-    /// The names of the extended attributes, each with a NUL behind it.
+    /// The names of the extended attributes, each followed by a NUL.
     fn list_xattrs(&self, context: &Context<'_>, node: NodeId) -> Result<Vec<u8>, Errno>;
 
-    /// Sets an extended attribute; `flags` are those of setxattr(2). `kill_set_group_id`: clear that bit, as setting an
-    /// ACL without privilege does.
+    /// Sets an extended attribute; `flags` are those of setxattr(2). `kill_set_group_id` clears that bit, as for an
+    /// unprivileged change of an ACL.
     fn set_xattr(
         &self,
         context: &Context<'_>,
@@ -270,7 +269,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Removes an extended attribute.
     fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno>;
 
-    /// A lock that stands against `lock`, or none.
+    /// Returns a lock that conflicts with `lock`, if there is one.
     fn test_lock(
         &self,
         context: &Context<'_>,
@@ -280,7 +279,7 @@ pub trait FileSystem: Send + Sync + 'static {
         lock: &Lock,
     ) -> Result<Option<Lock>, Errno>;
 
-    /// Takes or gives back a lock; `EAGAIN` if another one stands against it, unless it is to `wait`.
+    /// Takes or releases a lock. Returns `EAGAIN` on a conflict, unless told to `wait`.
     fn set_lock(
         &self,
         context: &Context<'_>,
@@ -291,13 +290,13 @@ pub trait FileSystem: Send + Sync + 'static {
         wait: bool,
     ) -> Result<(), Errno>;
 
-    /// The file system's numbers.
+    /// File system statistics.
     fn statistics(&self, context: &Context<'_>, node: NodeId) -> Result<Statistics, Errno>;
 
-    /// The host's file that holds the node's content byte for byte, opened as `handle` is, for a kernel that can read
-    /// and write it without asking; none if there is no such file. One node has one such file while any handle is open.
+    /// The host file that holds the node's content byte for byte, opened like `handle`, for passthrough. `None` if
+    /// there is no such file. All open handles of a node have the same host file.
     fn host_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<OwnedFd>>;
 
-    /// A request was interrupted: those that wait look at their [`Context`] again.
+    /// A request was interrupted: wake those that wait, so that they check their [`Context`].
     fn interrupted(&self);
 }

@@ -1,20 +1,34 @@
-//! The live side: a tree as files that are asked for one request at a time.
+//! Live file systems: the trait [`FileSystem`], what implements it, and adapters over it.
 //!
-//! [`FileSystem`] is the seam. What implements it is a layer: a directory of the host, a file system in an image
-//! ([`Volume`](inarch_volume::Volume)), a [`Tree`](inarch_tree::Tree), an overlay of one layer over another, one that maps
-//! owners. What calls it is a wire: FUSE's, whether by `/dev/fuse` or
-//! by a virtqueue, and 9P's. A layer knows nothing of wires, a wire nothing of layers.
+//! [`FileSystem`] executes one request at a time. Its callers are wires: FUSE, through `/dev/fuse` or a virtqueue
+//! (virtiofs), and 9P. A file system knows nothing of wires, a wire nothing of file systems.
 //!
-//! Nodes have numbers of the file system's own making, never the host's inode numbers, which are reused. A wire counts
-//! what it learned of a node and gives that back by [`FileSystem::forget`].
+//! - File systems: a live directory of this host ([`HostDirectory`]), a file system in an image ([`VolumeFiles`]), a
+//!   tree ([`TreeFiles`]), memory ([`MemoryFiles`]), a block device as one raw image ([`ImageFile`]).
+//! - Adapters: an upper layer for writes ([`Overlay`]), other owners ([`MappedOwners`]), one of several clients
+//!   ([`OneClient`]), a record of each access ([`Recorder`]).
+//!
+//! A file system assigns node numbers itself and does not use the host's inode numbers, which are reused. A wire counts
+//! the look-ups of each node and drops them by [`FileSystem::forget`].
+//!
+//! ```
+//! use inarch_vfs::{Context, FileSystem, MemoryFiles, NewNode, NodeId};
+//!
+//! let files = MemoryFiles::new(1 << 20); // at most 1 MiB
+//! let new = NewNode { mode: 0o040755, umask: 0o022, device: 0 };
+//! let made = files.make_directory(&Context::SERVER, NodeId::ROOT, b"docs", &new).unwrap();
+//! let found = files.lookup(&Context::SERVER, NodeId::ROOT, b"docs").unwrap();
+//! assert_eq!(made.node, found.node);
+//! files.forget(found.node, 2); // two look-ups: of the creation and of the search
+//! ```
 
 #![deny(unsafe_code)]
 
 mod accessed;
 mod decided;
 mod file_system;
-mod frozen;
 mod host;
+mod image_file;
 #[cfg(test)]
 mod listing;
 mod memory;
@@ -29,22 +43,21 @@ mod slab;
 mod slab_index;
 #[cfg(test)]
 mod tests;
-mod tree_files;
 mod volume_files;
 
 #[doc(hidden)]
 pub use decided::signature;
 pub use file_system::{DirectorySink, FileSystem};
 pub use host::{Changes, HostDirectory, HostError, HostOptions, Refused, Submounts, may_open_every_file};
+pub use image_file::{ImageFile, ImageName};
 pub use memory::MemoryFiles;
 pub use name::{NAME_MAX, check_name};
 pub use node::{
-    Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId, Opened,
-    SetAttributes, SetTime, Statistics, WriteKind,
+    Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId,
+    OPEN_TO_EXECUTE, Opened, SetAttributes, SetTime, Statistics, WriteKind,
 };
 pub use one_client::OneClient;
 pub use overlay::Overlay;
 pub use owners::MappedOwners;
 pub use recorder::{Access, AccessKind, AccessSink, Identity, RecordLevel, Recorder, Recording};
-pub use tree_files::TreeFiles;
 pub use volume_files::VolumeFiles;

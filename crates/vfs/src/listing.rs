@@ -1,21 +1,21 @@
-//! Lists of directories, as tests ask a layer for them.
+//! Directory listings, for tests.
 
 use rustix::io::Errno;
 
 use crate::{Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId};
 
-/// What one request for a list gave.
+/// The result of one request.
 pub(crate) struct Listing {
-    /// Names, and where they lead if that was wanted.
+    /// Names, and their nodes if requested.
     pub(crate) entries: Vec<(String, Option<Entry>)>,
-    /// Where the next request goes on.
+    /// The offset of the next request.
     pub(crate) next: u64,
     room: usize,
     plus: bool,
 }
 
 impl Listing {
-    /// Asks for at most `room` names from `offset` on; with `plus` set, for what they lead to as well.
+    /// Requests at most `room` names from `offset`, with their nodes if `plus` is set.
     pub(crate) fn of(
         layer: &dyn FileSystem,
         context: &Context<'_>,
@@ -28,7 +28,7 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Asks until there is no more.
+    /// Requests until there are no more entries.
     pub(crate) fn whole(
         layer: &dyn FileSystem,
         node: NodeId,

@@ -1,11 +1,11 @@
-//! Names that come from a guest.
+//! Checks names that come from a guest.
 
 use rustix::io::Errno;
 
 /// The longest name in a directory, in bytes (`NAME_MAX` of Linux's include/uapi/linux/limits.h).
 pub const NAME_MAX: usize = 255;
 
-/// As [`check_name`], for names that are only looked up in what was read: up to 1,024 bytes.
+/// Like [`check_name`], but allows 1,024 bytes: for names that are only looked up in a tree or volume.
 pub(crate) fn check_long_name(name: &[u8]) -> Result<(), Errno> {
     if name.len() <= NAME_MAX {
         return check_name(name);
@@ -17,8 +17,8 @@ pub(crate) fn check_long_name(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Refuses what is not the name of one entry of a directory. Every layer that gives names to the host calls it, so that
-/// no wire can forget to.
+/// Refuses what is not a name of one directory entry. Every file system that passes names to the host calls it, so
+/// that no wire can forget to.
 ///
 /// # Errors
 /// `EINVAL` for an empty name, `.`, `..`, and one with a `/` or a NUL; `ENAMETOOLONG` above 255 bytes.

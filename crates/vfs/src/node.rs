@@ -1,40 +1,41 @@
-//! What a wire and a layer tell each other.
+//! The types that wires and file systems exchange.
 
 use std::fmt;
 use std::time::Duration;
 
 use inarch_tree::Timestamp;
 
-/// The file system's number for a file or directory.
+/// The file system's number of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 
 impl NodeId {
-    /// The directory that is offered. It is never forgotten.
+    /// The root directory. It is never forgotten.
     pub const ROOT: NodeId = NodeId(1);
 }
 
-/// The file system's number for something opened. Requests on a file system that needs no opening carry the default.
+/// The file system's number of an open file or directory. Requests on a file system that needs no open use the
+/// default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HandleId(pub u64);
 
-/// Who asks.
+/// Who sends a request.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// The user: whom belongs what is made.
+    /// The user, who owns what the request creates.
     pub uid: u32,
-    /// The user as the client knows it, by whom its kernel has decided, where a layer makes another one of it. Without, it is
-    /// the same.
+    /// The user as the client sees it, where an adapter maps it to another one: the client's kernel decided by this
+    /// one. `None` if it is the same.
     pub client_uid: Option<u32>,
     /// The group.
     pub gid: u32,
-    /// The thread, as it is known where the wire ends; 0 if it is not. Linux's clients say no process: only its own machine
-    /// knows which one a thread is of.
+    /// The thread, as numbered where the wire ends; 0 if unknown. Linux's clients send no process: only the client's
+    /// machine knows which process a thread belongs to.
     pub pid: u32,
-    /// One further group, where the wire says that a new node shall have it.
+    /// One supplementary group, if the wire asks for it as the new node's group.
     pub supplementary_group: Option<u32>,
-    /// Whether nobody waits for the answer any more. A request that waits looks at it when
-    /// [`FileSystem::interrupted`](crate::FileSystem::interrupted) was called, and gives `EINTR`.
+    /// Whether the request was interrupted. A waiting request checks this after
+    /// [`FileSystem::interrupted`](crate::FileSystem::interrupted) was called, and then returns `EINTR`.
     pub interrupted: &'a (dyn Fn() -> bool + Sync),
 }
 
@@ -43,12 +44,12 @@ impl Context<'_> {
     pub const SERVER: Context<'static> =
         Context { uid: 0, client_uid: None, gid: 0, pid: 0, supplementary_group: None, interrupted: &|| false };
 
-    /// Whether the client's kernel lets the caller do everything.
+    /// Whether the client's kernel permits the caller everything.
     pub fn is_root(&self) -> bool {
         self.client_uid.unwrap_or(self.uid) == 0
     }
 
-    /// Whether nobody waits for the answer any more.
+    /// Whether the request was interrupted.
     pub fn is_interrupted(&self) -> bool {
         (self.interrupted)()
     }
@@ -61,7 +62,7 @@ impl fmt::Debug for Context<'_> {
     }
 }
 
-/// Attributes of a node: stat(2)'s, and for how long they hold.
+/// Attributes of a node, as from stat(2), and their TTL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// The number that stat(2) shows.
@@ -80,7 +81,7 @@ pub struct Attributes {
     pub size: u64,
     /// Space taken, in 512 bytes.
     pub blocks: u64,
-    /// Bytes that suit a read or write best.
+    /// The preferred I/O size (`st_blksize`).
     pub block_size: u32,
     /// Time of last read.
     pub atime: Timestamp,
@@ -90,11 +91,11 @@ pub struct Attributes {
     pub ctime: Timestamp,
     /// Time of creation, where the file system knows it.
     pub birth: Option<Timestamp>,
-    /// Grows with each change of content that the file system knows of; 0 if it cannot tell one content from another.
+    /// Grows with each change of content that the file system knows of; 0 if it cannot detect changes.
     pub version: u64,
-    /// Whether another file system begins here, which a client may show as one, with a device number of its own.
+    /// Whether another file system begins here. A client may show it as one, with its own device number.
     pub is_submount: bool,
-    /// For how long a client need not ask again.
+    /// The TTL.
     pub valid: Duration,
 }
 
@@ -103,11 +104,11 @@ pub struct Attributes {
 pub enum SetTime {
     /// The time of the request's execution.
     Now,
-    /// This one.
+    /// This time.
     To(Timestamp),
 }
 
-/// Attributes to be set; those without a value stay.
+/// Attributes to set; those that are `None` stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permissions.
@@ -122,83 +123,87 @@ pub struct SetAttributes {
     pub atime: Option<SetTime>,
     /// Time of last write.
     pub mtime: Option<SetTime>,
-    /// Clear set-user-id, set-group-id and file capabilities as a change by somebody without privilege would.
+    /// Clear set-user-ID, set-group-ID and file capabilities, as for a change by an unprivileged caller.
     pub kill_privileges: bool,
 }
 
-/// A node that a name leads to.
+/// The result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The node. Each time it is given to a wire counts as one lookup, to be taken back by `forget`.
+    /// The node. Each time a wire gets it counts as one look-up, to be dropped by `forget`.
     pub node: NodeId,
-    /// Tells nodes apart that had the same number one after the other.
+    /// Distinguishes nodes that had the same number at different times.
     pub generation: u64,
     /// Its attributes.
     pub attributes: Attributes,
-    /// For how long the name leads there.
+    /// The TTL of the name.
     pub valid: Duration,
 }
 
-/// What a new node is to be.
+/// The attributes of a new node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewNode {
     /// Type and permissions, before the umask.
     pub mode: u32,
-    /// Permissions that the maker does not give, unless the directory has a default ACL, which then decides.
+    /// The caller's umask. A default ACL of the directory takes its place.
     pub umask: u32,
-    /// What a device node stands for, as makedev(3) gives it.
+    /// The device number of a device node, as from makedev(3).
     pub device: u64,
 }
 
-/// An entry of a directory that is read.
+/// An entry of a directory listing.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectoryEntry<'a> {
     /// The number that stat(2) shows.
     pub inode: u64,
-    /// Where to go on reading behind this entry.
+    /// The offset at which reading continues after this entry.
     pub next: u64,
     /// Its type, in the bits of a mode.
     pub mode: u32,
     /// Its name; `.` and `..` are among the entries.
     pub name: &'a [u8],
-    /// Where the name leads, if the sink wants to know and it is neither `.` nor `..`.
+    /// The node, if the sink wants it and the entry is neither `.` nor `..`.
     pub entry: Option<Entry>,
 }
 
-/// What a client may keep of the content of something opened.
+/// How a client may cache the content of an open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Caching {
-    /// What it reads from now on; what it had before may be old.
+    /// It may cache what it reads from now on; earlier cached content may be stale.
     #[default]
     Fresh,
-    /// Also what it had before.
+    /// It may also keep earlier cached content.
     Keep,
-    /// Nothing: every read and write reaches the file system.
+    /// It may not cache: every read and write reaches the file system.
     Direct,
 }
+
+/// Among the flags of an open: a kernel opens the file to execute it, as execve(2) does (`__FMODE_EXEC` of Linux's
+/// include/linux/fs.h, set in `do_open_execat` of fs/exec.c). open(2) ignores it, so no program can set it.
+pub const OPEN_TO_EXECUTE: u32 = 1 << 5;
 
 /// Something that was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
-    /// What requests name it by.
+    /// The handle.
     pub handle: HandleId,
-    /// What may be kept of its content.
+    /// How its content may be cached.
     pub caching: Caching,
-    /// Whether direct writes to different parts may run at once.
+    /// Whether direct writes to different ranges may run concurrently.
     pub parallel_direct_writes: bool,
 }
 
-/// How a write came about.
+/// The origin of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteKind {
-    /// From a client's cache, later than the program's own write: the handle may be another one of the same node, and
-    /// must not be taken for one that appends.
+    /// From a client's write-back cache, after the program's own write. The handle may be any of the node's, so the
+    /// write must not append.
     pub cached: bool,
-    /// Clear set-user-id, set-group-id and file capabilities as a write by somebody without privilege would.
+    /// Clear set-user-ID, set-group-ID and file capabilities, as for a write by an unprivileged caller.
     pub kill_privileges: bool,
 }
 
-/// A file system's numbers, as statvfs(3) gives them.
+/// File system statistics, as from statvfs(3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Bytes in a block.
@@ -217,32 +222,32 @@ pub struct Statistics {
     pub name_max: u32,
 }
 
-/// What a lock is for.
+/// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
-    /// Others may have it too.
+    /// Others may hold it too.
     Shared,
-    /// Nobody else has it.
+    /// Only one may hold it.
     Exclusive,
-    /// Given back.
+    /// Release.
     None,
 }
 
-/// Whose a lock is: processes of different clients may have equal numbers.
+/// The owner of a lock. Processes of different clients may have equal numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LockOwner(pub u64);
 
-/// A lock on bytes of a file, as fcntl(2)'s, or on the whole of it as flock(2)'s.
+/// A lock on a range of a file (fcntl(2)), or on the whole file (flock(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// What for.
     pub kind: LockKind,
     /// The first byte.
     pub start: u64,
-    /// The last byte; `u64::MAX` for all that may ever follow.
+    /// The last byte; `u64::MAX` for no end.
     pub end: u64,
-    /// The process that has it, for those that ask.
+    /// The process that holds it, for `GETLK`.
     pub pid: u32,
-    /// flock(2)'s, which is the opened file's and not the process's.
+    /// A flock(2) lock, which belongs to the open file, not to the process.
     pub whole_file: bool,
 }

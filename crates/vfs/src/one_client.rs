@@ -1,11 +1,10 @@
-//! One client's part of a file system that several have.
+//! An adapter for one of several clients of a file system.
 //!
-//! A layer knows of lookups and of what is open, not whose they are. This one counts what goes to its client, so that the
-//! client's end takes back just that, and what it gives back is no more than it has: nodes and open files of others stay
-//! theirs, whatever it says. Nor does it reach them by their numbers: a node that was never given to it is `ESTALE`, a handle
-//! `EBADF`.
+//! The file system below counts look-ups and open files, but not whose they are. This adapter counts those of its
+//! client. When the client ends, exactly these are dropped, and the client can never drop more than it has. It cannot
+//! use other clients' nodes (`ESTALE`) or handles (`EBADF`) by their numbers either.
 //!
-//! It takes memory for each node that the client knows and for each file that it has open, of which there are as many below.
+//! It uses memory for each node that the client knows and each file it has open, as the file system below does.
 
 #[cfg(test)]
 mod tests;
@@ -25,13 +24,13 @@ use crate::{
     Statistics, WriteKind, not_supported,
 };
 
-/// See the module's text.
+/// See the module.
 pub struct OneClient {
     below: Arc<dyn FileSystem>,
     held: RwLock<Held>,
 }
 
-/// What a client has.
+/// The look-ups and open files of the client.
 #[derive(Debug, Default)]
 struct Held {
     lookups: HashMap<NodeId, u64>,
@@ -40,12 +39,12 @@ struct Held {
 }
 
 impl OneClient {
-    /// The part of a client that has nothing yet.
+    /// An adapter for a new client.
     pub fn of(below: Arc<dyn FileSystem>) -> OneClient {
         OneClient { below, held: RwLock::default() }
     }
 
-    /// Held for bookkeeping only, never while the file system is asked.
+    /// Locked for bookkeeping only, never during a call of the file system below.
     fn held(&self) -> RwLockWriteGuard<'_, Held> {
         self.held.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -54,7 +53,7 @@ impl OneClient {
         self.held.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is below, for a request about a node, if the client knows that.
+    /// The file system below, if the client knows `node`.
     fn of_node(&self, node: NodeId) -> Result<&dyn FileSystem, Errno> {
         self.of_nodes([node])
     }
@@ -65,7 +64,7 @@ impl OneClient {
         if nodes.iter().all(knows) { Ok(&*self.below) } else { Err(Errno::STALE) }
     }
 
-    /// The same for a request about what the client has open, or uses without opening it.
+    /// The same for a request with a handle, or with the default handle where none is needed.
     fn of_open(&self, node: NodeId, handle: HandleId) -> Result<&dyn FileSystem, Errno> {
         if handle == HandleId::default() {
             return self.of_node(node);
@@ -75,7 +74,7 @@ impl OneClient {
         if has { Ok(&*self.below) } else { Err(Errno::BADF) }
     }
 
-    /// The same where a handle is a help, and no more.
+    /// The same where the handle is optional.
     fn with_handle(
         &self,
         node: NodeId,
@@ -87,13 +86,13 @@ impl OneClient {
         }
     }
 
-    /// Counts a lookup that goes to the client.
+    /// Counts a look-up that the client gets.
     fn learned(&self, entry: Entry) -> Entry {
         *self.held().lookups.entry(entry.node).or_default() += 1;
         entry
     }
 
-    /// The client has a file open. Where none need be opened, it has nothing.
+    /// Records an open file, unless files need no open.
     fn opened(&self, node: NodeId, opened: Opened) -> Opened {
         if opened.handle != HandleId::default() {
             self.held().files.insert((node, opened.handle));
@@ -390,7 +389,7 @@ impl FileSystem for OneClient {
         self.below.interrupted();
     }
 
-    // Owners of locks of two clients may have equal numbers, and a client's end would have to end its locks, as flush does. With
-    // `ENOSYS` clients keep them themselves.
+    // Lock owners of two clients may have equal numbers, and the end of a client would have to release its locks, as
+    // flush does. With `ENOSYS`, clients keep their locks themselves.
     not_supported! { flush, test_lock, set_lock }
 }

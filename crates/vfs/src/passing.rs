@@ -1,15 +1,15 @@
-//! How a layer passes a directory's entries on to whoever asked it for them.
+//! Passes directory entries of a file system below on to a client's sink.
 
 use crate::{DirectoryEntry, DirectorySink};
 
-/// A sink of which room and wishes are another one's; what is done with an entry on its way there is the layer's.
+/// A sink that forwards to another one; the adapter may change or skip entries on the way.
 pub(crate) struct PassingOn<'s, P> {
     sink: &'s mut dyn DirectorySink,
     push: P,
 }
 
 impl<'s, P: FnMut(&mut dyn DirectorySink, &DirectoryEntry<'_>) -> bool> PassingOn<'s, P> {
-    /// Has `push` pass each entry on to `sink`, and say as [`DirectorySink::push`] does whether there was room for it.
+    /// Forwards each entry to `sink` through `push`, which returns what [`DirectorySink::push`] does.
     pub fn to(sink: &'s mut dyn DirectorySink, push: P) -> PassingOn<'s, P> {
         PassingOn { sink, push }
     }

@@ -1,12 +1,12 @@
-//! A table whose places are reused and whose numbers are not.
+//! A table that reuses places but never numbers.
 
-/// Values by number. A number names one value only, for the whole life of the table (until one place was used 2^32
-/// times), so that what a client says late about a number does not hit another value.
+/// Values by number. A number refers to one value for the life of the table (until a place has been reused 2^32
+/// times), so a late request cannot reach another value.
 ///
-/// Places lie in chunks, so that one more moves none of the others: with a million of them that takes a noticeable time.
+/// Places are in chunks, so that growth moves no values: with a million of them that would take noticeable time.
 #[derive(Debug)]
 pub struct Slab<T> {
-    /// All but the last are full.
+    /// All chunks but the last are full.
     chunks: Vec<Vec<Place<T>>>,
     count: usize,
     free: Vec<u32>,
@@ -31,12 +31,12 @@ impl<T> Default for Slab<T> {
 const MAX: usize = u32::MAX as usize - 1;
 
 impl<T> Slab<T> {
-    /// Without values.
+    /// An empty table.
     pub const fn new() -> Slab<T> {
         Slab { chunks: Vec::new(), count: 0, free: Vec::new() }
     }
 
-    /// Adds a value; gives its place, or nothing if there are too many.
+    /// Adds a value. Returns its place, or `None` if the table is full.
     pub fn insert(&mut self, value: T) -> Option<u32> {
         if let Some(place) = self.free.pop() {
             self.at_mut(place)?.value = Some(value);
@@ -46,7 +46,7 @@ impl<T> Slab<T> {
             return None;
         }
         if self.count.is_multiple_of(CHUNK) {
-            // The first one may stay small.
+            // The first chunk may stay small.
             self.chunks.push(if self.count == 0 { Vec::new() } else { Vec::with_capacity(CHUNK) });
         }
         self.chunks.last_mut()?.push(Place { generation: 0, value: Some(value) });
@@ -62,7 +62,7 @@ impl<T> Slab<T> {
         self.chunks.get_mut(place as usize / CHUNK)?.get_mut(place as usize % CHUNK)
     }
 
-    /// The number of what is at `place`: never 0.
+    /// The number of the value at `place`: never 0.
     pub fn number(&self, place: u32) -> u64 {
         let generation = self.at(place).map_or(0, |place| place.generation);
         u64::from(generation) << 32 | (u64::from(place) + 1)
@@ -85,7 +85,7 @@ impl<T> Slab<T> {
         self.at_mut(place)?.value.as_mut()
     }
 
-    /// Takes away what is at `place`.
+    /// Removes the value at `place`.
     pub fn remove(&mut self, place: u32) -> Option<T> {
         let there = self.at_mut(place)?;
         let value = there.value.take()?;
@@ -94,12 +94,12 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// The places that have a value.
+    /// The occupied places.
     pub fn occupied(&self) -> Vec<u32> {
         self.chunks.iter().flatten().zip(0..).filter(|(place, _)| place.value.is_some()).map(|(_, at)| at).collect()
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.count - self.free.len()
     }

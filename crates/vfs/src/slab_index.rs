@@ -1,11 +1,11 @@
-//! Finding what is in a [`Slab`](crate::slab::Slab) by something that it has in it.
+//! A hash index over a [`Slab`](crate::slab::Slab), by a key that its values contain.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// Places by the hash of a key, which is not kept. The hash is: an index that grows need not look at what it leads to.
+/// Places by the hash of a key. The hash is stored, the key is not, so growing the index does not touch the values.
 #[derive(Default)]
 pub struct SlabIndex {
     places: HashTable<(u32, u32)>,
@@ -18,7 +18,7 @@ impl fmt::Debug for SlabIndex {
     }
 }
 
-/// The table looks at the first bits, and at the last ones.
+/// The hash table uses the first and the last bits.
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }
@@ -28,19 +28,19 @@ impl SlabIndex {
         self.builder.hash_one(key) as u32
     }
 
-    /// The place with this key, which `matches` compares.
+    /// The place whose key satisfies `matches`.
     pub fn find(&self, key: impl Hash, matches: impl Fn(u32) -> bool) -> Option<u32> {
         let hash = self.hash(key);
         self.places.find(spread(hash), |(other, place)| *other == hash && matches(*place)).map(|(_, place)| *place)
     }
 
-    /// Adds a place with a key that none has.
+    /// Adds a place; no other may have the same key.
     pub fn insert(&mut self, key: impl Hash, place: u32) {
         let hash = self.hash(key);
         self.places.insert_unique(spread(hash), (hash, place), |(hash, _)| spread(*hash));
     }
 
-    /// Takes a place with this key away.
+    /// Removes a place with this key.
     pub fn remove(&mut self, key: impl Hash, place: u32) {
         let hash = self.hash(key);
         if let Ok(entry) = self.places.find_entry(spread(hash), |(_, other)| *other == place) {

@@ -1,6 +1,6 @@
-//! What a client believes is checked again, in every layer: a host that changes lets nobody in.
+//! Every file system checks again what a client's kernel decided by: a change on the host gives nobody access.
 //!
-//! A client's kernel decides by what it has looked up. Then the host changes it, then the request comes.
+//! The pattern: a client looks something up, then the host changes it, then the request arrives.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -19,7 +19,7 @@ use crate::{
     OneClient, Overlay, RecordLevel, Recorder, Recording, SetAttributes, SetTime,
 };
 
-/// Somebody who is not root. Who serves is root, or this user as well.
+/// A user other than root. The server runs as root or as this user.
 const USER: Context<'static> = Context { uid: 65534, gid: 65534, ..Context::SERVER };
 const FILE: NewNode = NewNode { mode: libc::S_IFREG | 0o644, umask: 0, device: 0 };
 const DIRECTORY: NewNode = NewNode { mode: libc::S_IFDIR | 0o755, umask: 0, device: 0 };
@@ -31,7 +31,7 @@ const SECRET: &str = "secret";
 type AttemptByName<'a> = (&'a str, &'a dyn Fn() -> Result<(), Errno>);
 type AttemptByNode<'a> = (&'a str, &'a dyn Fn(NodeId) -> Result<(), Errno>);
 
-/// A layer, and the directory of the host that changes beneath it.
+/// A file system, and the host directory below it that changes.
 struct Scene {
     name: &'static str,
     directory: TempDir,
@@ -63,7 +63,7 @@ impl Scene {
         self.directory.path().join("host").join(name)
     }
 
-    /// The host makes a file, in place of what is there.
+    /// The host makes a file, replacing what is there.
     fn file(&self, name: &str, content: &str) {
         let new = self.host("new");
         fs::write(&new, content).unwrap();
@@ -74,7 +74,7 @@ impl Scene {
         fs::set_permissions(self.host(name), fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// A client knows all of a directory that all may change, which the host then gives this `mode`.
+    /// A client knows all of a directory that everybody may change; then the host gives it this `mode`.
     fn directory_permitted(&self, name: &str, mode: u32) -> Directory {
         let _ = fs::remove_dir_all(self.host(name));
         fs::create_dir_all(self.host(name).join("empty")).unwrap();
@@ -104,7 +104,7 @@ impl Scene {
         self.layer.lookup(&USER, NodeId::ROOT, name.as_bytes())
     }
 
-    /// A file that a client knows, and that another one has replaced since.
+    /// A file that a client knows and that has since been replaced.
     fn replaced(&self, name: &str) -> NodeId {
         self.file(name, "mine");
         let entry = self.look_up(name).unwrap();
@@ -127,7 +127,7 @@ struct Directory {
     file: NodeId,
 }
 
-/// All layers over a host that changes.
+/// All file systems, over a host that changes.
 fn scenes() -> Vec<Scene> {
     let overlay = |lower, upper: Arc<dyn FileSystem>| {
         let overlay = Overlay::new(lower, upper, rustix::process::geteuid().is_root()).unwrap();
@@ -158,14 +158,14 @@ fn scenes() -> Vec<Scene> {
     ]
 }
 
-/// The layer with all owners seen as one; what clients make belongs to who serves.
+/// The adapter that shows all owners as one; new files belong to the server's user.
 fn owned_by_one(below: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
     let owners = Owners { map: "squash".parse().unwrap(), users: Vec::new(), groups: Vec::new() };
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     MappedOwners::over(below, &owners, (uid.as_raw(), gid.as_raw()))
 }
 
-/// Where nobody else is to change anything permissions are not compared.
+/// If nobody else may change anything, permissions are not compared.
 fn scenes_that_compare() -> impl Iterator<Item = Scene> {
     scenes().into_iter().filter(|scene| scene.name != "host of one guest")
 }

@@ -1,53 +1,64 @@
-//! A volume as files, read-only: nothing is read before it is asked for.
+//! A volume as files, read-only: nothing is read before it is asked for. Archives and snapshots of directories are volumes, too
+//! ([`TreeVolume`]).
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use inarch_block::Cursor;
-use inarch_tree::{FileType, Xattr};
-use inarch_volume::{Item, Loss, Node, Volume, VolumeError};
+use inarch_block::{Content, Cursor};
+use inarch_tree::{FileType, Tree, Xattr};
+use inarch_volume::{Item, Loss, Node, TreeVolume, Volume, VolumeError};
 use rustix::fs::makedev;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
-use crate::frozen::FOR_EVER;
 use crate::name::check_long_name;
 use crate::{
     Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened, Statistics,
     not_supported, read_only,
 };
 
+#[cfg(test)]
+mod tests;
+
+/// What never changes need never be asked for again: a year.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Places in a listing before those of the volume: `.` and `..`.
 const DOTS: u64 = 2;
-/// Nodes of which damage is told.
+/// The most nodes whose damage is reported.
 const TOLD: usize = 1000;
 
-/// Takes a line about what cannot be read.
+/// Receives a line about a node that cannot be read.
 pub type Tell = Box<dyn Fn(&str) + Send + Sync>;
 
 /// A [`Volume`] as a file system.
 ///
-/// A node's number is that of the volume and 2 more, the root's as everybody's: there is no table, and nothing grows with what
-/// clients know. What is damaged is an error of the file or directory that it belongs to (`EUCLEAN`, or `EIO` where the image
-/// itself cannot be read), and told once.
+/// A node's number is the volume's plus 2, except the root, which has the usual number. There is no table, so nothing
+/// grows with what clients know. Damage is an error of the file or directory that it belongs to (`EUCLEAN`, or `EIO`
+/// if the image itself cannot be read), and is reported once.
 pub struct VolumeFiles {
     volume: Arc<dyn Volume>,
     salvage: bool,
     told: Told,
 }
 
-/// What was told of.
+/// The nodes that were reported.
 struct Told {
     nodes: Mutex<HashSet<Node>>,
     tell: Tell,
 }
 
 impl VolumeFiles {
-    /// Of `volume`. With `salvage` a directory or a set of attributes of which a part is damaged is shown without that part.
-    /// `tell` gets a line about each node that cannot be read, of the first thousand.
+    /// A file system of `volume`. With `salvage`, a partly damaged directory or set of attributes is shown without
+    /// the damaged part. `tell` receives a line for each damaged node, up to a thousand.
     pub fn new(volume: Arc<dyn Volume>, salvage: bool, tell: Tell) -> VolumeFiles {
         VolumeFiles { volume, salvage, told: Told { nodes: Mutex::default(), tell } }
+    }
+
+    /// Of a tree, and of what its regular files hold.
+    pub fn of_tree(tree: Arc<Tree>, content: Arc<dyn Content>) -> VolumeFiles {
+        // What is wrong with content is told by who has it.
+        VolumeFiles::new(Arc::new(TreeVolume::new(tree, content)), false, Box::new(|_| {}))
     }
 
     fn node(&self, node: NodeId) -> Result<Node, Errno> {
@@ -61,11 +72,11 @@ impl VolumeFiles {
         if node == self.volume.root() {
             return Ok(NodeId::ROOT);
         }
-        // The lowest number is the root's, zero is nobody's.
+        // The root has the lowest number; zero is no node.
         node.0.checked_add(DOTS).map(NodeId).ok_or(Errno::UCLEAN)
     }
 
-    /// The number of an error about a node, which is told once.
+    /// Converts an error about a node, and reports it once.
     fn fail(&self, node: Node, error: &VolumeError) -> Errno {
         if !matches!(error, VolumeError::WrongType) {
             self.told.about(&*self.volume, node, &error.to_string());
@@ -73,7 +84,7 @@ impl VolumeFiles {
         Errno::from_raw_os_error(error.errno())
     }
 
-    /// The same of a part that is left out; nothing where what is left is shown.
+    /// The same for a part that is left out; succeeds if the rest is shown.
     fn lose(&self, node: Node, loss: &Loss) -> Result<(), Errno> {
         self.told.about(&*self.volume, node, &loss.reason);
         if loss.is_damage && !self.salvage { Err(Errno::UCLEAN) } else { Ok(()) }
@@ -89,7 +100,7 @@ impl VolumeFiles {
         if is_directory { Ok(node) } else { Err(Errno::NOTDIR) }
     }
 
-    /// A regular file, and its size.
+    /// A regular file and its size.
     fn file(&self, node: NodeId) -> Result<(Node, u64), Errno> {
         let node = self.node(node)?;
         let attributes = self.of_volume(node)?;
@@ -117,7 +128,7 @@ impl VolumeFiles {
             mtime: of.mtime,
             ctime: of.ctime,
             birth: of.birth,
-            // One content for ever.
+            // The content never changes.
             version: 1,
             is_submount: false,
             valid: FOR_EVER,
@@ -142,12 +153,12 @@ impl VolumeFiles {
         lost.map(|()| xattrs)
     }
 
-    /// Adds `.` and `..` from place `offset` on; false if there is no room for any more.
+    /// Adds `.` and `..` from `offset`; returns false if there is no more room.
     fn push_dots(&self, directory: Node, offset: u64, sink: &mut dyn DirectorySink) -> Result<bool, Errno> {
         for (place, name) in [(0, &b"."[..]), (1, b"..")].into_iter().filter(|(place, _)| *place >= offset) {
             let node = match place {
                 0 => directory,
-                // A directory that does not say what it lies in is listed all the same.
+                // A directory whose parent is unknown is listed all the same.
                 _ => self.volume.parent(directory).ok().flatten().unwrap_or(directory),
             };
             let inode = self.of_volume(node).map_or(node.0, |attributes| attributes.inode);
@@ -161,7 +172,7 @@ impl VolumeFiles {
 }
 
 impl Told {
-    /// Tells once of a node, by the number that stat(2) shows where it has one.
+    /// Reports a node once, by its inode number if it has one.
     fn about(&self, volume: &dyn Volume, node: Node, reason: &str) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         if nodes.len() > TOLD || !nodes.insert(node) {
@@ -214,7 +225,7 @@ impl FileSystem for VolumeFiles {
     fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
         self.file(node)?;
         let reads = flags & libc::O_ACCMODE as u32 == libc::O_RDONLY as u32;
-        // Not ENOSYS to who wants to write, for that would be true of readers too.
+        // Writers do not get ENOSYS: the kernel would then stop sending opens for readers too.
         if reads && flags & libc::O_TRUNC as u32 == 0 { Err(Errno::NOSYS) } else { Err(Errno::ROFS) }
     }
 
@@ -282,7 +293,7 @@ impl FileSystem for VolumeFiles {
                 }
                 Item::Entry(listed) => listed,
             };
-            // Whoever cannot be told of here can be looked up, and gets the error then.
+            // An entry whose node cannot be read is listed without it; looking it up gives the error.
             let entry = match sink.wants_entries() && sink.has_room(listed.name.len()) {
                 true => self.entry_of(listed.node).ok(),
                 false => None,
@@ -299,7 +310,7 @@ impl FileSystem for VolumeFiles {
             took
         });
         let listed = listed.map_err(|error| self.fail(directory, &error)).and(result);
-        // What was found before the damage is given first; the next request begins at it.
+        // Entries before the damage are delivered first; the next request starts at the damage.
         if pushed > 0 { Ok(()) } else { listed }
     }
 
@@ -325,13 +336,13 @@ impl FileSystem for VolumeFiles {
         Ok(())
     }
 
-    // Nodes are numbered by their inodes, which nobody needs to count.
+    // Node numbers follow from the volume's, so look-ups need no counting.
     not_supported! { forget, disconnected, release, release_directory, interrupted }
 
-    // Who has no open file writes nothing either, and locks are the client's own.
+    // Without open files there are no writes, and clients keep their own locks.
     not_supported! { create_unnamed, write, copy_range, fallocate, flush, test_lock, set_lock, host_file }
 
-    // What would change it is refused as such, not as something that nobody knows.
+    // Changes get `EROFS` instead of `ENOSYS`.
     read_only! {}
 
     fn statistics(&self, _: &Context<'_>, _: NodeId) -> Result<Statistics, Errno> {

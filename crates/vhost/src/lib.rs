@@ -17,6 +17,20 @@
 //! Nothing that a guest writes to its rings or buffers ends a thread or the process. An invalid request gets an error
 //! status; an invalid ring is stopped until the driver resets it. If a front end truncates its memory, only its own
 //! connection ends.
+//!
+//! ```no_run
+//! use std::os::unix::net::UnixListener;
+//! use std::sync::Arc;
+//! use inarch_vhost::blk::{BlkOptions, BlkServer, BlockDevice};
+//! use inarch_vhost::{Pending, StopHandle};
+//!
+//! fn serve(disk: impl BlockDevice) -> Result<(), Box<dyn std::error::Error>> {
+//!     let options = BlkOptions { capacity: disk.capacity(), ..BlkOptions::default() };
+//!     let server = BlkServer::new(Arc::new(Pending::ready(Arc::new(disk))), options);
+//!     server.serve_listener(UnixListener::bind("/run/disk.sock")?, &StopHandle::new()?)?;
+//!     Ok(())
+//! }
+//! ```
 
 #![deny(unsafe_code)]
 

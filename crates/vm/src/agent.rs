@@ -2,6 +2,6 @@
 
 /// The program, an ELF executable for the architecture that this library was built for.
 ///
-/// The kernel starts it as `/init` of an [`Initramfs`](crate::initramfs::Initramfs). As `agent --session FD`, it runs a
+/// The kernel starts it as `/init` of an [initramfs](crate::initramfs). As `agent --session FD`, it runs a
 /// session over the socket `FD` in an ordinary process.
 pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));

@@ -1,4 +1,26 @@
 //! Runs guests: their kernel, their virtual machine, QEMU's process, and the session with the agent.
+//!
+//! 1. [`kernel`] finds a kernel and the form of it that boots fastest, [`modules`] the drivers that it lacks, and
+//!    [`initramfs`] packs them with the [`agent`].
+//! 2. [`accel`] decides between KVM and TCG.
+//! 3. [`Machine`] describes the devices; [`qemu`] finds the binary, and [`process`] runs it so that it never outlives its
+//!    starter.
+//! 4. [`session`] runs one command through the agent: streams, signals, terminal, time limits. [`protocol`] is their wire.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use inarch_vm::kernel::Kernel;
+//! use inarch_vm::kernel::cache::Cache;
+//! use inarch_vm::qemu::Qemu;
+//! use inarch_vm::{Accel, Endpoint, Machine};
+//!
+//! let kernel = Kernel::open(Path::new("/boot/vmlinuz"), &Cache::at(Path::new("/var/cache/kernels")))?;
+//! let (_console, end) = inarch_vm::process::console_pipe()?;
+//! let machine = Machine::bare(kernel, Accel::Tcg, 1, 512 << 20, Endpoint::Descriptor(end));
+//! let command = machine.command(&Qemu::find()?);
+//! # let _ = command;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod accel;
 pub mod agent;

@@ -1,4 +1,4 @@
-//! The content of a volume that was walked, where some of it is stored in another form than it is read.
+//! The content of a walked volume, where some files are stored packed.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -13,14 +13,14 @@ use rustix::io::Errno;
 
 use crate::{Node, Volume, VolumeError};
 
-/// Damaged files that are named; the rest are counted.
+/// The most damaged files that are named; the rest are counted.
 const MAX_NAMED: usize = 1000;
 
-/// The files of a tree that a walk made: some lie in the image as they are, the others are asked for.
+/// The files of a walked tree: some are in the image as they are, the volume reads the others.
 pub struct WalkedFiles {
     tree: Arc<Tree>,
     plain: BackedFiles,
-    /// Ascending.
+    /// In ascending order.
     packed: Vec<(InodeId, Node)>,
     volume: Arc<dyn Volume>,
     damaged: Mutex<Damaged>,
@@ -34,7 +34,7 @@ struct Damaged {
 }
 
 impl WalkedFiles {
-    /// `packed`, ascending, are the files that the volume is asked for.
+    /// `packed`, ascending, are the files to read through the volume.
     pub fn new(
         tree: Arc<Tree>,
         plain: BackedFiles,
@@ -49,7 +49,7 @@ impl WalkedFiles {
         self.packed.get(place).map(|(_, node)| *node)
     }
 
-    /// Remembers that a file is damaged, unless the image changed as a whole.
+    /// Records a damaged file, unless the image as a whole has changed.
     fn fail(&self, inode: InodeId, error: VolumeError) -> io::Error {
         let path = self.tree.path(inode);
         let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);

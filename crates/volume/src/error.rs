@@ -1,34 +1,34 @@
-//! Why a volume cannot answer.
+//! The errors of volumes.
 
 use std::io;
 
 /// Why a volume cannot answer.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// The host failed to read the image, or the image has changed: nothing can be said any more.
+    /// The host failed to read the image, or the image has changed.
     #[error("cannot read the image at byte {offset}: {error}")]
     Io {
-        /// Byte of the image.
+        /// The offset in the image.
         offset: u64,
-        /// Why not.
+        /// The host's error.
         error: io::Error,
     },
-    /// What the image says makes no sense. The text goes on after the name of what it is about and a colon.
+    /// The image is inconsistent. The text follows the name of the part concerned and a colon.
     #[error("{0}")]
     Damaged(String),
-    /// The image is sound as far as is known, but what was asked for cannot be had: encrypted content, a feature that is not
-    /// read. The text goes on as that of [`VolumeError::Damaged`].
+    /// The image is sound as far as known, but the request cannot be fulfilled: encrypted content, or an unsupported
+    /// feature. The text is like that of [`VolumeError::Damaged`].
     #[error("{0}")]
     Unsupported(String),
-    /// The node is of another type than the question: names of a file, a target of a directory.
+    /// The node has the wrong type for the request, such as a directory for a symbolic link's target.
     #[error("is of another type")]
     WrongType,
 }
 
 impl VolumeError {
-    /// The number of the error for a program that asked.
+    /// The error number for a program.
     ///
-    /// `EUCLEAN` ("Structure needs cleaning") for damage, as Linux's file systems have it; `EIO` where the host failed.
+    /// `EUCLEAN` ("Structure needs cleaning") for damage, as Linux's file systems use it; `EIO` if the host failed.
     pub fn errno(&self) -> i32 {
         match self {
             VolumeError::Io { .. } => libc::EIO,

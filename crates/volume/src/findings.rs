@@ -1,63 +1,63 @@
-//! What is wrong with an image: what only costs a part of it.
+//! Collects the damage found in an image that affects only part of it.
 
 use inarch_tree::{InodeId, Tree};
 
-/// Findings that are told one by one.
+/// The most findings that are reported singly.
 const TOLD: usize = 1000;
-/// Bytes of their paths.
+/// The most bytes of their paths.
 const TOLD_BYTES: usize = 1 << 20;
 
-/// A part of a node that is left out.
+/// Part of a node that was left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Whether something is wrong with it. What is encrypted cannot be read, and nothing is wrong with it.
+    /// Whether it is damage. Encrypted content cannot be read, but is not damaged.
     pub is_damage: bool,
-    /// Goes on after the name of what it is about and a colon.
+    /// Follows the name of the part concerned and a colon.
     pub reason: String,
 }
 
 impl Loss {
-    /// Of something that is wrong.
+    /// A loss by damage.
     pub fn damage(reason: impl Into<String>) -> Loss {
         Loss { is_damage: true, reason: reason.into() }
     }
 
-    /// Of something that is sound, and cannot be had.
+    /// A loss of something that is sound but unsupported.
     pub fn sound(reason: impl Into<String>) -> Loss {
         Loss { is_damage: false, reason: reason.into() }
     }
 }
 
-/// Something that was left out, or is not what it seems.
+/// Something that was left out or differs from what it seems.
 #[derive(Debug)]
 struct Finding {
-    /// The directory it is in, or the directory itself.
+    /// The directory that contains it, or the directory itself.
     directory: InodeId,
     /// Its name there; empty for the directory itself.
     name: Box<[u8]>,
     loss: Loss,
 }
 
-/// All findings of an image, of which the first are kept.
+/// All findings of an image; the first ones are stored.
 #[derive(Debug, Default)]
 pub struct Findings {
     general: Vec<String>,
     list: Vec<Finding>,
     more: u64,
-    /// How much of all that is damage.
+    /// How many of them are damage.
     damaged: u64,
 }
 
 impl Findings {
-    /// Tells something of the whole file system.
+    /// Records a note about the whole file system.
     pub fn push_general(&mut self, note: String) {
         self.general.push(note);
     }
 
-    /// Tells of an entry of a directory, or of the directory where `name` is empty.
+    /// Records a finding about an entry of a directory, or about the directory if `name` is empty.
     pub fn push(&mut self, directory: InodeId, name: &[u8], loss: Loss) {
         self.damaged += u64::from(loss.is_damage);
-        // The first damage is kept in any case: it is what a refusal names.
+        // The first damage is always stored, because a refusal names it.
         if self.list.len() < TOLD || (loss.is_damage && self.damaged == 1) {
             self.list.push(Finding { directory, name: name.into(), loss });
         } else {
@@ -65,7 +65,7 @@ impl Findings {
         }
     }
 
-    /// The first damage, and how much more there is; none if there is none.
+    /// The first damage, and how much more there is; `None` if there is none.
     pub fn damage(&self, tree: &Tree) -> Option<String> {
         let first = self.list.iter().find(|finding| finding.loss.is_damage)?;
         let line = line(first, tree).1;
@@ -75,7 +75,7 @@ impl Findings {
         })
     }
 
-    /// A line for each. Names may make paths of any length, so what is told is bounded in bytes, too.
+    /// One line for each. Paths can have any length, so the lines are bounded in bytes too.
     pub fn into_notes(self, tree: &Tree) -> Vec<String> {
         let mut notes = self.general;
         let (mut bytes, mut more) = (0, self.more);
@@ -95,7 +95,7 @@ impl Findings {
     }
 }
 
-/// A finding as a line, and the bytes of its path.
+/// A finding as a line, and the size of its path.
 fn line(finding: &Finding, tree: &Tree) -> (usize, String) {
     let mut path = tree.path(finding.directory);
     if !path.is_empty() && !finding.name.is_empty() {

@@ -1,4 +1,4 @@
-//! A bounded cache of an image's bytes, for metadata that is read in small pieces.
+//! A bounded cache of an image's bytes, for small reads of metadata.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,13 +6,13 @@ use inarch_block::{Backing, read_backing};
 
 use crate::VolumeError;
 
-/// Bytes of a page.
-const PAGE: u64 = 1 << 16;
+/// Bytes of a page. Inodes of an image may lie each beside its content, where larger pages are mostly content.
+const PAGE: u64 = 1 << 12;
 
-/// Reads small pieces of an image through pages of 64 KiB, of which some are kept.
+/// Reads small pieces of an image through pages of 4 KiB, of which some are kept.
 ///
-/// A page's number decides its place among those that are kept, and each place has a lock of its own, so that threads that read
-/// different parts do not wait for each other.
+/// A page's number determines its slot in the cache, and each slot has its own lock, so threads that read different
+/// parts do not wait for each other.
 pub struct Pages {
     backing: Arc<dyn Backing>,
     size: u64,
@@ -26,18 +26,18 @@ struct Page {
 }
 
 impl Pages {
-    /// Of `backing`; at most `count` pages are kept, at least one.
+    /// A cache of `count` pages of `backing`, at least one.
     pub fn new(backing: Arc<dyn Backing>, count: usize) -> Pages {
         let size = backing.size();
         Pages { backing, size, places: (0..count.max(1)).map(|_| Mutex::default()).collect() }
     }
 
-    /// What is read.
+    /// The backing.
     pub fn backing(&self) -> &Arc<dyn Backing> {
         &self.backing
     }
 
-    /// Bytes of the image.
+    /// The size of the image in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -47,7 +47,7 @@ impl Pages {
         at.checked_add(length).is_some_and(|end| end <= self.size)
     }
 
-    /// Fills `out` from byte `at`. Damaged if that reaches beyond the image's end.
+    /// Fills `out` from byte `at`. Past the end, the image counts as damaged.
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), VolumeError> {
         let length = out.len() as u64;
         if !self.holds(at, length) {
@@ -56,7 +56,7 @@ impl Pages {
                 "{length} bytes at byte {at} lie beyond the image's end at {size}"
             )));
         }
-        if length >= PAGE {
+        if length > PAGE {
             return self.fetch(at, out);
         }
         let (mut at, mut rest) = (at, out);

@@ -30,12 +30,11 @@ use std::io;
 
 use inarch_tree::InodeId;
 
-pub use parallel::write_parts;
+pub use parallel::{usual_threads, write_parts};
 pub use part::{MapParts, Part, Placed};
 pub use progress::Progress;
 pub use sequential::stream_parts;
-pub use share::SHARE_FROM;
-pub(crate) use share::{REFUSALS, can_share, clone_range};
+pub(crate) use share::{REFUSALS, SHARE_FROM, can_share, clone_range};
 pub use sink::{DeviceSink, FileSink, PastCache, Sink};
 pub use verify::Verifier;
 

@@ -16,6 +16,12 @@ const LEAST_THREADS: usize = 4;
 /// The most threads. More would wait for each other, because a file takes one write through the page cache at a time.
 const MOST_THREADS: usize = 16;
 
+/// How many threads write an image if nobody says: a few, by the number of processors that this process may use. A thread
+/// that opens no file cannot tell how many those are.
+pub fn usual_threads() -> usize {
+    thread::available_parallelism().map_or(1, |count| count.get()).max(LEAST_THREADS)
+}
+
 /// Writes the parts of an image of `length` bytes to `sink`, with `threads` threads (0: a few, by the number of
 /// processors). The parts come in ascending order and do not overlap.
 ///
@@ -36,10 +42,7 @@ pub fn write_parts(
         sharing,
         progress,
     };
-    let threads = match threads {
-        0 => thread::available_parallelism().map_or(1, |count| count.get()).max(LEAST_THREADS),
-        threads => threads,
-    };
+    let threads = if threads == 0 { usual_threads() } else { threads };
     let written = thread::scope(|scope| {
         let others: Vec<_> = (1..threads.min(MOST_THREADS)).map(|_| scope.spawn(|| work.run_contained())).collect();
         let mut written = work.run_contained();

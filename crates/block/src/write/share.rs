@@ -15,7 +15,7 @@ use crate::{BLOCK_SIZE, read_content};
 
 /// Runs of at least this many bytes are shared; shorter ones are copied. On XFS a call took 45 microseconds, as long as
 /// copying about 64 KiB.
-pub const SHARE_FROM: u64 = 64 << 10;
+pub(crate) const SHARE_FROM: u64 = 64 << 10;
 
 /// After this many refusals without a success, sharing is not tried again: the source is on another file system.
 pub(crate) const REFUSALS: u32 = 16;

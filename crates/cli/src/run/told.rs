@@ -1,4 +1,4 @@
-//! Which events of a run a person reads, and when.
+//! Decides which events of a run are shown to the user, and when.
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -11,14 +11,14 @@ use serde_json::json;
 
 use crate::output::complain;
 
-/// How much of a run is told.
+/// How much of a run is shown.
 #[derive(Clone)]
 pub struct Telling {
     quiet: bool,
     verbose: bool,
-    /// Somebody looks on: in a log, what a program writes is better alone.
+    /// Whether a person watches: in a log, a program's output should stand alone.
     is_watched: bool,
-    /// What the guest's agent warned of while nothing was told.
+    /// Warnings of the guest's agent that were not shown yet.
     untold: Arc<Mutex<Vec<String>>>,
 }
 
@@ -53,7 +53,7 @@ impl Telling {
         }
     }
 
-    /// Tells what the user should know at the end. Why a command failed is told to everybody.
+    /// Shows what the user should know at the end. The reason for a failure is always shown.
     pub fn tell_end(&self, report: &RunReport) {
         let is_success = report.status() == Some(0);
         if !is_success {

@@ -86,8 +86,13 @@ fn owners_are_mapped_as_asked() {
 fn a_dry_run_prints_the_machine_and_starts_nothing() {
     let live = scratch();
     let share = format!("{}:/mnt/live,rw", live.path().display());
-    let line = ["run", "--dry-run", "--accel=tcg", "--net", "--mem=1G", "--cpus=3", "--tree", &share, "--", "true"];
-    let output = inarch(line);
+    // Whoever opened this pipe would wait for ever: nobody writes to it.
+    let pipe = live.path().join("pipe");
+    host("mkfifo", &[pipe.to_str().unwrap()], live.path());
+    let unpacked = format!("{}:/mnt/unpacked,via=tar", pipe.display());
+    let line =
+        ["run", "--dry-run", "--accel=tcg", "--net", "--mem=1G", "--cpus=3", "--tree", &share, "--tree", &unpacked];
+    let output = inarch(line.into_iter().chain(["--", "true"]));
     assert_status(&output, 0);
     let line = stdout(&output);
     assert_eq!(line.lines().count(), 1);
@@ -95,7 +100,7 @@ fn a_dry_run_prints_the_machine_and_starts_nothing() {
         assert!(line.contains(part), "'{part}' is not in {line}");
     }
     // It can be read: no number stands for something that is gone with the process that printed it.
-    for part in ["path=tree0.sock", "path=agent.sock", "-initrd initramfs.cpio"] {
+    for part in ["path=tree0.sock", "path=agent.sock", "path=inarch-tree-0.sock", "-initrd initramfs.cpio"] {
         assert!(line.contains(part), "'{part}' is not in {line}");
     }
     for part in ["fd=", "/proc/self/fd"] {

@@ -1,4 +1,4 @@
-//! From the assembled names to a tree.
+//! Turns the assembled names into a tree.
 
 use inarch_tree::{Attributes, BuildError, Builder, DataRange, Extent, Extents, InodeId, Timestamp, Tree, XattrSetId};
 
@@ -8,13 +8,13 @@ use super::{Assembly, Body, Node, ROOT, names};
 struct Build {
     builder: Builder,
     extents: Vec<(InodeId, Extent)>,
-    /// For each node that has a name: its inode.
+    /// The inode of each node that has a name.
     inodes: Vec<InodeId>,
-    /// For each set of extended attributes that was met: its id.
+    /// The ID of each set of extended attributes seen so far.
     sets: Vec<Option<XattrSetId>>,
 }
 
-/// A node that has no inode yet.
+/// A node without an inode yet.
 const NO_INODE: InodeId = InodeId(u32::MAX);
 
 impl Assembly {
@@ -53,7 +53,7 @@ impl Assembly {
         Ok((tree, extents))
     }
 
-    /// The entries of a directory that name something, and what, sorted by name.
+    /// The entries of a directory and their nodes, sorted by name.
     fn children(&self, node: u32, out: &mut Vec<(u32, u32)>) {
         out.clear();
         let mut at = self.directory(node).map_or(names::NONE, |directory| directory.last);
@@ -116,7 +116,7 @@ impl Build {
 }
 
 impl Node {
-    /// Its attributes without extended ones; `sparse` is the size of a sparse file.
+    /// Its attributes, except extended ones; `sparse` is the size of a sparse file.
     fn attributes(&self, sparse: u64) -> Attributes {
         let mtime = Timestamp { seconds: self.seconds, nanoseconds: self.nanoseconds };
         let (size, device) = match self.body {

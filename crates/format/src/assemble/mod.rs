@@ -1,11 +1,11 @@
-//! A directory tree as an archive makes it: members come one after another, a later one replaces an earlier one of
-//! the same name, and whole layers of them come on top of others.
+//! Assembles a directory tree from the members of archives and layers.
 //!
-//! Unpacking is imitated, on tables instead of a file system: [`Assembly::add`] is what `tar -x` would do with a
-//! member, [`Assembly::remove`] and [`Assembly::clear`] are what the whiteouts of an image's layer do. At the end
-//! [`Assembly::finish`] gives the tree, sorted, and where each file's bytes lie.
+//! It imitates unpacking, with tables instead of a file system: [`Assembly::add`] does what `tar -x` would do with a
+//! member, [`Assembly::remove`] and [`Assembly::clear`] do what whiteouts of an image layer do. [`Assembly::finish`]
+//! returns the sorted tree, and where each file's bytes are.
 //!
-//! About 110 bytes a name are kept, the name included. Nothing recurses: depth is bounded, and walks have stacks.
+//! It takes about 110 bytes for each name, including the name. Nothing recurses: depth is bounded, and walks use
+//! explicit stacks.
 
 mod finish;
 mod names;
@@ -18,13 +18,13 @@ use inarch_tree::{Attributes, DataRange, Timestamp, Xattr};
 
 use names::{Entry, Names};
 
-/// Directories within directories, at most: as many as a path of `PATH_MAX` bytes can name.
+/// The deepest nesting: as deep as a path of `PATH_MAX` bytes can be.
 const MAX_DEPTH: u32 = 2048;
 
 /// `XATTR_NAME_MAX` and `XATTR_SIZE_MAX` of the kernel's include/uapi/linux/limits.h.
 const XATTR_LIMITS: (usize, usize) = (255, 65536);
 
-/// Attributes of directories that no member describes: root's, 0755, of 1970.
+/// Attributes of directories without a member of their own: root's, 0755, of 1970.
 const IMPLIED: Attributes = Attributes {
     mode: 0o040755,
     uid: 0,
@@ -37,7 +37,7 @@ const IMPLIED: Attributes = Attributes {
     xattrs: inarch_tree::XattrSetId::NONE,
 };
 
-/// Why a member cannot be a part of the tree. None of them is an error of the archive: unpacking would go on too.
+/// Why a member cannot become part of the tree. None is an error of the archive: unpacking would continue too.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("it is left out, as its path has '..' in it")]
@@ -48,7 +48,7 @@ pub(crate) enum Refusal {
     LongPath,
     #[error("it is left out, as it is deeper than {MAX_DEPTH} directories")]
     TooDeep,
-    #[error("it is left out, as a parent of it is no directory")]
+    #[error("it is left out, because a parent of it is not a directory")]
     NotADirectory,
     #[error("it is left out, as its path leads through too many symlinks")]
     Loop,
@@ -64,12 +64,12 @@ pub(crate) enum Refusal {
     Full,
 }
 
-/// Where the bytes of a regular file lie.
+/// Where the bytes of a regular file are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Bytes {
-    /// All of them, one after another from byte `at` of backing `backing`.
+    /// All of them, contiguous from byte `at` of backing `backing`.
     Whole { at: u64, backing: u32 },
-    /// Those of `ranges`, packed, from byte `at` of backing `backing`; holes between them.
+    /// Those of `ranges`, contiguous from byte `at` of backing `backing`, with holes between the ranges.
     Sparse { at: u64, backing: u32, ranges: Box<[DataRange]> },
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Facts {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) mtime: Timestamp,
-    /// Members that share them need not be compared.
+    /// Shared between members, so that equal sets need no comparison.
     pub(crate) xattrs: Arc<[Xattr]>,
 }
 
@@ -136,7 +136,7 @@ struct Directory {
     depth: u32,
     /// The entry that was added last, alive or not; [`names::NONE`] if there is none.
     last: u32,
-    /// The layer that last hid what the layers below it have here.
+    /// The layer that last hid the lower layers' content here.
     cleared: u32,
 }
 
@@ -157,18 +157,18 @@ pub(crate) struct Assembly {
     targets: Vec<u8>,
     xattr_sets: Vec<Arc<[Xattr]>>,
     xattr_index: HashMap<Arc<[Xattr]>, u32>,
-    /// The set that came last, and its index.
+    /// The latest set, and its index.
     recent_set: (Arc<[Xattr]>, u32),
-    /// Layers are counted from 1; the root is there before.
+    /// Layers count from 1; the root precedes them.
     layer: u32,
-    /// The directory part of the last path, and what it led to; nothing after a name on a way may have changed.
+    /// The directory part of the latest path, and its node. Invalid once a name on the way may have changed.
     recent: Option<(Vec<u8>, u32)>,
 }
 
 const ROOT: u32 = 0;
 
 impl Assembly {
-    /// A tree of nothing but its root.
+    /// A tree with only its root.
     pub(crate) fn new() -> Assembly {
         let root = Directory { parent: ROOT, depth: 0, last: names::NONE, cleared: 0 };
         let mut assembly = Assembly {
@@ -186,15 +186,15 @@ impl Assembly {
         assembly
     }
 
-    /// What comes now lies on top of what came before: only that can be removed from now on.
+    /// Starts the next layer: removals apply only to what came before.
     pub(crate) fn next_layer(&mut self) {
         self.layer += 1;
         self.recent = None;
     }
 
-    /// Puts a member into the tree, as unpacking it would: missing parents are made (root's, 0755, of 1970), symlinks
-    /// on the way are followed within the tree, and whatever has the name is replaced; a directory that is there
-    /// already keeps its entries and takes the new attributes.
+    /// Adds a member, as unpacking would: creates missing parents (root's, 0755, of 1970), follows symlinks on the
+    /// way within the tree, and replaces an existing name. An existing directory keeps its entries and takes the new
+    /// attributes.
     pub(crate) fn add(&mut self, path: &[u8], kind: Kind<'_>, facts: Facts) -> Result<(), Refusal> {
         if let Kind::Symlink { target } = kind
             && (target.is_empty() || target.len() > 4095 || target.contains(&0))
@@ -227,7 +227,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Gives what `target` names the name `path` as well.
+    /// Adds the hard link `path` to `target`.
     pub(crate) fn link(&mut self, path: &[u8], target: &[u8]) -> Result<(), Refusal> {
         let node = match self.find(target)? {
             Some(node) if self.directory(node).is_some() => return Err(Refusal::LinkedDirectory),
@@ -241,7 +241,7 @@ impl Assembly {
         self.put(parent, name, node)
     }
 
-    /// Removes what the layers below this one have at `path`; what this layer put there stays.
+    /// Removes what lower layers have at `path`; what this layer added stays.
     pub(crate) fn remove(&mut self, path: &[u8]) -> Result<(), Refusal> {
         let (head, name) = resolve::split(path)?;
         let Some(name) = name else { return Ok(()) };
@@ -257,7 +257,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Removes what the layers below this one have in the directory `path`.
+    /// Removes what lower layers have in the directory `path`.
     pub(crate) fn clear(&mut self, path: &[u8]) -> Result<(), Refusal> {
         resolve::split(path)?;
         if let Some(node) = self.walk(path, false)? {
@@ -267,7 +267,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Removes what lower layers have beneath a directory, in the directories too that this layer touched.
+    /// Removes what lower layers have beneath a directory, including in directories that this layer touched.
     fn hide_below(&mut self, node: u32) {
         let mut pending = vec![node];
         while let Some(node) = pending.pop() {
@@ -316,7 +316,7 @@ impl Assembly {
         if depth > MAX_DEPTH {
             return Err(Refusal::TooDeep);
         }
-        // It has nothing of lower layers, so that nothing has to be hidden in it.
+        // It has nothing of lower layers, so nothing needs hiding in it.
         Ok(Directory { parent, depth, last: names::NONE, cleared: self.layer })
     }
 
@@ -349,7 +349,7 @@ impl Assembly {
         if let Some(index) = self.xattr_index.get(&*set) {
             return *index;
         }
-        // No more sets than nodes, which are counted in 32 bits.
+        // There are no more sets than nodes, which have 32-bit numbers.
         let index = self.xattr_sets.len() as u32;
         self.xattr_sets.push(Arc::clone(&set));
         self.xattr_index.insert(set, index);
@@ -397,7 +397,7 @@ impl Node {
     }
 }
 
-/// Whether an extended attribute is one that a tree keeps, and the kernel could hold.
+/// Whether an extended attribute is kept in a tree and supported by the kernel.
 pub(crate) fn is_kept(name: &[u8], value: &[u8]) -> bool {
     let namespaces: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
     let known = namespaces.iter().any(|space| name.starts_with(space) && name.len() > space.len())

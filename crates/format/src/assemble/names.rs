@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 /// No node, or no entry.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A name in a directory. It stays when what it names is removed, and names nothing then.
+/// A name in a directory. It stays when its node is removed, and then has none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     name: u32,
@@ -23,8 +23,8 @@ pub(super) struct Entry {
     length: u8,
 }
 
-/// Every name. The hash is keyed by chance, so that no archive can make all of its names collide; its order is seen
-/// nowhere.
+/// All names. The hash has a random key, so that no archive can provoke collisions; its order is not visible
+/// anywhere.
 #[derive(Debug)]
 pub(super) struct Names {
     entries: Vec<Entry>,
@@ -66,7 +66,7 @@ impl Names {
         self.table.find(self.hash(parent, name), same).copied()
     }
 
-    /// Adds a name that [`Names::find`] does not find; `None` if there is no room. Names have 1 to 255 bytes.
+    /// Adds a name that [`Names::find`] does not find; `None` if the table is full. Names have 1 to 255 bytes.
     pub(super) fn add(&mut self, parent: u32, name: &[u8], node: u32, layer: u32, previous: u32) -> Option<u32> {
         let index = u32::try_from(self.entries.len()).ok().filter(|index| *index < NONE)?;
         let length = u8::try_from(name.len()).ok()?;
@@ -88,7 +88,7 @@ impl Names {
         }
     }
 
-    /// Forgets how to find names: entries by index are all that is asked for from now on.
+    /// Drops the hash table: only lookups by index follow.
     pub(super) fn drop_table(&mut self) {
         self.table = HashTable::new();
     }

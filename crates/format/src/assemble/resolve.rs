@@ -1,20 +1,20 @@
-//! From paths to nodes, as a kernel would walk them inside of a root that nothing leads out of.
+//! Resolves paths to nodes as the kernel would, confined to the tree's root.
 
 use std::borrow::Cow;
 
 use super::{Assembly, Body, Node, ROOT, Refusal, names};
 
-/// Symlinks on one way, as the kernel's `MAXSYMLINKS`.
+/// The most symlinks on the way, like the kernel's `MAXSYMLINKS`.
 const MAX_SYMLINKS: u32 = 40;
 
 /// `PATH_MAX` without the final NUL.
 const MAX_PATH: usize = 4095;
 
-/// Parts of one way, symlinks' targets included.
+/// The most components on the way, including those of symlink targets.
 const MAX_STEPS: u32 = 8192;
 
-/// The directory part of a member's path, and its last name; no name for the root. Leading slashes and `.` mean
-/// nothing; `..` is refused, wherever it would lead.
+/// Splits a member's path into its directory part and last name; no name for the root. Leading slashes and `.` are
+/// ignored; `..` is refused, wherever it would lead.
 pub(super) fn split(path: &[u8]) -> Result<(&[u8], Option<&[u8]>), Refusal> {
     if path.len() > MAX_PATH {
         return Err(Refusal::LongPath);
@@ -42,7 +42,7 @@ fn check(part: &[u8]) -> Result<(), Refusal> {
 }
 
 impl Assembly {
-    /// The directory that a member goes to, made if it is missing, and its name there; `None` for the root.
+    /// The directory and name for a member, creating missing directories; `None` for the root.
     pub(super) fn place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(u32, &'p [u8])>, Refusal> {
         let (head, name) = split(path)?;
         let Some(name) = name else { return Ok(None) };
@@ -59,7 +59,7 @@ impl Assembly {
         Ok(Some((parent, name)))
     }
 
-    /// What a path names, a symlink itself if that is the last; `None` if it names nothing.
+    /// The node at a path, without following a final symlink; `None` if there is none.
     pub(super) fn find(&mut self, path: &[u8]) -> Result<Option<u32>, Refusal> {
         let (head, name) = split(path)?;
         let Some(parent) = self.walk(head, false)? else { return Ok(None) };
@@ -72,7 +72,7 @@ impl Assembly {
         (node != names::NONE).then_some(node)
     }
 
-    /// Lets a name be `node`'s, whatever it was before.
+    /// Makes a name refer to `node`, whatever it was before.
     pub(super) fn put(&mut self, parent: u32, name: &[u8], node: u32) -> Result<(), Refusal> {
         if let Some(entry) = self.names.find(parent, name) {
             self.names.set(entry, node, self.layer);
@@ -89,8 +89,8 @@ impl Assembly {
         Ok(())
     }
 
-    /// The directory that a path leads to. Symlinks are followed inside of the tree, whose root is `/` and its own
-    /// parent. If `make`, what is missing is made, and what is there becomes this layer's too; else there is `None`.
+    /// Resolves a path to a directory. Follows symlinks within the tree, whose root is `/` and its own parent. With
+    /// `make`, creates what is missing and marks what exists as this layer's; otherwise returns `None`.
     pub(super) fn walk(&mut self, path: &[u8], make: bool) -> Result<Option<u32>, Refusal> {
         let mut rest = Cow::Borrowed(path);
         let mut from = 0;
@@ -144,7 +144,7 @@ impl Assembly {
         }
     }
 
-    /// A directory that a member of this layer goes into is this layer's too.
+    /// Marks a directory as this layer's, because a member of this layer is in it.
     fn touch(&mut self, parent: u32, name: &[u8]) {
         if let Some(entry) = self.names.find(parent, name) {
             let node = self.names.entry(entry).node;

@@ -1,8 +1,8 @@
 //! [`Cpio`]: writes cpio archives of the `newc` kind, like `cpio -o -H newc`; the kernel unpacks them as an initramfs
 //! (`Documentation/driver-api/early-userspace/buffer-format.rst`, `init/initramfs.c`).
 //!
-//! Names have no leading `./`; the root is `.`. An inode with several names has its content at the last of them: GNU
-//! cpio expects it there, and the kernel accepts it anywhere. `newc` has no extended attributes, no nanoseconds, no
+//! Names have no leading `./`; the root is `.`. The content of an inode with several names is at the last of them:
+//! GNU cpio expects it there, the kernel accepts it anywhere. `newc` has no extended attributes, no nanoseconds, no
 //! files of 4 GiB or more, no holes, and no times before 1970 or after 2106.
 
 use std::collections::HashMap;

@@ -1,7 +1,9 @@
-//! Metadata alone, of a tree whose files' bytes lie on another device: an archive or image, as it is.
+//! Plans EROFS metadata for files whose bytes are on another device: an archive or image, as it is.
 //!
-//! Blocks have 512 bytes, as the members of a tar do. On the first device lie, in this order, the superblock and the record of the
-//! other device; inodes in the order of the tree, extended ones of 64 bytes, each file's followed by its map of chunks; the listings of
+//! Blocks have 512 bytes, like the members of a tar. The first device holds, in this order: the superblock and the
+//! record of the other device; inodes in the order of the tree, extended ones of 64 bytes, each file's followed by
+//! its chunk map; directory listings and symlink targets, each in blocks of its own. This takes a few hundred bytes
+//! for each file and is rendered all at once.
 //! directories and the targets of symlinks, each in blocks of its own. A few hundred bytes a file: all of it is made at once.
 
 use inarch_block::Lent;
@@ -35,12 +37,12 @@ const DEVICE: u16 = 1;
 /// Chunks have at most 1 GiB.
 const CHUNK_MAX: u32 = 30;
 
-/// The metadata of `tree` for Linux 5.19 and later, as the first device's bytes. `parts` gives where a file's bytes are on the other
-/// device, which has `device_bytes`; holes are left out.
+/// The metadata of `tree`, as the bytes of the first device, for Linux 5.19 and later. `parts` returns where a file's
+/// bytes are on the other device, which has `device_bytes`, without holes.
 ///
 /// # Errors
-/// Some of them do not begin at a multiple of 512 bytes, or the metadata would have more than `limit` bytes. The tree has what is not
-/// written here: extended attributes, and what no inode of EROFS holds. `parts` fails.
+/// A part does not begin at a multiple of 512 bytes; the metadata would exceed `limit` bytes; the tree has extended
+/// attributes or something that no EROFS inode can hold; `parts` fails.
 pub fn metadata_beside(
     tree: &Tree,
     device_bytes: u64,
@@ -228,7 +230,7 @@ fn listing_size(tree: &Tree, id: InodeId) -> u64 {
     }
 }
 
-/// A file's map: chunks of one size, each of which is a run of blocks of the other device or a hole.
+/// A file's chunk map: chunks of one size, each a run of blocks of the other device or a hole.
 #[derive(Debug, Default)]
 struct Chunks {
     /// The binary logarithm of a chunk's blocks.
@@ -240,7 +242,7 @@ struct Chunks {
 
 impl Chunks {
     fn new(size: u64, parts: Vec<Lent>, device_bytes: u64) -> Result<Chunks, String> {
-        // Bits that are set in any place where a chunk must begin.
+        // The bits set in any offset at which a chunk must begin.
         let mut places = 0;
         let mut end = 0;
         for part in &parts {
@@ -257,7 +259,7 @@ impl Chunks {
                 return Err("its content is cut off, or too far behind".to_owned());
             }
             places |= part.offset;
-            // What lies behind the end is never seen.
+            // Bytes past the end are never visible.
             places |= if part_end >= size { 0 } else { part_end };
             end = part_end;
         }
@@ -274,7 +276,7 @@ impl Chunks {
         self.count.saturating_mul(ENTRY)
     }
 
-    /// The block that each chunk of a file of `size` bytes begins at; none of a hole.
+    /// The first block of each chunk of a file of `size` bytes; `None` for a hole.
     fn blocks(&self, size: u64) -> impl Iterator<Item = Option<u32>> {
         let chunk = BLOCK << self.bits;
         let mut parts = self.parts.iter().peekable();

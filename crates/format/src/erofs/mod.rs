@@ -1,19 +1,19 @@
-//! EROFS as a pure function of a tree, and any EROFS image as a tree.
+//! Plans EROFS images as a pure function of a tree, and reads EROFS images.
 //!
-//! Planning opens no file: names, attributes, sizes and hole maps decide every byte but those of files. In the order of
-//! the device:
+//! Planning opens no file: names, attributes, sizes and hole maps determine every byte except file content. The
+//! device holds, in this order:
 //!
 //! 1. the superblock;
-//! 2. inodes in the order of the tree, extended ones of 64 bytes, each followed by its attributes and by what would
-//!    fill a block badly: the end of a directory's listing, a symlink's target and, in an image that is written and not
-//!    served, a short file; behind a sparse file's inode is its map of chunks;
-//! 3. attributes that several inodes have;
-//! 4. full blocks of directories, and targets too long for 2;
-//! 5. the content of files in the order of the tree; then, in an image that is compressed, that of compressed files.
+//! 2. inodes in the order of the tree, extended ones of 64 bytes, each followed by its extended attributes and by
+//!    what would fill a block badly: the tail of a directory listing, a symlink target and, in an image that is
+//!    written rather than served, a short file; the inode of a sparse file is followed by its chunk map;
+//! 3. extended attributes that several inodes share;
+//! 4. full directory blocks, and targets too long for 2;
+//! 5. file content in the order of the tree, and then, in a compressed image, that of compressed files.
 //!
-//! The plan keeps eight bytes for each inode, and a few more for directories of several blocks and files with holes;
-//! a metadata block is rendered from those and the tree when it is read. Where files are compressed (`pack`), all but
-//! the addresses of their pieces is planned the same way, and those are known when the pieces are.
+//! The plan keeps eight bytes for each inode, and a few more for large directories and sparse files. A metadata block
+//! is rendered from these and the tree when it is read. For compressed files (`pack`), everything but the addresses
+//! of their pieces is planned the same way.
 
 mod beside;
 mod layout;
@@ -48,10 +48,11 @@ fn probe(image: &dyn Backing) -> io::Result<Likeness> {
     Ok(Likeness::certain(magic == Some(spec::superblock::MAGIC.to_le_bytes())))
 }
 
-/// The EROFS format: 4 KiB blocks, at most 16 TiB, uncompressed or with files compressed by LZ4. Linux 5.15 and later
+/// The EROFS format: 4 KiB blocks, at most 16 TiB, uncompressed or with LZ4-compressed files. Linux 5.15 and later
 /// mount it.
 ///
-/// Of times it keeps the modification time. It is read-only, so [`ImageOptions::free_bytes`] is refused. Files with
+/// The only time it stores is mtime. It is read-only, so [`ImageOptions::free_bytes`] is refused. Sparse files and
+/// files of one block are never compressed.
 /// holes and those of one block are never compressed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Erofs;

@@ -1,8 +1,8 @@
-//! Writing an image whose files are compressed by LZ4.
+//! Writes EROFS images with LZ4-compressed files.
 //!
-//! A file is cut into pieces of 64 KiB. Each becomes as many blocks as its compressed form takes, or, where that saves
-//! none, keeps its own. A file's size alone says how long its index is, so all metadata but the addresses in indexes
-//! is planned before a byte is read.
+//! A file is cut into pieces of 64 KiB. Each piece takes as many blocks as its compressed form, or stays uncompressed
+//! if that saves no block. A file's size alone determines the length of its index, so all metadata except the
+//! addresses in indexes is planned before any content is read.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -98,7 +98,7 @@ impl Writer<'_> {
     /// Calls `work` with each of `0..count`, from all threads; stops at the first error.
     fn in_parallel(&self, count: usize, work: &(dyn Fn(usize) -> io::Result<()> + Sync)) -> io::Result<()> {
         let next = AtomicUsize::new(0);
-        // Of several errors the one of the lowest index, so that the same input gives the same error.
+        // Of several errors, report the one with the lowest index, so that the same input gives the same error.
         let failed: Mutex<Option<(usize, io::Error)>> = Mutex::new(None);
         let run = || {
             loop {
@@ -144,7 +144,7 @@ impl Writer<'_> {
         })
     }
 
-    /// Compresses files to the blocks from `start` on; gives where their pieces are, and the block behind the last.
+    /// Compresses files to the blocks from `start`; returns where their pieces are, and the end.
     fn compress(&self, files: &[InodeId], start: u64) -> io::Result<(Pieces, u64)> {
         let mut pieces = Pieces::default();
         let mut at = start;
@@ -222,8 +222,8 @@ fn block_number(block: u64) -> io::Result<u32> {
     number.ok_or_else(|| io::Error::other(refuse("what the image holds exceeds 16 TiB")))
 }
 
-/// The blocks of a piece of `length` bytes, of which `bytes` holds whole blocks: compressed and put to their end, or
-/// as they are where that is not more.
+/// Compresses a piece of `length` bytes into whole blocks, aligned to their end; or returns `bytes`, whole blocks,
+/// unchanged if that saves no block.
 fn pack(bytes: Vec<u8>, length: usize) -> Vec<u8> {
     let compressed = lz4_flex::block::compress(bytes.get(..length).unwrap_or_default());
     let size = compressed.len().next_multiple_of(BLOCK_SIZE);

@@ -1,4 +1,4 @@
-//! Decisions: how large everything is and where it goes.
+//! Decides the size and place of everything in an EROFS image.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::spec::superblock::LABEL_MAX;
 use super::spec::{BLOCK_SIZE, NULL_BLOCK, SLOT_SIZE};
 use crate::{Algorithm, Compression, FormatError, ImageOptions};
 
-/// An image that is laid out, but for what compressed files hold.
+/// A laid-out image, without the content of compressed files.
 pub(crate) struct Laid {
     pub(crate) layout: Layout,
     /// The parts of files that are not compressed, ascending by block.
@@ -47,7 +47,7 @@ impl Laid {
         tree.inodes().map(|(id, _)| id).filter(is_compressed).collect()
     }
 
-    /// The map of the image; what compressed files hold is not in it.
+    /// The block map of the image, without the content of compressed files.
     pub(crate) fn into_map(self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<BlockMap, FormatError> {
         let blocks = device_blocks(options, self.layout.regions.packed.end)?;
         let metadata = 0..self.layout.regions.listings.end;
@@ -92,7 +92,7 @@ fn device_blocks(options: &ImageOptions, used: u64) -> Result<u64, FormatError> 
     }
 }
 
-/// Gives inodes, listings and data their places, one inode after another.
+/// Assigns places to inodes, listings and data, inode by inode.
 struct Placer {
     /// Bytes from the device's start.
     inodes_end: u64,

@@ -1,4 +1,4 @@
-//! ext4 as a [`Format`]: file systems that are written out as images.
+//! ext4 as a [`Format`]: images to be written out.
 
 use std::sync::Arc;
 

@@ -1,16 +1,17 @@
-//! ext4 as a pure function of a tree: [`plan()`] gives a block map that a Linux kernel mounts read-write.
+//! Plans ext4 file systems as a pure function of a tree: [`plan()`] returns a block map that a Linux kernel mounts
+//! read-write.
 //!
-//! No checksum of ext4 covers file content, so names, attributes, sizes and hole maps decide every byte of metadata:
-//! planning opens no file. It happens in three steps:
+//! No checksum of ext4 covers file content, so names, attributes, sizes and hole maps determine every byte of
+//! metadata, and planning opens no file. It has three steps:
 //!
 //! 1. `plan` measures the tree (blocks of directories, of extent trees, of attributes), solves the geometry (block
-//!    groups, inode tables) and gives every file its place. What it keeps is tables of a few bytes an inode.
+//!    groups, inode tables) and assigns every file its place. It keeps tables of a few bytes for each inode.
 //! 2. The block map says where metadata, file content and zeros are.
 //! 3. `render` makes any metadata block from the tree and those tables when it is read.
 //!
-//! Everything that is used is one run of blocks from the device's start, in this order: superblock, group descriptors,
+//! Everything in use is one run of blocks from the device's start, in this order: superblock, group descriptors,
 //! block bitmaps, inode bitmaps, inode tables, directories, long symlinks, extent trees, attribute blocks, attribute
-//! values, journal, file content in inode order. What follows is free. Block groups may keep their metadata anywhere
+//! values, journal, file content in inode order. The rest is free. Block groups may keep their metadata anywhere
 //! (`flex_bg`) and there are no backup superblocks (`sparse_super2`), so no metadata lies between files.
 
 mod image;
@@ -39,8 +40,8 @@ const NAME: &str = "ext4";
 pub(crate) const READER: Reader =
     Reader { name: NAME, title: "an ext4 file system", packs: false, probe, open: open_volume };
 
-/// By the superblock: its magic number has two bytes only, which others may have there by chance, so that what follows from it has
-/// to make sense: blocks of at most 64 KiB, inodes and blocks.
+/// Probes the superblock. Its magic number has only two bytes, which other data may contain by chance, so block size
+/// and counts must be plausible too.
 fn probe(image: &dyn Backing) -> io::Result<Likeness> {
     let Some(superblock) = bytes_at::<84>(image, spec::superblock::OFFSET as u64)? else { return Ok(Likeness::No) };
     let word =

@@ -14,7 +14,7 @@ pub struct ImageConfig {
     pub environment: Vec<String>,
     /// The first words of the command.
     pub entrypoint: Vec<String>,
-    /// The words after those, unless the user gives others.
+    /// The arguments, unless the user gives others.
     pub command: Vec<String>,
     /// Working directory; empty for the root.
     pub working_directory: String,

@@ -1,4 +1,4 @@
-//! The JSON documents of container images, as far as they are needed.
+//! The JSON documents of container images, with the fields that we need.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ pub(super) struct RootFs {
 /// The file `oci-layout`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Layout {
+pub(super) struct LayoutFile {
     pub(super) image_layout_version: String,
 }
 

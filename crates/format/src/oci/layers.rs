@@ -12,31 +12,31 @@ use super::select::Layer;
 use super::store::{Blob, Store};
 use super::{malformed, within};
 use crate::notes::Notes;
-use crate::{Damage, ReadError, spool};
+use crate::{Damage, Host, ReadError, spool};
 
 /// Bytes hashed at once.
 const STEP: usize = 256 << 10;
 
-/// The layers in order, each a plain tar: at its place in the store, or unpacked into a nameless file in `directory`.
+/// The layers in order, each a plain tar: at its place in the store, or unpacked into a nameless file of `host`.
 /// Works on as many at once as there are processors. When damage is salvaged, a layer with a wrong digest is used, and
 /// a missing one is empty.
 pub(super) fn open(
-    store: &Store,
+    store: &Store<'_>,
     layers: &[Layer],
-    directory: &Path,
+    host: &dyn Host,
     damage: Damage,
     notes: &mut Notes,
 ) -> Result<Vec<Blob>, ReadError> {
     let next = Mutex::new(layers.iter().enumerate());
     let done = Mutex::new(Vec::with_capacity(layers.len()));
     let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(layers.len());
+    let threads = host.threads().min(layers.len());
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some((index, layer)) = take() {
                     let mut notes = Notes::default();
-                    let blob = open_layer(store, layer, directory, damage, &mut notes);
+                    let blob = open_layer(store, layer, host, damage, &mut notes);
                     let opened = blob.map(|blob| (blob, notes.into_lines()));
                     done.lock().unwrap_or_else(PoisonError::into_inner).push((index, opened));
                 }
@@ -66,9 +66,9 @@ fn tolerate(result: Result<(), ReadError>, damage: Damage, notes: &mut Notes) ->
 }
 
 fn open_layer(
-    store: &Store,
+    store: &Store<'_>,
     layer: &Layer,
-    directory: &Path,
+    host: &dyn Host,
     damage: Damage,
     notes: &mut Notes,
 ) -> Result<Blob, ReadError> {
@@ -91,7 +91,7 @@ fn open_layer(
         return Ok(blob);
     }
     let mut input = HashedReader { input: blob.reader(), hasher: layer.digest.as_ref().map(Digest::hasher) };
-    let backing = spool::unpack(&mut input, Path::new(name), directory, damage, notes);
+    let backing = spool::unpack(&mut input, Path::new(name), host, damage, notes);
     let backing = backing.map_err(|error| within(error, layer))?;
     // A decoder may not have read what follows the end of its data.
     io::copy(&mut input, &mut io::sink()).map_err(read)?;

@@ -22,84 +22,88 @@ use std::path::Path;
 use std::sync::Arc;
 
 use inarch_block::Backing;
+use inarch_confine::Parsing;
 
 use crate::assemble::Assembly;
 use crate::notes::Notes;
 use crate::tar::{Archive, Whiteouts};
-use crate::{Damage, Opened, ReadError, spool, tar};
+use crate::{Damage, Host, Opened, ReadError, spool, tar};
 pub use config::ImageConfig;
 use select::{Image, Layer};
 use store::{ArchiveStore, Store};
 
-/// Opens the image at `path`: an OCI layout directory, or an archive (of any compression that a tar source may have) of
+/// Opens the image in `file`: an OCI layout directory, which is `host`'s, or an archive (of any compression that a tar source may have) of
 /// such a layout or by `docker save`.
 ///
 /// `reference` chooses among several images: by name in the OCI layout's index, by the `NAME:TAG` in a Docker archive,
 /// or by manifest digest. For an image with several platforms, this machine's architecture is used. Compressed layers
-/// are unpacked into nameless files in `spool_directory`.
+/// are unpacked into nameless files of `host`. `path` names it in messages.
 ///
 /// Errors: no image has that name, or there are several and no reference; a digest differs; the type of a document or
 /// layer is unknown; and the errors of [`tar::open_file`].
-pub fn open_path(
-    path: &Path,
+pub fn open_file(
+    _: Parsing,
+    (file, path): (File, &Path),
     reference: Option<&str>,
-    spool_directory: &Path,
+    host: &dyn Host,
     damage: Damage,
 ) -> Result<Opened, ReadError> {
     let mut notes = Notes::default();
-    let store = Store::open(path, spool_directory, damage, &mut notes)?;
-    open_store(&store, reference, spool_directory, damage, notes)
+    let store = Store::open(file, path, host, damage, &mut notes)?;
+    open_store(&store, reference, host, damage, notes)
 }
 
-/// Like [`open_path`], for an uncompressed archive.
+/// Like [`open_file`], for an uncompressed archive.
 pub fn open_archive(
+    _: Parsing,
     archive: Arc<dyn Backing>,
     reference: Option<&str>,
-    spool_directory: &Path,
+    host: &dyn Host,
     damage: Damage,
 ) -> Result<Opened, ReadError> {
     let mut notes = Notes::default();
-    let store = Store::Archive(ArchiveStore::open(archive, damage, &mut notes)?);
-    open_store(&store, reference, spool_directory, damage, notes)
+    let store = Store::Archive(ArchiveStore::open(archive, host, damage, &mut notes)?);
+    open_store(&store, reference, host, damage, notes)
 }
 
 /// Opens a tar archive like [`tar::open_file`], or the container image in it if it is one.
-pub fn open_tar_file(file: File, path: &Path, spool_directory: &Path, damage: Damage) -> Result<Opened, ReadError> {
+pub fn open_tar_file(
+    _: Parsing,
+    file: File,
+    path: &Path,
+    host: &dyn Host,
+    damage: Damage,
+) -> Result<Opened, ReadError> {
     let mut notes = Notes::default();
-    let backing = spool::open(file, path, spool_directory, damage, &mut notes)?;
-    open_tar(backing, spool_directory, damage, notes)
+    let backing = spool::open(file, path, host, damage, &mut notes)?;
+    open_tar(backing, host, damage, notes)
 }
 
 /// Like [`open_tar_file`], for an archive from a pipe.
-pub fn open_tar_stream(input: impl Read, spool_directory: &Path, damage: Damage) -> Result<Opened, ReadError> {
+pub fn open_tar_stream(_: Parsing, input: impl Read, host: &dyn Host, damage: Damage) -> Result<Opened, ReadError> {
     let mut notes = Notes::default();
-    let backing = spool::unpack(input, Path::new("-"), spool_directory, damage, &mut notes)?;
-    open_tar(backing, spool_directory, damage, notes)
+    let backing = spool::unpack(input, Path::new("-"), host, damage, &mut notes)?;
+    open_tar(backing, host, damage, notes)
 }
 
-fn open_tar(
-    backing: Arc<dyn Backing>,
-    spool_directory: &Path,
-    damage: Damage,
-    mut notes: Notes,
-) -> Result<Opened, ReadError> {
-    let archive = ArchiveStore::open(backing, damage, &mut notes)?;
+fn open_tar(backing: Arc<dyn Backing>, host: &dyn Host, damage: Damage, mut notes: Notes) -> Result<Opened, ReadError> {
+    let archive = ArchiveStore::open(backing, host, damage, &mut notes)?;
     if archive.is_image() {
-        return open_store(&Store::Archive(archive), None, spool_directory, damage, notes);
+        return open_store(&Store::Archive(archive), None, host, damage, notes);
     }
     let ArchiveStore { tree, extents, backing } = archive;
     Ok(tar::opened((*tree, extents), vec![backing], notes))
 }
 
 fn open_store(
-    store: &Store,
+    store: &Store<'_>,
     reference: Option<&str>,
-    spool_directory: &Path,
+    host: &dyn Host,
     damage: Damage,
     mut notes: Notes,
 ) -> Result<Opened, ReadError> {
     let Image { layers: listed, config } = select::image(store, reference, &mut notes)?;
-    let layers = layers::open(store, &listed, spool_directory, damage, &mut notes)?;
+    let layers = layers::open(store, &listed, host, damage, &mut notes)?;
     let mut assembly = Assembly::new();
     for (number, (blob, layer)) in layers.iter().zip(&listed).enumerate() {
         if number > 0 {
@@ -107,7 +111,7 @@ fn open_store(
         }
         let archive =
             Archive { backing: &*blob.backing, number: number as u32, start: blob.start, length: blob.length };
-        tar::index(archive, Whiteouts::Removals, damage, &mut assembly, &mut notes)
+        tar::index(archive, Whiteouts::Removals, (host, damage), &mut assembly, &mut notes)
             .map_err(|error| within(error, layer))?;
     }
     let backings = layers.into_iter().map(|blob| blob.backing).collect();
@@ -126,6 +130,6 @@ fn within(error: ReadError, layer: &Layer) -> ReadError {
     }
 }
 
-fn malformed(reason: impl Into<String>) -> ReadError {
+pub(crate) fn malformed(reason: impl Into<String>) -> ReadError {
     ReadError::Format { format: "oci", reason: reason.into() }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::config::ImageConfig;
 use super::digest::Digest;
 use super::document::{
-    Config, Descriptor, DockerImage, DocumentKind, Index, Layout, Manifest, document_kind, is_image_config, is_layer,
-    machine,
+    Config, Descriptor, DockerImage, DocumentKind, Index, LayoutFile, Manifest, document_kind, is_image_config,
+    is_layer, machine,
 };
 use super::malformed;
 use super::store::{Store, parse};
@@ -49,8 +49,8 @@ pub(super) struct Image {
 }
 
 /// The image that `reference` names.
-pub(super) fn image(store: &Store, reference: Option<&str>, notes: &mut Notes) -> Result<Image, ReadError> {
-    if let Some(layout) = store.document::<Layout>("oci-layout")?
+pub(super) fn image(store: &Store<'_>, reference: Option<&str>, notes: &mut Notes) -> Result<Image, ReadError> {
+    if let Some(layout) = store.document::<LayoutFile>("oci-layout")?
         && !layout.image_layout_version.starts_with("1.")
     {
         let version = layout.image_layout_version.escape_debug();
@@ -65,7 +65,7 @@ pub(super) fn image(store: &Store, reference: Option<&str>, notes: &mut Notes) -
     Err(malformed("neither an OCI image layout, which has an index.json, nor a Docker archive, with a manifest.json"))
 }
 
-fn oci_image(store: &Store, index: Index, reference: Option<&str>, notes: &mut Notes) -> Result<Image, ReadError> {
+fn oci_image(store: &Store<'_>, index: Index, reference: Option<&str>, notes: &mut Notes) -> Result<Image, ReadError> {
     let mut list = index.manifests;
     if let Some(reference) = reference {
         let names = names(&list);
@@ -158,7 +158,7 @@ fn choose(list: Vec<Descriptor>, notes: &mut Notes) -> Result<Descriptor, ReadEr
 }
 
 /// The document of a descriptor, with size and digest verified.
-fn blob(store: &Store, descriptor: &Descriptor) -> Result<Vec<u8>, ReadError> {
+fn blob(store: &Store<'_>, descriptor: &Descriptor) -> Result<Vec<u8>, ReadError> {
     let digest = Digest::parse(&descriptor.digest)?;
     let name = digest.path();
     let bytes = store.get(&name)?.bytes(&name)?;
@@ -172,7 +172,12 @@ fn blob(store: &Store, descriptor: &Descriptor) -> Result<Vec<u8>, ReadError> {
     Ok(bytes)
 }
 
-fn image_of(store: &Store, manifest: Manifest, descriptor: &Descriptor, notes: &mut Notes) -> Result<Image, ReadError> {
+fn image_of(
+    store: &Store<'_>,
+    manifest: Manifest,
+    descriptor: &Descriptor,
+    notes: &mut Notes,
+) -> Result<Image, ReadError> {
     let kind = &manifest.config.media_type;
     if !is_image_config(kind) {
         let kind = kind.escape_debug();
@@ -211,7 +216,7 @@ fn check_count(layers: usize) -> Result<(), ReadError> {
 }
 
 fn docker_image(
-    store: &Store,
+    store: &Store<'_>,
     mut images: Vec<DockerImage>,
     reference: Option<&str>,
     notes: &mut Notes,

@@ -2,29 +2,26 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_block::{Backing, BackingFile, read_backing};
 use inarch_tree::{Extent, Extents, FileType, InodeId, Tree};
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
-use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 
-use super::document::{DockerImage, Layout, MAX_DOCUMENT};
+use super::document::{DockerImage, LayoutFile, MAX_DOCUMENT};
 use super::malformed;
 use crate::notes::Notes;
-use crate::{Damage, ReadError, spool, tar};
+use crate::{Damage, Host, ReadError, spool, tar};
 
 /// The most symlinks on the way to one file of an archive. `docker save` links layers that images share.
 const MAX_SYMLINKS: u32 = 8;
 
 /// See the module's page.
-pub(super) enum Store {
-    /// Symlinks in it are not followed: the directory may come from anywhere.
+pub(super) enum Store<'h> {
+    /// The host has it.
     Directory {
-        root: OwnedFd,
+        host: &'h dyn Host,
         path: PathBuf,
     },
     Archive(ArchiveStore),
@@ -44,27 +41,33 @@ pub(super) struct Blob {
     pub(super) length: u64,
 }
 
-impl Store {
-    /// Opens the directory or archive at `path`. A compressed archive is unpacked into `spool_directory`.
+impl<'h> Store<'h> {
+    /// Opens a directory, which `host` has too, or an archive. A compressed one is unpacked into a nameless file.
     pub(super) fn open(
+        file: File,
         path: &Path,
-        spool_directory: &Path,
+        host: &'h dyn Host,
         damage: Damage,
         notes: &mut Notes,
-    ) -> Result<Store, ReadError> {
+    ) -> Result<Store<'h>, ReadError> {
         let failed = |error: io::Error| malformed(format!("cannot open {}: {error}", path.display()));
-        let file = File::open(path).map_err(failed)?;
         if file.metadata().map_err(failed)?.is_dir() {
-            return Ok(Store::Directory { root: file.into(), path: path.to_owned() });
+            return Ok(Store::Directory { host, path: path.to_owned() });
         }
-        let backing = spool::open(file, path, spool_directory, damage, notes)?;
-        ArchiveStore::open(backing, damage, notes).map(Store::Archive)
+        let backing = spool::open(file, path, host, damage, notes)?;
+        ArchiveStore::open(backing, host, damage, notes).map(Store::Archive)
     }
 
     /// The regular file with that name, if it exists.
     pub(super) fn find(&self, name: &str) -> Result<Option<Blob>, ReadError> {
         match self {
-            Store::Directory { root, path } => find_in_directory(root, path, name),
+            Store::Directory { host, path } => {
+                let Some(file) = host.of_layout(name)? else { return Ok(None) };
+                let at = path.join(name);
+                let failed = |error| malformed(format!("{}: {error}", at.display()));
+                let backing = BackingFile::new(file, at.clone()).map_err(failed)?;
+                Ok(Some(Blob { start: 0, length: backing.size(), backing: Arc::new(backing) }))
+            }
             Store::Archive(archive) => archive.find(name),
         }
     }
@@ -85,10 +88,11 @@ impl ArchiveStore {
     /// Indexes a plain tar archive.
     pub(super) fn open(
         backing: Arc<dyn Backing>,
+        host: &dyn Host,
         damage: Damage,
         notes: &mut Notes,
     ) -> Result<ArchiveStore, ReadError> {
-        let (tree, extents) = tar::read_archive(&*backing, damage, notes)?;
+        let (tree, extents) = tar::read_archive(&*backing, host, damage, notes)?;
         Ok(ArchiveStore { tree: Box::new(tree), extents, backing })
     }
 
@@ -97,7 +101,7 @@ impl ArchiveStore {
     pub(super) fn is_image(&self) -> bool {
         let is_there = |name: &str| matches!(self.find(name), Ok(Some(_)));
         let text = |name: &str| self.find(name).ok().flatten().and_then(|blob| blob.bytes(name).ok());
-        if is_there("index.json") && text("oci-layout").is_some_and(|text| parse::<Layout>("", &text).is_ok()) {
+        if is_there("index.json") && text("oci-layout").is_some_and(|text| parse::<LayoutFile>("", &text).is_ok()) {
             return true;
         }
         let images = text("manifest.json").and_then(|text| parse::<Vec<DockerImage>>("", &text).ok());
@@ -159,27 +163,6 @@ impl Read for BlobReader<'_> {
         self.at += count as u64;
         Ok(count)
     }
-}
-
-fn find_in_directory(root: &OwnedFd, path: &Path, name: &str) -> Result<Option<Blob>, ReadError> {
-    let at = path.join(name);
-    let failed = |reason: String| malformed(format!("{}: {reason}", at.display()));
-    // Does not wait for a writer if the file is a FIFO.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let file = match openat2(root, name, flags, Mode::empty(), resolve) {
-        Ok(file) => File::from(file),
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-        Err(Errno::LOOP) => return Err(failed("symlinks in an image layout are not followed".to_owned())),
-        Err(Errno::XDEV | Errno::INVAL) => return Err(failed("this leads out of the image layout".to_owned())),
-        Err(errno) => return Err(failed(errno.to_string())),
-    };
-    let metadata = file.metadata().map_err(|error| failed(error.to_string()))?;
-    if !metadata.is_file() {
-        return Err(failed("it is not a regular file".to_owned()));
-    }
-    let backing = BackingFile::new(file, at.clone()).map_err(|error| failed(error.to_string()))?;
-    Ok(Some(Blob { start: 0, length: backing.size(), backing: Arc::new(backing) }))
 }
 
 /// Resolves a path of an archive, following symlinks at its end.

@@ -1,8 +1,9 @@
-//! What a file is, by a few of its bytes: one of the sources that are read, or something that is known by its name and
-//! not read, so that nothing is ever taken for an archive without a file in it.
+//! Identifies a file by a few of its bytes: a supported source, or a known but unsupported format. So nothing is
+//! mistaken for an archive without files.
 //!
-//! [`probe`] asks every reader of the registry ([`readers`]) what it makes of a backing, then looks for what is known and not read. The
-//! magic numbers of that are in [`table`]; what takes more than one to tell (an old tar's checksum, a table of partitions, a FAT) is here.
+//! [`probe`] asks every reader of the registry ([`readers`]), then looks for unsupported formats. Their magic numbers
+//! are in [`table`]; formats that need more than one number to recognise (the checksum of an old tar, a partition
+//! table, a FAT) are handled here.
 
 mod table;
 
@@ -12,6 +13,7 @@ mod tests;
 use std::io;
 
 use inarch_block::{Backing, Cursor, read_backing};
+use inarch_confine::Parsing;
 
 use table::{Advice, Magic, OTHERS, Other, SOURCES};
 
@@ -30,7 +32,7 @@ pub enum Likeness {
 }
 
 impl Likeness {
-    /// Of what is told by a yes or no.
+    /// The likeness for a yes or no.
     pub(crate) fn certain(is_so: bool) -> Likeness {
         if is_so { Likeness::Sure } else { Likeness::No }
     }
@@ -67,7 +69,7 @@ pub enum FileKind {
 pub enum Found {
     /// A source.
     Source(FileKind),
-    /// Something else. The text goes on after the file's name: what it is, and what to do.
+    /// Something else. The text follows the file's name: what it is, and what to do.
     Other(String),
     /// Zeros, as far as one looked: an archive without files, or a disk with nothing at its start.
     Zeros,
@@ -75,8 +77,8 @@ pub enum Found {
     Unknown,
 }
 
-/// What a backing holds: a few bytes of it are read.
-pub fn probe(backing: &dyn Backing) -> io::Result<Found> {
+/// Identifies the content of a backing by a few bytes.
+pub fn probe(_: Parsing, backing: &dyn Backing) -> io::Result<Found> {
     let mut head = vec![0; backing.size().min(HEAD as u64) as usize];
     read_backing(backing, 0, &mut head)?;
     let mut tail = vec![0; backing.size().min(TAIL as u64) as usize];
@@ -85,7 +87,11 @@ pub fn probe(backing: &dyn Backing) -> io::Result<Found> {
 }
 
 /// What a file is, by its first [`HEAD`] bytes and its last [`TAIL`], or all that it has if it has fewer.
-pub fn identify(head: &[u8], tail: &[u8]) -> Found {
+pub fn identify(_: Parsing, head: &[u8], tail: &[u8]) -> Found {
+    told(head, tail)
+}
+
+fn told(head: &[u8], tail: &[u8]) -> Found {
     // Memory does not fail to be read.
     let likeliest = likeliest(&Head(head)).unwrap_or((Likeness::No, None));
     tell(head, tail, likeliest)
@@ -111,7 +117,7 @@ impl Backing for Head<'_> {
 fn likeliest(backing: &dyn Backing) -> io::Result<(Likeness, Option<&'static Reader>)> {
     let mut weak = (Likeness::No, None);
     for reader in readers() {
-        match reader.probe(backing)? {
+        match (reader.probe)(backing)? {
             Likeness::Sure => return Ok((Likeness::Sure, Some(reader))),
             Likeness::Weak if weak.1.is_none() => weak = (Likeness::Weak, Some(reader)),
             _ => {}
@@ -147,9 +153,9 @@ fn tell(head: &[u8], tail: &[u8], likeliest: (Likeness, Option<&'static Reader>)
     }
 }
 
-/// What to say of bytes that were taken for a tar archive and are none; goes on after "it".
+/// The message for bytes that were taken for a tar archive but are none; it follows "it".
 pub(crate) fn mistaken_for_a_tar(head: &[u8]) -> Option<String> {
-    match identify(head, &[]) {
+    match told(head, &[]) {
         Found::Other(text) => Some(text),
         Found::Source(FileKind::CompressedTar) => Some("is compressed twice; unpack it first".to_owned()),
         Found::Source(FileKind::Volume(reader)) => Some(Advice::Image.text(reader.title)),
@@ -166,7 +172,7 @@ fn number(bytes: &[u8], offset: usize) -> Option<u32> {
     at(bytes, offset, 4)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// What has the signature of a boot sector: a FAT, whose fields make sense, a table of partitions, or a loader.
+/// Identifies a boot sector: a FAT with valid fields, a partition table, or a boot loader.
 fn boot_sector(head: &[u8]) -> Option<&'static Other> {
     if at(head, 510, 2)? != [0x55, 0xaa] {
         return None;
@@ -178,8 +184,8 @@ fn boot_sector(head: &[u8]) -> Option<&'static Other> {
     })
 }
 
-/// Whether a boot sector's fields are those of a FAT (Microsoft's "FAT: General Overview of On-Disk Format", 1.03):
-/// bytes of a sector, sectors of a cluster, reserved sectors, copies of the table, media.
+/// Whether a boot sector's fields are valid for a FAT (Microsoft's "FAT: General Overview of On-Disk Format", 1.03):
+/// bytes per sector, sectors per cluster, reserved sectors, copies of the table, media.
 fn is_fat(head: &[u8]) -> bool {
     let Some(&[a, b]) = at(head, 11, 2).and_then(|bytes| bytes.first_chunk()) else { return false };
     let Some(&[cluster, reserved_low, reserved_high, tables]) = at(head, 13, 4).and_then(|b| b.first_chunk()) else {

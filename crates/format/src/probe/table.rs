@@ -43,7 +43,7 @@ pub(super) enum Advice {
 }
 
 impl Advice {
-    /// What goes on after a file's name.
+    /// The text after a file's name.
     pub(super) fn text(self, name: &str) -> String {
         match self {
             Advice::Mount => format!("is {name}, which is not read here; mount it, and give the directory"),
@@ -91,8 +91,8 @@ pub(super) const MBR: Other = other!("a disk with an MBR partition table", Advic
 /// Something that a BIOS starts, and that says no more of itself.
 pub(super) const LOADER: Other = other!("a disk with a boot sector", Advice::Parts);
 
-/// What is not read. What may lie in something else comes before that: a file system on a disk without a table may have
-/// a boot sector in front.
+/// Unsupported formats. Formats that may be inside another come first: a file system on a disk without a partition
+/// table may have a boot sector in front.
 pub(super) const OTHERS: &[Other] = &[
     // Layers below a file system. LVM2's label is in one of the first four sectors (lib/label/label.h).
     other!("an encrypted volume (LUKS)", Advice::Open, (0, b"LUKS\xba\xbe"), (0, b"SKUL\xba\xbe")),
@@ -223,7 +223,7 @@ pub(super) const OTHERS: &[Other] = &[
     other!("a script, not a tree", Advice::None, (0, b"#!")),
 ];
 
-/// What is told by the last bytes: VHD's footer, and that of Apple's disk images.
+/// Formats recognised by the last bytes: VHD's footer, and that of Apple's disk images.
 pub(super) const AT_THE_END: &[Other] = &[
     other!("a VHD disk image", Advice::Convert, (0, b"conectix")),
     other!("an Apple disk image", Advice::Convert, (0, b"koly")),

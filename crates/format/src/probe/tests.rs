@@ -1,4 +1,4 @@
-//! Every kind of file is told by what it is; none is taken for an archive without files.
+//! Every kind of file is recognised; none is taken for an archive without files.
 
 use super::*;
 use crate::reader_by_name;
@@ -20,7 +20,7 @@ fn volume(name: &str) -> FileKind {
 }
 
 fn other(parts: &[(usize, &[u8])]) -> String {
-    match identify(&head(parts), &[]) {
+    match identify(Parsing::unconfined(), &head(parts), &[]) {
         Found::Other(text) => text,
         found => panic!("{parts:?}: {found:?}"),
     }
@@ -35,14 +35,17 @@ fn every_magic_number_is_found_where_it_is_and_nowhere_else() {
             // Cut before its last byte it is nothing.
             let mut cut = head(&[*magic]);
             cut.truncate(magic.0 + magic.1.len() - 1);
-            assert!(!matches!(identify(&cut, &[]), Found::Other(text) if text == kind.text()), "{magic:?}");
+            assert!(
+                !matches!(identify(Parsing::unconfined(), &cut, &[]), Found::Other(text) if text == kind.text()),
+                "{magic:?}"
+            );
         }
     }
     for (magic, kind) in SOURCES {
-        assert_eq!(identify(&head(&[*magic]), &[]), Found::Source(*kind), "{magic:?}");
+        assert_eq!(identify(Parsing::unconfined(), &head(&[*magic]), &[]), Found::Source(*kind), "{magic:?}");
     }
     for kind in table::AT_THE_END {
-        assert_eq!(identify(&[1], kind.magics[0].1), Found::Other(kind.text()));
+        assert_eq!(identify(Parsing::unconfined(), &[1], kind.magics[0].1), Found::Other(kind.text()));
     }
 }
 
@@ -87,7 +90,7 @@ fn boot_sectors_are_told_apart() {
     assert!(other(&[SIGNATURE, (11, &fields)]).contains("FAT"));
     // A file system with a loader in front of it is that file system.
     let ext4: (usize, &[u8]) = (1024, &[1, 0, 0, 0, 1, 0, 0, 0]);
-    assert_eq!(identify(&head(&[SIGNATURE, ext4, EXT4]), &[]), Found::Source(volume("ext4")));
+    assert_eq!(identify(Parsing::unconfined(), &head(&[SIGNATURE, ext4, EXT4]), &[]), Found::Source(volume("ext4")));
 }
 
 #[test]
@@ -96,24 +99,24 @@ fn every_reader_knows_its_own() {
     for (parts, name) in
         [(&[EXT4, ext4][..], "ext4"), (&[(1024, b"\xe2\xe1\xf5\xe0")], "erofs"), (&[(0, b"hsqs")], "squashfs")]
     {
-        assert_eq!(identify(&head(parts), &[]), Found::Source(volume(name)));
-        assert_eq!(probe(&Head(&head(parts))).unwrap(), Found::Source(volume(name)));
+        assert_eq!(identify(Parsing::unconfined(), &head(parts), &[]), Found::Source(volume(name)));
+        assert_eq!(probe(Parsing::unconfined(), &Head(&head(parts))).unwrap(), Found::Source(volume(name)));
     }
     // Too short for a superblock.
-    assert_eq!(identify(&head(&[(1024, b"\xe2\xe1\xf5\xe0")])[..1027], &[]), Found::Unknown);
+    assert_eq!(identify(Parsing::unconfined(), &head(&[(1024, b"\xe2\xe1\xf5\xe0")])[..1027], &[]), Found::Unknown);
 }
 
 #[test]
 fn two_bytes_alone_are_no_ext4_where_something_else_is() {
-    assert_eq!(identify(&head(&[EXT4]), &[]), Found::Source(volume("ext4")));
+    assert_eq!(identify(Parsing::unconfined(), &head(&[EXT4]), &[]), Found::Source(volume("ext4")));
     assert!(other(&[EXT4, (0x8001, b"CD001")]).contains("ISO"));
 }
 
 #[test]
 fn what_is_no_archive_says_so_of_itself() {
-    assert_eq!(identify(&[], &[]), Found::Zeros);
-    assert_eq!(identify(&head(&[]), &[]), Found::Zeros);
-    assert_eq!(identify(&[1; 70_000], &[]), Found::Unknown);
+    assert_eq!(identify(Parsing::unconfined(), &[], &[]), Found::Zeros);
+    assert_eq!(identify(Parsing::unconfined(), &head(&[]), &[]), Found::Zeros);
+    assert_eq!(identify(Parsing::unconfined(), &[1; 70_000], &[]), Found::Unknown);
     let text = mistaken_for_a_tar(&head(&[(1024, b"\xe2\xe1\xf5\xe0")])).unwrap();
     assert!(text.contains("an EROFS file system") && text.contains("unpack it"), "{text}");
     assert_eq!(mistaken_for_a_tar(&head(&[])), None);

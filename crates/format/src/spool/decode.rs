@@ -1,4 +1,4 @@
-//! Which compression bytes have, by their magic, and its decoder.
+//! Detects a compression by its magic number, and decodes it.
 
 use std::io::{self, BufReader, Read};
 
@@ -54,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// A reader of what `source` holds, all members or frames of it one after another.
+    /// Decodes `source`, all members or frames in order.
     pub(super) fn decoder<'r>(self, source: impl Read + 'r) -> Result<Box<dyn Read + 'r>, ReadError> {
         let failed = |error: io::Error| ReadError::Io { offset: 0, error };
         let source = BufReader::with_capacity(128 << 10, source);
@@ -78,8 +78,7 @@ impl Kind {
     }
 }
 
-/// Input whose first bytes can be looked at, that counts what was read, and keeps its own errors apart from those of a
-/// decoder above it.
+/// Input that can peek at its first bytes, counts what was read, and keeps its own errors apart from a decoder's.
 pub(super) struct Source<R> {
     input: R,
     ahead: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Archives that cannot be read at any offset as they are: compressed files, and pipes. Their bytes are unpacked once,
-//! in little memory, into a file that has no name, so that nothing is left behind whatever happens.
+//! Unpacks archives that cannot be read at any offset: compressed files and pipes. Their bytes are unpacked once,
+//! with little memory, into a file without a name, so that nothing is left behind whatever happens.
 
 mod decode;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use inarch_block::{Backing, BackingFile};
 
 use crate::notes::Notes;
-use crate::{Damage, ReadError};
+use crate::{Damage, Host, ReadError};
 pub(crate) use decode::Kind;
 use decode::Source;
 
@@ -21,19 +21,19 @@ const STEP: usize = 256 << 10;
 /// Bytes that tell a compression from a tar: the longest magic.
 pub(crate) const MAGIC_BYTES: usize = 6;
 
-/// An archive as a backing: the file itself if its bytes can be read where they are, else an unpacked copy.
+/// An archive as a backing: the file itself if it can be read in place, otherwise an unpacked copy.
 ///
-/// `path` names the file in messages; `directory` is where an unpacked copy goes, and must have room for it.
+/// `path` names the file in messages; `host` gives the file for an unpacked copy.
 pub(crate) fn open(
     mut file: File,
     path: &Path,
-    directory: &Path,
+    host: &dyn Host,
     damage: Damage,
     notes: &mut Notes,
 ) -> Result<Arc<dyn Backing>, ReadError> {
     let at = |offset| move |error| ReadError::Io { offset, error };
     if !file.metadata().map_err(at(0))?.is_file() {
-        return unpack(file, path, directory, damage, notes);
+        return unpack(file, path, host, damage, notes);
     }
     let mut magic = Vec::with_capacity(MAGIC_BYTES);
     file.seek(SeekFrom::Start(0)).map_err(at(0))?;
@@ -41,38 +41,34 @@ pub(crate) fn open(
     file.seek(SeekFrom::Start(0)).map_err(at(0))?;
     match Kind::of(&magic) {
         Kind::Plain => Ok(Arc::new(BackingFile::new(file, path.to_owned()).map_err(at(0))?)),
-        _ => unpack(file, path, directory, damage, notes),
+        _ => unpack(file, path, host, damage, notes),
     }
 }
 
-/// Unpacks all that `input` gives into a nameless file in `directory`. `path` names the input in messages. Where damage is
-/// salvaged, what came before it is all there is.
+/// Unpacks `input` into a nameless file of `host`. `path` names the input in messages. If damage is salvaged,
+/// the result ends at the damage.
 pub(crate) fn unpack(
     input: impl Read,
     path: &Path,
-    directory: &Path,
+    host: &dyn Host,
     damage: Damage,
     notes: &mut Notes,
 ) -> Result<Arc<dyn Backing>, ReadError> {
     let mut source = Source::new(input);
-    let file = spool(&mut source, directory, damage, notes)?;
+    let file = spool(&mut source, host, damage, notes)?;
     let backing = BackingFile::new(file, path.to_owned());
-    Ok(Arc::new(backing.map_err(|error| failed(directory, error))?))
-}
-
-fn failed(directory: &Path, error: io::Error) -> ReadError {
-    ReadError::Spool { directory: directory.to_owned(), error }
+    Ok(Arc::new(backing.map_err(|error| host.spool_failed(error))?))
 }
 
 fn spool<R: Read>(
     source: &mut Source<R>,
-    directory: &Path,
+    host: &dyn Host,
     damage: Damage,
     notes: &mut Notes,
 ) -> Result<File, ReadError> {
     let mut magic = [0; MAGIC_BYTES];
     let kind = Kind::of(source.peek(&mut magic).map_err(|error| ReadError::Io { offset: 0, error })?);
-    let mut file = tempfile::tempfile_in(directory).map_err(|error| failed(directory, error))?;
+    let mut file = host.spool()?;
     let mut decoder = kind.decoder(&mut *source)?;
     let mut buffer = vec![0; STEP];
     loop {
@@ -90,7 +86,7 @@ fn spool<R: Read>(
             }
         };
         let bytes = buffer.get(..got).unwrap_or_default();
-        file.write_all(bytes).map_err(|error| failed(directory, error))?;
+        file.write_all(bytes).map_err(|error| host.spool_failed(error))?;
     }
     Ok(file)
 }

@@ -1,10 +1,11 @@
-//! Whatever a file or pipe is compressed by, the same bytes come out, and nothing is left behind.
+//! All compressions yield the same bytes, and leave nothing behind.
 
 use std::io::Cursor;
 
 use inarch_block::read_backing;
 
 use super::*;
+use crate::ThisHost;
 
 fn sample() -> Vec<u8> {
     (0..3_000_000u32).flat_map(|i| (i / 7).to_le_bytes()).collect()
@@ -32,7 +33,13 @@ fn xz(bytes: &[u8]) -> Vec<u8> {
 
 fn unpacked(bytes: &[u8]) -> Result<Vec<u8>, ReadError> {
     let directory = tempfile::tempdir().unwrap();
-    let backing = unpack(Cursor::new(bytes), Path::new("-"), directory.path(), Damage::Refused, &mut Notes::default())?;
+    let backing = unpack(
+        Cursor::new(bytes),
+        Path::new("-"),
+        &ThisHost::new(directory.path()),
+        Damage::Refused,
+        &mut Notes::default(),
+    )?;
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "a file without a name");
     let mut out = vec![0; backing.size() as usize];
     read_backing(&*backing, 0, &mut out).unwrap();
@@ -86,7 +93,7 @@ fn a_directory_that_is_not_there_is_named() {
     let error = unpack(
         Cursor::new(b"x"),
         Path::new("-"),
-        Path::new("/nonexistent/spool"),
+        &ThisHost::new(Path::new("/nonexistent/spool")),
         Damage::Refused,
         &mut Notes::default(),
     )
@@ -107,6 +114,8 @@ fn an_error_of_the_input_is_its_own() {
     let packed = gzip(&sample());
     let input = Cursor::new(packed[..packed.len() / 2].to_owned()).chain(Broken);
     let error =
-        unpack(input, Path::new("-"), &std::env::temp_dir(), Damage::Refused, &mut Notes::default()).err().unwrap();
+        unpack(input, Path::new("-"), &ThisHost::new(&std::env::temp_dir()), Damage::Refused, &mut Notes::default())
+            .err()
+            .unwrap();
     assert!(matches!(error, ReadError::Io { .. }) && error.to_string().contains("unplugged"), "{error}");
 }

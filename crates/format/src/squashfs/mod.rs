@@ -1,13 +1,12 @@
-//! squashfs 4.0, with compression and without.
+//! Plans and writes squashfs 4.0 images, compressed or not, and reads them.
 //!
-//! Without compression an image is a pure function of a tree, as every format here: names, attributes, sizes and hole
-//! maps decide every byte that is not a file's, and a file's content starts at a multiple of 4 KiB. So it can be
-//! served as a disk:
+//! An uncompressed image is a pure function of a tree: names, attributes, sizes and hole maps determine every byte
+//! except file content, and content starts at multiples of 4 KiB. So it can be served as a disk:
 //!
-//! 1. `plan` numbers the inodes (a directory after what is in it), places files, inodes and listings in that order,
-//!    and the tables behind them. What it keeps is tables of a few bytes an inode.
-//! 2. The block map says where content and metadata are. From the image's start: the superblock in a block of its own,
-//!    the files, then inodes, directories, the export table, owners, and extended attributes.
+//! 1. `plan` numbers the inodes (a directory after its content), places files, inodes and listings in that order, and
+//!    then the tables. It keeps tables of a few bytes for each inode.
+//! 2. The block map says where content and metadata are. From the image's start: the superblock in a block of its
+//!    own, the files, then inodes, directories, the export table, owners, and extended attributes.
 //! 3. `render` makes any metadata block from the tree and those tables when it is read.
 
 mod codec;
@@ -62,7 +61,7 @@ impl Format for Squashfs {
     fn plan(&self, tree: &Arc<Tree>, options: &ImageOptions) -> Result<Planned, FormatError> {
         let block_size = check(options)?;
         FormatError::of_long_names(tree, NAME, spec::directory::MAX_NAME)?;
-        // What lies before 1970 or after 2106 is given as the nearest time that the superblock holds.
+        // Times before 1970 or after 2106 become the nearest that the superblock can hold.
         let mtime = options.epoch.map(|epoch| epoch.clamp(0, u32::MAX.into()) as u32);
         if let Some(compression) = options.compression {
             if options.size.is_some() {
@@ -84,7 +83,7 @@ impl Format for Squashfs {
     }
 }
 
-/// Refuses what squashfs cannot do; gives the bytes of a data block.
+/// Refuses unsupported options; returns the size of a data block.
 fn check(options: &ImageOptions) -> Result<u32, FormatError> {
     use spec::{DEFAULT_BLOCK_SIZE, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE};
     if !options.label.is_empty() {

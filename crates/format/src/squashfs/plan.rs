@@ -1,4 +1,4 @@
-//! An image without compression: every byte has its place before any file is opened.
+//! Plans uncompressed images: every byte has its place before any file is opened.
 
 use std::sync::Arc;
 

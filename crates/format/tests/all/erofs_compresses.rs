@@ -12,6 +12,7 @@ use crate::common::odd::xattr;
 use crate::common::*;
 use crate::erofs::{Pattern, assert_clean, assert_same, compare, odd_tree};
 use inarch_block::{BackingFile, Content, Cursor};
+use inarch_confine::Parsing;
 use inarch_format::erofs::{Erofs, open};
 use inarch_format::{Algorithm, Compression, Format, ImageOptions, Layout, Progress, Sink};
 use inarch_tree::{Attributes, DataRange, InodeId, Tree};
@@ -104,7 +105,7 @@ fn packed_images_come_back() {
         let progress = Counted::default();
         pack(&tree, &content, &image, &options(0), &progress).unwrap();
         let backing = BackingFile::new(File::open(&image).unwrap(), image.clone()).unwrap();
-        let opened = open(Arc::new(backing)).unwrap();
+        let opened = open(Parsing::unconfined(), Arc::new(backing)).unwrap();
         assert_same(&tree, &content, &opened.tree, &*opened.content);
         assert_clean(&image);
         let Some(mount) = Mount::new(&image, "loop,ro") else { return };

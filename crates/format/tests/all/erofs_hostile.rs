@@ -8,12 +8,13 @@ use crate::common::odd::xattr;
 use crate::common::*;
 use crate::erofs::{Bytes, Pattern, make};
 use inarch_block::read_content;
+use inarch_confine::Parsing;
 use inarch_format::erofs::open;
 use inarch_format::{Opened, ReadError};
 use inarch_tree::{Attributes, DataRange, InodeId, Tree};
 
 fn try_open(image: Vec<u8>) -> Result<Opened, ReadError> {
-    open(Arc::new(Bytes(image)))
+    open(Parsing::unconfined(), Arc::new(Bytes(image)))
 }
 
 /// Why an image is refused.

@@ -10,6 +10,7 @@ use crate::common::odd::{acl, xattr};
 use crate::common::*;
 use crate::erofs::{Pattern, assert_clean, assert_same, compare, make};
 use inarch_block::BackingFile;
+use inarch_confine::Parsing;
 use inarch_format::erofs::open;
 use inarch_tree::{Attributes, Builder, DataRange, InodeId, Timestamp, Tree};
 use proptest::collection::vec;
@@ -174,7 +175,7 @@ proptest! {
         let content = Arc::new(Pattern(tree.clone()));
         make(&tree, content.clone(), &image, inline_files);
         let backing = BackingFile::new(File::open(&image).unwrap(), image.clone()).unwrap();
-        let opened = open(Arc::new(backing)).unwrap();
+        let opened = open(Parsing::unconfined(), Arc::new(backing)).unwrap();
         assert_same(&tree, &*content, &opened.tree, &*opened.content);
         assert_clean(&image);
         if CASE.fetch_add(1, Ordering::Relaxed) < MOUNTED

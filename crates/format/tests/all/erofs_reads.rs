@@ -11,12 +11,13 @@ use crate::common::mount::Mount;
 use crate::common::*;
 use crate::erofs::{Pattern, assert_same, compare, make, odd_tree};
 use inarch_block::BackingFile;
+use inarch_confine::Parsing;
 use inarch_format::Opened;
 use inarch_format::erofs::open;
 
 fn read(image: &Path) -> Opened {
     let backing = BackingFile::new(File::open(image).unwrap(), image.into()).unwrap();
-    open(Arc::new(backing)).unwrap_or_else(|error| panic!("{image:?}: {error}"))
+    open(Parsing::unconfined(), Arc::new(backing)).unwrap_or_else(|error| panic!("{image:?}: {error}"))
 }
 
 #[test]

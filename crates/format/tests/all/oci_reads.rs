@@ -1,11 +1,12 @@
 //! Images made by umoci and skopeo read as umoci unpacks them.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::compare::assert_same;
-use inarch_format::{Damage, Opened, oci};
+use inarch_confine::Parsing;
+use inarch_format::{Damage, Opened, ThisHost, oci};
 
 fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
@@ -14,7 +15,9 @@ fn run(program: &str, arguments: &[&str]) {
 
 fn open(path: &Path, reference: Option<&str>) -> Opened {
     let scratch = tempfile::tempdir().unwrap();
-    let opened = oci::open_path(path, reference, scratch.path(), Damage::Refused)
+    let file = File::open(path).unwrap();
+    let host = ThisHost::new(scratch.path()).with_layout(file.try_clone().unwrap().into(), path.to_owned());
+    let opened = oci::open_file(Parsing::unconfined(), (file, path), reference, &host, Damage::Refused)
         .unwrap_or_else(|error| panic!("{path:?}: {error}"));
     assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0, "nothing is left behind");
     opened

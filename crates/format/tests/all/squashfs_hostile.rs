@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::common::{Scratch, builder, directory, file};
 use crate::squashfs::*;
 use inarch_block::{Backing, Cursor, read_content};
+use inarch_confine::Parsing;
 use inarch_format::squashfs::open;
 use inarch_format::{Algorithm, ImageOptions, Opened, ReadError};
 use inarch_tree::{InodeId, Tree};
@@ -26,7 +27,7 @@ impl Backing for Image {
 }
 
 fn open_bytes(bytes: &[u8]) -> Result<Opened, ReadError> {
-    open(Arc::new(Image(bytes.to_vec())))
+    open(Parsing::unconfined(), Arc::new(Image(bytes.to_vec())))
 }
 
 /// Opens an image and reads what it has.

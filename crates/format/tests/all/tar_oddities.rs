@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::common::compare::facts_of_tree;
 use inarch_block::{Backing, read_content};
+use inarch_confine::Parsing;
 use inarch_format::tar;
-use inarch_format::{Damage, Opened, ReadError};
+use inarch_format::{Damage, Opened, ReadError, ThisHost};
 use inarch_tree::{DataRange, InodeId};
 
 struct Memory(Vec<u8>);
@@ -88,7 +89,12 @@ impl Archive {
 
     /// Without an end of its own.
     fn open_bytes(self) -> Result<Opened, ReadError> {
-        tar::open(Arc::new(Memory(self.0)), Damage::Refused)
+        tar::open(
+            Parsing::unconfined(),
+            Arc::new(Memory(self.0)),
+            &ThisHost::new(&std::env::temp_dir()),
+            Damage::Refused,
+        )
     }
 
     /// Its names, a slash and a number behind each that has more than one.
@@ -112,7 +118,8 @@ impl Archive {
 
 /// What can be read of damaged bytes.
 fn salvaged(bytes: Vec<u8>) -> Opened {
-    tar::open(Arc::new(Memory(bytes)), Damage::Salvaged).unwrap()
+    tar::open(Parsing::unconfined(), Arc::new(Memory(bytes)), &ThisHost::new(&std::env::temp_dir()), Damage::Salvaged)
+        .unwrap()
 }
 
 fn content(opened: &Opened, path: &str) -> String {
@@ -425,7 +432,15 @@ fn damage_costs_the_member_it_is_in_where_it_is_salvaged() {
     let opened = salvaged(cut.0);
     assert!(opened.tree.lookup(b"inner").is_none() && opened.tree.lookup(b"a").is_some());
     assert!(salvaged(Vec::new()).tree.entry_count() == 0 && salvaged(vec![0; 512]).tree.entry_count() == 0);
-    let none = tar::open(Arc::new(Memory(vec![1; 4096])), Damage::Salvaged).err().unwrap().to_string();
+    let none = tar::open(
+        Parsing::unconfined(),
+        Arc::new(Memory(vec![1; 4096])),
+        &ThisHost::new(&std::env::temp_dir()),
+        Damage::Salvaged,
+    )
+    .err()
+    .unwrap()
+    .to_string();
     assert!(none.contains("no header of a tar"), "{none}");
 }
 
@@ -446,10 +461,20 @@ fn every_cut_and_every_flipped_byte() {
         .link(b'1', "hard", "s")
         .end();
     for end in 0..archive.0.len() {
-        let _ = tar::open(Arc::new(Memory(archive.0[..end].to_vec())), Damage::Refused);
+        let _ = tar::open(
+            Parsing::unconfined(),
+            Arc::new(Memory(archive.0[..end].to_vec())),
+            &ThisHost::new(&std::env::temp_dir()),
+            Damage::Refused,
+        );
     }
     for end in 0..archive.0.len() {
-        let _ = tar::open(Arc::new(Memory(archive.0[..end].to_vec())), Damage::Salvaged);
+        let _ = tar::open(
+            Parsing::unconfined(),
+            Arc::new(Memory(archive.0[..end].to_vec())),
+            &ThisHost::new(&std::env::temp_dir()),
+            Damage::Salvaged,
+        );
     }
     for at in 0..archive.0.len() {
         for flip in [0x01, 0x80, 0xff] {
@@ -464,7 +489,14 @@ fn every_cut_and_every_flipped_byte() {
                     block[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
                 }
                 let both = [Damage::Refused, Damage::Salvaged];
-                for opened in both.iter().flat_map(|damage| tar::open(Arc::new(Memory(bytes.clone())), *damage)) {
+                for opened in both.iter().flat_map(|damage| {
+                    tar::open(
+                        Parsing::unconfined(),
+                        Arc::new(Memory(bytes.clone())),
+                        &ThisHost::new(&std::env::temp_dir()),
+                        *damage,
+                    )
+                }) {
                     for (id, inode) in opened.tree.inodes().filter(|(id, _)| *id != InodeId::ROOT) {
                         let mut content = vec![0; inode.size().min(4096) as usize];
                         read_content(&*opened.content, id, 0, &mut content).unwrap();
@@ -500,7 +532,10 @@ fn a_full_disk_is_said_and_nothing_is_left() {
     };
     mount(&["mount", "-t", "tmpfs", "-o", "size=1m", "none"]);
     let bomb = zstd::encode_all(Cursor::new(vec![0; 64 << 20]), 19).unwrap();
-    let error = tar::open_stream(Cursor::new(bomb), &disk, Damage::Refused).err().unwrap().to_string();
+    let error = tar::open_stream(Parsing::unconfined(), Cursor::new(bomb), &ThisHost::new(&disk), Damage::Refused)
+        .err()
+        .unwrap()
+        .to_string();
     let left = std::fs::read_dir(&disk).unwrap().count();
     mount(&["umount"]);
     assert!(error.contains("No space left on device") && error.contains("disk"), "{error}");

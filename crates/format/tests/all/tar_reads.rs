@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::common::archive::{ALL, Capacity, is_root, run, sample};
 use crate::common::compare::{assert_facts, assert_same, facts_of_directory, facts_of_tree, open};
-use inarch_format::{Damage, Opened, tar};
+use inarch_confine::Parsing;
+use inarch_format::{Damage, Opened, ThisHost, tar};
 
 const PLAIN: Capacity = Capacity { xattrs: false, times: false, long_names: false, large_owners: false, devices: true };
 
@@ -35,7 +36,13 @@ impl Sample {
     }
 
     fn read(&self, archive: &Path) -> Opened {
-        let opened = tar::open_file(open(archive), archive, self.scratch.path(), Damage::Refused);
+        let opened = tar::open_file(
+            Parsing::unconfined(),
+            open(archive),
+            archive,
+            &ThisHost::new(self.scratch.path()),
+            Damage::Refused,
+        );
         opened.unwrap_or_else(|error| panic!("{archive:?}: {error}"))
     }
 }
@@ -125,7 +132,13 @@ fn compressed_archives_and_pipes() {
     for option in ["--gzip", "--zstd", "--xz"] {
         assert_same(&sample.archived("tar", &[option]), &sample.source);
         let archive = sample.scratch.path().join("archive");
-        let opened = tar::open_stream(open(&archive), sample.scratch.path(), Damage::Refused).unwrap();
+        let opened = tar::open_stream(
+            Parsing::unconfined(),
+            open(&archive),
+            &ThisHost::new(sample.scratch.path()),
+            Damage::Refused,
+        )
+        .unwrap();
         assert_same(&opened, &sample.source);
     }
     assert_eq!(fs::read_dir(sample.scratch.path()).unwrap().count(), 2, "nothing is left behind");

@@ -6,14 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use inarch_block::{Backing, BackingFile, Content, Device, FileSink};
+use inarch_confine::Parsing;
 use inarch_format::erofs::{self, Erofs};
 use inarch_format::ext4::{self, Ext4};
 use inarch_format::squashfs::{self, Squashfs};
 use inarch_format::{Algorithm, Compression, Damage, Format, ImageOptions, Layout, Opened, ReadError};
 use inarch_tree::{InodeId, Tree};
-use inarch_vfs::{
-    Attributes, Context, DirectoryEntry, DirectorySink, FileSystem, HandleId, NodeId, TreeFiles, VolumeFiles,
-};
+use inarch_vfs::{Attributes, Context, DirectoryEntry, DirectorySink, FileSystem, HandleId, NodeId, VolumeFiles};
 use inarch_volume::Volume;
 use proptest::prelude::*;
 use rustix::io::Errno;
@@ -25,7 +24,7 @@ use crate::squashfs::Pattern;
 
 const ME: Context<'static> = Context::SERVER;
 
-type OpenVolume = fn(Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>;
+type OpenVolume = fn(Parsing, Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>;
 
 /// Takes so many entries, and where to go on.
 struct Page(Vec<(Vec<u8>, u32, Option<NodeId>)>, usize, u64, bool);
@@ -155,12 +154,17 @@ fn image(format: &dyn Format, tree: &Arc<Tree>, options: &ImageOptions, path: &P
 }
 
 fn assert_agree(open: OpenVolume, image: Arc<dyn Backing>, inodes: u32) {
-    let walked = Opened::walk(open(Arc::clone(&image), Damage::Refused).unwrap(), Damage::Refused).unwrap();
+    let walked = Opened::walk(
+        Parsing::unconfined(),
+        open(Parsing::unconfined(), Arc::clone(&image), Damage::Refused).unwrap(),
+        Damage::Refused,
+    )
+    .unwrap();
     assert_eq!(walked.notes, [""; 0]);
     assert_eq!(walked.tree.inode_count(), inodes);
-    let tree = TreeFiles::new(walked.tree, walked.content);
+    let tree = VolumeFiles::of_tree(walked.tree, walked.content);
     let tell = Box::new(|line: &str| panic!("{line}"));
-    assert_same(&tree, &VolumeFiles::new(open(image, Damage::Refused).unwrap(), false, tell));
+    assert_same(&tree, &VolumeFiles::new(open(Parsing::unconfined(), image, Damage::Refused).unwrap(), false, tell));
 }
 
 fn assert_every_format_agrees(tree: Tree) {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use inarch_block::{Backing, Content, Cursor, Device, read_backing};
+use inarch_confine::Parsing;
 use inarch_format::{Damage, ImageOptions, Layout, Reader, format_by_name, readers};
 use inarch_tree::{Attributes, Extent, Tree};
 use inarch_volume::{Item, Node, Volume, VolumeError, is_name};
@@ -93,7 +94,7 @@ fn ask_for_everything(volume: &dyn Volume, size: usize) -> usize {
 fn every_damage_is_survived_by_what_is_asked_on_demand() {
     for reader in readers() {
         let (image, metadata) = image(reader);
-        let open = |image: &[u8], damage| reader.open(Arc::new(Bytes(image.to_vec())), damage);
+        let open = |image: &[u8], damage| reader.open(Parsing::unconfined(), Arc::new(Bytes(image.to_vec())), damage);
         let whole = ask_for_everything(&*open(&image, Damage::Refused).unwrap(), image.len());
         assert!(whole > 500, "{}: {whole}", reader.name);
         let mut state = 1u64;
@@ -127,7 +128,9 @@ fn every_damage_is_survived_by_what_is_asked_on_demand() {
 fn damage_to_one_file_is_an_error_of_that_file_alone() {
     for reader in readers() {
         let (mut image, metadata) = image(reader);
-        let open = |image: &[u8]| reader.open(Arc::new(Bytes(image.to_vec())), Damage::Refused).unwrap();
+        let open = |image: &[u8]| {
+            reader.open(Parsing::unconfined(), Arc::new(Bytes(image.to_vec())), Damage::Refused).unwrap()
+        };
         let volume = open(&image);
         let link = volume.lookup(volume.root(), b"link").unwrap().unwrap();
         assert_eq!(volume.target(link).unwrap(), [b'x'; 100]);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use inarch_block::{Backing, Content, Cursor, Device};
+use inarch_confine::Parsing;
 use inarch_format::{Damage, Format, ImageOptions, Layout, Opened, format_by_name, readers};
 use inarch_tree::Tree;
 use inarch_vfs::{Context, DirectoryEntry, DirectorySink, FileSystem, HandleId, NodeId, VolumeFiles};
@@ -75,7 +76,7 @@ fn a_question_reads_what_its_answer_takes() {
     for reader in readers() {
         let image = image(format_by_name(reader.name).unwrap(), &tree);
         let read = |since: u64| image.1.load(Ordering::Relaxed) - since;
-        let volume = reader.open(Arc::clone(&image) as _, Damage::Refused).unwrap();
+        let volume = reader.open(Parsing::unconfined(), Arc::clone(&image) as _, Damage::Refused).unwrap();
         let opened = read(0);
         assert!(opened < 512 << 10, "{}: {opened} bytes to open it", reader.name);
         let files = VolumeFiles::new(volume, false, Box::new(|line| panic!("{line}")));
@@ -94,7 +95,11 @@ fn a_question_reads_what_its_answer_takes() {
             assert!(took < 1 << 20, "{}: {took} bytes for one directory and file", reader.name);
         }
         let before = read(0);
-        let opened = Opened::walk(reader.open(Arc::clone(&image) as _, Damage::Refused).unwrap(), Damage::Refused);
+        let opened = Opened::walk(
+            Parsing::unconfined(),
+            reader.open(Parsing::unconfined(), Arc::clone(&image) as _, Damage::Refused).unwrap(),
+            Damage::Refused,
+        );
         assert_eq!(opened.unwrap().tree.inode_count() as usize, 1 + DIRECTORIES * (FILES + 1));
         let walked = read(before);
         assert!(walked > 2 << 20, "{}: {walked} bytes for all", reader.name);
@@ -113,7 +118,7 @@ fn a_name_of_a_large_directory_is_found_by_its_index() {
     let tree = Arc::new(b.finish().unwrap());
     for reader in readers() {
         let image = image(format_by_name(reader.name).unwrap(), &tree);
-        let volume = reader.open(Arc::clone(&image) as _, Damage::Refused).unwrap();
+        let volume = reader.open(Parsing::unconfined(), Arc::clone(&image) as _, Damage::Refused).unwrap();
         let files = VolumeFiles::new(volume, false, Box::new(|line| panic!("{line}")));
         for number in [0, 1, NAMES / 3, NAMES - 1] {
             let before = image.1.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What kernel and server agree on at the start of a connection.
+//! Negotiates version, flags and sizes with the kernel at the start of a connection (`INIT`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,43 +10,43 @@ use crate::wire::{KERNEL_MINOR_VERSION, KERNEL_VERSION, OLDEST_MINOR_VERSION, in
 
 const PAGE: u32 = 4096;
 
-/// Says, in the flags, that there is an agreement (`FUSE_INIT_RESERVED`, which no kernel uses as a flag).
+/// Marks the stored flags as negotiated (`FUSE_INIT_RESERVED`, which no kernel uses as a flag).
 const AGREED: u64 = 1 << 31;
 
-/// Whether directories are read with the attributes of what is in them.
+/// Whether a directory listing carries the attributes of its entries (`READDIRPLUS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadDirPlus {
-    /// No: names and types.
+    /// Never: names and types only.
     Never,
-    /// Where the kernel sees that the attributes are wanted.
+    /// When the kernel expects the attributes to be used.
     Auto,
     /// Always.
     Always,
 }
 
-/// What a connection offers beyond what every one does.
+/// What a connection offers, beyond what every connection does.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionOptions {
     /// How directories are read.
     pub readdirplus: ReadDirPlus,
-    /// Writes stay in the client's cache for a while. Only for a client that alone writes.
+    /// The client caches writes for a while (write-back). Only for a client that is the only writer.
     pub writeback: bool,
-    /// Nobody but the client changes the tree: pages that it has stay when it sees other attributes.
+    /// Only the client changes the tree: it keeps cached pages when attributes change.
     pub exclusive: bool,
-    /// Locks are kept by the file system, so that clients see each other's; else each client keeps its own.
+    /// The file system keeps locks, so that clients see each other's. Otherwise each client keeps its own.
     pub locks: bool,
-    /// The file system is told of each close(2). Without locks that it keeps, few need it.
+    /// The file system learns of each close(2) (`FLUSH`). Few file systems need that unless they keep locks.
     pub flush: bool,
-    /// Files are opened and closed by requests. If not, the file system must know them by their nodes alone.
+    /// Files are opened and closed by requests. Otherwise the file system works with nodes alone.
     pub open: bool,
-    /// Targets of symbolic links are cached until the node is forgotten.
+    /// The client caches targets of symbolic links until it forgets the node.
     pub cache_symlinks: bool,
     /// The client's kernel enforces access control lists.
     pub posix_acl: bool,
-    /// The file system clears set-user-id, set-group-id and capabilities where it is told to, which saves the client
+    /// The file system clears set-user-ID bits, set-group-ID bits and capabilities on request. That saves the client
     /// from looking for them before each write.
     pub kill_privileges: bool,
-    /// Most requests of readahead and of direct I/O under way.
+    /// The most readahead and direct I/O requests in flight.
     pub max_background: u16,
 }
 
@@ -68,7 +68,7 @@ impl Default for ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// The flags that are wanted.
+    /// The flags to ask for.
     fn flags(&self, transport: Transport) -> u64 {
         const ALWAYS: u64 = init_flag::ASYNC_READ
             | init_flag::BIG_WRITES
@@ -84,7 +84,7 @@ impl ConnectionOptions {
         let wanted = [
             (self.readdirplus != ReadDirPlus::Never, init_flag::DO_READDIRPLUS),
             (self.readdirplus == ReadDirPlus::Auto, init_flag::READDIRPLUS_AUTO),
-            // Otherwise the client's kernel would believe that an opening which it does not send has truncated.
+            // Without `OPEN` requests nothing would truncate, so the kernel must not leave truncation to them.
             (self.open, init_flag::ATOMIC_O_TRUNC),
             (self.writeback, init_flag::WRITEBACK_CACHE),
             (self.exclusive, init_flag::EXPLICIT_INVAL_DATA),
@@ -93,7 +93,7 @@ impl ConnectionOptions {
             (self.cache_symlinks, init_flag::CACHE_SYMLINKS),
             (self.posix_acl, init_flag::POSIX_ACL),
             (self.kill_privileges, init_flag::HANDLE_KILLPRIV_V2),
-            // The kernel has one or the other.
+            // The kernel supports passthrough or write-back, not both.
             (transport.stack_depth > 0 && !self.writeback, init_flag::PASSTHROUGH),
             (transport.rings, init_flag::OVER_IO_URING),
         ];
@@ -101,26 +101,25 @@ impl ConnectionOptions {
     }
 }
 
-/// What a transport can do besides.
+/// What the transport can do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Transport {
-    /// How many file systems may lie over each other where the kernel reads and writes files itself: 1 or 2; 0 if it is
-    /// not to.
+    /// The maximum depth of stacked file systems for passthrough, 1 or 2; 0 turns passthrough off.
     pub stack_depth: u32,
-    /// Requests can come by io_uring.
+    /// Requests can arrive through io_uring.
     pub rings: bool,
 }
 
-/// What was agreed on, if anything was.
+/// The outcome of the negotiation.
 #[derive(Debug, Default)]
 pub struct Agreement {
     flags: AtomicU64,
-    /// The version of a kernel that cannot be spoken with: major and minor, 32 bits each.
+    /// Version of a kernel that is too old: major and minor, 32 bits each.
     refused: AtomicU64,
 }
 
 impl Agreement {
-    /// The flags that both sides have; `None` before the start.
+    /// The negotiated flags; `None` before `INIT`.
     pub fn flags(&self) -> Option<u64> {
         let flags = self.flags.load(Ordering::Acquire);
         (flags & AGREED != 0).then_some(flags)
@@ -132,12 +131,13 @@ impl Agreement {
         (refused != 0).then_some(((refused >> 32) as u32, refused as u32))
     }
 
-    /// The connection starts anew with the next `INIT`.
+    /// Ends the connection; the next `INIT` starts a new one.
     pub fn end(&self) {
         self.flags.store(0, Ordering::Release);
     }
 
-    /// Agrees with what the kernel says, or tells it another version, with which it will try again.
+    /// Negotiates with the kernel. If the kernel speaks another major version, answers with ours, and the kernel
+    /// tries again.
     ///
     /// # Errors
     /// `EPROTO` if the kernel is too old.

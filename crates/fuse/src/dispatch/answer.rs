@@ -1,11 +1,11 @@
-//! What the file system is asked by each request, and what is made of its answer.
+//! Translates each request into a call of the file system, and the result into an answer.
 
 use std::cell::Cell;
 
 use inarch_tree::Timestamp;
 use inarch_vfs::{
-    Caching, Context, FileSystem, HandleId, LockKind, LockOwner, NewNode, NodeId, Opened, SetAttributes, SetTime,
-    WriteKind, check_name,
+    Caching, Context, FileSystem, HandleId, LockKind, LockOwner, NewNode, NodeId, OPEN_TO_EXECUTE, Opened,
+    SetAttributes, SetTime, WriteKind, check_name,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -52,8 +52,8 @@ const XATTR_NAME_MAX: usize = 255;
 /// Most bytes in a symbolic link's target (`PATH_MAX` without the NUL).
 const TARGET_MAX: usize = 4095;
 
-/// Of open(2)'s flags those that mean the same on every processor that a guest may have, and something to a server: not
-/// `O_DIRECT`, `O_DIRECTORY`, `O_NOFOLLOW` or `O_LARGEFILE`, which differ, and are the client kernel's affair.
+/// Keeps those flags of open(2) that mean the same on every architecture and matter to a server. `O_DIRECT`,
+/// `O_DIRECTORY`, `O_NOFOLLOW` and `O_LARGEFILE` have different values, and the client's kernel handles them.
 fn portable(flags: u32) -> OFlags {
     let known = OFlags::ACCMODE
         | OFlags::APPEND
@@ -66,17 +66,18 @@ fn portable(flags: u32) -> OFlags {
     OFlags::from_bits_retain(flags) & known
 }
 
-/// A request that is being answered.
+/// A request being answered.
 pub struct Asked<'r, F: ?Sized> {
     pub dispatcher: &'r Dispatcher<F>,
     pub context: &'r Context<'r>,
     /// The request's number.
     pub unique: u64,
     pub node: NodeId,
-    /// What a write writes.
+    /// The data of a write.
     pub data: &'r [VolatileSlice<'r>],
     pub out: &'r Reply<'r>,
-    /// Set, and an error given that is not to be told, if the request is to be executed again. Without, it waits here.
+    /// If given, a request that would wait for a lock sets it and fails: the caller must execute the request again
+    /// and ignore the error. Without it, the call blocks.
     pub parked: Option<&'r Cell<bool>>,
 }
 
@@ -85,7 +86,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
         &self.dispatcher.file_system
     }
 
-    /// Answers; gives the number of bytes behind the answer's header.
+    /// Answers the request. Returns the number of bytes after the answer's header.
     pub fn answer(&self, operation: &Operation<'_>, list: &mut Vec<u8>) -> Result<usize, Errno> {
         let (fs, context, node, out) = (self.fs(), self.context, self.node, self.out);
         match operation {
@@ -102,7 +103,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
             Operation::Read(read) => self.read(read),
             Operation::Write(write) => self.write(write),
             Operation::CopyFileRange(copy) => {
-                // More cannot be answered; the client goes on behind it.
+                // The answer cannot express more; the client continues from there.
                 let length = copy.len.min(u64::from(u32::MAX) & !0xfff);
                 let size = u32::try_from(self.copy_range(copy, length)?).map_err(|_| Errno::IO)?;
                 out.put(&WriteOut { size, padding: 0 })
@@ -146,7 +147,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
         }
     }
 
-    /// Answers what makes, moves or removes names, and what is about extended attributes.
+    /// Answers requests about names and extended attributes.
     fn answer_about_names(&self, operation: &Operation<'_>) -> Result<usize, Errno> {
         let (fs, context, node) = (self.fs(), self.context, self.node);
         match operation {
@@ -226,7 +227,8 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
         if !self.dispatcher.options.open {
             return Err(Errno::NOSYS);
         }
-        let flags = portable(open.flags) - OFlags::EXCL;
+        // `fuse_send_open` of Linux's fs/fuse/file.c passes the flag of execve(2) on.
+        let flags = portable(open.flags) - OFlags::EXCL | OFlags::from_bits_retain(open.flags & OPEN_TO_EXECUTE);
         // Only setting the size tells the file system to clear more than the size.
         let kill = open.open_flags & OPEN_KILL_SUIDGID != 0 && flags.contains(OFlags::TRUNC);
         let flags = if kill { flags - OFlags::TRUNC } else { flags };
@@ -249,9 +251,9 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
             Some(name) => {
                 check_name(name)?;
                 match self.fs().create(self.context, self.node, name, &new, flags.bits()) {
-                    // The kernel believed the name absent, and checks nothing of what is there after this answer. With
-                    // `ESTALE` it looks the name up anew, checks what it finds, and opens that (do_filp_open of Linux's
-                    // fs/namei.c).
+                    // The kernel believed that the name was absent, so it would not check what is there now. After
+                    // `ESTALE` it looks the name up again, checks what it finds, and opens that (do_filp_open of
+                    // Linux's fs/namei.c).
                     Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => return Err(Errno::STALE),
                     created => created?,
                 }
@@ -265,7 +267,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
         self.out.put_bytes(&answer)
     }
 
-    /// The answer about something that was opened.
+    /// The answer to an open.
     fn opened(&self, node: NodeId, opened: &Opened) -> OpenOut {
         let mut open_flags = match opened.caching {
             Caching::Fresh => 0,
@@ -277,7 +279,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
         }
         let fh = opened.handle.0;
         match self.dispatcher.backing_of(node, opened.handle) {
-            // The kernel refuses an open that has this and keeps a cache.
+            // The kernel refuses an open with both passthrough and a kept cache.
             Some(backing_id) => {
                 let open_flags = open_flags & !open_flag::KEEP_CACHE | open_flag::PASSTHROUGH;
                 OpenOut { fh, open_flags, backing_id }
@@ -338,14 +340,14 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
         let limit = (read.size.min(MAX_DATA) as usize).min(self.out.room());
         let mut entries = DirectoryList::new(list, limit, plus);
         let listed = self.fs().read_directory(self.context, self.node, HandleId(read.fh), read.offset, &mut entries);
-        // What was counted as told is told. The kernel asks for what is behind it, and gets the error then.
+        // Entries already in the list must be delivered. The kernel asks for the rest next, and gets the error then.
         if list.is_empty() {
             listed?;
         }
         self.out.put_bytes(list)
     }
 
-    /// Answers with `bytes` to somebody who has room for `size` of them, or asks for their number by having none.
+    /// Answers with `bytes` if they fit in `size`. If `size` is 0, answers with their number.
     fn sized(&self, size: u32, bytes: &[u8]) -> Result<usize, Errno> {
         if bytes.len() > XATTR_SIZE_MAX {
             return Err(Errno::TOOBIG);
@@ -381,7 +383,7 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
                 return done.map(|()| 0);
             }
         }
-        // Looked at when an interruption finds it among those that wait.
+        // Checked again after an interrupt that found this request parked.
         if self.context.is_interrupted() || waiting.is_interrupted(self.unique) {
             waiting.end(self.unique);
             return Err(Errno::INTR);
@@ -395,7 +397,8 @@ fn copy_structure(to: &mut [u8], structure: &(impl zerocopy::IntoBytes + zerocop
     to.iter_mut().zip(structure.as_bytes()).for_each(|(to, from)| *to = *from);
 }
 
-/// How a directory that was opened is cached. Without `KEEP_CACHE` the kernel drops at each opendir(3) what it had.
+/// The caching flags of an opened directory. Without `KEEP_CACHE` the kernel drops the cached listing on each
+/// opendir(3).
 fn directory_flags(opened: &Opened) -> u32 {
     match opened.caching {
         Caching::Fresh => open_flag::CACHE_DIR,

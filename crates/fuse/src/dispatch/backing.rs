@@ -1,7 +1,8 @@
-//! Files of the host that the kernel reads and writes itself (Linux's Documentation/filesystems/fuse-passthrough.rst).
+//! Passthrough: host files that the kernel reads and writes itself (Linux's
+//! Documentation/filesystems/fuse-passthrough.rst).
 //!
-//! The kernel wants one such file a node while any handle of it is open, and none while one is open without
-//! (`fuse_file_uncached_io_open` of fs/fuse/iomode.c): the first open decides, until the last one is closed.
+//! All open handles of a node must use the same backing file, or none (`fuse_file_uncached_io_open` of
+//! fs/fuse/iomode.c). So the first open of a node decides, until its last handle is closed.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,11 +20,11 @@ use crate::wire::init_flag;
 /// How a node is open.
 struct Open {
     handles: u64,
-    /// The kernel's number for the host's file; none if data goes through the server.
+    /// The kernel's backing ID; `None` if data goes through the server.
     backing: Option<i32>,
 }
 
-/// The files that were handed to the kernel.
+/// The backing files registered with the kernel.
 pub(crate) struct Backings {
     device: OwnedFd,
     stack_depth: u32,
@@ -32,18 +33,18 @@ pub(crate) struct Backings {
 }
 
 impl Backings {
-    /// For the connection that `device` is of. With a `stack_depth` of 1 the host's files are on an ordinary file system,
-    /// and the mount may be a layer of an overlayfs; with 2 they may be on an overlayfs themselves.
+    /// For the connection of `device`. With a `stack_depth` of 1, host files must be on an ordinary file system, and
+    /// the mount may be a layer of an overlayfs. With 2, host files may be on an overlayfs themselves.
     pub fn new(device: OwnedFd, stack_depth: u32) -> Backings {
         Backings { device, stack_depth, permitted: AtomicBool::new(true), open: Mutex::default() }
     }
 
-    /// How many file systems may lie over each other.
+    /// The maximum depth of stacked file systems.
     pub fn stack_depth(&self) -> u32 {
         self.stack_depth
     }
 
-    /// A handle of `node` was opened; gives the kernel's number for its file, if the kernel can have it.
+    /// Records an open of `node`. Returns the backing ID if the kernel can use the file.
     fn open(&self, node: NodeId, file: impl FnOnce() -> Option<Arc<OwnedFd>>) -> Option<i32> {
         match self.lock().entry(node) {
             Entry::Occupied(mut open) => {
@@ -70,7 +71,7 @@ impl Backings {
         }
     }
 
-    /// Takes all of them back.
+    /// Closes all backing files.
     pub fn clear(&self) {
         let open = std::mem::take(&mut *self.lock());
         open.into_values().filter_map(|open| open.backing).for_each(|backing| self.unregister(backing));
@@ -80,17 +81,17 @@ impl Backings {
         match without_set_id(|| ioctl::open_backing(&self.device, file.as_fd().as_raw_fd())) {
             Ok(backing) => Some(backing),
             Err(Errno::PERM) => {
-                // It takes CAP_SYS_ADMIN, which does not come by waiting.
+                // It needs CAP_SYS_ADMIN, which this process will not get later.
                 self.permitted.store(false, Ordering::Relaxed);
                 None
             }
-            // Of this file it cannot be: what it lies on is stacked already, or has no reads of its own.
+            // This file cannot be a backing file: its file system is already stacked, or has no read operation.
             Err(_) => None,
         }
     }
 
     fn unregister(&self, backing: i32) {
-        // Fails only if the connection is gone, and its files with it.
+        // This fails only if the connection is gone, and its backing files with it.
         let _ = ioctl::close_backing(&self.device, backing);
     }
 
@@ -99,11 +100,11 @@ impl Backings {
     }
 }
 
-/// Does something without the thread's privilege to leave set-user-ID and set-group-ID bits where they are (`CAP_FSETID`).
+/// Calls `act` without `CAP_FSETID`, which lets a thread keep set-user-ID and set-group-ID bits on write.
 ///
-/// The kernel writes to a file in the name of who handed it over, with the capabilities of that moment (`fuse_backing_open`
-/// of Linux's fs/fuse/passthrough.c), and believes that the server clears these bits. So the host's file system has
-/// to clear them at each write, also those that were set when the file was open already.
+/// The kernel writes with the credentials of the process that registered the file, as of then (`fuse_backing_open` of
+/// Linux's fs/fuse/passthrough.c), and expects the server to clear these bits. Without the capability, the host's
+/// file system clears them at each write, including bits that were already set when the file was opened.
 fn without_set_id<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let sets = capabilities(None)?;
     if !sets.effective.contains(CapabilitySet::FSETID) {
@@ -111,20 +112,20 @@ fn without_set_id<T>(act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno>
     }
     set_capabilities(None, CapabilitySets { effective: sets.effective.difference(CapabilitySet::FSETID), ..sets })?;
     let done = act();
-    // What is permitted can always be taken up again.
+    // Permitted capabilities can always be made effective again.
     let _ = set_capabilities(None, sets);
     done
 }
 
 impl<F: FileSystem + ?Sized> Dispatcher<F> {
-    /// The kernel's number for the file behind a handle that was just opened.
+    /// The backing ID for a newly opened handle.
     pub(super) fn backing_of(&self, node: NodeId, handle: HandleId) -> Option<i32> {
         let flags = self.agreement.flags().unwrap_or_default();
         let backings = self.backings.as_ref().filter(|_| flags & init_flag::PASSTHROUGH != 0)?;
         backings.open(node, || self.file_system.host_file(node, handle))
     }
 
-    /// A handle is closed.
+    /// Records the close of a handle.
     pub(super) fn release_backing(&self, node: NodeId) {
         if let Some(backings) = &self.backings {
             backings.release(node);
@@ -148,7 +149,7 @@ mod ioctl {
         padding: u64,
     }
 
-    /// `FUSE_DEV_IOC_BACKING_OPEN`, whose result is a number.
+    /// `FUSE_DEV_IOC_BACKING_OPEN`, which returns a backing ID.
     struct BackingOpen(BackingMap);
 
     // SAFETY: the kernel reads one `fuse_backing_map` from the pointer and writes nothing (fuse_dev_ioctl_backing_open in
@@ -170,14 +171,14 @@ mod ioctl {
         }
     }
 
-    /// Hands a file to the kernel and gives the number that it has there.
+    /// Registers a file with the kernel. Returns its backing ID.
     pub fn open_backing(device: &OwnedFd, fd: i32) -> Result<i32> {
         let open = BackingOpen(BackingMap { fd, flags: 0, padding: 0 });
         // SAFETY: see `BackingOpen`.
         unsafe { ioctl(device, open) }
     }
 
-    /// Takes it back.
+    /// Closes a backing file.
     pub fn close_backing(device: &OwnedFd, backing: i32) -> Result<()> {
         /// `FUSE_DEV_IOC_BACKING_CLOSE`: `_IOW(229, 2, uint32_t)`.
         const CLOSE: Opcode = opcode::write::<u32>(229, 2);

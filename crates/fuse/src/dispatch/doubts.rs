@@ -1,8 +1,9 @@
-//! What the kernel decided by and is no longer so.
+//! Invalidates attributes in the kernel after a request failed with `ESTALE`.
 //!
-//! A request of which a file system says so (`ESTALE`) the kernel makes once more, from the path on: it looks up what
-//! has a name in it, and so learns of new permissions. What it does not look up is where the path begins, the mount's root or a
-//! working directory: of that it is told to forget the attributes, before it has the answer.
+//! A file system answers `ESTALE` when the kernel decided by attributes that have since changed. The kernel then
+//! repeats the request from the start of the path, looks up each name again, and so learns the new permissions. It
+//! does not look up the start itself: the mount's root or a working directory. For those we invalidate the cached
+//! attributes before we answer.
 
 use std::os::fd::OwnedFd;
 
@@ -13,18 +14,18 @@ use zerocopy::IntoBytes;
 use crate::wire::reply;
 use crate::wire::request::{Operation, Request};
 
-/// Tells the kernel.
+/// Sends the invalidations.
 pub(crate) struct Doubts {
     device: OwnedFd,
 }
 
 impl Doubts {
-    /// For the connection that `device` is of.
+    /// For the connection of `device`.
     pub fn new(device: OwnedFd) -> Doubts {
         Doubts { device }
     }
 
-    /// A request was refused with `ESTALE`.
+    /// Handles a request that failed with `ESTALE`.
     pub fn refused(&self, request: &Request<'_>) {
         self.forget_attributes(NodeId(request.header.nodeid));
         match &request.operation {
@@ -34,11 +35,12 @@ impl Doubts {
         }
     }
 
-    /// Takes no lock in the kernel that the request may hold (`fuse_reverse_inval_inode` of Linux's fs/fuse/inode.c).
+    /// The kernel takes no lock for this that the request may hold (`fuse_reverse_inval_inode` of Linux's
+    /// fs/fuse/inode.c).
     fn forget_attributes(&self, node: NodeId) {
         let (header, body) = reply::forget_attributes(node);
         let message = [header.as_bytes(), body.as_bytes()].concat();
-        // A node that the kernel knows no longer (ENOENT), or a kernel that is gone, has nothing to forget.
+        // If the kernel no longer knows the node (ENOENT), or is gone, there is nothing to invalidate.
         while rustix::io::write(&self.device, &message) == Err(Errno::INTR) {}
     }
 }

@@ -1,13 +1,13 @@
-//! Which requests are under way, and which of them nobody waits for any more.
+//! Tracks the requests in flight and which of them were interrupted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How long a request may be in a thread's hands before it is in its slot.
+/// The longest time between reading a request and entering it in its slot.
 const MOMENT: Duration = Duration::from_millis(2);
 
-/// One thread's request. The kernel's numbers of requests are never 0.
+/// The request of one thread. Request numbers of the kernel are never 0.
 #[derive(Debug, Default)]
 pub struct Slot {
     current: AtomicU64,
@@ -15,12 +15,12 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The thread executes this request from now on.
+    /// The thread starts to execute this request.
     pub fn begin(&self, unique: u64) {
         self.current.store(unique, Ordering::Release);
     }
 
-    /// Whether the request it executes was interrupted.
+    /// Whether the current request was interrupted.
     pub fn is_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Acquire) == self.current.load(Ordering::Relaxed)
     }
@@ -33,20 +33,20 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// For so many threads.
+    /// Slots for `threads` threads.
     pub fn new(threads: usize) -> Interrupts {
         Interrupts { slots: (0..threads).map(|_| Slot::default()).collect() }
     }
 
-    /// A thread's slot; there is none for more threads than were announced.
+    /// The slot of a thread; `None` if the number is too large.
     pub fn slot(&self, thread: usize) -> Option<&Slot> {
         self.slots.get(thread)
     }
 
-    /// Nobody waits for this request any more. One that has been answered is none.
+    /// Marks a request as interrupted, unless it was already answered.
     pub fn interrupt(&self, unique: u64) {
         if !self.mark(unique) {
-            // Another thread may have read it and not begun yet.
+            // Another thread may have read the request without entering it yet.
             thread::sleep(MOMENT);
             self.mark(unique);
         }

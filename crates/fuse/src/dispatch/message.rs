@@ -1,4 +1,4 @@
-//! Messages where they lie: pieces of memory, one after the other, that somebody else may change at any time.
+//! Messages in place: a list of memory slices that the client may change at any time.
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -7,15 +7,15 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::wire::structs::OutHeader;
 
-/// Pieces of memory, one after the other.
+/// The memory slices of one message, in order.
 pub type Pieces<'a> = SmallVec<[VolatileSlice<'a>; 16]>;
 
-/// Bytes in all of `pieces`.
+/// The total number of bytes in `pieces`.
 pub fn total(pieces: &[VolatileSlice<'_>]) -> usize {
     pieces.iter().fold(0, |sum, piece| sum.saturating_add(piece.len()))
 }
 
-/// Copies the first bytes of `pieces` to `out`, as many as there are.
+/// Copies the first bytes of `pieces` to `out`, up to its length.
 pub fn copy_start(pieces: &[VolatileSlice<'_>], mut out: &mut [u8]) {
     for piece in pieces {
         let count = piece.copy_to(out);
@@ -23,7 +23,7 @@ pub fn copy_start(pieces: &[VolatileSlice<'_>], mut out: &mut [u8]) {
     }
 }
 
-/// At most `length` bytes of `pieces`, without the first `skip`.
+/// Up to `length` bytes of `pieces`, after the first `skip`.
 pub fn window<'a>(pieces: &[VolatileSlice<'a>], mut skip: usize, mut length: usize) -> Pieces<'a> {
     let mut found = Pieces::new();
     for piece in pieces {
@@ -43,7 +43,7 @@ pub fn window<'a>(pieces: &[VolatileSlice<'a>], mut skip: usize, mut length: usi
     found
 }
 
-/// Where an answer goes: room for a header, then for the rest.
+/// The memory for an answer: room for the header, then the body.
 #[derive(Clone, Copy)]
 pub struct Reply<'m> {
     pieces: &'m [VolatileSlice<'m>],
@@ -51,23 +51,23 @@ pub struct Reply<'m> {
 }
 
 impl<'m> Reply<'m> {
-    /// An answer to `pieces`; `None` if not even a header has room there.
+    /// An answer in `pieces`; `None` if they do not even hold a header.
     pub fn new(pieces: &'m [VolatileSlice<'m>]) -> Option<Reply<'m>> {
         let room = total(pieces).checked_sub(size_of::<OutHeader>())?;
         Some(Reply { pieces, room })
     }
 
-    /// Bytes that fit behind the header.
+    /// Bytes available after the header.
     pub fn room(&self) -> usize {
         self.room
     }
 
-    /// The place behind the header, at most `length` bytes of it.
+    /// The memory after the header, up to `length` bytes.
     pub fn data(&self, length: usize) -> Pieces<'m> {
         window(self.pieces, size_of::<OutHeader>(), length)
     }
 
-    /// Puts `bytes` behind the header and gives their number.
+    /// Puts `bytes` after the header and returns their number.
     ///
     /// # Errors
     /// `EIO` if they do not fit.
@@ -79,12 +79,12 @@ impl<'m> Reply<'m> {
         Ok(bytes.len())
     }
 
-    /// The same for a structure of the protocol.
+    /// Puts a structure of the protocol after the header and returns its size.
     pub fn put(&self, structure: &(impl IntoBytes + Immutable)) -> Result<usize, Errno> {
         self.put_bytes(structure.as_bytes())
     }
 
-    /// Puts the header, and gives the bytes of the whole answer.
+    /// Writes the header and returns the size of the whole answer.
     pub fn finish(&self, header: OutHeader) -> usize {
         let start = window(self.pieces, 0, size_of::<OutHeader>());
         match write(&start, header.as_bytes()) {

@@ -1,10 +1,10 @@
-//! From a request to the file system's answer, whatever brought the one and takes the other.
+//! Executes requests, whatever transport carries them.
 //!
-//! 1. The head of a message is copied from where it lies, once; what a client changes there afterwards is not seen.
-//! 2. It is understood ([`wire`](crate::wire)), and names are checked.
-//! 3. The file system executes it. The data of reads and writes goes between it and the pieces of memory that the
-//!    transport named; nothing is copied between.
-//! 4. The answer's header says what came of it.
+//! 1. The head of a message is copied once, so later changes by the client have no effect.
+//! 2. [`wire`](crate::wire) parses it and checks names.
+//! 3. The file system executes the request. Data of reads and writes moves directly between the file system and the
+//!    memory slices that the transport named.
+//! 4. The answer's header reports the result.
 
 mod agreement;
 mod answer;
@@ -39,20 +39,20 @@ use crate::wire::request::{Operation, Request, head_length};
 use crate::wire::structs::InHeader;
 use crate::wire::{MIN_READ_BUFFER, init_flag, opcode, reply};
 
-/// Most bytes of data in one request: 256 pages, the kernel's own limit unless it is raised (fs.fuse.max_pages_limit).
+/// The most bytes of data in one request: 256 pages, the kernel's default limit (fs.fuse.max_pages_limit).
 pub const MAX_DATA: u32 = 1 << 20;
 
-/// Most bytes of a message: a header, a body, and the data of a write or as much of names to forget.
-pub const MAX_MESSAGE: usize = MAX_DATA as usize + MIN_READ_BUFFER;
+/// The most bytes of a message: a header, a body, and the data of a write or as many nodes to forget.
+pub(crate) const MAX_MESSAGE: usize = MAX_DATA as usize + MIN_READ_BUFFER;
 
-/// Memory that a thread uses again for each request.
+/// Memory that a thread reuses for each request.
 #[derive(Debug, Default)]
 pub struct Scratch {
     head: Vec<u8>,
     list: Vec<u8>,
 }
 
-/// Executes one connection's requests. Used by several threads at once.
+/// Executes the requests of one connection. Several threads may use it at once.
 pub struct Dispatcher<F: ?Sized> {
     file_system: Arc<F>,
     options: ConnectionOptions,
@@ -66,32 +66,32 @@ pub struct Dispatcher<F: ?Sized> {
 }
 
 impl<F: FileSystem + ?Sized> Dispatcher<F> {
-    /// Executes requests by `file_system`, in so many threads.
+    /// A dispatcher for `threads` threads that calls `file_system`.
     pub fn new(file_system: Arc<F>, options: ConnectionOptions, threads: usize) -> Dispatcher<F> {
         let threads = threads.max(1);
-        // One more for who executes again what had to wait.
+        // One more slot, for the thread that repeats parked requests.
         let interrupts = Interrupts::new(threads + 1);
         let (agreement, rings, parked) = (Agreement::default(), AtomicBool::new(false), Parked::default());
         let (backings, doubts) = (None, None);
         Dispatcher { file_system, options, agreement, interrupts, backings, doubts, rings, parked, threads }
     }
 
-    /// The same; the kernel reads and writes the host's files itself where it can.
+    /// Enables passthrough.
     pub(crate) fn with_backings(self, backings: Backings) -> Dispatcher<F> {
         Dispatcher { backings: Some(backings), ..self }
     }
 
-    /// The same; the kernel is told of what it decided by and is no longer so.
+    /// Enables the invalidation of attributes after `ESTALE`.
     pub(crate) fn with_doubts(self, doubts: Doubts) -> Dispatcher<F> {
         Dispatcher { doubts: Some(doubts), ..self }
     }
 
-    /// Offers to take requests by io_uring, if the agreement is yet to be.
+    /// Offers io_uring, if `INIT` is still to come.
     pub(crate) fn offer_rings(&self) {
         self.rings.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was agreed on that requests come by io_uring.
+    /// Whether io_uring was negotiated.
     pub(crate) fn uses_rings(&self) -> bool {
         self.agreement.flags().is_some_and(|flags| flags & init_flag::OVER_IO_URING != 0)
     }
@@ -101,21 +101,21 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         &self.file_system
     }
 
-    /// Whether the client has said how it speaks, and can be spoken with.
+    /// Whether `INIT` succeeded.
     pub fn is_agreed(&self) -> bool {
         self.agreement.flags().is_some()
     }
 
-    /// The protocol's version, major and minor, of a client that is too old.
+    /// The version, major and minor, of a client that is too old.
     pub fn refused_version(&self) -> Option<(u32, u32)> {
         self.agreement.refused()
     }
 
-    /// Executes the request in `message`, puts the answer into `out`, and gives its bytes: 0 if there is none. To be
-    /// called by one thread at a time with the same number of a `thread`.
+    /// Executes the request in `message`, puts the answer into `out`, and returns its size: 0 if there is no answer.
+    /// Each `thread` number may be in use by only one thread at a time.
     ///
-    /// A message that makes no sense is answered with an error, if it is long enough to have a number. A lock that is to be
-    /// waited for keeps the thread until it is there.
+    /// A malformed message is answered with an error, if it is long enough to contain a request number. A request for
+    /// a lock blocks the thread until the lock is granted.
     pub fn execute(
         &self,
         thread: usize,
@@ -126,8 +126,9 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         self.execute_with(thread, message, out, scratch, None)
     }
 
-    /// As [`Dispatcher::execute`]; but a request that waits for a lock keeps no thread: nothing is given, and it is to be
-    /// executed again, until it has an answer, when [`Dispatcher::lock_changes`] has changed, and from time to time.
+    /// Like [`Dispatcher::execute`], but does not block on locks: it returns `None` instead. Then call it again with
+    /// the same message, whenever [`Dispatcher::lock_changes`] has changed and from time to time, until there is an
+    /// answer.
     pub fn execute_or_park(
         &self,
         thread: usize,
@@ -140,27 +141,27 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         (!parked.get()).then_some(length)
     }
 
-    /// The thread that executes requests again that had to wait.
+    /// The number of the thread that repeats parked requests.
     pub(crate) fn attendant(&self) -> usize {
         self.threads
     }
 
-    /// Changes when a lock may have become free.
+    /// A counter that changes when a lock may have become free.
     pub fn lock_changes(&self) -> u64 {
         self.parked.changes()
     }
 
-    /// Waits until [`Dispatcher::lock_changes`] is no longer `seen`, or for so long.
+    /// Waits until [`Dispatcher::lock_changes`] differs from `seen`, or until `patience` runs out.
     pub fn wait_for_locks(&self, seen: u64, patience: Option<Duration>) {
         self.parked.wait(seen, patience);
     }
 
-    /// Has who waits for locks look again.
+    /// Wakes the threads that wait for locks.
     pub(crate) fn locks_changed(&self) {
         self.parked.change();
     }
 
-    /// Answers a request that was to wait for a lock, and cannot: `ENOLCK`. Gives the answer's bytes.
+    /// Answers `ENOLCK` to a request that would have to be parked but cannot. Returns the answer's size.
     pub(crate) fn refuse_parked(&self, message: &[VolatileSlice<'_>], out: &[VolatileSlice<'_>]) -> usize {
         let mut head = Vec::new();
         if let Some((header, _)) = take_head(message, &mut head) {
@@ -201,7 +202,7 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         })
     }
 
-    /// Answers a `message` that did not arrive as it was sent, if its number did: with `errno`. Gives the answer's bytes.
+    /// Answers with `errno` a `message` that arrived damaged, if its number is intact. Returns the answer's size.
     pub fn refuse(&self, message: &[VolatileSlice<'_>], out: &[VolatileSlice<'_>], errno: Errno) -> usize {
         let mut start = [0; size_of::<InHeader>()];
         if message::total(message) < start.len() {
@@ -214,21 +215,21 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
         }
     }
 
-    /// The client is gone: it has nothing open any more, and knows no node.
+    /// The client is gone: closes what it had open and forgets all nodes.
     pub fn disconnect(&self) {
         self.agreement.end();
         self.parked.clear();
         if let Some(backings) = &self.backings {
             backings.clear();
         }
-        // What a file system that panics has left is lost; there is nobody to tell.
+        // If the file system panics here, its state is lost; nobody is left to be told.
         let _ = contain(|| self.file_system.disconnected());
     }
 
-    /// Executes a request that has no answer; false if it is another one.
+    /// Executes a request that has no answer; returns false for other requests.
     fn take_silent(&self, request: &Request<'_>) -> bool {
         let file_system = &*self.file_system;
-        // There is nobody to tell of a panic.
+        // A panic here has no answer to report it in.
         let _ = match &request.operation {
             Operation::Forget(lookups) => contain(|| file_system.forget(NodeId(request.header.nodeid), *lookups)),
             Operation::BatchForget(nodes) => {
@@ -254,7 +255,7 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
     ) -> Result<usize, Errno> {
         if let Operation::Init(asked) = &request.operation {
             if self.is_agreed() {
-                // A machine that was reset, and tells of nothing that it had.
+                // `INIT` again: the machine was reset without closing anything.
                 self.disconnect();
             }
             let stack_depth = self.backings.as_ref().map_or(0, Backings::stack_depth);
@@ -286,8 +287,8 @@ impl<F: FileSystem + ?Sized> Dispatcher<F> {
     }
 }
 
-/// Copies what must be had of a message to understand it to `head`; gives its header and the whole message's bytes.
-/// `None` if it has no header.
+/// Copies the part of a message that parsing needs to `head`. Returns its header and the size of the whole message,
+/// or `None` if there is no header.
 fn take_head(message: &[VolatileSlice<'_>], head: &mut Vec<u8>) -> Option<(InHeader, usize)> {
     let length = message::total(message);
     let mut start = [0; size_of::<InHeader>()];
@@ -296,17 +297,17 @@ fn take_head(message: &[VolatileSlice<'_>], head: &mut Vec<u8>) -> Option<(InHea
     }
     message::copy_start(message, &mut start);
     let header = InHeader::read_from_bytes(&start).ok()?;
-    // What is longer than any message is cut, and then refused because of its length.
+    // A message longer than any valid one is cut here, and then refused for its length.
     head.clear();
     head.resize(head_length(&header, length).min(MAX_MESSAGE), 0);
     message::copy_start(message, head);
-    // The header was copied before; it must not be another one now.
+    // The client may have changed the header since it was copied; use the first copy.
     head.iter_mut().zip(start).for_each(|(byte, first)| *byte = first);
     Some((header, length))
 }
 
-/// Does `work`; a panic of the file system becomes an error.
+/// Calls `work`; a panic of the file system becomes `EIO`.
 fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Errno> {
-    // Nothing of ours is left half-changed: a file system promises to be usable from several threads.
+    // None of our state is left half-changed, and a file system must be usable from several threads.
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| Errno::IO)
 }

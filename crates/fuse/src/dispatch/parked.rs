@@ -1,4 +1,5 @@
-//! Requests that wait for a lock. They keep no thread: who serves them asks again when a lock may have become free.
+//! Parks requests that wait for a lock, so that they block no thread: they are executed again when a lock may have
+//! become free.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,15 +7,15 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// Requests of one connection that may wait at a time.
+/// The most parked requests of one connection.
 const MOST: usize = 1024;
 
-/// How soon those who wait ask again although nobody told them to, and the latest: programs of the host tell nobody when
-/// they give a lock back.
+/// The shortest and longest pause between unprompted retries. They are needed because nothing tells us when a program
+/// on the host releases a lock.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Who waits, and what happened that concerns them.
+/// The parked requests, and the events that wake them.
 #[derive(Debug, Default)]
 pub struct Parked {
     state: Mutex<State>,
@@ -23,9 +24,9 @@ pub struct Parked {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether nobody waits for the answer any more, by the request's number.
+    /// Parked requests by number; true if the request was interrupted.
     waiting: HashMap<u64, bool>,
-    /// How often a lock may have become free, or there was another reason to ask again.
+    /// Counts the events after which parked requests must be tried again.
     changes: u64,
 }
 
@@ -34,7 +35,7 @@ impl Parked {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request waits, for the first time or still; `ENOLCK` if too many do.
+    /// Parks a request, or keeps it parked; `ENOLCK` if too many are parked.
     pub fn keep(&self, unique: u64) -> Result<(), Errno> {
         let mut state = self.state();
         if state.waiting.len() >= MOST && !state.waiting.contains_key(&unique) {
@@ -44,12 +45,12 @@ impl Parked {
         Ok(())
     }
 
-    /// A request has an answer.
+    /// Removes a request that has been answered.
     pub fn end(&self, unique: u64) {
         self.state().waiting.remove(&unique);
     }
 
-    /// Nobody waits for its answer any more.
+    /// Marks a parked request as interrupted.
     pub fn interrupt(&self, unique: u64) {
         let waits = self.state().waiting.get_mut(&unique).map(|interrupted| *interrupted = true).is_some();
         if waits {
@@ -57,29 +58,29 @@ impl Parked {
         }
     }
 
-    /// Whether that was said of it.
+    /// Whether a parked request was interrupted.
     pub fn is_interrupted(&self, unique: u64) -> bool {
         self.state().waiting.get(&unique).copied().unwrap_or(false)
     }
 
-    /// Nobody waits at all.
+    /// Removes all requests.
     pub fn clear(&self) {
         self.state().waiting.clear();
         self.change();
     }
 
-    /// Has those who wait ask again.
+    /// Wakes whoever retries parked requests.
     pub fn change(&self) {
         self.state().changes += 1;
         self.changed.notify_all();
     }
 
-    /// How often that was so.
+    /// The number of events so far.
     pub fn changes(&self) -> u64 {
         self.state().changes
     }
 
-    /// Waits until it was so more often than `seen`, or for so long.
+    /// Waits until there were more events than `seen`, or until `patience` runs out.
     pub fn wait(&self, seen: u64, patience: Option<Duration>) {
         let same = |state: &mut State| state.changes == seen;
         match patience {
@@ -89,19 +90,19 @@ impl Parked {
     }
 }
 
-/// When to ask again.
+/// The pause before the next retry.
 #[derive(Debug)]
 pub struct Pause(Duration);
 
 impl Default for Pause {
-    /// Soon.
+    /// The shortest pause.
     fn default() -> Pause {
         Pause(FIRST_PAUSE)
     }
 }
 
 impl Pause {
-    /// For how long to wait this time; the next time it is longer.
+    /// Returns this pause, and makes the next one longer.
     pub fn next(&mut self) -> Duration {
         let now = self.0;
         self.0 = (now * 2).min(LAST_PAUSE);

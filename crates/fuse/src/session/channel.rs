@@ -1,4 +1,4 @@
-//! A descriptor of `/dev/fuse`: one thread's way to the kernel.
+//! One thread's descriptor of `/dev/fuse`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,20 +21,20 @@ impl Channel {
         Channel { device }
     }
 
-    /// Another descriptor of the same connection, so that two threads do not wait for one lock in the kernel. A request
-    /// must be answered where it was read.
+    /// A cloned descriptor of the same connection, so that two threads do not contend for one lock in the kernel. A
+    /// request must be answered on the descriptor it was read from.
     pub fn try_clone(&self) -> io::Result<Channel> {
         let device = open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         clone_connection(&device, &self.device)?;
         Ok(Channel { device })
     }
 
-    /// The same descriptor once more, for who answers later.
+    /// A duplicate of this descriptor, to answer a request later.
     pub fn duplicate(&self) -> io::Result<Channel> {
         Ok(Channel { device: self.device.try_clone()? })
     }
 
-    /// Waits for the next request; nothing when the connection has ended.
+    /// Waits for the next request; `None` when the connection has ended.
     pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<&'b mut [u8]>> {
         loop {
             match read(&self.device, &mut *buffer) {
@@ -48,7 +48,7 @@ impl Channel {
         }
     }
 
-    /// Sends an answer, header and all. One that nobody waits for any more is no error.
+    /// Sends an answer, header included. It is no error if the request was interrupted meanwhile.
     pub fn reply(&self, answer: &[u8]) -> io::Result<()> {
         loop {
             match write(&self.device, answer) {
@@ -66,7 +66,7 @@ impl AsFd for Channel {
     }
 }
 
-/// Makes `new`, a fresh descriptor of the device, one of the connection that `old` is of.
+/// Makes `new`, a fresh descriptor of the device, a clone of the connection of `old`.
 #[allow(unsafe_code, reason = "an ioctl")]
 fn clone_connection(new: &OwnedFd, old: &OwnedFd) -> io::Result<()> {
     use rustix::ioctl::{Setter, ioctl, opcode};

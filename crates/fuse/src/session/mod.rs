@@ -1,10 +1,10 @@
-//! A connection with the kernel: agreed on once, then served by several threads.
+//! Serves a FUSE connection from several threads.
 //!
-//! 1. The first request is `INIT`; kernel and server agree on a version, flags and sizes.
-//! 2. Each thread has a descriptor of its own. It waits for a request, has the file system execute it, and answers.
-//!    Data is read from the device into one buffer a thread, and answered from another: nothing is copied between.
-//! 3. Where the kernel has it, requests come by io_uring instead ([`queues`]); what is forgotten or interrupted comes by
-//!    the device all the same.
+//! 1. The first request is `INIT`: kernel and server negotiate a version, flags and sizes.
+//! 2. Each thread has its own descriptor. It reads a request, has the file system execute it, and answers. It reads
+//!    into one buffer and answers from another, so data is not copied in between.
+//! 3. Where the kernel supports it, requests arrive through io_uring instead ([`queues`]). Forgets and interrupts
+//!    still arrive through the device.
 //! 4. When the mount is gone, every thread's read ends with `ENODEV`.
 
 mod channel;
@@ -43,7 +43,7 @@ pub enum SessionError {
         /// Its minor version.
         minor: u32,
     },
-    /// Requests were to come by io_uring, and cannot.
+    /// io_uring was required and is not available.
     #[error("FUSE over io_uring: {0}")]
     NoRings(String),
     /// The device failed.
@@ -51,32 +51,32 @@ pub enum SessionError {
     Device(#[from] io::Error),
 }
 
-/// Whether requests come by io_uring: a round trip to the server takes one system call instead of two, and stays on one
-/// processor. The kernel's switch for it (see [`RingSupport`]) is the machine's, which a session does not touch.
+/// Whether requests arrive through io_uring. A round trip then takes one system call instead of two and stays on one
+/// CPU. The kernel's switch for it (see [`RingSupport`]) is machine-wide; a session does not change it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rings {
-    /// Where it can be.
+    /// If available.
     #[default]
     Auto,
-    /// It must be.
+    /// Fail if not available.
     Required,
-    /// No.
+    /// Never.
     Never,
 }
 
 /// How a session works.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionOptions {
-    /// Threads, at least 1. Requests that wait, for a device in the making or a slow disk, have one each.
+    /// Threads, at least 1. Each request that waits, for a device being prepared or for a slow disk, occupies one.
     pub threads: usize,
-    /// What is agreed on with the kernel.
+    /// What to negotiate with the kernel.
     pub connection: ConnectionOptions,
-    /// Let the kernel read and write [host files](FileSystem::host_file) itself, which takes `CAP_SYS_ADMIN`, a kernel
-    /// from 6.9 on, and no [writeback](ConnectionOptions::writeback); where one of them is missing, data goes through
-    /// the server. The number is how many file systems may lie over each other (`max_stack_depth`): with 1, the mount
-    /// may be a layer of an overlayfs; with 2, what is behind it may be one; with 0, data always goes through the server.
+    /// The maximum depth of stacked file systems (`max_stack_depth`) for passthrough of [host
+    /// files](FileSystem::host_file). With 1, the mount may be a layer of an overlayfs; with 2, host files may be on
+    /// one; with 0, there is no passthrough. Passthrough needs `CAP_SYS_ADMIN`, Linux 6.9, and no
+    /// [writeback](ConnectionOptions::writeback); otherwise data goes through the server.
     pub passthrough_depth: u32,
-    /// Whether requests come by io_uring.
+    /// Whether requests arrive through io_uring.
     pub rings: Rings,
 }
 
@@ -88,14 +88,14 @@ impl Default for SessionOptions {
     }
 }
 
-/// A mounted connection whose requests `F` executes.
+/// A mounted connection, and the file system that executes its requests.
 pub struct Session<F: ?Sized> {
     channel: Channel,
     dispatcher: Dispatcher<F>,
     threads: usize,
     rings: Rings,
     queues: Option<Queues>,
-    /// Where the file system keeps locks: those who wait for them.
+    /// Parked requests, if the file system keeps locks.
     waiting: Option<Waiting>,
 }
 
@@ -106,11 +106,11 @@ impl<F: FileSystem + ?Sized> Session<F> {
         let queues = if options.rings == Rings::Never { None } else { Queues::detect() };
         let slots = threads + queues.as_ref().map_or(0, Queues::threads);
         let mut dispatcher = Dispatcher::new(file_system, options.connection, slots);
-        // Without another descriptor a program may be told ESTALE.
+        // Without another descriptor, programs may see ESTALE.
         if let Ok(device) = device.try_clone() {
             dispatcher = dispatcher.with_doubts(Doubts::new(device));
         }
-        // Without another descriptor data goes through the server.
+        // Without another descriptor, data goes through the server.
         if options.passthrough_depth > 0
             && let Ok(device) = device.try_clone()
         {
@@ -124,8 +124,8 @@ impl<F: FileSystem + ?Sized> Session<F> {
     /// Serves until the mount is gone.
     ///
     /// # Errors
-    /// The kernel cannot be spoken with, or the device fails. Requests that are not answered then fail when the last
-    /// descriptor is closed, which is before this returns.
+    /// The kernel's version is too old, or the device fails. Unanswered requests then fail when the last descriptor
+    /// is closed, which happens before this returns.
     pub fn run(self) -> Result<(), SessionError> {
         let session = &self;
         let start = OnceLock::new();
@@ -133,7 +133,7 @@ impl<F: FileSystem + ?Sized> Session<F> {
             let start = Start(&start);
             let rings = self.prepare_rings(scope, start.0)?;
             let mut worker = Worker::new(session, &self.channel, 0);
-            // Until there is an agreement, threads with descriptors of their own would be refused.
+            // Before `INIT` is answered, cloned descriptors are refused.
             while !self.dispatcher.is_agreed() {
                 if !worker.serve_one()? {
                     return Ok(());
@@ -158,7 +158,7 @@ impl<F: FileSystem + ?Sized> Session<F> {
         Ok(())
     }
 
-    /// Makes rings, and offers them, if there is to be anything of the kind.
+    /// Makes and offers rings, if they are wanted and available.
     fn prepare_rings<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -178,19 +178,19 @@ impl<F: FileSystem + ?Sized> Session<F> {
         }
     }
 
-    /// Starts threads that read from the device, besides this one.
+    /// Starts the other threads that read from the device.
     fn start_readers<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> Threads<'scope> {
         let start = |number| {
             let channel = self.channel.try_clone()?;
             let run = move || Worker::new(self, &channel, number).run();
             thread::Builder::new().name("fuse".into()).spawn_scoped(scope, run)
         };
-        // With fewer descriptors there are fewer threads.
+        // If descriptors run out, there are fewer threads.
         (1..self.threads).map_while(|number| start(number).ok()).collect()
     }
 }
 
-/// Threads of a session, and what they end with.
+/// Threads of a session, and their results.
 type Threads<'scope> = Vec<ScopedJoinHandle<'scope, io::Result<()>>>;
 
 /// One thread of a session.
@@ -218,10 +218,10 @@ impl<'s, F: FileSystem + ?Sized> Worker<'s, F> {
         Ok(())
     }
 
-    /// Serves the next request; false when the connection has ended.
+    /// Serves the next request; returns false when the connection has ended.
     fn serve_one(&mut self) -> io::Result<bool> {
         let Some(message) = self.channel.receive(&mut self.message)? else { return Ok(false) };
-        // Requests that may have to wait are no longer than this.
+        // Requests that can be parked are no longer than this.
         let start =
             self.waiting.and_then(|_| message.get(..size_of::<InHeader>() + size_of::<LkIn>()).map(<[u8]>::to_vec));
         let message = [VolatileSlice::from(message)];

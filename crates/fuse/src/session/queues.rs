@@ -1,10 +1,12 @@
-//! Requests by io_uring: a queue for each processor, which the kernel chooses by where the client runs.
+//! Serves requests through io_uring: one queue for each CPU. The kernel uses the queue of the CPU that the client
+//! runs on.
 //!
-//! Threads that serve a queue stay on its processor, so that a request does not wake another one and its answer does not
-//! come back from there. Each has a [`Ring`] of its own; the kernel takes the one that waited last, so that the others
-//! serve only what comes while that one is busy.
+//! The threads of a queue are pinned to its CPU, so that neither a request nor its answer wakes another CPU. Each
+//! thread has its own [`Ring`]. The kernel picks the thread that started to wait last, so the others work only while
+//! that one is busy.
 //!
-//! From the agreement on, requests wait until every queue has a ring: so all rings are made before there is one.
+//! Once io_uring is negotiated, the kernel holds requests back until every queue has a ring. So all rings are made
+//! before `INIT` is answered.
 
 use std::fs;
 use std::io;
@@ -20,28 +22,28 @@ use super::channel::Channel;
 use super::ring::{Arrival, Ring};
 use crate::dispatch::{Dispatcher, Scratch};
 
-/// The kernel's switch: `Y` or `N`; absent where the kernel knows nothing of it.
+/// The kernel's switch: `Y` or `N`; absent if the kernel has no support.
 pub(crate) const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Processors that the machine may ever have; the kernel has a queue for each.
+/// The CPUs that the machine can ever have; the kernel has a queue for each.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
-/// Whether FUSE requests can come by io_uring.
+/// Whether the running kernel supports FUSE over io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingSupport {
-    /// They can.
+    /// It is on.
     On,
-    /// The kernel could, but is told not to: the switch is `/sys/module/fuse/parameters/enable_uring`.
+    /// It is supported but switched off; the switch is `/sys/module/fuse/parameters/enable_uring`.
     Off,
-    /// The kernel cannot; it takes Linux 6.14 with `CONFIG_FUSE_IO_URING`.
+    /// It is not supported: it needs Linux 6.14 with `CONFIG_FUSE_IO_URING`.
     Missing,
 }
 
 impl RingSupport {
-    /// The command that sets the switch, until the next boot.
+    /// The command that turns the switch on until the next boot.
     pub const SWITCH_ON: &str = "echo Y > /sys/module/fuse/parameters/enable_uring";
 
-    /// Of the running kernel.
+    /// Asks the running kernel.
     pub fn detect() -> RingSupport {
         match fs::read(SWITCH) {
             Ok(text) if matches!(text.first(), Some(b'Y' | b'1')) => RingSupport::On,
@@ -58,20 +60,20 @@ pub(super) struct Queues {
     threads_each: usize,
 }
 
-/// Says to prepared threads whether they are wanted. If nobody says it, they are not.
+/// Tells the prepared threads whether to start. Dropping it tells them not to.
 pub(super) struct Start<'s>(pub &'s OnceLock<bool>);
 
 impl Drop for Start<'_> {
     fn drop(&mut self) {
-        // Fails if it was said.
+        // Fails if they were told before.
         let _ = self.0.set(false);
     }
 }
 
 impl Queues {
-    /// Those of the running kernel, if it has any.
+    /// The queues of the running kernel, if it has any.
     pub fn detect() -> Option<Queues> {
-        /// Threads in all, where there are few processors: requests that wait have one each.
+        /// The total number of threads on a machine with few CPUs: each waiting request occupies one.
         const THREADS: usize = 8;
         if RingSupport::detect() != RingSupport::On {
             return None;
@@ -80,12 +82,12 @@ impl Queues {
         Some(Queues { count, threads_each: THREADS.div_ceil(count.into()).clamp(2, 4) })
     }
 
-    /// Threads that serve them.
+    /// The total number of threads.
     pub fn threads(&self) -> usize {
         usize::from(self.count) * self.threads_each
     }
 
-    /// Starts threads, with numbers from `first` on, each with a ring, that wait for `start`.
+    /// Starts the threads, numbered from `first`, each with a ring. They wait for `start`.
     ///
     /// # Errors
     /// A thread or a ring cannot be made.
@@ -111,7 +113,7 @@ impl Queues {
                         return Ok(());
                     }
                 };
-                // Nobody listens any more if another thread has failed.
+                // Nobody listens if another thread has already failed.
                 let _ = report.send(Ok(()));
                 drop(report);
                 if *start.wait() { serve(&mut ring, dispatcher, number) } else { Ok(()) }
@@ -124,7 +126,7 @@ impl Queues {
     }
 }
 
-/// Serves requests of one ring until the connection ends.
+/// Serves the requests of one ring until the connection ends.
 fn serve<F: FileSystem + ?Sized>(ring: &mut Ring<'_>, dispatcher: &Dispatcher<F>, number: usize) -> io::Result<()> {
     let mut scratch = Scratch::default();
     ring.register()?;
@@ -138,18 +140,18 @@ fn serve<F: FileSystem + ?Sized>(ring: &mut Ring<'_>, dispatcher: &Dispatcher<F>
     Ok(())
 }
 
-/// Has the calling thread run on one processor only, if it may run there at all.
+/// Pins the calling thread to one CPU, if it is allowed to run there.
 fn stay_on(processor: usize) {
     let allowed = sched_getaffinity(None).is_ok_and(|set| processor < CpuSet::MAX_CPU && set.is_set(processor));
     if allowed {
         let mut set = CpuSet::new();
         set.set(processor);
-        // Elsewhere it is only slower.
+        // Unpinned it is only slower.
         let _ = sched_setaffinity(None, &set);
     }
 }
 
-/// How many processors a list like `0-3,8` names.
+/// The number of CPUs in a list like `0-3,8`.
 fn count(list: &str) -> Option<u16> {
     let range = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

@@ -1,8 +1,8 @@
-//! A ring: one thread's way to the kernel by io_uring, for one request at a time.
+//! One thread's io_uring, for one request at a time.
 //!
-//! A command waits in the kernel until there is a request for it; the kernel puts that into the memory that the ring
-//! has registered, and completes the command. The next command answers it from the same memory, and waits again: one
-//! system call a request, where `/dev/fuse` takes two.
+//! A command waits in the kernel for a request. The kernel puts the request into the memory that the ring registered,
+//! and completes the command. The next command sends the answer from the same memory and waits again. This takes one
+//! system call for each request, where `/dev/fuse` takes two.
 
 #![allow(unsafe_code, reason = "the kernel is told addresses of memory")]
 
@@ -26,10 +26,10 @@ use crate::wire::structs::{InHeader, OutHeader};
 /// Where the payload begins: on a page of its own.
 const PAYLOAD_AT: usize = 4096;
 
-/// Where the number of buffers is in a `struct io_uring_sqe` (Linux's include/uapi/linux/io_uring.h).
+/// The offset of the number of buffers in a `struct io_uring_sqe` (Linux's include/uapi/linux/io_uring.h).
 const SQE_LEN_AT: usize = 24;
 
-/// What came of a wait.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// A request is in the ring's memory.
@@ -38,30 +38,30 @@ pub(super) enum Arrival {
     Ended,
 }
 
-/// See the module's text. Only the thread that made it can use it.
+/// See the module. Only the thread that made it can use it.
 pub(super) struct Ring<'d> {
     device: BorrowedFd<'d>,
     queue: u16,
-    // Dropped before the memory: a command is then cancelled.
+    // Dropped before the memory, which cancels a pending command.
     uring: IoUring<Entry128>,
     memory: MmapRegion,
-    /// The command of the request that is in the memory.
+    /// The commit ID of the request in memory.
     commit_id: u64,
 }
 
 impl<'d> Ring<'d> {
-    /// A ring for `queue` of the connection that `device` is of.
+    /// A ring for `queue` of the connection of `device`.
     ///
     /// # Errors
-    /// The kernel has no io_uring, or it is forbidden (kernel.io_uring_disabled, seccomp); or memory is short.
+    /// The kernel has no io_uring, it is forbidden (kernel.io_uring_disabled, seccomp), or memory is short.
     pub fn new(device: BorrowedFd<'d>, queue: u16) -> io::Result<Ring<'d>> {
-        // With DEFER_TASKRUN the kernel fills the memory in this thread's own system calls only.
+        // With DEFER_TASKRUN the kernel writes to the memory only during this thread's own system calls.
         let uring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2)?;
         let memory = MmapRegion::new(PAYLOAD_AT + MAX_DATA as usize).map_err(io::Error::other)?;
         Ok(Ring { device, queue, uring, memory, commit_id: 0 })
     }
 
-    /// Gives the kernel the memory; the first request can be waited for.
+    /// Registers the memory with the kernel. After this, the first request can be waited for.
     pub fn register(&mut self) -> io::Result<()> {
         let start = self.memory.as_ptr();
         let buffers = [
@@ -69,7 +69,7 @@ impl<'d> Ring<'d> {
             libc::iovec { iov_base: start.wrapping_add(PAYLOAD_AT).cast(), iov_len: MAX_DATA as usize },
         ];
         let area = CommandArea::new(self.queue, 0);
-        // The kernel reads the list of buffers while it takes the command, which is before `submit` returns.
+        // The kernel reads the list of buffers when it takes the command, before `submit` returns.
         self.push(REGISTER, area, Some(&buffers))?;
         self.uring.submit()?;
         Ok(())
@@ -83,7 +83,7 @@ impl<'d> Ring<'d> {
                     0 => Ok(Arrival::Request),
                     error => match Errno::from_raw_os_error(error.saturating_neg()) {
                         Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV | Errno::CANCELED => Ok(Arrival::Ended),
-                        // The switch was turned off between the kernel's offer and our answer: requests go on coming by the
+                        // The switch was turned off after the kernel's offer: requests still arrive through the
                         // device (`process_init_reply`, fs/fuse/inode.c).
                         Errno::OPNOTSUPP => Ok(Arrival::Ended),
                         errno => Err(errno.into()),
@@ -97,7 +97,7 @@ impl<'d> Ring<'d> {
         }
     }
 
-    /// The request that has arrived, and where its answer goes. `None` if its parts contradict each other.
+    /// The request in memory, and the memory for its answer. `None` if its sizes contradict each other.
     pub fn request(&mut self) -> Option<([VolatileSlice<'_>; 3], [VolatileSlice<'_>; 2])> {
         let memory = self.memory.as_volatile_slice();
         let mut entry = [0; size_of::<EntryInOut>()];
@@ -119,7 +119,7 @@ impl<'d> Ring<'d> {
         Some((message, answer))
     }
 
-    /// Has the answer of `length` bytes, header and all, sent by the next wait; one of 0 bytes is `EIO`.
+    /// Schedules the answer of `length` bytes, header included, for the next wait. 0 bytes mean `EIO`.
     pub fn answer(&mut self, length: usize) -> io::Result<()> {
         let memory = self.memory.as_volatile_slice();
         let payload_size = match length.checked_sub(size_of::<OutHeader>()) {
@@ -135,7 +135,7 @@ impl<'d> Ring<'d> {
         self.push(COMMIT_AND_FETCH, CommandArea::new(self.queue, self.commit_id), None)
     }
 
-    /// Has a command submitted by the next system call.
+    /// Queues a command for the next system call.
     fn push(&mut self, code: u32, area: CommandArea, buffers: Option<&[libc::iovec; 2]>) -> io::Result<()> {
         let command = opcode::UringCmd80::new(types::Fd(self.device.as_raw_fd()), code).cmd(zerocopy::transmute!(area));
         let command = match buffers {
@@ -149,7 +149,7 @@ impl<'d> Ring<'d> {
     }
 }
 
-/// Sets the number of buffers, for which the crate has no way.
+/// Sets the number of buffers, which the crate cannot do.
 fn with_buffers(mut command: Entry128, count: u32) -> Entry128 {
     const { assert!(size_of::<Entry128>() == 128 && <Entry128 as EntryMarker>::BUILD_FLAGS == 1 << 10) };
     // SAFETY: the type is a `struct io_uring_sqe` of 128 bytes (it is repr(C) for that), and a u32 of it, aligned, is

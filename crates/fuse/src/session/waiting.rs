@@ -1,4 +1,4 @@
-//! Requests of a session that wait for locks, and the thread that asks again for them.
+//! The requests of a session that wait for locks, and the thread that retries them.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,13 +10,13 @@ use super::channel::Channel;
 use crate::dispatch::{Dispatcher, Pause, Scratch};
 use crate::wire::structs::OutHeader;
 
-/// A request, and where it came from: it must be answered there.
+/// A parked request, and the descriptor that it must be answered on.
 struct Request {
     message: Vec<u8>,
     channel: Channel,
 }
 
-/// See the module's text.
+/// See the module.
 #[derive(Default)]
 pub(super) struct Waiting {
     state: Mutex<State>,
@@ -33,20 +33,20 @@ impl Waiting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request waits from now on, unless there is no descriptor for it.
+    /// Parks a request, unless descriptors are short.
     pub fn add(&self, message: Vec<u8>, channel: &Channel) -> io::Result<()> {
         let channel = channel.duplicate()?;
         self.state().requests.push(Request { message, channel });
         Ok(())
     }
 
-    /// Nobody waits any more.
+    /// Ends all waits.
     pub fn end<F: FileSystem + ?Sized>(&self, dispatcher: &Dispatcher<F>) {
         self.state().ended = true;
         dispatcher.locks_changed();
     }
 
-    /// The life of the thread that asks again.
+    /// Runs the thread that retries.
     pub fn attend<F: FileSystem + ?Sized>(&self, dispatcher: &Dispatcher<F>) {
         let mut scratch = Scratch::default();
         let mut pause = Pause::default();
@@ -72,7 +72,7 @@ impl Waiting {
     }
 }
 
-/// Asks again; gives the request back if it still has to wait.
+/// Retries a request; returns it if it still has to wait.
 fn ask<F: FileSystem + ?Sized>(
     dispatcher: &Dispatcher<F>,
     mut request: Request,
@@ -87,7 +87,7 @@ fn ask<F: FileSystem + ?Sized>(
     match length {
         None => Some(request),
         Some(length) => {
-            // When the device fails, the threads that read from it say so.
+            // If the device fails, the threads that read from it report it.
             let _ = request.channel.reply(answer.get(..length).unwrap_or_default());
             None
         }

@@ -1,4 +1,4 @@
-//! What follows the body of a request that makes something: groups of the maker.
+//! Parses what follows the body of a request that creates something: groups of the caller.
 
 use zerocopy::FromBytes;
 
@@ -7,9 +7,10 @@ use super::structs::ExtHeader;
 /// `FUSE_EXT_GROUPS` of `enum fuse_ext_type`.
 const GROUPS: u32 = 32;
 
-/// The one group that the kernel tells of: the directory's, if the maker is in it and it is not its first.
+/// The group of the parent directory, if the caller is in it and it is not the caller's primary group; the kernel
+/// sends no other.
 ///
-/// Extensions of other kinds are passed over. `None` if their sizes contradict the bytes there are.
+/// Skips extensions of other kinds. `None` if their sizes exceed the bytes there are.
 pub fn supplementary_group(mut bytes: &[u8]) -> Option<Option<u32>> {
     let mut group = None;
     while !bytes.is_empty() {

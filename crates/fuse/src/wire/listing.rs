@@ -1,4 +1,4 @@
-//! Lists of directories, as the kernel takes them.
+//! Encodes directory listings.
 
 use inarch_vfs::{DirectoryEntry, DirectorySink};
 use zerocopy::IntoBytes;
@@ -6,12 +6,12 @@ use zerocopy::IntoBytes;
 use super::reply::entry;
 use super::structs::{Dirent, EntryOut};
 
-/// The entries of a directory, until the kernel's buffer is full.
+/// The entries of a directory, up to the size of the kernel's buffer.
 pub struct DirectoryList<'b> {
     buffer: &'b mut Vec<u8>,
-    /// Bytes that the kernel takes.
+    /// The size of the kernel's buffer.
     limit: usize,
-    /// Whether entries have their attributes with them (`READDIRPLUS`).
+    /// Whether entries carry their attributes (`READDIRPLUS`).
     plus: bool,
 }
 
@@ -22,7 +22,7 @@ impl<'b> DirectoryList<'b> {
         DirectoryList { buffer, limit, plus }
     }
 
-    /// Where the list ends with one more entry, if there is room for it.
+    /// The length of the list with one more entry, if that fits.
     fn end_with(&self, name: usize) -> Option<usize> {
         let plus = if self.plus { size_of::<EntryOut>() } else { 0 };
         let length = (plus + size_of::<Dirent>()).checked_add(name)?.checked_next_multiple_of(8)?;
@@ -49,7 +49,7 @@ impl DirectorySink for DirectoryList<'_> {
             kind: (listed.mode >> 12) & 0xf,
         };
         if self.plus {
-            // A node number of 0 means that there is no lookup with it.
+            // A node number of 0 means that this entry counts as no look-up.
             let out = listed.entry.as_ref().map(entry).unwrap_or_default();
             self.buffer.extend_from_slice(out.as_bytes());
         }

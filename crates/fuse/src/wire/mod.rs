@@ -1,5 +1,5 @@
-//! The protocol between the kernel and a FUSE server (Linux's include/uapi/linux/fuse.h): numbers, structures, and how
-//! they follow each other in a message. All numbers are in the host's own byte order.
+//! Encodes and parses the FUSE protocol (Linux's include/uapi/linux/fuse.h): numbers, structures and their order in a
+//! message. All numbers are in the host's byte order. Nothing here makes a system call.
 
 pub mod extension;
 pub mod listing;
@@ -9,22 +9,20 @@ pub mod request;
 pub mod ring;
 pub mod structs;
 
-/// The protocol's version; a kernel of another major version cannot be spoken with.
+/// The protocol's major version; kernels with another one are not supported.
 pub const KERNEL_VERSION: u32 = 7;
 
-/// The minor version that these structures are of.
+/// The minor version of these structures.
 pub const KERNEL_MINOR_VERSION: u32 = 42;
 
-/// The oldest minor version whose messages look like that: `FUSE_MAX_PAGES` came with Linux 4.20.
+/// The oldest minor version with these message formats: `FUSE_MAX_PAGES` came with Linux 4.20.
 pub const OLDEST_MINOR_VERSION: u32 = 28;
 
-/// The least that a request may be read with (`FUSE_MIN_READ_BUFFER`), and what goes before a write's data at most.
+/// The smallest buffer that a request may be read with (`FUSE_MIN_READ_BUFFER`), and the most bytes before a write's
+/// data.
 pub const MIN_READ_BUFFER: usize = 8192;
 
-/// The node that is mounted (`FUSE_ROOT_ID`).
-pub const ROOT_ID: u64 = 1;
-
-/// Opcodes (`enum fuse_opcode`) of the requests that are understood.
+/// Opcodes (`enum fuse_opcode`) of the supported requests.
 pub mod opcode {
     #![allow(missing_docs, reason = "the kernel's names")]
     pub const LOOKUP: u32 = 1;
@@ -73,12 +71,12 @@ pub mod opcode {
     pub const COPY_FILE_RANGE_64: u32 = 53;
 }
 
-/// What kernel and server agree on at the start (`FUSE_*` flags of `struct fuse_init_in`). Those above bit 31 are in a
-/// field of their own, which counts with [`INIT_EXT`](init_flag::INIT_EXT).
+/// Flags of `INIT` (`FUSE_*` flags of `struct fuse_init_in`). Those above bit 31 are in a field of their own, which
+/// is valid with [`INIT_EXT`](init_flag::INIT_EXT).
 pub mod init_flag {
-    /// Reads of one file at once.
+    /// Concurrent reads of one file.
     pub const ASYNC_READ: u64 = 1 << 0;
-    /// Locks as fcntl(2) has them are the server's.
+    /// The server keeps record locks, fcntl(2).
     pub const POSIX_LOCKS: u64 = 1 << 1;
     /// `OPEN` truncates.
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
@@ -86,55 +84,55 @@ pub mod init_flag {
     pub const BIG_WRITES: u64 = 1 << 5;
     /// The server applies the umask.
     pub const DONT_MASK: u64 = 1 << 6;
-    /// Locks as flock(2) has them are the server's.
+    /// The server keeps whole-file locks, flock(2).
     pub const FLOCK_LOCKS: u64 = 1 << 10;
-    /// Cached pages go when a file's time of last write is seen to have changed.
+    /// Cached pages are dropped when a file's mtime is found to have changed.
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
-    /// Directories are read with their entries' attributes.
+    /// Listings carry their entries' attributes.
     pub const DO_READDIRPLUS: u64 = 1 << 13;
-    /// But only where that seems worth it.
+    /// But only where the kernel expects them to be used.
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
-    /// Direct requests of one file at once.
+    /// Concurrent direct I/O of one file.
     pub const ASYNC_DIO: u64 = 1 << 15;
-    /// Writes stay in the kernel's cache for a while, and so do size and times.
+    /// The kernel caches writes, sizes and times for a while.
     pub const WRITEBACK_CACHE: u64 = 1 << 16;
-    /// Lookups in one directory at once.
+    /// Concurrent look-ups in one directory.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
-    /// Access control lists are the kernel's to enforce.
+    /// The kernel enforces access control lists.
     pub const POSIX_ACL: u64 = 1 << 20;
     /// The answer says how many pages a request may have.
     pub const MAX_PAGES: u64 = 1 << 22;
     /// Targets of symbolic links are cached.
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
-    /// Cached pages stay when attributes change: nobody else writes.
+    /// Cached pages stay when attributes change, because nobody else writes.
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
-    /// What is said to be another file system is mounted as one.
+    /// The kernel mounts directories marked as submounts as file systems of their own.
     pub const SUBMOUNTS: u64 = 1 << 27;
-    /// The server clears set-user-id, set-group-id and capabilities where requests say so.
+    /// The server clears set-user-ID bits, set-group-ID bits and capabilities where requests say so.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
-    /// `SETXATTR` is longer.
+    /// `SETXATTR` has the longer format.
     pub const SETXATTR_EXT: u64 = 1 << 29;
     /// There are more than 32 flags.
     pub const INIT_EXT: u64 = 1 << 30;
-    /// A request that makes something says which group of the maker the directory has.
+    /// Requests that create something name the directory's group, if the caller is in it.
     pub const CREATE_SUPP_GROUP: u64 = 1 << 34;
-    /// Files that are read and written past the kernel's cache may be mapped shared.
+    /// Files opened for direct I/O may be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     /// The kernel may read and write the host's files itself.
     pub const PASSTHROUGH: u64 = 1 << 37;
-    /// Requests come by io_uring.
+    /// Requests arrive through io_uring.
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// What an opened file is like (`FOPEN_*`).
+/// Flags of an open file (`FOPEN_*`).
 pub mod open_flag {
-    /// Past the page cache.
+    /// I/O bypasses the page cache.
     pub const DIRECT_IO: u32 = 1 << 0;
-    /// Pages that are cached from before are still true.
+    /// Cached pages from earlier opens are still valid.
     pub const KEEP_CACHE: u32 = 1 << 1;
     /// The entries of a directory may be cached.
     pub const CACHE_DIR: u32 = 1 << 3;
-    /// Direct writes to different parts may run at once.
+    /// Direct writes to different ranges may run concurrently.
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
     /// The kernel reads and writes a file of the host itself.
     pub const PASSTHROUGH: u32 = 1 << 7;
@@ -154,7 +152,7 @@ pub mod set_attribute {
     pub const ATIME: u32 = 1 << 4;
     /// The time of last write.
     pub const MTIME: u32 = 1 << 5;
-    /// Not an attribute: the request is by an open handle.
+    /// Not an attribute: the request names an open handle.
     pub const FH: u32 = 1 << 6;
     /// The time of last read, to now.
     pub const ATIME_NOW: u32 = 1 << 7;

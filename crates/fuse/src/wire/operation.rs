@@ -1,4 +1,4 @@
-//! The body of a request, understood.
+//! Parses the body of a request.
 
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -10,17 +10,17 @@ use super::structs::{
     RenameIn, SetAttrIn, SetXattrExtIn, SetXattrIn, StatxIn, WriteIn,
 };
 
-/// The bit of [`GetAttrIn`] and [`StatxIn`] that says that the handle counts (`FUSE_GETATTR_FH`).
+/// The flag of [`GetAttrIn`] and [`StatxIn`] that says that the handle is valid (`FUSE_GETATTR_FH`).
 const GETATTR_FH: u32 = 1 << 0;
 
-/// What is asked for.
+/// What a request asks for.
 #[derive(Debug)]
 pub enum Operation<'a> {
-    /// The start.
+    /// Start the connection.
     Init(InitIn),
-    /// The node with this name in a directory.
+    /// Look up a name in a directory.
     Lookup(&'a [u8]),
-    /// The kernel takes back so many lookups of the node. Has no answer.
+    /// Drop so many look-ups of the node. Has no answer.
     Forget(u64),
     /// The same for several nodes. Has no answer.
     BatchForget(BatchForget<'a>),
@@ -58,17 +58,17 @@ pub enum Operation<'a> {
     Write(WriteIn),
     /// Copy from file to file.
     CopyFileRange(CopyFileRangeIn),
-    /// The same; more than 32 bits' worth can be answered.
+    /// The same, with an answer of more than 32 bits.
     CopyFileRange64(CopyFileRangeIn),
-    /// The file system's numbers.
+    /// File system statistics.
     StatFs,
-    /// A file is no longer open.
+    /// Close a file: its last descriptor is gone.
     Release(ReleaseIn),
     /// One of a file's descriptors was closed.
     Flush(FlushIn),
-    /// Make a file durable.
+    /// Sync a file.
     Fsync(FsyncIn),
-    /// Make everything durable.
+    /// Sync the file system.
     SyncFs,
     /// Set an extended attribute: name and value.
     SetXattr(SetXattrIn, SetXattrExtIn, &'a [u8], &'a [u8]),
@@ -78,9 +78,9 @@ pub enum Operation<'a> {
     ListXattr(u32),
     /// Remove an extended attribute.
     RemoveXattr(&'a [u8]),
-    /// Find a lock that stands against this one.
+    /// Find a lock that conflicts with this one.
     GetLock(LkIn),
-    /// Take or give back a lock; whether to wait for it.
+    /// Take or release a lock; true: wait for it.
     SetLock(LkIn, bool),
     /// Open a directory.
     OpenDir(OpenIn),
@@ -88,21 +88,21 @@ pub enum Operation<'a> {
     ReadDir(ReadIn),
     /// Read a directory, with attributes.
     ReadDirPlus(ReadIn),
-    /// A directory is no longer open.
+    /// Close a directory.
     ReleaseDir(ReleaseIn),
-    /// Make a directory durable.
+    /// Sync a directory.
     FsyncDir(FsyncIn),
-    /// Nobody waits for the request with this number any more. Has no answer.
+    /// Interrupt the request with this number. Has no answer.
     Interrupt(u64),
-    /// The end.
+    /// End the connection.
     Destroy,
-    /// Allocate, or make holes.
+    /// Allocate, or punch holes.
     Fallocate(FallocateIn),
     /// Find data or holes.
     Lseek(LseekIn),
 }
 
-/// Nodes to forget, each with its number of lookups.
+/// Nodes to forget, each with its number of look-ups.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchForget<'a> {
     bytes: &'a [u8],
@@ -119,11 +119,11 @@ impl Iterator for BatchForget<'_> {
 }
 
 impl<'a> Operation<'a> {
-    /// Understands the `body` of a request of this kind. `long_setxattr` says that
-    /// [`SETXATTR_EXT`](super::init_flag::SETXATTR_EXT) was agreed on.
+    /// Parses the `body` of a request with opcode `code`. `long_setxattr` says that
+    /// [`SETXATTR_EXT`](super::init_flag::SETXATTR_EXT) was negotiated.
     ///
     /// # Errors
-    /// `EINVAL` if it is cut short or makes no sense; `ENOSYS` if such requests are not known.
+    /// `EINVAL` if it is cut short or malformed; `ENOSYS` if the opcode is not supported.
     pub fn parse(code: u32, body: &'a [u8], long_setxattr: bool) -> Result<Operation<'a>, Errno> {
         let known = match code {
             opcode::SYMLINK..=opcode::LINK => Self::of_names(code, body),
@@ -134,7 +134,7 @@ impl<'a> Operation<'a> {
         known.unwrap_or(Err(Errno::NOSYS))
     }
 
-    /// Requests that make, remove or move names. `None`: not known.
+    /// Parses requests that create, remove or rename. `None`: another opcode.
     fn of_names(code: u32, body: &'a [u8]) -> Option<Result<Operation<'a>, Errno>> {
         Some(match code {
             opcode::SYMLINK => strings(body).map(|(name, target)| Operation::Symlink(name, target)),
@@ -186,7 +186,7 @@ impl<'a> Operation<'a> {
                 .and_then(|(rename, names)| strings(names).map(|(old, new)| Operation::Rename(rename, old, new))),
             opcode::OPEN => only(body, Operation::Open),
             opcode::CREATE => with_name(body, Operation::Create),
-            // A name follows that the kernel made up.
+            // A name made up by the kernel follows; it is ignored.
             opcode::TMPFILE => only(body, Operation::Tmpfile),
             opcode::READ => only(body, Operation::Read),
             opcode::WRITE => only(body, Operation::Write),
@@ -234,7 +234,7 @@ fn with_name<'a, T: FromBytes + KnownLayout + Immutable>(
     Ok(operation(asked, string(rest)?))
 }
 
-/// A string that ends with the body and has one NUL there.
+/// A string that fills the rest of the body, with its only NUL at the end.
 fn string(body: &[u8]) -> Result<&[u8], Errno> {
     match body.split_last() {
         Some((0, string)) if !string.is_empty() && !string.contains(&0) => Ok(string),
@@ -242,20 +242,20 @@ fn string(body: &[u8]) -> Result<&[u8], Errno> {
     }
 }
 
-/// A string with a NUL, and what follows.
+/// A string that ends with a NUL, and the bytes after it.
 fn string_and_rest(body: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
     let end = body.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
     let (string, rest) = body.split_at_checked(end).ok_or(Errno::INVAL)?;
     if string.is_empty() { Err(Errno::INVAL) } else { Ok((string, rest.get(1..).unwrap_or_default())) }
 }
 
-/// Two strings, each with a NUL, the second one at the body's end.
+/// Two strings, each with a NUL; the second ends with the body.
 fn strings(body: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
     let (first, rest) = string_and_rest(body)?;
     Ok((first, string(rest)?))
 }
 
-/// An old kernel's is shorter: what it does not say is zeros.
+/// Old kernels send a shorter structure; the missing fields are zero.
 fn init(body: &[u8]) -> Result<InitIn, Errno> {
     const SHORTEST: usize = 16;
     let mut whole = [0; size_of::<InitIn>()];
@@ -341,7 +341,8 @@ mod tests {
     fn whatever_is_cut_short_is_refused() {
         for code in 0..100 {
             for length in 0..200 {
-                // Zeros are no name, and counts of 0 are no bytes: none of it can be more than a structure.
+                // Zero bytes are no valid name, and counts of 0 mean no data, so nothing longer than a structure can
+                // be valid.
                 let _ = Operation::parse(code, &vec![0; length], length % 2 == 0);
                 let _ = Operation::parse(code, &vec![0xff; length], length % 2 == 0);
             }

@@ -1,4 +1,4 @@
-//! Answers to the kernel.
+//! Builds the answers to the kernel.
 
 use std::time::Duration;
 
@@ -15,28 +15,28 @@ use super::structs::{
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const STATX_BTIME: u32 = 0x800;
 
-/// The last byte of a lock without an end, as the kernel has it (`OFFSET_MAX`).
+/// The last byte of a lock without an end (`OFFSET_MAX`).
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// Says in the attributes of a directory that another file system begins there (`FUSE_ATTR_SUBMOUNT`). Kernels that did not
-/// offer [`init_flag::SUBMOUNTS`](super::init_flag::SUBMOUNTS) do not look at it.
+/// Marks a directory as the root of another file system (`FUSE_ATTR_SUBMOUNT`). Kernels that did not offer
+/// [`init_flag::SUBMOUNTS`](super::init_flag::SUBMOUNTS) ignore it.
 const ATTRIBUTES_OF_SUBMOUNT: u32 = 1 << 0;
 
-/// The header of an answer with so many bytes behind it.
+/// The header of an answer with a body of `length` bytes.
 pub fn success(unique: u64, length: usize) -> OutHeader {
-    // An answer is at most as long as the buffer that was asked for, which is counted in 32 bits.
+    // An answer fits in the buffer that the request gave, whose size has 32 bits.
     let len = u32::try_from(size_of::<OutHeader>().saturating_add(length)).unwrap_or(u32::MAX);
     OutHeader { len, error: 0, unique }
 }
 
-/// An answer that is an error.
+/// The header of an error.
 pub fn error(unique: u64, errno: Errno) -> OutHeader {
     OutHeader { len: size_of::<OutHeader>() as u32, error: -errno.raw_os_error(), unique }
 }
 
-/// Has the kernel forget a node's attributes and access control lists, and keep its content.
+/// Tells the kernel to invalidate a node's attributes and access control lists, and to keep its content.
 pub fn forget_attributes(node: NodeId) -> (OutHeader, NotifyInvalInodeOut) {
-    /// `FUSE_NOTIFY_INVAL_INODE`, which answers no request.
+    /// `FUSE_NOTIFY_INVAL_INODE`, which is not an answer to a request.
     const INVAL_INODE: i32 = 2;
     const NO_CONTENT: i64 = -1;
     let body = NotifyInvalInodeOut { ino: node.0, off: NO_CONTENT, len: 0 };
@@ -75,7 +75,7 @@ pub fn statx(attributes: &Attributes) -> StatxOut {
     StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() }
 }
 
-/// The answer to `LOOKUP` and to what makes a node.
+/// The answer to `LOOKUP` and to requests that create a node.
 pub fn entry(entry: &Entry) -> EntryOut {
     let (entry_valid, entry_valid_nsec) = seconds(entry.valid);
     let (attr_valid, attr_valid_nsec) = seconds(entry.attributes.valid);
@@ -90,7 +90,7 @@ pub fn entry(entry: &Entry) -> EntryOut {
     }
 }
 
-/// The answer to the `LOOKUP` of a name that is not there, and will not be for so long.
+/// A negative entry with the TTL `valid`: the answer to `LOOKUP` of an absent name.
 pub fn absence(valid: Duration) -> EntryOut {
     let (entry_valid, entry_valid_nsec) = seconds(valid);
     EntryOut { entry_valid, entry_valid_nsec, ..EntryOut::default() }
@@ -111,10 +111,10 @@ pub fn statistics(statistics: &Statistics) -> StatFsOut {
     }
 }
 
-/// A lock of the kernel's.
+/// Parses a lock.
 ///
 /// # Errors
-/// `EINVAL` if it is of no known kind.
+/// `EINVAL` if its type is unknown.
 pub fn to_lock(lock: &FileLock, whole_file: bool) -> Result<Lock, Errno> {
     let kind = match lock.kind {
         0 => LockKind::Shared,
@@ -126,7 +126,7 @@ pub fn to_lock(lock: &FileLock, whole_file: bool) -> Result<Lock, Errno> {
     Ok(Lock { kind, start: lock.start, end, pid: lock.pid, whole_file })
 }
 
-/// The answer to `GETLK`: what stands against a lock, if anything does.
+/// The answer to `GETLK`: the conflicting lock, if there is one.
 pub fn from_lock(lock: Option<Lock>) -> FileLock {
     const UNLOCKED: u32 = 2;
     let Some(lock) = lock else { return FileLock { kind: UNLOCKED, ..FileLock::default() } };
@@ -138,13 +138,12 @@ pub fn from_lock(lock: Option<Lock>) -> FileLock {
     FileLock { start: lock.start, end: lock.end.min(OFFSET_MAX), kind, pid: lock.pid }
 }
 
-/// A device number as makedev(3) gives it, of one as it is in requests (`new_decode_dev` of Linux's
-/// include/linux/kdev_t.h).
+/// Converts a request's device number (`new_decode_dev` of Linux's include/linux/kdev_t.h) to that of makedev(3).
 pub fn to_device(device: u32) -> u64 {
     makedev((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00))
 }
 
-/// The other way (`new_encode_dev`); the kernel has 20 bits for the minor number.
+/// Converts a device number to the kernel's encoding (`new_encode_dev`), which has 20 bits for the minor number.
 fn from_device(device: u64) -> u32 {
     let (major, minor) = (major(device), minor(device));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)

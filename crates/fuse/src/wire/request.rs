@@ -1,4 +1,4 @@
-//! A message of the kernel's, understood.
+//! Parses a message of the kernel.
 
 use rustix::io::Errno;
 use zerocopy::FromBytes;
@@ -8,30 +8,30 @@ use super::opcode;
 pub use super::operation::{BatchForget, Operation};
 use super::structs::{InHeader, WriteIn};
 
-/// A request: who asks, about which node, and what for.
+/// A request: the caller, the node and the operation.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Who, which node, and the number that the answer must have.
+    /// The caller, the node, and the number that the answer must have.
     pub header: InHeader,
-    /// A group of the one who asks, where it matters.
+    /// A supplementary group of the caller, where it matters.
     pub supplementary_group: Option<u32>,
-    /// What for.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
-/// Bytes at the start of a message of `length` bytes that must be had to understand it: all of them, but for a write,
-/// whose data may stay where it is.
+/// How many bytes at the start of a message of `length` bytes must be copied to parse it: all of them, except the
+/// data of a write.
 pub fn head_length(header: &InHeader, length: usize) -> usize {
     if header.opcode == opcode::WRITE { length.min(size_of::<InHeader>() + size_of::<WriteIn>()) } else { length }
 }
 
 impl<'a> Request<'a> {
-    /// Understands a message of `length` bytes by its `head`. `long_setxattr` says that
-    /// [`SETXATTR_EXT`](super::init_flag::SETXATTR_EXT) was agreed on.
+    /// Parses a message of `length` bytes from its `head`. `long_setxattr` says that
+    /// [`SETXATTR_EXT`](super::init_flag::SETXATTR_EXT) was negotiated.
     ///
     /// # Errors
-    /// It is cut short, or its parts contradict each other: `EINVAL`, or `EIO` where not even its length is right.
-    /// `ENOSYS` if such requests are not known.
+    /// `EINVAL` if it is cut short or inconsistent, `EIO` if even its length is wrong, `ENOSYS` if the opcode is not
+    /// supported.
     pub fn parse(head: &'a [u8], length: usize, long_setxattr: bool) -> Result<Request<'a>, Errno> {
         let (header, body) = InHeader::read_from_prefix(head).map_err(|_| Errno::IO)?;
         if header.len as usize != length || head.len() != head_length(&header, length) {

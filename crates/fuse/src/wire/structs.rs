@@ -1,11 +1,11 @@
-//! The structures of the protocol, field by field those of the kernel's header; their names there are the same with
-//! `fuse_` in front.
+//! The structures of the protocol, field by field as in the kernel's header; their names there have the prefix
+//! `fuse_`.
 
 #![allow(missing_docs, reason = "the fields are the kernel's, and documented there")]
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What every structure of the protocol can do.
+/// The traits that every structure of the protocol implements.
 macro_rules! structures {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {$(
         $(#[$doc])*
@@ -245,13 +245,13 @@ structures! {
         lock_owner: u64,
     }
 
-    /// `SETXATTR` as it is without the flag `SETXATTR_EXT`; name and value follow.
+    /// `SETXATTR` without the flag `SETXATTR_EXT`; name and value follow.
     SetXattrIn {
         size: u32,
         flags: u32,
     }
 
-    /// What follows that with the flag, before name and value.
+    /// With that flag, this follows before name and value.
     SetXattrExtIn {
         setxattr_flags: u32,
         padding: u32,
@@ -357,7 +357,7 @@ structures! {
         stat: Statx,
     }
 
-    /// What extensions at the end of a request begin with.
+    /// The header of an extension at the end of a request.
     ExtHeader {
         size: u32,
         kind: u32,
@@ -375,7 +375,7 @@ structures! {
         unique: u64,
     }
 
-    /// What the kernel is told without having asked: attributes of a node are no longer so.
+    /// A notification, not an answer: the attributes of a node are invalid.
     NotifyInvalInodeOut {
         ino: u64,
         off: i64,
@@ -418,7 +418,7 @@ structures! {
         spare: [u32; 6],
     }
 
-    /// An entry of a directory; its name follows, then zeros up to a multiple of 8 bytes.
+    /// An entry of a directory; its name follows, padded with zeros to a multiple of 8 bytes.
     Dirent {
         ino: u64,
         off: u64,

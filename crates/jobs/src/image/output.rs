@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, linkat, openat, renameat, seek, unlinkat};
 use rustix::io::Errno;
 
-use super::signals::Signals;
+use super::ImageEvent;
 use crate::JobError;
+use crate::events::Events;
 
 /// How many temporary names are tried.
 const ATTEMPTS: u32 = 100;
@@ -27,8 +28,8 @@ pub(super) enum Output {
 }
 
 impl Output {
-    /// Opens `path`; `-` is standard output.
-    pub(super) fn open(path: &Path) -> Result<Output, JobError> {
+    /// Opens `path`; `-` is standard output. If the unfinished output has a temporary name, reports that to `events`.
+    pub(super) fn open(path: &Path, events: &Events<ImageEvent>) -> Result<Output, JobError> {
         if path == Path::new("-") {
             let stdout = rustix::stdio::stdout().try_clone_to_owned();
             let stdout = stdout.map_err(|error| JobError::path(path, "cannot use standard output", error))?;
@@ -57,20 +58,12 @@ impl Output {
                     .map_err(|error| JobError::path(path, "cannot write there", error))?;
                 Ok(Output::Pipe(File::from(file)))
             }
-            _ => Ok(Output::New(NewFile::create(path)?)),
+            _ => Ok(Output::New(NewFile::create(path, events)?)),
         }
     }
 }
 
 impl Output {
-    /// The signal that asks to stop, if one came.
-    pub(super) fn signal(&self) -> Option<i32> {
-        match self {
-            Output::New(new) => new.signals.as_ref().and_then(Signals::caught),
-            _ => None,
-        }
-    }
-
     /// Waits until the data is on stable storage.
     pub(super) fn sync(&self) -> io::Result<()> {
         match self {
@@ -86,17 +79,6 @@ impl Output {
             _ => Ok(()),
         }
     }
-
-    /// Cleans up, and ends the process as the signal would have.
-    pub(super) fn cancelled(self) -> JobError {
-        let signal = self.signal();
-        drop(self);
-        if let Some(signal) = signal {
-            // If that fails, the error is enough.
-            let _ = signal_hook::low_level::emulate_default_handler(signal);
-        }
-        JobError::Other("interrupted".into())
-    }
 }
 
 /// A file that gets its name when it is complete. If it is dropped before, nothing remains; with `O_TMPFILE`, not even
@@ -108,18 +90,18 @@ pub(super) struct NewFile {
     name: OsString,
     /// Its temporary name, if the file system has no nameless files.
     temporary: Option<OsString>,
-    /// Catches signals that would end the process while there is a temporary name.
-    signals: Option<Signals>,
+    /// Receives an event if there is a temporary name.
+    events: Events<ImageEvent>,
 }
 
 impl NewFile {
     /// A new file that will replace `path`, or what `path` links to.
-    fn create(path: &Path) -> Result<NewFile, JobError> {
-        NewFile::create_with(path, OFlags::TMPFILE)
+    fn create(path: &Path, events: &Events<ImageEvent>) -> Result<NewFile, JobError> {
+        NewFile::create_with(path, OFlags::TMPFILE, events)
     }
 
     /// `nameless` is the flag for nameless files.
-    fn create_with(path: &Path, nameless: OFlags) -> Result<NewFile, JobError> {
+    fn create_with(path: &Path, nameless: OFlags, events: &Events<ImageEvent>) -> Result<NewFile, JobError> {
         let fail = |error: Errno| JobError::path(path, "cannot write there", error);
         let target = if path.is_symlink() { path.canonicalize() } else { Ok(path.to_owned()) };
         let target = target.map_err(|error| JobError::path(path, "cannot write there", error))?;
@@ -129,20 +111,20 @@ impl NewFile {
         let directory = openat(CWD, parent, flags, Mode::empty()).map_err(fail)?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);
-        let (file, temporary, signals) = match openat(&directory, ".", flags | nameless, mode) {
-            Ok(file) => (file, None, None),
+        let (file, temporary) = match openat(&directory, ".", flags | nameless, mode) {
+            Ok(file) => (file, None),
             // Systems that do not know the flag return EISDIR or EINVAL.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {
-                let signals = Signals::catch();
+                events.emit(ImageEvent::Named);
                 let (file, name) =
                     with_new_name(|name| openat(&directory, name, flags | OFlags::CREATE | OFlags::EXCL, mode))
                         .map_err(fail)?;
-                (file, Some(name), Some(signals))
+                (file, Some(name))
             }
             Err(error) => return Err(fail(error)),
         };
         let (path, name) = (path.to_owned(), name.to_owned());
-        Ok(NewFile { file: File::from(file), path, directory, name, temporary, signals })
+        Ok(NewFile { file: File::from(file), path, directory, name, temporary, events: events.clone() })
     }
 
     /// Gives the file its name, replacing any file of that name.
@@ -161,7 +143,7 @@ impl NewFile {
                 result => return result,
             }
             // From here to the rename it has a temporary name.
-            self.signals = Some(Signals::catch());
+            self.events.emit(ImageEvent::Named);
             self.temporary = Some(with_new_name(link)?.1);
         }
         if let Some(temporary) = &self.temporary {
@@ -215,10 +197,10 @@ mod tests {
             let path = dir.path().join("image");
             let meanwhile = usize::from(nameless.is_empty());
             for content in ["one", "two"] {
-                let dropped = NewFile::create_with(&path, nameless).unwrap();
+                let dropped = NewFile::create_with(&path, nameless, &Events::ignored()).unwrap();
                 assert_eq!(names(dir.path()).iter().filter(|name| name.ends_with(".tmp")).count(), meanwhile);
                 drop(dropped);
-                let mut new = NewFile::create_with(&path, nameless).unwrap();
+                let mut new = NewFile::create_with(&path, nameless, &Events::ignored()).unwrap();
                 new.file.write_all(content.as_bytes()).unwrap();
                 new.commit().unwrap();
                 assert_eq!(names(dir.path()), ["image"]);
@@ -227,7 +209,7 @@ mod tests {
             // The target of a symlink is replaced; the symlink stays.
             let link = dir.path().join("link");
             std::os::unix::fs::symlink("image", &link).unwrap();
-            let mut new = NewFile::create_with(&link, nameless).unwrap();
+            let mut new = NewFile::create_with(&link, nameless, &Events::ignored()).unwrap();
             new.file.write_all(b"three").unwrap();
             new.commit().unwrap();
             assert!(link.is_symlink());

@@ -11,6 +11,7 @@ use inarch_block::{
 use inarch_format::{Layout, Pack, Piece, Stream};
 
 use super::output::Output;
+use crate::lifecycle::confinement::Confinement;
 
 /// A layout, and what is needed to write it.
 pub(super) struct Job<'a> {
@@ -18,6 +19,9 @@ pub(super) struct Job<'a> {
     pub(super) content: &'a dyn Content,
     pub(super) progress: &'a dyn Progress,
     pub(super) threads: usize,
+    /// The confinement of the threads that read content and write: content of foreign sources is unpacked as it is
+    /// read.
+    pub(super) confinement: Option<&'a Confinement>,
 }
 
 /// What was written.
@@ -86,7 +90,17 @@ impl Job<'_> {
         Ok(())
     }
 
+    /// Does `work`, for which all that it needs is open.
+    fn confined<T: Send>(&self, work: impl FnOnce() -> Result<T, WriteError> + Send) -> Result<T, WriteError> {
+        let Some(confinement) = self.confinement else { return work() };
+        confinement.run(work, || {}).map_err(|error| WriteError::Output { offset: 0, error })?
+    }
+
     fn write_to(&self, sink: &dyn Sink, progress: &dyn Progress) -> Result<Done, WriteError> {
+        self.confined(|| self.write_confined(sink, progress))
+    }
+
+    fn write_confined(&self, sink: &dyn Sink, progress: &dyn Progress) -> Result<Done, WriteError> {
         let (content, threads) = (self.content, self.threads);
         match self.layout {
             Layout::Blocks(map) => {
@@ -124,20 +138,20 @@ impl Job<'_> {
             Layout::Blocks(map) => {
                 let length = map.blocks() * BLOCK_SIZE as u64;
                 let source = ImageSource { map: Some(map), content };
-                let written = stream_parts(MapParts::new(map), length, source, &mut file, self.progress)?;
-                Ok(Done { length, written })
+                let write = || stream_parts(MapParts::new(map), length, source, &mut file, self.progress);
+                Ok(Done { length, written: self.confined(write)? })
             }
             Layout::Stream(stream) => {
                 let (parts, length) = (StreamParts::new(&**stream), stream.length());
-                let written =
-                    stream_parts(parts, length, ImageSource { map: None, content }, &mut file, self.progress)?;
-                Ok(Done { length, written })
+                let source = ImageSource { map: None, content };
+                let write = || stream_parts(parts, length, source, &mut file, self.progress);
+                Ok(Done { length, written: self.confined(write)? })
             }
-            Layout::Packed(pack) => {
+            Layout::Packed(_) => {
                 // Its parts come in no order, so it is written to a temporary file first.
                 let output = |error| WriteError::Output { offset: 0, error };
                 let whole = tempfile::tempfile().map_err(output)?;
-                let done = self.pack_to(&**pack, &FileSink::new(&whole), self.progress)?;
+                let done = self.write_to(&FileSink::new(&whole), self.progress)?;
                 set_length(&whole, done.length)?;
                 io::copy(&mut (&whole).take(done.length), &mut file).and_then(|_| file.flush()).map_err(output)?;
                 Ok(done)

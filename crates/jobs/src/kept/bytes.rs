@@ -1,4 +1,4 @@
-//! Paths and arguments in JSON: text where they are UTF-8, else a list of bytes.
+//! Paths and arguments in JSON: text if they are UTF-8, otherwise a list of bytes.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

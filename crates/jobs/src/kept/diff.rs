@@ -1,4 +1,4 @@
-//! `diff`: what the guest of a kept run made of its trees.
+//! `diff`: finds what the guest of a kept run changed in its trees.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,8 +12,8 @@ use super::apply::still_beside;
 use super::fold::fold_but;
 use super::guest::KeptDisk;
 use super::{KeptRun, KeptTree, Record, Store};
-use crate::JobError;
-use crate::notes::shown;
+use crate::kept::KeptError;
+use crate::text::shown;
 
 /// What the guest of a kept run made of its trees.
 pub struct RunDiff {
@@ -22,21 +22,21 @@ pub struct RunDiff {
     folded: Vec<String>,
     /// The paths of the guest that were asked for; all where there are none.
     asked: Vec<PathBuf>,
-    /// The trees of the run, those without changes too.
+    /// The trees of the run, including unchanged ones.
     all: Vec<KeptTree>,
-    /// Those of them that this machine does not have any more.
+    /// Those that no longer exist on this machine.
     gone: Vec<KeptTree>,
     /// What applies of the run began or left, a line each.
     unfinished: Vec<String>,
 }
 
-/// What it made of one of them.
+/// The changes in one tree.
 pub(super) struct TreeDiff {
     pub tree: KeptTree,
     pub disk: KeptDisk,
-    /// Every path that differs, but for what the run itself had to make.
+    /// Every path that differs, except what the run itself created.
     pub differences: Vec<Difference>,
-    /// The same as what somebody did.
+    /// The same as changes: added, changed, deleted, renamed.
     pub changes: Vec<Change>,
 }
 
@@ -56,7 +56,7 @@ pub struct ChangeReport {
     /// Another name of the same file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_to: Option<String>,
-    /// `file`, `directory`, `symlink`, `char`, `block`, `fifo` or `socket`; of what is gone, what it was.
+    /// `file`, `directory`, `symlink`, `char`, `block`, `fifo` or `socket`; for a deleted path, its former type.
     #[serde(rename = "type")]
     pub file_type: &'static str,
     /// What it was, where that is another kind of thing.
@@ -83,9 +83,9 @@ pub struct ChangeReport {
 }
 
 /// Compares what the guest of the kept run `name` left with what it was given.
-pub fn diff(name: &str) -> Result<RunDiff, JobError> {
+pub fn diff(name: &str) -> Result<RunDiff, KeptError> {
     let run = Store::of_user()?.open(name)?;
-    let record = run.record.as_ref().ok_or_else(|| JobError::Other(format!("the kept run '{name}' has no record")))?;
+    let record = run.record.as_ref().ok_or_else(|| KeptError::NoRecord(name.to_owned()))?;
     // What was applied is what the host has.
     if record.applied.is_some() {
         let all = record.trees.clone();
@@ -97,7 +97,7 @@ pub fn diff(name: &str) -> Result<RunDiff, JobError> {
 }
 
 impl RunDiff {
-    pub(super) fn of(run: &KeptRun, record: &Record) -> Result<RunDiff, JobError> {
+    pub(super) fn of(run: &KeptRun, record: &Record) -> Result<RunDiff, KeptError> {
         let gone: Vec<KeptTree> =
             record.trees.iter().filter(|tree| !tree.read_only && tree.is_gone()).cloned().collect();
         let folded = fold_but(run, &gone)?;
@@ -123,23 +123,21 @@ impl RunDiff {
     }
 
     /// # Errors
-    /// A path of the guest is in a tree that this machine does not have any more.
-    pub(super) fn refuse_gone(&self, path: &Path) -> Result<(), JobError> {
+    /// The guest path is in a tree that no longer exists on this machine.
+    pub(super) fn refuse_gone(&self, path: &Path) -> Result<(), KeptError> {
         let gone = self.gone_around(path);
-        gone.map_or(Ok(()), |tree| {
-            Err(JobError::Other(format!("{}: it is in {}, which is gone", shown(path), shown(&tree.source()))))
-        })
+        gone.map_or(Ok(()), |tree| Err(KeptError::Gone { path: path.to_owned(), tree: tree.source() }))
     }
 
-    /// Leaves only changes at these paths of the guest, and of what is below them; of all, where there are none.
+    /// Keeps only changes at these guest paths and below; all changes if there are none.
     ///
     /// # Errors
-    /// Neither guest nor host have one of them: it may be misspelt.
-    pub fn only(mut self, paths: Vec<PathBuf>) -> Result<RunDiff, JobError> {
+    /// A path exists neither in the guest nor on the host: it may be misspelt.
+    pub fn only(mut self, paths: Vec<PathBuf>) -> Result<RunDiff, KeptError> {
         paths.iter().try_for_each(|path| self.refuse_gone(path))?;
         if let Some(path) = paths.iter().find(|path| !self.is_known(path)) {
             let reason = "nothing is there, neither in the guest nor, when its last command began, on this machine";
-            return Err(JobError::Other(format!("{}: {reason}", shown(path))));
+            return Err(KeptError::Nothing { path: path.clone(), reason });
         }
         self.asked = paths;
         let trees = std::mem::take(&mut self.trees);
@@ -219,9 +217,9 @@ fn unfinished(name: &str, record: &Record) -> Vec<String> {
 }
 
 impl TreeDiff {
-    fn new(tree: KeptTree, disk: KeptDisk) -> Result<TreeDiff, JobError> {
+    fn new(tree: KeptTree, disk: KeptDisk) -> Result<TreeDiff, KeptError> {
         let mut found = differences(&disk.base, &disk.guest, &disk)
-            .map_err(|error| JobError::Other(format!("{}: {error}", shown(&tree.destination()))))?;
+            .map_err(|error| KeptError::TooDeep { destination: tree.destination(), error })?;
         found.retain(|difference| !disk.is_of_host(difference));
         let changes = changes(&disk.base, &disk.guest, &found, &disk);
         Ok(TreeDiff { tree, disk, differences: found, changes })

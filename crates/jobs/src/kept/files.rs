@@ -1,18 +1,18 @@
-//! The files that a kept run has of one disk.
+//! The files of a kept run for one disk.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `N.base` | the host's tree as the last command of the run found it |
-//! | `N.G.overlay` | what the command number G wrote to disk N |
-//! | `N.G.layer` | what all commands up to number G changed of the host's tree; the greatest G counts |
-//! | `N.G.bytes` | bytes of such a layer that lie in no overlay as they are |
+//! | `N.base` | the host's tree as the run's last command found it |
+//! | `N.G.overlay` | what command number G wrote to disk N |
+//! | `N.G.layer` | the changes of all commands up to number G to the host's tree; the greatest G is valid |
+//! | `N.G.bytes` | bytes of such a layer that are in no overlay |
 //!
-//! A layer knows each file by its name and its [`Seal`], which the file gets when its command has ended: another file or an earlier
-//! state of it, copied to its place, is refused.
+//! A layer refers to a file by its name and its [`Seal`], which the file gets when its command has ended. Another
+//! file in its place, or an earlier state of it, is refused.
 //!
-//! An overlay above the greatest layer is one whose command was killed, or has just ended: it is folded before anything
-//! else ([`super::fold`]). A layer is put in place whole, by one rename; only then is what it no longer needs removed. So
-//! there is always either the old state or the new one.
+//! An overlay above the greatest layer belongs to a command that was killed or has just ended; it is folded before
+//! anything else ([`super::fold()`]). A layer is put in place by one rename, and only then what it no longer needs is
+//! removed. So there is always either the old state or the new one.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -28,9 +28,8 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::store::{replace, sync_directory};
-use crate::JobError;
-use crate::notes::shown;
-use crate::trust;
+use crate::kept::KeptError;
+use crate::lifecycle::trust;
 
 /// Bytes between two used parts of a file that are not worth a call to give them back.
 const SMALL_GAP: u64 = 256 << 10;
@@ -77,8 +76,8 @@ impl DiskFiles {
     }
 
     /// The files of this disk that have a generation.
-    fn list(&self) -> Result<Vec<(Kind, u64, PathBuf)>, JobError> {
-        let fail = |error| JobError::path(&self.folder, "cannot list what is kept", error);
+    fn list(&self) -> Result<Vec<(Kind, u64, PathBuf)>, KeptError> {
+        let fail = |error| KeptError::path(&self.folder, "cannot list what is kept", error);
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(fail)? {
             let entry = entry.map_err(fail)?;
@@ -95,7 +94,7 @@ impl DiskFiles {
                 match checked {
                     // Another's sweep took it.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    Err(error) => return Err(JobError::path(&path, "cannot use what is kept", error)),
+                    Err(error) => return Err(KeptError::path(&path, "cannot use what is kept", error)),
                     Ok(()) => found.push((kind, generation, path)),
                 }
             }
@@ -103,23 +102,23 @@ impl DiskFiles {
         Ok(found)
     }
 
-    fn newest(&self, kind: Kind) -> Result<u64, JobError> {
+    fn newest(&self, kind: Kind) -> Result<u64, KeptError> {
         Ok(self.list()?.into_iter().filter(|file| file.0 == kind).map(|file| file.1).max().unwrap_or(0))
     }
 
     /// The number of the overlay that is not folded yet.
-    pub fn unfolded(&self) -> Result<Option<u64>, JobError> {
+    pub fn unfolded(&self) -> Result<Option<u64>, KeptError> {
         let (overlay, layer) = (self.newest(Kind::Overlay)?, self.newest(Kind::Layer)?);
         Ok((overlay > layer).then_some(overlay))
     }
 
     /// Whether anything is kept of the disk.
-    pub fn is_kept(&self) -> Result<bool, JobError> {
+    pub fn is_kept(&self) -> Result<bool, KeptError> {
         Ok(self.newest(Kind::Overlay)? > 0 || self.newest(Kind::Layer)? > 0)
     }
 
     /// Where the next command's writes go.
-    pub fn next_overlay(&self) -> Result<PathBuf, JobError> {
+    pub fn next_overlay(&self) -> Result<PathBuf, KeptError> {
         let newest = self.newest(Kind::Overlay)?.max(self.newest(Kind::Layer)?);
         Ok(self.overlay(newest + 1))
     }
@@ -129,18 +128,19 @@ impl DiskFiles {
         self.folder.join(self.name(Kind::Overlay, generation))
     }
 
-    /// Seals that file: its command has ended. Gives its name, as a layer knows it.
-    pub fn seal_overlay(&self, generation: u64) -> Result<String, JobError> {
+    /// Seals that file, because its command has ended. Returns its name for a layer.
+    pub fn seal_overlay(&self, generation: u64) -> Result<String, KeptError> {
         let path = self.overlay(generation);
         let sealed = trust::open(&path, OpenOptions::new().read(true).write(true)).and_then(|file| {
             let seal = Seal::new()?;
             seal.put(&file)?;
             Ok(sealed_name(&self.name(Kind::Overlay, generation), seal))
         });
-        sealed.map_err(|error| JobError::path(&path, "cannot seal what the run wrote", error))
+        sealed.map_err(|error| KeptError::path(&path, "cannot seal what the run wrote", error))
     }
 
-    /// The file, and its name as a layer knows it, for bytes of a layer that lie in no overlay; they begin at [`FIRST_PAGE`].
+    /// The file for bytes of a layer that are in no overlay, and its name for a layer; the bytes begin at
+    /// [`FIRST_PAGE`].
     pub fn spilled(&self, generation: u64, seal: Seal) -> (PathBuf, String) {
         let name = self.name(Kind::Bytes, generation);
         (self.folder.join(&name), sealed_name(&name, seal))
@@ -150,7 +150,7 @@ impl DiskFiles {
         self.folder.join(format!("{}.base", self.ordinal))
     }
 
-    /// Bytes of the host's tree as it is kept; 0 where it is not.
+    /// The size of the stored host tree; 0 if there is none.
     pub fn base_bytes(&self) -> u64 {
         fs::metadata(self.base()).map_or(0, |file| file.len())
     }
@@ -170,51 +170,51 @@ impl DiskFiles {
     }
 
     /// Keeps the host's tree, in the place of whatever was kept.
-    pub fn keep_base(&self, tree: &Tree) -> Result<(), JobError> {
+    pub fn keep_base(&self, tree: &Tree) -> Result<(), KeptError> {
         let path = self.base();
-        replace(&path, &tree.store()).map_err(|error| JobError::path(&path, "cannot keep the tree of the run", error))
+        replace(&path, &tree.store()).map_err(|error| KeptError::path(&path, "cannot keep the tree of the run", error))
     }
 
     /// The host's tree as the last command found it.
-    pub fn load_base(&self) -> Result<Tree, JobError> {
+    pub fn load_base(&self) -> Result<Tree, KeptError> {
         let path = self.base();
-        let bytes =
-            trust::read(&path).map_err(|error| JobError::path(&path, "cannot read the tree of the kept run", error))?;
-        Tree::load(&bytes).map_err(|error| JobError::Other(format!("{}: {error}", shown(&path))))
+        let bytes = trust::read(&path)
+            .map_err(|error| KeptError::path(&path, "cannot read the tree of the kept run", error))?;
+        Tree::load(&bytes).map_err(|error| KeptError::Tree { path, error })
     }
 
     /// What the run has changed so far; `None` where that is nothing.
-    pub fn load_layer(&self) -> Result<Option<Layer>, JobError> {
+    pub fn load_layer(&self) -> Result<Option<Layer>, KeptError> {
         let generation = self.newest(Kind::Layer)?;
         if generation == 0 {
             return Ok(None);
         }
         let path = self.folder.join(self.name(Kind::Layer, generation));
-        let bytes =
-            trust::read(&path).map_err(|error| JobError::path(&path, "cannot read what the run has changed", error))?;
-        Layer::load(&bytes).map(Some).map_err(|error| JobError::Other(format!("{}: {error}", shown(&path))))
+        let bytes = trust::read(&path)
+            .map_err(|error| KeptError::path(&path, "cannot read what the run has changed", error))?;
+        Layer::load(&bytes).map(Some).map_err(|error| KeptError::Layer { path, error })
     }
 
-    /// Makes `layer` what the run has changed, up to the newest overlay; then gives back what it does not need. What it points
-    /// into must be durable.
-    pub fn save_layer(&self, layer: &Layer) -> Result<(), JobError> {
+    /// Makes `layer` the run's changes up to the newest overlay, then frees what it does not need. The files that it
+    /// refers to must be durable.
+    pub fn save_layer(&self, layer: &Layer) -> Result<(), KeptError> {
         let generation = self.newest(Kind::Overlay)?.max(self.newest(Kind::Layer)?);
         let path = self.folder.join(self.name(Kind::Layer, generation));
         replace(&path, &layer.store())
-            .map_err(|error| JobError::path(&path, "cannot keep what the run changed", error))?;
+            .map_err(|error| KeptError::path(&path, "cannot keep what the run changed", error))?;
         self.sweep(layer, generation)
     }
 
     /// Removes the newest overlay, to which nothing was written.
-    pub fn drop_unfolded(&self) -> Result<(), JobError> {
+    pub fn drop_unfolded(&self) -> Result<(), KeptError> {
         match self.unfolded()? {
             Some(generation) => remove(&self.overlay(generation)),
             None => Ok(()),
         }
     }
 
-    /// Removes what `layer` does not point into, and gives back the parts of the rest that it does not need.
-    fn sweep(&self, layer: &Layer, generation: u64) -> Result<(), JobError> {
+    /// Removes files that `layer` does not refer to, and frees unneeded parts of the others.
+    fn sweep(&self, layer: &Layer, generation: u64) -> Result<(), KeptError> {
         for (kind, number, path) in self.list()? {
             let name = self.name(kind, number);
             match (kind, layer.files().iter().position(|file| unsealed(file).0 == name)) {
@@ -222,7 +222,7 @@ impl DiskFiles {
                 (Kind::Overlay | Kind::Bytes, None) if number <= generation => remove(&path)?,
                 (Kind::Overlay, Some(at)) => {
                     punch(&path, &used(layer, at))
-                        .map_err(|error| JobError::path(&path, "cannot give space back", error))?;
+                        .map_err(|error| KeptError::path(&path, "cannot give space back", error))?;
                 }
                 _ => {}
             }
@@ -230,11 +230,11 @@ impl DiskFiles {
         if layer.is_empty() {
             remove(&self.base())?;
         }
-        sync_directory(&self.folder).map_err(|error| JobError::path(&self.folder, "cannot be made durable", error))
+        sync_directory(&self.folder).map_err(|error| KeptError::path(&self.folder, "cannot be made durable", error))
     }
 
-    /// The files that a layer needs beside those of the host, for reading.
-    pub fn open_files(&self, layer: &Layer) -> Result<Vec<Arc<dyn Backing>>, JobError> {
+    /// Opens the files, besides the host's, that a layer refers to.
+    pub fn open_files(&self, layer: &Layer) -> Result<Vec<Arc<dyn Backing>>, KeptError> {
         let open = |name: &String| {
             let (name, seal) = unsealed(name);
             // A name of ours; one that a damaged layer made up leads nowhere else.
@@ -248,13 +248,13 @@ impl DiskFiles {
             });
             match backing {
                 Ok(backing) => Ok(Arc::new(backing) as Arc<dyn Backing>),
-                Err(error) => Err(JobError::path(&path, "cannot read what the run wrote", error)),
+                Err(error) => Err(KeptError::path(&path, "cannot read what the run wrote", error)),
             }
         };
         layer.files().iter().map(open).collect()
     }
 
-    /// Bytes on the host's disk that all of it takes.
+    /// The disk space of all these files.
     pub fn bytes(&self) -> u64 {
         let files = self.list().unwrap_or_default();
         files.iter().filter_map(|(_, _, path)| fs::metadata(path).ok()).map(|metadata| metadata.blocks() * 512).sum()
@@ -272,14 +272,14 @@ fn unsealed(known: &str) -> (&str, Option<Seal>) {
     sealed.unwrap_or((known, None))
 }
 
-fn remove(path: &Path) -> Result<(), JobError> {
+fn remove(path: &Path) -> Result<(), KeptError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(JobError::path(path, "cannot remove it", error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(KeptError::path(path, "cannot remove it", error)),
         _ => Ok(()),
     }
 }
 
-/// The first page of a file number `at` and the parts that a layer points into, ascending, those that are near each other as one.
+/// The ranges of file number `at` that a layer refers to, and its first page; ascending, with close ranges merged.
 fn used(layer: &Layer, at: usize) -> Vec<Range<u64>> {
     let inodes = (0..layer.tree().inode_count()).map(InodeId);
     let extents = inodes.flat_map(|id| layer.extents().of(id).iter());
@@ -297,7 +297,7 @@ fn used(layer: &Layer, at: usize) -> Vec<Range<u64>> {
     joined
 }
 
-/// Gives back the space of all of a file but the parts `used`.
+/// Frees the space of a file except the ranges `used`.
 fn punch(path: &Path, used: &[Range<u64>]) -> io::Result<()> {
     let file = trust::open(path, OpenOptions::new().write(true))?;
     let mut start = 0;
@@ -327,7 +327,7 @@ mod tests {
 
     use super::*;
 
-    /// A new file of a page whose bytes are at 1 MiB of the file with this name.
+    /// A layer with a new file of one page, whose bytes are at 1 MiB of the file with this name.
     struct OneFile(&'static str);
 
     impl Facts for OneFile {
@@ -372,7 +372,7 @@ mod tests {
     fn what_no_layer_points_into_is_given_back() {
         let folder = tempfile::tempdir().unwrap();
         let files = DiskFiles::new(folder.path(), 0);
-        // Those of another disk are none of this one's.
+        // Files of another disk.
         write_overlay(&folder.path().join("10.1.overlay"));
         assert_eq!((files.unfolded().unwrap(), files.is_kept().unwrap()), (None, false));
 

@@ -1,13 +1,16 @@
-//! Folding: what a command of a kept run wrote to a disk becomes a layer over the host's tree.
+//! Folding: turns what a command of a kept run wrote to a disk into a layer over the host's tree.
 //!
-//! 1. The disk is made again, of the host's tree as it was, what the run had changed before, and the command's overlay
-//!    ([`GuestDisk`]).
-//! 2. The guest's file system is read from it and compared with the host's tree ([`inarch_tree::compare`]).
-//! 3. What differs becomes the new layer. Its files' bytes stay where they are: in overlays, and in files of the host. Only
-//!    what a journal still holds is written out ([`Spill`]).
-//! 4. The layer is put in its place, and what it does not need is given back ([`DiskFiles::save_layer`]).
+//! 1. The disk is made again from the stored host tree, the run's earlier changes, and the command's overlay
+//!    ([`KeptOverlay`]).
+//! 2. The guest's file system is read from it and compared with the host's tree ([`inarch_tree::compare`]). A thread
+//!    that is confined to parsing does this: it has the disk's files, and opens only files of the host's tree, for
+//!    reading.
+//! 3. The differences become the new layer. Its files' bytes stay where they are: in overlays, and in host files.
+//!    Only bytes that are still in a journal are written out ([`Spill`]).
+//! 4. The layer is put in place, and what it does not need is freed ([`DiskFiles::save_layer`]).
 
 use std::collections::HashSet;
+use std::error::Error;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -16,55 +19,63 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use inarch_block::{Content, Device, Origin as Held, Seal, read_content};
+use inarch_confine::{Parse, Parsing};
 use inarch_format::ReadError;
 use inarch_format::ext4::{self, Ext4Image, LostAndFound, Numbering, ReadOptions, open_image};
 use inarch_tree::compare::{Difference, Lineage, MOST_PATHS, TooDeep, differences_but_deep};
-use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Origin, Part, Place};
+use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, LayerError, Lender, Origin, Part, Place};
 use inarch_tree::{DataRange, Extent, InodeId, Timestamp, Tree};
 
 use super::files::{DiskFiles, FIRST_PAGE};
 use super::layered::{KeptBase, Layered};
 use super::own::{leave_out_own, mount_points};
+use super::remade::{Remade, remake};
 use super::same::{Side, have_same_bytes};
 use super::{KeptRun, KeptTree};
-use crate::JobError;
-use crate::device::{Remade, remake};
-use crate::notes::shown;
-use crate::trust;
+use crate::kept::KeptError;
+use crate::lifecycle::trust;
+use crate::text::shown;
 
-/// Folds what every disk of a run holds that is not folded yet. Gives what the user should know, a line each.
-pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, JobError> {
+/// Folds every disk of a run that is not folded yet. Returns notes for the user, a line each.
+pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, KeptError> {
     fold_but(run, &[])
 }
 
-/// The same without the trees that are `gone`.
-pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, JobError> {
+/// The same, except for the trees in `gone`.
+pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, KeptError> {
     let Some(record) = &run.record else { return Ok(Vec::new()) };
     let mut notes = Vec::new();
     for tree in record.trees.iter().filter(|tree| !tree.read_only && !gone.contains(tree)) {
         let files = run.files(tree.ordinal);
         let Some(generation) = files.unfolded()? else { continue };
-        let disk = GuestDisk::open(run.name(), &files, tree, generation)?;
-        let layer = disk.layer(&files, generation, &mount_points(tree, record));
-        let (layer, left_out) = layer.map_err(|error| disk_error(tree, &error))?;
-        files.save_layer(&layer)?;
-        let left_out = left_out_notes(&left_out);
+        let disk = KeptOverlay::open(run.name(), &files, tree, generation)?;
+        let seal = Seal::new().map_err(|error| disk_error(tree, error))?;
+        let spill = Spill::create(&files, generation, seal)?;
+        let own = mount_points(tree, record);
+        // The guest's file system is parsed where nothing but the host's tree can be opened.
+        let parse = Parse::new().reading(&tree.source()).map_err(|error| disk_error(tree, error))?;
+        let read = |parsing| {
+            let disk = GuestDisk::read(parsing, disk).map_err(|error| disk_error(tree, error))?;
+            disk.changed(spill, &own).map_err(KeptError::from)
+        };
+        let found = parse.run(read, || {}).map_err(|error| disk_error(tree, error))??;
+        found.spill.finish()?;
+        files.save_layer(&found.layer)?;
         let destination = shown(&tree.destination());
-        notes.extend(disk.image.opened.notes.iter().chain(&left_out).map(|note| format!("{destination}: {note}")));
+        notes.extend(found.notes.iter().map(|note| format!("{destination}: {note}")));
     }
     Ok(notes)
 }
 
 /// Keeps of what the run changed in a tree only `found`.
-pub(super) fn keep_only(files: &DiskFiles, layered: &Arc<Layered>, found: &[Difference]) -> Result<(), JobError> {
+pub(super) fn keep_only(files: &DiskFiles, layered: &Arc<Layered>, found: &[Difference]) -> Result<(), KeptError> {
     let mut facts = LayeredFacts { layered };
-    let layer = Layer::new(&layered.lower, &layered.tree, found, &mut facts)
-        .map_err(|error| JobError::Other(format!("what the kept run changed: {error}")))?;
+    let layer = Layer::new(&layered.lower, &layered.tree, found, &mut facts).map_err(KeptError::Rest)?;
     files.save_layer(&layer)
 }
 
-fn disk_error(tree: &KeptTree, error: &dyn std::fmt::Display) -> JobError {
-    JobError::Other(format!("the kept disk of {}: {error}", shown(&tree.source())))
+fn disk_error(tree: &KeptTree, error: impl Into<Box<dyn Error + Send + Sync>>) -> KeptError {
+    KeptError::Disk { tree: tree.source(), error: error.into() }
 }
 
 /// The most directories that are named each in a line.
@@ -80,6 +91,31 @@ fn left_out_notes(left_out: &[TooDeep]) -> Vec<String> {
     lines
 }
 
+/// A disk with what its guest wrote.
+struct KeptOverlay {
+    disk: Remade,
+    /// The name of the overlay's file.
+    name: String,
+}
+
+impl KeptOverlay {
+    fn open(run: &str, files: &DiskFiles, tree: &KeptTree, generation: u64) -> Result<KeptOverlay, KeptError> {
+        let kept = KeptBase { run: run.to_owned(), destination: tree.destination(), files: files.clone() };
+        let disk = remake(&tree.source(), &kept, &files.overlay(generation), tree.ordinal)?;
+        // A crash of the machine may still lose what is only in its memory.
+        disk.device.flush().map_err(|error| disk_error(tree, error))?;
+        Ok(KeptOverlay { disk, name: files.seal_overlay(generation)? })
+    }
+}
+
+/// What a guest did to a disk.
+struct Found {
+    layer: Layer,
+    spill: Spill,
+    /// Notes: what was left out, and others.
+    notes: Vec<String>,
+}
+
 /// A disk with what its guest wrote, and the file system that the guest left on it.
 struct GuestDisk {
     host: Arc<dyn Content>,
@@ -93,54 +129,42 @@ struct GuestDisk {
 }
 
 impl GuestDisk {
-    fn open(run: &str, files: &DiskFiles, tree: &KeptTree, generation: u64) -> Result<GuestDisk, JobError> {
-        let kept = KeptBase { run: run.to_owned(), destination: tree.destination(), files: files.clone() };
-        let Remade { layered, host, device, numbering } =
-            remake(&tree.source(), &kept, &files.overlay(generation), tree.ordinal)?;
-        // A crash of the machine may still lose what is only in its memory.
-        device.flush().map_err(|error| disk_error(tree, &error))?;
+    fn read(parsing: Parsing, overlay: KeptOverlay) -> Result<GuestDisk, String> {
+        let KeptOverlay { disk: Remade { layered, host, device, numbering }, name } = overlay;
         let options = ReadOptions { lost_and_found: LostAndFound::Keep, ..ReadOptions::default() };
-        let image = open_image(Arc::clone(&device) as _, &options).map_err(|error| match error {
-            // What is not read would be taken for removed.
-            ReadError::Damaged { format, reason } => disk_error(tree, &format!("{format}: {reason}")),
-            other => disk_error(tree, &other),
+        let image = open_image(parsing, Arc::clone(&device) as _, &options).map_err(|error| match error {
+            // Unread files would count as removed.
+            ReadError::Damaged { format, reason } => format!("{format}: {reason}"),
+            other => other.to_string(),
         })?;
         let data_start = device.overlay_data_start().unwrap_or(0);
-        let overlay_name = files.seal_overlay(generation)?;
-        Ok(GuestDisk { host, layered, image, numbering, device, overlay_name, data_start })
+        Ok(GuestDisk { host, layered, image, numbering, device, overlay_name: name, data_start })
     }
 
     fn guest(&self) -> &Arc<Tree> {
         &self.image.opened.tree
     }
 
-    /// What the guest changed, and what of that is left out.
-    fn layer(
-        &self,
-        files: &DiskFiles,
-        generation: u64,
-        own: &HashSet<Vec<u8>>,
-    ) -> Result<(Layer, Vec<TooDeep>), JobError> {
+    /// What the guest changed.
+    fn changed(&self, spill: Spill, own: &HashSet<Vec<u8>>) -> Result<Found, LayerError> {
         let (mut found, left_out) = differences_but_deep(&self.layered.lower, self.guest(), self, MOST_PATHS);
         leave_out_own(&mut found, (self.guest(), &*self.image.opened.content), own);
-        let seal = Seal::new().map_err(|error| JobError::Other(format!("the kept disk cannot be sealed: {error}")))?;
-        let mut facts = GuestFacts { disk: self, spill: Spill::new(files, generation, seal) };
-        let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts)
-            .map_err(|error| JobError::Other(error.to_string()))?;
-        facts.spill.finish()?;
-        Ok((layer, left_out))
+        let mut facts = GuestFacts { disk: self, spill };
+        let layer = Layer::new(&self.layered.lower, self.guest(), &found, &mut facts)?;
+        let notes = self.image.opened.notes.iter().cloned().chain(left_out_notes(&left_out)).collect();
+        Ok(Found { layer, spill: facts.spill, notes })
     }
 
-    /// What of the planned tree an inode of the guest has been since then. An inode number is used again for other
-    /// files, with a generation that the kernel takes at random; a planned inode's is 0.
+    /// The inode of the planned tree that an inode of the guest still is. A reused inode number has a random
+    /// generation; a planned inode's generation is 0.
     fn planned(&self, new: InodeId) -> Option<InodeId> {
         let planned = self.numbering.inode(self.image.ino(new)).filter(|_| self.image.generation(new) == 0)?;
         let kind = |tree: &Tree, id| tree.inode(id).file_type();
         (kind(&self.layered.tree, planned) == kind(self.guest(), new)).then_some(planned)
     }
 
-    /// Whether every byte of the guest's file is still where the plan put the one of the planned file: then it is the
-    /// same, and nothing needs to be read.
+    /// Whether every byte of the guest's file is still where the plan put the planned file's: then the content is the
+    /// same, and need not be read.
     fn is_untouched(&self, planned: InodeId, new: InodeId) -> bool {
         if self.layered.tree.inode(planned).size() != self.guest().inode(new).size() {
             return false;
@@ -151,7 +175,7 @@ impl GuestDisk {
             && pieces.iter().map(length).sum::<u64>() == self.data_bytes(planned)
     }
 
-    /// The parts of a guest's file that lie on the disk, and whether each is where the plan put that part of a planned file.
+    /// The parts of a guest's file on the disk, and whether each is where the plan put that part of a planned file.
     fn pieces(&self, planned: InodeId, new: InodeId) -> Vec<(Range<u64>, bool)> {
         let mut pieces = Vec::new();
         for extent in self.image.extents().of(new) {
@@ -161,7 +185,7 @@ impl GuestDisk {
                 let there = Held::File { inode: planned, offset: extent.offset + done };
                 let count = count.min(extent.length - done);
                 let start = extent.offset + done;
-                // What the journal has of it is not on the disk yet.
+                // Parts in the journal are not on the disk yet.
                 pieces.push((start..start + count, held == there && self.image.is_on_device(extent)));
                 done += count;
             }
@@ -169,7 +193,7 @@ impl GuestDisk {
         pieces
     }
 
-    /// Bytes of a planned file that lie in blocks on the disk.
+    /// Bytes of a planned file in blocks on the disk.
     fn data_bytes(&self, planned: InodeId) -> u64 {
         const BLOCK: u64 = inarch_block::BLOCK_SIZE as u64;
         let size = self.layered.tree.inode(planned).size();
@@ -226,7 +250,7 @@ impl LayeredFacts<'_> {
         let Some(Origin::Upper(upper)) = self.layered.owner(planned) else { return };
         let layer = &self.layered.layer;
         if let (true, Some(lender)) = (layer.is_whole(upper), layer.origin(upper)) {
-            // It is gone on the host; whoever reads it is told.
+            // It is gone on the host; reading it gives an error.
             let holder = layer.lenders().get(lender).cloned().map(Holder::Lender);
             return parts.extend(holder.map(|holder| Part { offset, length, at: from, holder }));
         }
@@ -343,19 +367,23 @@ impl Facts for GuestFacts<'_> {
     }
 }
 
-/// Bytes that are written out because they lie in no file as they are.
+/// Bytes that are written out because no file has them as they are.
 struct Spill {
     path: PathBuf,
     name: String,
     seal: Seal,
-    file: Option<File>,
+    file: File,
     length: u64,
 }
 
 impl Spill {
-    fn new(files: &DiskFiles, generation: u64, seal: Seal) -> Spill {
+    /// Creates its file before it is known to be needed, because the confined thread that writes to it cannot. If
+    /// nothing refers to the file, it is removed when the layer is saved.
+    fn create(files: &DiskFiles, generation: u64, seal: Seal) -> Result<Spill, KeptError> {
         let (path, name) = files.spilled(generation, seal);
-        Spill { path, name, seal, file: None, length: FIRST_PAGE }
+        // One of an earlier attempt may be there.
+        let file = trust::create(&path).map_err(|error| KeptError::path(&path, "cannot make it", error))?;
+        Ok(Spill { path, name, seal, file, length: FIRST_PAGE })
     }
 
     /// Writes `length` bytes of a file from `offset` on.
@@ -367,18 +395,13 @@ impl Spill {
         parts: &mut Vec<Part>,
     ) -> io::Result<()> {
         const PIECE: u64 = 1 << 20;
-        if self.file.is_none() {
-            // One of an earlier attempt may be there.
-            self.file = Some(trust::create(&self.path)?);
-        }
-        let Some(file) = &self.file else { return Ok(()) };
         let mut buffer = vec![0; length.min(PIECE) as usize];
         let mut done = 0;
         while done < length {
             let count = (length - done).min(PIECE);
             let buffer = &mut buffer[..count as usize];
             read_content(content, inode, offset + done, buffer)?;
-            file.write_all_at(buffer, self.length + done)?;
+            self.file.write_all_at(buffer, self.length + done)?;
             done += count;
         }
         parts.push(Part { offset, length, at: self.length, holder: Holder::File(self.name.clone()) });
@@ -387,9 +410,10 @@ impl Spill {
     }
 
     /// Makes it durable.
-    fn finish(self) -> Result<(), JobError> {
-        let synced = self.file.map_or(Ok(()), |file| self.seal.put(&file).and_then(|()| file.sync_all()));
-        synced.map_err(|error| JobError::path(&self.path, "cannot make it durable", error))
+    fn finish(self) -> Result<(), KeptError> {
+        let Spill { path, seal, file, length, .. } = self;
+        let synced = if length > FIRST_PAGE { seal.put(&file).and_then(|()| file.sync_all()) } else { Ok(()) };
+        synced.map_err(|error| KeptError::path(&path, "cannot make it durable", error))
     }
 }
 

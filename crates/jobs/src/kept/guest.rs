@@ -1,4 +1,4 @@
-//! What the guest of a kept run has, beside what the host has: for `diff` and `apply`.
+//! The guest's side of a kept run, for `diff` and `apply`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::files::DiskFiles;
 use super::fold::keep_only;
 use super::layered::{Layered, LayeredContent, LayeredLineage};
 use super::{KeptRun, KeptTree};
-use crate::JobError;
+use crate::kept::KeptError;
 use crate::source::Opened;
 
 /// What a kept disk was and what it is.
 pub(super) struct KeptDisk {
     /// The host's tree when the last command of the run began.
     pub base: Arc<Tree>,
-    /// What its files hold, as long as the host's are what they were.
+    /// The content of its files, as long as the host's are unchanged.
     pub base_content: Arc<dyn Content>,
     /// The guest's tree.
     pub guest: Arc<Tree>,
@@ -33,8 +33,8 @@ pub(super) struct KeptDisk {
 }
 
 impl KeptDisk {
-    /// Opens the disk of `tree`, of which everything is folded; `None` if the guest has never had it.
-    pub fn open(run: &KeptRun, tree: &KeptTree) -> Result<Option<KeptDisk>, JobError> {
+    /// Opens the disk of `tree`, which must be folded; `None` if no guest ever had it.
+    pub fn open(run: &KeptRun, tree: &KeptTree) -> Result<Option<KeptDisk>, KeptError> {
         let files = run.files(tree.ordinal);
         if tree.read_only {
             return Ok(None);
@@ -52,8 +52,8 @@ impl KeptDisk {
         Ok(Some(KeptDisk { base, base_content, guest, content, notes: Vec::new(), files, layered, lineage }))
     }
 
-    /// Files of the guest whose bytes are those of another file too, or several times their own: its file system was
-    /// damaged, or made to fill whatever it is copied to.
+    /// The guest's files that share bytes with another file or with themselves: its file system was damaged, or made
+    /// to fill whatever it is copied to.
     pub fn overlapping(&self) -> HashSet<InodeId> {
         let shared = self.layered.layer.extents().overlapping();
         let is_shared = |id: &InodeId| match self.layered.owner(*id) {
@@ -77,8 +77,8 @@ impl KeptDisk {
         difference.new.and_then(lower).is_some_and(|lower| Some(lower) == difference.old)
     }
 
-    /// Forgets what the run changed, but for `kept`: the rest is on the host, durably.
-    pub fn keep_only(&self, kept: &[Difference]) -> Result<(), JobError> {
+    /// Drops all changes of the run except `kept`: the rest is durably on the host.
+    pub fn keep_only(&self, kept: &[Difference]) -> Result<(), KeptError> {
         keep_only(&self.files, &self.layered, kept)
     }
 

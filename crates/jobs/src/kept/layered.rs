@@ -1,4 +1,4 @@
-//! The host's tree with what a kept run has changed over it.
+//! The host's tree, with a kept run's layer over it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,9 +14,9 @@ use inarch_tree::{Extent, InodeId, Timestamp, Tree};
 
 use super::files::DiskFiles;
 use super::same::{Side, have_same_bytes};
-use crate::JobError;
-use crate::notes::shown;
+use crate::kept::KeptError;
 use crate::source::Opened;
+use crate::text::shown;
 
 /// The most conflicts that a line names.
 const NAMED: usize = 4;
@@ -31,7 +31,7 @@ pub(crate) struct KeptBase {
     pub files: DiskFiles,
 }
 
-/// A source with what a kept run has changed of it.
+/// A source with a kept run's layer over it.
 pub(crate) struct Laid {
     /// Both, as one source. Nothing that is not on the disk tells one from another: no selection, no stamp.
     pub opened: Opened,
@@ -42,7 +42,7 @@ pub(crate) struct Laid {
 
 impl KeptBase {
     /// Lays what the run has changed so far over `opened`, the host's tree.
-    pub fn lay_over(&self, opened: Opened) -> Result<Laid, JobError> {
+    pub fn lay_over(&self, opened: Opened) -> Result<Laid, KeptError> {
         let host = Arc::clone(&opened.content);
         let (layered, content) = match self.files.load_layer()?.filter(|layer| !layer.is_empty()) {
             None => (Arc::new(Layered::plain(&opened.tree)), Arc::clone(&host)),
@@ -74,10 +74,9 @@ pub(crate) struct Layered {
 
 impl Layered {
     /// Lays `layer` over the host's tree.
-    pub fn new(lower: &Arc<Tree>, layer: Layer) -> Result<Layered, JobError> {
+    pub fn new(lower: &Arc<Tree>, layer: Layer) -> Result<Layered, KeptError> {
         let merged = merge(lower, &layer);
-        let Merged { tree, origins, lent, conflicts } =
-            merged.map_err(|error| JobError::Other(format!("the tree of the kept run: {error}")))?;
+        let Merged { tree, origins, lent, conflicts } = merged.map_err(KeptError::Merge)?;
         Ok(Layered { lower: Arc::clone(lower), layer, tree: Arc::new(tree), origins, lent, conflicts })
     }
 
@@ -89,7 +88,7 @@ impl Layered {
         Layered { lower, layer, tree, origins, lent: Vec::new(), conflicts: Vec::new() }
     }
 
-    /// Whose an inode of the tree is.
+    /// The origin of an inode of the tree.
     pub fn owner(&self, inode: InodeId) -> Option<Origin> {
         self.origins.get(inode.index()).copied()
     }
@@ -102,7 +101,7 @@ impl Layered {
         }
     }
 
-    /// The file of the host whose bytes an inode's are, all of them.
+    /// The host file that all bytes of an inode belong to.
     pub fn whole(&self, inode: InodeId) -> Option<InodeId> {
         match self.owner(inode)? {
             Origin::Lower(lower) => Some(lower),
@@ -165,7 +164,11 @@ impl Backing for LentFile {
 
 impl LayeredContent {
     /// `host` has the bytes of the host's tree.
-    pub fn new(layered: &Arc<Layered>, host: &Arc<dyn Content>, files: &DiskFiles) -> Result<LayeredContent, JobError> {
+    pub fn new(
+        layered: &Arc<Layered>,
+        host: &Arc<dyn Content>,
+        files: &DiskFiles,
+    ) -> Result<LayeredContent, KeptError> {
         let layer = &layered.layer;
         let lent = |inode: &Option<InodeId>| {
             let size = inode.map_or(0, |inode| layered.lower.inode(inode).size());
@@ -235,7 +238,7 @@ pub(super) struct LayeredLineage {
 }
 
 impl LayeredLineage {
-    /// The parts of a file that are those of the file `old` of the host's tree, at the same places.
+    /// The parts of a file that the host's file `old` has at the same places.
     fn lent_in_place(&self, old: InodeId, new: InodeId) -> Vec<Range<u64>> {
         let layered = &self.layered;
         let Some(Origin::Upper(upper)) = layered.owner(new) else { return Vec::new() };
@@ -268,7 +271,7 @@ impl Lineage for LayeredLineage {
 
     fn lenders(&self, new: InodeId) -> Vec<InodeId> {
         let layered = &self.layered;
-        // A file that the guest wrote anew has nothing of the one that it was.
+        // A file that the guest rewrote has no bytes of its old self.
         let mut lenders: Vec<InodeId> = layered.whole(new).into_iter().collect();
         if let Some(Origin::Upper(upper)) = layered.owner(new) {
             let places = layered.layer.extents().of(upper).iter().map(|extent| layered.layer.place(extent.backing));

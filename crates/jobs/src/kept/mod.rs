@@ -1,16 +1,17 @@
-//! Runs whose writes are kept under a name.
+//! Kept runs: runs whose writes are kept under a name.
 //!
-//! 1. `run --keep NAME` makes a folder in the store ([`store`]) and locks it. For each tree that the guest can write to
-//!    it keeps the host's tree as it is and an overlay ([`files`]); and what was run, when and how it ended ([`record`]).
-//! 2. When the command has ended, or before the next use of a run that was killed, the disk is made again without a machine,
-//!    and what the guest's file system has is folded into a layer over the host's tree ([`fold`]).
-//! 3. A later run scans the host's trees as they are then, and lays the layer over them ([`layered`]).
-//! 4. `diff` compares host and layer ([`guest`], [`diff`], [`stat`], [`patch`]).
-//! 5. `apply` brings the differences into the host's tree ([`apply`]).
+//! 1. `run --keep NAME` creates and locks a folder in the store ([`store`]). For each writable tree it stores the
+//!    host's tree and an overlay ([`files`]), and also what was run, when, and how it ended ([`record`]).
+//! 2. When the command has ended, or before the next use of a killed run, the disk is made again without a machine,
+//!    and the guest's changes are folded into a layer over the host's tree ([`fold`](mod@fold)).
+//! 3. A later command scans the host's trees as they are then, and merges the layer over them ([`layered`]).
+//! 4. `diff` compares host and layer ([`guest`], [`diff`](mod@diff), [`stat`], [`patch`]).
+//! 5. `apply` brings the differences into the host's tree ([`apply`](mod@apply)).
 
 mod apply;
 mod bytes;
 mod diff;
+mod error;
 mod files;
 mod fold;
 mod guest;
@@ -20,6 +21,7 @@ mod own;
 mod owners;
 mod patch;
 mod record;
+mod remade;
 mod same;
 mod show;
 mod side;
@@ -33,8 +35,9 @@ mod volume;
 pub use apply::{ApplyReport, ApplyRequest, Done, apply};
 pub(crate) use bytes::Bytes;
 pub use diff::{ChangeReport, RunDiff, diff};
+pub use error::KeptError;
 pub(crate) use fold::fold;
-pub(crate) use layered::{KeptBase, Layered};
+pub(crate) use layered::KeptBase;
 pub use list::{RunReport, RunState, TreeReport, discard, runs};
 pub(crate) use own::mount_points_in;
 pub(crate) use owners::OwnersBack;

@@ -1,4 +1,4 @@
-//! What a run makes in its guest's trees for itself, and what is therefore none of the guest's changes.
+//! Excludes what a run itself creates in its guest's trees, which is no change of the guest.
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -11,8 +11,7 @@ use inarch_vm::protocol::Network;
 
 use super::{Bytes, KeptTree, Record};
 
-/// The directories of a tree that the run itself makes where they are missing: places to mount at, and what they are
-/// in.
+/// The directories that the run creates in a tree if they are missing: mount points and their parents.
 pub(super) fn mount_points(tree: &KeptTree, record: &Record) -> HashSet<Vec<u8>> {
     let beside = record.beside.iter().map(Bytes::to_path);
     mount_points_in(&tree.destination(), record.trees.iter().map(KeptTree::destination).chain(beside))
@@ -32,13 +31,13 @@ pub(crate) fn mount_points_in(here: &Path, others: impl Iterator<Item = PathBuf>
     points
 }
 
-/// Takes out what the run had to make for itself: empty directories to mount at, and the name server's file.
+/// Removes the run's own creations from the differences: empty mount points, and the name server's file.
 pub(super) fn leave_out_own(
     found: &mut Vec<Difference>,
     (guest, content): (&Tree, &dyn Content),
     mount_points: &HashSet<Vec<u8>>,
 ) {
-    // A directory comes before what is in it, so from behind it is known whether anything else is.
+    // A directory precedes its content, so the reverse order shows whether it has other content.
     let mut kept_parents: HashSet<Vec<u8>> = HashSet::new();
     let mut keep = vec![true; found.len()];
     for (difference, keep) in found.iter().zip(&mut keep).rev() {

@@ -1,9 +1,9 @@
-//! From owners in the guest back to owners on the host.
+//! Maps owners in the guest back to owners on the host.
 
 use inarch_tree::select::{IdRange, OwnerMap, Owners};
 use serde::{Deserialize, Serialize};
 
-/// Whose on the host something is to be that the guest gave an owner.
+/// The map from an owner in the guest to the owner on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OwnersBack {
     users: IdsBack,
@@ -51,8 +51,8 @@ impl OwnersBack {
         self.groups.back(gid)
     }
 
-    /// Turns the named users and groups of a `system.posix_acl_*` value (`include/uapi/linux/posix_acl_xattr.h`) into
-    /// the host's. `false` if one of them is nobody on the host.
+    /// Maps the named users and groups of a `system.posix_acl_*` value (`include/uapi/linux/posix_acl_xattr.h`) back
+    /// to the host's; returns `false` if one of them does not exist there.
     pub fn acl(&self, value: &mut [u8]) -> bool {
         const USER: u16 = 0x02;
         const GROUP: u16 = 0x08;

@@ -1,4 +1,4 @@
-//! Whether two files hold the same bytes, without reading what cannot differ: holes of both, and what lies in one place.
+//! Compares the bytes of two files without reading what must be equal: common holes, and bytes from one place.
 
 use std::io;
 use std::ops::Range;
@@ -17,7 +17,8 @@ pub(super) struct Side<'a> {
     pub inode: InodeId,
 }
 
-/// Whether two files of one size hold the same bytes. `known` are parts in which they do, in their order and apart from each other.
+/// Whether two files of one size have the same bytes. `known` are ranges that are known to be equal, sorted and
+/// disjoint.
 ///
 /// # Errors
 /// One of them cannot be read.
@@ -40,7 +41,7 @@ pub(super) fn have_same_bytes(a: Side<'_>, b: Side<'_>, known: &[Range<u64>]) ->
     Ok(true)
 }
 
-/// The parts of two files of `size` bytes in which one of them has data. `None` is a file without holes.
+/// The ranges of two files of `size` bytes in which at least one has data. `None` is a file without holes.
 pub(super) fn data_of_either(a: Option<&[DataRange]>, b: Option<&[DataRange]>, size: u64) -> Vec<Range<u64>> {
     let whole = [DataRange { offset: 0, length: size }];
     let (a, b) = (a.unwrap_or(&whole), b.unwrap_or(&whole));

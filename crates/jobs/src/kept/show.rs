@@ -9,36 +9,34 @@ use inarch_tree::FileType;
 
 use super::Store;
 use super::diff::{RunDiff, TreeDiff};
-use crate::JobError;
-use crate::notes::shown;
+use crate::kept::KeptError;
 
 /// Bytes that are read at once.
 const PIECE: u64 = 256 << 10;
 
-/// Writes what the guest of the kept run `name` has at `path`, which is absolute and the guest's: a file's bytes, or where
-/// a symlink leads. Whether that is applied, or a conflict, makes no difference.
+/// Writes the guest's version of the absolute guest path `path` of the kept run `name`: a file's bytes, or a
+/// symlink's target. It does not matter whether the change was applied or conflicts.
 ///
 /// # Errors
-/// There is no such file in what is kept, it is of another kind, or a part of it lies in a file of the host that changed.
-pub fn show(name: &str, path: &Path, out: &mut dyn Write) -> Result<(), JobError> {
+/// The run has no such file, it has another type, or part of it is in a host file that has changed.
+pub fn show(name: &str, path: &Path, out: &mut dyn Write) -> Result<(), KeptError> {
     let run = Store::of_user()?.open(name)?;
-    let record = run.record.as_ref().ok_or_else(|| JobError::Other(format!("the kept run '{name}' has no record")))?;
+    let record = run.record.as_ref().ok_or_else(|| KeptError::NoRecord(name.to_owned()))?;
     let diff = RunDiff::of(&run, record)?;
     diff.refuse_gone(path)?;
     let within = |tree: &&TreeDiff| path.starts_with(tree.tree.destination());
     let deepest = |tree: &&TreeDiff| tree.tree.destination().components().count();
     let tree = diff.trees().iter().filter(within).max_by_key(deepest);
     let Some(tree) = tree else {
-        let reason = format!("{}: the kept run '{name}' changed nothing in the tree that it is of", shown(path));
-        return Err(JobError::Other(reason));
+        return Err(KeptError::Unchanged { path: path.to_owned(), name: name.to_owned() });
     };
     tree.show(path, out)
 }
 
 impl TreeDiff {
-    fn show(&self, path: &Path, out: &mut dyn Write) -> Result<(), JobError> {
-        let refuse = |reason: &str| JobError::Other(format!("{}: {reason}", shown(path)));
-        let write = |error| JobError::path(path, "cannot be written out", error);
+    fn show(&self, path: &Path, out: &mut dyn Write) -> Result<(), KeptError> {
+        let refuse = |reason| KeptError::Nothing { path: path.to_owned(), reason };
+        let write = |error| KeptError::path(path, "cannot be written out", error);
         let within = path.strip_prefix(self.tree.destination()).unwrap_or(path);
         let guest = &self.disk.guest;
         let id = guest.lookup(within.as_os_str().as_bytes()).ok_or_else(|| refuse("the guest has nothing there"))?;

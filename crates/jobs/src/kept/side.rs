@@ -14,12 +14,12 @@ pub(super) enum Side {
     Bytes(Vec<u8>),
     /// It is larger than is wanted.
     TooLarge,
-    /// It can no longer be read: the host's file that it lies in changed.
+    /// It cannot be read any more, because a host file that it refers to has changed.
     Unreadable,
 }
 
 impl Side {
-    /// Reads `id`, if it has no more than `most` bytes.
+    /// Reads `id`, if it has at most `most` bytes.
     pub fn read((tree, content): (&Tree, &dyn Content), id: Option<InodeId>, most: u64) -> Side {
         let Some(id) = id else { return Side::Nothing };
         let inode = tree.inode(id);
@@ -46,7 +46,8 @@ impl Side {
         }
     }
 
-    /// The bytes, if they are a text whose lines end where git and patch(1) see their end: `similar` ends one at a carriage return, too.
+    /// The bytes, if they are a text with line ends as git and patch(1) see them; `similar` also ends a line at a
+    /// carriage return.
     pub fn text(&self) -> Option<&[u8]> {
         let has_zero = |bytes: &[u8]| bytes.iter().take(LOOKED_AT).any(|byte| *byte == 0);
         let ends_otherwise =

@@ -1,9 +1,9 @@
-//! A run of which everything was applied: its next command begins with the host's trees as they are.
+//! Handles a run whose changes were all applied: its next command starts from the host's trees as they are.
 //!
-//! What an apply writes is in the host's memory first, as that of any copy is. Until it is on the disk the guest's writes
-//! stay: the next command waits for the disk, and lets go of them. If the machine was started again meanwhile, nobody
-//! knows whether it was switched off in an orderly way: then everything must be there as it was applied. So it is after a
-//! wait for the disk that failed: the kernel tells of a write that failed once, and the next wait succeeds.
+//! What an apply writes is first in the host's page cache, as with any copy. So the guest's writes stay until the
+//! data is on the disk: the next command syncs the trees, and then drops the writes. If the machine was rebooted in
+//! between, it may have crashed, so every file is compared with what was applied. The same happens after a failed
+//! sync, because the kernel reports a failed write once and lets the next sync succeed.
 
 use std::fs;
 use std::path::Path;
@@ -12,17 +12,17 @@ use super::KeptRun;
 use super::apply::{first_missing, make_durable};
 use super::diff::RunDiff;
 use super::record::{Applied, Record, UNKNOWN_BOOT};
-use crate::JobError;
+use crate::kept::KeptError;
 
 impl Applied {
     /// An apply that ends now.
-    pub fn now() -> Result<Applied, JobError> {
+    pub fn now() -> Result<Applied, KeptError> {
         Ok(Applied { boot: boot()? })
     }
 }
 
-/// Lets go of what the guest of a run wrote if all of it was applied.
-pub(crate) fn settle(run: &mut KeptRun) -> Result<(), JobError> {
+/// Drops the guest's writes of a run if everything was applied.
+pub(crate) fn settle(run: &mut KeptRun) -> Result<(), KeptError> {
     let Some(record) = run.record.clone() else { return Ok(()) };
     let Some(applied) = &record.applied else { return Ok(()) };
     let is_new_boot = applied.boot != boot()?;
@@ -36,11 +36,7 @@ pub(crate) fn settle(run: &mut KeptRun) -> Result<(), JobError> {
             true => "the disk failed after",
             false => "the machine was started again since",
         };
-        return Err(JobError::Other(format!(
-            "{since} the kept run '{0}' was applied, and {path} is not as it was applied; inarch apply {0} brings back \
-             what was lost, inarch discard {0} forgets the run",
-            run.name()
-        )));
+        return Err(KeptError::Lost { since, name: run.name().to_owned(), path });
     }
     for tree in writable() {
         let of_tree = diff.iter().flat_map(RunDiff::trees).filter(|one| one.tree == *tree);
@@ -55,13 +51,13 @@ pub(crate) fn settle(run: &mut KeptRun) -> Result<(), JobError> {
 }
 
 /// What tells this start of the machine from others.
-pub(super) fn boot() -> Result<String, JobError> {
+pub(super) fn boot() -> Result<String, KeptError> {
     #[cfg(test)]
     if let Some(boot) = super::staged::boot() {
         return Ok(boot);
     }
     let path = Path::new("/proc/sys/kernel/random/boot_id");
-    let text = fs::read_to_string(path).map_err(|error| JobError::path(path, "cannot be read", error))?;
+    let text = fs::read_to_string(path).map_err(|error| KeptError::path(path, "cannot be read", error))?;
     Ok(text.trim().to_owned())
 }
 

@@ -1,4 +1,4 @@
-//! A kept run that no machine has run: for tests of what is done with one.
+//! A kept run made without a machine, for tests.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use inarch_tree::{FileType, InodeId, Tree};
 
 use super::apply::{ApplyReport, ApplyRequest, Calls, Faults, apply_to};
 use super::{KeptRun, KeptTree, OwnersBack, Record, Store};
-use crate::JobError;
+use crate::kept::KeptError;
 
 thread_local! {
     /// What goes wrong in this thread.
@@ -118,7 +118,7 @@ pub(super) struct Staged {
 }
 
 impl Staged {
-    /// A run over the tree at `host`, whose guest left what is at `guest`.
+    /// A run over the tree at `host`, whose guest left the content of `guest`.
     pub fn new(host: &Path, guest: &Path) -> Staged {
         let home = tempfile::tempdir().unwrap();
         let mut run = Store::at(home.path()).open_or_create("staged").unwrap();
@@ -134,7 +134,7 @@ impl Staged {
     }
 
     /// Applies everything.
-    pub fn apply(&mut self) -> Result<ApplyReport, JobError> {
+    pub fn apply(&mut self) -> Result<ApplyReport, KeptError> {
         let request = ApplyRequest { name: "staged".to_owned(), paths: Vec::new(), force: false, dry_run: false };
         apply_to(&mut self.run, &request)
     }
@@ -150,7 +150,7 @@ impl Staged {
     }
 }
 
-/// Loses all but the first bytes of a file, as a machine that goes down may, and keeps its size and time.
+/// Truncates a file's data to its first bytes, as a crash may, and keeps its size and time.
 pub(super) fn tear(path: &Path) {
     let file = File::options().write(true).open(path).unwrap();
     let before = file.metadata().unwrap();

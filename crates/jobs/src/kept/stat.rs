@@ -1,4 +1,4 @@
-//! How much each file changed.
+//! Counts how much each file changed.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub struct FileStat {
     pub path: String,
     /// Lines that are new; nothing where the file is no text.
     pub added: Option<u64>,
-    /// Lines that are gone; nothing where the file is no text.
+    /// Removed lines; `None` if the file is not text.
     pub removed: Option<u64>,
     /// Bytes before.
     pub old_size: u64,
@@ -31,7 +31,7 @@ pub struct FileStat {
 }
 
 impl RunDiff {
-    /// How much each file changed, of those whose content did.
+    /// The extent of change of each file whose content changed.
     pub fn stat(&self) -> Vec<FileStat> {
         let of_tree = |tree: &TreeDiff| -> Vec<FileStat> {
             let changed = tree.changes.iter().filter(|change| has_content(tree, change));

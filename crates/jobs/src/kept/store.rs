@@ -1,16 +1,16 @@
-//! Where kept runs are: a folder each, with a lock.
+//! The store of kept runs: a folder for each, with a lock.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `lock` | locked by whoever uses the run, whose process number it holds |
+//! | `lock` | locked by the process that uses the run; contains its number |
 //! | `run.json` | the [`Record`] |
-//! | `N.*` | what is kept of disk N, see [`DiskFiles`] |
+//! | `N.*` | the data of disk N, see [`DiskFiles`] |
 //!
-//! A folder is made under its name, and is a run once it has a record. A run is discarded by renaming its folder to a
-//! name that no run can have; so there is never half a run.
+//! A folder is created under its final name, and is a run once it has a record. To discard a run, its folder is
+//! renamed to a name that no run can have. So there is never half a run.
 //!
-//! A record and a layer say what `apply` writes to the host, and where. So nothing is used that could be somebody else's
-//! ([`trust`]).
+//! Record and layer determine what `apply` writes to the host, and where. So nothing is used that another user could
+//! have written ([`trust`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -26,14 +26,13 @@ use rustix::io::Errno;
 use super::files::DiskFiles;
 use super::record::{KeptTree, Record, VERSION};
 use super::volume::VolumeId;
-use crate::JobError;
-use crate::notes::shown;
-use crate::state;
-use crate::trust::{self, Missing, Obstacle, Owner};
+use crate::kept::KeptError;
+use crate::lifecycle::state;
+use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
 
 /// The longest name of a run.
-const LONGEST_NAME: usize = 100;
-/// What the folder of a discarded run is called until it is gone.
+pub(super) const LONGEST_NAME: usize = 100;
+/// The prefix of a discarded run's folder until it is deleted.
 const DISCARDED: &str = ".discarded-";
 
 /// All kept runs of a user.
@@ -48,22 +47,19 @@ pub(crate) struct Store {
 pub(crate) struct KeptRun {
     name: String,
     folder: PathBuf,
-    /// What is known of it; nothing for one that was just made.
+    /// Its record; `None` for a new run.
     pub record: Option<Record>,
     /// Held until the end.
     _lock: File,
 }
 
 impl Store {
-    /// Those in [`state::home`].
-    pub fn of_user() -> Result<Store, JobError> {
-        let home = state::home().ok_or_else(|| {
-            JobError::Other("there is no place for kept runs: neither XDG_STATE_HOME nor HOME is set".to_owned())
-        })?;
-        Ok(Store { home })
+    /// The store in [`state::home`].
+    pub fn of_user() -> Result<Store, KeptError> {
+        Ok(Store { home: state::home().ok_or(KeptError::NoPlace)? })
     }
 
-    /// Those in a directory of their own.
+    /// A store in another directory.
     #[cfg(test)]
     pub fn at(home: &Path) -> Store {
         Store { home: home.to_owned() }
@@ -80,15 +76,15 @@ impl Store {
         Ok(is_there.then(|| self.home.join("runs").join(name)))
     }
 
-    fn existing_folder(&self, name: &str) -> Result<Option<PathBuf>, JobError> {
+    fn existing_folder(&self, name: &str) -> Result<Option<PathBuf>, KeptError> {
         check_name(name)?;
         self.folder(name, Missing::Leave).map_err(unusable)
     }
 
     /// The names of all runs, sorted.
-    pub fn names(&self) -> Result<Vec<String>, JobError> {
+    pub fn names(&self) -> Result<Vec<String>, KeptError> {
         let runs = self.home.join("runs");
-        let fail = |error| JobError::path(&runs, "cannot list the kept runs", error);
+        let fail = |error| KeptError::path(&runs, "cannot list the kept runs", error);
         if !trust::directory(&self.home, &["runs"], Missing::Leave, Owner::User).map_err(unusable)? {
             return Ok(Vec::new());
         }
@@ -108,12 +104,12 @@ impl Store {
     }
 
     /// The run with this name, made if it is not there, for this process alone.
-    pub fn open_or_create(&self, name: &str) -> Result<KeptRun, JobError> {
+    pub fn open_or_create(&self, name: &str) -> Result<KeptRun, KeptError> {
         check_name(name)?;
         for tries_left in (0..10).rev() {
             let folder = match self.folder(name, Missing::Make) {
                 Ok(folder) => folder,
-                // Whoever discarded the last run has just removed the folder of all.
+                // Whoever discarded the last run has just removed the common folder.
                 Err(obstacle) if obstacle.error.kind() == io::ErrorKind::NotFound && tries_left > 0 => continue,
                 Err(obstacle) => return Err(unusable(obstacle)),
             };
@@ -123,29 +119,27 @@ impl Store {
                 return Ok(run);
             }
         }
-        Err(JobError::Other(format!("the kept run '{name}' is discarded again and again by somebody else")))
+        Err(KeptError::Discarded(name.to_owned()))
     }
 
     /// The run with this name, for this process alone.
-    pub fn open(&self, name: &str) -> Result<KeptRun, JobError> {
+    pub fn open(&self, name: &str) -> Result<KeptRun, KeptError> {
         let run = match self.existing_folder(name)?.filter(|folder| folder.join(RECORD).exists()) {
             Some(folder) => self.lock(name, &folder)?,
             None => None,
         };
-        run.filter(|run| run.record.is_some()).ok_or_else(|| {
-            JobError::Other(format!("there is no kept run '{name}'; inarch runs lists those that there are"))
-        })
+        run.filter(|run| run.record.is_some()).ok_or_else(|| KeptError::Missing(name.to_owned()))
     }
 
-    /// What is known of a run, and whether somebody uses it; `None` if it is gone.
-    pub fn look(&self, name: &str) -> Result<Option<(Record, bool)>, JobError> {
+    /// A run's record, and whether another process uses the run; `None` if it is gone.
+    pub fn look(&self, name: &str) -> Result<Option<(Record, bool)>, KeptError> {
         let Some(folder) = self.existing_folder(name)? else { return Ok(None) };
         let Some(record) = load_record(&folder)? else { return Ok(None) };
         let path = folder.join("lock");
         let lock = match trust::open(&path, OpenOptions::new().read(true)) {
             Ok(lock) => lock,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(JobError::path(&path, "cannot open the kept run's lock", error)),
+            Err(error) => return Err(KeptError::path(&path, "cannot open the kept run's lock", error)),
         };
         let used = flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
         Ok(Some((record, used)))
@@ -157,41 +151,40 @@ impl Store {
     }
 
     /// Locks a folder; `None` if it was discarded meanwhile.
-    fn lock(&self, name: &str, folder: &Path) -> Result<Option<KeptRun>, JobError> {
+    fn lock(&self, name: &str, folder: &Path) -> Result<Option<KeptRun>, KeptError> {
         let path = folder.join("lock");
         let opened = trust::open(&path, OpenOptions::new().read(true).write(true).create(true).mode(0o600));
         let mut lock = match opened {
             Ok(lock) => lock,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(JobError::path(&path, "cannot open the kept run's lock", error)),
+            Err(error) => return Err(KeptError::path(&path, "cannot open the kept run's lock", error)),
         };
-        if !try_lock(&lock).map_err(|error| JobError::path(&path, "cannot lock the kept run", error))? {
+        if !try_lock(&lock).map_err(|error| KeptError::path(&path, "cannot lock the kept run", error))? {
             let mut owner = String::new();
-            // Only a help to find whoever it is.
+            // Only to help the user find the process.
             let _ = Read::by_ref(&mut lock).take(20).read_to_string(&mut owner);
-            let owner = if owner.is_empty() { String::new() } else { format!(" (process {owner})") };
-            return Err(JobError::Other(format!("the kept run '{name}' is in use{owner}; wait until that has ended")));
+            return Err(KeptError::InUse { name: name.to_owned(), owner });
         }
-        let ours = lock.metadata().map_err(|error| JobError::path(&path, "cannot examine the lock", error))?;
+        let ours = lock.metadata().map_err(|error| KeptError::path(&path, "cannot examine the lock", error))?;
         if !fs::metadata(&path).is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
             return Ok(None);
         }
         let written = lock.set_len(0).and_then(|()| lock.rewind());
         written
             .and_then(|()| write!(lock, "{}", std::process::id()))
-            .map_err(|error| JobError::path(&path, "cannot write the kept run's lock", error))?;
+            .map_err(|error| KeptError::path(&path, "cannot write the kept run's lock", error))?;
         let record = load_record(folder)?;
         Ok(Some(KeptRun { name: name.to_owned(), folder: folder.to_owned(), record, _lock: lock }))
     }
 
     /// Takes a run away, with all that its guest wrote; after the last one the store's folder too.
-    pub fn discard(&self, run: KeptRun) -> Result<(), JobError> {
+    pub fn discard(&self, run: KeptRun) -> Result<(), KeptError> {
         let runs = self.home.join("runs");
         let gone = runs.join(format!("{DISCARDED}{}-{}", std::process::id(), run.name));
         fs::rename(&run.folder, &gone)
-            .map_err(|error| JobError::path(&run.folder, "cannot discard the kept run", error))?;
-        fs::remove_dir_all(&gone).map_err(|error| JobError::path(&gone, "cannot remove the discarded run", error))?;
-        // Those whose removal was killed.
+            .map_err(|error| KeptError::path(&run.folder, "cannot discard the kept run", error))?;
+        fs::remove_dir_all(&gone).map_err(|error| KeptError::path(&gone, "cannot remove the discarded run", error))?;
+        // Folders whose deletion was interrupted.
         for entry in fs::read_dir(&runs).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(DISCARDED) {
                 let _ = fs::remove_dir_all(entry.path());
@@ -205,13 +198,8 @@ impl Store {
 
 const RECORD: &str = "run.json";
 
-/// The error for a place in which runs cannot be kept.
-fn unusable(obstacle: Obstacle) -> JobError {
-    let advice = match obstacle.is_distrust() {
-        true => "; set XDG_STATE_HOME to a directory of your own (sudo -H sets HOME to root's)",
-        false => "",
-    };
-    JobError::Other(format!("runs cannot be kept: {obstacle}{advice}"))
+fn unusable(obstacle: Obstacle) -> KeptError {
+    KeptError::Unusable { obstacle }
 }
 
 impl KeptRun {
@@ -226,10 +214,10 @@ impl KeptRun {
     }
 
     /// Makes `record` what is known of the run, whole or not at all.
-    pub fn save(&mut self, record: Record) -> Result<(), JobError> {
+    pub fn save(&mut self, record: Record) -> Result<(), KeptError> {
         let path = self.folder.join(RECORD);
-        let text = serde_json::to_string_pretty(&record).map_err(|error| JobError::Other(error.to_string()))?;
-        replace(&path, text.as_bytes()).map_err(|error| JobError::path(&path, "cannot write the record", error))?;
+        let text = serde_json::to_string_pretty(&record).map_err(KeptError::Encode)?;
+        replace(&path, text.as_bytes()).map_err(|error| KeptError::path(&path, "cannot write the record", error))?;
         self.record = Some(record);
         Ok(())
     }
@@ -240,23 +228,18 @@ impl KeptRun {
         self.record = load_record(&self.folder).unwrap();
     }
 
-    /// Refuses to go on over a tree that lies in another file system than it did, if the run changed anything of it.
-    pub fn refuse_another_volume(&self, tree: &KeptTree) -> Result<(), JobError> {
+    /// Refuses to continue over a tree that is now on another file system, if the run changed it.
+    pub fn refuse_another_volume(&self, tree: &KeptTree) -> Result<(), KeptError> {
         let then = self.record.iter().flat_map(|record| &record.trees).find(|then| then.ordinal == tree.ordinal);
         let is_another = then.is_some_and(|then| VolumeId::is_another(then.volume, tree.volume));
         if !is_another || self.files(tree.ordinal).load_layer()?.is_none_or(|layer| layer.is_empty()) {
             return Ok(());
         }
-        Err(JobError::Other(format!(
-            "{}: another file system is mounted there than when the kept run '{1}' changed it; bring that back, or give this \
-             run another name; inarch discard {1} forgets what it changed",
-            shown(&tree.source()),
-            self.name
-        )))
+        Err(KeptError::OtherVolume { tree: tree.source(), name: self.name.clone() })
     }
 
     /// Takes away what the guest wrote: the next run begins with the trees as they are then.
-    pub fn start_anew(&self) -> Result<(), JobError> {
+    pub fn start_anew(&self) -> Result<(), KeptError> {
         let trees = self.record.iter().flat_map(|record| &record.trees);
         for tree in trees.filter(|tree| !tree.read_only) {
             let files = self.files(tree.ordinal);
@@ -273,7 +256,7 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Replaces a file by one with other content, or leaves it as it is. What it gives back is durable.
+/// Replaces a file's content atomically. On return the change is durable.
 pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     #[cfg(test)]
     super::staged::call()?;
@@ -290,24 +273,25 @@ pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn load_record(folder: &Path) -> Result<Option<Record>, JobError> {
+fn load_record(folder: &Path) -> Result<Option<Record>, KeptError> {
     let path = folder.join(RECORD);
     let text = match trust::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(JobError::path(&path, "cannot read the record", error)),
+        Err(error) => return Err(KeptError::path(&path, "cannot read the record", error)),
     };
-    let other = |reason: String| JobError::Other(format!("{}: {reason}", shown(&path)));
-    let record: Record = serde_json::from_slice(&text).map_err(|error| other(format!("is damaged: {error}")))?;
+    let record: Record = match serde_json::from_slice(&text) {
+        Ok(record) => record,
+        Err(error) => return Err(KeptError::DamagedRecord { path, error }),
+    };
     if record.version != VERSION {
-        let found = record.version;
-        return Err(other(format!("has version {found}; this program knows version {VERSION}")));
+        return Err(KeptError::OtherVersion { path, version: record.version });
     }
     Ok(Some(record))
 }
 
-/// Takes a lock that nobody else has. Waits for a moment: a child that a thread of the last owner forked holds it until
-/// its exec.
+/// Tries to take a lock. Retries for a moment, because a child that a thread of the last owner forked holds the lock
+/// until its exec.
 fn try_lock(file: &File) -> Result<bool, Errno> {
     for _ in 0..10 {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -318,14 +302,10 @@ fn try_lock(file: &File) -> Result<bool, Errno> {
     Ok(false)
 }
 
-fn check_name(name: &str) -> Result<(), JobError> {
+fn check_name(name: &str) -> Result<(), KeptError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '+' | '@');
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(allowed) || name.starts_with(['.', '-']) {
-        return Err(JobError::Other(format!(
-            "{:?} is no name for a kept run: write 1 to {LONGEST_NAME} of a-z, A-Z, 0-9, '.', '_', '-', '+' and '@', \
-             the first neither '.' nor '-'",
-            name
-        )));
+        return Err(KeptError::Name(name.to_owned()));
     }
     Ok(())
 }
@@ -414,7 +394,7 @@ mod tests {
         let (victim, missing) = (dir.path().join("victim"), dir.path().join("missing"));
         fs::write(&victim, "content").unwrap();
         let folder = store.home.join("runs/x");
-        // What is written anew takes the place of a link.
+        // A new file replaces a link.
         symlink(&victim, folder.join("run.new")).unwrap();
         run.save(Record { status: Some(4), ..record() }).unwrap();
         assert!(folder.join(RECORD).symlink_metadata().unwrap().is_file());

@@ -1,9 +1,10 @@
-//! Which file system a tree of the host lies in, in words that the next start of the machine understands.
+//! Identifies the file system of a host tree, in a way that survives a reboot.
 //!
-//! An inode number says little of a mount's root: every ext4 has 2 there. A device number says nothing after a reboot. The
-//! file system's own ID (`f_fsid` of statfs(2)) comes from its UUID on ext4, Btrfs, tmpfs, overlayfs, ZFS and others. XFS,
-//! F2FS and the FAT family give their device number as an ID (`huge_encode_dev` in include/linux/kdev_t.h): there the birth
-//! of the tree's root directory stands for it. FUSE and NFS give none: nothing is known of those.
+//! The inode number of a mount's root says little: on every ext4 it is 2. A device number changes on reboot. The file
+//! system's own ID (`f_fsid` of statfs(2)) is derived from its UUID on ext4, Btrfs, tmpfs, overlayfs, ZFS and others.
+//! XFS, F2FS and the FAT family use their device number as ID (`huge_encode_dev` in include/linux/kdev_t.h); there
+//! the creation time of the tree's root directory is used instead. FUSE and NFS have no ID, so their file systems are
+//! not distinguished.
 
 use std::os::fd::AsFd;
 
@@ -21,7 +22,7 @@ pub(crate) enum VolumeId {
 }
 
 impl VolumeId {
-    /// The file system of the directory that a tree begins with; `None` if nothing is known of it.
+    /// The file system of a tree's root directory; `None` if it cannot be identified.
     pub fn of(root: impl AsFd) -> Result<Option<VolumeId>, Errno> {
         let root = root.as_fd();
         let id = fstatvfs(root)?.f_fsid;
@@ -34,7 +35,8 @@ impl VolumeId {
     fn from(id: u64, device: u64, born: Option<(i64, u32)>) -> Option<VolumeId> {
         match id {
             id if id == encoded(device) => born.map(|(seconds, nanoseconds)| VolumeId::Born(seconds, nanoseconds)),
-            // None, or the device number of what overlayfs lies on: its directories are born again when they are written to.
+            // No ID, or the device number below an overlayfs, whose directories get a new creation time when written
+            // to.
             id if id <= u32::MAX.into() => None,
             id => Some(VolumeId::Id(id)),
         }
@@ -62,7 +64,7 @@ mod tests {
     use super::super::staged::Staged;
     use super::*;
 
-    /// A mount that goes with it.
+    /// A mount that ends when dropped.
     struct Mounted<'p>(&'p Path);
 
     impl<'p> Mounted<'p> {
@@ -104,7 +106,7 @@ mod tests {
         let refusal = staged.run.refuse_another_volume(&now).unwrap_err().to_string();
         assert!(refusal.contains("another file system is mounted there"), "{refusal}");
         drop(mounted);
-        // A tmpfs is gone with its mount.
+        // A tmpfs ends with its mount.
         if first.contains(&"loop") {
             let _mounted = Mounted::new(first, at).unwrap();
             let now = tree(&staged).with_volume().unwrap();

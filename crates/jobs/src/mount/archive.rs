@@ -20,16 +20,18 @@ use std::thread;
 use inarch_block::Lent;
 use inarch_format::erofs::metadata_beside;
 use inarch_mount::{Detached, Lease, Loop, LoopId};
+use inarch_server::StopHandle;
 use inarch_tree::select::Selection;
 use inarch_tree::{FileType, InodeId};
 use rustix::fs::{MemfdFlags, memfd_create};
 use signal_hook::consts::SIGIO;
 use signal_hook::iterator::{Handle, Signals};
 
-use super::{MountRequest, MountWrites};
+use super::{MountEvent, MountRequest, MountWrites};
 use crate::JobError;
-use crate::notes::{say, shown};
+use crate::events::Events;
 use crate::source::{self, Opened, Resources, Source};
+use crate::text::shown;
 use crate::upper::UpperPlace;
 
 /// Bytes of metadata in memory at most; a tree of a million files has less than a fifth of it.
@@ -43,7 +45,7 @@ pub(super) fn open(request: &MountRequest) -> Result<Option<Opened>, JobError> {
     let stamp = matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
     let resources = Resources { stamp, ..Resources::default() };
     let selection = Selection { salvage: request.salvage, ..Selection::default() };
-    source::open_with(&request.source, &selection, &resources).map(Some)
+    Ok(Some(source::open_with(&request.source, &selection, &resources)?))
 }
 
 /// What the kernel reads.
@@ -85,34 +87,31 @@ impl Archive {
     }
 
     /// Has a thread wait for whoever wants to change the archive.
-    pub fn guarded(self) -> GuardedArchive {
+    pub fn guarded(self, events: &Events<MountEvent>, stop: &StopHandle) -> GuardedArchive {
         let Archive { lease, mut signals, device, path } = self;
         let (lease, handle) = (Arc::new(lease), signals.handle());
-        let leased = Arc::clone(&lease);
+        let (leased, events, stop) = (Arc::clone(&lease), events.clone(), stop.clone());
         thread::spawn(move || {
             // Other signals of this number are nobody's.
             if signals.forever().any(|_| !leased.holds()) {
-                cut(&device, &path);
-                leased.give_up();
+                let (line, is_cut) = cut(&device, &path);
+                events.emit(MountEvent::Fault(line));
+                // Rather no mount than a mixture.
+                if is_cut { leased.give_up() } else { stop.stop() }
             }
         });
         GuardedArchive { handle, _lease: lease }
     }
 }
 
-/// Reads no further, and says so.
-fn cut(device: &Loop, path: &Path) {
-    let path = shown(path);
-    match device.cut() {
-        Ok(()) => say(format_args!(
-            "{path}: somebody writes to it while it is mounted; what was not read before is an I/O error from now on"
-        )),
-        // Rather no process, and so no mount, than a mixture.
-        Err(error) => {
-            say(format_args!("{path}: somebody writes to it while it is mounted, and it cannot be let go: {error}"));
-            std::process::exit(1);
-        }
-    }
+/// Reads no further. Gives the line that says so, and whether that could be done.
+fn cut(device: &Loop, path: &Path) -> (String, bool) {
+    let (path, cut) = (shown(path), device.cut());
+    let outcome = match &cut {
+        Ok(()) => "; what was not read before is an I/O error from now on".to_owned(),
+        Err(error) => format!(", and it cannot be let go: {error}"),
+    };
+    (format!("{path}: somebody writes to it while it is mounted{outcome}"), cut.is_ok())
 }
 
 /// An archive that is mounted; its lease ends with this.

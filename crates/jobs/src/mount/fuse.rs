@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Rings, Session, SessionOptions};
 use inarch_mount::{DEVICE, Mount};
-use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, TreeFiles, VolumeFiles};
+use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, VolumeFiles};
 
 use super::archive;
-use super::background::Child;
-use super::{By, MountRequest, MountWrites, Serving};
+use super::handle::{Duty, MountEvent};
+use super::{By, MountRequest, MountWrites, NotMounted, Serving};
 use crate::JobError;
-use crate::confinement::{Access, Confinement, Grants, Work};
-use crate::identity::{files_identity, image_identity};
-use crate::notes::{say, shown};
+use crate::events::Events;
+use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
+use crate::lifecycle::guard::{Guard, Guarded};
+use crate::lifecycle::mounted::Mounted;
 use crate::record::NewRecord;
-use crate::serve::guard::{Guard, Guarded};
-use crate::serve::mounted::Mounted;
-use crate::serve::signals::Caught;
 use crate::share::with_owners;
+use crate::source::identity::{files_identity, image_identity};
 use crate::source::{self, Opened, OpenedVolume, Source};
+use crate::text::shown;
 use crate::upper::{Clients, LowerIdentity, Upper, UpperPlace};
 
 /// Smaller files that are only read go through the kernel's cache of the mount: to hand one to the kernel and take it
@@ -38,8 +38,12 @@ pub(super) struct Prepared {
 }
 
 /// Opens the source, and what is written over it.
-pub(super) fn prepare(request: &MountRequest, opened: Option<Opened>) -> Result<Prepared, JobError> {
-    let Lower { layer, identity, notes } = Lower::open(request, opened)?;
+pub(super) fn prepare(
+    request: &MountRequest,
+    opened: Option<Opened>,
+    events: &Events<MountEvent>,
+) -> Result<Prepared, JobError> {
+    let Lower { layer, identity, notes } = Lower::open(request, opened, events)?;
     let (layer, upper) = match &request.writes {
         MountWrites::Over(place) => {
             // What is below has an opinion of its own; what is above this kernel alone changes.
@@ -59,23 +63,22 @@ pub(super) fn prepare(request: &MountRequest, opened: Option<Opened>) -> Result<
 }
 
 impl Prepared {
-    /// Mounts it on `point`, from `source`, confines this process, and answers requests from then on.
+    /// Mounts it on `point`, from `source`, confines this thread, and answers requests from then on.
     pub fn serve(
         self,
         request: &MountRequest,
         (point, source): (&Path, &Path),
-        signals: Caught,
-        child: Option<&Child>,
+        duty: &Duty,
     ) -> Result<Serving, JobError> {
         let (mount, device) = Mount::fuse(point, source, request.writes == MountWrites::Refused)?;
         let guard = Guard::of_mount(&mount, Guarded::Mount, None)?;
         let session = Session::new(device, self.layer, session_options(request));
-        child.map(Child::detach).transpose()?;
         let confined = request.sandbox.confine_to(shown(source), &self.confinement);
-        let record = self.record.map(NewRecord::start).transpose()?;
-        let stop = signals.heed();
-        let mounted = Mounted::answer(mount, session, &stop);
-        Ok(Serving { mounted, stop, guard, confined, record, upper: self.upper, archive: None, by: By::Fuse })
+        let events = duty.events.clone();
+        let failed = move |line| events.emit(MountEvent::Fault(line));
+        let record = self.record.map(|record| record.start(failed)).transpose()?;
+        let mounted = Mounted::served(mount, &duty.stop, move || session.run());
+        Ok(Serving { mounted, guard, confined, record, upper: self.upper, archive: None, by: By::Fuse })
     }
 }
 
@@ -104,14 +107,14 @@ fn confinement(request: &MountRequest, upper: Option<&Upper>) -> Result<Confinem
 }
 
 /// Refuses to start without what must be. What is missing is known before anything is mounted.
-pub(super) fn check_rings(rings: Rings) -> Result<(), JobError> {
+pub(super) fn check_rings(rings: Rings) -> Result<(), NotMounted> {
     let missing = match RingSupport::detect() {
         _ if rings != Rings::Required => return Ok(()),
         RingSupport::On => return Ok(()),
         RingSupport::Off => format!("it is switched off for this machine; as root: {}", RingSupport::SWITCH_ON),
         RingSupport::Missing => "this kernel has none; it takes Linux 6.14 with CONFIG_FUSE_IO_URING".to_owned(),
     };
-    Err(JobError::Other(format!("FUSE over io_uring: {missing}; or leave --io-uring on away")))
+    Err(NotMounted::Rings { missing })
 }
 
 /// What is shown, before anything is written over it.
@@ -123,11 +126,11 @@ struct Lower {
 }
 
 impl Lower {
-    fn open(request: &MountRequest, opened: Option<Opened>) -> Result<Lower, JobError> {
+    fn open(request: &MountRequest, opened: Option<Opened>, events: &Events<MountEvent>) -> Result<Lower, JobError> {
         let is_kept = matches!(request.writes, MountWrites::Over(UpperPlace::Kept(_)));
         let path = request.source.path();
         if let Some(opened) = source::open_volume(&request.source, request.salvage)? {
-            return Ok(Lower::of_volume(request, opened, is_kept));
+            return Ok(Lower::of_volume(request, opened, is_kept, events.clone()));
         }
         let opened = match opened {
             None => archive::open(request)?,
@@ -135,7 +138,7 @@ impl Lower {
         };
         if let Some(opened) = opened {
             let identity = is_kept.then(|| LowerIdentity::of_tree(&files_identity(&opened), path));
-            let layer = Arc::new(TreeFiles::new(opened.tree, opened.content));
+            let layer = Arc::new(VolumeFiles::of_tree(opened.tree, opened.content));
             return Ok(Lower { layer, identity, notes: opened.notes });
         }
         let options = HostOptions {
@@ -157,14 +160,14 @@ impl Lower {
 
 impl Lower {
     /// Of an image that is read when something of it is asked for.
-    fn of_volume(request: &MountRequest, opened: OpenedVolume, is_kept: bool) -> Lower {
+    fn of_volume(request: &MountRequest, opened: OpenedVolume, is_kept: bool, events: Events<MountEvent>) -> Lower {
         let OpenedVolume { volume, stamp } = opened;
         let path = request.source.path();
         let identity = image_identity(volume.format(), &stamp, request.salvage);
         let identity = is_kept.then(|| LowerIdentity::of_tree(&identity, path));
         let named = shown(path);
         let notes = volume.notes();
-        let tell = Box::new(move |line: &str| say(format_args!("{named}: {line}")));
+        let tell = Box::new(move |line: &str| events.emit(MountEvent::Fault(format!("{named}: {line}"))));
         Lower { layer: Arc::new(VolumeFiles::new(volume, request.salvage, tell)), identity, notes }
     }
 }

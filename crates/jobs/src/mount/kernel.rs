@@ -18,9 +18,9 @@ use rustix::mount::MountAttrFlags;
 use super::archive::{self, Archive};
 use super::{MountRequest, MountWrites, USER_NAMESPACE_ARGUMENT, Via};
 use crate::JobError;
-use crate::identity::{files_identity, image_identity};
-use crate::serve::guard::{Guarded, own_child};
+use crate::lifecycle::guard::{Guarded, own_child};
 use crate::share::{Refused, Submounts};
+use crate::source::identity::{files_identity, image_identity};
 use crate::source::{self, FileKind, Opened, OpenedVolume, Source};
 use crate::upper::{LowerIdentity, Upper, UpperPlace};
 
@@ -45,9 +45,9 @@ pub(super) enum NotByKernel {
     Failed(JobError),
 }
 
-impl From<JobError> for NotByKernel {
-    fn from(error: JobError) -> NotByKernel {
-        NotByKernel::Failed(error)
+impl<E: Into<JobError>> From<E> for NotByKernel {
+    fn from(error: E) -> NotByKernel {
+        NotByKernel::Failed(error.into())
     }
 }
 
@@ -184,7 +184,7 @@ fn may_be_archive(request: &MountRequest) -> Result<(), NotByKernel> {
         Source::File { .. } => {}
         _ => return because("no plain file"),
     }
-    if request.via == Via::Auto && source::open_volume(&request.source, request.salvage)?.is_some() {
+    if request.via == Via::Auto && matches!(&request.source, Source::File { kind: FileKind::Volume(_), .. }) {
         // Most often somebody looks for a few files: the kernel takes all of the metadata first.
         return because("an image is read as it is asked for; --via kernel reads all its metadata first");
     }

@@ -2,21 +2,21 @@
 //! its place, and can another mount go on there.
 
 use std::fmt::Display;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use inarch_confine::close_inherited;
 use inarch_mount::{self as mount, Copy, Entry, Held, MountError, Place, User};
 use inarch_vm::qemu::shell_word;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::{MountEvent, NotUnmounted};
 use crate::JobError;
-use crate::notes::{say, shown};
-use crate::serve::guard::Guarded;
-use crate::serve::guarded::{ServerProcess, guard_at, server_of};
+use crate::events::Events;
+use crate::lifecycle::guard::Guarded;
+use crate::lifecycle::guarded::{ServerProcess, guard_at, server_of};
+use crate::text::shown;
 
 /// How long the end of a server is waited for.
 struct Patience {
@@ -41,30 +41,34 @@ pub struct UnmountRequest {
     pub points: Vec<PathBuf>,
     /// Whether one goes even if somebody uses it, who then does so until they have done.
     pub lazy: bool,
-    /// Whether nothing is said but what went wrong.
-    pub quiet: bool,
 }
 
 /// Takes them away, one after the other, whatever becomes of the others. Each time it returns when the server has ended;
-/// that it has not is an error, unless somebody still uses the mount and may.
-pub fn unmount(request: &UnmountRequest) -> impl Iterator<Item = Result<(), JobError>> {
+/// that it has not is an error, unless somebody still uses the mount and may. A mount that this process itself uses, as the place
+/// of its working directory or of an open file, is in use as well: it may leave that after the call, and before it takes the first
+/// result.
+pub fn unmount(request: &UnmountRequest, events: &Events<MountEvent>) -> impl Iterator<Item = Result<(), JobError>> {
     let points: Vec<_> = request.points.iter().map(|point| (point, std::path::absolute(point))).collect();
-    // This process itself keeps nothing in use.
-    let left = std::env::set_current_dir("/").and_then(|()| close_inherited());
-    let mut left = left.err().map(|error| JobError::Other(format!("cannot leave this directory: {error}")));
+    let work = Work { lazy: request.lazy, events };
     points.into_iter().map(move |(point, absolute)| {
         let absolute = absolute.map_err(|error| JobError::path(point, "cannot be unmounted", error))?;
-        left.take().map_or(Ok(()), Err)?;
-        take_away(point, &absolute, request)
+        take_away(point, &absolute, &work)
     })
 }
 
-fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<(), JobError> {
+/// How mounts are taken away, and who is told.
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    lazy: bool,
+    events: &'a Events<MountEvent>,
+}
+
+fn take_away(point: &Path, absolute: &Path, work: &Work<'_>) -> Result<(), JobError> {
     let (point, entry) = find(point, absolute)?;
     let (own, owner) = (rustix::process::geteuid(), entry.user.unwrap_or(0));
     if !own.is_root() && owner != own.as_raw() {
         let owner = if owner == 0 { "root".to_owned() } else { format!("user {owner}") };
-        return refuse(&point, &format!("{owner} mounted it, and no other user can unmount it"));
+        return refuse(&point, format!("{owner} mounted it, and no other user can unmount it"));
     }
     let held = Held::new(&point, &entry)?;
     // As long as it is mounted, it is known by its guard.
@@ -79,8 +83,9 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
     let copies = if is_bound { Vec::new() } else { mount::copies(&entry) };
     let users = match unmount_unused(&held, &entry) {
         Ok(None) => {
-            say_what_is_left(&point, request);
-            return server.map_or(Ok(()), |server| wait(&server, &PATIENCE, &point, &entry, &copies, request));
+            note_what_is_left(&point, work);
+            server.map_or(Ok(()), |server| wait(&server, &PATIENCE, &point, &entry, &copies, work))?;
+            return Ok(());
         }
         Ok(Some(mut users)) => {
             // Of what was bound with it, it is told who uses that, and not that it is there.
@@ -91,22 +96,22 @@ fn take_away(point: &Path, absolute: &Path, request: &UnmountRequest) -> Result<
         }
         Err(error) => return Err(error.into()),
     };
-    if !request.lazy {
-        return refuse(&point, &format!("{users}; --lazy takes it out of the file tree all the same"));
+    if !work.lazy {
+        return refuse(&point, format!("{users}; --lazy takes it out of the file tree all the same"));
     }
     mount::detach(&held)?;
     let rest = if is_bound { "they keep the files that they have open" } else { "its server ends after them" };
-    request.say(format_args!("{}: {users}; {rest}", shown(&point)));
-    say_what_is_left(&point, request);
+    work.note(format_args!("{}: {users}; {rest}", shown(&point)));
+    note_what_is_left(&point, work);
     Ok(())
 }
 
-/// Says that the mount which was taken away from `point` had covered another one of ours.
-fn say_what_is_left(point: &Path, request: &UnmountRequest) {
+/// Tells that the mount which was taken away from `point` had covered another one of ours.
+fn note_what_is_left(point: &Path, work: &Work<'_>) {
     let left = mount::mounts_at(point).into_iter().find(|place| place.cover.is_none() && is_ours(point, &place.entry));
     if let Some(place) = left {
         let source = shown(&place.entry.source);
-        request.say(format_args!(
+        work.note(format_args!(
             "{}: {source} was mounted beneath and is there still; umount takes it away",
             shown(point)
         ));
@@ -129,17 +134,15 @@ fn unmount_unused(held: &Held, entry: &Entry) -> Result<Option<Vec<User>>, Mount
     Ok(Some(mount::users(entry)))
 }
 
-impl UnmountRequest {
-    /// Says a line that is no failure.
-    fn say(&self, line: impl Display) {
-        if !self.quiet {
-            say(line);
-        }
+impl Work<'_> {
+    /// Tells what is no failure.
+    fn note(&self, line: impl Display) {
+        self.events.emit(MountEvent::Note(line.to_string()));
     }
 }
 
-fn refuse(point: &Path, reason: &str) -> Result<(), JobError> {
-    Err(JobError::Other(format!("{}: cannot be unmounted: {reason}", shown(point))))
+fn refuse(point: &Path, reason: String) -> Result<(), JobError> {
+    Err(NotUnmounted::Refused { point: point.to_owned(), reason }.into())
 }
 
 /// The mount that `path` means, which is `absolute`, and where it is: by the table, as the server may not answer.
@@ -167,7 +170,7 @@ fn find(path: &Path, absolute: &Path) -> Result<(PathBuf, Entry), JobError> {
             (None, Err(error)) => return Err(JobError::path(path, "cannot be unmounted", error)),
         },
     };
-    Err(JobError::Other(format!("{}: {reason}", shown(point))))
+    Err(NotUnmounted::NotOurs { point: point.to_owned(), reason }.into())
 }
 
 /// Whether Inarch mounted what is at `point`: what the kernel serves by itself is known by its guard.
@@ -236,17 +239,14 @@ fn wait(
     point: &Path,
     entry: &Entry,
     before: &[Copy],
-    request: &UnmountRequest,
-) -> Result<(), JobError> {
-    let fail = |errno: Errno| JobError::Other(format!("cannot wait for the server: {}", io::Error::from(errno)));
+    work: &Work<'_>,
+) -> Result<(), NotUnmounted> {
+    let fail = |errno: Errno| NotUnmounted::Wait(errno.into());
     let has_ended = || {
         let ready = poll(&mut [PollFd::new(&server.handle, PollFlags::IN)], Some(&patience.look));
         ready.map(|count| count > 0).map_err(fail)
     };
-    let stays = |why: String| {
-        let process = server.process;
-        Err(JobError::Other(format!("{} is unmounted, but its server (process {process}) {why}", shown(point))))
-    };
+    let stays = |why: String| Err(NotUnmounted::ServerStays { point: point.to_owned(), process: server.process, why });
     if has_ended()? {
         return Ok(());
     }
@@ -255,15 +255,15 @@ fn wait(
         let within = copy.process.map_or(String::new(), |process| format!(" for process {process}"));
         return stays(format!("goes on: it is mounted at {}{within}, too", shown(&copy.point)));
     }
-    request.say(format_args!("waiting for the end of the server, process {}", server.process));
+    work.note(format_args!("waiting for the end of the server, process {}", server.process));
     let (mut idle, mut last) = (0, server.work());
     for _ in 0..patience.longest {
         if has_ended()? {
             return Ok(());
         }
-        let work = server.work();
-        let works = work != last || work.is_some_and(|work| work.waits_for_disk);
-        (idle, last) = (if works { 0 } else { idle + 1 }, work);
+        let done = server.work();
+        let works = done != last || done.is_some_and(|done| done.waits_for_disk);
+        (idle, last) = (if works { 0 } else { idle + 1 }, done);
         if idle == patience.idle {
             return stays("does nothing and does not end; it may have something left to write".to_owned());
         }
@@ -277,8 +277,6 @@ mod tests {
 
     use super::*;
 
-    const QUIET: UnmountRequest = UnmountRequest { points: Vec::new(), lazy: false, quiet: true };
-
     /// How a server ends whose mount is gone; it is a shell that runs `script`.
     fn waited_for(script: &str, idle: u32, longest: u32) -> Result<(), String> {
         let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
@@ -286,7 +284,14 @@ mod tests {
         // Nothing is mounted like this.
         let entry = Entry { device: "0:0".parse().unwrap(), ..mount::mounted(Path::new("/")).unwrap() };
         let server = ServerProcess::of_child(&child);
-        let ended = wait(&server, &Patience { look, idle, longest }, Path::new("/point"), &entry, &[], &QUIET);
+        let ended = wait(
+            &server,
+            &Patience { look, idle, longest },
+            Path::new("/point"),
+            &entry,
+            &[],
+            &Work { lazy: false, events: &Events::ignored() },
+        );
         end(&mut child);
         ended.map_err(|error| error.to_string())
     }

@@ -1,4 +1,4 @@
-//! Which processes threads are of.
+//! Maps threads to processes.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// Threads that are remembered.
 const SLOTS: usize = 256;
 
-/// For how long. Numbers are given in turn, and there are 32,768 of them at least (/proc/sys/kernel/pid_max): within a second
-/// none comes to another thread.
+/// How long an answer is cached. Thread numbers are assigned in turn, and there are at least 32,768
+/// (/proc/sys/kernel/pid_max), so none is reused within a second.
 const KEPT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +28,8 @@ impl Default for Processes {
 }
 
 impl Processes {
-    /// The process of a thread, which waits for its answer meanwhile, unless it was killed; where nobody says, it is the thread
-    /// itself. 0 is the kernel.
+    /// The process of a thread, which is waiting for its answer unless it was killed; the thread itself if unknown. 0
+    /// is the kernel.
     pub fn of(&self, thread: u32) -> u32 {
         if thread == 0 {
             return 0;
@@ -42,7 +42,7 @@ impl Processes {
             return process;
         }
         let Some(process) = process_of(thread) else { return thread };
-        // Nobody waits for the file above.
+        // No lock is held while reading the file above.
         let known = Known { thread, process, since: Instant::now() };
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
         process

@@ -55,7 +55,7 @@ fn only_a_whole_record_says_that_it_is() {
     for name in [b"a", b"b", b"a"] {
         layer.lookup(&Context::SERVER, NodeId::ROOT, name).unwrap_err();
     }
-    record.start().unwrap().finish().unwrap();
+    record.start(|failed| panic!("{failed}")).unwrap().finish().unwrap();
     let expected = r#"{"start":true,"level":"command"}
 {"access":"absent","path":"a"}
 {"access":"absent","path":"b"}

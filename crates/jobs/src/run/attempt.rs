@@ -23,6 +23,7 @@ use inarch_vm::qemu::{Qemu, QemuCommand};
 use inarch_vm::session::{CatchSignals, Outcome, Report, Session, SessionError, SessionOptions, Streams};
 use rustix::fs::MemfdFlags;
 
+use super::RunError;
 use super::holding::{Held, Part};
 use super::launch::Launch;
 use super::report::{DiskReport, RunEvent};
@@ -31,12 +32,14 @@ use super::shares::{SharedTree, Wire, connect_sockets};
 use super::trees::Disk;
 use super::unpacked::UnpackedTree;
 use crate::JobError;
-use crate::confinement::disk_among_others;
+use crate::device::confinement::disk_among_others;
 use crate::device::{Prepared, disk_options};
 use crate::events::Events;
-use crate::notes::{notes, shown};
+use crate::lifecycle::LifecycleError;
+use crate::notes::notes;
 use crate::share::QUEUE_SIZE;
 use crate::source::Source;
+use crate::text::shown;
 
 /// How long the scan of a guest's tree runs at the lowest priority: the guest needs its disk only when its kernel is
 /// up. It runs on all processors, because the kernel boots on one most of the time. The time is limited, because beside
@@ -65,7 +68,7 @@ impl DiskFailure {
         DiskFailure { state: Mutex::default(), events }
     }
 
-    /// Who is told what happens in the run.
+    /// Receives what happens in the run.
     pub fn events(&self) -> &Events<RunEvent> {
         &self.events
     }
@@ -145,7 +148,7 @@ impl LiveDisk {
         device.map(|device| notes(device, &self.source, self.writable.get().copied())).unwrap_or_default()
     }
 
-    /// What the guest asked of it.
+    /// Counters of the guest's requests.
     pub fn report(&self) -> Option<DiskReport> {
         let device = self.pending.get().and_then(Result::ok);
         Some(DiskReport::of(device?))
@@ -160,9 +163,9 @@ impl LiveDisk {
     /// Makes all writes durable.
     pub fn flush(&self) -> Result<(), JobError> {
         let device = self.pending.get().and_then(Result::ok);
-        device.map_or(Ok(()), |device| device.flush()).map_err(|error| {
-            JobError::Other(format!("{}: cannot make the guest's writes durable: {error}", self.source))
-        })
+        device
+            .map_or(Ok(()), |device| device.flush())
+            .map_err(|error| RunError::NotDurable { from: self.source.clone(), error }.into())
     }
 
     /// Serves the disk on one end of a new connection; returns the other.
@@ -172,7 +175,8 @@ impl LiveDisk {
         let (source, failure) = (self.source.clone(), Arc::clone(failure));
         let faults = Arc::clone(&failure);
         let fail = move |reason: &dyn std::fmt::Display| {
-            failure.set(JobError::Other(format!("{}: its disk can no longer be served: {reason}", source)));
+            let what = format!("{source}: its disk can no longer be served");
+            failure.set(RunError::Lost { what, reason: reason.to_string() }.into());
         };
         let fail = Arc::new(fail);
         let on_event = {
@@ -254,7 +258,7 @@ struct Ends {
 }
 
 impl Guest {
-    /// Boots, and runs the session once the agent has said HELLO, which it must within `patience`.
+    /// Boots, waits at most `patience` for HELLO, and then runs the session.
     pub fn attempt(
         &self,
         accel: Accel,
@@ -380,7 +384,7 @@ fn connected<T>(
 ) -> Result<(T, Ends), JobError> {
     let (agent, agent_theirs) = pair()?;
     let console = process::console_pipe();
-    let (console, console_theirs) = console.map_err(|error| JobError::Other(format!("cannot make a pipe: {error}")))?;
+    let (console, console_theirs) = console.map_err(|error| LifecycleError::Setup { what: "a pipe", error })?;
     let made = make(machine::Endpoint::Descriptor(agent_theirs), machine::Endpoint::Descriptor(console_theirs))?;
     Ok((made, Ends { agent, console }))
 }
@@ -416,7 +420,7 @@ fn console_log(path: &Path) -> Result<File, JobError> {
     File::create(path).map_err(|error| JobError::path(path, "cannot write the guest's console there", error))
 }
 
-/// Runs the session of `request` with these streams, and the signals that `catch` gives.
+/// Runs the session of `request` with these streams, and signals from `catch`.
 pub(super) fn hold(
     session: Session,
     request: &SessionRequest,
@@ -440,8 +444,7 @@ pub(super) fn hold(
 }
 
 pub(super) fn pair() -> Result<(UnixStream, OwnedFd), JobError> {
-    let (ours, theirs) =
-        UnixStream::pair().map_err(|error| JobError::Other(format!("cannot make a socket: {error}")))?;
+    let (ours, theirs) = UnixStream::pair().map_err(|error| LifecycleError::Setup { what: "a socket", error })?;
     Ok((ours, theirs.into()))
 }
 
@@ -452,5 +455,5 @@ fn in_memory(bytes: &[u8]) -> Result<OwnedFd, JobError> {
         std::io::Write::write_all(&mut file, bytes)?;
         Ok(file.into())
     };
-    make().map_err(|error| JobError::Other(format!("cannot keep the initramfs in memory: {error}")))
+    make().map_err(JobError::Initramfs)
 }

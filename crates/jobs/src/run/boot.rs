@@ -8,6 +8,7 @@ use inarch_vm::accel::{self, Accel, Decision, Subject, Verdict};
 use inarch_vm::process::GuestFailure;
 use inarch_vm::session::Report;
 
+use super::RunError;
 use super::attempt::{self, Attempt, DiskFailure, Guest, LiveDisk};
 use super::clock::Clock;
 use super::holding::Holding;
@@ -57,7 +58,7 @@ impl Job<'_> {
             Ok::<_, JobError>(guest.attempt(accel, disks, failure, patience, hold))
         };
         for port in &request.published {
-            let refused = |error| JobError::Other(format!("-p: cannot have the port {}: {error}", port.host));
+            let refused = |error| RunError::Port { port: port.host, error };
             port.check().map_err(refused)?;
         }
         // If the verdict cannot be stored, the next run only tests again. The user's own arguments may also be the
@@ -129,8 +130,7 @@ fn kvm_failure(result: &Result<Report, JobError>) -> Option<String> {
         }
         // The text of a failed assertion is for QEMU's developers.
         Err(JobError::Guest(GuestFailure::Qemu { message, .. })) if message.contains("Assertion `") => Some(
-            "QEMU gives up under this KVM, which does not do what it needs (so it is within some virtual machines)"
-                .into(),
+            "QEMU fails under this KVM, which lacks something that QEMU needs (as inside some virtual machines)".into(),
         ),
         Err(JobError::Guest(GuestFailure::Qemu { message, .. })) => Some(format!("QEMU cannot use KVM ({message})")),
         _ => None,

@@ -1,4 +1,4 @@
-//! When things happened in a run.
+//! Measures the phases of a run.
 
 use std::cell::Cell;
 use std::time::Instant;

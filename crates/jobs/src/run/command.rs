@@ -9,8 +9,7 @@ use inarch_vm::session::Streams;
 use super::shares::{SharedTree, Wire};
 use super::trees::{Disk, Trees};
 use super::unpacked::UnpackedTree;
-use super::{Root, RunRequest};
-use crate::JobError;
+use super::{Root, RunError, RunRequest};
 
 /// Variables that refer to this host's session, which the guest does not have.
 const OF_THE_HOST: [&str; 8] = [
@@ -32,7 +31,7 @@ const OF_ANY_ROOT: [&str; 5] = ["TERM", "COLORTERM", "LANG", "LC_ALL", "TZ"];
 const OF_THE_TERMINAL: [&str; 2] = ["TERM", "COLORTERM"];
 
 /// The guest's working directory: the requested one, or the current one if the root is this machine's.
-pub(super) fn directory(request: &RunRequest) -> Result<Option<PathBuf>, JobError> {
+pub(super) fn directory(request: &RunRequest) -> Result<Option<PathBuf>, RunError> {
     match (&request.working_directory, &request.root) {
         (Some(directory), Root::Host) => {
             let directory =
@@ -40,20 +39,17 @@ pub(super) fn directory(request: &RunRequest) -> Result<Option<PathBuf>, JobErro
             // A symlink may lead to a tree that the name does not show.
             Ok(Some(directory.canonicalize().unwrap_or(directory)))
         }
-        (Some(directory), _) if directory.is_relative() => Err(JobError::Other(format!(
-            "-w {}: with a root of its own the guest needs an absolute path",
-            directory.display()
-        ))),
+        (Some(directory), _) if directory.is_relative() => {
+            Err(RunError::RelativeDirectory { directory: directory.clone() })
+        }
         (Some(directory), _) => Ok(Some(directory.clone())),
         (None, Root::Host) => current_directory().map(Some),
         (None, _) => Ok(None),
     }
 }
 
-fn current_directory() -> Result<PathBuf, JobError> {
-    std::env::current_dir().map_err(|error| {
-        JobError::Other(format!("there is no current directory: {error}; go to another, or use -w DIR"))
-    })
+fn current_directory() -> Result<PathBuf, RunError> {
+    std::env::current_dir().map_err(RunError::NoDirectory)
 }
 
 /// The agent's session, without what [`Launch`](super::launch::Launch) adds.
@@ -107,14 +103,12 @@ fn mount(disk: &Disk) -> Option<Mount> {
 }
 
 /// The command; a shell if none is given.
-pub(super) fn command(request: &RunRequest) -> Result<Vec<OsString>, JobError> {
+pub(super) fn command(request: &RunRequest) -> Result<Vec<OsString>, RunError> {
     if !request.command.is_empty() {
         return Ok(request.command.clone());
     }
     if !request.terminal && !request.shell {
-        return Err(JobError::Other(
-            "no command was given: inarch run CMD..., or inarch run in a terminal for a shell".into(),
-        ));
+        return Err(RunError::NoCommand);
     }
     let shell = (request.root == Root::Host).then(|| std::env::var_os("SHELL")).flatten();
     Ok(vec![shell.filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into())])
@@ -142,7 +136,7 @@ pub(super) fn terminal_variables() -> impl Iterator<Item = (OsString, OsString)>
 }
 
 /// The requested user, or this process's user if the root is this machine's; `None` for root.
-pub(super) fn requested_user(request: &RunRequest) -> Result<Option<User>, JobError> {
+pub(super) fn requested_user(request: &RunRequest) -> Result<Option<User>, RunError> {
     match (&request.user, &request.root) {
         (Some(text), _) => user(text).map(Some),
         (None, Root::Host | Root::None) => caller().map(Some),
@@ -151,9 +145,8 @@ pub(super) fn requested_user(request: &RunRequest) -> Result<Option<User>, JobEr
 }
 
 /// This process's user, with all groups.
-fn caller() -> Result<User, JobError> {
-    let groups = rustix::process::getgroups()
-        .map_err(|error| JobError::Other(format!("cannot read this process's groups: {error}")))?;
+fn caller() -> Result<User, RunError> {
+    let groups = rustix::process::getgroups().map_err(|errno| RunError::Groups(errno.into()))?;
     Ok(User::Ids {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
@@ -162,12 +155,10 @@ fn caller() -> Result<User, JobError> {
 }
 
 /// Parses `USER[:GROUP]`, each a name or a number.
-pub(super) fn user(text: &str) -> Result<User, JobError> {
+pub(super) fn user(text: &str) -> Result<User, RunError> {
     let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
     match user.is_empty() || group.is_some_and(|group| group.is_empty() || group.contains(':')) {
-        true => {
-            Err(JobError::Other(format!("-u {text}: write USER or USER:GROUP, each a name of the guest's or a number")))
-        }
+        true => Err(RunError::User(text.to_owned())),
         false => Ok(User::Name(text.to_owned())),
     }
 }

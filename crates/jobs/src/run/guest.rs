@@ -7,9 +7,8 @@ use inarch_vm::kernel::cache::Cache;
 use inarch_vm::kernel::{Kernel, KernelError};
 use inarch_vm::modules::{ModuleError, ModuleTree};
 
-use crate::JobError;
-use crate::notes::say;
-use crate::trust::{self, Missing, Obstacle, Owner};
+use super::RunError;
+use crate::lifecycle::trust::{self, Missing, Obstacle, Owner};
 
 /// The least memory in which a guest boots, with room for a small command.
 const LEAST_MEMORY: u64 = 128 << 20;
@@ -20,7 +19,8 @@ const USUAL_MEMORY: u64 = 2 << 30;
 /// The cache directory: `$XDG_CACHE_HOME/inarch`, or `~/.cache/inarch`. If neither variable is set, root has a
 /// directory that only root can write to, and a user has none.
 ///
-/// A guest boots what is in it. So it is none that another user could have put something into, as root's is with a user's `HOME`.
+/// A guest boots what is in it. So a directory that another user could have written to, such as root's with a user's
+/// `HOME`, is not used.
 fn cache_directory() -> Result<Option<PathBuf>, Obstacle> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
@@ -30,11 +30,11 @@ fn cache_directory() -> Result<Option<PathBuf>, Obstacle> {
     Ok(Some(home))
 }
 
-/// The guest's kernel: the named one, or the best in /boot.
-pub(crate) fn find_kernel(named: Option<&Path>) -> Result<Kernel, KernelError> {
+/// The guest's kernel: the named one, or the best in /boot. Why it cannot be kept unpacked, if that is so, is for `note`.
+pub(crate) fn find_kernel(named: Option<&Path>, note: impl FnOnce(String)) -> Result<Kernel, KernelError> {
     let directory = cache_directory().unwrap_or_else(|obstacle| {
         if obstacle.is_distrust() {
-            say(format_args!(
+            note(format!(
                 "no cache, so the guest unpacks its kernel itself: {obstacle}; set XDG_CACHE_HOME to a directory of your own \
                  (sudo -H sets HOME to root's)"
             ));
@@ -65,7 +65,7 @@ pub(crate) fn modules(kernel: &Kernel, directory: Option<&Path>) -> Result<Modul
 }
 
 /// Bytes of memory for the guest: the requested size, or half of this machine's within bounds.
-pub(super) fn memory(asked: Option<u64>) -> Result<u64, JobError> {
+pub(super) fn memory(asked: Option<u64>) -> Result<u64, RunError> {
     let host = {
         let info = rustix::system::sysinfo();
         (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
@@ -73,14 +73,8 @@ pub(super) fn memory(asked: Option<u64>) -> Result<u64, JobError> {
     let mib = |bytes: u64| bytes >> 20;
     match asked {
         None => Ok((host / 2).clamp(LEAST_MEMORY, USUAL_MEMORY) & !((1 << 20) - 1)),
-        Some(bytes) if bytes < LEAST_MEMORY => Err(JobError::Other(format!(
-            "{} of memory is too little for a guest; give it {} MiB or more (--memory 1G)",
-            if bytes < 1 << 20 { format!("{bytes} B") } else { format!("{} MiB", mib(bytes)) },
-            mib(LEAST_MEMORY)
-        ))),
-        Some(bytes) if bytes > host => {
-            Err(JobError::Other(format!("{} MiB of memory are more than this machine's {} MiB", mib(bytes), mib(host))))
-        }
+        Some(bytes) if bytes < LEAST_MEMORY => Err(RunError::TooLittleMemory { bytes, least: mib(LEAST_MEMORY) }),
+        Some(bytes) if bytes > host => Err(RunError::TooMuchMemory { mib: mib(bytes), host: mib(host) }),
         // QEMU needs whole pages; whole mebibytes are easier to read in a process list.
         Some(bytes) => Ok(bytes.next_multiple_of(1 << 20)),
     }

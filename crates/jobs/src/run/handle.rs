@@ -1,4 +1,4 @@
-//! A run that goes on in a thread of its own.
+//! A started run, in a thread of its own.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -8,6 +8,7 @@ use super::report::{RunEvent, RunReport};
 use super::{RunRequest, run};
 use crate::JobError;
 use crate::events::Events;
+use crate::lifecycle::LifecycleError;
 
 /// A run that was started.
 #[derive(Debug)]
@@ -16,15 +17,15 @@ pub struct RunHandle {
     thread: JoinHandle<RunReport>,
 }
 
-/// Starts the run, and tells `events` what happens in it.
+/// Starts the run, and passes what happens to `events`.
 ///
 /// # Errors
-/// No thread could be started. All else that goes wrong is in the report.
+/// No thread could be started. All other errors are in the report.
 pub fn start(request: RunRequest, events: Events<RunEvent>) -> Result<RunHandle, JobError> {
     let failure = Arc::new(DiskFailure::new(events));
     let ours = Arc::clone(&failure);
     let thread = thread::Builder::new().name("run".to_owned()).spawn(move || run(&request, &ours));
-    let thread = thread.map_err(JobError::Thread)?;
+    let thread = thread.map_err(LifecycleError::Thread)?;
     Ok(RunHandle { failure, thread })
 }
 
@@ -36,6 +37,6 @@ impl RunHandle {
 
     /// Waits for the end.
     pub fn wait(self) -> RunReport {
-        self.thread.join().unwrap_or_else(|_| RunReport::of_failure(JobError::Panicked))
+        self.thread.join().unwrap_or_else(|_| RunReport::of_failure(LifecycleError::Panicked.into()))
     }
 }

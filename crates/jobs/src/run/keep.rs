@@ -10,14 +10,14 @@ use inarch_block::OverlayError;
 
 use super::attempt::LiveDisk;
 use super::trees::{Disk, Trees};
-use super::{RunEvent, RunRequest};
+use super::{RunError, RunEvent, RunRequest};
 use crate::JobError;
 use crate::device::Writes;
+use crate::disk::room::require;
 use crate::events::Events;
-use crate::kept::{Bytes, KeptBase, KeptRun, KeptTree, OwnersBack, Record, Store, fold, now, settle};
-use crate::notes::shown;
-use crate::room::require;
+use crate::kept::{Bytes, KeptBase, KeptError, KeptRun, KeptTree, OwnersBack, Record, Store, fold, now, settle};
 use crate::source::Source;
+use crate::text::shown;
 
 /// The name of a kept run, and the arguments that describe it.
 #[derive(Clone, Debug)]
@@ -38,11 +38,7 @@ pub struct Keep {
 pub fn kept_words(name: &str) -> Result<Option<(Vec<OsString>, PathBuf)>, JobError> {
     let record = Store::of_user()?.look(name)?.map(|(record, _)| record);
     if let Some(gone) = record.iter().flat_map(|record| &record.trees).find(|tree| tree.is_gone()) {
-        return Err(JobError::Other(format!(
-            "the kept run '{name}' has {}, which is gone: bring it back; inarch apply {name} brings what the run changed in its \
-             other trees to this machine, inarch discard {name} forgets it all",
-            shown(&gone.source())
-        )));
+        return Err(RunError::TreeGone { name: name.to_owned(), tree: gone.source() }.into());
     }
     Ok(record.map(|record| (record.words.iter().map(Bytes::to_os_string).collect(), record.directory.to_path())))
 }
@@ -61,10 +57,7 @@ impl Kept {
         let store = Store::of_user()?;
         let mut run = store.open_or_create(&keep.name)?;
         if run.record.as_ref().is_some_and(|record| record.applying.is_some()) {
-            return Err(JobError::Other(format!(
-                "an apply of the kept run '{0}' has begun and not ended; inarch apply {0} finishes it",
-                keep.name
-            )));
+            return Err(KeptError::Applying { name: keep.name.clone(), more: "" }.into());
         }
         settle(&mut run)?;
         // Folds the changes of a command that was killed.
@@ -88,12 +81,8 @@ impl Kept {
             && !is_like(record)
         {
             let words: Vec<String> = record.words.iter().map(|word| shown(Path::new(&word.to_os_string()))).collect();
-            return Err(JobError::Other(format!(
-                "the kept run '{0}' has other trees; leave out --root, --tree and what is taken of them, or give them as \
-                 in its first run: {1}",
-                self.run.name(),
-                if words.is_empty() { "none".to_owned() } else { words.join(" ") }
-            )));
+            let words = if words.is_empty() { "none".to_owned() } else { words.join(" ") };
+            return Err(RunError::OtherTrees { name: self.run.name().to_owned(), words }.into());
         }
         trees.iter().try_for_each(|tree| self.run.refuse_another_volume(tree))?;
         if disks.iter().any(|disk| !disk.read_only) {
@@ -136,7 +125,7 @@ impl Kept {
                 ..Record::new()
             },
         };
-        self.run.save(record)
+        Ok(self.run.save(record)?)
     }
 
     /// Discards a run that never began.
@@ -155,10 +144,11 @@ impl Kept {
             for tree in trees.filter(|tree| !tree.read_only) {
                 self.run.files(tree.ordinal).drop_unfolded()?;
             }
-            return match self.before {
-                Some(before) => self.run.save(before),
-                None => self.store.discard(self.run),
-            };
+            match self.before {
+                Some(before) => self.run.save(before)?,
+                None => self.store.discard(self.run)?,
+            }
+            return Ok(());
         }
         for disk in &disks {
             disk.flush()?;
@@ -177,25 +167,25 @@ impl Kept {
 /// How long the servers' threads may take to end after their machine.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Folds what a command wrote, once nobody has its overlays open any more. Gives what the user should know, a line each; that
-/// includes overlays that are in use for longer than `patience`, as the run's next use folds them.
+/// Folds a command's writes once its overlays are closed everywhere. Returns notes for the user, a line each. One of
+/// them names overlays that stay in use for longer than `patience`; the run's next use folds those.
 fn fold_released(
     name: &str,
     patience: Duration,
-    mut fold: impl FnMut() -> Result<Vec<String>, JobError>,
-) -> Result<Vec<String>, JobError> {
+    mut fold: impl FnMut() -> Result<Vec<String>, KeptError>,
+) -> Result<Vec<String>, KeptError> {
     const INTERVAL: Duration = Duration::from_millis(20);
     let until = Instant::now() + patience;
     loop {
         match fold() {
-            Err(JobError::Overlay(OverlayError::InUse(path))) if Instant::now() >= until => {
+            Err(KeptError::Overlay(OverlayError::InUse(path))) if Instant::now() >= until => {
                 return Ok(vec![format!(
                     "{}: is still in use; what the command wrote is kept, and not counted yet: the next inarch diff {name} \
                      counts it",
                     shown(&path)
                 )]);
             }
-            Err(JobError::Overlay(OverlayError::InUse(_))) => thread::sleep(INTERVAL),
+            Err(KeptError::Overlay(OverlayError::InUse(_))) => thread::sleep(INTERVAL),
             folded => return folded,
         }
     }
@@ -204,24 +194,19 @@ fn fold_released(
 fn tree(disk: &Disk) -> Result<KeptTree, JobError> {
     let source = disk.recipe.source.path();
     let Some(destination) = disk.destination.as_ref().filter(|_| !disk.overlaid) else {
-        return Err(JobError::Other("only trees with ext4 are kept; leave out --via and via=, or add ,ro".into()));
+        return Err(RunError::NotKept { destination: None, more: "" }.into());
     };
     if disk.recipe.selection.epoch.is_some() && !disk.read_only {
-        return Err(JobError::Other(
-            "--epoch changes times, so that what a kept run changed cannot be told; leave it out".into(),
-        ));
+        return Err(RunError::Epoch.into());
     }
     if !matches!(disk.recipe.source, Source::Directory(_)) && !disk.read_only {
-        return Err(JobError::Other(format!(
-            "{}: what a guest writes to an archive or an image is not kept; unpack it, or mount it with ,ro",
-            shown(source)
-        )));
+        return Err(RunError::Archive { tree: source.to_owned() }.into());
     }
     let source = source.canonicalize().map_err(|error| JobError::path(source, "cannot be used as a tree", error))?;
     let owners = OwnersBack::new(&disk.recipe.selection.owners);
     let tree =
         KeptTree::new(&source, destination, disk.read_only, disk.recipe.ordinal, owners, disk.recipe.selection.cross);
-    if disk.read_only { Ok(tree) } else { tree.with_volume() }
+    if disk.read_only { Ok(tree) } else { Ok(tree.with_volume()?) }
 }
 
 /// Excludes the store of kept runs from a tree that contains it: otherwise keeping a run would change its tree.
@@ -239,8 +224,8 @@ fn leave_out(store: &Path, disk: &mut Disk) {
 mod tests {
     use super::*;
 
-    fn in_use() -> Result<Vec<String>, JobError> {
-        Err(JobError::Overlay(OverlayError::InUse("0.1.overlay".into())))
+    fn in_use() -> Result<Vec<String>, KeptError> {
+        Err(KeptError::Overlay(OverlayError::InUse("0.1.overlay".into())))
     }
 
     #[test]
@@ -258,7 +243,7 @@ mod tests {
         let lines = fold_released("x", Duration::ZERO, in_use).unwrap();
         assert!(lines.len() == 1 && lines[0].contains("0.1.overlay: is still in use"), "{lines:?}");
         assert!(lines[0].contains("not counted yet") && lines[0].contains("inarch diff x"), "{lines:?}");
-        let failed = fold_released("x", Duration::from_secs(600), || Err(JobError::Other("another".into())));
-        assert_eq!(failed.unwrap_err().to_string(), "another");
+        let failed = fold_released("x", Duration::from_secs(600), || Err(KeptError::Missing("another".into())));
+        assert!(matches!(failed, Err(KeptError::Missing(_))));
     }
 }

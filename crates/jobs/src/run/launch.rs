@@ -10,10 +10,9 @@ use std::sync::mpsc::Sender;
 use inarch_format::oci::ImageConfig;
 use inarch_vm::protocol::{SessionRequest, User};
 
-use super::{Root, RunEvent, RunRequest, command};
-use crate::JobError;
+use super::{Root, RunError, RunEvent, RunRequest, command};
 use crate::events::Events;
-use crate::notes::shown;
+use crate::text::shown;
 
 /// The most bytes of one word that a program is started with: the kernel's `MAX_ARG_STRLEN`, minus its NUL.
 const MOST_OF_A_WORD: usize = 128 * 1024 - 1;
@@ -54,7 +53,7 @@ impl Launch {
         request: &RunRequest,
         directory: Option<&Path>,
         image: Option<&ImageConfig>,
-    ) -> Result<Launch, JobError> {
+    ) -> Result<Launch, RunError> {
         let directory = directory.map(Path::to_owned);
         let Some(config) = image else {
             if request.entrypoint.is_some() {
@@ -63,9 +62,7 @@ impl Launch {
                     Root::None => "nothing".to_owned(),
                     Root::Source(source) => source.to_string(),
                 };
-                return Err(JobError::Other(format!(
-                    "--entrypoint is for container images, and the root is {root}; give the command as it is: inarch run CMD..."
-                )));
+                return Err(RunError::Entrypoint { root });
             }
             return Ok(Launch {
                 command: command::command(request)?,
@@ -117,7 +114,7 @@ impl Launch {
     }
 
     /// Refuses sizes with which no program can start.
-    fn check_size(&self, image: &str) -> Result<(), JobError> {
+    fn check_size(&self, image: &str) -> Result<(), RunError> {
         let words = self.command.iter().map(|word| word.len());
         let variables = self.environment.iter().map(|(name, value)| name.len() + 1 + value.len());
         let (mut all, mut longest) = (0usize, 0);
@@ -125,11 +122,7 @@ impl Launch {
             all = all.saturating_add(length).saturating_add(BESIDE_A_WORD);
             longest = longest.max(length);
         }
-        let fail = |what: &str, bytes, most| {
-            Err(JobError::Other(format!(
-                "{image}: {what} {bytes} bytes; the kernel starts nothing with more than {most}"
-            )))
-        };
+        let fail = |what, bytes, most| Err(RunError::TooLarge { image: image.to_owned(), what, bytes, most });
         if longest > MOST_OF_A_WORD {
             return fail("a word of its command or a variable of its environment has", longest, MOST_OF_A_WORD);
         }
@@ -156,12 +149,12 @@ struct Image<'a> {
 }
 
 impl Image<'_> {
-    fn fail<T>(&self, reason: &str) -> Result<T, JobError> {
-        Err(JobError::Other(format!("{}: {reason}", self.name)))
+    fn fail<T>(&self, reason: &str) -> Result<T, RunError> {
+        Err(RunError::Image { image: self.name.clone(), reason: reason.to_owned() })
     }
 
     /// The entry point and the words after it. A user who replaces the entry point does not want the image's Cmd.
-    fn command(&self) -> Result<Vec<OsString>, JobError> {
+    fn command(&self) -> Result<Vec<OsString>, RunError> {
         let of_image = |words: &[String]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let mut words = match &self.request.entrypoint {
             Some(word) => vec![word.clone()],
@@ -210,7 +203,7 @@ impl Image<'_> {
     }
 
     /// The image's working directory; `None` for its root.
-    fn directory(&self) -> Result<Option<PathBuf>, JobError> {
+    fn directory(&self) -> Result<Option<PathBuf>, RunError> {
         let text = &self.config.working_directory;
         if text.is_empty() {
             return Ok(None);
@@ -236,7 +229,7 @@ impl Image<'_> {
     }
 
     /// The image's user; root if it names none.
-    fn user(&self) -> Result<User, JobError> {
+    fn user(&self) -> Result<User, RunError> {
         let text = &self.config.user;
         if text.len() > MOST_OF_A_USER {
             return self.fail(&format!("its user's name has {} bytes; give another with -u USER", text.len()));

@@ -1,4 +1,4 @@
-//! What a run tells: its events while it goes on, its report at the end.
+//! [`RunEvent`] and [`RunReport`]: what a run reports while it runs, and at its end.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Way;
 use crate::JobError;
-use crate::notes::{counted, shown};
+use crate::text::{counted, shown};
 
 /// The status of a command that ran out of time.
 const TIMED_OUT: u8 = 124;
@@ -19,7 +19,7 @@ const TIMED_OUT: u8 = 124;
 /// Something that happened in a run. Its text is one line.
 #[derive(Clone, Debug)]
 pub enum RunEvent {
-    /// The transport of a tree whose way was left open.
+    /// The transport chosen for a `--via auto` tree.
     Way {
         /// Where the guest sees the tree.
         destination: PathBuf,
@@ -30,7 +30,7 @@ pub enum RunEvent {
         /// Whether a guest with every driver gets it this way.
         is_usual: bool,
     },
-    /// Something that the user should know of a tree: what was left out of it or could not be read.
+    /// A note about a tree: what was left out or could not be read.
     Tree(String),
     /// Names of a tree that this user cannot read, and that the guest does not have.
     Unreadable {
@@ -43,7 +43,8 @@ pub enum RunEvent {
     },
     /// What a container image runs: its words, working directory and user.
     Image(String),
-    /// The guest has spoken, and runs under this; `fall_back` says why KVM was not used although it was left open.
+    /// The guest has spoken, and runs under this accelerator; `fall_back` says why KVM was not used if the choice was
+    /// open.
     Acceleration {
         /// How the guest's instructions run.
         accel: Accel,
@@ -56,7 +57,7 @@ pub enum RunEvent {
     Guest(String),
     /// Something about the kept run: what could not be kept, or conflicts with the host.
     Kept(String),
-    /// A part of the run failed, and the guest goes on.
+    /// Part of the run failed, and the guest continues.
     Fault(String),
 }
 
@@ -150,7 +151,7 @@ pub struct TreeReport {
     pub way: &'static str,
     /// Why it went this way, where that was left open.
     pub why: Option<&'static str>,
-    /// What the guest asked of it, if it was a disk.
+    /// Counters of the guest's requests, if it was a disk.
     pub disk: Option<DiskReport>,
 }
 

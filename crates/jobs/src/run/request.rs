@@ -12,7 +12,7 @@ use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
 
 use super::Keep;
-use crate::device::FileSystem;
+use crate::disk::DiskFormat;
 use crate::share::{Changes, Refused};
 use crate::source::Source;
 
@@ -31,7 +31,7 @@ pub enum Root {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// As a disk with this file system: a snapshot.
-    Disk(FileSystem),
+    Disk(DiskFormat),
     /// As the directory itself, live, by virtiofs.
     Virtiofs,
     /// As the directory itself, live, by 9P.
@@ -154,8 +154,7 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
-    /// A run of `command` over this machine's own files, with everything else as `inarch run` has it by default; passes no
-    /// signals on.
+    /// A run of `command` over this machine's own files, with the defaults of `inarch run`; passes no signals on.
     pub fn new(command: Vec<OsString>, streams: Streams) -> RunRequest {
         RunRequest {
             root: Root::Host,

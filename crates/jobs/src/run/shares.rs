@@ -14,10 +14,12 @@ use inarch_vhost::vsock::VsockServer;
 use inarch_vm::machine::FORWARD_ADDRESS;
 use inarch_vm::protocol::{Mount, MountSource};
 
+use super::RunError;
 use super::attempt::{DiskFailure, pair};
 use crate::JobError;
-use crate::confinement::{Confinement, Work, among_others};
+use crate::lifecycle::confinement::{Confinement, Work};
 use crate::share::Share;
+use crate::share::confinement::among_others;
 
 /// The transport of requests between guest and directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +112,7 @@ impl SharedTree {
     }
 
     fn loss(&self, failure: &Arc<DiskFailure>) -> Loss {
-        let directory = crate::notes::shown(&self.share.directory);
+        let directory = crate::text::shown(&self.share.directory);
         Loss { what: format!("{directory}: it can no longer be shared"), failure: Arc::clone(failure) }
     }
 
@@ -143,7 +145,7 @@ struct Loss {
 impl Loss {
     /// Ends the run.
     fn because(&self, reason: &dyn std::fmt::Display) {
-        self.failure.set(JobError::Other(format!("{}: {reason}", self.what)));
+        self.failure.set(RunError::Lost { what: self.what.clone(), reason: reason.to_string() }.into());
     }
 
     /// Handles a server's event: the guest would wait for ever for a stopped queue.

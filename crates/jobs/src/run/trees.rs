@@ -14,11 +14,11 @@ use super::choice::{self, Choice, Needs};
 use super::holding::Held;
 use super::shares::{SharedTree, Wire};
 use super::unpacked::{Places, UnpackedTree};
-use super::{Root, RunRequest, TreeMount, Way};
+use super::{Root, RunError, RunRequest, TreeMount, Way};
 use crate::JobError;
-use crate::device::{FileSystem, Recipe, Writes};
+use crate::device::{Recipe, Writes};
+use crate::disk::DiskFormat;
 use crate::kept::mount_points_in;
-use crate::notes::shown;
 use crate::share::{Changes, Refused, Share, Submounts, directory_of};
 use crate::source::{KERNEL_TREES, Source};
 
@@ -86,7 +86,7 @@ impl Trees {
 }
 
 /// The most trees of a guest: each takes a slot of its PCI bus.
-const MOST_TREES: usize = 24;
+pub(super) const MOST_TREES: usize = 24;
 
 /// A tree to be shown.
 struct Wanted {
@@ -131,11 +131,21 @@ impl Wanted {
     }
 }
 
-/// Finds the trees of a run. Scans those that the guest will unpack.
+/// What is looked at of trees before the guest is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Those that the guest unpacks are scanned: their size says where it has room for them.
+    AtUnpacked,
+    /// Nothing: the machine is not started.
+    Nowhere,
+}
+
+/// Finds the trees of a run.
 pub(super) fn trees(
     request: &RunRequest,
     directory: Option<&Path>,
     guest: &GuestAbilities<'_>,
+    look: Look,
 ) -> Result<Trees, JobError> {
     let mut wanted = wanted(request, directory)?;
     let chosen = wanted.iter_mut().filter_map(|tree| tree.choose(guest)).collect();
@@ -148,10 +158,16 @@ pub(super) fn trees(
     };
     let has_disks = (guest.has)("ext4") && (guest.has)("virtio_blk");
     let is_unpacked = wanted.iter().any(|tree| tree.via == Way::Tar);
-    let mut places = Places::new(guest.memory, (is_unpacked && has_disks).then_some(&request.overlay_dir))?;
+    let is_asked = is_unpacked && has_disks && look == Look::AtUnpacked;
+    let mut places = Places::new(guest.memory, is_asked.then_some(&request.overlay_dir))?;
     // A kernel without these can run nothing; loading its modules reports that.
     let is_reached = (guest.has)("virtio_pci") && (guest.has)("virtio_console");
     for (ordinal, tree) in wanted.iter().filter(|tree| is_reached && tree.via == Way::Tar).enumerate() {
+        if look == Look::Nowhere {
+            let (source, destination) = (tree.source.clone(), tree.destination.clone());
+            trees.unpacked.push(UnpackedTree::unseen(source, ordinal, destination, tree.read_only));
+            continue;
+        }
         let source = (tree.source.clone(), &tree.selection);
         let place = (tree.destination.clone(), tree.read_only, mount_points(tree));
         trees.unpacked.push(UnpackedTree::open(source, ordinal, place, &mut places, &request.overlay_dir)?);
@@ -187,7 +203,7 @@ pub(super) fn trees(
 }
 
 /// Nothing can be added to a shared directory.
-fn check_mount_points(tree: &Wanted, mount_points: &[Vec<u8>]) -> Result<(), JobError> {
+fn check_mount_points(tree: &Wanted, mount_points: &[Vec<u8>]) -> Result<(), RunError> {
     let source = tree.source.path();
     let missing = |point: &&Vec<u8>| !source.join(OsStr::from_bytes(point)).exists();
     let mut missing: Vec<String> =
@@ -195,12 +211,7 @@ fn check_mount_points(tree: &Wanted, mount_points: &[Vec<u8>]) -> Result<(), Job
     missing.sort();
     match missing.is_empty() {
         true => Ok(()),
-        false => Err(JobError::Other(format!(
-            "{}: the guest mounts something at {} in it, and can make no directory in what is live and read-only; make it \
-             here, or leave out --via and via=",
-            shown(source),
-            shown(Path::new(&missing.join(", ")))
-        ))),
+        false => Err(RunError::NoMountPoint { tree: source.to_owned(), missing: missing.join(", ").into() }),
     }
 }
 
@@ -247,15 +258,14 @@ fn wanted(request: &RunRequest, directory: Option<&Path>) -> Result<Vec<Wanted>,
         wanted.push(like_root(host(directory), directory));
     }
     if wanted.iter().any(|tree| tree.source == Source::StandardInput) {
-        let reason = "the command's own standard input cannot be a tree as well; name a file or a pipe: <(COMMAND)";
-        return Err(JobError::Other(reason.to_owned()));
+        return Err(RunError::StandardInput.into());
     }
     if wanted.len() > MOST_TREES {
-        return Err(JobError::Other(format!("{} trees are too many; a guest takes {MOST_TREES}", wanted.len())));
+        return Err(RunError::TooManyTrees(wanted.len()).into());
     }
     wanted.sort_by_key(|tree| (tree.destination.components().count(), tree.destination.clone()));
     if let Some(pair) = wanted.windows(2).find(|pair| pair[0].destination == pair[1].destination) {
-        return Err(JobError::Other(format!("two trees are to be mounted at {}", pair[0].destination.display())));
+        return Err(RunError::SamePlace { destination: pair[0].destination.clone() }.into());
     }
     Ok(wanted)
 }
@@ -268,11 +278,11 @@ fn destination(tree: &TreeMount) -> Result<PathBuf, JobError> {
         (None, Source::Directory(path)) => {
             std::path::absolute(path).map_err(|error| JobError::path(path, "cannot be used as a tree", error))?
         }
-        _ => return Err(JobError::Other(format!("{source}: say where the guest sees it: --tree {source}:/DIRECTORY"))),
+        _ => return Err(RunError::NoPlace { from: source.clone() }.into()),
     };
     let destination = clean(&destination)?;
     if destination == Path::new("/") {
-        return Err(JobError::Other("a tree cannot be mounted at /; use --root for that".into()));
+        return Err(RunError::AtRoot.into());
     }
     Ok(destination)
 }
@@ -299,7 +309,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
     Ok(SharedTree { share, wire, ordinal, destination: wanted.destination, overlaid, tag })
 }
 
-fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: FileSystem, wanted: Wanted) -> Disk {
+fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: DiskFormat, wanted: Wanted) -> Disk {
     let overlaid = wanted.is_overlaid();
     let Wanted { source, destination, selection, read_only, hold, .. } = wanted;
     let hold = hold.then(Held::default);
@@ -325,7 +335,7 @@ fn scratch(request: &RunRequest, disks: u8) -> Disk {
         source: Source::Empty,
         selection: Selection::default(),
         patience: Duration::ZERO,
-        format: FileSystem::Ext4,
+        format: DiskFormat::Ext4,
         writes: Writes::ThrownAway(request.overlay_dir.clone()),
         ordinal: disks - 1,
         disks,
@@ -370,9 +380,9 @@ fn is_mount_point(path: &Path) -> bool {
 }
 
 /// An absolute path without `.`, `..` and double slashes.
-fn clean(path: &Path) -> Result<PathBuf, JobError> {
+fn clean(path: &Path) -> Result<PathBuf, RunError> {
     if path.components().any(|component| component == Component::ParentDir) {
-        return Err(JobError::Other(format!("{}: a mount point is given without '..'", path.display())));
+        return Err(RunError::Upwards { destination: path.to_owned() });
     }
     Ok(path.components().collect())
 }

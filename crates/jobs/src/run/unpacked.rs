@@ -12,12 +12,14 @@ use inarch_format::{Format, ImageOptions, Layout, Stream, tar::Tar};
 use inarch_tree::select::Selection;
 use inarch_vm::protocol::{Mount, MountSource};
 
+use super::RunError;
 use super::attempt::{DiskFailure, pair};
 use crate::JobError;
+use crate::device::confinement::disk_among_others;
+use crate::disk::room::Room;
 use crate::image::{StreamParts, stored_bytes};
-use crate::notes::shown;
-use crate::room::Room;
 use crate::source::{Resources, Source, open_with};
+use crate::text::shown;
 
 /// Bytes of a page, the unit of a tmpfs.
 const PAGE: u64 = 4096;
@@ -82,8 +84,8 @@ fn mib(bytes: u64) -> u64 {
 #[derive(Clone)]
 pub(super) struct UnpackedTree {
     pub source: Source,
-    content: Arc<dyn Content>,
-    archive: Arc<dyn Stream>,
+    /// What is sent; nothing if the tree was not looked at, for a machine that is not started.
+    sent: Option<Sent>,
     /// How many unpacked trees come before it.
     ordinal: usize,
     /// Absolute path in the guest; `/` for the root.
@@ -98,7 +100,20 @@ pub(super) struct UnpackedTree {
     pub notes: Vec<String>,
 }
 
+/// An archive, and the bytes of its files.
+#[derive(Clone)]
+struct Sent {
+    content: Arc<dyn Content>,
+    archive: Arc<dyn Stream>,
+}
+
 impl UnpackedTree {
+    /// A tree that is not looked at. Where it is unpacked depends on its size; it is taken to fit into the guest's memory.
+    pub fn unseen(source: Source, ordinal: usize, destination: PathBuf, read_only: bool) -> UnpackedTree {
+        let (sent, image, notes) = (None, None, Vec::new());
+        UnpackedTree { source, sent, ordinal, destination, read_only, on_scratch: false, image, notes }
+    }
+
     /// Scans the tree, and decides by its size where in `places` it is unpacked. `place` is the guest's path, whether
     /// it is read-only, and the directories to be added as mount points.
     pub fn open(
@@ -112,11 +127,11 @@ impl UnpackedTree {
         let opened = open_with(&source, selection, &resources)?.with_directories(&mount_points)?;
         let (_, bytes) = stored_bytes(&opened.tree, PAGE);
         let needed = bytes + opened.tree.inodes().count() as u64 * INODE;
-        let on_scratch = places.take(needed).map_err(|reason| JobError::Other(format!("{source}: {reason}")))?;
+        let on_scratch = places.take(needed).map_err(|reason| RunError::NoRoom { from: source.clone(), reason })?;
         let planned = Tar.plan(&opened.tree, &ImageOptions::default());
-        let planned = planned.map_err(|error| JobError::Other(format!("{source}: {error}")))?;
+        let planned = planned.map_err(|error| JobError::Format { from: source.clone(), error })?;
         let Layout::Stream(archive) = planned.layout else {
-            return Err(JobError::Other(format!("{source}: an archive is no stream")));
+            return Err(JobError::NotServed { from: source, format: Tar.name() });
         };
         let mut notes = opened.notes;
         notes.extend(planned.notes);
@@ -128,8 +143,8 @@ impl UnpackedTree {
                 mib(places.all_memory)
             ));
         }
-        let (content, archive, image) = (opened.content, Arc::from(archive), opened.image);
-        Ok(UnpackedTree { source, content, archive, ordinal, destination, read_only, on_scratch, image, notes })
+        let (sent, image) = (Some(Sent { content: opened.content, archive: Arc::from(archive) }), opened.image);
+        Ok(UnpackedTree { source, sent, ordinal, destination, read_only, on_scratch, image, notes })
     }
 
     /// Name of the port for the archive.
@@ -153,17 +168,22 @@ impl UnpackedTree {
     pub fn connect(&self, failure: &Arc<DiskFailure>) -> Result<OwnedFd, JobError> {
         let (mut ours, theirs) = pair()?;
         let (tree, failure) = (self.clone(), Arc::clone(failure));
+        // A machine that is started has only trees that were looked at.
+        let Some(sent) = self.sent.clone() else { return Ok(theirs) };
+        // What an image has compressed is unpacked when it is sent.
+        let confinement = disk_among_others(&self.source)?.ends_processes();
         thread::spawn(move || {
-            let source = block::ImageSource { map: None, content: &*tree.content };
-            let length = tree.archive.length();
-            match stream_parts(StreamParts::new(&*tree.archive), length, source, &mut ours, &()) {
+            confinement.enter();
+            let source = block::ImageSource { map: None, content: &*sent.content };
+            let length = sent.archive.length();
+            match stream_parts(StreamParts::new(&*sent.archive), length, source, &mut ours, &()) {
                 // Closing our end would lose what is still in flight to the guest, so it stays open until QEMU ends.
                 Ok(_) => drop(ours.read(&mut [0])),
                 // QEMU has ended; the reason is reported elsewhere.
                 Err(WriteError::Output { .. } | WriteError::Cancelled) => {}
-                Err(WriteError::Content { error, .. }) => failure.set(tree.explain(&error)),
+                Err(WriteError::Content { error, .. }) => failure.set(tree.explain(&*sent.content, &error)),
                 Err(error @ WriteError::Panicked) => {
-                    failure.set(JobError::Other(format!("{}: {error}", shown(tree.source.path()))));
+                    failure.set(RunError::NotSent { tree: tree.source.path().to_owned(), error }.into());
                 }
             }
         });
@@ -171,15 +191,15 @@ impl UnpackedTree {
     }
 
     /// Explains why a file could not be read.
-    fn explain(&self, error: &std::io::Error) -> JobError {
-        let changed = self.content.changed();
-        JobError::Other(match changed.named.first() {
+    fn explain(&self, content: &dyn Content, error: &std::io::Error) -> JobError {
+        let changed = content.changed();
+        let error = match changed.named.first() {
             Some(file) => {
-                let path = shown(&self.source.name_of(&file.path));
-                format!("{path}: {} while it was sent to the guest", file.reason)
+                RunError::ChangedOnTheWay { path: self.source.name_of(&file.path), reason: file.reason.clone() }
             }
-            None => format!("{}: cannot read a file of it: {error}", shown(self.source.path())),
-        })
+            None => RunError::Unreadable { tree: self.source.path().to_owned(), error: error.to_string() },
+        };
+        error.into()
     }
 }
 

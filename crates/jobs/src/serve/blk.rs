@@ -1,4 +1,4 @@
-//! `serve blk`: the device as a vhost-user disk.
+//! `serve blk`: serves the device as a vhost-user disk.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -7,14 +7,14 @@ use std::thread;
 use inarch_vhost::Event;
 use inarch_vhost::blk::BlkServer;
 
-use super::guard::Guard;
 use super::making::Making;
 use super::service::{Duty, Service, ServiceEvent};
 use super::{ServedTree, socket};
 use crate::JobError;
-use crate::descriptors;
 use crate::device::disk_options;
 use crate::events::Events;
+use crate::lifecycle::descriptors;
+use crate::lifecycle::guard::Guard;
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -40,17 +40,17 @@ impl BlkRequest {
     }
 }
 
-/// The arguments that QEMU needs to have the disk, on one line, quoted for a shell; those for its memory left out.
+/// QEMU's arguments for the disk, on one line, quoted for a shell; without those for shared memory.
 pub fn qemu_arguments(request: &BlkRequest) -> Result<String, JobError> {
     let socket = socket::absolute(&request.socket)?;
     Ok(inarch_vm::machine::vhost_user_blk_arguments(&socket, request.queues(), &request.serial()?))
 }
 
-/// Starts a server that ends when it is stopped, or with `once` when the first machine has gone. It tells at the end which
-/// files changed meanwhile.
+/// Starts a server, which runs until it is stopped, or with `once` until the first machine disconnects. At its end it
+/// reports the files that changed meanwhile.
 ///
 /// # Errors
-/// The socket cannot be had.
+/// The socket cannot be created.
 pub fn start(request: BlkRequest, events: Events<ServiceEvent>) -> Result<Service, JobError> {
     Service::start(request.tree.sandbox, events, move |duty| serve(&request, duty))
 }
@@ -74,7 +74,7 @@ fn serve(request: &BlkRequest, duty: &Duty) -> Result<(), JobError> {
     let served = if request.once { server.serve_one(listener, stop) } else { server.serve_listener(listener, stop) };
     guard.release();
     making.finish(duty)?;
-    served.map_err(|error| JobError::Other(format!("{}: {error}", request.socket.display())))
+    served.map_err(|error| JobError::Socket { path: request.socket.clone(), reason: error.to_string() })
 }
 
 /// How to use the disk.

@@ -1,4 +1,4 @@
-//! `serve file`: the device as a file that is a raw image, in a FUSE mount.
+//! `serve file`: serves the device as a raw image file in a FUSE mount.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -6,20 +6,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inarch_fuse::{ConnectionOptions, ImageFile, ImageName, Session, SessionOptions};
+use inarch_fuse::{ConnectionOptions, Session, SessionOptions};
 use inarch_mount::{Mount, MountError, Unmounted};
+use inarch_vfs::{ImageFile, ImageName};
 use inarch_vm::machine::raw_file_arguments;
 use inarch_vm::qemu::shell_word;
 
 use super::ServedTree;
-use super::guard::{Guard, Guarded, remove_empty_file};
 use super::making::Making;
-use super::mounted::Mounted;
 use super::service::{Duty, Service, ServiceEvent};
 use crate::JobError;
-use crate::descriptors;
 use crate::events::Events;
-use crate::notes::shown;
+use crate::lifecycle::LifecycleError;
+use crate::lifecycle::descriptors;
+use crate::lifecycle::guard::{Guard, Guarded, remove_empty_file};
+use crate::lifecycle::mounted::Mounted;
+use crate::text::shown;
 
 /// The image's name where a directory is the mount point.
 const NAME_IN_DIRECTORY: &str = "disk.raw";
@@ -44,8 +46,8 @@ fn serial(request: &FileRequest, image: &Path) -> String {
     request.tree.serial(image.as_os_str().as_bytes())
 }
 
-/// Starts a server that ends when it is stopped, or when somebody unmounts the image. It tells at the end which files changed
-/// meanwhile.
+/// Starts a server, which runs until it is stopped, or until somebody unmounts the image. At its end it reports the
+/// files that changed meanwhile.
 ///
 /// # Errors
 /// Nothing can be mounted there.
@@ -63,7 +65,7 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
         return Err(MountError::Point { path, reason }.into());
     }
     let point = Point::take(path)?;
-    // Nobody answers a look at the mount until the session runs.
+    // Nothing answers a look at the mount until the session runs.
     let usage = usage(request, &point.image())?;
     let (mount, device) = Mount::fuse(&point.path, request.tree.source.path(), request.tree.read_only())?;
     let kind = if point.is_ours { Guarded::OnOwnFile } else { Guarded::Mount };
@@ -71,13 +73,14 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     let stop = &duty.stop;
     let making = Making::start(&request.tree, duty);
     let confined = request.tree.confine(Some(Path::new("/dev/fuse")))?;
-    let image = ImageFile::new(making.pending(), point.name(), request.tree.read_only(), stop.clone());
+    let stopped = stop.clone();
+    let image = ImageFile::new(making.pending(), point.name(), request.tree.read_only(), move || stopped.is_stopped());
     let connection = ConnectionOptions { exclusive: true, ..ConnectionOptions::default() };
     let session = Session::new(device, Arc::new(image), SessionOptions { connection, ..SessionOptions::default() });
-    let mounted = Mounted::answer(mount, session, stop);
+    let mounted = Mounted::served(mount, stop, move || session.run());
     duty.is_ready(usage + &confined);
-    stop.wait().map_err(|error| JobError::Other(format!("cannot wait for the end: {error}")))?;
-    // Whoever waits for the device waits for nothing.
+    stop.wait().map_err(LifecycleError::Wait)?;
+    // Requests that wait for the device need not wait any more.
     making.pending().wake();
     let unmounted = mounted.end(&mut guard, &point.path, || false);
     making.finish(duty)?;
@@ -111,7 +114,7 @@ struct Point {
 }
 
 impl Point {
-    /// Takes what is at `path`, if nothing of it would be hidden, or makes a file there.
+    /// Takes the file at `path`, if mounting would hide nothing of it, or creates one.
     fn take(path: PathBuf) -> Result<Point, JobError> {
         let refuse = |path: PathBuf, reason: &str| MountError::Point { path, reason: reason.to_owned() };
         match path.metadata() {

@@ -1,4 +1,4 @@
-//! The device of a server, made while the server listens already.
+//! Makes the device of a server that is already listening.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -9,8 +9,8 @@ use inarch_server::Pending;
 use super::ServedTree;
 use super::service::{Duty, ServiceEvent};
 use crate::JobError;
-use crate::confinement;
-use crate::device::Prepared;
+use crate::device::{Prepared, confinement};
+use crate::lifecycle::LifecycleError;
 use crate::notes::notes;
 use crate::source::Source;
 
@@ -29,8 +29,8 @@ impl Making {
         let events = duty.events.clone();
         let sandbox = tree.sandbox;
         let thread = thread::spawn(move || {
-            let prepared = confinement::of_plan(&recipe).and_then(|confinement| {
-                // The same holds as for the server, which says it.
+            let prepared = confinement::of_plan(&recipe).map_err(JobError::from).and_then(|confinement| {
+                // The same confinement as the server's, which reports it.
                 sandbox.enter(&confinement);
                 recipe.prepare()
             });
@@ -57,10 +57,10 @@ impl Making {
     /// When the server has ended: tells what the user should know of the device's use, or why there never was one.
     pub fn finish(self, duty: &Duty) -> Result<(), JobError> {
         if self.pending.get().is_none() {
-            // Told to stop before the plan was made: nobody waits for it any more.
+            // The server was stopped before the plan was finished: nobody waits for the device.
             return Ok(());
         }
-        let prepared = self.thread.join().unwrap_or(Err(JobError::Panicked))?;
+        let prepared = self.thread.join().unwrap_or_else(|_| Err(LifecycleError::Panicked.into()))?;
         for note in notes(&prepared.device, &self.source, prepared.writable_bytes()) {
             duty.note(note);
         }

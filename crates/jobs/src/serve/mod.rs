@@ -1,19 +1,16 @@
 //! `serve`: a tree's device for virtual machines that someone else starts.
 //!
-//! Each way to offer it is a [`Service`], and does the same six things: takes its place (a socket, a mount point) with a guard that clears it
-//! however the server ends, begins to make the device, confines itself, says how to use the disk, serves requests, which
-//! wait for the device, until it is told to stop, and at the end names what changed meanwhile.
+//! Each command is a [`Service`] and takes the same six steps: it takes its place (a socket or mount point) with a
+//! guard that clears it however the server ends, begins to make the device, confines itself, reports how to use the
+//! disk, serves requests, which wait for the device, until it is stopped, and at the end names the files that
+//! changed.
 
 pub mod blk;
 pub mod file;
-pub(crate) mod guard;
-pub(crate) mod guarded;
 mod making;
-pub(crate) mod mounted;
 pub mod nbd;
 pub mod ninep;
 mod service;
-pub(crate) mod signals;
 mod socket;
 pub mod virtiofs;
 
@@ -23,17 +20,18 @@ use std::time::Duration;
 use inarch_tree::select::Selection;
 
 use crate::JobError;
-use crate::confinement::{self, Sandbox};
-use crate::device::FileSystem;
-use crate::device::Recipe;
 pub use crate::device::Writes;
+use crate::device::{Recipe, confinement};
+use crate::disk::DiskFormat;
+use crate::lifecycle::confinement::Sandbox;
+pub use crate::lifecycle::guard::{GUARD_ARGUMENT, guard};
+pub use crate::lifecycle::guarded::BACKGROUND_ARGUMENT;
 use crate::source::Source;
-pub use guard::{GUARD_ARGUMENT, guard};
 pub use inarch_server::StopHandle;
 pub use service::{Service, ServiceEvent};
 
-/// What tells something served from all else: in a machine's command line and, for a disk, in the guest, which finds it by
-/// this serial number. The same for the server and for who prints the command line.
+/// A name derived from a served place: an ID in a machine's command line and, for a disk, the serial number by which
+/// the guest finds it. Server and printed command line derive the same.
 fn name_of_place(place: impl AsRef<[u8]>) -> String {
     format!("inarch-{:08x}", crc32c::crc32c(place.as_ref()))
 }
@@ -43,10 +41,10 @@ fn name_of_place(place: impl AsRef<[u8]>) -> String {
 pub struct ServedTree {
     /// Where it comes from.
     pub source: Source,
-    /// What of it is taken.
+    /// What to take of it.
     pub selection: Selection,
     /// The file system that it is offered as.
-    pub format: FileSystem,
+    pub format: DiskFormat,
     /// What becomes of the guest's writes.
     pub writes: Writes,
     /// The disk's serial number, at most 20 letters, digits and `-`; made of the place where it is served where not given.
@@ -70,7 +68,7 @@ impl ServedTree {
         }
     }
 
-    /// Confines the calling thread to what it takes to serve the disk, and `device`; gives the line that says so.
+    /// Confines the calling thread to serving the disk and `device`; returns the line that says so.
     fn confine(&self, device: Option<&Path>) -> Result<String, JobError> {
         let confinement = confinement::of_disk(&self.source, device)?;
         Ok(self.sandbox.confine_to(format_args!("{}, read-only,", self.source), &confinement))
@@ -91,9 +89,4 @@ impl ServedTree {
         let format = self.format.name();
         format!("mount -t {format} {option}/dev/disk/by-id/virtio-{serial} /mnt")
     }
-}
-
-/// Says on standard error how to use what is served. Whoever does not listen knows it already.
-pub(crate) fn introduce(text: &str) {
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! `serve nbd`: the device as an export of an NBD server.
+//! `serve nbd`: serves the device as an NBD export.
 
 use std::net::TcpListener;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,13 +9,13 @@ pub use inarch_vm::machine::NbdAddress;
 use inarch_vm::machine::nbd_arguments;
 use inarch_vm::qemu::shell_word;
 
-use super::guard::Guard;
 use super::making::Making;
-use super::service::{Duty, Service, ServiceEvent, listening_failed};
+use super::service::{Duty, Service, ServiceEvent};
 use super::{ServedTree, socket};
 use crate::JobError;
-use crate::descriptors;
 use crate::events::Events;
+use crate::lifecycle::descriptors;
+use crate::lifecycle::guard::Guard;
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct NbdRequest {
     pub address: NbdAddress,
     /// The export's name; clients that name none get it as well.
     pub name: String,
-    /// End when the first client has gone.
+    /// End when the first client disconnects.
     pub once: bool,
 }
 
@@ -49,11 +49,11 @@ fn serial(request: &NbdRequest) -> Result<String, JobError> {
     Ok(request.tree.serial(place))
 }
 
-/// Starts a server that ends when it is stopped, or with `once` when the first client has gone. It tells at the end which
-/// files changed meanwhile.
+/// Starts a server, which runs until it is stopped, or with `once` until the first client disconnects. At its end it
+/// reports the files that changed meanwhile.
 ///
 /// # Errors
-/// The address cannot be had.
+/// The address is not available.
 pub fn start(request: NbdRequest, events: Events<ServiceEvent>) -> Result<Service, JobError> {
     Service::start(request.tree.sandbox, events, move |duty| serve(&request, duty))
 }
@@ -82,10 +82,10 @@ fn serve(request: &NbdRequest, duty: &Duty) -> Result<(), JobError> {
         guard.release();
     }
     making.finish(duty)?;
-    served.map_err(listening_failed)
+    served.map_err(JobError::Listening)
 }
 
-/// Listens; gives where as well, as the system may have chosen the port, and the guard of what is left.
+/// Listens. Also returns the actual address, because the system may choose the port, and the guard of the socket.
 fn listen(address: &NbdAddress) -> Result<(Listener, NbdAddress, Option<Guard>), JobError> {
     match address {
         NbdAddress::Socket(path) => {
@@ -93,7 +93,7 @@ fn listen(address: &NbdAddress) -> Result<(Listener, NbdAddress, Option<Guard>),
             Ok((Listener::Unix(listener), address.clone(), Some(Guard::of_socket(path)?)))
         }
         NbdAddress::Tcp(wanted) => {
-            let refuse = |error| JobError::Other(format!("{wanted}: cannot listen there: {error}"));
+            let refuse = |error| JobError::Address { address: *wanted, error };
             let listener = TcpListener::bind(wanted).map_err(refuse)?;
             let address = listener.local_addr().map_err(refuse)?;
             Ok((Listener::Tcp(listener), NbdAddress::Tcp(address), None))

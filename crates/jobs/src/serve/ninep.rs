@@ -1,4 +1,4 @@
-//! `serve 9p`: a directory, live, for whatever mounts 9P2000.L.
+//! `serve 9p`: shares a directory live over 9P2000.L.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::ffi::OsStrExt;
@@ -10,14 +10,14 @@ use inarch_server::Pending;
 use inarch_vm::machine::{FORWARD_ADDRESS, guest_forward_arguments};
 use inarch_vm::qemu::shell_word;
 
-use super::guard::Guard;
-use super::service::{Duty, Service, ServiceEvent, listening_failed};
+use super::service::{Duty, Service, ServiceEvent};
 use super::{name_of_place, socket};
 use crate::JobError;
-use crate::confinement::{self, Sandbox};
-use crate::descriptors;
 use crate::events::Events;
-use crate::share::{Share, note_on_mount_points};
+use crate::lifecycle::confinement::Sandbox;
+use crate::lifecycle::descriptors;
+use crate::lifecycle::guard::Guard;
+use crate::share::{Share, confinement, note_on_mount_points};
 
 /// The port that mount(8) takes when none is named (`P9_PORT` of Linux's net/9p/trans_fd.c).
 const USUAL_PORT: u16 = 564;
@@ -42,7 +42,7 @@ pub struct NinepRequest {
     pub address: NinepAddress,
     /// Most bytes of a message.
     pub msize: u32,
-    /// End when the first client has gone.
+    /// End when the first client disconnects.
     pub once: bool,
     /// Whether the server confines itself.
     pub sandbox: Sandbox,
@@ -61,10 +61,10 @@ pub fn qemu_arguments(request: &NinepRequest) -> Result<String, JobError> {
     })
 }
 
-/// Starts a server that ends when it is stopped, or with `once` when the first client has gone.
+/// Starts a server, which runs until it is stopped, or with `once` until the first client disconnects.
 ///
 /// # Errors
-/// The directory cannot be shared, or the address not be had.
+/// The directory cannot be shared, or the address is not available.
 pub fn start(request: NinepRequest, events: Events<ServiceEvent>) -> Result<Service, JobError> {
     Service::start(request.sandbox, events, move |duty| serve(&request, duty))
 }
@@ -74,13 +74,12 @@ fn serve(request: &NinepRequest, duty: &Duty) -> Result<(), JobError> {
     let share = request.share.resolved()?;
     // Dropped when nobody writes any more.
     let cover = share.cover(false)?;
-    // What is wrong with it is said before anybody can connect.
+    // Reports an unusable directory before anybody can connect.
     drop(share.for_many(cover.as_ref())?);
     let (listener, address, mut guard) = listen(&request.address)?;
     let usage = usage(&NinepRequest { address, ..request.clone() })?;
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
-    let confined =
-        request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share, cover.as_ref())?);
+    let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::alone(&share, cover.as_ref())?);
     let file_system = share.for_many(cover.as_ref())?;
     duty.is_ready(usage + &confined);
     mount_points.iter().for_each(|note| duty.note(note));
@@ -91,10 +90,10 @@ fn serve(request: &NinepRequest, duty: &Duty) -> Result<(), JobError> {
     if let Some(guard) = &mut guard {
         guard.release();
     }
-    served.map_err(listening_failed)
+    served.map_err(JobError::Listening)
 }
 
-/// Listens; gives where as well, as the system may have chosen the port, and the guard of what is left.
+/// Listens. Also returns the actual address, because the system may choose the port, and the guard of the socket.
 fn listen(address: &NinepAddress) -> Result<(Listener, NinepAddress, Option<Guard>), JobError> {
     match address {
         NinepAddress::Socket(path) => {
@@ -102,7 +101,7 @@ fn listen(address: &NinepAddress) -> Result<(Listener, NinepAddress, Option<Guar
             Ok((Listener::Unix(listener), address.clone(), Some(Guard::of_socket(path)?)))
         }
         NinepAddress::Tcp(wanted) => {
-            let refuse = |error| JobError::Other(format!("{wanted}: cannot listen there: {error}"));
+            let refuse = |error| JobError::Address { address: *wanted, error };
             let listener = TcpListener::bind(wanted).map_err(refuse)?;
             let address = listener.local_addr().map_err(refuse)?;
             Ok((Listener::Tcp(listener), NinepAddress::Tcp(address), None))
@@ -110,12 +109,10 @@ fn listen(address: &NinepAddress) -> Result<(Listener, NinepAddress, Option<Guar
         NinepAddress::Vsock(port) => {
             let listener = Listener::on_vsock(*port).map_err(|error| {
                 use rustix::io::Errno;
-                JobError::Other(match Errno::from_io_error(&error) {
-                    Some(Errno::AFNOSUPPORT) => "this kernel has no vsock sockets (modprobe vhost_vsock); \
-                                                 use --socket PATH or --tcp PORT"
-                        .to_owned(),
-                    _ => format!("vsock port {port}: cannot listen there: {error}"),
-                })
+                match Errno::from_io_error(&error) {
+                    Some(Errno::AFNOSUPPORT) => JobError::NoVsock,
+                    _ => JobError::Vsock { port: *port, error },
+                }
             })?;
             Ok((listener, address.clone(), None))
         }

@@ -1,4 +1,4 @@
-//! Unix sockets to listen on.
+//! Listens on Unix sockets.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +27,7 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf, JobError> {
     std::path::absolute(path).map_err(|error| JobError::path(path, "cannot make the path absolute", error))
 }
 
-/// Listens on `path`. A socket that nobody listens on any more is taken over.
+/// Listens on `path`. Replaces a socket that nobody listens on.
 pub(super) fn listen(path: &Path) -> Result<UnixListener, JobError> {
     check_length(path)?;
     let refuse = |reason: String| JobError::Socket { path: path.to_owned(), reason };
@@ -38,7 +38,7 @@ pub(super) fn listen(path: &Path) -> Result<UnixListener, JobError> {
     }
     let is_socket = path.symlink_metadata().is_ok_and(|m| m.file_type().is_socket());
     if !is_socket {
-        return Err(refuse("exists and is no socket; name another path".into()));
+        return Err(refuse("exists and is not a socket; name another path".into()));
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}

@@ -1,17 +1,17 @@
-//! `serve virtiofs`: a directory as guests share it, live, over vhost-user-fs.
+//! `serve virtiofs`: shares a directory live over vhost-user-fs.
 
 use std::path::PathBuf;
 
 use inarch_vhost::fs::Tag;
 
-use super::guard::Guard;
 use super::service::{Duty, Service, ServiceEvent};
 use super::socket;
 use crate::JobError;
-use crate::confinement::{self, Sandbox};
-use crate::descriptors;
 use crate::events::Events;
-use crate::share::{Changes, QUEUE_SIZE, Share, default_queues, note_on_mount_points};
+use crate::lifecycle::confinement::Sandbox;
+use crate::lifecycle::descriptors;
+use crate::lifecycle::guard::Guard;
+use crate::share::{Changes, QUEUE_SIZE, Share, confinement, default_queues, note_on_mount_points};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct VirtiofsRequest {
     pub share: Share,
     /// The socket to listen on.
     pub socket: PathBuf,
-    /// The name by which a guest mounts it.
+    /// The tag by which a guest mounts it.
     pub tag: String,
     /// Offer the tag to machines that have none of their own.
     pub offer_tag: bool,
@@ -38,7 +38,7 @@ impl VirtiofsRequest {
     }
 
     fn parsed_tag(&self) -> Result<Tag, JobError> {
-        self.tag.parse().map_err(|error| JobError::Other(format!("--tag {:?}: {error}", self.tag)))
+        self.tag.parse().map_err(|error| JobError::Tag { tag: self.tag.clone(), error })
     }
 
     /// What a guest types to use it.
@@ -48,17 +48,17 @@ impl VirtiofsRequest {
     }
 }
 
-/// The arguments that QEMU needs to have the device, on one line, quoted for a shell; those for its memory left out.
+/// QEMU's arguments for the device, on one line, quoted for a shell; without those for shared memory.
 pub fn qemu_arguments(request: &VirtiofsRequest) -> Result<String, JobError> {
     request.parsed_tag()?;
     let socket = socket::absolute(&request.socket)?;
     Ok(inarch_vm::machine::vhost_user_fs_arguments(&socket, &request.tag, request.queues(), QUEUE_SIZE))
 }
 
-/// Starts a server that ends when it is stopped, or with `once` when the first machine has gone.
+/// Starts a server, which runs until it is stopped, or with `once` until the first machine disconnects.
 ///
 /// # Errors
-/// The directory cannot be shared, or the socket not be had.
+/// The directory cannot be shared, or the socket cannot be created.
 pub fn start(request: VirtiofsRequest, events: Events<ServiceEvent>) -> Result<Service, JobError> {
     Service::start(request.sandbox, events, move |duty| serve(&request, duty))
 }
@@ -75,14 +75,13 @@ fn serve(request: &VirtiofsRequest, duty: &Duty) -> Result<(), JobError> {
     let mut guard = Guard::of_socket(&request.socket)?;
     let usage = usage(request)?;
     let mount_points = note_on_mount_points(&share.directory, share.submounts);
-    let confined =
-        request.sandbox.confine_to(confinement::place(&share), &confinement::of_share(&share, cover.as_ref())?);
+    let confined = request.sandbox.confine_to(confinement::place(&share), &confinement::alone(&share, cover.as_ref())?);
     duty.is_ready(usage + &confined);
     mount_points.iter().for_each(|note| duty.note(note));
     let stop = &duty.stop;
     let served = if request.once { server.serve_one(listener, stop) } else { server.serve_listener(listener, stop) };
     guard.release();
-    served.map_err(|error| JobError::Other(format!("{}: {error}", request.socket.display())))
+    served.map_err(|error| JobError::Socket { path: request.socket.clone(), reason: error.to_string() })
 }
 
 /// How to use what is shared.

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use inarch_block::BackingFile;
+use inarch_confine::Parse;
 pub use inarch_format::probe::FileKind;
 use inarch_format::probe::{Found, probe};
 use inarch_format::readers;
@@ -22,7 +23,7 @@ pub(super) fn accepted() -> String {
 /// What the file is. An empty one, or one that begins with zeros, is taken for an archive: its reader says what it lacks.
 pub(super) fn recognise(path: &Path) -> io::Result<Found> {
     let file = BackingFile::new(File::open(path)?, path.to_owned())?;
-    Ok(match probe(&file)? {
+    Ok(match Parse::new().run(|parsing| probe(parsing, &file), || {})?? {
         Found::Zeros => Found::Source(FileKind::Tar),
         found => found,
     })

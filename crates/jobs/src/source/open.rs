@@ -9,17 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inarch_block::{BackedFiles, BackingFile, Content, HostFiles, Renumbered, read_content};
+use inarch_confine::Parsing;
 use inarch_format::oci::ImageConfig;
-use inarch_format::{Damage, ReadError, oci};
+use inarch_format::{Damage, Host, ReadError, ThisHost, oci};
 use inarch_tree::scan::{self, Report};
 use inarch_tree::select::{ReadFile, Selection, select, with_directories};
 use inarch_tree::{Attributes, BuildError, Builder, Extents, InodeId, Tree};
 use inarch_volume::Volume;
 use sha2::{Digest, Sha256};
 
-use super::{FileKind, Source};
-use crate::JobError;
-use crate::notes::shown;
+use super::foreign::{parse, parse_asking};
+use super::{FileKind, OpenError, Source};
+use crate::text::shown;
 
 /// An opened source: what was selected of it.
 pub struct Opened {
@@ -67,38 +68,54 @@ fn spool_directory() -> PathBuf {
 }
 
 /// Opens `source` and takes of it what `selection` says.
-pub fn open(source: &Source, selection: &Selection) -> Result<Opened, JobError> {
+pub fn open(source: &Source, selection: &Selection) -> Result<Opened, OpenError> {
     open_with(source, selection, &Resources::default())
 }
 
 /// As [`open`], within `resources`.
-pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, JobError> {
-    let fail = |error| JobError::Read { path: source.path().to_owned(), error };
-    let cannot_open = |error| JobError::path(source.path(), "cannot open it", error);
-    let damage = if selection.salvage { Damage::Salvaged } else { Damage::Refused };
+pub fn open_with(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, OpenError> {
     match source {
         Source::Directory(path) => open_directory(path, selection, resources),
-        Source::File { path, kind } => {
-            let file = File::open(path).map_err(cannot_open)?;
-            let stamp = stamp(&file).map_err(cannot_open)?;
-            let opened = open_file(file, path, *kind, resources, damage).map_err(fail)?;
-            Opened { stamp, ..opened.into() }.select(source, selection)
-        }
-        Source::Pipe(path) => {
-            let input = File::open(path).map_err(cannot_open)?;
-            open_stream(input, resources, damage).map_err(fail)?.select(source, selection)
-        }
-        Source::Oci { path, reference } => {
-            let stamp = if resources.stamp { stamp_all(path)? } else { Vec::new() };
-            let opened = oci::open_path(path, reference.as_deref(), &resources.spool_directory, damage);
-            let opened = opened.map_err(fail)?;
-            Opened { stamp, ..opened.into() }.select(source, selection)
-        }
-        Source::Empty => empty().map_err(|error| JobError::Other(format!("an empty tree: {error}"))),
-        Source::StandardInput => {
-            open_stream(io::stdin().lock(), resources, damage).map_err(fail)?.select(source, selection)
-        }
+        Source::Empty => empty().map_err(OpenError::Empty),
+        foreign => open_foreign(foreign, selection, resources),
     }
+}
+
+/// Opens a source that others made: its file is opened here, and parsed by a thread that is confined to that.
+fn open_foreign(source: &Source, selection: &Selection, resources: &Resources) -> Result<Opened, OpenError> {
+    let path = source.path();
+    let fail = |error| OpenError::Read { path: path.to_owned(), error };
+    let cannot_open = |error| OpenError::path(path, "cannot open it", error);
+    let input = match source {
+        Source::StandardInput => rustix::stdio::stdin().try_clone_to_owned().map(File::from),
+        _ => File::open(path),
+    };
+    let input = input.map_err(cannot_open)?;
+    let mut host = ThisHost::new(&resources.spool_directory);
+    let mut known = Vec::new();
+    match source {
+        Source::File { .. } => known = stamp(&input).map_err(cannot_open)?,
+        Source::Oci { .. } => {
+            known = if resources.stamp { stamp_all(path)? } else { Vec::new() };
+            host = host.with_layout(input.try_clone().map_err(cannot_open)?.into(), path.to_owned());
+        }
+        _ => {}
+    }
+    let damage = if selection.salvage { Damage::Salvaged } else { Damage::Refused };
+    parse_asking(&host, |parsing, host| {
+        let opened = match source {
+            Source::File { kind, .. } => open_file(parsing, (input, path), *kind, host, damage).map(Opened::from),
+            Source::Oci { reference, .. } => {
+                oci::open_file(parsing, (input, path), reference.as_deref(), host, damage).map(Opened::from)
+            }
+            _ => open_stream(parsing, input, resources.stamp, host, damage),
+        };
+        let mut opened = opened.map_err(fail)?;
+        if !known.is_empty() {
+            opened.stamp = known;
+        }
+        opened.select(source, selection)
+    })?
 }
 
 /// A file system in an image, opened to be asked for what is wanted.
@@ -109,21 +126,22 @@ pub(crate) struct OpenedVolume {
 }
 
 /// Opens a source of which any part can be read when it is wanted; none if that is another kind of source.
-pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<OpenedVolume>, JobError> {
+pub(crate) fn open_volume(source: &Source, salvage: bool) -> Result<Option<OpenedVolume>, OpenError> {
     let Source::File { path, kind: FileKind::Volume(reader) } = source else { return Ok(None) };
-    let cannot_open = |error| JobError::path(path, "cannot open it", error);
+    let cannot_open = |error| OpenError::path(path, "cannot open it", error);
     let file = File::open(path).map_err(cannot_open)?;
     let stamp = stamp(&file).map_err(cannot_open)?;
     let image = Arc::new(BackingFile::new(file, path.clone()).map_err(cannot_open)?);
     let damage = if salvage { Damage::Salvaged } else { Damage::Refused };
-    let volume = reader.open(image, damage).map_err(|error| JobError::Read { path: path.clone(), error })?;
+    let volume = parse(|parsing| reader.open(parsing, image, damage))?;
+    let volume = volume.map_err(|error| OpenError::Read { path: path.clone(), error })?;
     Ok(Some(OpenedVolume { volume, stamp }))
 }
 
 impl Opened {
     /// A tree of the directory `path` as it was at some time: what has changed in it since then is found when it is read.
-    pub(crate) fn at(path: &Path, tree: Tree) -> Result<Opened, JobError> {
-        let root = File::open(path).map_err(|error| JobError::path(path, "cannot open the tree", error))?;
+    pub(crate) fn at(path: &Path, tree: Tree) -> Result<Opened, OpenError> {
+        let root = File::open(path).map_err(|error| OpenError::path(path, "cannot open the tree", error))?;
         let tree = Arc::new(tree);
         let content = Arc::new(HostFiles::new(root.into(), Arc::clone(&tree), HostFiles::default_max_open()));
         Ok(inarch_format::Opened { tree, content, notes: Vec::new(), image: None }.into())
@@ -137,7 +155,7 @@ impl From<inarch_format::Opened> for Opened {
     }
 }
 
-fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> Result<Opened, JobError> {
+fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> Result<Opened, OpenError> {
     let mut options = selection.scan_options();
     options.patience = resources.patience;
     if path == Path::new("/") {
@@ -166,10 +184,10 @@ fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> 
 pub(crate) const KERNEL_TREES: [&str; 5] = ["proc", "sys", "dev", "run", "tmp"];
 
 fn open_file(
-    file: File,
-    path: &Path,
+    parsing: Parsing,
+    (file, path): (File, &Path),
     kind: FileKind,
-    resources: &Resources,
+    host: &dyn Host,
     damage: Damage,
 ) -> Result<inarch_format::Opened, ReadError> {
     let backing = |file| match BackingFile::new(file, path.to_owned()) {
@@ -177,8 +195,8 @@ fn open_file(
         Err(error) => Err(ReadError::Io { offset: 0, error }),
     };
     match kind {
-        FileKind::Tar | FileKind::CompressedTar => oci::open_tar_file(file, path, &resources.spool_directory, damage),
-        FileKind::Volume(reader) => reader.walk(backing(file)?, damage),
+        FileKind::Tar | FileKind::CompressedTar => oci::open_tar_file(parsing, file, path, host, damage),
+        FileKind::Volume(reader) => reader.walk(parsing, backing(file)?, damage),
     }
 }
 
@@ -191,15 +209,15 @@ fn empty() -> Result<Opened, BuildError> {
 }
 
 /// [`stamp`] of a file, or of everything in a directory.
-fn stamp_all(path: &Path) -> Result<Vec<u8>, JobError> {
+fn stamp_all(path: &Path) -> Result<Vec<u8>, OpenError> {
     if path.is_dir() {
         let tree = scan::scan(path, &scan::ScanOptions { threads: 1, ..Default::default() })?.tree;
         let mut hash = Sha256::new();
-        crate::identity::add_tree(&mut hash, &tree);
+        crate::source::identity::add_tree(&mut hash, &tree);
         return Ok(hash.finalize().to_vec());
     }
     let stamp = File::open(path).and_then(|file| stamp(&file));
-    stamp.map_err(|error| JobError::path(path, "cannot open it", error))
+    stamp.map_err(|error| OpenError::path(path, "cannot open it", error))
 }
 
 /// What tells one state of an archive or image from another.
@@ -210,9 +228,15 @@ fn stamp(file: &File) -> io::Result<Vec<u8>> {
     Ok(numbers.chain(times.map(i64::to_le_bytes)).flatten().collect())
 }
 
-fn open_stream(input: impl Read, resources: &Resources, damage: Damage) -> Result<Opened, ReadError> {
-    let mut input = Hashing { input, hash: resources.stamp.then(Sha256::new) };
-    let opened = oci::open_tar_stream(&mut input, &resources.spool_directory, damage)?;
+fn open_stream(
+    parsing: Parsing,
+    input: File,
+    wants_stamp: bool,
+    host: &dyn Host,
+    damage: Damage,
+) -> Result<Opened, ReadError> {
+    let mut input = Hashing { input, hash: wants_stamp.then(Sha256::new) };
+    let opened = oci::open_tar_stream(parsing, &mut input, host, damage)?;
     let stamp = input.hash.map(|hash| hash.finalize().to_vec()).unwrap_or_default();
     Ok(Opened { stamp, ..opened.into() })
 }
@@ -235,12 +259,12 @@ impl<R: Read> Read for Hashing<R> {
 
 impl Opened {
     /// It with directories, paths from the root, where nothing is at those.
-    pub(crate) fn with_directories(self, paths: &[Vec<u8>]) -> Result<Opened, JobError> {
+    pub(crate) fn with_directories(self, paths: &[Vec<u8>]) -> Result<Opened, OpenError> {
         if paths.iter().all(|path| self.tree.lookup(path).is_some()) {
             return Ok(self);
         }
         let added = with_directories(&self.tree, paths);
-        let added = added.map_err(|error| JobError::Other(format!("directories to mount at: {error}")))?;
+        let added = added.map_err(OpenError::MountPoints)?;
         Ok(Opened {
             tree: Arc::new(added.tree),
             content: Arc::new(Renumbered::new(self.content, added.origins)),
@@ -250,7 +274,7 @@ impl Opened {
     }
 
     /// What `selection` leaves of it.
-    fn select(self, source: &Source, selection: &Selection) -> Result<Opened, JobError> {
+    fn select(self, source: &Source, selection: &Selection) -> Result<Opened, OpenError> {
         if selection.is_all() {
             return Ok(self);
         }
@@ -259,7 +283,7 @@ impl Opened {
             read_content(&*self.content, inode, 0, &mut text).ok().map(|()| text)
         };
         let selected =
-            select(&self.tree, selection, read).map_err(|error| JobError::Other(format!("{source}: {error}")))?;
+            select(&self.tree, selection, read).map_err(|error| OpenError::Select { from: source.clone(), error })?;
         let mut opened = Opened {
             tree: Arc::new(selected.tree),
             content: Arc::new(Renumbered::new(self.content, selected.origins)),

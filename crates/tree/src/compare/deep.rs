@@ -1,4 +1,4 @@
-//! What of a comparison is left out when the paths of what differs are too long together to be held.
+//! Bounds the memory of a comparison: drops directories whose paths are too long together.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -19,12 +19,12 @@ pub(super) const USUAL_PATH: usize = 512;
 pub struct TooDeep {
     /// How many directories there are one in the other, at most.
     pub levels: usize,
-    /// The path of the first of them.
+    /// The path of the topmost one.
     pub top: Vec<u8>,
 }
 
 impl Walk<'_> {
-    /// Lets go of the directories whose long paths take most, until at most half of the room is in use.
+    /// Drops the directories whose long paths take the most memory, until at most half of the room is in use.
     pub(super) fn leave_out(&mut self) {
         let mut sums: HashMap<&[u8], usize> = HashMap::new();
         let found = self.found.iter().map(|difference| &difference.path);

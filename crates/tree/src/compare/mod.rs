@@ -1,7 +1,7 @@
 //! Compares two states of a tree.
 //!
 //! 1. [`differences`] walks both trees path by path and returns every path at which they differ.
-//! 2. [`changes`] turns the differences into changes: an inode whose name was removed and added elsewhere was renamed.
+//! 2. [`changes()`] turns the differences into changes: an inode whose name was removed and added elsewhere was renamed.
 //!
 //! Neither reads content: the caller knows by other means which files are the same ([`Lineage`]).
 

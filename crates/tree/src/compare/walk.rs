@@ -7,8 +7,8 @@ use super::deep::{TooDeep, USUAL_PATH, is_beneath};
 use super::{Aspects, Difference, Lineage};
 use crate::{Entry, FileType, InodeId, Tree};
 
-/// The most bytes of paths that a comparison holds, besides [`USUAL_PATH`] for each. A chain of directories has paths of a length that
-/// is square in its depth, and a guest can make it as deep as its disk has inodes.
+/// The most bytes of paths that a comparison holds, besides [`USUAL_PATH`] for each. In a chain of directories the
+/// paths' total length grows with the square of the depth, and a guest can make it as deep as its disk has inodes.
 pub const MOST_PATHS: usize = 256 << 20;
 
 /// A path that both trees, or one, have a directory at.
@@ -47,9 +47,9 @@ pub fn differences(old: &Tree, new: &Tree, lineage: &dyn Lineage) -> Result<Vec<
     left_out.into_iter().next().map_or(Ok(found), Err)
 }
 
-/// The same without directories that are nested too deeply, should the paths together take more than `most` bytes besides
-/// [`USUAL_PATH`] for each, by default [`MOST_PATHS`]; and which those are. What the newer tree has there alone of the older
-/// one counts as not removed from where that has it.
+/// Like [`differences`], but drops too deeply nested directories, and returns them, if the paths take more than
+/// `most` bytes besides [`USUAL_PATH`] for each; by default [`MOST_PATHS`]. If the newer tree has moved something
+/// there from elsewhere, it does not count as removed from its old place.
 pub fn differences_but_deep(
     old: &Tree,
     new: &Tree,
@@ -74,13 +74,13 @@ pub(super) fn beyond_usual(path: &[u8]) -> usize {
     path.len().saturating_sub(USUAL_PATH)
 }
 
-/// The order of a walk: a directory's content directly behind it.
+/// The order of a walk: a directory's content directly follows it.
 pub(super) fn by_components(a: &[u8], b: &[u8]) -> Ordering {
     a.split(|byte| *byte == b'/').cmp(b.split(|byte| *byte == b'/'))
 }
 
 impl Walk<'_> {
-    /// Looks at what both trees have at a path; directories are to be walked then.
+    /// Compares what both trees have at a path; directories are queued for the walk.
     fn visit(&mut self, path: Vec<u8>, old: Option<InodeId>, new: Option<InodeId>) {
         let aspects = match (old, new) {
             (Some(old), Some(new)) => Aspects::between((self.old, old), (self.new, new), self.lineage),

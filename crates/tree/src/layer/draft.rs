@@ -27,7 +27,7 @@ pub enum LayerError {
 /// Where the bytes of a layer's file are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bytes {
-    /// All of them are those of its origin.
+    /// All of its bytes are its origin's.
     Whole,
     /// In these parts; bytes that no part covers are zeros.
     Parts(Vec<Part>),

@@ -4,7 +4,7 @@
 //!
 //! 1. [`Layer::new`] takes the differences between two trees ([`crate::compare`]). It records what the newer tree has,
 //!    what it no longer has, and what the older tree had at each path ([`Identity`]).
-//! 2. [`merge`] merges a layer over a tree. If the tree no longer has what the layer recorded, both sides changed the
+//! 2. [`merge()`] merges a layer over a tree. If the tree no longer has what the layer recorded, both sides changed the
 //!    path: a [`Conflict`], which the layer wins.
 //! 3. `stored` encodes a layer for a later process.
 //!

@@ -163,8 +163,8 @@ impl Owners {
         self.groups.iter().find_map(|range| range.map(gid)).unwrap_or_else(|| self.map.gid(gid))
     }
 
-    /// The ranges (first id, what it becomes, how many) that say the same of all users, and those of all groups, if no two ids become
-    /// one: what the kernel's idmapped mounts can do.
+    /// The ranges (first ID, its image, count) for users and for groups, if no two IDs become one: what the kernel's
+    /// idmapped mounts support.
     pub fn one_to_one(&self) -> Option<[Vec<(u32, u32, u32)>; 2]> {
         let (uid, gid) = match self.map {
             OwnerMap::Host => (None, None),
@@ -197,11 +197,11 @@ impl Owners {
     }
 }
 
-/// See [`Owners::one_to_one`]: `becomes` is what `ranges` say, and `single` is an id beside them that becomes another.
+/// See [`Owners::one_to_one`]: `becomes` is the map of `ranges`, and `single` is another ID that is mapped.
 fn one_to_one(ranges: &[IdRange], single: Option<u32>, becomes: impl Fn(u32) -> u32) -> Option<Vec<(u32, u32, u32)>> {
     /// As many lines as a map of the kernel has (`UID_GID_MAP_MAX_EXTENTS` of Linux's include/linux/user_namespace.h).
     const MOST: usize = 340;
-    // Between two of them ids become others in their order.
+    // Between two of these bounds, IDs map in order.
     let mut bounds = vec![0, u32::MAX];
     bounds.extend(ranges.iter().flat_map(|range| [range.first, range.first.saturating_add(range.count)]));
     bounds.extend(single.into_iter().flat_map(|id| [id, id.saturating_add(1)]));

@@ -1,17 +1,19 @@
-//! Looking ahead of a client that walks through the tree.
+//! Prefetches directories for a client that walks the tree.
 //!
-//! A client that lists directories with the attributes of what is in them goes on to their subdirectories, one after the other,
-//! and where the host has to read those from its disk, or make its inodes of them, the client waits for each. So a thread looks at
-//! the next few of them meanwhile: it lists them and asks for the attributes of what is in them, and does nothing with the
-//! answers. The host's kernel then has them at hand, and answers for them are as right as they ever were, for nothing is kept here.
+//! A client that lists directories with attributes usually goes on to their subdirectories, one after the other.
+//! Where the host must read those from disk, or make inodes for them, the client waits each time. So a thread visits
+//! the next few first: it lists them, asks for the attributes of their entries, and discards the answers. The host's
+//! kernel then has them cached. Nothing is cached here, so no answer can be stale.
 //!
-//! 1. Who lists a directory says so ([`Ahead::listed`]), and which directories it finds subdirectories in ([`Ahead::offer`]).
-//! 2. The thread goes through the subdirectories of the one that was offered last, then of the one before. It is only so many
-//!    directories ahead ([`Bounds`]), looks at none again that it or the client has just been at, and at hardly any where looking
-//!    costs too little to be worth it.
-//! 3. From a directory to what is in it leads one name, which is no symbolic link and no mount point. Access times stay.
+//! 1. A listing reports itself ([`Ahead::listed`]), and each directory in which it found subdirectories
+//!    ([`Ahead::offer`]).
+//! 2. The thread visits the subdirectories of the directory offered last, then of the one before. It stays only a few
+//!    directories ahead ([`Bounds`]), skips those that it or the client visited recently, and skips nearly all if
+//!    everything turns out to be cached already.
+//! 3. It steps from a directory to a subdirectory by one name, which must not be a symbolic link or a mount point.
+//!    Access times do not change.
 //!
-//! The thread is started by the first who offers something, and is confined as that one is.
+//! The first offer starts the thread, which is confined like the thread that made the offer.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,19 +30,20 @@ use super::hold;
 use super::reach::Name;
 use super::system_calls::read_entries;
 
-/// How far ahead, and of what.
+/// The limits of the prefetch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Directories that are looked at before the client lists another one.
+    /// Directories to visit before the client lists another one.
     pub directories: u32,
-    /// Entries of one directory.
+    /// Entries to read of one directory.
     pub entries: u32,
-    /// Directories whose subdirectories are gone through, one within the other.
+    /// The most nested directories to walk at a time.
     pub walks: usize,
-    /// The attributes of what was at hand take less than so many times what asking for the same ones again takes. On one machine it was
-    /// 2.5 to 3.1 times (0.9 microseconds), and 4.5 times and more where inodes had to be made of cached blocks.
+    /// The entries count as cached if asking for their attributes takes less than this many times as long as asking
+    /// again. On one machine it took 2.5 to 3.1 times (0.9 microseconds) when cached, and 4.5 times and more when
+    /// inodes had to be made from cached blocks.
     pub at_hand: u32,
-    /// For so long no directory is looked at again.
+    /// A directory is not visited again within this time.
     pub again: Duration,
 }
 
@@ -50,16 +53,16 @@ impl Default for Bounds {
     }
 }
 
-/// Of the directories that were listed or looked at so many are remembered.
+/// The number of listed or visited directories that are remembered.
 const REMEMBERED: usize = 256;
 
-/// Where everything is at hand, one of so many directories is looked at, to see whether that has changed.
+/// Where everything is cached, one of this many directories is still visited, to see whether that has changed.
 const MOST_PASSED: u32 = 64;
 
-/// How often the last attributes are asked for again, of which the quickest counts.
+/// How often the last attributes are asked for again; the fastest time counts.
 const ASKED_AGAIN: u32 = 3;
 
-/// See the module's text.
+/// See the module.
 #[derive(Debug)]
 pub(super) struct Ahead {
     shared: Arc<Shared>,
@@ -76,33 +79,33 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The one that was offered last is at the end.
+    /// The directory offered last is at the end.
     walks: Vec<Walk>,
     offered: u64,
-    /// Nothing is gone through any more that was offered up to this one: it was a client's who is gone.
+    /// Walks up to this number are abandoned: their client is gone.
     cleared: u64,
-    /// Directories that may be looked at before the client lists another one.
+    /// Directories that may be visited before the client lists another one.
     credit: u32,
     recent: VecDeque<(u64, Instant)>,
     ended: bool,
     #[cfg(test)]
     is_busy: bool,
-    /// Inode numbers of the directories that were looked at, and how many entries of each.
+    /// Inode numbers of the visited directories, and how many entries of each were read.
     #[cfg(test)]
     looked_at: Vec<(u64, u32)>,
 }
 
-/// A directory whose subdirectories are gone through.
+/// A directory whose subdirectories are visited.
 #[derive(Debug)]
 struct Walk {
-    /// The later it was offered, the higher.
+    /// Later offers have higher numbers.
     number: u64,
     directory: Arc<OwnedFd>,
-    /// A place in it of our own, from the first step on.
+    /// Our own position in it, after the first step.
     part: Option<Part>,
 }
 
-/// A directory that is read.
+/// A directory being read.
 #[derive(Debug)]
 struct Part {
     descriptor: Arc<OwnedFd>,
@@ -111,13 +114,13 @@ struct Part {
 }
 
 impl Ahead {
-    /// Nothing is done yet. Attributes are to be asked for with these flags.
+    /// A prefetcher that has no work yet. `stat_flags` are the flags to ask for attributes with.
     pub fn new(bounds: Bounds, stat_flags: AtFlags) -> Ahead {
         let shared = Shared { bounds, stat_flags, state: Mutex::default(), changed: Condvar::new() };
         Ahead { shared: Arc::new(shared), thread: Mutex::new(None) }
     }
 
-    /// A client begins to list the directory with this inode number, and wants to know what is in it.
+    /// The client starts to list this directory, with attributes.
     pub fn listed(&self, inode: u64) {
         let mut state = hold(&self.shared.state);
         state.is_new(inode, self.shared.bounds.again);
@@ -127,7 +130,7 @@ impl Ahead {
         }
     }
 
-    /// The client has found a subdirectory in this directory: it may go on there.
+    /// The client found a subdirectory in this directory, and may go on there.
     pub fn offer(&self, directory: &Arc<OwnedFd>) {
         if !self.is_started() {
             return;
@@ -153,7 +156,8 @@ impl Ahead {
         drop(walks);
     }
 
-    /// What was looked at, when there is nothing left to do: inode numbers of directories, and how many entries of each.
+    /// The visited directories, once there is nothing left to do: inode numbers, and how many entries of each were
+    /// read.
     #[cfg(test)]
     pub fn looked_at(&self) -> Vec<(u64, u32)> {
         let mut state = hold(&self.shared.state);
@@ -163,25 +167,25 @@ impl Ahead {
         state.looked_at.clone()
     }
 
-    /// How many directories have been looked at, without waiting.
+    /// The number of visited directories, without waiting.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         hold(&self.shared.state).looked_at.len()
     }
 
-    /// How many directories are gone through.
+    /// The number of walks.
     #[cfg(test)]
     pub fn walks(&self) -> usize {
         hold(&self.shared.state).walks.len()
     }
 
-    /// Can be upgraded while the thread is there.
+    /// Can be upgraded as long as the thread runs.
     #[cfg(test)]
     pub fn trace(&self) -> std::sync::Weak<impl Sized + use<>> {
         Arc::downgrade(&self.shared)
     }
 
-    /// Starts the thread, if it is not there yet; without one nothing is looked at.
+    /// Starts the thread if it is not running; false if that fails.
     fn is_started(&self) -> bool {
         let mut thread = hold(&self.thread);
         if thread.is_none() {
@@ -204,7 +208,7 @@ impl Drop for Ahead {
 }
 
 impl State {
-    /// Whether a directory was neither listed nor looked at lately; it is now.
+    /// Whether a directory was neither listed nor visited recently. Remembers it as such.
     fn is_new(&mut self, inode: u64, again: Duration) -> bool {
         let now = Instant::now();
         while self.recent.front().is_some_and(|(_, at)| now.duration_since(*at) >= again) {
@@ -222,9 +226,9 @@ impl State {
 }
 
 impl Shared {
-    /// The life of the thread.
+    /// Runs the thread.
     fn run(&self) {
-        // How many directories are passed by, and how many of them are left.
+        // How many directories to skip, and how many of these are left.
         let (mut passes, mut left) = (0u32, 0u32);
         while let Some(mut walk) = self.next_walk() {
             let Some((inode, name)) = self.next_subdirectory(&mut walk) else { continue };
@@ -242,7 +246,7 @@ impl Shared {
         }
     }
 
-    /// Waits until there is something to do; `None` when there will be nothing any more.
+    /// Waits for work; `None` at the end.
     fn next_walk(&self) -> Option<Walk> {
         let mut state = hold(&self.state);
         loop {
@@ -284,7 +288,7 @@ impl Shared {
         }
     }
 
-    /// Goes on with a walk later; gives its directory if the subdirectory with this inode number is to be looked at now.
+    /// Puts a walk back. Returns its directory if the subdirectory with this inode number should be visited now.
     fn resume(&self, walk: Walk, inode: u64) -> Option<Arc<OwnedFd>> {
         let directory = walk.directory.clone();
         let mut state = hold(&self.state);
@@ -303,14 +307,14 @@ impl Shared {
         is_new.then_some(directory)
     }
 
-    /// Has the host's kernel know what is in a directory; false if it did already.
+    /// Reads a directory so that the host's kernel caches it. Returns false if everything was cached.
     fn look_at(&self, parent: BorrowedFd<'_>, name: &[u8]) -> bool {
-        // It may be gone, another's, or something else by now: whoever comes there is told.
+        // It may be gone or replaced by now; the client will find out.
         let Ok(mut part) = Part::open(parent, name) else { return true };
         let (directory, mut seen) = (part.descriptor.clone(), 0);
         let ask = |name: &[u8]| {
             let started = Instant::now();
-            // Nothing is done with the answer.
+            // The answer is not used.
             let _ = stat(directory.as_fd(), name, self.stat_flags);
             started.elapsed()
         };
@@ -335,8 +339,8 @@ impl Shared {
 }
 
 impl Part {
-    /// Opens a directory by its name in another one. Mount points, and what mounts itself when it is looked for, stay closed; so
-    /// does a directory whose time of access would change.
+    /// Opens a directory by its name in another one. Refuses mount points, automount points, and directories whose
+    /// atime would change.
     fn open(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Part, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NOATIME | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -344,7 +348,7 @@ impl Part {
         Ok(Part { descriptor: Arc::new(descriptor), buffer: Vec::new(), from: 0 })
     }
 
-    /// The next entry; `None` behind the last.
+    /// The next entry; `None` at the end.
     fn next(&mut self) -> Result<Option<RawEntry<'_>>, Errno> {
         if self.is_used_up() {
             self.from = 0;

@@ -1,4 +1,4 @@
-//! Attributes: getting and setting them.
+//! Reads and sets attributes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use super::table::{Identity, Permissions};
 use super::{HostDirectory, Submounts, read, write};
 use crate::{Attributes, Changes, Context, HandleId, NodeId, SetAttributes, SetTime, Statistics};
 
-/// Where in the numbers that stat(2) shows a second file system's are told from the first one's.
+/// The bits of a shown inode number that distinguish file systems.
 const DEVICE_SHIFT: u32 = 48;
 
-/// statx(2) of `name` in a directory, or of what the descriptor is of, if the name is empty.
+/// statx(2) of `name` in a directory, or of the descriptor itself if the name is empty.
 pub(super) fn stat(descriptor: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<Statx, Errno> {
     let empty = if name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::empty() };
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | empty | flags;
     statx(descriptor, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID)
 }
 
-/// What tells a file of the host from all others.
+/// The identity of a file of the host.
 pub(super) fn identity(stat: &Statx) -> Identity {
     let has_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
     let birth = if has_birth { nanoseconds(&stat.stx_btime) } else { 0 };
@@ -35,7 +35,7 @@ pub(super) fn identity(stat: &Statx) -> Identity {
     Identity { device, inode: stat.stx_ino, birth, kind, mount }
 }
 
-/// Whose it is and what others may do with it.
+/// Owner, group and permissions.
 pub(super) fn permissions(stat: &Statx) -> Permissions {
     Permissions::new(stat.stx_uid, stat.stx_gid, stat.stx_mode.into())
 }
@@ -49,12 +49,12 @@ fn timestamp(time: &StatxTimestamp) -> Timestamp {
 }
 
 impl HostDirectory {
-    /// statx(2) of `name` in a directory, or of what the descriptor is of, if the name is empty.
+    /// statx(2) of `name` in a directory, or of the descriptor itself if the name is empty.
     pub(super) fn stat(&self, descriptor: BorrowedFd<'_>, name: &[u8]) -> Result<Statx, Errno> {
         stat(descriptor, name, self.stat_flags)
     }
 
-    /// As a client sees them.
+    /// Converts attributes to what a client sees.
     pub(super) fn attributes_from(&self, stat: &Statx) -> Attributes {
         let device = makedev(stat.stx_dev_major, stat.stx_dev_minor);
         let has_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
@@ -78,7 +78,8 @@ impl HostDirectory {
         }
     }
 
-    /// A client sees one file system: what lies on other ones of the host has the high bits of its number changed.
+    /// The inode number for clients, who see one file system: for other file systems of the host the high bits
+    /// differ.
     pub(super) fn shown_inode(&self, device: u64, inode: u64) -> u64 {
         if device == self.root_device {
             return inode;
@@ -112,21 +113,21 @@ impl HostDirectory {
         }
     }
 
-    /// Whether what the caller may do with a node was decided by permissions that may have been others since. Root may do
-    /// everything, and of what nobody else changes a client knows all.
+    /// Whether the client's kernel may have decided by outdated permissions. Root may do everything, and if nobody
+    /// else changes the tree, the client's cache is right.
     pub(super) fn may_be_misled(&self, context: &Context<'_>) -> bool {
         !context.is_root() && self.options.changes == Changes::Host
     }
 
-    /// `ESTALE` if a node has other permissions than those that the caller's kernel has decided by, which is then had to
-    /// look again. This also tells a file from one that took its inode number in the same tick of the clock.
+    /// Returns `ESTALE` if a node's permissions differ from those that the caller's kernel decided by, so that it
+    /// looks again. This also detects a file that took over the inode number within the same clock tick.
     ///
-    /// What is left: permissions that change between this and what follows, as between the check and the use of any open(2).
+    /// A window remains between this check and the action, as between check and use of any open(2).
     pub(super) fn require_told(&self, context: &Context<'_>, node: NodeId, now: BorrowedFd<'_>) -> Result<(), Errno> {
         self.require_granted(context, node, now, |told, now| told == now)
     }
 
-    /// The same where what was told may grant what is asked for although it is no longer all so.
+    /// The same, but accepts changed permissions that still grant the request.
     fn require_granted(
         &self,
         context: &Context<'_>,
@@ -147,7 +148,7 @@ impl HostDirectory {
         if let Some(file) = handle.and_then(|handle| self.file(node, handle).ok()) {
             return self.stat(file.descriptor.as_fd(), b"");
         }
-        // By its name in a directory that is at hand it takes one call, and opens nothing.
+        // By name in an open directory it takes one call and opens nothing.
         let (index, identity) = {
             let table = read(&self.table);
             let index = table.index(node)?;
@@ -183,7 +184,7 @@ impl HostDirectory {
             None => self.descriptor(node)?,
         };
         let target = descriptor.as_fd();
-        // What takes no more than a file that is open for writing was decided when it was opened.
+        // What needs no more than a file open for writing was checked when it was opened.
         if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || file.is_none() {
             self.require_granted(context, node, target, |told, now| told.still_grant(now, set))?;
         }
@@ -228,7 +229,7 @@ impl HostDirectory {
     pub(super) fn link_target(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
         let descriptor = self.descriptor(node)?;
         match rustix::fs::readlinkat(descriptor, "", Vec::with_capacity(256)) {
-            // What is no symbolic link.
+            // Not a symbolic link.
             Err(Errno::NOENT) => Err(Errno::INVAL),
             result => Ok(result?.into_bytes()),
         }
@@ -250,7 +251,7 @@ impl HostDirectory {
 }
 
 fn change_owner(target: BorrowedFd<'_>, set: &SetAttributes) -> Result<(), Errno> {
-    // -1 would be "no change", which is not what was asked for.
+    // -1 would mean "no change".
     if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
         return Err(Errno::INVAL);
     }

@@ -1,12 +1,12 @@
-//! Who makes a new file: the thread takes the caller's user, group and umask before the call that makes it.
+//! Creates files with the caller's user, group and umask, which the thread takes on before the call.
 //!
-//! So the host's kernel gives the file its owner, the group of a set-group-ID directory, and the permissions of a
-//! default ACL in one step. To make it first and give it away afterwards would take a name that somebody else may have
-//! given to another file meanwhile.
+//! So the host's kernel sets the owner, the group of a set-group-ID directory and the permissions of a default ACL in
+//! one step. Creating the file first and changing its owner later would go through a name that may refer to another
+//! file by then.
 //!
-//! A thread keeps what it took until it makes a file for somebody else: most of the time there is nothing to do. It stays
-//! as powerful as before, for with `SECBIT_NO_SETUID_FIXUP` a change of user leaves its capabilities alone; whether the
-//! caller may do what it asks for is for the client's kernel to say, as with every request.
+//! A thread keeps these credentials until it creates a file for another user, so most creations need no extra call.
+//! It keeps its capabilities, because with `SECBIT_NO_SETUID_FIXUP` a change of user does not clear them. Whether the
+//! caller may do what it asks for is checked by the client's kernel, as for every request.
 
 use std::cell::Cell;
 
@@ -17,7 +17,7 @@ use rustix::thread::{CapabilitiesSecureBits, capabilities_secure_bits, set_capab
 use super::system_calls;
 use crate::Context;
 
-/// What a thread makes files as.
+/// The credentials that a thread creates files with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Maker {
     uid: u32,
@@ -29,13 +29,13 @@ thread_local! {
     static MAKER: Cell<Option<Maker>> = const { Cell::new(None) };
 }
 
-/// Whether this process may open files whatever their permissions are.
+/// Whether this process may open files regardless of their permissions.
 pub fn may_open_every_file() -> bool {
     use rustix::thread::{CapabilitySet, capabilities};
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::DAC_OVERRIDE))
 }
 
-/// Whether this process may make files for others: it is root with all that this takes.
+/// Whether this process may create files for other users: it is root with all capabilities that this needs.
 pub(super) fn may_act_for_others() -> bool {
     use rustix::thread::{CapabilitySet, capabilities};
     let needed = CapabilitySet::SETUID
@@ -44,17 +44,17 @@ pub(super) fn may_act_for_others() -> bool {
         | CapabilitySet::DAC_OVERRIDE
         | CapabilitySet::FOWNER
         | CapabilitySet::FSETID;
-    // A server that has given up other capabilities has done so beforehand.
+    // A server that dropped other capabilities has set the bit before.
     let needed = if keeps_capabilities() { needed } else { needed | CapabilitySet::SETPCAP };
     capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
 
-/// Whether a change of user leaves the thread's capabilities alone.
+/// Whether a change of user keeps the thread's capabilities.
 fn keeps_capabilities() -> bool {
     capabilities_secure_bits().is_ok_and(|bits| bits.contains(CapabilitiesSecureBits::NO_SETUID_FIXUP))
 }
 
-/// From now on the thread makes files as the caller, if it may, and with this umask.
+/// Takes on the caller's credentials, if permitted, and this umask.
 pub(super) fn make_as(context: &Context<'_>, umask: u32, for_others: bool) -> Result<(), Errno> {
     let wanted = Maker { uid: context.uid, gid: context.gid, umask: umask & 0o777 };
     let now = MAKER.get();
@@ -68,7 +68,7 @@ pub(super) fn make_as(context: &Context<'_>, umask: u32, for_others: bool) -> Re
         if now.is_none() && !keeps_capabilities() {
             set_capabilities_secure_bits(capabilities_secure_bits()? | CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
         }
-        // A user that this user namespace does not know can own nothing in it.
+        // A user unknown to this user namespace cannot own anything in it.
         if !system_calls::set_file_owner(wanted.uid, wanted.gid) {
             MAKER.set(None);
             return Err(Errno::OVERFLOW);

@@ -1,4 +1,4 @@
-//! Reading directories.
+//! Lists directories.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,13 +11,13 @@ use super::system_calls::read_entries;
 use super::{Changes, HostDirectory, hold, read};
 use crate::{Caching, Context, DirectoryEntry, DirectorySink, Entry, HandleId, NodeId, Opened};
 
-/// Bytes of entries that are read at once.
+/// The buffer size for getdents64(2).
 pub(super) const BUFFER: usize = 32 << 10;
 
-/// Directories that are being read without having been opened, at most.
+/// The most directories being listed without having been opened.
 const MAX_STREAMS: usize = 32;
 
-/// A directory that is being read.
+/// A directory being listed.
 #[derive(Debug)]
 pub(super) struct Stream {
     descriptor: Arc<OwnedFd>,
@@ -27,18 +27,18 @@ pub(super) struct Stream {
 #[derive(Debug, Default)]
 struct State {
     buffer: Vec<u8>,
-    /// What of the buffer was not given yet, and the offset of the first entry there.
+    /// The undelivered part of the buffer, and the offset of its first entry.
     from: usize,
     offset: u64,
-    /// Whether a subdirectory was found.
+    /// Whether the listing found a subdirectory.
     leads_on: bool,
 }
 
-/// Those that were not opened, by directory.
+/// Streams of directories that were not opened, by directory.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     streams: HashMap<NodeId, (u64, Arc<Stream>)>,
-    /// Counts uses.
+    /// Counts uses, for LRU.
     now: u64,
 }
 
@@ -47,7 +47,7 @@ impl Streams {
         self.streams.remove(&node).map(|(_, stream)| stream)
     }
 
-    /// For the next part; gives one that has not been used for longest, if there are too many.
+    /// Stores a stream for the next request; returns the least recently used one if there are too many.
     fn put(&mut self, node: NodeId, stream: Arc<Stream>) -> Option<Arc<Stream>> {
         self.now += 1;
         let replaced = self.streams.insert(node, (self.now, stream));
@@ -59,7 +59,7 @@ impl Streams {
     }
 }
 
-/// An entry as getdents64(2) gives it.
+/// An entry of getdents64(2).
 pub(super) struct RawEntry<'b> {
     pub inode: u64,
     next: u64,
@@ -70,7 +70,7 @@ pub(super) struct RawEntry<'b> {
 }
 
 impl RawEntry<'_> {
-    /// The entry at the front of `bytes`: `struct linux_dirent64` of Linux's include/linux/dirent.h.
+    /// Parses the first entry of `bytes`: `struct linux_dirent64` of Linux's include/linux/dirent.h.
     pub fn parse(bytes: &[u8]) -> Option<RawEntry<'_>> {
         let (inode, rest) = bytes.split_first_chunk()?;
         let (next, rest) = rest.split_first_chunk()?;
@@ -83,7 +83,7 @@ impl RawEntry<'_> {
         Some(RawEntry { inode, next, kind: *kind, name, length })
     }
 
-    /// Its type, in the bits of a mode: `DT_*` are those bits.
+    /// The type as mode bits: `DT_*` values are those bits.
     pub fn mode(&self) -> u32 {
         u32::from(self.kind) << 12
     }
@@ -102,7 +102,7 @@ impl HostDirectory {
     }
 
     pub(super) fn open_stream(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
-        // A kernel that knows all changes keeps what it has read, and needs no round trip to read it again.
+        // A kernel that knows of all changes keeps its cached listing and needs no request to reuse it.
         let is_closed = self.is_closed(node)?;
         if self.options.changes != Changes::Host {
             if !is_closed {
@@ -152,7 +152,7 @@ impl HostDirectory {
             None => Arc::new(self.stream_of(node)?),
         };
         self.list_from(node, &stream, offset, sink)?;
-        // Also at the end, which a client asks for once more.
+        // Also at the end, because a client asks once more there.
         let replaced = hold(&self.streams).put(node, stream);
         drop(replaced);
         Ok(())
@@ -190,7 +190,7 @@ impl HostDirectory {
         }
     }
 
-    /// Gives an entry to the sink, unless it is gone; false if there is no room for it.
+    /// Adds an entry to the sink, unless it is gone; returns false if there is no room.
     fn push(&self, node: NodeId, stream: &Stream, raw: &RawEntry<'_>, sink: &mut dyn DirectorySink) -> bool {
         if !sink.has_room(raw.name.len()) {
             return false;
@@ -200,7 +200,7 @@ impl HostDirectory {
         } else {
             match self.entry_listed(node, stream, raw.name) {
                 Err(Errno::NOENT) => return true,
-                // The name is there, whatever else is wrong.
+                // The name exists, even if its attributes cannot be read.
                 result => result.unwrap_or(None),
             }
         };
@@ -215,7 +215,7 @@ impl HostDirectory {
         pushed
     }
 
-    /// Has somebody look ahead of a client that seems to go through the tree.
+    /// Reports to the prefetcher when a client seems to walk the tree.
     fn tell_of_walk(&self, stream: &Stream, leads_on: &mut bool, entry: &RawEntry<'_>) {
         if entry.name == b"." {
             self.ahead.listed(entry.inode);
@@ -235,17 +235,18 @@ impl HostDirectory {
     fn entry_listed(&self, node: NodeId, stream: &Stream, name: &[u8]) -> Result<Option<Entry>, Errno> {
         let renames = {
             let table = read(&self.table);
-            // A client that alone changes names and attributes has kept what it was told of this one, unless it has used it.
+            // A client that is the only one to change the tree still has this name and its attributes cached, unless
+            // it has read or written the file.
             match table.is_known(table.index(node)?, name) {
                 Some(false) if self.options.changes != Changes::Host => return Ok(None),
-                // What it need not ask for is saved.
+                // The client need not ask for these attributes.
                 Some(true) => table.credit.saved(),
                 _ => {}
             }
             table.renames
         };
         let stat = self.stat(stream.descriptor.as_fd(), name)?;
-        // Of what is renamed just now nothing more is told: it is looked up when somebody wants it.
+        // If something is being renamed, the entry is listed without its node; a look-up will find it.
         self.entry(node, name, &stat, Some(renames))
     }
 }

@@ -1,4 +1,4 @@
-//! Files that are open: reading, writing and all else that takes a handle.
+//! Open files: reading, writing and all other requests with a handle.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,16 +17,16 @@ use super::{HostDirectory, read, write};
 use crate::slab::Slab;
 use crate::{Context, Entry, HandleId, LockOwner, NewNode, NodeId, Opened, WriteKind, check_name};
 
-/// Something that is open.
+/// An open file or directory.
 #[derive(Clone, Debug)]
 pub(super) struct OpenFile {
     pub node: NodeId,
     pub descriptor: Arc<OwnedFd>,
-    /// Whether it can be written to.
+    /// Whether it is open for writing.
     pub writable: bool,
     /// Whether every write goes to the file's end.
     append: bool,
-    /// A directory's place in its entries.
+    /// A directory's position in its listing.
     pub stream: Option<Arc<Stream>>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct OpenFile {
 struct OfNode {
     /// Their places, and descriptors.
     files: SmallVec<[(u32, Arc<OwnedFd>); 1]>,
-    /// Whether somebody else has one of the descriptors, to write past this layer.
+    /// Whether passthrough has one of the descriptors, so that writes bypass this file system.
     shared: bool,
 }
 
@@ -43,14 +43,14 @@ struct OfNode {
 #[derive(Debug)]
 pub(super) struct OpenFiles {
     files: Slab<OpenFile>,
-    /// Those of each node, the first opened first.
+    /// By node, in the order of opening.
     by_node: HashMap<NodeId, OfNode>,
     count: usize,
     limit: usize,
 }
 
 impl OpenFiles {
-    /// At most `limit`.
+    /// At most `limit` open files.
     pub fn new(limit: usize) -> OpenFiles {
         OpenFiles { files: Slab::new(), by_node: HashMap::new(), count: 0, limit: limit.max(1) }
     }
@@ -60,12 +60,12 @@ impl OpenFiles {
         self.by_node.get(&node)?.files.first().map(|(_, descriptor)| descriptor.clone())
     }
 
-    /// Whether the content of a node is written past this layer.
+    /// Whether the node's content may be written through passthrough.
     fn is_shared(&self, node: NodeId) -> bool {
         self.by_node.get(&node).is_some_and(|open| open.shared)
     }
 
-    /// Notes that it is, until all of the node's files are closed.
+    /// Records that it may, until all of the node's files are closed.
     fn set_shared(&mut self, node: NodeId) {
         if let Some(open) = self.by_node.get_mut(&node) {
             open.shared = true;
@@ -88,7 +88,7 @@ impl OpenFiles {
         Ok(HandleId(self.files.number(place)))
     }
 
-    /// Takes away all of them.
+    /// Removes all of them.
     pub fn clear(&mut self) -> Vec<OpenFile> {
         self.by_node.clear();
         self.count = 0;
@@ -110,7 +110,7 @@ impl OpenFiles {
     }
 }
 
-/// The flags of open(2) that are the client's to choose.
+/// The flags of open(2) that a client may choose.
 const CHOSEN: OFlags = OFlags::TRUNC.union(OFlags::SYNC).union(OFlags::DSYNC).union(OFlags::NOATIME);
 
 impl HostDirectory {
@@ -118,7 +118,7 @@ impl HostDirectory {
         read(&self.open).get(node, handle).cloned()
     }
 
-    /// Something open, or, where files need not be opened, a descriptor to read from.
+    /// The open file, or, where files need no open, a descriptor to read from.
     fn readable(&self, node: NodeId, handle: HandleId) -> Result<Arc<OwnedFd>, Errno> {
         match read(&self.open).get(node, handle) {
             Ok(file) if file.stream.is_none() => return Ok(file.descriptor.clone()),
@@ -129,7 +129,7 @@ impl HostDirectory {
         self.readable_unopened(node)
     }
 
-    /// A descriptor to read from, of a file that need not be opened.
+    /// A descriptor to read from, for a file that needs no open.
     pub(super) fn readable_unopened(&self, node: NodeId) -> Result<Arc<OwnedFd>, Errno> {
         let kept = {
             let table = read(&self.table);
@@ -139,7 +139,7 @@ impl HostDirectory {
             }
             table.descriptor(index).cloned()
         };
-        // A kept one may be good for attributes only.
+        // A cached descriptor may be `O_PATH`.
         if let Some(kept) = kept
             && !rustix::fs::fcntl_getfl(&kept)?.contains(OFlags::PATH)
         {
@@ -151,8 +151,8 @@ impl HostDirectory {
         Ok(self.keep(index, file))
     }
 
-    /// Something open, or, where files need not be opened, a descriptor to write to. That is not kept: a file that is
-    /// open for writing cannot be executed.
+    /// The open file, or, where files need no open, a descriptor to write to. The latter is not cached: a file open
+    /// for writing cannot be executed.
     fn for_writing(&self, node: NodeId, handle: HandleId) -> Result<Arc<OwnedFd>, Errno> {
         match self.file(node, handle) {
             Err(_) if !self.opens_files() => {
@@ -166,20 +166,21 @@ impl HostDirectory {
         }
     }
 
-    /// The same for a change of content of which a client does not say what it clears: what a write by the caller does.
+    /// The same for requests that change content without saying which bits to clear: clears what a write by the
+    /// caller would.
     fn for_changing(&self, context: &Context<'_>, node: NodeId, handle: HandleId) -> Result<Arc<OwnedFd>, Errno> {
         let file = self.for_writing(node, handle)?;
         self.before_writing(file.as_fd(), !context.is_root())?;
         Ok(file)
     }
 
-    /// The type of a node, which it keeps.
+    /// The type of a node, which never changes.
     pub(super) fn kind(&self, node: NodeId) -> Result<u32, Errno> {
         let table = read(&self.table);
         Ok(table.node(table.index(node)?)?.identity.kind)
     }
 
-    /// Refuses what must not be opened.
+    /// Returns an error unless the node is a regular file.
     pub(super) fn require_regular(&self, node: NodeId) -> Result<(), Errno> {
         match self.kind(node)? {
             libc::S_IFREG => Ok(()),
@@ -189,7 +190,7 @@ impl HostDirectory {
         }
     }
 
-    /// The host's flags for a client's.
+    /// Converts a client's open flags to the host's.
     fn flags(&self, flags: u32) -> Result<OFlags, Errno> {
         let asked = OFlags::from_bits_retain(flags);
         let mut mode = match asked & OFlags::RWMODE {
@@ -205,7 +206,7 @@ impl HostDirectory {
         if mode != OFlags::RDONLY {
             self.writable()?;
         }
-        // Not O_DIRECT: our buffers are as they come. Not O_APPEND: see `write_file`.
+        // No O_DIRECT, because our buffers are not aligned. No O_APPEND: see `write_file`.
         Ok(mode | (asked & CHOSEN) | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY)
     }
 
@@ -221,7 +222,7 @@ impl HostDirectory {
         Ok(Opened { handle, caching: self.options.changes.caching(), parallel_direct_writes: true })
     }
 
-    /// What a client is told of a file that need not be opened.
+    /// The answer to an open, where files need no open.
     fn unopened(&self) -> Opened {
         let caching = self.options.changes.caching();
         Opened { handle: HandleId::default(), caching, parallel_direct_writes: true }
@@ -237,11 +238,11 @@ impl HostDirectory {
         let descriptor = self.descriptor(node)?;
         self.require_told(context, node, descriptor.as_fd())?;
         let is_writable = flags & OFlags::RWMODE != OFlags::RDONLY;
-        // What is written past this layer is not seen here: the host may have given the file power since it was shared.
+        // Passthrough writes are not seen here: the host may have given the file set-ID bits or capabilities since.
         if flags.contains(OFlags::TRUNC) || is_writable && read(&self.open).is_shared(node) {
             self.before_writing(descriptor.as_fd(), false)?;
         }
-        // The name in /proc is a symbolic link of its own kind.
+        // The name in /proc is a magic symbolic link, so NOFOLLOW must go.
         let file = self.open_again(descriptor.as_fd(), flags.difference(OFlags::NOFOLLOW) | OFlags::NONBLOCK)?;
         self.opened(node, file, asked, flags)
     }
@@ -260,7 +261,7 @@ impl HostDirectory {
         self.require_told(context, parent, directory.as_fd())?;
         let mode = self.mode_for(context, directory.as_fd(), new)?;
         make_as(context, new.umask, self.for_others)?;
-        // Only what is new is opened: what is there may be anything, and anybody's.
+        // Only a new file is opened: an existing one may be anything and belong to anybody.
         let created = self.with_room(|| openat(&directory, name, flags | OFlags::CREATE | OFlags::EXCL, mode))?;
         self.register(Some((parent, name)), created, asked, flags)
     }
@@ -277,14 +278,14 @@ impl HostDirectory {
         self.require_told(context, parent, directory.as_fd())?;
         let mode = self.mode_for(context, directory.as_fd(), new)?;
         make_as(context, new.umask, self.for_others)?;
-        // With O_EXCL it can never have a name.
+        // O_EXCL prevents that it ever gets a name.
         let unnamed =
             flags.difference(OFlags::NOFOLLOW) | OFlags::TMPFILE | (OFlags::from_bits_retain(asked) & OFlags::EXCL);
         let file = self.with_room(|| openat(&directory, ".", unnamed, mode))?;
         self.register(None, file, asked, flags)
     }
 
-    /// A new file as a node that is open.
+    /// Registers a new file as an open node.
     fn register(
         &self,
         place: Option<(NodeId, &[u8])>,
@@ -348,7 +349,7 @@ impl HostDirectory {
     ) -> Result<usize, Errno> {
         let file = self.for_writing(node, handle)?;
         self.before_writing(file.as_fd(), kind.kill_privileges)?;
-        // A write that comes from a client's cache has its place already.
+        // A write from a client's cache has its final offset.
         let append = !kind.cached && self.file(node, handle).is_ok_and(|file| file.append);
         let whole = length(data);
         let mut done = 0;
@@ -374,7 +375,7 @@ impl HostDirectory {
     ) -> Result<u64, Errno> {
         let (source, target) = (self.readable(from.0, from.1)?, self.for_changing(context, to.0, to.1)?);
         let (mut read_at, mut write_at) = (from.2, to.2);
-        // So that no one request takes for ever; a client asks again.
+        // Limits the time of one request; a client asks again.
         let length = usize::try_from(length.min(1 << 30)).unwrap_or(0);
         let copied = rustix::fs::copy_file_range(source, Some(&mut read_at), &target, Some(&mut write_at), length)?;
         Ok(copied as u64)
@@ -407,7 +408,7 @@ impl HostDirectory {
             }
             // Nothing in it was changed.
             Err(_) if self.is_closed(node)? => Ok(()),
-            // A directory that was read without being opened.
+            // The directory was listed without being opened.
             Err(_) => {
                 let directory = self.directory(node)?;
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -452,13 +453,13 @@ impl HostDirectory {
 
     pub(super) fn close_file(&self, node: NodeId, handle: HandleId) {
         let file = write(&self.open).remove(node, handle);
-        // Closed when no lock is held any more.
+        // Closed once no lock is held.
         drop(file);
     }
 
     pub(super) fn shared_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<OwnedFd>> {
         if !self.opens_files() {
-            // Opened for who asks.
+            // Opened for this request.
             let writable = if self.options.read_only { Err(Errno::ROFS) } else { self.for_writing(node, handle) };
             return writable.or_else(|_| self.readable(node, handle)).ok();
         }
@@ -476,7 +477,7 @@ impl HostDirectory {
         Some(shared)
     }
 
-    /// Keeps a directory's stream as something open.
+    /// Registers the stream of an opened directory.
     pub(super) fn insert_stream(
         &self,
         node: NodeId,

@@ -1,5 +1,5 @@
-//! File handles: a way to a file that needs no name and finds no other file. They are made here and never come from a
-//! client, for whoever can choose one reaches the whole file system.
+//! File handles: they reach a file without a name, and only that file. They are made here and never come from a
+//! client, because a chosen handle could reach any file of the file system.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -19,12 +19,12 @@ pub struct FileHandle {
 }
 
 impl FileHandle {
-    /// Of what `descriptor` is of.
+    /// The handle of the file behind `descriptor`.
     pub fn of(descriptor: BorrowedFd<'_>) -> Result<FileHandle, Errno> {
         system_calls::name_to_handle(descriptor)
     }
 
-    /// Opens what has this handle on the file system that `mount` is of. Takes `CAP_DAC_READ_SEARCH`.
+    /// Opens the file with this handle, on the file system of `mount`. Needs `CAP_DAC_READ_SEARCH`.
     pub fn open(&self, mount: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
         system_calls::open_by_handle(mount, self, flags)
     }

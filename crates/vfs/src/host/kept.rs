@@ -1,10 +1,10 @@
-//! A bounded number of kept descriptors: those not used for a while go first (the "clock" way).
+//! A bounded cache of descriptors with the clock algorithm: those not used for a while go first.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Descriptors of nodes.
+/// Cached descriptors of nodes.
 #[derive(Debug)]
 pub struct Kept {
     slots: Vec<Slot>,
@@ -20,12 +20,12 @@ struct Slot {
     used: AtomicBool,
 }
 
-/// A descriptor that had to go for another one.
+/// An evicted descriptor.
 #[derive(Debug)]
 pub struct Evicted {
-    /// Whose it was.
+    /// The node that it was of.
     pub node: u32,
-    /// It.
+    /// The descriptor.
     pub descriptor: Arc<OwnedFd>,
 }
 
@@ -42,7 +42,7 @@ impl Kept {
         slot.descriptor.as_ref()
     }
 
-    /// Keeps a descriptor of `node`; gives its slot, and which other one went for it.
+    /// Caches a descriptor of `node`. Returns its slot, and the descriptor evicted for it.
     pub fn insert(&mut self, node: u32, descriptor: Arc<OwnedFd>) -> (u32, Option<Evicted>) {
         let new = Slot { node, descriptor: Some(descriptor), used: AtomicBool::new(true) };
         if let Some(free) = self.free.pop()
@@ -67,7 +67,7 @@ impl Kept {
         }
     }
 
-    /// No longer keeps half of them.
+    /// Evicts half of them.
     pub fn give_up_half(&mut self) -> Vec<Evicted> {
         let half = (self.slots.len() - self.free.len()).div_ceil(2);
         let taken = self.slots.iter_mut().zip(0..).filter_map(|(slot, at)| {
@@ -79,7 +79,7 @@ impl Kept {
         evicted
     }
 
-    /// No longer keeps what is in `slot`.
+    /// Removes what is in `slot`.
     pub fn remove(&mut self, slot: u32) -> Option<Arc<OwnedFd>> {
         let descriptor = self.slots.get_mut(slot as usize)?.descriptor.take()?;
         self.free.push(slot);
@@ -99,7 +99,7 @@ mod tests {
     fn what_is_used_stays() {
         let mut kept = Kept::new(3);
         let slots: Vec<u32> = (0..3).map(|node| kept.insert(node, descriptor()).0).collect();
-        // All were used at first; from then on only node 1.
+        // All were used at first; later only node 1.
         assert_eq!(kept.insert(3, descriptor()).1.unwrap().node, 0);
         for node in 4..10 {
             assert!(kept.get(slots[1]).is_some());

@@ -1,17 +1,17 @@
-//! Locks on the host's files, seen by the host's programs and by other clients.
+//! Takes locks on the host's files, where host programs and other clients see them.
 //!
-//! A lock of fcntl(2) is its owner's, whichever of the file's descriptors it was taken by, and one of a host's open file
-//! is that file's. So each owner that locks a node has an open file of it for its locks alone. A lock of flock(2) is the
-//! opened file's, here as there; but it too is taken on a file of its own, for the kernel that reads and writes an opened
-//! file by itself keeps it open longer than its client does.
+//! An fcntl(2) lock belongs to its owner, whichever descriptor it was taken through; an open-file-description lock of
+//! the host belongs to an open file. So each owner that locks a node gets an open file of its own, used for locks
+//! only. A flock(2) lock belongs to the open file here as on the host. It still gets a separate open file, because
+//! with passthrough the kernel keeps a file open longer than its client does.
 //!
-//! A lock of an owner ends when the owner closes any descriptor of the file, which the client tells ([`Locks::end`]). One of a
-//! client's open file (`F_OFD_SETLK`) comes with an owner as well, but nobody tells of its end: it goes when the opened file
-//! that it was taken by is released ([`Locks::release`]). No lock of a process is left then: it has closed that file, and its
-//! locks ended with that.
+//! An owner's locks end when it closes any descriptor of the file, which the client reports ([`Locks::end`]). A lock
+//! of a client's open file (`F_OFD_SETLK`) also comes with an owner, but its end is not reported. It ends when the
+//! file it was taken through is released ([`Locks::release`]). By then no process's lock is left on it, because
+//! closing the file ended those.
 //!
-//! The file that carries locks is opened for writing only where the client writes, or for an exclusive lock: a program that
-//! somebody has open for writing cannot be run.
+//! The file that carries locks is opened for writing only if the client writes or wants an exclusive lock: a program
+//! that is open for writing cannot be executed.
 
 mod carrier;
 
@@ -29,19 +29,19 @@ use self::carrier::Carrier;
 use super::{HostDirectory, hold, system_calls};
 use crate::{Context, HandleId, Lock, LockKind, LockOwner, NodeId};
 
-/// Longest time between two attempts at a lock that somebody else has.
+/// The longest pause between two attempts at a lock that somebody else holds.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Whose locks an open file carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Holder {
-    /// A process's, or an open file's, of fcntl(2).
+    /// A process or open file with fcntl(2) locks.
     Owner(LockOwner),
-    /// An opened file's, of flock(2).
+    /// An open file with flock(2) locks.
     Handle(HandleId),
 }
 
-/// The open files of those who have locks.
+/// The open files that carry locks.
 #[derive(Debug)]
 pub(super) struct Locks {
     held: Mutex<Held>,
@@ -51,20 +51,20 @@ pub(super) struct Locks {
 #[derive(Debug, Default)]
 struct Held {
     files: HashMap<(NodeId, Holder), Locked>,
-    /// The owners that have taken locks by an opened file.
+    /// The owners that took locks through each open file.
     by_handle: HashMap<(NodeId, HandleId), HashSet<LockOwner>>,
-    /// How many owners are named in `by_handle`.
+    /// The number of owners in `by_handle`.
     pairs: usize,
 }
 
 #[derive(Debug)]
 struct Locked {
     carrier: Arc<Carrier>,
-    /// The opened files that its owner has taken locks by.
+    /// The open files that the owner took locks through.
     handles: HashSet<HandleId>,
 }
 
-/// Opened files that an owner may lock one node by, on average.
+/// The most open files that an owner may lock one node through, on average.
 const HANDLES: usize = 16;
 
 impl Held {
@@ -85,18 +85,18 @@ impl Held {
 }
 
 impl Locks {
-    /// Of at most so many of them.
+    /// At most `limit` carriers.
     pub fn new(limit: usize) -> Locks {
         Locks { held: Mutex::default(), limit: limit.max(1) }
     }
 
-    /// Ends all of somebody's locks on a node.
+    /// Releases all locks of a holder on a node.
     pub fn end(&self, node: NodeId, holder: Holder) {
         let ended = hold(&self.held).end(node, holder);
         drop(ended);
     }
 
-    /// Ends all locks that were taken by an opened file, which is released.
+    /// Releases the locks taken through an open file that is being closed.
     pub fn release(&self, node: NodeId, handle: HandleId) {
         let mut held = hold(&self.held);
         let owners = held.by_handle.get(&(node, handle)).cloned().unwrap_or_default();
@@ -106,7 +106,7 @@ impl Locks {
         drop(ended);
     }
 
-    /// Ends the locks of all owners.
+    /// Releases all locks.
     pub fn end_all(&self) {
         let held = std::mem::take(&mut *hold(&self.held));
         drop(held);
@@ -116,7 +116,7 @@ impl Locks {
         hold(&self.held).files.get(&(node, holder)).map(|locked| Arc::clone(&locked.carrier))
     }
 
-    /// What carries somebody's locks, `new` if nothing does yet, now that `handle` is locked by.
+    /// The carrier of a holder's locks, `new` if there is none yet. Records that `handle` is locked through it.
     fn insert(
         &self,
         node: NodeId,
@@ -148,7 +148,8 @@ impl Locks {
 }
 
 impl HostDirectory {
-    /// What carries somebody's locks on what `handle` is of; open for writing if they are to `exclude` readers.
+    /// The carrier of a holder's locks on the file of `handle`; open for writing if the locks are to `exclude`
+    /// readers.
     fn carrier(&self, node: NodeId, handle: HandleId, holder: Holder, exclude: bool) -> Result<Arc<Carrier>, Errno> {
         self.require_regular(node)?;
         let there = self.locks.get(node, holder);
@@ -167,7 +168,8 @@ impl HostDirectory {
         let open = |from: BorrowedFd<'_>, writes: bool| {
             let way = |flags| self.open_again(from, flags | OFlags::NONBLOCK);
             match writes {
-                // Both ways, if that is possible, for a shared lock wants to be read and an exclusive one to be written.
+                // For both if possible: a shared lock needs a file open for reading, an exclusive one a file open for
+                // writing.
                 true => way(OFlags::RDWR).or_else(|_| way(OFlags::WRONLY)).map(|file| Carrier::new(file, true)),
                 false => way(OFlags::RDONLY).map(|file| Carrier::new(file, false)),
             }
@@ -178,7 +180,8 @@ impl HostDirectory {
             Err(errno) => return Err(errno),
         };
         if exclude && !writes {
-            // As fcntl(2) has it for what is not open for writing. flock(2) reaches 9P servers as an exclusive lock all the same.
+            // As fcntl(2) does for a file that is not open for writing. 9P servers receive flock(2) as an exclusive
+            // lock all the same.
             self.writable().map_err(|_| Errno::BADF)?;
             return open(file.as_fd(), true).map_err(|_| Errno::BADF);
         }
@@ -199,7 +202,7 @@ impl HostDirectory {
         let mut raw = to_raw(lock)?;
         match self.locks.get(node, Holder::Owner(owner)) {
             Some(carrier) => carrier.test(&mut raw)?,
-            // Nothing is locked by what only reads and writes.
+            // Plain I/O locks nothing.
             None => system_calls::lock(self.readable_or_open(node, handle)?.as_fd(), libc::F_OFD_GETLK, &mut raw)?,
         }
         Ok(from_raw(&raw))
@@ -238,8 +241,8 @@ impl HostDirectory {
     }
 }
 
-/// Tries until it works, if it is to `wait`, or nobody waits for it any more. The kernel's own waiting could not be
-/// ended for one request.
+/// Retries until it succeeds if told to `wait`, or until the request is interrupted. The kernel's own wait could not
+/// be interrupted for a single request.
 fn attempt(context: &Context<'_>, wait: bool, lock: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     let mut pause = Duration::from_micros(200);
     loop {
@@ -263,7 +266,7 @@ fn to_raw(lock: &Lock) -> Result<libc::flock, Errno> {
         LockKind::None => libc::F_UNLCK,
     };
     let start = i64::try_from(lock.start).map_err(|_| Errno::INVAL)?;
-    // A length of 0 is all there is and will be.
+    // A length of 0 means up to any future end.
     let length = match lock.end.checked_sub(lock.start).ok_or(Errno::INVAL)?.checked_add(1) {
         Some(length) if lock.end < i64::MAX as u64 => i64::try_from(length).map_err(|_| Errno::INVAL)?,
         _ => 0,
@@ -288,6 +291,6 @@ fn from_raw(raw: &libc::flock) -> Option<Lock> {
         Ok(length) if length > 0 => start.saturating_add(length - 1),
         _ => u64::MAX,
     };
-    // Of a lock of an open file no process is known: -1.
+    // For a lock of an open file the kernel reports the process -1.
     Some(Lock { kind, start, end, pid: u32::try_from(raw.l_pid).unwrap_or(0), whole_file: false })
 }

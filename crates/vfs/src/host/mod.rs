@@ -1,20 +1,20 @@
-//! A directory of this host, live.
+//! Offers a directory of this host, live.
 //!
-//! The server never hands a path of more than one component to the kernel: every call names a descriptor that is held,
-//! and at most one checked name in it, and follows no symbolic link. What a client knows is in a table
-//! ([`table`]); from a node to its file leads, in this order (see [`reach`]),
+//! The server never gives the kernel a path of more than one component: every call names an open descriptor and at
+//! most one checked name in it, and follows no symbolic link. What a client knows is in a table ([`table`]). A node's
+//! file is reached, in this order (see [`reach`]), through
 //!
-//! 1. a descriptor that is open for it or kept: of directories and lately used files, within a bound;
-//! 2. a file handle, where the kernel lets us use them: taken when a directory's descriptor had to go;
-//! 3. its directory and its name there, after which it is compared with what the node was: device, inode number, time
-//!    of birth and type. Another file in its place is `ESTALE`.
+//! 1. an open or cached descriptor: directories and recently used files have one, within a bound;
+//! 2. a file handle, where the kernel permits them: taken when a directory's descriptor is evicted;
+//! 3. its parent directory and name, followed by a comparison with the node's device, inode number, creation time and
+//!    type. Another file in its place is `ESTALE`.
 //!
 //! So the number of descriptors does not grow with the number of nodes, and most requests are one system call. Only
-//! regular files and directories are ever opened for more than their attributes, and only through a descriptor of which that
-//! is known: a device or a fifo that takes a file's place at the wrong moment is not touched.
+//! regular files and directories are opened for more than their attributes, and only through a descriptor whose type
+//! is known. So a device or FIFO that replaces a file at the wrong moment is not opened.
 //!
-//! Whether a caller may do what it asks for is for its kernel to check (`default_permissions`), as it is for every
-//! client that mounts this. Made files belong to the caller if the server may make files for others ([`caller`]).
+//! The client's kernel checks permissions (`default_permissions`). New files belong to the caller if the server may
+//! create files for others ([`caller`]).
 
 mod ahead;
 mod attributes;
@@ -55,22 +55,20 @@ pub use privileges::Refused;
 pub(crate) use table::Permissions;
 use table::{Found, Table};
 
-/// Who may change the tree while it is offered: decides what a client may keep, and for how long.
+/// Who may change the tree while it is offered. This determines TTLs and caching.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Changes {
-    /// Only the client itself: it keeps everything for a day.
+    /// Only the client: everything is cached for a day.
     Guest,
-    /// The host too, and other clients: what a client knows is at most a second old, and content is compared at each
-    /// opening.
+    /// Anybody: names and attributes have a TTL of one second, and cached content is compared at each open.
     #[default]
     Host,
-    /// Nobody: everything is kept for as long as the client likes, files are read without being opened, and what would
-    /// change something is refused.
+    /// Nobody: everything is cached for good, files need no open, and changes are refused.
     None,
 }
 
 impl Changes {
-    /// For how long attributes, names and absences hold.
+    /// The TTL of attributes, names and negative entries.
     pub(crate) fn valid(self) -> Duration {
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         match self {
@@ -88,66 +86,66 @@ impl Changes {
     }
 }
 
-/// How a directory is offered.
+/// How to offer a directory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostOptions {
     /// Who may change it.
     pub changes: Changes,
-    /// Refuse what would change it.
+    /// Refuse changes.
     pub read_only: bool,
-    /// What clients cannot leave in it.
+    /// What clients may not leave in it.
     pub refused: Refused,
-    /// What becomes of what is mounted beneath it.
+    /// How to show mounts inside it.
     pub submounts: Submounts,
-    /// Whether clients keep what they write for a while: then a file that is opened for writing must be readable too.
+    /// Whether clients use a write-back cache: then a file opened for writing must be readable too.
     pub writeback: bool,
-    /// Files are read and written without being opened, which saves a client two requests for each time that it uses
-    /// one. Only for a server that [may open every file](crate::may_open_every_file) at any time, with
-    /// [`Changes::Guest`]; with [`Changes::None`] it is always so.
+    /// Files need no open, which saves a client two requests for each use. Only for a server that [may open every
+    /// file](crate::may_open_every_file) at any time, with [`Changes::Guest`]. With [`Changes::None`] this is always
+    /// so.
     pub without_opening: bool,
-    /// Directories are opened by requests, with [`Changes::Guest`] too, so that a client can be had to read one anew in which
-    /// it has read files: with their names it gets their attributes, which Linux's client asks for of each one otherwise
-    /// that it has read. Worth it where a request is dear.
+    /// Clients open directories by requests even with [`Changes::Guest`]. Then the server can invalidate a cached
+    /// listing, and one READDIRPLUS refreshes attributes that Linux's client would otherwise ask for one by one after
+    /// reading files. Worth it where requests are expensive.
     pub opens_directories: bool,
-    /// Whether locks are taken on the host's files, where the host and other clients see them. Without, locking gives
-    /// `ENOSYS`, and the client's kernel keeps its locks itself.
+    /// Whether locks are taken on the host's files, where the host and other clients see them. Otherwise locking
+    /// returns `ENOSYS`, and the client's kernel keeps its locks itself.
     pub locks: bool,
-    /// The least size of a file that is only read for which [`host_file`](FileSystem::host_file) gives one: what the
-    /// kernel needs to read a file itself costs more than a few requests.
+    /// The smallest file for which [`host_file`](FileSystem::host_file) enables passthrough when it is opened
+    /// read-only: the setup costs more than a few requests.
     pub host_files_from: u64,
-    /// Most descriptors to use; without, what the process may have (`RLIMIT_NOFILE`), less a reserve.
+    /// The most descriptors to use. By default the process's limit (`RLIMIT_NOFILE`) minus a reserve.
     pub descriptors: Option<usize>,
 }
 
-/// Why a directory cannot be offered.
+/// An error about the offered directory.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {error}", path.display())]
 pub struct HostError {
-    /// Which.
+    /// The path.
     pub path: PathBuf,
-    /// Why not.
+    /// The error.
     pub error: std::io::Error,
 }
 
-/// A directory of this host. See the module's text.
+/// A live directory of this host. See the module.
 #[derive(Debug)]
 pub struct HostDirectory {
     options: HostOptions,
-    /// The root, opened so that file handles of its mount can be used.
+    /// The root, opened so that file handles of its mount work.
     root: Arc<OwnedFd>,
     root_device: u64,
     root_mount: u64,
-    /// How attributes are asked for.
+    /// The flags for statx(2).
     stat_flags: AtFlags,
-    /// `/proc/self/fd`: from a kept descriptor to one that is open for reading or writing.
+    /// `/proc/self/fd`, to reopen a cached descriptor for reading or writing.
     descriptors: OwnedFd,
-    /// Whether the kernel lets us open by file handles.
+    /// Whether the kernel permits opening by file handle.
     handles_work: bool,
-    /// Whether made files can be given to the caller.
+    /// Whether new files can belong to the caller.
     for_others: bool,
-    /// Never held over a system call.
+    /// Never locked during a system call.
     table: RwLock<Table>,
-    /// Held, for writing, while something is renamed, so that who did not find a node at its place can wait for it.
+    /// Write-locked during a rename, so that a request that did not find a node can wait for it.
     renaming: RwLock<()>,
     open: RwLock<files::OpenFiles>,
     streams: Mutex<directories::Streams>,
@@ -157,7 +155,7 @@ pub struct HostDirectory {
 }
 
 impl HostDirectory {
-    /// Offers the directory at `path`; symbolic links in the path are followed.
+    /// Offers the directory at `path`, following symbolic links in the path.
     pub fn new(path: &Path, options: HostOptions) -> Result<HostDirectory, HostError> {
         let failed = |errno: Errno| HostError { path: path.to_owned(), error: errno.into() };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -197,22 +195,17 @@ impl HostDirectory {
         })
     }
 
-    /// Whether new files belong to whoever makes them; otherwise to the user that serves.
-    pub fn gives_files_to_callers(&self) -> bool {
-        self.for_others
-    }
-
-    /// Whether files are opened before they are used.
+    /// Whether files are opened before use.
     fn opens_files(&self) -> bool {
         !self.options.without_opening && self.options.changes != Changes::None
     }
 
-    /// Whether a client is told attributes again that it does not know any more.
+    /// Whether listings refresh attributes that the client has lost (see [`crate::accessed`]).
     fn tells_again(&self) -> bool {
         self.options.opens_directories && self.options.changes == Changes::Guest
     }
 
-    /// A client has read or written a node.
+    /// Records that the client read or wrote a node.
     fn accessed(&self, node: NodeId) {
         if self.tells_again() {
             let table = read(&self.table);
@@ -220,7 +213,7 @@ impl HostDirectory {
         }
     }
 
-    /// A client is told the attributes of a node.
+    /// Records that the client got a node's attributes.
     fn told(&self, node: NodeId) {
         if self.tells_again() {
             let table = read(&self.table);
@@ -239,7 +232,7 @@ fn descriptor_limit() -> usize {
     usize::try_from(limit).unwrap_or(1 << 20).saturating_sub(64)
 }
 
-/// Locks are held for bookkeeping only, which a panic elsewhere leaves as it was.
+/// A lock protects bookkeeping only, which a panic elsewhere leaves intact.
 fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -533,6 +526,6 @@ impl FileSystem for HostDirectory {
         self.shared_file(node, handle)
     }
 
-    // Who waits for a lock is parked, not kept here.
+    // Requests that wait for locks are parked by the wire.
     not_supported! { interrupted }
 }

@@ -1,4 +1,4 @@
-//! Names: looking them up, making, removing and changing them.
+//! Looks up, creates, removes and renames names.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use super::table::Table;
 use super::{HostDirectory, read, write};
 use crate::{Context, Entry, NewNode, NodeId, check_name};
 
-/// A descriptor of a file that is about to lose a name.
+/// A descriptor of a file about to lose a name.
 struct LastDescriptor {
     node: NodeId,
     descriptor: Arc<OwnedFd>,
 }
 
 impl LastDescriptor {
-    /// Keeps it if the node is still known and has no other name; otherwise gives it back, to be closed.
+    /// Pins the descriptor if the node is still known and has no other name; otherwise returns it to be closed.
     fn keep(self, table: &mut Table) -> Option<Arc<OwnedFd>> {
         match table.index(self.node) {
             Ok(index) if table.node(index).is_ok_and(|node| !node.has_place()) => {
@@ -46,12 +46,12 @@ impl HostDirectory {
         self.entry_there(context, parent, directory.as_fd(), name)
     }
 
-    /// The node that a checked name leads to.
+    /// Looks up a checked name.
     ///
     /// # Errors
-    /// `ESTALE` if the caller would learn of something new, and the directory has other permissions than those that its kernel
-    /// lets it search there by. What it knows already it may look up anew: an error would have the kernel drop the name,
-    /// and with it what is mounted there.
+    /// `ESTALE` if the name is new to the caller and the directory's permissions differ from those that its kernel
+    /// decided by. A name that it already knows may be looked up again: an error would make the kernel drop the name,
+    /// and any mount on it.
     fn entry_there(
         &self,
         context: &Context<'_>,
@@ -67,7 +67,7 @@ impl HostDirectory {
         if let Some(entry) = self.entry(parent, name, &stat_before, Some(renames))? {
             return Ok(entry);
         }
-        // Something was renamed meanwhile, so that the name may already be another node's. Not again while we look.
+        // Something was renamed meanwhile, so the name may belong to another node. Block renames for the second look.
         let _renamed = read(&self.renaming);
         let stat = self.stat(directory, name)?;
         self.entry(parent, name, &stat, None)?.ok_or(Errno::STALE)
@@ -79,8 +79,8 @@ impl HostDirectory {
         Ok(known.is_some_and(|node| node.identity == identity(stat)))
     }
 
-    /// Counts a lookup of what `stat` is of; nothing if it is not known yet and something was renamed since there had
-    /// been so many `renames`.
+    /// Counts a look-up of the file behind `stat`. Returns `None` if it is new and something was renamed since the
+    /// count was `renames`.
     pub(super) fn entry(
         &self,
         parent: NodeId,
@@ -109,7 +109,7 @@ impl HostDirectory {
 
     pub(super) fn entry_of(&self, node: NodeId, stat: &Statx) -> Entry {
         let attributes = self.attributes_from(stat);
-        // The node's number names no other node ever, so that no generation is needed to tell.
+        // Node numbers are never reused, so the generation is constant.
         Entry { node, generation: 0, attributes, valid: self.options.changes.valid() }
     }
 
@@ -117,7 +117,7 @@ impl HostDirectory {
         if node == NodeId::ROOT {
             return self.entry_by_number(node);
         }
-        // Where it was; reaching it there, or anew, is what verifies that.
+        // Reaching the old parent, by its old place or anew, verifies it.
         self.stat_node(node, None)?;
         if !self.is_closed(node)? {
             self.directory(node)?;
@@ -130,7 +130,7 @@ impl HostDirectory {
         self.entry_by_number(parent)
     }
 
-    /// Counts a lookup of a node that is known.
+    /// Counts a look-up of a known node.
     fn entry_by_number(&self, node: NodeId) -> Result<Entry, Errno> {
         let stat = self.stat_node(node, None)?;
         let table = read(&self.table);
@@ -178,7 +178,7 @@ impl HostDirectory {
         name: &[u8],
         target: &[u8],
     ) -> Result<Entry, Errno> {
-        // The target is never followed here: any bytes will do.
+        // The target is never followed here, so any bytes will do.
         self.make(context, parent, name, 0, |directory| symlinkat(target, directory, name))
     }
 
@@ -195,12 +195,12 @@ impl HostDirectory {
         self.require_told(context, parent, directory.as_fd())?;
         make_as(context, umask, self.for_others)?;
         make(directory.as_fd())?;
-        // Whether the caller may search the directory was decided with whether it may change it.
+        // Permission to search the directory was checked together with permission to change it.
         self.entry_there(&Context::SERVER, parent, directory.as_fd(), name)
     }
 
-    /// The permissions of a new file, which is no directory. A set-group-ID bit that gives away a group of which the caller is no member is
-    /// not granted (`mode_strip_sgid` of Linux's fs/inode.c, which does not see that the server acts for another).
+    /// The permissions of a new file that is not a directory. Drops a set-group-ID bit for a group that the caller is
+    /// not in (`mode_strip_sgid` of Linux's fs/inode.c, which does not know that the server acts for another user).
     pub(super) fn mode_for(
         &self,
         context: &Context<'_>,
@@ -231,25 +231,25 @@ impl HostDirectory {
         let directory = self.directory(parent)?;
         let source = self.descriptor(node)?;
         self.require_told(context, parent, directory.as_fd())?;
-        // Whose files may get another name is checked as well (fs.protected_hardlinks).
+        // The kernel also checks who may hard-link a file (fs.protected_hardlinks).
         self.require_told(context, node, source.as_fd())?;
         self.before_changing(source.as_fd())?;
         self.link_descriptor(&source, directory.as_fd(), name)?;
         let entry = self.entry_there(&Context::SERVER, parent, directory.as_fd(), name)?;
-        // There may be any number of files that were made without a name.
+        // The number of files made without a name is not limited.
         let pinned = write(&self.table).unpin(entry.node);
         drop(pinned);
         Ok(entry)
     }
 
     fn link_descriptor(&self, source: &Arc<OwnedFd>, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
-        // Through /proc, for an empty path takes CAP_DAC_READ_SEARCH. What it leads to is the descriptor's file.
+        // Through /proc, because an empty path needs CAP_DAC_READ_SEARCH. It leads to the descriptor's own file.
         let source = DescriptorName::new(source.as_fd());
         linkat(&self.descriptors, source.as_bytes(), directory, name, AtFlags::SYMLINK_FOLLOW)
     }
 
-    /// What is used without being opened may be used when its name is gone: files where they need not be opened, and
-    /// directories, which are somebody's working directory. A descriptor of it is opened before that.
+    /// Opens a descriptor before a name is removed, for nodes that clients use without an open: files where those
+    /// need no open, and directories, which can be somebody's working directory.
     fn before_removal(&self, parent: NodeId, name: &[u8]) -> Result<Option<LastDescriptor>, Errno> {
         let node = {
             let table = read(&self.table);
@@ -265,7 +265,7 @@ impl HostDirectory {
             }
             table.number(index)
         };
-        // A client gives nodes back as it removes them; how soon that is known here is another thread's affair.
+        // A client forgets nodes as it removes them, but another thread may process that a little later.
         let mut patience = 50;
         loop {
             match self.descriptor(node) {
@@ -275,16 +275,15 @@ impl HostDirectory {
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 Err(Errno::NFILE) => return Err(Errno::NFILE),
-                // What is there is another file, which no client knows.
+                // It is another file, which no client knows.
                 Err(_) => return Ok(None),
             }
         }
     }
 
-    /// `ESTALE` unless a name leads to what the client knows by it, which its kernel has checked and is then had to check
-    /// anew: in a directory where names can only be removed by their owners, and where a directory moves to another one,
-    /// which takes a permission of its own. Who knows nothing by that name has decided by nothing that is old, and root may do
-    /// everything.
+    /// Returns `ESTALE` unless the name still leads to the node that the client's kernel checked. This matters in
+    /// sticky directories, and where a directory moves to another parent, which needs permission on the directory
+    /// itself. A client that knows no node by that name decided by nothing outdated, and root may do everything.
     fn require_known(
         &self,
         context: &Context<'_>,
@@ -319,7 +318,7 @@ impl HostDirectory {
         let last = self.before_removal(parent, name)?;
         unlinkat(&directory, name, if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() })?;
         let mut table = write(&self.table);
-        // A client that has given the directory back meanwhile knows none of its names any more.
+        // A client that forgot the directory meanwhile knows none of its names.
         let dropped = table.index(parent).map(|parent| table.remove_place(parent, name)).unwrap_or_default();
         let unused = last.and_then(|last| last.keep(&mut table));
         drop(table);
@@ -346,7 +345,7 @@ impl HostDirectory {
         }
         self.require_known(context, from.0, source.as_fd(), from.1)?;
         match self.require_known(context, to.0, target.as_fd(), to.1) {
-            // What would be replaced is gone.
+            // The target is gone.
             Err(Errno::NOENT) if !flags.contains(RenameFlags::EXCHANGE) => {}
             known => known?,
         }

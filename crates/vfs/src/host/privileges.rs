@@ -1,15 +1,16 @@
-//! What lies in files and gives power to whoever runs or opens them: set-user-ID and set-group-ID bits, file capabilities,
-//! device nodes. What a write clears of it, and how clients are kept from leaving it on the host ([`Refused`]).
+//! Keeps clients from leaving privileges in the host's files, and clears them on write. Privileges are set-user-ID
+//! and set-group-ID bits, file capabilities and device nodes ([`Refused`]).
 //!
-//! Bits and capabilities that are not to be there are left out, and the request succeeds. POSIX lets a system do so (chmod(2):
-//! "implementation-defined restrictions may cause the S_ISUID and S_ISGID bits in mode to be ignored"), Linux does it with a
-//! set-group-ID bit for a group that the caller is not in, and `cp -p`, tar and package managers, which give up where
-//! chmod(2) fails, go on. A device node cannot be left out of mknod(2): that is refused with `EPERM`, as for an ordinary user.
+//! Refused bits and capabilities are dropped, and the request succeeds. POSIX permits that (chmod(2):
+//! "implementation-defined restrictions may cause the S_ISUID and S_ISGID bits in mode to be ignored"), and Linux
+//! does it for a set-group-ID bit of a group that the caller is not in. Programs like `cp -p`, tar and package
+//! managers give up if chmod(2) fails, and so they work. A device node cannot be dropped from mknod(2): that fails
+//! with `EPERM`, as for an ordinary user.
 //!
-//! What was there before is the host's own. It stays as long as it is only read; once a client changes its content, owner or
-//! permissions, or gives it a name, it is treated as if the client had made it. A file that has power is not given to a kernel
-//! to be written past this layer (FUSE passthrough); of one that the host gives power to while a kernel has it, each open for
-//! writing is a change. Who has had it mapped for writing since before that can store to it, as a program of the host could.
+//! Privileges that the host's files had before stay while the file is only read. When a client changes the file's
+//! content, owner or permissions, or gives it a name, the file is treated as if the client had made it. A privileged
+//! file gets no passthrough for writing. If the host adds privileges to a file that has passthrough, each open for
+//! writing clears them; a client that mapped it for writing before can still store to it, as a host program could.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -19,37 +20,37 @@ use rustix::io::Errno;
 use super::HostDirectory;
 use super::reach::DescriptorName;
 
-/// What clients cannot leave in a directory that they change.
+/// What clients may not leave in a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
-    /// Set-user-ID bits, set-group-ID bits of what is no directory, and file capabilities: they are left out.
+    /// Set-user-ID bits, set-group-ID bits except on directories, and file capabilities: they are dropped.
     pub privileges: bool,
-    /// Character and block devices: `EPERM`. A character device 0:0 is none: it stands for a name that is gone, and Linux
-    /// lets every user make one, for overlayfs.
+    /// Character and block devices: `EPERM`. A character device 0:0 is allowed: it is a whiteout, and Linux lets
+    /// every user make one.
     pub devices: bool,
 }
 
-/// The extended attribute that file capabilities are.
+/// The extended attribute of file capabilities.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
-/// The bits of a mode that give the rights of another user or group to who runs the file.
+/// The mode bits that give a program the rights of another user or group.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 
 impl HostDirectory {
-    /// The permissions that something of this type (`S_IFMT` of a mode) gets of those that a client asks for.
+    /// The granted permissions of those that a client asks for, for a file type (`S_IFMT` of a mode).
     ///
-    /// A set-group-ID bit goes without the group's execute permission too: it means nothing then, but a list of
-    /// permissions can give it that meaning later.
+    /// A set-group-ID bit is dropped even without group execute permission: it has no effect then, but an ACL could
+    /// give it one later.
     pub(super) fn granted(&self, kind: u32, mode: u32) -> u32 {
         match kind & libc::S_IFMT {
             _ if !self.options.refused.privileges => mode,
-            // To new entries of a directory that bit gives the directory's group.
+            // On a directory the bit gives new entries the directory's group.
             libc::S_IFDIR => mode & !libc::S_ISUID,
             _ => mode & !SET_ID,
         }
     }
 
-    /// `EPERM` for a device that clients cannot have.
+    /// `EPERM` for a device that clients may not make.
     pub(super) fn require_no_device(&self, kind: u32, device: u64) -> Result<(), Errno> {
         let is_device = match kind & libc::S_IFMT {
             libc::S_IFCHR => device != 0,
@@ -59,8 +60,7 @@ impl HostDirectory {
         if is_device && self.options.refused.devices { Err(Errno::PERM) } else { Ok(()) }
     }
 
-    /// Before a client changes the content of a file: clears what is refused, or else what a write by somebody `without`
-    /// privilege clears.
+    /// Before a client changes a file's content: clears what is refused, or what a write `without` privilege clears.
     pub(super) fn before_writing(&self, target: BorrowedFd<'_>, without: bool) -> Result<(), Errno> {
         if self.options.refused.privileges {
             self.take_privileges(target)
@@ -71,7 +71,7 @@ impl HostDirectory {
         }
     }
 
-    /// Before a client changes owner, permissions or name of something: refuses a device, and clears what else is refused.
+    /// Before a client changes an owner, permissions or a name: refuses a device, and clears what else is refused.
     pub(super) fn before_changing(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
         if self.options.refused.devices {
             let stat = self.stat(target, b"")?;
@@ -80,7 +80,7 @@ impl HostDirectory {
         if self.options.refused.privileges { self.take_privileges(target) } else { Ok(()) }
     }
 
-    /// The same for what has `name` in a directory.
+    /// The same for `name` in a directory.
     pub(super) fn before_moving(&self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
         if self.options.refused == Refused::default() {
             return Ok(());
@@ -90,7 +90,7 @@ impl HostDirectory {
         self.before_changing(target.as_fd())
     }
 
-    /// Clears all that gives the rights of another user or group to who runs a file.
+    /// Clears all privileges of a file.
     fn take_privileges(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
         let mode = u32::from(self.stat(target, b"")?.stx_mode);
         if mode & libc::S_IFMT != libc::S_IFREG {
@@ -100,37 +100,38 @@ impl HostDirectory {
             self.change_mode(target, mode & !SET_ID)?;
         }
         if has_capabilities(target) {
-            // A change of owner to the same one clears them, and takes no capability of the server's as to remove them would.
+            // Setting the same owner clears them, and needs no capability, which removing them would.
             return chownat(target, "", None, None, AtFlags::EMPTY_PATH);
         }
         Ok(())
     }
 
-    /// Whether a write to the file with this `mode` must clear something that only this layer clears: then nobody may write
-    /// past it. A kernel that writes in the server's name, and was told that the server clears bits, does not.
+    /// Whether a write to the file must clear something that only this file system clears; then there is no
+    /// passthrough. With passthrough the kernel writes in the server's name and, told that the server clears bits,
+    /// does not.
     ///
-    /// Capabilities the kernel clears itself where it executes write(2), but not where a program stores to a shared mapping:
-    /// on the host itself they stay, too, unless they are refused.
+    /// The kernel itself clears capabilities on write(2), but not on a store to a shared mapping. On the host they
+    /// stay then, too, unless they are refused.
     pub(super) fn loses_power(&self, target: BorrowedFd<'_>, mode: u32) -> bool {
         mode & SET_ID != 0 || self.options.refused.privileges && has_capabilities(target)
     }
 
-    /// Clears what a change by somebody without privilege clears. The kernel itself clears file capabilities at each
-    /// write and change of owner.
+    /// Clears what an unprivileged change clears. The kernel itself clears file capabilities at each write and change
+    /// of owner.
     pub(super) fn drop_privileges(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
         let mode = u32::from(self.stat(target, b"")?.stx_mode);
         if mode & libc::S_IFMT != libc::S_IFREG {
             return Ok(());
         }
         let mut kept = mode & !libc::S_ISUID;
-        // Without the group's execute permission it is not a privilege.
+        // Without group execute permission it is not a privilege.
         if mode & libc::S_IXGRP != 0 {
             kept &= !libc::S_ISGID;
         }
         if kept == mode { Ok(()) } else { self.change_mode(target, kept) }
     }
 
-    /// Clears the set-group-ID bit, as setting an ACL does for somebody who is not in the group.
+    /// Clears the set-group-ID bit, as for a change of an ACL by a user outside the group.
     pub(super) fn drop_set_group_id(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
         let mode = u32::from(self.stat(target, b"")?.stx_mode);
         if mode & libc::S_ISGID == 0 { Ok(()) } else { self.change_mode(target, mode & !libc::S_ISGID) }
@@ -138,7 +139,7 @@ impl HostDirectory {
 
     pub(super) fn change_mode(&self, target: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        // A descriptor that is good for attributes only is not taken by fchmod(2); a symbolic link has no mode.
+        // fchmod(2) does not accept an O_PATH descriptor; a symbolic link has no mode.
         chmodat(&self.descriptors, DescriptorName::new(target).as_bytes(), mode, AtFlags::empty())
     }
 }
@@ -148,7 +149,7 @@ fn has_capabilities(target: BorrowedFd<'_>) -> bool {
     rustix::fs::getxattr(DescriptorName::new(target).path(), CAPABILITY, &mut [0; 0]).is_ok()
 }
 
-/// What a device node stands for.
+/// The device number of a device node.
 fn device(stat: &Statx) -> u64 {
     rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor)
 }

@@ -1,4 +1,4 @@
-//! From a node to a descriptor of it.
+//! Finds a descriptor for a node.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use super::table::{Identity, Table, is_directory};
 use super::{HostDirectory, read, write};
 use crate::NodeId;
 
-/// A name, copied out of the table.
+/// A name copied out of the table.
 pub(super) type Name = SmallVec<[u8; 64]>;
 
-/// Directories above one another, more than which nobody has.
+/// The deepest supported nesting of directories.
 const MAX_DEPTH: usize = 1 << 16;
 
-/// Where a node is to be looked for.
+/// Where to find a node.
 pub(super) enum Whereabouts {
-    /// A descriptor of it.
+    /// An open descriptor.
     Here(Arc<OwnedFd>),
-    /// In a directory, under a name.
+    /// A directory, and a name in it.
     In(u32, Name),
-    /// Nobody knows.
+    /// Unknown.
     Nowhere,
 }
 
 impl HostDirectory {
-    /// A descriptor of a node, which may be good for its attributes only (`O_PATH`).
+    /// A descriptor of a node; it may be `O_PATH`.
     pub(super) fn descriptor(&self, node: NodeId) -> Result<Arc<OwnedFd>, Errno> {
         if node == NodeId::ROOT {
             return Ok(self.root.clone());
@@ -39,7 +39,7 @@ impl HostDirectory {
         let index = read(&self.table).index(node)?;
         match self.reach(index) {
             Err(Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                // It may just be renamed: then its new place is known when that is done.
+                // It may be in the middle of a rename; afterwards its new place is known.
                 let _renamed = read(&self.renaming);
                 self.reach(index).map_err(|errno| match errno {
                     Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Errno::STALE,
@@ -50,10 +50,10 @@ impl HostDirectory {
         }
     }
 
-    /// A descriptor of a directory in which something is looked for or changed.
+    /// A descriptor of a directory for a look-up or change.
     ///
     /// # Errors
-    /// `EROFS` for one that is shown empty because something is mounted there.
+    /// `EROFS` for a mount point that is shown empty.
     pub(super) fn directory(&self, node: NodeId) -> Result<Arc<OwnedFd>, Errno> {
         if node == NodeId::ROOT {
             return Ok(self.root.clone());
@@ -74,7 +74,7 @@ impl HostDirectory {
         self.descriptor(node)
     }
 
-    /// Goes up from the node to where a descriptor is at hand, and from there down again.
+    /// Goes up from the node to the nearest open descriptor, and down again from there.
     fn reach(&self, index: u32) -> Result<Arc<OwnedFd>, Errno> {
         let mut below: SmallVec<[(u32, Name); 8]> = SmallVec::new();
         let mut at = index;
@@ -97,7 +97,7 @@ impl HostDirectory {
         Ok(descriptor)
     }
 
-    /// The shortest way to a node.
+    /// The cheapest way to a node.
     pub(super) fn whereabouts(&self, index: u32) -> Result<Whereabouts, Errno> {
         let table = read(&self.table);
         let number = table.number(index);
@@ -121,7 +121,7 @@ impl HostDirectory {
         Ok(first_place(&table, index))
     }
 
-    /// Opens what has this name, if it is the node.
+    /// Opens the name if it leads to the node.
     fn open_there(&self, index: u32, directory: BorrowedFd<'_>, name: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
         let identity = read(&self.table).node(index)?.identity;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -132,14 +132,14 @@ impl HostDirectory {
         Ok(self.keep(index, descriptor))
     }
 
-    /// Looks for a node at its other places: those of its hard links.
+    /// Looks for a node under its other hard links.
     fn open_elsewhere(&self, index: u32) -> Result<Arc<OwnedFd>, Errno> {
-        /// More links than that are not tried.
+        /// The most links to try.
         const MANY: usize = 16;
         let places: Vec<(u32, Name)> =
             read(&self.table).places(index).skip(1).take(MANY).map(|(parent, name)| (parent, name.into())).collect();
         for (parent, name) in places {
-            // A directory has one place only, so that this goes no deeper.
+            // A directory has one place, so the recursion ends.
             let opened = self.reach(parent).and_then(|directory| self.open_there(index, directory.as_fd(), &name));
             if opened.is_ok() {
                 return opened;
@@ -152,7 +152,8 @@ impl HostDirectory {
         Ok(identity(&self.stat(descriptor, b"")?))
     }
 
-    /// Keeps a descriptor of a node; of a directory that has to go for it, where that is possible, a handle is kept.
+    /// Caches a descriptor of a node. If a directory's descriptor is evicted for it, takes that directory's file
+    /// handle where possible.
     pub(super) fn keep(&self, index: u32, descriptor: OwnedFd) -> Arc<OwnedFd> {
         let descriptor = Arc::new(descriptor);
         let evicted = write(&self.table).keep(index, descriptor.clone());
@@ -162,7 +163,7 @@ impl HostDirectory {
         descriptor
     }
 
-    /// Before a descriptor goes, takes the handle of what cannot be found quickly, or at all, by its name.
+    /// Before a descriptor is closed, takes a file handle if the node cannot be found quickly, or at all, by name.
     fn remember_way(&self, evicted: &Evicted) {
         if !self.handles_work {
             return;
@@ -174,7 +175,7 @@ impl HostDirectory {
         if !wanted {
             return;
         }
-        // The node's place in the table may be another one's by now; its identity says so.
+        // The place in the table may belong to another node by now; the identity tells.
         let (Ok(identity), Ok(handle)) =
             (self.identity_of(evicted.descriptor.as_fd()), FileHandle::of(evicted.descriptor.as_fd()))
         else {
@@ -186,12 +187,12 @@ impl HostDirectory {
         }
     }
 
-    /// Opens what a descriptor is of, which is known to be a regular file or a directory.
+    /// Reopens what a descriptor refers to, which is known to be a regular file or directory.
     pub(super) fn open_again(&self, descriptor: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
         let name = DescriptorName::new(descriptor);
         let open = |flags| self.with_room(|| openat(&self.descriptors, name.as_bytes(), flags, Mode::empty()));
         match open(flags | OFlags::CLOEXEC) {
-            // Only for the owner; nothing else depends on it.
+            // Only the owner may use O_NOATIME; nothing else depends on it.
             Err(Errno::PERM) if flags.contains(OFlags::NOATIME) => {
                 open(flags.difference(OFlags::NOATIME) | OFlags::CLOEXEC)
             }
@@ -199,13 +200,13 @@ impl HostDirectory {
         }
     }
 
-    /// Tries again without some of the kept descriptors, if there are too many of them.
+    /// Retries after evicting cached descriptors, if too many are open.
     pub(super) fn with_room<T>(&self, open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match open() {
             Err(Errno::MFILE | Errno::NFILE) => {
                 let spare = write(&self.table).give_up_some();
                 drop(spare);
-                // A client that has too many files open is told what a full table of files is.
+                // A client with too many open files gets the error of a full file table.
                 open().map_err(|errno| if errno == Errno::MFILE { Errno::NFILE } else { errno })
             }
             result => result,
@@ -237,12 +238,12 @@ impl DescriptorName {
         DescriptorName { text }
     }
 
-    /// Within the directory.
+    /// Relative to the directory.
     pub fn as_bytes(&self) -> &[u8] {
         self.text.get(DescriptorName::DIRECTORY.len()..).unwrap_or_default()
     }
 
-    /// From the root on.
+    /// The absolute path.
     pub fn path(&self) -> &[u8] {
         &self.text
     }

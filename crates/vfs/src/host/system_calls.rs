@@ -1,4 +1,4 @@
-//! The system calls that no library wraps. The only unsafe code of the crate.
+//! System calls that no library wraps. The only unsafe code of the crate.
 
 #![allow(unsafe_code)]
 
@@ -22,7 +22,7 @@ struct RawHandle {
     handle: [u8; MAX_BYTES],
 }
 
-/// name_to_handle_at(2) of what `descriptor` is of.
+/// name_to_handle_at(2) of the file behind `descriptor`.
 pub(super) fn name_to_handle(descriptor: BorrowedFd<'_>) -> Result<FileHandle, Errno> {
     let mut raw = RawHandle { bytes: MAX_BYTES as u32, kind: 0, handle: [0; MAX_BYTES] };
     let mut mount = 0i32;
@@ -53,7 +53,7 @@ pub(super) fn open_by_handle(mount: BorrowedFd<'_>, handle: &FileHandle, flags: 
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) })
 }
 
-/// getdents64(2): puts as many entries as have room in `most` bytes into `buffer`, in place of what is there; none at the end.
+/// getdents64(2): replaces the content of `buffer` with as many entries as fit in `most` bytes; none at the end.
 pub(super) fn read_entries(directory: BorrowedFd<'_>, buffer: &mut Vec<u8>, most: usize) -> Result<(), Errno> {
     buffer.clear();
     buffer.reserve(most);
@@ -66,7 +66,7 @@ pub(super) fn read_entries(directory: BorrowedFd<'_>, buffer: &mut Vec<u8>, most
     Ok(())
 }
 
-/// Makes the calling thread's files those of this user and group; gives whether they are.
+/// Sets the thread's user and group for file access (setfsuid(2)); returns whether that worked.
 pub(super) fn set_file_owner(uid: u32, gid: u32) -> bool {
     // SAFETY: setfsgid and setfsuid take numbers and change nothing but the calling thread's credentials. -1 is no
     // user; what they give is then what was set before.
@@ -77,14 +77,14 @@ pub(super) fn set_file_owner(uid: u32, gid: u32) -> bool {
     }
 }
 
-/// Gives the calling thread a umask of its own, so that setting it concerns no other thread.
+/// Gives the calling thread its own umask.
 pub(super) fn own_umask() -> Result<(), Errno> {
     // SAFETY: with CLONE_FS alone, `unshare` parts the thread's root, working directory and umask from those of the
     // other threads; no descriptor and no memory is concerned.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
 }
 
-/// preadv2(2): how many bytes were read to the slices from their byte `skip` on.
+/// preadv2(2) into the slices, skipping their first `skip` bytes. Returns the number of bytes read.
 pub(super) fn read(file: BorrowedFd<'_>, out: &[VolatileSlice<'_>], skip: usize, offset: u64) -> Result<usize, Errno> {
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
     let buffers = buffers(out, skip);
@@ -96,7 +96,8 @@ pub(super) fn read(file: BorrowedFd<'_>, out: &[VolatileSlice<'_>], skip: usize,
     usize::try_from(count).map_err(|_| Errno::IO)
 }
 
-/// pwritev2(2) of the slices from their byte `skip` on: how many bytes were written. With `append` to the file's end.
+/// pwritev2(2) of the slices, skipping their first `skip` bytes. Returns the number of bytes written. With `append`,
+/// writes at the end of the file.
 pub(super) fn write(
     file: BorrowedFd<'_>,
     data: &[VolatileSlice<'_>],

@@ -1,8 +1,8 @@
-//! Which nodes a client knows, and where each of them lies.
+//! The table of the nodes that a client knows, and their places.
 //!
-//! Pure bookkeeping, no system call. A node is known by what tells one file of the host from all others
-//! ([`Identity`]), and has *places*: a directory's node and a name, one for each hard link that was looked up. A node
-//! stays while a client has looked it up, or while a place of another node lies in it.
+//! Pure bookkeeping, without system calls. A node is identified by what distinguishes a file of the host from all
+//! others ([`Identity`]). It has *places*: a directory's node and a name, one for each hard link that was looked up.
+//! A node stays as long as a client has look-ups of it, or another node's place lies in it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,32 +17,32 @@ use crate::slab::Slab;
 use crate::slab_index::SlabIndex;
 use crate::{NodeId, SetAttributes, SetTime};
 
-/// The root's place in the table.
+/// The root's index.
 const ROOT: u32 = 0;
 
 /// No place, no slot.
 const NONE: u32 = u32::MAX;
 
-/// Directories above one another, more than which are a loop.
+/// Nesting deeper than this is a loop.
 const MAX_DEPTH: usize = 1 << 16;
 
-/// What tells one file of the host from all others, also from those that had its inode number before.
+/// Distinguishes a file of the host from all others, including earlier ones with the same inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Its file system's device number.
     pub device: u64,
     /// Inode number.
     pub inode: u64,
-    /// When it was made, in nanoseconds since 1970; 0 where the file system does not say.
+    /// Creation time in nanoseconds since 1970; 0 if the file system has none.
     pub birth: i64,
     /// Its type, in the bits of a mode.
     pub kind: u32,
-    /// The mount that a directory was found on: a bind mount shows the same directory twice, each with a parent of its own. 0 for
-    /// all else.
+    /// The mount that a directory was found on: a bind mount shows a directory twice, with two parents. 0 for
+    /// everything else.
     pub mount: u64,
 }
 
-/// Whose a file is and what others may do with it, less what gives privileges: that grants nobody access.
+/// Owner, group and permission bits, without set-ID bits, which grant no access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
     pub uid: u32,
@@ -57,10 +57,11 @@ impl Permissions {
         Permissions { uid, gid, mode: mode & GRANTING }
     }
 
-    /// Whether who may set these attributes by these permissions may so by those that are there `now`.
+    /// Whether a caller who may set these attributes by these permissions still may by the permissions `now`.
     ///
-    /// Of times no more is compared than takes the right to them away, that of the owner, or, to the present time, of who may write. A client's
-    /// kernel lets an owner set them by a descriptor, and then does not ask for the permissions again.
+    /// For times, only changes that revoke the right count: it belongs to the owner, or, for the present time, to
+    /// everybody with write permission. A client's kernel lets an owner set times through a descriptor without asking
+    /// for permissions again.
     pub fn still_grant(self, now: Permissions, set: &SetAttributes) -> bool {
         const WRITE: u32 = 0o222;
         let sets_times_only = set.uid.is_none() && set.gid.is_none() && set.mode.is_none() && set.size.is_none();
@@ -73,7 +74,7 @@ impl Permissions {
     }
 }
 
-/// Permissions as a client was told of them last.
+/// The permissions that a client saw last.
 #[derive(Debug)]
 struct Told {
     /// User and group.
@@ -99,46 +100,46 @@ impl Told {
     }
 }
 
-/// What is known of a node of the host.
+/// A node.
 #[derive(Debug)]
 pub struct Node {
     pub identity: Identity,
-    /// Whether it lies on the same mount as the root.
+    /// Whether it is on the same mount as the root.
     pub on_root_mount: bool,
-    /// Whether it is shown as an empty directory, whatever is in it.
+    /// Whether it is shown as an empty directory.
     pub is_closed: bool,
-    /// Whether the client knows its attributes, and of what is in it.
+    /// Whether the client's attributes are still valid; see [`Accessed`].
     accessed: Accessed,
     told: Told,
-    /// A way to it that needs no name.
+    /// Its file handle, if one was taken.
     pub handle: Option<Box<FileHandle>>,
     lookups: AtomicU64,
-    /// Keeps a file that has no name any more, for a client that may use it.
+    /// Keeps a file open that has lost its last name, as long as a client may use it.
     pinned: Option<Arc<OwnedFd>>,
-    /// Places in it.
+    /// The number of places in it.
     children: u32,
     first_place: u32,
     kept: u32,
 }
 
 impl Node {
-    /// Whether it has a name that is known.
+    /// Whether a name of it is known.
     pub fn has_place(&self) -> bool {
         self.first_place != NONE
     }
 
-    /// Its permissions, as a client was told of them last.
+    /// The permissions that a client saw last.
     pub fn told_permissions(&self) -> Permissions {
         self.told.get()
     }
 
-    /// A client is told of these permissions.
+    /// Records the permissions that a client sees.
     pub fn tell_permissions(&self, permissions: Permissions) {
         self.told.set(permissions);
     }
 }
 
-/// A name of a node, in lists of those of one node.
+/// A name of a node, in the list of that node's places.
 #[derive(Debug)]
 struct Place {
     parent: u32,
@@ -148,19 +149,19 @@ struct Place {
     name: Box<[u8]>,
 }
 
-/// What a lookup found.
+/// The result of a look-up.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     pub identity: Identity,
-    /// Whether it lies on the same mount as the root.
+    /// Whether it is on the same mount as the root.
     pub on_root_mount: bool,
-    /// Whether it is to be shown as an empty directory.
+    /// Whether to show it as an empty directory.
     pub is_closed: bool,
-    /// What the client is told of with it.
+    /// The permissions that the client sees.
     pub permissions: Permissions,
 }
 
-/// All nodes.
+/// The table.
 #[derive(Debug)]
 pub struct Table {
     nodes: Slab<Node>,
@@ -168,20 +169,20 @@ pub struct Table {
     by_identity: SlabIndex,
     /// By directory and name.
     by_place: SlabIndex,
-    /// Descriptors of directories, and of others.
+    /// Cached descriptors of directories, and of other nodes.
     directories: Kept,
     files: Kept,
-    /// How often something was renamed.
+    /// The number of renames so far.
     pub renames: u64,
     /// Whether it pays that clients open directories.
     pub credit: Credit,
 }
 
-/// Descriptors that are closed when the table's lock was given back.
+/// Descriptors to be closed after the table's lock is released.
 pub type Dropped = Vec<Arc<OwnedFd>>;
 
 impl Table {
-    /// Of a root and no more, keeping at most so many descriptors of directories and of other nodes.
+    /// A table with the root only, which caches at most so many descriptors of directories and of other nodes.
     pub fn new(root: Found, directories: usize, files: usize) -> Table {
         let mut table = Table {
             nodes: Slab::new(),
@@ -198,22 +199,22 @@ impl Table {
         table
     }
 
-    /// The place in the table of the node with this number.
+    /// The index of a node.
     pub fn index(&self, node: NodeId) -> Result<u32, Errno> {
         self.nodes.place(node.0).ok_or(Errno::STALE)
     }
 
-    /// The number of a node.
+    /// The number of the node at an index.
     pub fn number(&self, index: u32) -> NodeId {
         NodeId(self.nodes.number(index))
     }
 
-    /// What is known of a node.
+    /// The node at an index.
     pub fn node(&self, index: u32) -> Result<&Node, Errno> {
         self.nodes.get(index).ok_or(Errno::STALE)
     }
 
-    /// Counts a lookup of what was found, if that is known already in this very place.
+    /// Counts a look-up of what was found, if the same node is known at this place.
     pub fn known(&self, parent: u32, name: &[u8], found: &Found) -> Option<NodeId> {
         let place = self.places.get(self.find_place(parent, name)?)?;
         let node = self.nodes.get(place.node).filter(|node| node.identity == found.identity)?;
@@ -223,14 +224,14 @@ impl Table {
         Some(self.number(place.node))
     }
 
-    /// Counts a lookup of a node that is known already.
+    /// Counts a look-up of a known node.
     pub fn count_lookup(&self, index: u32) -> Result<NodeId, Errno> {
         self.node(index)?.lookups.fetch_add(1, Ordering::Relaxed);
         self.told(index);
         Ok(self.number(index))
     }
 
-    /// A client has read or written a node.
+    /// Records that a client read or wrote a node.
     pub fn accessed(&self, index: u32) {
         if self.nodes.get(index).is_some_and(|node| node.accessed.set())
             && let Some(directory) = self.directory_of(index)
@@ -240,7 +241,7 @@ impl Table {
         }
     }
 
-    /// A client is told the attributes of a node.
+    /// Records that a client got a node's attributes.
     pub fn told(&self, index: u32) {
         if self.nodes.get(index).is_some_and(|node| node.accessed.clear())
             && let Some(directory) = self.directory_of(index)
@@ -250,25 +251,26 @@ impl Table {
         }
     }
 
-    /// A client has read a directory to its end.
+    /// Records a complete listing of a directory.
     pub fn listed(&self, index: u32) {
         if self.nodes.get(index).is_some_and(|node| node.accessed.set_listed()) {
             self.credit.listed();
         }
     }
 
-    /// Whether a client shall read a directory anew that it opens; `None` if it shall not ask to open any.
+    /// Whether a client that opens a directory should list it again; `None` if it should stop opening directories.
     pub fn opened(&self, index: u32) -> Option<bool> {
         let requests = self.nodes.get(index).and_then(|node| node.accessed.take_listing(node.children));
         self.credit.spend(requests).then_some(requests.is_some())
     }
 
-    /// The directory that a node was found in last.
+    /// The directory in which the node was found last.
     fn directory_of(&self, index: u32) -> Option<&Node> {
         self.nodes.get(self.places.get(self.nodes.get(index)?.first_place)?.parent)
     }
 
-    /// Counts a lookup of what was found at a place, or, without one, has no name. `parent` must be there.
+    /// Counts a look-up of what was found at a place, or of a node without a name if there is no place. `parent` must
+    /// be known.
     pub fn found(&mut self, place: Option<(u32, &[u8])>, found: &Found) -> Result<NodeId, Errno> {
         if let Some((parent, _)) = place {
             self.node(parent)?;
@@ -289,7 +291,7 @@ impl Table {
         Ok(self.number(index))
     }
 
-    /// Takes lookups back.
+    /// Drops look-ups.
     pub fn forget(&mut self, node: NodeId, lookups: u64) -> Dropped {
         let mut dropped = Dropped::new();
         if node == NodeId::ROOT {
@@ -304,7 +306,7 @@ impl Table {
         dropped
     }
 
-    /// Takes all lookups back.
+    /// Drops all look-ups.
     pub fn clear(&mut self) -> Dropped {
         self.credit.renew();
         if let Some(root) = self.nodes.get_mut(ROOT) {
@@ -322,7 +324,7 @@ impl Table {
         dropped
     }
 
-    /// The places of a node: number of the directory, and name; the one found last first.
+    /// The places of a node, as directory index and name; the one found last comes first.
     pub fn places(&self, index: u32) -> impl Iterator<Item = (u32, &[u8])> {
         let first = self.nodes.get(index).map_or(NONE, |node| node.first_place);
         let step = |place: &Place| self.places.get(place.next);
@@ -335,7 +337,8 @@ impl Table {
         Some(self.places.get(self.find_place(parent, name)?)?.node)
     }
 
-    /// Whether a client knows the node at a place; and if so, whether it has read or written it since it was told of it.
+    /// `None` if a client does not know the node at a place; otherwise whether it has read or written the node since
+    /// it got the attributes.
     pub fn is_known(&self, parent: u32, name: &[u8]) -> Option<bool> {
         self.known_at(parent, name).map(|node| node.accessed.is_set())
     }
@@ -346,20 +349,20 @@ impl Table {
         (node.lookups.load(Ordering::Relaxed) > 0).then_some(node)
     }
 
-    /// Keeps a descriptor of a node until the client has forgotten it.
+    /// Keeps a descriptor of a node open until the client has forgotten the node.
     pub fn pin(&mut self, index: u32, descriptor: Arc<OwnedFd>) {
         if let Some(node) = self.nodes.get_mut(index) {
             node.pinned = Some(descriptor);
         }
     }
 
-    /// It has a name by which it can be found; gives the descriptor that kept it.
+    /// Unpins a node that has a name again; returns the descriptor.
     pub fn unpin(&mut self, node: NodeId) -> Option<Arc<OwnedFd>> {
         let index = self.index(node).ok()?;
         self.nodes.get_mut(index)?.pinned.take()
     }
 
-    /// A name is gone.
+    /// Records that a name was removed.
     pub fn remove_place(&mut self, parent: u32, name: &[u8]) -> Dropped {
         let mut dropped = Dropped::new();
         if let Some(place) = self.find_place(parent, name) {
@@ -368,7 +371,7 @@ impl Table {
         dropped
     }
 
-    /// A name became another one; what had that is gone, or, with `exchange`, has the first one now.
+    /// Records a rename; what had the new name is gone, or, with `exchange`, has the old name now.
     pub fn rename(&mut self, from: (u32, &[u8]), to: (u32, &[u8]), exchange: bool) -> Dropped {
         self.renames += 1;
         let mut dropped = Dropped::new();
@@ -376,7 +379,7 @@ impl Table {
             return dropped;
         }
         let (moved, other) = (self.at(from.0, from.1), self.at(to.0, to.1));
-        // Lookups of `moved` keep it while it has no place.
+        // `moved` has look-ups, which keep it while it has no place.
         for place in [from, to] {
             if let Some(place) = self.find_place(place.0, place.1) {
                 self.unlink_place(place, &mut dropped);
@@ -389,14 +392,14 @@ impl Table {
         dropped
     }
 
-    /// The descriptor that is kept of a node.
+    /// The cached descriptor of a node.
     pub fn descriptor(&self, index: u32) -> Option<&Arc<OwnedFd>> {
         let node = self.nodes.get(index)?;
         let cache = if is_directory(node.identity.kind) { &self.directories } else { &self.files };
         cache.get(node.kept).or(node.pinned.as_ref())
     }
 
-    /// Keeps a descriptor of a node in place of the one that is kept; gives what is no longer kept.
+    /// Caches a descriptor of a node in place of an earlier one; returns an evicted one.
     pub fn keep(&mut self, index: u32, descriptor: Arc<OwnedFd>) -> Option<Evicted> {
         let node = self.nodes.get_mut(index)?;
         let cache = if is_directory(node.identity.kind) { &mut self.directories } else { &mut self.files };
@@ -411,7 +414,7 @@ impl Table {
         evicted.or(old.map(|descriptor| Evicted { node: index, descriptor }))
     }
 
-    /// Descriptors that are no longer kept, so that others can be opened: half of those of files, or of directories.
+    /// Evicts cached descriptors so that others can be opened: half of those of files, or of directories.
     pub fn give_up_some(&mut self) -> Dropped {
         let mut given_up = self.files.give_up_half();
         if given_up.is_empty() {
@@ -425,14 +428,14 @@ impl Table {
         given_up.into_iter().map(|evicted| evicted.descriptor).collect()
     }
 
-    /// A way to a node without names.
+    /// Stores a node's file handle.
     pub fn set_handle(&mut self, index: u32, handle: FileHandle) {
         if let Some(node) = self.nodes.get_mut(index) {
             node.handle = Some(Box::new(handle));
         }
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.nodes.len()
@@ -466,7 +469,7 @@ impl Table {
         self.by_place.find((parent, name), |index| self.places.get(index).is_some_and(matches))
     }
 
-    /// Says that node `index` has this place. One that a directory had before is gone: it has one only.
+    /// Adds a place to a node. A directory has only one place, so an earlier one is removed.
     fn set_place(&mut self, index: u32, parent: u32, name: &[u8]) -> Result<(), Errno> {
         if let Some(place) = self.find_place(parent, name)
             && self.places.get(place).is_some_and(|place| place.node == index)
@@ -474,7 +477,7 @@ impl Table {
             self.bring_to_front(place);
             return Ok(());
         }
-        // From here on the directory stays, whatever else goes.
+        // From here on the directory stays, whatever else is collected.
         self.nodes.get_mut(parent).ok_or(Errno::STALE)?.children += 1;
         let mut dropped = Dropped::new();
         if let Some(place) = self.find_place(parent, name) {
@@ -499,8 +502,8 @@ impl Table {
         Ok(())
     }
 
-    /// Where directory `index` is about to lie in `parent`, and `parent`, by what is known, in it, that is no longer true:
-    /// somebody else has moved directories.
+    /// Directory `index` is about to be placed in `parent`, but by what is known, `parent` lies in it. That is
+    /// outdated: somebody else moved directories.
     fn break_loop(&mut self, index: u32, parent: u32, dropped: &mut Dropped) {
         let mut at = parent;
         for _ in 0..MAX_DEPTH {
@@ -547,14 +550,14 @@ impl Table {
         }
     }
 
-    /// A place is about to go: no more is to be told of the node in its directory.
+    /// A place is about to go: its directory no longer counts this node as read or written.
     fn forget_access(&self, index: u32) {
         if let Some(place) = self.places.get(index) {
             self.told(place.node);
         }
     }
 
-    /// Takes a place away, and the directory that it was in, if only that kept it.
+    /// Removes a place, and then its directory if nothing else keeps that.
     fn unlink_place(&mut self, index: u32, dropped: &mut Dropped) {
         self.forget_access(index);
         self.take_out(index);
@@ -568,7 +571,7 @@ impl Table {
         self.collect(parent, dropped);
     }
 
-    /// Takes away a node that nothing keeps, and then those above it that only it kept.
+    /// Removes a node that nothing keeps, and then its ancestors that only it kept.
     fn collect(&mut self, index: u32, dropped: &mut Dropped) {
         let mut at = index;
         loop {
@@ -578,7 +581,7 @@ impl Table {
             }
             let (identity, kept) = (node.identity, node.kept);
             let mut above = NONE;
-            // A directory has one place; of others, each could be the last in its directory.
+            // A directory has one place; each place of another node may be the last one in its directory.
             while let Some(place) = self.nodes.get(at).map(|node| node.first_place).filter(|place| *place != NONE) {
                 if above != NONE {
                     self.collect(above, dropped);
@@ -594,7 +597,7 @@ impl Table {
         }
     }
 
-    /// Takes a place away, but not yet the directory that it was in.
+    /// Removes a place, but not yet its directory.
     fn detach(&mut self, index: u32) {
         self.forget_access(index);
         self.take_out(index);

@@ -1,4 +1,4 @@
-//! The layer by itself, no kernel in between.
+//! The host file system by itself, without a kernel in between.
 
 mod accessed;
 mod ahead;
@@ -20,7 +20,7 @@ use vm_memory::VolatileSlice;
 use super::*;
 use crate::listing::Listing;
 
-/// A directory and the layer over it.
+/// A directory and the file system over it.
 struct Scene {
     directory: TempDir,
     layer: HostDirectory,
@@ -33,7 +33,7 @@ const WRITE: u32 = libc::O_RDWR as u32;
 
 const ME: Context<'static> = Context::SERVER;
 
-/// Somebody else than the server.
+/// A user other than the server's.
 fn user(uid: u32, gid: u32) -> Context<'static> {
     Context { uid, gid, ..Context::SERVER }
 }

@@ -1,4 +1,4 @@
-//! Extended attributes, ACLs among them.
+//! Extended attributes, including ACLs.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,8 +18,9 @@ const SIZE_MAX: usize = 64 << 10;
 /// An access ACL, whose group entry is the mode's.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
-/// What begins so takes a right to the file to be read. All else everybody may read, or only root (`xattr_permission` of
-/// Linux's fs/xattr.c), and a client's kernel reads an access control list in whosever name it decides by that.
+/// Reading these needs read permission on the file. All others can be read by everybody or by root only
+/// (`xattr_permission` of Linux's fs/xattr.c). A client's kernel reads ACLs in the name of whichever caller it
+/// checks.
 const USERS: &[u8] = b"user.";
 
 impl HostDirectory {
@@ -42,7 +43,7 @@ impl HostDirectory {
         if self.is_closed(node)? {
             return Ok(Vec::new());
         }
-        // By its path in `/proc` no type of file needs to be opened for it.
+        // Through its path in `/proc`, which needs no open of any file type.
         let descriptor = self.descriptor(node)?;
         let mut names = vec![0; SIZE_MAX];
         let length = rustix::fs::listxattr(DescriptorName::new(descriptor.as_fd()).path(), &mut names[..])?;
@@ -92,8 +93,7 @@ impl HostDirectory {
         self.list_changed(node, descriptor.as_fd(), name)
     }
 
-    /// With an access control list a client has changed the permissions, too: its kernel asks for them before it decides by
-    /// them again.
+    /// A changed ACL changes the permissions too; the client's kernel asks for them before it decides by them again.
     fn list_changed(&self, node: NodeId, now: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
         if name == ACCESS_ACL && self.options.changes == Changes::Host {
             self.tell_permissions(node, &self.stat(now, b"")?);
@@ -102,7 +102,7 @@ impl HostDirectory {
     }
 }
 
-/// Whether an extended attribute says who may do what.
+/// Whether an extended attribute is an ACL.
 fn is_permission(name: &[u8]) -> bool {
     matches!(name, ACCESS_ACL | CAPABILITY)
 }

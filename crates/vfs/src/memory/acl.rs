@@ -1,4 +1,4 @@
-//! Access control lists, and the permissions that are a part of them (Linux's fs/posix_acl.c; the value is that of
+//! ACLs, and the permission bits that are part of them (Linux's fs/posix_acl.c; the format is that of
 //! include/uapi/linux/posix_acl_xattr.h).
 
 use rustix::io::Errno;
@@ -9,12 +9,12 @@ const GROUP_OBJ: u16 = 0x04;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// A list: tag, permissions and id of each entry.
+/// Tag, permissions and ID of each entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl(Vec<(u16, u16, u32)>);
 
 impl Acl {
-    /// `EINVAL` if it is none, or lacks one of the entries that every list has.
+    /// `EINVAL` if it is malformed or lacks a mandatory entry.
     pub fn parse(value: &[u8]) -> Result<Acl, Errno> {
         let (version, entries) = value.split_first_chunk().ok_or(Errno::INVAL)?;
         let (entries, rest) = entries.as_chunks::<8>();
@@ -46,7 +46,7 @@ impl Acl {
         VERSION.into_iter().chain(entries).collect()
     }
 
-    /// Whether it says no more than nine permission bits do.
+    /// Whether it says no more than nine permission bits.
     pub fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
@@ -61,7 +61,7 @@ impl Acl {
         self.0.iter_mut().find(|entry| entry.0 == tag).map(|entry| &mut entry.1)
     }
 
-    /// The nine permission bits that it stands for.
+    /// The permission bits that correspond to it.
     pub fn mode(&mut self) -> u32 {
         [6, 3, 0].iter().fold(0, |mode, shift| mode | u32::from(self.class(*shift).copied().unwrap_or(0)) << shift)
     }
@@ -75,7 +75,7 @@ impl Acl {
         }
     }
 
-    /// Takes away what `mode` does not have.
+    /// Removes permissions that `mode` lacks.
     pub fn restrict(&mut self, mode: u32) {
         let now = self.mode();
         self.set_mode(now & mode);

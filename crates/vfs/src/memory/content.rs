@@ -1,4 +1,4 @@
-//! What a file in memory holds: pieces of it, and holes between them.
+//! The content of a file in memory: pieces, with holes between them.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use vm_memory::VolatileSlice;
 
 use super::space::Space;
 
-/// Bytes of a file that are kept together.
+/// The size of a piece.
 const PIECE: usize = 64 << 10;
 
 /// A file's bytes.
 #[derive(Debug, Default)]
 pub struct Content {
     size: u64,
-    /// By number; each is at most a piece long, and zero behind its end.
+    /// By number; each at most a piece long, and zero past its end.
     pieces: BTreeMap<u64, Vec<u8>>,
 }
 
-/// The number of the piece that a byte is in, and its place there.
+/// The piece of a byte, and the offset in it.
 fn place(offset: u64) -> (u64, usize) {
     (offset / PIECE as u64, (offset % PIECE as u64) as usize)
 }
@@ -29,12 +29,12 @@ impl Content {
         self.size
     }
 
-    /// Bytes that take space.
+    /// Bytes of memory.
     pub fn used(&self) -> u64 {
         self.pieces.values().map(|piece| piece.len() as u64).sum()
     }
 
-    /// Fills `out` from `offset` on; gives how many bytes there are.
+    /// Reads from `offset` into `out`; returns the number of bytes.
     pub fn read(&self, offset: u64, out: &[VolatileSlice<'_>]) -> usize {
         let mut at = offset;
         for slice in out {
@@ -64,7 +64,7 @@ impl Content {
         usize::try_from(at - offset).unwrap_or(0)
     }
 
-    /// Writes `data` at `offset`; gives how many bytes had space, at least one, or `ENOSPC`.
+    /// Writes `data` at `offset`. Returns how many bytes had room, at least one, or `ENOSPC`.
     pub fn write(&mut self, space: &Space, offset: u64, data: &[VolatileSlice<'_>]) -> Result<usize, Errno> {
         let whole: usize = data.iter().map(VolatileSlice::len).sum();
         end_of(offset, whole as u64)?;
@@ -92,7 +92,7 @@ impl Content {
         }
     }
 
-    /// The place of `count` bytes in a piece.
+    /// Room for `count` bytes in a piece.
     fn room(&mut self, space: &Space, number: u64, start: usize, count: usize) -> Result<&mut [u8], Errno> {
         let end = start + count;
         let now = self.pieces.get(&number).map_or(0, Vec::len);
@@ -103,7 +103,7 @@ impl Content {
         self.pieces.get_mut(&number).and_then(|piece| piece.get_mut(start..end)).ok_or(Errno::IO)
     }
 
-    /// Cuts the file off, or adds a hole.
+    /// Truncates the file, or extends it with a hole.
     pub fn set_size(&mut self, space: &Space, size: u64) -> Result<(), Errno> {
         end_of(size, 0)?;
         if size < self.size {
@@ -113,7 +113,7 @@ impl Content {
         Ok(())
     }
 
-    /// Makes a hole from `start` to before `end`.
+    /// Punches a hole from `start` to `end`, exclusive.
     pub fn punch(&mut self, space: &Space, start: u64, end: u64) {
         let (first, last) = (place(start).0, place(end.min(self.size.max(start))).0);
         let numbers: Vec<u64> = self.pieces.range(first..=last).map(|(number, _)| *number).collect();
@@ -136,7 +136,7 @@ impl Content {
         }
     }
 
-    /// Takes the space of all bytes from `start` to before `end`.
+    /// Allocates the bytes from `start` to `end`, exclusive.
     pub fn allocate(&mut self, space: &Space, start: u64, end: u64) -> Result<(), Errno> {
         let mut at = start;
         while at < end {
@@ -148,7 +148,7 @@ impl Content {
         Ok(())
     }
 
-    /// The first byte from `offset` on that is in a piece, or in a hole; at the end there is a hole.
+    /// The first byte from `offset` that is data, or in a hole; the end counts as a hole.
     pub fn seek(&self, offset: u64, data: bool) -> Result<u64, Errno> {
         if offset >= self.size {
             return Err(Errno::NXIO);
@@ -165,7 +165,7 @@ impl Content {
     }
 }
 
-/// Where `length` bytes from `offset` on end, if a file can be so long.
+/// `offset` plus `length`, if a file can be that long.
 pub fn end_of(offset: u64, length: u64) -> Result<u64, Errno> {
     offset.checked_add(length).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::FBIG)
 }

@@ -1,4 +1,4 @@
-//! What a file system in memory consists of.
+//! The inodes of a file system in memory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, RwLock};
@@ -11,10 +11,10 @@ use super::content::Content;
 use crate::NodeId;
 use crate::slab::Slab;
 
-/// What an inode takes besides its content.
+/// The memory that an inode counts for, besides its content.
 pub const INODE_SPACE: u64 = 512;
 
-/// What a name takes besides its bytes.
+/// The memory that a name counts for, besides its bytes.
 pub const NAME_SPACE: u64 = 128;
 
 /// A file, directory or whatever else has names.
@@ -24,7 +24,7 @@ pub struct Inode {
     pub uid: u32,
     pub gid: u32,
     pub device: u64,
-    /// Names; of a directory its own, its `.` and each subdirectory's `..`.
+    /// The link count; a directory counts its name, its `.` and each subdirectory's `..`.
     pub links: u32,
     pub atime: Timestamp,
     pub mtime: Timestamp,
@@ -32,12 +32,12 @@ pub struct Inode {
     pub birth: Timestamp,
     pub xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
     pub kind: Kind,
-    /// What clients know of it, and have open.
+    /// Look-ups, and open handles.
     pub lookups: u64,
     pub opened: u64,
 }
 
-/// What tells one type from another.
+/// The data that depends on the type.
 #[derive(Debug)]
 pub enum Kind {
     File(Arc<RwLock<Content>>),
@@ -49,15 +49,15 @@ pub enum Kind {
 /// A directory's names.
 #[derive(Debug)]
 pub struct Directory {
-    /// Where it lies.
+    /// The parent directory.
     pub parent: u32,
     names: HashMap<Box<[u8]>, (u64, u32)>,
-    /// In the order in which they came: a name keeps its place for as long as it stays.
+    /// In order of creation: a name keeps its offset for its lifetime.
     order: BTreeMap<u64, Box<[u8]>>,
     next: u64,
 }
 
-/// The places of `.` and `..`.
+/// The offsets of `.` and `..`.
 pub const DOTS: u64 = 2;
 
 impl Directory {
@@ -71,7 +71,7 @@ impl Directory {
         self.names.get(name).map(|(_, inode)| *inode)
     }
 
-    /// Gives an inode a name; one that had it keeps it no longer.
+    /// Adds a name, replacing an earlier one.
     pub fn insert(&mut self, name: &[u8], inode: u32) {
         if let Some((_, old)) = self.names.get_mut(name) {
             *old = inode;
@@ -94,14 +94,14 @@ impl Directory {
         self.names.is_empty()
     }
 
-    /// From a place on: places, names and inodes.
+    /// The entries from an offset on: offset, name and inode.
     pub fn from(&self, place: u64) -> impl Iterator<Item = (u64, &[u8], u32)> {
         self.order.range(place..).filter_map(|(place, name)| Some((*place, &**name, self.get(name)?)))
     }
 }
 
 impl Inode {
-    /// With no name yet.
+    /// An inode without a name.
     pub fn new(mode: u32, (uid, gid): (u32, u32), kind: Kind) -> Inode {
         let now = now();
         Inode {
@@ -126,7 +126,7 @@ impl Inode {
         if let Kind::Directory(directory) = &self.kind { Ok(directory) } else { Err(Errno::NOTDIR) }
     }
 
-    /// The same, to change them: which is noted.
+    /// The same, for changes; updates the times.
     pub fn directory_mut(&mut self) -> Result<&mut Directory, Errno> {
         self.touch(true);
         if let Kind::Directory(directory) = &mut self.kind { Ok(directory) } else { Err(Errno::NOTDIR) }
@@ -147,7 +147,7 @@ impl Inode {
         matches!(self.kind, Kind::Directory(_))
     }
 
-    /// It has changed, and, where that is so, its content.
+    /// Updates ctime, and with `content` also mtime.
     pub fn touch(&mut self, content: bool) {
         self.ctime = now();
         if content {
@@ -156,17 +156,17 @@ impl Inode {
     }
 }
 
-/// All inodes.
+/// The inode table.
 #[derive(Debug)]
 pub struct Inodes {
     inodes: Slab<Inode>,
 }
 
-/// The root's place.
+/// The root's index.
 pub const ROOT: u32 = 0;
 
 impl Inodes {
-    /// A root and no more.
+    /// A table with the root only.
     pub fn new(mut root: Inode) -> Inodes {
         root.links = 2;
         root.lookups = 1;
@@ -210,7 +210,7 @@ impl Inodes {
         self.inodes.insert(inode).ok_or(Errno::NOSPC)
     }
 
-    /// Takes one away that has no name, and that nobody knows or has open; gives it.
+    /// Removes an inode that has no name, no look-ups and no open handle; returns it.
     pub fn collect(&mut self, index: u32) -> Option<Inode> {
         let inode = self.inodes.get(index)?;
         let is_used = inode.links > 0 || inode.lookups > 0 || inode.opened > 0;
@@ -223,7 +223,7 @@ impl Inodes {
     }
 }
 
-/// What the clock says.
+/// The current time.
 pub fn now() -> Timestamp {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp { seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX), nanoseconds: now.subsec_nanos() }

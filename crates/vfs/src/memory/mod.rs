@@ -1,8 +1,8 @@
-//! A file system in this process's memory, with room for so many bytes.
+//! A file system in this process's memory, limited to a number of bytes.
 //!
-//! What is not kept needs no place on a disk, and a process that is killed leaves nothing of it. It behaves as the
-//! host's file systems do: what is removed stays usable while it is open, groups and default access control lists are
-//! inherited, permissions and lists agree. Whether a caller may do what it asks for is for its kernel to check.
+//! Nothing of it remains on a disk, even if the process is killed. It behaves like the host's file systems: removed
+//! files stay usable while open, groups and default ACLs are inherited, and permission bits and ACLs agree. The
+//! client's kernel checks permissions.
 
 mod acl;
 mod content;
@@ -40,7 +40,7 @@ const MOST_OPEN: usize = 1 << 20;
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
-/// See the module's text.
+/// See the module.
 #[derive(Debug)]
 pub struct MemoryFiles {
     inodes: RwLock<Inodes>,
@@ -54,7 +54,7 @@ pub struct MemoryFiles {
 struct OpenFile {
     node: NodeId,
     writable: bool,
-    /// Whether every write goes to the file's end.
+    /// Whether every write appends.
     append: bool,
 }
 
@@ -67,7 +67,7 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 impl MemoryFiles {
-    /// An empty directory of the calling user's, and room for so many bytes of content, names and attributes.
+    /// An empty directory of the calling user, with room for so many bytes of content, names and attributes.
     pub fn new(bytes: u64) -> MemoryFiles {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let root = Inode::new(libc::S_IFDIR | 0o755, owner, names::empty_directory(ROOT));
@@ -75,7 +75,7 @@ impl MemoryFiles {
         MemoryFiles { inodes, open: Mutex::default(), opens_files: true, space: Space::new(bytes) }
     }
 
-    /// The same for clients that read and write files without opening them.
+    /// For clients that read and write files without opening them.
     pub fn without_opening(self) -> MemoryFiles {
         MemoryFiles { opens_files: false, ..self }
     }
@@ -114,14 +114,14 @@ impl MemoryFiles {
         })
     }
 
-    /// Counts a lookup of an inode.
+    /// Counts a look-up of an inode.
     fn entry(&self, inodes: &mut Inodes, index: u32) -> Result<Entry, Errno> {
         inodes.at_mut(index)?.lookups += 1;
         let attributes = self.attributes_of(inodes, index)?;
         Ok(Entry { node: inodes.number(index), generation: 0, attributes, valid: VALID })
     }
 
-    /// Takes away what nobody names, knows or has open.
+    /// Removes an inode without names, look-ups and open handles.
     fn collect(&self, inodes: &mut Inodes, index: u32) {
         let Some(inode) = inodes.collect(index) else { return };
         let content = match &inode.kind {
@@ -169,7 +169,7 @@ impl MemoryFiles {
         Ok(Opened { handle: HandleId(open.number(place)), caching: Caching::Keep, parallel_direct_writes: false })
     }
 
-    /// Content has changed; with `kill`, what gives privileges is gone.
+    /// Updates times after a change of content; with `kill`, clears privileges.
     fn changed(&self, node: NodeId, kill: bool) -> Result<(), Errno> {
         let mut inodes = write(&self.inodes);
         let inode = inodes.get_mut(node)?;
@@ -180,7 +180,7 @@ impl MemoryFiles {
         Ok(())
     }
 
-    /// Clears what a change by somebody without privilege clears.
+    /// Clears what an unprivileged change clears.
     fn kill_privileges(&self, inode: &mut Inode) {
         if let Some(value) = inode.xattrs.remove(&b"security.capability"[..]) {
             self.space.give_back(NAME_SPACE + (b"security.capability".len() + value.len()) as u64);
@@ -416,7 +416,7 @@ impl FileSystem for MemoryFiles {
         let (file, content) = self.writable(node, handle)?;
         let written = {
             let mut content = write(&content);
-            // A write that comes from a client's cache has its place already.
+            // A write from a client's cache has its final offset.
             let offset = if file.append && !kind.cached { content.size() } else { offset };
             content.write(&self.space, offset, data)?
         };
@@ -425,7 +425,7 @@ impl FileSystem for MemoryFiles {
     }
 
     fn fsync(&self, _: &Context<'_>, node: NodeId, _: HandleId, _: bool) -> Result<(), Errno> {
-        // It lasts as long as anything here.
+        // Nothing to sync: it lives as long as the process.
         read(&self.inodes).get(node).map(drop)
     }
 
@@ -456,7 +456,7 @@ impl FileSystem for MemoryFiles {
                 PUNCH_HOLE if mode & KEEP_SIZE != 0 => content.punch(&self.space, offset, end),
                 ZERO_RANGE => content.punch(&self.space, offset, end),
                 0 => {
-                    // What lies behind the end has no place here.
+                    // Bytes past the end are not allocated here.
                     let until = if mode & KEEP_SIZE != 0 { end.min(content.size()) } else { end };
                     content.allocate(&self.space, offset, until)?;
                 }
@@ -569,7 +569,7 @@ impl FileSystem for MemoryFiles {
         self.delete_xattr(node, name)
     }
 
-    // Locks are the client's own; what it copies it reads and writes; there is no file that a kernel could have.
+    // Clients keep their own locks and copy by reading and writing; there is no host file for passthrough.
     not_supported! { copy_range, flush, release_directory, test_lock, set_lock, host_file, interrupted }
 
     fn statistics(&self, _: &Context<'_>, _: NodeId) -> Result<Statistics, Errno> {

@@ -1,4 +1,4 @@
-//! Names: making, removing and changing them.
+//! Creates, removes and renames names.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use super::inode::{Directory, INODE_SPACE, Inode, Inodes, Kind, NAME_SPACE};
 use super::{ACCESS_ACL, DEFAULT_ACL, MemoryFiles, write};
 use crate::{Context, Entry, NewNode, NodeId, check_name};
 
-/// Most names of one file.
+/// The most names of one file.
 const MAX_LINKS: u32 = 1 << 16;
 
 impl MemoryFiles {
-    /// Makes something, with a name or without.
+    /// Creates a node, with or without a name.
     pub(super) fn make(
         &self,
         context: &Context<'_>,
@@ -94,7 +94,7 @@ impl MemoryFiles {
         self.unlink(&mut inodes, parent, index)
     }
 
-    /// A name of an inode in `parent` is gone.
+    /// An inode lost a name in `parent`.
     fn unlink(&self, inodes: &mut Inodes, parent: u32, index: u32) -> Result<(), Errno> {
         let inode = inodes.at_mut(index)?;
         inode.touch(false);
@@ -148,7 +148,7 @@ impl MemoryFiles {
                 inodes.at_mut(source)?.directory_mut()?.insert(from.1, other);
                 settle(&mut inodes, other, target, source)?;
             }
-            // It has the name that is given up.
+            // The whiteout takes the old name.
             (None, Some(whiteout)) => inodes.at_mut(source)?.directory_mut()?.insert(from.1, whiteout),
             (None, None) => {
                 inodes.at_mut(source)?.directory_mut()?.remove(from.1);
@@ -163,7 +163,7 @@ impl MemoryFiles {
     }
 }
 
-/// An inode lies in another directory.
+/// Updates an inode that moved to another directory.
 fn settle(inodes: &mut Inodes, index: u32, from: u32, to: u32) -> Result<(), Errno> {
     let inode = inodes.at_mut(index)?;
     inode.touch(false);
@@ -175,7 +175,7 @@ fn settle(inodes: &mut Inodes, index: u32, from: u32, to: u32) -> Result<(), Err
     Ok(())
 }
 
-/// Refuses to put a directory into itself, or what is below it.
+/// Refuses to move a directory into itself or below.
 fn forbid_loop(inodes: &Inodes, moved: u32, target: u32) -> Result<(), Errno> {
     if !inodes.at(moved)?.is_directory() {
         return Ok(());
@@ -203,7 +203,7 @@ fn require_replaceable(inodes: &Inodes, moved: u32, other: u32) -> Result<(), Er
     }
 }
 
-/// An inode as it is made in a directory: with that one's group and default list, where it says so.
+/// A new inode in a directory, which inherits the group and default ACL where the directory says so.
 fn new_inode(context: &Context<'_>, directory: &Inode, new: &NewNode, kind: Kind) -> Result<Inode, Errno> {
     let is_directory = matches!(kind, Kind::Directory(_));
     let inherits = directory.mode & libc::S_ISGID != 0;
@@ -212,7 +212,7 @@ fn new_inode(context: &Context<'_>, directory: &Inode, new: &NewNode, kind: Kind
     if inherits && is_directory {
         mode |= libc::S_ISGID;
     } else if inherits && mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP {
-        // Not for who is not in the group (`mode_strip_sgid` of Linux's fs/inode.c).
+        // Dropped if the caller is not in the group (`mode_strip_sgid` of Linux's fs/inode.c).
         let is_member = context.is_root() || gid == context.gid || Some(gid) == context.supplementary_group;
         mode = if is_member { mode } else { mode & !libc::S_ISGID };
     }
@@ -234,12 +234,12 @@ fn new_inode(context: &Context<'_>, directory: &Inode, new: &NewNode, kind: Kind
     Ok(inode)
 }
 
-/// What renameat2(2) with `RENAME_WHITEOUT` leaves: a name that is gone, as an overlayfs has it.
+/// The whiteout that renameat2(2) with `RENAME_WHITEOUT` leaves.
 fn new_whiteout() -> Inode {
     Inode { links: 1, ..Inode::new(libc::S_IFCHR, (0, 0), Kind::Special) }
 }
 
-/// What an inode's extended attributes take.
+/// The memory of an inode's extended attributes.
 pub(super) fn xattr_space(inode: &Inode) -> u64 {
     inode.xattrs.iter().map(|(name, value)| NAME_SPACE + (name.len() + value.len()) as u64).sum()
 }

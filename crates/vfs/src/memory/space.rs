@@ -1,10 +1,10 @@
-//! How much memory there is for files.
+//! The memory budget for files.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
-/// Bytes that may be used, and are.
+/// The limit and the bytes in use.
 #[derive(Debug)]
 pub struct Space {
     limit: u64,
@@ -27,13 +27,13 @@ impl Space {
         self.limit.saturating_sub(self.used.load(Ordering::Relaxed))
     }
 
-    /// Takes so many bytes; `ENOSPC` if there are not so many left.
+    /// Reserves bytes; `ENOSPC` if not enough are left.
     pub fn take(&self, bytes: u64) -> Result<(), Errno> {
         let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.limit);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map(drop).map_err(|_| Errno::NOSPC)
     }
 
-    /// Gives bytes back.
+    /// Releases bytes.
     pub fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }

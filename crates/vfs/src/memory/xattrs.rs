@@ -1,4 +1,4 @@
-//! Extended attributes, and access control lists, which say permissions too.
+//! Extended attributes and ACLs; an ACL also sets permission bits.
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -12,7 +12,7 @@ use crate::NodeId;
 const NAME_MAX: usize = 255;
 const SIZE_MAX: usize = 64 << 10;
 
-/// What names begin with.
+/// The supported prefixes.
 const SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 fn check(name: &[u8]) -> Result<(), Errno> {
@@ -83,7 +83,7 @@ impl MemoryFiles {
         let mut inodes = write(&self.inodes);
         let inode = inodes.get_mut(node)?;
         if !inode.xattrs.contains_key(name) {
-            // A list that says no more than the permissions is as good as none.
+            // An ACL that says no more than the permission bits is not stored.
             return if is_list(name) { Ok(()) } else { Err(Errno::NODATA) };
         }
         self.drop_xattr(inode, name);
@@ -102,7 +102,7 @@ fn is_list(name: &[u8]) -> bool {
     name == ACCESS_ACL || name == DEFAULT_ACL
 }
 
-/// Gives an inode the permissions that a list stands for; false if the list says no more.
+/// Sets the permission bits that an ACL implies; returns false if the ACL says no more than they do.
 fn agree(inode: &mut Inode, name: &[u8], value: &[u8]) -> Result<bool, Errno> {
     if inode.mode & libc::S_IFMT == libc::S_IFLNK {
         return Err(Errno::OPNOTSUPP);

@@ -1,4 +1,4 @@
-//! What goes up with a file besides its content. Nobody may do more with what is above than with what is below.
+//! Attributes of copied files. A copy never grants more than its original.
 
 use rustix::io::Errno;
 
@@ -9,7 +9,7 @@ use crate::{Attributes, Context, Entry, FileSystem, NodeId, SetAttributes, SetTi
 pub(super) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 pub(super) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
-/// The answer of a call for an extended attribute, none where there is no such attribute or none at all.
+/// An extended attribute, or `None` if it is absent or not supported.
 pub(super) fn optional<T>(answer: Result<T, Errno>) -> Result<Option<T>, Errno> {
     match answer {
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
@@ -17,17 +17,17 @@ pub(super) fn optional<T>(answer: Result<T, Errno>) -> Result<Option<T>, Errno> 
     }
 }
 
-/// Whose something is and what others may do with it.
+/// Owner, group and permissions.
 pub(super) fn permissions(attributes: &Attributes) -> Permissions {
     Permissions::new(attributes.uid, attributes.gid, attributes.mode)
 }
 
-/// Gives what was just `made` above, where no directory hands a list down to it, the attributes of what is below: its mode
-/// when all that restricts it is there, its times last.
+/// Gives a new copy the attributes of its original: the mode once everything that restricts it is set, the times
+/// last. No directory may pass a default ACL to it.
 ///
 /// # Errors
-/// Those of the layers. An access control list that the upper layer does not take is one: without it, others than before
-/// could use the file.
+/// Those of the layers. An ACL that the upper layer does not accept is an error: without it more users could access
+/// the file.
 pub(super) fn copy_attributes(
     (lower, node): (&dyn FileSystem, NodeId),
     (upper, made): (&dyn FileSystem, &Entry),
@@ -35,7 +35,7 @@ pub(super) fn copy_attributes(
 ) -> Result<(), Errno> {
     let mut owner = (made.attributes.uid, made.attributes.gid);
     if owner.1 != attributes.gid {
-        // A user may give files to those groups that he is in.
+        // A user may give files to groups that the user is in.
         let group = SetAttributes { gid: Some(attributes.gid), ..SetAttributes::default() };
         owner.1 = upper.set_attributes(&ME, made.node, None, &group).map_or(owner.1, |set| set.gid);
     }
@@ -43,7 +43,7 @@ pub(super) fn copy_attributes(
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && !is_own(name)) {
         let value = lower.get_xattr(&ME, node, name)?;
         match upper.set_xattr(&ME, made.node, name, &value, 0, false) {
-            // What else may not be kept there, a user's overlay does without.
+            // An ordinary user's overlay does without other attributes that it may not set.
             Err(Errno::OPNOTSUPP | Errno::PERM) if name != ACCESS_ACL && name != DEFAULT_ACL => {}
             result => result?,
         }
@@ -58,8 +58,8 @@ pub(super) fn copy_attributes(
     upper.set_attributes(&ME, made.node, None, &set).map(drop)
 }
 
-/// The permissions of a file that belongs to `owner` now: where that is somebody else than before, he gives nobody his rights
-/// by it, and his group can do no more than everybody.
+/// The mode of a copy that belongs to `owner`. If that is not the original's owner, the copy has no set-user-ID bit,
+/// and the group gets no more than others.
 fn mode_for(attributes: &Attributes, (uid, gid): (u32, u32)) -> u32 {
     let mut mode = attributes.mode & 0o7777;
     let is_directory = attributes.mode & libc::S_IFMT == libc::S_IFDIR;
@@ -74,30 +74,30 @@ fn mode_for(attributes: &Attributes, (uid, gid): (u32, u32)) -> u32 {
 }
 
 impl Overlay {
-    /// Whether what the caller may do was decided by permissions that may have been others since. Root may do everything.
+    /// Whether the client's kernel may have decided by outdated permissions. Root may do everything.
     pub(super) fn may_be_misled(&self, context: &Context<'_>) -> bool {
         !context.is_root() && self.changes_below
     }
 
-    /// A client is told of an entry.
+    /// Records an entry that a client gets.
     pub(super) fn told_entry(&self, entry: &Entry) {
         self.told_permissions(entry.node, &entry.attributes);
     }
 
-    /// A client is told of a node's permissions.
+    /// Records a node's permissions that a client gets.
     pub(super) fn told_permissions(&self, node: NodeId, attributes: &Attributes) {
         if self.changes_below {
             hold(&self.table).tell_permissions(node, permissions(attributes));
         }
     }
 
-    /// `ESTALE` if a node has other permissions than those that the caller's kernel has decided by, which then looks again.
-    /// What lies above only the overlay changes, which tells of it.
+    /// Returns `ESTALE` if a node's permissions differ from those that the caller's kernel decided by, so that it
+    /// looks again. Nodes of the upper layer change only through the overlay, which reports that.
     pub(super) fn require_told(&self, context: &Context<'_>, node: NodeId) -> Result<(), Errno> {
         self.require_granted(context, node, |told, now| told == now)
     }
 
-    /// The same where what was told may grant what is asked for although it is no longer all so.
+    /// The same, but accepts changed permissions that still grant the request.
     pub(super) fn require_granted(
         &self,
         context: &Context<'_>,

@@ -1,12 +1,13 @@
-//! Directories of the upper layer that not even their owner may write to (mode 0555), where the server is an ordinary user.
+//! Changes directories of the upper layer that their owner may not write to (mode 0555), if the server is an ordinary
+//! user.
 //!
-//! Who may change what is decided by what is seen, before the overlay is asked. What it does above for that goes by its own
-//! rights, as with the kernel's overlayfs: to change a file takes none to its directory, and yet its copy gets a name there. A server
-//! that is root may do so. Any other one opens the directory to itself for the moment that one step takes:
+//! The client's kernel checks permissions before it asks the overlay. The overlay then works with its own rights, as
+//! the kernel's overlayfs does: changing a file needs no right to its directory, yet its copy gets a name there. A
+//! server that is root can do that. Any other server makes the directory writable for the duration of one step:
 //!
-//! - What the directory's permissions are is noted first, by a symbolic link in the work directory, so that the next server
-//!   sets them if this one is killed meanwhile.
-//! - Who asks for a directory's attributes meanwhile asks again afterwards ([`Overlay::outside_of_steps`]).
+//! - First it notes the directory's permissions in a symbolic link in the work directory, so that the next server
+//!   restores them if this one is killed.
+//! - A request for the directory's attributes during a step is repeated afterwards ([`Overlay::outside_of_steps`]).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -16,39 +17,39 @@ use super::work::is_directory;
 use super::{ME, Overlay, hold};
 use crate::{FileSystem, NodeId, SetAttributes};
 
-/// What a note's name begins with; a number follows.
+/// The prefix of a note's name; a number follows.
 const NOTE: &[u8] = b"mode-";
 
-/// What an owner takes to make, remove and rename what is in a directory, and to move that itself.
+/// The permissions that an owner needs to change a directory's entries, and to move the directory.
 const OPEN: u32 = libc::S_IRWXU;
 
-/// A directory that a step takes rights to.
+/// A directory that a step needs to change.
 #[derive(Clone, Copy)]
 pub(super) enum Directory<'a> {
-    /// One of the upper layer, or of the work directory.
+    /// In the upper layer or the work directory.
     At(NodeId),
-    /// One that lies at a name in a directory of the upper layer before the step or after it.
+    /// At a name in a directory of the upper layer, before or after the step.
     Named(NodeId, (NodeId, &'a [u8])),
 }
 
-/// Steps for which directories are open.
+/// The steps so far.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     under_way: AtomicUsize,
-    /// How often directories were opened or closed.
+    /// How often directories were made writable or restored.
     changes: AtomicU64,
 }
 
-/// A directory that is open, and how it was.
-struct Opened {
+/// A directory that was made writable, and its earlier permissions.
+struct MadeWritable {
     node: NodeId,
     mode: u32,
     note: Option<Vec<u8>>,
 }
 
 impl Overlay {
-    /// Does one step, and if that is refused to the server once more with these `directories` open to it. For who makes
-    /// changes: one step at a time.
+    /// Does one step. If it fails for lack of permission, repeats it with these `directories` made writable. Call it
+    /// with the lock for changes: one step at a time.
     pub(super) fn with_rights<T>(
         &self,
         directories: &[Directory<'_>],
@@ -76,8 +77,8 @@ impl Overlay {
         done
     }
 
-    /// Lets the server change a directory, if it may not.
-    fn open_up(&self, directory: Directory<'_>) -> Result<Option<Opened>, Errno> {
+    /// Makes a directory writable for the server, if it is not.
+    fn open_up(&self, directory: Directory<'_>) -> Result<Option<MadeWritable>, Errno> {
         let (Directory::At(node) | Directory::Named(node, _)) = directory;
         let attributes = self.upper.attributes(&ME, node, None)?;
         let mode = attributes.mode & 0o7777;
@@ -88,9 +89,9 @@ impl Overlay {
             Directory::At(node) => self.path_above(node),
             Directory::Named(_, (parent, name)) => self.path_above(parent).map(|path| join(path, name)),
         };
-        // Nobody looks into the work directory.
+        // Nobody sees the work directory.
         let note = path.map(|path| note(&*self.upper, self.work(), &self.temporary(), mode, &path)).transpose()?;
-        let opened = Opened { node, mode, note };
+        let opened = MadeWritable { node, mode, note };
         match set_mode(&*self.upper, node, mode | OPEN) {
             Ok(()) => Ok(Some(opened)),
             Err(errno) => {
@@ -100,13 +101,13 @@ impl Overlay {
         }
     }
 
-    fn close(&self, Opened { node, mode, note }: Opened) {
+    fn close(&self, MadeWritable { node, mode, note }: MadeWritable) {
         let set = || match set_mode(&*self.upper, node, mode) {
-            // The step has removed it.
+            // The step removed it.
             Err(Errno::NOENT | Errno::STALE) => Ok(()),
             set => set,
         };
-        // What cannot be set back is for the next server.
+        // If it cannot be restored now, the next server does it.
         if set().or_else(|_| set()).is_ok()
             && let Some(note) = note
         {
@@ -115,7 +116,7 @@ impl Overlay {
         }
     }
 
-    /// The path of a directory in the upper layer; nothing for one that is not seen there.
+    /// The path of a directory in the upper layer; `None` if it is not visible there.
     fn path_above(&self, upper: NodeId) -> Option<Vec<u8>> {
         if upper == hold(&self.place).upper {
             return Some(Vec::new());
@@ -131,17 +132,17 @@ impl Overlay {
         Some(names.iter().rev().fold(Vec::new(), |path, name| join(path, name)))
     }
 
-    /// To ask with whether there was a step since.
+    /// The current count, for [`Overlay::is_quiet_since`].
     pub(super) fn steps_so_far(&self) -> u64 {
         self.steps.changes.load(Ordering::SeqCst)
     }
 
-    /// Whether no directory was open since there had been so many steps.
+    /// Whether no directory was writable since the count was `before`.
     pub(super) fn is_quiet_since(&self, before: u64) -> bool {
         self.steps.under_way.load(Ordering::SeqCst) == 0 && self.steps_so_far() == before
     }
 
-    /// What `look` sees of a directory of the upper layer while no step has it open.
+    /// Calls `look` on a directory of the upper layer while no step has made it writable.
     pub(super) fn outside_of_steps<T>(&self, look: impl Fn() -> T) -> T {
         loop {
             let before = self.steps_so_far();
@@ -149,7 +150,7 @@ impl Overlay {
             if self.is_quiet_since(before) {
                 return seen;
             }
-            // Whoever takes steps holds it, and does not look meanwhile.
+            // Whoever does steps holds this lock, and does not look meanwhile.
             drop(hold(&self.changing));
         }
     }
@@ -168,7 +169,8 @@ fn set_mode(layer: &dyn FileSystem, node: NodeId, mode: u32) -> Result<(), Errno
     layer.set_attributes(&ME, node, None, &set).map(drop)
 }
 
-/// Notes in the work directory which permissions the directory at `path` of the upper layer has; gives the note's name.
+/// Notes the permissions of the directory at `path` of the upper layer in the work directory; returns the note's
+/// name.
 fn note(layer: &dyn FileSystem, work: NodeId, number: &[u8], mode: u32, path: &[u8]) -> Result<Vec<u8>, Errno> {
     let name = [NOTE, number].concat();
     let text = [format!("{mode:o} ").as_bytes(), path].concat();
@@ -177,8 +179,8 @@ fn note(layer: &dyn FileSystem, work: NodeId, number: &[u8], mode: u32, path: &[
     Ok(name)
 }
 
-/// Does `step`, by which a new directory comes to lie at `path` in the upper layer; of which the server has not the right to
-/// move, that is given for the moment.
+/// Does `step`, which puts a new directory at `path` of the upper layer. If the server may not move that directory,
+/// it is made writable for the step.
 pub(super) fn put_in_place(
     layer: &dyn FileSystem,
     work: NodeId,
@@ -197,7 +199,7 @@ pub(super) fn put_in_place(
     layer.unlink(&ME, work, &note)
 }
 
-/// Sets the permissions that a killed server has noted in `work`, and not set again. `upper` is the upper layer's root.
+/// Restores the permissions that a killed server noted in `work`. `upper` is the upper layer's root.
 pub(super) fn set_noted(
     layer: &dyn FileSystem,
     (upper, work): (NodeId, NodeId),
@@ -214,7 +216,7 @@ pub(super) fn set_noted(
     Ok(())
 }
 
-/// The permissions and the path that a note tells.
+/// Parses a note.
 fn parse(text: &[u8]) -> Option<(u32, &[u8])> {
     let blank = text.iter().position(|byte| *byte == b' ')?;
     let mode = u32::from_str_radix(str::from_utf8(&text[..blank]).ok()?, 8).ok()?;
@@ -244,7 +246,7 @@ fn set_noted_mode(layer: &dyn FileSystem, upper: NodeId, mode: u32, path: &[u8])
     let set = found.and_then(|()| set_mode(layer, node, mode));
     reached.into_iter().for_each(|node| layer.forget(node, 1));
     match set {
-        // The step was not taken, or took it away.
+        // The step did not happen, or removed it.
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
         set => set,
     }

@@ -1,4 +1,4 @@
-//! Copying a file's content from below, a piece at a time.
+//! Copies a file's content from the lower layer, piece by piece.
 
 use std::os::fd::OwnedFd;
 
@@ -9,32 +9,32 @@ use vm_memory::VolatileSlice;
 use super::{ME, Overlay};
 use crate::{Context, HandleId, NodeId, SetAttributes, WriteKind};
 
-/// Bytes that are copied at once: by us, and by the host's kernel, where a piece costs one call.
+/// The size of a piece, for our own copy and for the host kernel's.
 const PIECE: usize = 1 << 20;
 const LARGE_PIECE: usize = 16 << 20;
 
 /// A node and its layer's handle of it.
 pub(super) type Open = (NodeId, HandleId);
 
-/// How a copy ended that did not fail.
+/// How a successful copy ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Copied {
     Whole,
-    /// The request was interrupted; so many bytes are there.
+    /// Interrupted; so many bytes are copied.
     UpTo(u64),
 }
 
-/// What lies from a place on.
+/// What follows an offset.
 enum Next {
-    /// Data, from here, and so many bytes of it.
+    /// Data from this offset, of this length.
     Data(u64, u64),
     /// A hole up to the end.
     Hole,
 }
 
 impl Overlay {
-    /// Copies the content of a file below to a file above, from byte `at` up to `length`. Holes stay holes. Whoever is
-    /// interrupted has copied a piece nevertheless.
+    /// Copies bytes `at` to `length` of a file to the upper layer. Holes stay holes. Even an interrupted copy makes
+    /// progress by a piece.
     pub(super) fn copy_content(
         &self,
         context: &Context<'_>,
@@ -42,7 +42,7 @@ impl Overlay {
         target: Open,
         (mut at, length): (u64, u64),
     ) -> Result<Copied, Errno> {
-        // The kernel copies, or shares, the content itself, if the host has the files of both layers.
+        // The kernel copies or shares the content itself, if both layers have host files.
         let mut files = self.lower.host_file(source.0, source.1).zip(self.upper.host_file(target.0, target.1));
         let mut buffer = Vec::new();
         while at < length {
@@ -64,7 +64,7 @@ impl Overlay {
             };
             at = data + copied;
             if copied == 0 {
-                // It became shorter meanwhile.
+                // The file became shorter meanwhile.
                 break;
             }
             if at < length && context.is_interrupted() {
@@ -79,14 +79,14 @@ impl Overlay {
             Ok(data) if data >= length => return Ok(Next::Hole),
             Ok(data) => data.max(at),
             Err(Errno::NXIO) => return Ok(Next::Hole),
-            // What cannot tell has no holes.
+            // A file system without hole detection has no holes.
             Err(_) => return Ok(Next::Data(at, length.saturating_sub(at))),
         };
         let hole = self.lower.seek(&ME, source.0, source.1, data, libc::SEEK_HOLE as u32).unwrap_or(length);
         Ok(Next::Data(data, hole.clamp(data + 1, length) - data))
     }
 
-    /// Copies some of `count` bytes from `at` on; gives how many.
+    /// Copies part of `count` bytes from `at`; returns how many.
     fn copy_piece(
         &self,
         buffer: &mut Vec<u8>,
@@ -109,12 +109,12 @@ impl Overlay {
     }
 }
 
-/// Has the host's kernel copy some of `count` bytes from `at` on; none if it cannot.
+/// Has the host's kernel copy part of `count` bytes from `at`; `None` if it cannot.
 fn copy_by_host(from: &OwnedFd, to: &OwnedFd, at: u64, count: u64) -> Result<Option<u64>, Errno> {
     let (mut read_at, mut write_at) = (at, at);
     let count = usize::try_from(count).unwrap_or(LARGE_PIECE).min(LARGE_PIECE);
     match copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), count) {
-        // At its end, or of a file system that says so of all that it makes up.
+        // At the end of the file, or on a file system with generated files.
         Ok(0) => Ok(None),
         Ok(copied) => Ok(Some(copied as u64)),
         Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::BADF) => Ok(None),

@@ -1,13 +1,14 @@
-//! Bringing up what is to be changed: first the directories above it, then itself, whole and in one step.
+//! Copies nodes to the upper layer before a change (copy-up): first the parent directories, then the node itself,
+//! whole and in one step.
 //!
-//! A regular file is copied into one without a name, changed as was asked for where that can be done already, and then
-//! given its name: so a change of what is below is one step, and nothing is held meanwhile but that file's turn
-//! ([`copying`](super::copying)). All else takes a few calls in the work directory.
+//! A regular file is copied into a file without a name, changed as requested where possible, and then given its name.
+//! So the change is one step, and nothing but this file waits meanwhile ([`copying`](super::copying)). Other nodes
+//! take a few calls in the work directory.
 //!
-//! A file that has content is made durable before it gets its name. It hides the one below from then on, which is durable
-//! since long ago: if the power fails before the host's kernel has written the copy, its name would lead to an
-//! empty file. To do so when the program asks for it (fsync) would be too late, for it need not: it may never ask, or append a
-//! line and lose all that was there before. What is thrown away at the end needs none of it.
+//! A copy with content is synced before it gets its name. From then on it hides the lower file, which has long been
+//! on disk. If the power failed before the copy was written, its name would lead to an empty file. Waiting for the
+//! program's fsync would be too late: a program may never call it, or append one line and lose everything before. A
+//! temporary upper layer needs no sync.
 
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
@@ -21,25 +22,25 @@ use super::work::is_directory;
 use super::{ME, Overlay, hold};
 use crate::{Attributes, Context, Entry, HandleId, NewNode, NodeId, SetAttributes, SetTime};
 
-/// Does with the node of a file above, before it has a name, what is to be changed.
+/// Changes the node of a copy before it has a name.
 pub(super) type Change<'a> = &'a mut dyn FnMut(NodeId) -> Result<(), Errno>;
 
-/// A whole copy without a name.
+/// A complete copy without a name.
 struct Copy {
     entry: Entry,
     handle: HandleId,
-    /// The inode number that it is shown under, if that is not the one of what it is a copy of.
+    /// The inode number to show, if it is not the original's.
     inode: Option<u64>,
 }
 
 impl Overlay {
-    /// The node of the upper layer behind `node`, brought up if it is not there yet.
+    /// The upper node of `node`, copied up if necessary.
     pub(super) fn bring_up(&self, context: &Context<'_>, node: NodeId) -> Result<NodeId, Errno> {
         self.bring_up_changed(context, node, u64::MAX, &mut |_| Ok(())).map(|(upper, _)| upper)
     }
 
-    /// The same with the first `length` bytes of a file's content, and changed by `change` in the same step. Whether that was
-    /// done: what was there already is as it was.
+    /// The same with the first `length` bytes of a file's content, changed by `change` in the same step. Returns
+    /// whether that happened: a file that was in the upper layer already is unchanged.
     pub(super) fn bring_up_changed(
         &self,
         context: &Context<'_>,
@@ -64,8 +65,8 @@ impl Overlay {
         brought_up
     }
 
-    /// Opens a file below, in the name of who has it brought up: so that layer sees first whether what it has told of the file
-    /// still holds. None if it is no regular file.
+    /// Opens a lower file in the caller's name, so that the lower layer first checks whether the caller's view is
+    /// current. `None` if it is not a regular file.
     fn open_source(&self, context: &Context<'_>, lower: NodeId) -> Result<Option<Open>, Errno> {
         match self.lower.open(context, lower, libc::O_RDONLY as u32) {
             Ok(opened) => Ok(Some((lower, opened.handle))),
@@ -78,12 +79,12 @@ impl Overlay {
         }
     }
 
-    /// Brings up what is no regular file, for who makes changes already.
+    /// Copies up what is not a regular file, for a caller that holds the lock for changes.
     ///
     /// # Errors
-    /// `EAGAIN` for a regular file: it takes time.
+    /// `EAGAIN` for a regular file, which takes time.
     pub(super) fn bring_up_held(&self, node: NodeId) -> Result<NodeId, Errno> {
-        // From the first directory that is above down to the node.
+        // From the first directory in the upper layer down to the node.
         let mut chain = vec![node];
         let mut upper = loop {
             let last = chain.last().copied().ok_or(Errno::IO)?;
@@ -99,7 +100,7 @@ impl Overlay {
         Ok(upper)
     }
 
-    /// Brings up a node into its directory above.
+    /// Copies up a node into its parent in the upper layer.
     fn bring_one_up(&self, node: NodeId, parent: NodeId) -> Result<NodeId, Errno> {
         let lower = self.layers(node)?.lower.ok_or(Errno::STALE)?;
         let name = hold(&self.table).place(node)?.1;
@@ -111,7 +112,7 @@ impl Overlay {
         let (work, temporary) = (self.work(), self.temporary());
         let made = self.make_like(lower, &attributes, (work, &temporary));
         let put = made.and_then(|made| {
-            // Before it has permissions that keep its owner out.
+            // Before its permissions lock its owner out.
             let put = self
                 .note_origin(made.node, &attributes)
                 .and_then(|()| copy_attributes((&*self.lower, lower), (&*self.upper, &made), &attributes))
@@ -129,7 +130,7 @@ impl Overlay {
         Ok(upper.node)
     }
 
-    /// Makes what is of the same kind and owner as something below, for nobody else to use yet.
+    /// Makes a node of the same type and owner as a lower one, accessible to nobody else yet.
     fn make_like(&self, lower: NodeId, attributes: &Attributes, at: (NodeId, &[u8])) -> Result<Entry, Errno> {
         let owner = Context { uid: attributes.uid, gid: attributes.gid, ..ME };
         let kind = attributes.mode & libc::S_IFMT;
@@ -149,7 +150,7 @@ impl Overlay {
         change: Change<'_>,
     ) -> Result<(NodeId, bool), Errno> {
         let turn = self.copying.begin(context, node)?;
-        // Whom we waited for may have done it.
+        // The request that we waited for may have done it.
         if let Some(upper) = self.layers(node)?.upper {
             return Ok((upper, false));
         }
@@ -167,7 +168,7 @@ impl Overlay {
         }
     }
 
-    /// Copies a file, or the rest of one that somebody began to copy, into one without a name.
+    /// Copies a file into one without a name, or completes a copy that was begun.
     fn copy_file(
         &self,
         context: &Context<'_>,
@@ -193,7 +194,7 @@ impl Overlay {
         let Halfway { entry, handle, at, .. } = begun;
         let copied = self.copy_content(context, lower, (entry.node, handle), (at, length)).and_then(|copied| {
             if copied == Copied::Whole {
-                // Before it has permissions that keep its owner out.
+                // Before its permissions lock its owner out.
                 self.note_origin(entry.node, &source)?;
                 copy_attributes((&*self.lower, lower.0), (&*self.upper, &entry), &source)?;
             }
@@ -218,7 +219,7 @@ impl Overlay {
         }
     }
 
-    /// See the module's text.
+    /// See the module.
     fn make_copy_durable(&self, copy: &Copy) -> Result<(), Errno> {
         let node = copy.entry.node;
         if self.is_thrown_away || self.upper.attributes(&ME, node, Some(copy.handle))?.size == 0 {
@@ -230,7 +231,7 @@ impl Overlay {
         }
     }
 
-    /// Gives a copy the name of what it is of. If that is gone by now, so is the copy when nobody knows it any more.
+    /// Gives a copy its name. If the original's name is gone, the copy goes too once nobody knows it.
     fn put_file(&self, node: NodeId, copy: &Copy) -> Result<(), Errno> {
         let upper = copy.entry.node;
         let _changing = hold(&self.changing);
@@ -241,14 +242,14 @@ impl Overlay {
         let directory = self.bring_up_held(parent)?;
         let step = || self.upper.link(&ME, upper, directory, &name);
         let named = self.unseen_in(directory, || self.with_rights(&[Directory::At(directory)], step))?;
-        // The table has one lookup of it.
+        // The table holds one look-up of it.
         self.upper.forget(named.node, 1);
         hold(&self.table).set_upper(node, upper, None, copy.inode)?;
         self.upper.release(upper, copy.handle, None);
         Ok(())
     }
 
-    /// Does in a directory of the upper layer what changes nothing of what is seen there: it keeps its times.
+    /// Does something in a directory of the upper layer that is not visible; the directory keeps its times.
     fn unseen_in<T>(&self, directory: NodeId, act: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         let before = self.upper.attributes(&ME, directory, None)?;
         let done = act()?;
@@ -257,13 +258,13 @@ impl Overlay {
             mtime: Some(SetTime::To(before.mtime)),
             ..SetAttributes::default()
         };
-        // What was to be done is done, whether they can be kept or not.
+        // The action is done, whether the times can be restored or not.
         let _ = self.upper.set_attributes(&ME, directory, None, &set);
         Ok(done)
     }
 
-    /// Writes down the inode number of what was brought up, so that it is the same when it is looked up anew; of a directory,
-    /// whose it was.
+    /// Stores the original's inode number, so that it stays the same after a new look-up; for a directory also its
+    /// owner.
     fn note_origin(&self, upper: NodeId, attributes: &Attributes) -> Result<(), Errno> {
         if parts(attributes) {
             return Ok(());
@@ -274,20 +275,20 @@ impl Overlay {
         };
         let number = number.to_string();
         match self.upper.set_xattr(&ME, upper, name, number.as_bytes(), 0, false) {
-            // A symbolic link or a device of a user's has no attributes.
+            // An ordinary user's symbolic links and devices cannot have attributes.
             Err(Errno::OPNOTSUPP | Errno::PERM | Errno::NOSYS) => Ok(()),
             set => set,
         }
     }
 }
 
-/// Whether what is brought up parts from other names that it has below. Those keep the inode number: two files of one number and several
-/// links are one file to tar and cp.
+/// Whether the copy separates from other hard links in the lower layer. Those keep the inode number: tar and cp would
+/// take two files with one number and several links for one file.
 fn parts(below: &Attributes) -> bool {
     !is_directory(below) && below.links != 1
 }
 
-/// The inode number that what parts from its other names has from then on, which is that of a later lookup.
+/// The new inode number of a copy that separates from its other hard links; later look-ups give the same.
 fn number_above(below: &Attributes, upper: &Entry) -> Option<u64> {
     parts(below).then_some(upper.attributes.inode | MADE_ABOVE)
 }

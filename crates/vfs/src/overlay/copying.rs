@@ -1,5 +1,5 @@
-//! Who copies which file's content: one request at a time does it for a file, and others of the same file wait for it. All
-//! else goes on.
+//! Serializes copies of a file's content: one request copies a file, and others for the same file wait. Other files
+//! are not affected.
 
 use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -10,24 +10,24 @@ use rustix::io::Errno;
 use super::hold;
 use crate::{Attributes, Context, Entry, HandleId, NodeId};
 
-/// Copies that were interrupted and may be gone on with, at most.
+/// The most interrupted copies that may be continued.
 const MAX_HALFWAY: usize = 8;
 
-/// A copy without a name, which has some of the content.
+/// A partial copy without a name.
 ///
-/// A program that asks again after each interruption, as some do that are interrupted a hundred times a second, gets to the
+/// It lets a program finish that repeats its request after each interrupt, even with a hundred interrupts a second.
 /// end of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Halfway {
     pub entry: Entry,
     pub handle: HandleId,
-    /// Bytes that are there.
+    /// Bytes copied so far.
     pub at: u64,
-    /// Of what is copied, as it was at the beginning.
+    /// The original's attributes when the copy began.
     pub source: Attributes,
 }
 
-/// See the module's text.
+/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Copying {
     state: Mutex<State>,
@@ -40,19 +40,19 @@ struct State {
     halfway: Vec<(NodeId, Halfway)>,
 }
 
-/// The right to copy a file, until it is dropped.
+/// The exclusive right to copy a file, until dropped.
 pub(super) struct Turn<'a> {
     copying: &'a Copying,
     node: NodeId,
 }
 
 impl Copying {
-    /// Waits until nobody else copies the file.
+    /// Waits until no other request copies the file.
     ///
     /// # Errors
-    /// `EINTR`: nobody waits for the answer any more.
+    /// `EINTR` if the request is interrupted.
     pub fn begin(&self, context: &Context<'_>, node: NodeId) -> Result<Turn<'_>, Errno> {
-        /// In case an interruption is not told of.
+        /// In case an interrupt is not reported.
         const LOOK_AGAIN: Duration = Duration::from_secs(1);
         let mut state = hold(&self.state);
         while state.busy.contains(&node) {
@@ -65,14 +65,14 @@ impl Copying {
         Ok(Turn { copying: self, node })
     }
 
-    /// A request was interrupted, maybe one that waits.
+    /// A request was interrupted, possibly one that waits here.
     pub fn interrupted(&self) {
-        // Who has looked and does not wait yet is waited for.
+        // A request may have checked already but not wait yet; the lock waits for it.
         drop(hold(&self.state));
         self.changed.notify_all();
     }
 
-    /// Takes what there is of the nodes for which `is_wanted` says so.
+    /// Takes the partial copies of the nodes that `is_wanted` selects.
     pub fn take(&self, is_wanted: impl Fn(NodeId) -> bool) -> Vec<Halfway> {
         let mut state = hold(&self.state);
         let (taken, left) = std::mem::take(&mut state.halfway).into_iter().partition(|(node, _)| is_wanted(*node));
@@ -83,12 +83,12 @@ impl Copying {
 }
 
 impl Turn<'_> {
-    /// What an interrupted request left of the file.
+    /// The partial copy of an earlier, interrupted request.
     pub fn halfway(&self) -> Option<Halfway> {
         self.copying.take(|node| node == self.node).pop()
     }
 
-    /// Leaves what there is of the file for the next request; gives what is to be given back for it.
+    /// Stores a partial copy for the next request; returns one that is dropped for it.
     pub fn leave(&self, halfway: Halfway) -> Option<Halfway> {
         let mut state = hold(&self.copying.state);
         state.halfway.push((self.node, halfway));

@@ -1,4 +1,4 @@
-//! Files that are open, each in the layer that it was opened in.
+//! Open files, each in the layer where it was opened.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,11 +17,11 @@ use crate::{
 /// Files that may be open at a time.
 const MOST_OPEN: usize = 1 << 20;
 
-/// Something that is open: a node of a layer, and that layer's handle of it.
+/// An open file: a node of a layer, and the layer's handle.
 #[derive(Clone, Copy, Debug)]
 enum Behind {
     Upper(NodeId, HandleId),
-    /// For reading only. Without a handle where that layer needs none.
+    /// Read-only. Without a handle if the lower layer needs none.
     Lower(NodeId, Option<HandleId>),
 }
 
@@ -29,7 +29,7 @@ enum Behind {
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles {
     files: Slab<(NodeId, Behind)>,
-    /// How many of them are below, of each node.
+    /// The number of open files in the lower layer, for each node.
     below: HashMap<NodeId, usize>,
 }
 
@@ -60,12 +60,12 @@ impl OpenFiles {
         Some(behind)
     }
 
-    /// What is open below is open above from now on; gives what is to be closed for it.
+    /// Replaces a lower open file by an upper one; returns what must be closed.
     fn lift(&mut self, node: NodeId, handle: HandleId, above: Behind) -> Result<Behind, Errno> {
         let place = self.place(node, handle)?;
         let file = self.files.get_mut(place).ok_or(Errno::BADF)?;
         if let Behind::Upper(..) = file.1 {
-            // Another thread was as fast.
+            // Another thread was faster.
             return Ok(above);
         }
         let old = std::mem::replace(&mut file.1, above);
@@ -82,7 +82,7 @@ impl OpenFiles {
         }
     }
 
-    /// What is open of a node below.
+    /// The handles of a node that are open in the lower layer.
     fn open_below(&self, node: NodeId) -> Vec<HandleId> {
         if !self.below.contains_key(&node) {
             return Vec::new();
@@ -126,14 +126,14 @@ impl Overlay {
         if let Behind::Lower(..) = behind
             && self.layers(node)?.upper.is_some()
         {
-            // Brought up meanwhile: who removes it knows nothing of this reader, maybe.
+            // It was copied up meanwhile: whoever removes it may not know of this reader.
             let lifted = self.lift_reader(context, node, opened.handle);
             lifted.inspect_err(|_| self.close_file(node, opened.handle, None))?;
         }
         Ok(opened)
     }
 
-    /// Opens a file above, brought up for it.
+    /// Opens a file in the upper layer, copied up if necessary.
     fn open_above(
         &self,
         context: &Context<'_>,
@@ -141,7 +141,7 @@ impl Overlay {
         flags: u32,
         truncates: bool,
     ) -> Result<(Behind, Opened), Errno> {
-        // What is cut off need not be copied; it is cut off in the step in which the file appears.
+        // Truncated bytes need no copy; the truncation is part of the step that makes the copy visible.
         let mut early = None;
         let mut open = |upper| {
             early = Some((upper, self.upper.open(context, upper, flags)?));
@@ -164,7 +164,7 @@ impl Overlay {
         Ok((Behind::Upper(upper, opened.handle), opened))
     }
 
-    /// Opens a file for reading.
+    /// Opens a file for reading, in its layer.
     fn open_where_it_is(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<(Behind, Opened), Errno> {
         let layers = self.layers(node)?;
         match (layers.upper, layers.lower) {
@@ -199,7 +199,7 @@ impl Overlay {
         self.insert_made(made?)
     }
 
-    /// What was just made and opened above, as something open.
+    /// Registers a newly created upper file as open.
     fn insert_made(&self, Made { entry, opened }: Made) -> Result<(vfs::Entry, Opened), Errno> {
         let inserted = self.layers(entry.node).and_then(|layers| {
             let (upper, opened) = layers.upper.zip(opened).ok_or(Errno::IO)?;
@@ -227,7 +227,7 @@ impl Overlay {
         self.insert_made(Made { entry, opened: Some(opened) })
     }
 
-    /// Layer, node and handle to read from. A file that was brought up since it was opened is read above.
+    /// Layer, node and handle to read from. A file copied up since it was opened is read from the upper layer.
     pub(super) fn readable(
         &self,
         context: &Context<'_>,
@@ -251,7 +251,7 @@ impl Overlay {
         }
     }
 
-    /// Opens above what is open below, of a file that was brought up since.
+    /// Reopens a lower open file in the upper layer, after a copy-up.
     fn lift_reader(&self, context: &Context<'_>, node: NodeId, handle: HandleId) -> Result<(), Errno> {
         let upper = self.layers(node)?.upper.ok_or(Errno::BADF)?;
         let new = self.upper.open(context, upper, libc::O_RDONLY as u32)?.handle;
@@ -262,8 +262,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Opens above all that is open below of a file of the upper layer that is about to lose a name, by which it could be
-    /// opened later.
+    /// Reopens all lower open files of an upper file that is about to lose its name, because that name could no
+    /// longer be opened later.
     pub(super) fn lift_readers(&self, upper: NodeId) -> Result<(), Errno> {
         let Some(node) = hold(&self.table).of_upper(upper) else { return Ok(()) };
         let readers = hold(&self.open).open_below(node);
@@ -277,7 +277,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// What is open, or, where files need not be opened, what lies behind the node now.
+    /// The open file, or, where files need no open, the node's current layer.
     fn behind(&self, node: NodeId, handle: HandleId) -> Result<Behind, Errno> {
         let open = hold(&self.open).get(node, handle);
         if open.is_ok() || self.opens_files {
@@ -291,7 +291,7 @@ impl Overlay {
         }
     }
 
-    /// Node and handle above, to be written to. What need not be opened is brought up for that.
+    /// Upper node and handle to write to. A file that needs no open is copied up.
     pub(super) fn writable(
         &self,
         context: &Context<'_>,
@@ -305,7 +305,7 @@ impl Overlay {
         }
     }
 
-    /// Node and handle above, if it is there.
+    /// Upper node and handle, if it is in the upper layer.
     pub(super) fn above(&self, node: NodeId, handle: HandleId) -> Result<(NodeId, HandleId), Errno> {
         match self.behind(node, handle)? {
             Behind::Upper(upper, handle) => Ok((upper, handle)),

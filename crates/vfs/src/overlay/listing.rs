@@ -1,7 +1,7 @@
-//! Directories as they are read: the names of both layers, less what whiteouts cover.
+//! Merged directory listings: the names of both layers without those under whiteouts.
 //!
-//! A name's offset is its hash, so that it is the same whenever the list is made again, and whatever else is added
-//! and removed: no list has to be kept for as long as a directory is open.
+//! A name's offset is its hash. So offsets stay valid when the listing is built again, whatever is added or removed,
+//! and no listing has to be kept while a directory is open.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,30 +11,30 @@ use rustix::io::Errno;
 use super::{ME, Overlay, hold};
 use crate::{Context, DirectoryEntry, DirectorySink, NodeId};
 
-/// Lists that are kept for their readers' next request, at most.
+/// The most listings cached for their readers' next request.
 const MAX_LISTINGS: usize = 32;
 
 /// A name in a directory.
 #[derive(Debug)]
 pub(super) struct Name {
-    /// Where it comes among the others: at least 2 but for `.` and `..`, which are 0 and 1.
+    /// Its position: at least 2, except `.` and `..`, which are 0 and 1.
     offset: u64,
     inode: u64,
     mode: u32,
     pub name: Box<[u8]>,
 }
 
-/// Lists by directory; the number counts uses.
+/// Listings by directory; the number counts uses, for LRU.
 #[derive(Debug, Default)]
 pub(super) struct Listings {
     listings: HashMap<NodeId, (u64, Arc<Vec<Name>>)>,
     now: u64,
 }
 
-/// A name, its inode number and its type, as a layer has them.
+/// A name, its inode number and its type, from a layer.
 type Listed = (Box<[u8]>, u64, u32);
 
-/// Takes all that a layer has.
+/// A sink that accepts everything.
 #[derive(Default)]
 struct All {
     names: Vec<Listed>,
@@ -77,7 +77,7 @@ impl Overlay {
                 None
             } else {
                 match self.look_up(context, node, &name.name) {
-                    // Gone since the list was made.
+                    // Removed since the listing was built.
                     Err(Errno::NOENT) => continue,
                     found => found.ok(),
                 }
@@ -93,15 +93,15 @@ impl Overlay {
             }
             entry.iter().for_each(|entry| self.told_entry(entry));
         }
-        // What a client takes for the end is that nothing follows.
+        // An empty answer is what a client takes for the end.
         if self.opens_directories && from == names.len() {
             hold(&self.table).listed(node);
         }
         Ok(())
     }
 
-    /// Whether a client need not be told of a name: it alone changes what it sees, and has not used what is there since it
-    /// was told.
+    /// Whether a client's cached attributes of a name are valid: it is the only one to change them, and has not read
+    /// or written the node since it got them.
     fn is_known(&self, node: NodeId, name: &[u8]) -> bool {
         if !self.opens_directories {
             return false;
@@ -109,13 +109,13 @@ impl Overlay {
         let table = hold(&self.table);
         let known = table.is_known(node, name);
         if known == Some(true) {
-            // What it need not ask for is saved.
+            // The client need not ask for these attributes.
             table.credit.saved();
         }
         known == Some(false)
     }
 
-    /// What was made of a directory's names is no longer true.
+    /// Invalidates the cached listing of a directory.
     pub(super) fn changed(&self, node: NodeId) {
         hold(&self.listings).listings.remove(&node);
     }
@@ -149,7 +149,7 @@ impl Overlay {
         Ok(names)
     }
 
-    /// The names of a directory that is in these layers.
+    /// The merged names of a directory in these layers.
     pub(super) fn names_in(&self, upper: Option<NodeId>, lower: Option<NodeId>) -> Result<Vec<Name>, Errno> {
         let mut names: HashMap<Box<[u8]>, Option<(u64, u32)>> = HashMap::new();
         if let Some(upper) = upper {
@@ -172,7 +172,7 @@ impl Overlay {
         Ok(named)
     }
 
-    /// The names that a directory of the upper layer covers.
+    /// The whiteouts in a directory of the upper layer.
     pub(super) fn whiteouts_in(&self, upper: NodeId) -> Result<Vec<Box<[u8]>>, Errno> {
         let mut whiteouts = Vec::new();
         for (name, _, mode) in read_all(&*self.upper, upper)? {
@@ -207,8 +207,8 @@ pub(super) fn read_all(layer: &dyn crate::FileSystem, node: NodeId) -> Result<Ve
     read.map(|()| all.names)
 }
 
-/// A name's place among all others: FNV-1a, in 62 bits. Two names of one directory have the same one in a million
-/// directories of a million names.
+/// A name's position: FNV-1a with 62 bits. In one of a million directories with a million names each, two names
+/// collide.
 fn offset_of(name: &[u8]) -> u64 {
     match name {
         b"." => 0,

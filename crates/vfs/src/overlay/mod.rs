@@ -1,20 +1,21 @@
-//! A file system over another one: what is below stays as it is, what is changed is kept above.
+//! An overlay: the lower file system stays unchanged, changes go to an upper layer.
 //!
-//! The upper layer is a directory `upper`, with a directory `work` beside it, as the kernel's own overlayfs has them (Linux's
-//! Documentation/filesystems/overlayfs.rst), so that either can go on where the other stopped: a name that is gone is a
-//! character device 0:0 (a *whiteout*), and a directory that hides the one below has the extended attribute
-//! `trusted.overlay.opaque` (`user.overlay.opaque` where the server is not root).
+//! The upper layer is a directory `upper` beside a directory `work`, in the format of the kernel's overlayfs (Linux's
+//! Documentation/filesystems/overlayfs.rst), so that either can continue what the other began. A removed name is a
+//! character device 0:0 (a *whiteout*). A directory that hides the lower one has the extended attribute
+//! `trusted.overlay.opaque` (`user.overlay.opaque` if the server is not root).
 //!
-//! 1. A name is looked up above, then below. Directories of one name are merged ([`listing`]).
-//! 2. What is to be changed is brought up first, whole, in one step ([`copy_up`]); then the upper layer changes it.
-//!    A file that is changed after its name is gone is brought up without one.
-//! 3. What is removed or renamed and also lies below is covered by a whiteout ([`names`], [`renames`]).
+//! 1. A name is looked up in the upper layer, then in the lower. Directories in both are merged ([`listing`]).
+//! 2. What is to be changed is copied up first, whole and in one step ([`copy_up`]). A file that is changed after its
+//!    last name was removed is copied up without a name.
+//! 3. A removed or renamed name that is also in the lower layer gets a whiteout ([`names`], [`renames`]).
 //!
-//! Each change of what is seen is one step of the upper layer's file system, by rename(2) where it takes more to prepare it
-//! ([`work`]). So what a server leaves that is killed at any moment is as before the change or as after it.
+//! Each visible change is one step of the upper layer's file system. If it needs several, they are prepared in the
+//! work directory and made visible by rename(2) ([`work`]). So a server killed at any moment leaves the state before
+//! or after a change.
 //!
-//! As in overlayfs, a directory that lies below cannot be renamed (`EXDEV`, on which programs copy it), and a file that is
-//! brought up parts from its other hard links.
+//! As in overlayfs, a directory of the lower layer cannot be renamed (`EXDEV`; programs then copy it), and a
+//! copied-up file separates from its other hard links.
 
 mod attributes;
 mod closed;
@@ -45,42 +46,41 @@ use work::Place;
 
 const ME: Context<'static> = Context::SERVER;
 
-/// What the names of extended attributes begin with that take a right to the file to be read.
+/// The prefix of extended attributes whose reading needs read permission on the file.
 const USERS_XATTR: &[u8] = b"user.";
 
-/// The names of extended attributes that are overlayfs's own, as root and as a user keep them, and of those by which an
-/// upper layer's owner knows it again.
+/// The prefixes of extended attributes that are overlayfs's own, for root and users, and of those that identify an
+/// upper layer's source.
 const OWN_XATTRS: [&[u8]; 4] = [b"trusted.overlay.", b"user.overlay.", b"trusted.inarch.", b"user.inarch."];
 
-/// See the module's text.
+/// See the module.
 pub struct Overlay {
     lower: Arc<dyn FileSystem>,
     upper: Arc<dyn FileSystem>,
-    /// Who changes what is seen: clients keep nothing for longer than that allows, whatever the layers say.
+    /// Who changes the tree. It limits TTLs, whatever the layers say.
     changes: Changes,
-    /// Whether what is below changes although nobody changes it through the overlay, as that layer says by how long what it tells
-    /// holds.
+    /// Whether the lower layer may change by itself, to judge by its TTLs.
     changes_below: bool,
-    /// Whether files are opened before they are used.
+    /// Whether files are opened before use.
     opens_files: bool,
-    /// Whether clients open directories, and are told attributes again that they do not know any more.
+    /// Whether clients open directories, so that listings can refresh attributes (see [`crate::accessed`]).
     opens_directories: bool,
-    /// Whether what is above is gone at the end, whatever happens.
+    /// Whether the upper layer is temporary.
     is_thrown_away: bool,
-    /// The attribute that makes a directory hide the one below.
+    /// The attribute of opaque directories.
     opaque: &'static [u8],
-    /// Whether the layer's marks are those of root's overlayfs.
+    /// Whether the marks are those of root's overlayfs.
     as_root: bool,
-    /// The attribute that tells the inode number of what was brought up.
+    /// The attribute with the inode number of a copy's original.
     origin: &'static [u8],
-    /// The attribute that tells whose a directory was when it was brought up.
+    /// The attribute with the owner of a directory's original.
     owner: &'static [u8],
     place: Mutex<Place>,
     temporaries: work::Names,
     steps: closed::Steps,
-    /// Never held while a layer is asked.
+    /// Never locked during a call of a layer.
     table: Mutex<Table>,
-    /// Held while names change, never while content is copied.
+    /// Locked while names change, never while content is copied.
     changing: Mutex<()>,
     copying: copying::Copying,
     open: Mutex<files::OpenFiles>,
@@ -88,8 +88,9 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// The layer that lies in `upper`, as a directory of that name beside its work directory, over `lower`; both are made where
-    /// they are missing. With `as_root` whiteouts are marked as root's overlayfs does.
+    /// An overlay over `lower`. The upper layer is in the directory `upper` of the file system of the same name,
+    /// beside its work directory; both are created if missing. With `as_root`, whiteouts and marks are those of
+    /// root's overlayfs.
     ///
     /// # Errors
     /// Those of the layers.
@@ -119,35 +120,36 @@ impl Overlay {
         })
     }
 
-    /// The same for clients of which each is to see what is changed by `changes` other than itself: with [`Changes::Host`]
-    /// also what the others write, which is above, where the layer itself knows of nobody else.
+    /// Sets who else changes the tree from a client's point of view. With [`Changes::Host`], clients also see each
+    /// other's writes, which are in the upper layer, where the layer itself knows of nobody else.
     pub fn changed_by(self, changes: Changes) -> Overlay {
         Overlay { changes, ..self }
     }
 
-    /// The same if nobody needs what is above when the server has ended, or the power has failed.
+    /// Declares the upper layer temporary: nobody needs it after the server ends or the power fails.
     pub fn thrown_away(self) -> Overlay {
         Overlay { is_thrown_away: true, ..self }
     }
 
-    /// The same for clients that read and write files without opening them, which both layers must let them do.
+    /// For clients that read and write files without opening them, which both layers must permit.
     pub fn without_opening(self) -> Overlay {
         Overlay { opens_files: false, ..self }
     }
 
-    /// The same for a client that alone changes what it sees, and is to [open directories](crate::HostOptions::opens_directories).
+    /// For a client that is the only one to change the tree and that [opens
+    /// directories](crate::HostOptions::opens_directories).
     pub fn opening_directories(self) -> Overlay {
         Overlay { opens_directories: true, ..self }
     }
 
-    /// A client has read or written a node.
+    /// Records that a client read or wrote a node.
     fn accessed(&self, node: NodeId) {
         if self.opens_directories {
             hold(&self.table).accessed(node);
         }
     }
 
-    /// A client is told the attributes of a node.
+    /// Records that a client got a node's attributes.
     fn told(&self, node: NodeId) {
         if self.opens_directories {
             hold(&self.table).told(node);
@@ -161,7 +163,7 @@ impl Overlay {
     /// Attributes as a client sees them.
     fn shown(&self, layers: &Layers, attributes: Attributes) -> Attributes {
         let merged = layers.is_directory && layers.lower.is_some() && layers.upper.is_some();
-        // Nobody has counted the directories in both: 1 says so, to find(1) too.
+        // The subdirectories of a merged directory are not counted: 1 says so, also to find(1).
         let links = if merged { 1 } else { attributes.links };
         Attributes { inode: layers.inode, links, valid: attributes.valid.min(self.changes.valid()), ..attributes }
     }
@@ -182,7 +184,7 @@ impl Overlay {
             (Some(upper), _) => ask(&*self.upper, context, upper, above.map(|(_, handle)| handle))?,
             (None, Some(lower)) => {
                 let attributes = ask(&*self.lower, context, lower, None)?;
-                // Below, a name that is gone is still there.
+                // In the lower layer a removed name still exists.
                 let gone = !layers.is_directory && hold(&self.table).place(node).is_err();
                 Attributes { links: attributes.links.saturating_sub(gone.into()), ..attributes }
             }
@@ -223,15 +225,15 @@ impl Overlay {
     }
 }
 
-/// How a layer is asked for attributes.
+/// A method to ask a layer for attributes.
 type Ask = fn(&(dyn FileSystem + 'static), &Context<'_>, NodeId, Option<HandleId>) -> Result<Attributes, Errno>;
 
-/// Locks are held for bookkeeping only, which a panic elsewhere leaves as it was.
+/// A lock protects bookkeeping only, which a panic elsewhere leaves intact.
 fn hold<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether an extended attribute is the overlay's own, and nobody's business.
+/// Whether an extended attribute is the overlay's own, which clients do not see.
 fn is_own(name: &[u8]) -> bool {
     OWN_XATTRS.iter().any(|own| name.starts_with(own))
 }
@@ -245,8 +247,8 @@ impl FileSystem for Overlay {
     fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         let known = if self.may_be_misled(context) { hold(&self.table).known_at(parent, name) } else { None };
         let entry = self.look_up(context, parent, name)?;
-        // Of what is new to it a client learns by its right to search the directory. An error for what it knows already would
-        // have its kernel drop the name, and with it what is mounted there.
+        // A client needs search permission for names that are new to it. For a name it already knows, an error would
+        // make its kernel drop the name, and any mount on it.
         if known != Some(entry.node) {
             self.require_told(context, parent).inspect_err(|_| self.forget(entry.node, 1))?;
         }
@@ -284,7 +286,7 @@ impl FileSystem for Overlay {
         self.copying.take(|_| true);
         self.lower.disconnected();
         self.upper.disconnected();
-        // Without its place the next client's requests fail, with what does.
+        // If the upper layer cannot be found again, the next client's requests fail.
         if let Ok(place) = Place::found_again(&*self.upper) {
             *hold(&self.place) = place;
             hold(&self.table).set_root(place.upper);
@@ -319,15 +321,15 @@ impl FileSystem for Overlay {
             self.require_granted(context, node, |told, now| told.still_grant(now, set))?;
         }
         let mut change = |upper| self.upper.set_attributes(context, upper, None, set).map(drop);
-        // What is cut off need not be copied.
+        // Truncated bytes need no copy.
         let length = set.size.unwrap_or(u64::MAX);
         let (upper, is_changed) = self.bring_up_changed(context, node, length, &mut change)?;
         let attributes = if is_changed {
-            // When it was changed it had no name yet.
+            // It had no name yet when it was changed.
             self.upper.attributes(context, upper, None)?
         } else {
             let handle = handle.and_then(|handle| self.above(node, handle).ok()).map(|(_, handle)| handle);
-            // Not between what a copy into a directory does to its times and their return.
+            // Not while a copy into a directory has changed its times and not yet restored them.
             let _changing = self.layers(node)?.is_directory.then(|| hold(&self.changing));
             self.upper.set_attributes(context, upper, handle, set)?
         };
@@ -343,7 +345,7 @@ impl FileSystem for Overlay {
     }
 
     fn make_node(&self, context: &Context<'_>, parent: NodeId, name: &[u8], new: &NewNode) -> Result<Entry, Errno> {
-        // It would be taken for a name that is gone.
+        // It would be a whiteout.
         if new.mode & libc::S_IFMT == libc::S_IFCHR && new.device == 0 {
             return Err(Errno::PERM);
         }
@@ -451,7 +453,7 @@ impl FileSystem for Overlay {
         to: (NodeId, HandleId, u64),
         length: u64,
     ) -> Result<u64, Errno> {
-        // Between the layers the client copies.
+        // Across layers the client copies by itself.
         let source = self.above(from.0, from.1).map_err(|_| Errno::XDEV)?;
         let target = self.writable(context, to.0, to.1)?;
         self.upper.copy_range(context, (source.0, source.1, from.2), (target.0, target.1, to.2), length)
@@ -463,7 +465,7 @@ impl FileSystem for Overlay {
             // Nothing was written.
             None => Ok(()),
             Some(upper) if layers.is_directory => self.upper.fsync(context, upper, HandleId::default(), data_only),
-            // Also by who has it open since it was below.
+            // Also through a handle opened before the copy-up.
             Some(_) => {
                 let (layer, file, handle) = self.readable(context, node, handle)?;
                 layer.fsync(context, file, handle, data_only)
@@ -509,7 +511,7 @@ impl FileSystem for Overlay {
             return Err(Errno::NOTDIR);
         }
         if self.changes_below {
-            // Otherwise a kernel would not ask, and show everybody the names that it keeps.
+            // Otherwise a kernel would not ask again, and show everybody its cached names.
             self.require_told(context, node)?;
             return Ok(Opened::default());
         }
@@ -564,7 +566,7 @@ impl FileSystem for Overlay {
 
     fn remove_xattr(&self, context: &Context<'_>, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         self.require_told(context, node)?;
-        // Not for the want of it should a file be brought up.
+        // A missing attribute is no reason for a copy-up.
         self.get_xattr(context, node, name)?;
         let upper = self.bring_up(context, node)?;
         self.upper.remove_xattr(context, upper, name)
@@ -575,13 +577,13 @@ impl FileSystem for Overlay {
     }
 
     fn host_file(&self, node: NodeId, handle: HandleId) -> Option<Arc<std::os::fd::OwnedFd>> {
-        // Never one of the lower layer: who opens the node for writing later would write to it.
+        // Never the lower layer's: a later open for writing would write to it.
         let (file, handle) = self.above(node, handle).ok()?;
         self.upper.host_file(file, handle)
     }
 
-    // A file's locks would stay behind when it is brought up, so that clients keep them themselves. Of an open directory there is
-    // nothing to close.
+    // A file's locks would stay in the lower layer after a copy-up, so clients keep their locks themselves. An open
+    // directory has nothing to close.
     not_supported! { flush, test_lock, set_lock, release_directory }
 
     fn interrupted(&self) {

@@ -1,7 +1,7 @@
-//! Names: found in both layers, made above, and covered by whiteouts where they also lie below.
+//! Looks up names in both layers, creates them in the upper one, and covers lower ones with whiteouts.
 //!
-//! What is seen changes in one step. What lies below never comes to light again: neither between two steps nor because one
-//! of them fails.
+//! Each visible change is one step. A covered lower name never reappears, neither between two steps nor when a step
+//! fails.
 
 use rustix::io::Errno;
 
@@ -12,7 +12,7 @@ use super::work::{Made, is_directory};
 use super::{ME, Overlay, hold, is_whiteout};
 use crate::{Context, Entry, NodeId, check_name};
 
-/// What is at a name in both layers. Each node that is named here has a lookup that is to be given back.
+/// The nodes of a name in both layers. Each has a look-up that must be dropped.
 pub(super) struct There {
     pub upper: Option<Entry>,
     pub lower: Option<Entry>,
@@ -26,7 +26,7 @@ impl Overlay {
         self.enter(Some((parent, name)), there, origin)
     }
 
-    /// Looks for a name above, and, where that does not hide it, below.
+    /// Looks for a name in the upper layer, and in the lower one unless it is hidden.
     pub(super) fn find(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<There, Errno> {
         let layers = self.layers(parent)?;
         if !layers.is_directory {
@@ -50,7 +50,7 @@ impl Overlay {
                 return Ok(There { upper: Some(upper), lower: None });
             }
         }
-        // In the overlay's own name: what clients were told of the directory is for the overlay to know.
+        // In the overlay's own name: the overlay tracks what clients saw of the directory.
         let lower = match layers.lower.map(|lower| self.lower.lookup(&ME, lower, name)) {
             Some(Err(Errno::NOENT)) | None => None,
             Some(found) => Some(found.inspect_err(|_| self.forget_there(&There { upper, lower: None }))?),
@@ -74,7 +74,8 @@ impl Overlay {
         Ok(there)
     }
 
-    /// What was found above since there had been so many `steps`, as it is while no step has it open.
+    /// Waits until an upper node found since the count was `steps` is in its normal state, not made writable by a
+    /// step.
     fn at_rest(&self, context: &Context<'_>, found: Entry, steps: u64) -> Result<Entry, Errno> {
         if !is_directory(&found.attributes) || self.is_quiet_since(steps) {
             return Ok(found);
@@ -83,27 +84,28 @@ impl Overlay {
         Ok(Entry { attributes, ..found })
     }
 
-    /// Whether a directory above is seen alone, without the one of its name below.
+    /// Whether an upper directory hides the lower one.
     fn hides(&self, above: &Entry, below: &Entry) -> Result<bool, Errno> {
         Ok(self.is_opaque(above.node)? || self.is_anothers(above.node, below.attributes.uid)?)
     }
 
-    /// Whether a directory above is a copy of another user's directory than the one below. Merged, it would show the files of the one below
-    /// with the permissions of the copy.
+    /// Whether an upper directory is a copy of a directory of another user than the lower one's. Merged, it would
+    /// show that user's files with the copy's permissions.
     fn is_anothers(&self, upper: NodeId, below: u32) -> Result<bool, Errno> {
         let value = optional(self.upper.get_xattr(&ME, upper, self.owner))?;
         Ok(value.is_some_and(|value| value != below.to_string().as_bytes()))
     }
 
-    /// Whether a directory of the upper layer hides the one below. It is an error not to know: what is hidden would be seen.
+    /// Whether an upper directory is opaque. Not knowing is an error, because hidden files would reappear.
     fn is_opaque(&self, upper: NodeId) -> Result<bool, Errno> {
         let value = optional(self.upper.get_xattr(&ME, upper, self.opaque))?;
         Ok(value.is_some_and(|value| value == b"y"))
     }
 
-    /// `EOPNOTSUPP` for a file whose content the kernel's overlayfs left below (`metacopy`), and for a directory that is merged
-    /// with one of another name (`redirect_dir`): such an upper layer shows zeros, or an empty directory, to whoever does not
-    /// follow those attributes. Only root's overlayfs sets them (Linux's Documentation/filesystems/overlayfs.rst, "userxattr").
+    /// Returns `EOPNOTSUPP` for a file whose content overlayfs left in the lower layer (`metacopy`), and for a
+    /// directory merged with one of another name (`redirect_dir`): without following those attributes they would show
+    /// zeros or an empty directory. Only root's overlayfs sets them (Linux's Documentation/filesystems/overlayfs.rst,
+    /// "userxattr").
     fn refuse_what_lies_elsewhere(&self, upper: &Entry) -> Result<(), Errno> {
         let name: &[u8] = match upper.attributes.mode & libc::S_IFMT {
             _ if !self.as_root => return Ok(()),
@@ -127,11 +129,11 @@ impl Overlay {
         }]);
     }
 
-    /// Makes a node of what was found, or counts a lookup of the one that is known.
+    /// Creates a node for what was found, or counts a look-up of a known one.
     fn enter(&self, place: Option<(NodeId, &[u8])>, there: There, origin: Option<u64>) -> Result<Entry, Errno> {
         let entry = there.upper.or(there.lower).ok_or(Errno::NOENT)?;
         let inode = match there.lower {
-            // A directory of both layers keeps the number that it had before it was brought up.
+            // A merged directory keeps the number it had before its copy-up.
             Some(lower) => lower.attributes.inode,
             None => origin.unwrap_or(entry.attributes.inode | MADE_ABOVE),
         };
@@ -151,27 +153,28 @@ impl Overlay {
         Ok(Entry { node, generation: 0, attributes, valid })
     }
 
-    /// The inode number that what was brought up had before, where that has to be asked for.
+    /// The inode number of a copy's original, if it must be read.
     fn origin_of(&self, there: &There) -> Result<Option<u64>, Errno> {
         let Some(upper) = there.upper else { return Ok(None) };
-        // Of what is known the number is known too.
+        // A known node's number is known too.
         if is_directory(&upper.attributes) || hold(&self.table).of_upper(upper.node).is_some() {
             return Ok(None);
         }
         let number = match self.upper.get_xattr(&ME, upper.node, self.origin) {
-            // A user's server may not read that of a file that the user may not read. It has another number then.
+            // An ordinary user's server may not read the attribute of a file that the user may not read; such a file
+            // gets another number.
             Err(Errno::ACCESS) => None,
             number => optional(number)?,
         };
         Ok(number.and_then(|number| str::from_utf8(&number).ok()?.parse().ok()))
     }
 
-    /// Enters what was just made above.
+    /// Registers what was just created in the upper layer.
     pub(super) fn enter_made(&self, place: Option<(NodeId, &[u8])>, made: Entry) -> Result<Entry, Errno> {
         self.enter(place, There { upper: Some(made), lower: None }, None)
     }
 
-    /// Whether the layer below has the name, whatever the upper one has.
+    /// Whether the lower layer has the name, whatever the upper one has.
     pub(super) fn is_below(&self, parent: NodeId, name: &[u8]) -> Result<bool, Errno> {
         let Some(lower) = self.layers(parent)?.lower else { return Ok(false) };
         match self.lower.lookup(&ME, lower, name) {
@@ -184,7 +187,7 @@ impl Overlay {
         }
     }
 
-    /// Makes something with a new name, by `make`, which gets a directory of the upper layer and a name in it.
+    /// Creates something with a new name by `make`, which gets a directory of the upper layer and a name in it.
     pub(super) fn make(
         &self,
         context: &Context<'_>,
@@ -245,14 +248,14 @@ impl Overlay {
         Ok(())
     }
 
-    /// The node that a name leads to as far as the caller's kernel knows, which has checked whether the caller may remove or
-    /// move it. Root may do everything.
+    /// The node by which the caller's kernel checked whether the name may be removed or moved. `None` for root, who
+    /// may do everything.
     pub(super) fn decided_by(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Option<NodeId> {
         if context.is_root() { None } else { hold(&self.table).known_at(parent, name) }
     }
 
-    /// `ESTALE` if a directory has other permissions than those that the caller's kernel lets it change names there by; or what
-    /// one of these names leads to, which may take a right of its own.
+    /// Returns `ESTALE` if the permissions of a directory differ from those that the caller's kernel decided by, or
+    /// those of a named node that has a say of its own.
     pub(super) fn require_told_of_names<const N: usize>(
         &self,
         context: &Context<'_>,
@@ -264,7 +267,7 @@ impl Overlay {
         })
     }
 
-    /// `ESTALE` if something else is there by now, which is then looked up and checked anew.
+    /// Returns `ESTALE` if another node has the name by now, so that the kernel looks it up and checks it again.
     fn require_same(&self, known: Option<NodeId>, there: &There) -> Result<(), Errno> {
         let Some(known) = known else { return Ok(()) };
         let known = self.layers(known)?;
@@ -296,7 +299,7 @@ impl Overlay {
         let above = self.bring_up_held(parent)?;
         let in_directory = [Directory::At(above)];
         let Some(upper) = there.upper else { return self.with_rights(&in_directory, || self.cover(above, name)) };
-        // It comes to lie in the work directory, or loses what it has.
+        // It moves to the work directory, or loses its entries.
         let with_itself = [Directory::At(above), Directory::Named(upper.node, (above, name))];
         if !directory {
             self.lift_readers(upper.node)?;

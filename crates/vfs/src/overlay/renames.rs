@@ -1,4 +1,4 @@
-//! Renaming: one step of the upper layer, which leaves whiteouts where they are needed.
+//! Renames in one step of the upper layer, with whiteouts where needed.
 
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use crate::{Context, Entry, FileSystem, NodeId, check_name};
 /// A directory and a name in it.
 type Place<'a> = (NodeId, &'a [u8]);
 
-/// What is renamed, and what is there already.
+/// A rename: its source, and an existing target.
 struct Move<'a> {
     from: Place<'a>,
     to: Place<'a>,
@@ -21,12 +21,12 @@ struct Move<'a> {
     no_replace: bool,
 }
 
-/// How an attempt ended that did not fail.
+/// How a successful attempt ended.
 enum Moved {
     Done,
-    /// Two names of one file both stay.
+    /// Both are names of one file, and both stay.
     Nothing,
-    /// These files must be brought up first.
+    /// These files must be copied up first.
     Needs(Vec<NodeId>),
 }
 
@@ -50,7 +50,7 @@ impl Overlay {
                     Moved::Needs(files) => files,
                 }
             };
-            // Nothing is held while content is copied, so that all may be different then.
+            // No lock is held during a copy, so everything may have changed afterwards.
             let brought_up = files.iter().try_for_each(|file| self.bring_up(context, *file).map(drop));
             files.iter().for_each(|file| self.forget(*file, 1));
             brought_up?;
@@ -82,7 +82,7 @@ impl Overlay {
         let moved = if is_same(known[0], Some(&source)) && is_same(known[1], target.as_ref()) {
             self.move_there(context, &Move { from, to, source, target, exchange, no_replace })
         } else {
-            // The caller's kernel has decided by something else.
+            // The caller's kernel decided by something else.
             Err(Errno::STALE)
         };
         if !matches!(moved, Ok(Moved::Needs(_))) {
@@ -109,7 +109,7 @@ impl Overlay {
             Some(target) if !exchange => self.require_replaceable(source, target)?,
             _ => {}
         }
-        // Checked before anything is changed, so that nothing is half done when a rename is refused.
+        // Checked before any change, so that a refused rename leaves nothing half done.
         let mut files = Vec::new();
         let both = [Some(source), target.as_ref().filter(|_| *exchange)];
         for entry in both.into_iter().flatten() {
@@ -128,7 +128,7 @@ impl Overlay {
         let above_to = self.bring_up_held(to.0)?;
         for entry in both.into_iter().flatten() {
             let upper = self.bring_up_held(entry.node)?;
-            // Wherever a directory comes to lie, it must not be merged with what is below there.
+            // At its new place a directory must not be merged with a lower one.
             if is_directory(&entry.attributes) {
                 self.make_opaque(upper)?;
             }
@@ -145,13 +145,13 @@ impl Overlay {
         self.move_above(context, asked, above_from, above_to)
     }
 
-    /// Has files brought up: they are known until that is done.
+    /// Requests copy-ups; the files stay known until these are done.
     fn needs(&self, mut files: Vec<NodeId>) -> Moved {
         files.retain(|file| hold(&self.table).count_lookup(*file).is_ok());
         Moved::Needs(files)
     }
 
-    /// One step: a name of the upper layer becomes another one, and where it was comes a whiteout, if something is below.
+    /// One step: renames in the upper layer, and leaves a whiteout if the lower layer has the old name.
     fn move_above(
         &self,
         context: &Context<'_>,
@@ -163,23 +163,23 @@ impl Overlay {
         let covers = self.is_below(from.0, from.1)?;
         let to_whiteout = self.is_whiteout_at(above_to, to.1)?;
         let flags = match (covers, to_whiteout) {
-            // The whiteout is needed in the other place.
+            // The whiteout is needed at the other place.
             (true, true) => RenameFlags::EXCHANGE,
             (true, false) => RenameFlags::WHITEOUT,
-            // A directory takes the place of a directory only.
+            // A directory can replace only a directory.
             (false, true) if is_directory(&source.attributes) => RenameFlags::EXCHANGE,
             (false, _) => RenameFlags::empty(),
         };
         let step = || self.upper.rename(context, above_from, from.1, above_to, to.1, flags.bits());
         self.with_rights(&[Directory::At(above_from), Directory::At(above_to)], step)?;
         if !covers && flags == RenameFlags::EXCHANGE {
-            // It covers nothing there; one that stays does no harm.
+            // It covers nothing there; if it stays, it does no harm.
             let _ = self.with_rights(&[Directory::At(above_from)], || self.upper.unlink(&ME, above_from, from.1));
         }
         Ok(Moved::Done)
     }
 
-    /// What is replaced is prepared for it, which changes nothing of what is seen.
+    /// Prepares the target for its replacement, without a visible change.
     fn make_way(&self, target: &Entry) -> Result<(), Errno> {
         let layers = self.layers(target.node)?;
         let Some(upper) = layers.upper else { return Ok(()) };
@@ -190,7 +190,7 @@ impl Overlay {
             return Ok(());
         }
         if layers.lower.is_some() {
-            // Its whiteouts are all that it has. Before they go it hides what is below as a whole.
+            // It contains only whiteouts. Before they go, it must hide the lower directory as a whole.
             self.make_opaque(upper)?;
             if let Some(lower) = hold(&self.table).part_from_lower(target.node) {
                 self.lower.forget(lower, 1);
@@ -199,7 +199,7 @@ impl Overlay {
         self.with_rights(&[Directory::At(upper)], || self.remove_whiteouts(upper))
     }
 
-    /// From now on a directory of the upper layer is merged with nothing.
+    /// Makes an upper directory opaque, so that it is merged with nothing.
     fn make_opaque(&self, upper: NodeId) -> Result<(), Errno> {
         let step = || self.upper.set_xattr(&ME, upper, self.opaque, b"y", 0, false);
         self.with_rights(&[Directory::At(upper)], step)

@@ -1,4 +1,4 @@
-//! The nodes of the overlay: which node of each layer is behind them, and where they are.
+//! The overlay's nodes: the nodes of each layer behind them, and their places.
 
 use std::collections::HashMap;
 
@@ -9,18 +9,18 @@ use crate::host::Permissions;
 use crate::slab::Slab;
 use crate::{HandleId, NodeId};
 
-/// Set in the inode numbers of what was made above, so that they differ from those below.
+/// Set in the inode numbers of what was created in the upper layer, so that they differ from lower ones.
 pub const MADE_ABOVE: u64 = 1 << 62;
 
-/// What is behind a node. The overlay has one lookup of each.
+/// The layers' nodes behind a node. The overlay holds one look-up of each.
 #[derive(Clone, Copy, Debug)]
 pub struct Layers {
     pub lower: Option<NodeId>,
     pub upper: Option<NodeId>,
     pub is_directory: bool,
-    /// What keeps the file above, which was brought up when it had no name any more.
+    /// The handle that keeps a file alive that was copied up without a name.
     pub nameless: Option<HandleId>,
-    /// The number that stat(2) shows: stays the same when it is brought up, but of a file that parts from other names.
+    /// The number that stat(2) shows. It survives a copy-up, unless the file separates from its other hard links.
     pub inode: u64,
 }
 
@@ -28,24 +28,24 @@ pub struct Layers {
 struct Node {
     layers: Layers,
     lookups: u64,
-    /// Nodes that lie in it.
+    /// The number of nodes placed in it.
     children: u64,
-    /// Its directory and its name there; without, its name is gone.
+    /// Its directory and name; `None` if its name was removed.
     place: Option<(u32, Box<[u8]>)>,
-    /// Whether clients know its attributes, and of what is in it.
+    /// Whether clients' attributes are still valid; see [`Accessed`].
     accessed: Accessed,
     told: Told,
 }
 
-/// Permissions as clients were told of them last.
+/// The permissions that clients saw last.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     permissions: Permissions,
-    /// Whether it was brought up with other ones.
+    /// Whether it was copied up with other permissions since.
     is_old: bool,
 }
 
-/// All nodes that a client knows.
+/// The nodes that a client knows.
 #[derive(Debug)]
 pub struct Table {
     nodes: Slab<Node>,
@@ -56,7 +56,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Of the root, which lies in both layers; what is above is `upper`.
+    /// The root, which is in both layers; `upper` is its upper node.
     pub fn new(inode: u64, upper: NodeId) -> Table {
         let (by_upper, by_place) = (HashMap::new(), HashMap::new());
         let mut table = Table { nodes: Slab::new(), by_upper, by_place, credit: Credit::default() };
@@ -75,7 +75,7 @@ impl Table {
         self.nodes.place(node.0).ok_or(Errno::STALE)
     }
 
-    /// What is behind a node.
+    /// The layers' nodes behind a node.
     pub fn layers(&self, node: NodeId) -> Result<Layers, Errno> {
         Ok(self.get(node)?.layers)
     }
@@ -89,7 +89,7 @@ impl Table {
         Ok(NodeId(self.nodes.number(place.0)))
     }
 
-    /// Whether a directory has no name any more, so that nothing is in it, and nothing can be made in it.
+    /// Whether a directory was removed, so that nothing can be created in it.
     pub fn is_removed(&self, node: NodeId) -> bool {
         node != NodeId::ROOT && self.get(node).is_ok_and(|node| node.layers.is_directory && node.place.is_none())
     }
@@ -100,31 +100,31 @@ impl Table {
         self.nodes.get(index).filter(|node| node.lookups > 0).map(|_| NodeId(self.nodes.number(index)))
     }
 
-    /// The node behind which a node of the upper layer is.
+    /// The node of an upper layer's node.
     pub fn of_upper(&self, upper: NodeId) -> Option<NodeId> {
         self.by_upper.get(&upper).map(|index| NodeId(self.nodes.number(*index)))
     }
 
-    /// A directory hides what is below from now on; gives what that was.
+    /// Makes a directory hide the lower one, which it returns.
     pub fn part_from_lower(&mut self, node: NodeId) -> Option<NodeId> {
         let index = self.index(node).ok()?;
         self.nodes.get_mut(index)?.layers.lower.take()
     }
 
-    /// The upper layer's root is another node.
+    /// Replaces the upper node of the root.
     pub fn set_root(&mut self, upper: NodeId) {
         if let Some(root) = self.nodes.get_mut(0) {
             root.layers.upper = Some(upper);
         }
     }
 
-    /// Where a node is: its directory, and its name.
+    /// A node's directory and name.
     pub fn place(&self, node: NodeId) -> Result<(NodeId, Box<[u8]>), Errno> {
         let (parent, name) = self.get(node)?.place.as_ref().ok_or(Errno::STALE)?;
         Ok((NodeId(self.nodes.number(*parent)), name.clone()))
     }
 
-    /// Counts a further lookup of a node.
+    /// Counts a look-up.
     pub fn count_lookup(&mut self, node: NodeId) -> Result<(), Errno> {
         let index = self.index(node)?;
         self.nodes.get_mut(index).ok_or(Errno::STALE)?.lookups += 1;
@@ -132,7 +132,7 @@ impl Table {
         Ok(())
     }
 
-    /// A client has read or written a node.
+    /// Records that a client read or wrote a node.
     pub fn accessed(&self, node: NodeId) {
         if let Ok(node) = self.get(node)
             && node.accessed.set()
@@ -143,7 +143,7 @@ impl Table {
         }
     }
 
-    /// A client is told the attributes of a node.
+    /// Records that a client got a node's attributes.
     pub fn told(&self, node: NodeId) {
         let _ = self.index(node).map(|index| self.told_of(index));
     }
@@ -162,7 +162,7 @@ impl Table {
         self.nodes.get(node.place.as_ref()?.0)
     }
 
-    /// A client is told these permissions of a node.
+    /// Records the permissions that a client sees.
     pub fn tell_permissions(&mut self, node: NodeId, permissions: Permissions) {
         if let Ok(index) = self.index(node)
             && let Some(node) = self.nodes.get_mut(index)
@@ -171,13 +171,13 @@ impl Table {
         }
     }
 
-    /// Permissions as clients were told of them last; none if the node was brought up with other ones since.
+    /// The permissions that clients saw last; `None` if the node was copied up with others since.
     pub fn told_permissions(&self, node: NodeId) -> Result<Option<Permissions>, Errno> {
         let told = self.get(node)?.told;
         Ok((!told.is_old).then_some(told.permissions))
     }
 
-    /// A node is brought up with these permissions.
+    /// Records the permissions of a node's copy.
     pub fn brought_up_with(&mut self, node: NodeId, permissions: Permissions) {
         if let Ok(index) = self.index(node)
             && let Some(node) = self.nodes.get_mut(index)
@@ -186,28 +186,29 @@ impl Table {
         }
     }
 
-    /// A client has read a directory to its end.
+    /// Records a complete listing.
     pub fn listed(&self, node: NodeId) {
         if self.get(node).is_ok_and(|node| node.accessed.set_listed()) {
             self.credit.listed();
         }
     }
 
-    /// Whether a client shall read a directory anew that it opens; `None` if it shall not ask to open any.
+    /// Whether a client that opens a directory should list it again; `None` if it should stop opening directories.
     pub fn opened(&self, node: NodeId) -> Option<bool> {
         let names = |node: &Node| u32::try_from(node.children).unwrap_or(u32::MAX);
         let requests = self.get(node).ok().and_then(|node| node.accessed.take_listing(names(node)));
         self.credit.spend(requests).then_some(requests.is_some())
     }
 
-    /// Whether a client knows the node at a place; and if so, whether it has read or written it since it was told of it.
+    /// `None` if a client does not know the node at a place; otherwise whether it has read or written the node since
+    /// it got the attributes.
     pub fn is_known(&self, parent: NodeId, name: &[u8]) -> Option<bool> {
         let node = self.nodes.get(*self.by_place.get(&(self.index(parent).ok()?, name.into()))?)?;
         (node.lookups > 0).then_some(node.accessed.is_set())
     }
 
-    /// Counts a lookup of what was found in the layers at a place. Gives its node, what of the layers' lookups is to be
-    /// given back, because the node has them already, and nodes that are gone for it.
+    /// Counts a look-up of what the layers have at a place. Returns its node, the layers' look-ups that are surplus
+    /// because the node has them already, and the nodes that are gone.
     pub fn found(
         &mut self,
         place: Option<(NodeId, &[u8])>,
@@ -218,7 +219,7 @@ impl Table {
             (Some(upper), _) => self.by_upper.get(&upper).copied(),
             (None, Some((parent, name))) => {
                 let at = self.by_place.get(&(parent, name.into())).copied();
-                // What was brought up meanwhile is no longer what lies below, but its name still leads to it.
+                // A node copied up meanwhile differs from the lower one, but its name still leads to it.
                 at.filter(|at| self.nodes.get(*at).is_some_and(|node| node.layers.lower == found.lower))
             }
             (None, None) => None,
@@ -228,7 +229,7 @@ impl Table {
                 self.told_of(index);
                 let node = self.nodes.get_mut(index).ok_or(Errno::STALE)?;
                 node.lookups += 1;
-                // It has one lookup of each layer; of what it lacks it takes the new one.
+                // It holds one look-up of each layer, and takes the new one where it has none.
                 let mut surplus = found;
                 if node.layers.lower.is_none() && node.layers.is_directory {
                     surplus.lower = None;
@@ -254,8 +255,8 @@ impl Table {
         Ok((NodeId(self.nodes.number(index)), surplus, gone))
     }
 
-    /// A node was brought up, and lies above from now on; without a name, what keeps it there is `nameless`. If it parts from
-    /// what was below, it is shown under another `inode` number.
+    /// Records a copy-up; `nameless` is the handle that keeps a copy without a name alive. If the copy separates from
+    /// its other hard links, `inode` is its new number.
     pub fn set_upper(
         &mut self,
         node: NodeId,
@@ -271,7 +272,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes lookups back; gives what was behind nodes that are gone.
+    /// Drops look-ups; returns the layers' nodes of what is gone.
     pub fn forget(&mut self, node: NodeId, lookups: u64) -> Vec<Layers> {
         let mut gone = Vec::new();
         if node == NodeId::ROOT {
@@ -288,7 +289,7 @@ impl Table {
         gone
     }
 
-    /// There is no client any more.
+    /// Starts over without a client.
     fn begin_anew(&mut self) {
         self.credit.renew();
         if let Some(root) = self.nodes.get_mut(0) {
@@ -296,10 +297,10 @@ impl Table {
         }
     }
 
-    /// Takes all of them back.
+    /// Drops all look-ups.
     pub fn clear(&mut self) {
         let root = self.get(NodeId::ROOT).map_or(0, |root| root.layers.inode);
-        // Numbers that were given are not given again.
+        // Numbers are never given out twice.
         for index in self.nodes.occupied().into_iter().skip(1) {
             self.nodes.remove(index);
         }
@@ -312,7 +313,7 @@ impl Table {
         }
     }
 
-    /// A name is gone.
+    /// Records that a name was removed.
     pub fn remove_place(&mut self, parent: NodeId, name: &[u8]) -> Vec<Layers> {
         let mut gone = Vec::new();
         if let Ok(parent) = self.index(parent)
@@ -323,7 +324,7 @@ impl Table {
         gone
     }
 
-    /// A name became another one, and what had that is gone, or has the first one now.
+    /// Records a rename: what had the new name is gone, or has the old one.
     pub fn rename(&mut self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), exchange: bool) -> Vec<Layers> {
         let mut gone = Vec::new();
         let (Ok(source), Ok(target)) = (self.index(from.0), self.index(to.0)) else { return gone };
@@ -362,7 +363,7 @@ impl Table {
     }
 
     fn unset_place(&mut self, index: u32, gone: &mut Vec<Layers>) {
-        // No more is to be told of it there.
+        // Nothing more is to be refreshed there.
         self.told_of(index);
         let Some(place) = self.nodes.get_mut(index).and_then(|node| node.place.take()) else { return };
         self.by_place.remove(&place);
@@ -391,7 +392,7 @@ impl Table {
         }
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.nodes.len()

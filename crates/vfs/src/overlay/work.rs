@@ -1,7 +1,7 @@
-//! The work directory, in which whatever takes several steps is made before one step puts it where it is seen.
+//! The work directory, where changes of several steps are prepared before one step makes them visible.
 //!
-//! It lies beside the upper layer, on the same file system, and is nobody else's. What a server leaves there that is killed
-//! is cleared away by the next one; it was never part of what is shown.
+//! It is beside the upper layer, on the same file system, and private. The next server clears what a killed server
+//! left there; it was never visible.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,42 +14,42 @@ use super::listing::read_all;
 use super::{ME, Overlay, hold};
 use crate::{Attributes, Context, Entry, FileSystem, NewNode, NodeId, Opened, SetAttributes};
 
-/// The upper layer and the work directory, as mount(8) of an overlayfs takes them, in the directory that holds both.
+/// The names of upper layer and work directory, as mount(8) takes them, in the directory that holds both.
 const UPPER: &[u8] = b"upper";
 const WORK: &[u8] = b"work";
 
-/// A directory that nobody else reaches.
+/// A directory that nobody else can enter.
 const PRIVATE: NewNode = NewNode { mode: libc::S_IFDIR | 0o700, umask: 0, device: 0 };
 
 /// A name that is gone.
 pub(super) const WHITEOUT: NewNode = NewNode { mode: libc::S_IFCHR, umask: 0, device: 0 };
 
-/// Directories below one another in a work directory, more than which nobody has left there.
+/// The deepest nesting that a work directory is cleared to.
 const MAX_DEPTH: usize = 1 << 10;
 
-/// Where an upper layer lies.
+/// The root nodes of an upper layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// Its root.
+    /// The upper layer's root.
     pub upper: NodeId,
-    /// Where it is worked on.
+    /// The work directory.
     pub work: NodeId,
 }
 
-/// Something that was just made, and maybe opened.
+/// Something just created, and possibly opened.
 pub(super) struct Made {
     pub entry: Entry,
     pub opened: Option<Opened>,
 }
 
-/// Where something is made that a directory is to have.
+/// Where to create something that belongs in a directory.
 struct Stage {
     directory: NodeId,
-    /// Its name in the work directory, if it is not that itself.
+    /// Its name in the work directory, or `None` for the work directory itself.
     name: Option<Vec<u8>>,
 }
 
-/// Numbers of names in the work directory. It is one server's at a time, and empty at its start.
+/// A counter for names in the work directory, which belongs to one server at a time and is empty at its start.
 #[derive(Debug, Default)]
 pub(super) struct Names(AtomicU64);
 
@@ -60,15 +60,15 @@ impl Names {
 }
 
 impl Place {
-    /// The place in `layer`, which is made where it is missing: the upper layer's root as that of `lower` is. What a killed
-    /// server left in the work directory is gone.
+    /// Finds or creates the layer in `layer`, with the attributes of the root of `lower`. Clears what a killed server
+    /// left in the work directory.
     pub fn open(layer: &dyn FileSystem, lower: &dyn FileSystem) -> Result<Place, Errno> {
         let work = match directory(layer, NodeId::ROOT, WORK) {
             Err(Errno::NOENT) => layer.make_directory(&ME, NodeId::ROOT, WORK, &PRIVATE)?.node,
             found => found?,
         };
-        // What is made in it has the permissions that it is made with, and not those of a list that the directory around it
-        // hands down.
+        // A default ACL inherited from the surrounding directory must not change the permissions of what is created
+        // here.
         for list in [DEFAULT_ACL, ACCESS_ACL] {
             optional(layer.remove_xattr(&ME, work, list))?;
         }
@@ -87,7 +87,7 @@ impl Place {
         Ok(Place { upper, work })
     }
 
-    /// The same again, when all that was known of it is forgotten.
+    /// Finds it again, after everything about it was forgotten.
     pub fn found_again(layer: &dyn FileSystem) -> Result<Place, Errno> {
         let upper = directory(layer, NodeId::ROOT, UPPER)?;
         Ok(Place { upper, work: directory(layer, NodeId::ROOT, WORK)? })
@@ -104,7 +104,7 @@ fn directory(layer: &dyn FileSystem, parent: NodeId, name: &[u8]) -> Result<Node
     Err(Errno::NOTDIR)
 }
 
-/// Makes the upper layer's root, with the attributes of the one below.
+/// Creates the upper layer's root, with the attributes of the lower one.
 fn make_root(layer: &dyn FileSystem, work: NodeId, lower: &dyn FileSystem) -> Result<NodeId, Errno> {
     let attributes = lower.attributes(&ME, NodeId::ROOT, None)?;
     let owner = Context { uid: attributes.uid, gid: attributes.gid, ..ME };
@@ -116,7 +116,7 @@ fn make_root(layer: &dyn FileSystem, work: NodeId, lower: &dyn FileSystem) -> Re
     Ok(made.node)
 }
 
-/// Removes all that is in a directory.
+/// Removes the content of a directory.
 fn clear(layer: &dyn FileSystem, node: NodeId, depth: usize) -> Result<(), Errno> {
     if depth > MAX_DEPTH {
         return Err(Errno::LOOP);
@@ -148,20 +148,20 @@ impl Overlay {
         hold(&self.place).work
     }
 
-    /// A name in the work directory that is free.
+    /// A free name in the work directory.
     pub(super) fn temporary(&self) -> Vec<u8> {
         self.temporaries.next()
     }
 
-    /// Tidies up behind what has failed, or what is done already: what cannot be removed is for the next server.
+    /// Removes a leftover; if that fails, the next server does it.
     pub(super) fn discard(&self, directory: NodeId, name: &[u8]) {
         if let Err(Errno::ISDIR | Errno::PERM) = self.upper.unlink(&ME, directory, name) {
             let _ = self.upper.remove_directory(&ME, directory, name);
         }
     }
 
-    /// Makes something by `make`, which gets a directory and a name, in `directory` of the upper layer. If a whiteout is there, it
-    /// gives way in the same step in which the new thing appears, so that the name never leads to what is below.
+    /// Creates something in `directory` of the upper layer by `make`, which gets a directory and a name. A whiteout
+    /// there is replaced in the same step, so that the name never leads to the lower layer.
     pub(super) fn make_above(
         &self,
         directory: NodeId,
@@ -188,7 +188,7 @@ impl Overlay {
         put
     }
 
-    /// Something was made for nothing.
+    /// Undoes a creation.
     fn take_back(&self, made: &Made) {
         if let Some(opened) = made.opened {
             self.upper.release(made.entry.node, opened.handle, None);
@@ -201,7 +201,7 @@ impl Overlay {
             let step = || self.upper.rename(&ME, from.0, from.1, to.0, to.1, 0);
             return self.with_rights(&[Directory::At(to.0)], step);
         }
-        // It is not merged with what is below, not for a moment.
+        // It must not be merged with a lower directory, not even for a moment.
         self.with_rights(&[Directory::At(to.0), Directory::Named(made.node, to)], || {
             self.upper.set_xattr(&ME, made.node, self.opaque, b"y", 0, false)?;
             self.upper.rename(&ME, from.0, from.1, to.0, to.1, RenameFlags::EXCHANGE.bits())
@@ -210,7 +210,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Where things are made as they would be in `directory`, which hands down its group and its default list.
+    /// A place that passes on the same group and default ACL as `directory`.
     fn stage_for(&self, directory: NodeId) -> Result<Stage, Errno> {
         let attributes = self.upper.attributes(&ME, directory, None)?;
         let list = optional(self.upper.get_xattr(&ME, directory, DEFAULT_ACL))?;
@@ -238,14 +238,14 @@ impl Overlay {
         Ok(Stage { directory: made, name: Some(name) })
     }
 
-    /// Puts a whiteout where nothing is above.
+    /// Puts a whiteout at a free name.
     pub(super) fn cover(&self, directory: NodeId, name: &[u8]) -> Result<(), Errno> {
         let made = self.upper.make_node(&ME, directory, name, &WHITEOUT)?;
         self.upper.forget(made.node, 1);
         Ok(())
     }
 
-    /// Puts a whiteout in the place of what is above, in one step.
+    /// Replaces an upper node by a whiteout in one step.
     pub(super) fn replace_by_whiteout(&self, directory: NodeId, name: &[u8], is_directory: bool) -> Result<(), Errno> {
         let (work, temporary) = (self.work(), self.temporary());
         let flags = if is_directory { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
@@ -260,10 +260,10 @@ impl Overlay {
         covered
     }
 
-    /// Removes a directory in the work directory that has nothing but whiteouts.
+    /// Removes a directory in the work directory that contains only whiteouts.
     fn discard_emptied(&self, work: NodeId, name: &[u8]) {
         if let Ok(there) = self.upper.lookup(&ME, work, name) {
-            // As far as it goes. Nobody sees it any more.
+            // As far as possible. Nobody sees it any more.
             let private = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
             let _ = self.upper.set_attributes(&ME, there.node, None, &private);
             let _ = self.remove_whiteouts(there.node);
@@ -272,7 +272,7 @@ impl Overlay {
         let _ = self.upper.remove_directory(&ME, work, name);
     }
 
-    /// Removes the whiteouts of a directory of the upper layer, where they cover nothing any more.
+    /// Removes the whiteouts of an upper directory that cover nothing any more.
     pub(super) fn remove_whiteouts(&self, upper: NodeId) -> Result<(), Errno> {
         self.whiteouts_in(upper)?.iter().try_for_each(|name| self.upper.unlink(&ME, upper, name))
     }

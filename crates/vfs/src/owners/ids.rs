@@ -1,19 +1,19 @@
-//! From the owners that a client names back to those of the layer below.
+//! Maps IDs between clients and the file system below.
 
 use inarch_tree::select::{IdRange, OwnerMap};
 
-/// What becomes of ids that no range holds.
+/// The IDs outside all ranges.
 #[derive(Clone, Copy, Debug)]
 enum Others {
-    /// They stay.
+    /// They are unchanged.
     Same,
-    /// One is seen as another; the rest stay.
+    /// One is shown as another; the rest are unchanged.
     One { below: u32, seen: u32 },
-    /// All are seen as one, but 0 where it `spares` that; what clients make belongs to `maker`.
+    /// All are shown as one, except 0 if it `spares_root`. What clients create belongs to `maker`.
     All { maker: u32, seen: u32, spares_root: bool },
 }
 
-/// User ids, or group ids, both ways.
+/// A map of user or group IDs, both ways.
 #[derive(Clone, Debug)]
 pub(super) struct Ids {
     ranges: Vec<IdRange>,
@@ -21,7 +21,7 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// Those of users. Where many are seen as one, that one is `maker` below.
+    /// The user map. If many are shown as one, that one is `maker` below.
     pub fn of_users(map: OwnerMap, ranges: &[IdRange], maker: u32) -> Ids {
         let others = match map {
             OwnerMap::Host => Others::Same,
@@ -32,7 +32,7 @@ impl Ids {
         Ids { ranges: ranges.to_vec(), others }
     }
 
-    /// Those of groups.
+    /// The group map.
     pub fn of_groups(map: OwnerMap, ranges: &[IdRange], maker: u32) -> Ids {
         let others = match map {
             OwnerMap::Host => Others::Same,
@@ -43,7 +43,7 @@ impl Ids {
         Ids { ranges: ranges.to_vec(), others }
     }
 
-    /// Whether every id is seen as it is.
+    /// Whether the map changes nothing.
     pub fn is_identity(&self) -> bool {
         let same = |range: &IdRange| {
             let (first, becomes, count) = range.parts();
@@ -57,7 +57,7 @@ impl Ids {
         others_same && self.ranges.iter().all(same)
     }
 
-    /// What an id of the layer below is seen as.
+    /// The ID that is shown for an ID below.
     pub fn seen(&self, id: u32) -> u32 {
         let in_range = self.ranges.iter().find_map(|range| {
             let (first, becomes, count) = range.parts();
@@ -77,8 +77,8 @@ impl Ids {
         })
     }
 
-    /// The id below that is seen as `id`; none if there is no such. Of several it is the one that a range names, then the
-    /// one that the map is for.
+    /// The ID below that is shown as `id`; `None` if there is none. Of several, the one that a range names, then the
+    /// map's.
     pub fn below(&self, id: u32) -> Option<u32> {
         let of_ranges = self.ranges.iter().filter_map(|range| {
             let (first, becomes, count) = range.parts();
@@ -91,11 +91,12 @@ impl Ids {
             Others::All { .. } => None,
             Others::Same | Others::One { .. } => Some(id),
         };
-        // A range that comes before may hold it too, and show it as another one.
+        // An earlier range may contain it too, and show it as another one.
         of_ranges.chain(of_map).find(|below| self.seen(*below) == id)
     }
 
-    /// Whose what somebody with this id makes is: as [`Ids::below`], but where all are seen as one, everybody is that one.
+    /// The owner below of what a client with this ID creates: like [`Ids::below`], but if all are shown as one,
+    /// everybody is that one.
     pub fn maker(&self, id: u32) -> Option<u32> {
         self.below(id).or(match self.others {
             Others::All { seen, .. } => self.below(seen),
@@ -104,7 +105,7 @@ impl Ids {
     }
 }
 
-/// Where `id` comes to lie if `count` ids from `first` on become those from `to` on.
+/// The image of `id` if `count` IDs from `first` are mapped to those from `to`.
 fn moved(id: u32, first: u32, to: u32, count: u32) -> Option<u32> {
     let place = id.checked_sub(first).filter(|place| *place < count)?;
     to.checked_add(place)
@@ -165,7 +166,7 @@ mod tests {
             (ranges.below(33), ranges.below(100_033), ranges.below(70_000)),
             (Some(100_033), None, Some(70_000))
         );
-        // Nothing comes out as the one that all are, so nobody can make anything.
+        // No ID is shown as that one, so nobody can create anything.
         let taken = users(OwnerMap::Fixed { uid: 5, gid: 0 }, &["1000:9:1"]);
         assert_eq!((taken.below(5), taken.maker(5), taken.below(9)), (None, None, Some(1000)));
     }

@@ -1,9 +1,9 @@
-//! Owners as clients are to see them, where the layer below has others.
+//! An adapter that shows other owners than the file system below has.
 //!
-//! Every id that goes up is what it is seen as: in attributes, and in the named users and groups of access control lists.
-//! Every id that comes down, of who makes something, of a change of owner and in lists, is the one that is seen as it. An
-//! id that nothing is seen as cannot come down: `EOVERFLOW`, as in an idmapped mount of Linux. Only where all owners are
-//! seen as one (`squash`, `UID:GID`) may others make something, which then is that one's.
+//! IDs in answers are mapped to what clients see: in attributes, and in named users and groups of ACLs. IDs in
+//! requests are mapped back: of callers, of changes of owner, and in ACLs. An ID to which nothing maps is refused
+//! with `EOVERFLOW`, as in Linux's idmapped mounts. Only if all owners are shown as one (`squash`, `UID:GID`),
+//! anybody may create files, which then belong to that one.
 
 mod ids;
 #[cfg(test)]
@@ -22,7 +22,7 @@ use crate::{
 };
 use ids::Ids;
 
-/// See the module's text.
+/// See the module.
 pub struct MappedOwners {
     below: Arc<dyn FileSystem>,
     owners: Owners,
@@ -31,8 +31,8 @@ pub struct MappedOwners {
 }
 
 impl MappedOwners {
-    /// Shows the owners of `below` as `owners` says; where that makes many owners one, what clients make belongs below to
-    /// `maker`, a user and a group. Gives `below` itself if every owner is to be seen as it is.
+    /// Shows the owners of `below` as `owners` says. Where many owners become one, what clients create belongs to the
+    /// user and group `maker` below. Returns `below` itself if the map changes nothing.
     pub fn over(below: Arc<dyn FileSystem>, owners: &Owners, maker: (u32, u32)) -> Arc<dyn FileSystem> {
         let users = Ids::of_users(owners.map, &owners.users, maker.0);
         let groups = Ids::of_groups(owners.map, &owners.groups, maker.1);
@@ -50,8 +50,8 @@ impl MappedOwners {
         Entry { attributes: self.seen(entry.attributes), ..entry }
     }
 
-    /// Makes the named users and groups of a `system.posix_acl_*` value (Linux's include/uapi/linux/posix_acl_xattr.h)
-    /// those below. What is no such list the host refuses.
+    /// Maps the named users and groups of a `system.posix_acl_*` value (Linux's include/uapi/linux/posix_acl_xattr.h)
+    /// to those below. A malformed value is left for the host to refuse.
     fn list_below(&self, value: &mut [u8]) -> Result<(), Errno> {
         const USER: u16 = 0x02;
         const GROUP: u16 = 0x08;
@@ -67,7 +67,7 @@ impl MappedOwners {
         Ok(())
     }
 
-    /// Who makes something, below.
+    /// The caller's context below, for a request that creates something.
     fn maker<'c>(&self, context: &Context<'c>) -> Result<Context<'c>, Errno> {
         Ok(Context {
             uid: self.users.maker(context.uid).ok_or(Errno::OVERFLOW)?,
@@ -85,7 +85,7 @@ fn is_acl(name: &[u8]) -> bool {
 }
 
 impl FileSystem for MappedOwners {
-    // What says nothing of owners.
+    // Methods without owners.
     passes_on! {
         below: absence_valid, forget, disconnected, read_link, unlink, remove_directory, rename, open, read, write, copy_range,
         flush, fsync, sync, fallocate, seek, release, open_directory, release_directory, list_xattrs, remove_xattr, test_lock,
@@ -123,7 +123,7 @@ impl FileSystem for MappedOwners {
         let below = |ids: &Ids, id: Option<u32>| id.map(|id| ids.below(id).ok_or(Errno::OVERFLOW)).transpose();
         let mut set = SetAttributes { uid: below(&self.users, set.uid)?, gid: below(&self.groups, set.gid)?, ..*set };
         if set.uid.is_some() || set.gid.is_some() {
-            // Who is seen as the new owner already stays who it is: others may be seen so too.
+            // If the file's owner is already shown as the new one, it stays: several owners may be shown as one.
             let now = self.below.attributes(context, node, handle)?;
             set.uid = set.uid.map(|uid| if self.users.seen(now.uid) == self.users.seen(uid) { now.uid } else { uid });
             set.gid = set.gid.map(|gid| if self.groups.seen(now.gid) == self.groups.seen(gid) { now.gid } else { gid });

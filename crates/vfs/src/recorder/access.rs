@@ -1,4 +1,4 @@
-//! What somebody did, as it is told.
+//! The accesses that are recorded.
 
 use std::io;
 
@@ -7,46 +7,48 @@ use rustix::io::Errno;
 
 use crate::Attributes;
 
-/// What somebody did, or tried to do.
+/// What a client did or tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessKind {
-    /// Looked for a name, and that failed, though not because it is not there.
+    /// Looked up a name, and failed for another reason than its absence.
     LookUp,
-    /// Looked for a name, which is there.
+    /// Looked up a name that exists.
     Found,
-    /// Looked for a name, which is not there.
+    /// Looked up a name that does not exist.
     Absent,
     /// Asked for attributes.
     Attributes,
     /// Changed attributes other than the length.
     SetAttributes,
-    /// Set a file's length, by itself or as it was opened.
+    /// Set a file's length, by itself or on open.
     Truncate,
     /// Read a symbolic link.
     ReadLink,
     /// Opened a file to read it.
     OpenRead,
+    /// Opened a file to execute it, which is an `OpenRead` as well.
+    Execute,
     /// Opened a file to write to it.
     OpenWrite,
-    /// Read from an opened file, or asked where its holes are, for the first time.
+    /// First read through an open file, or first search for holes.
     Read,
-    /// Wrote to an opened file for the first time.
+    /// First write through an open file.
     Write,
-    /// Had a part of one opened file copied to another one, for the first time of either.
+    /// First copy from one open file to another.
     Copy,
-    /// Took or gave back space of a file, or moved it, as fallocate(2) does.
+    /// Called fallocate(2).
     Allocate,
-    /// Read a directory from its start.
+    /// Listed a directory from its start.
     List,
-    /// Made something with a new name.
+    /// Created something with a name.
     Create,
-    /// Made a file without a name.
+    /// Created a file without a name.
     CreateUnnamed,
-    /// Gave something a further name.
+    /// Gave something an additional name.
     Link,
-    /// Moved something to another name.
+    /// Renamed something.
     Rename,
-    /// Exchanged what two names lead to.
+    /// Exchanged two names.
     Exchange,
     /// Removed a name.
     Remove,
@@ -58,12 +60,12 @@ pub enum AccessKind {
     SetXattr,
     /// Removed an extended attribute.
     RemoveXattr,
-    /// Asked for the file system's numbers.
+    /// Asked for file system statistics.
     Statistics,
 }
 
 impl AccessKind {
-    /// A word for it.
+    /// The word for it in the record.
     pub fn name(self) -> &'static str {
         match self {
             AccessKind::LookUp => "look-up",
@@ -74,6 +76,7 @@ impl AccessKind {
             AccessKind::Truncate => "truncate",
             AccessKind::ReadLink => "read-link",
             AccessKind::OpenRead => "open-read",
+            AccessKind::Execute => "execute",
             AccessKind::OpenWrite => "open-write",
             AccessKind::Read => "read",
             AccessKind::Write => "write",
@@ -95,10 +98,10 @@ impl AccessKind {
     }
 }
 
-/// What tells one state of a file from another.
+/// Identifies the state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The number that stat(2) shows: of a directory of the host, the host's own.
+    /// The inode number; for a directory of the host, the host's own.
     pub inode: u64,
     /// Type and permissions.
     pub mode: u32,
@@ -118,31 +121,31 @@ impl From<&Attributes> for Identity {
 /// One access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access<'a> {
-    /// What was done.
+    /// The kind.
     pub kind: AccessKind,
-    /// To what: names parted by slashes, from the root on, which is empty. Of several hard links, the one that was looked
+    /// The path from the root, which is empty; components are separated by slashes. For hard links, the name looked
     /// up last.
     pub path: &'a [u8],
-    /// Whether that is no longer a name of it: `path` is the last one that it had, or that its directory had; or the
-    /// directory's in which it was made without a name.
+    /// Whether the file no longer has this path: it is its last one, or contains a directory's last one. Or the file
+    /// never had a name, and `path` is its directory.
     pub nameless: bool,
-    /// The other path of a `Link`, `Rename`, `Exchange` or `Copy`: where to.
+    /// The other path of a `Link`, `Rename`, `Exchange` or `Copy`.
     pub to: Option<&'a [u8]>,
-    /// The name of an extended attribute, or the target of a symbolic link that was read or made.
+    /// The name of an extended attribute, or the target of a symbolic link.
     pub detail: Option<&'a [u8]>,
-    /// What was found, opened, listed, made or changed, as it was then; of what a path is looked up, opened or listed.
+    /// The file's state when it was found, opened, listed, created or changed.
     pub identity: Option<Identity>,
-    /// Why it failed.
+    /// The error, if it failed.
     pub error: Option<Errno>,
-    /// The process, where they are told apart; 0 if it is not known.
+    /// The process, at the level that records it; 0 if unknown.
     pub process: Option<u32>,
 }
 
-/// Takes what a [`Recording`](super::Recording) tells.
+/// Receives the accesses of a [`Recording`](super::Recording).
 pub trait AccessSink {
-    /// Somebody did this. An error ends the recording.
+    /// Records an access. An error ends the recording.
     fn record(&mut self, access: &Access<'_>) -> io::Result<()>;
 
-    /// There is nothing more for now.
+    /// Called when the queue is empty for now.
     fn caught_up(&mut self) -> io::Result<()>;
 }

@@ -1,4 +1,4 @@
-//! The layer: has each request executed, and says what came of it.
+//! The adapter: passes each request on and queues its result.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -13,18 +13,18 @@ use super::queue::{Done, Message, Place};
 use super::{AccessKind, Identity, RecordLevel, Recording, hold};
 use crate::{
     Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode,
-    NodeId, Opened, SetAttributes, SetTime, Statistics, WriteKind, passes_on,
+    NodeId, OPEN_TO_EXECUTE, Opened, SetAttributes, SetTime, Statistics, WriteKind, passes_on,
 };
 
-/// Parts of what is known of open files, each with a lock of its own.
+/// The table of open files is split into parts, each with its own lock.
 const SHARDS: usize = 16;
 
-/// See the [module's text](super).
+/// See the [module](super).
 pub struct Recorder {
     below: Arc<dyn FileSystem>,
     recording: Recording,
     process_of: Box<dyn Fn(u32) -> u32 + Send + Sync>,
-    /// What was told already of what is open, or, with the default handle, of what needs no opening.
+    /// What was recorded already of each open file, or, with the default handle, of files that need no open.
     told: [Mutex<HashMap<(NodeId, HandleId), Told>>; SHARDS],
 }
 
@@ -35,7 +35,7 @@ struct Told {
     copied: bool,
 }
 
-/// Passes names on, and nothing of where they lead: who is told looks for none of them.
+/// Passes on names only: the recorded caller looks up none of them.
 struct NamesOnly<'s>(&'s mut dyn DirectorySink);
 
 impl DirectorySink for NamesOnly<'_> {
@@ -52,9 +52,10 @@ impl DirectorySink for NamesOnly<'_> {
     }
 }
 
-/// As which accesses an opening counts.
+/// The accesses that an open counts as.
 fn kinds_of_open(flags: u32) -> &'static [AccessKind] {
     match (flags & libc::O_ACCMODE as u32) as i32 {
+        libc::O_RDONLY if flags & OPEN_TO_EXECUTE != 0 => &[AccessKind::OpenRead, AccessKind::Execute],
         libc::O_RDONLY => &[AccessKind::OpenRead],
         libc::O_WRONLY => &[AccessKind::OpenWrite],
         _ => &[AccessKind::OpenRead, AccessKind::OpenWrite],
@@ -65,9 +66,9 @@ fn truncates(flags: u32) -> bool {
     flags & libc::O_TRUNC as u32 != 0
 }
 
-/// As which accesses a change of attributes counts.
+/// The accesses that a change of attributes counts as.
 fn kinds_of_change(set: &SetAttributes) -> &'static [AccessKind] {
-    // A new length comes with the time of its being set.
+    // A new length comes with a new mtime.
     let others = set.mode.is_some()
         || set.uid.is_some()
         || set.gid.is_some()
@@ -80,7 +81,7 @@ fn kinds_of_change(set: &SetAttributes) -> &'static [AccessKind] {
     }
 }
 
-/// A client that is told `ENOSYS` does not ask again. What it makes of that it makes of `EOPNOTSUPP`, too, but asks.
+/// Turns `ENOSYS` into `EOPNOTSUPP`: a client treats both alike, but keeps asking after the latter.
 fn asked_again<T>(outcome: Result<T, Errno>) -> Result<T, Errno> {
     outcome.map_err(|errno| if errno == Errno::NOSYS { Errno::OPNOTSUPP } else { errno })
 }
@@ -90,8 +91,8 @@ fn done(kind: AccessKind, place: Place) -> Done {
 }
 
 impl Recorder {
-    /// Tells `recording` of what is done to `below`. `process_of` gives the process that a thread is of, where it is known:
-    /// of the number in a [`Context`] that in the record, while whoever has it waits.
+    /// Records in `recording` what is done to `below`. `process_of` maps a thread, as numbered in a [`Context`], to
+    /// its process for the record, where known, while the caller waits.
     pub fn new(
         below: Arc<dyn FileSystem>,
         recording: Recording,
@@ -104,7 +105,7 @@ impl Recorder {
         self.recording.level == RecordLevel::Process
     }
 
-    /// What is below, unless nothing can be told any more of what it does.
+    /// The file system below, unless the recording has failed.
     fn below(&self) -> Result<&dyn FileSystem, Errno> {
         if self.recording.queue.has_failed() { Err(Errno::IO) } else { Ok(&*self.below) }
     }
@@ -116,12 +117,12 @@ impl Recorder {
         self.recording.queue.push(Message::Done(done));
     }
 
-    /// Tells of something that has succeeded or failed.
+    /// Records a success or failure.
     fn tell<T>(&self, context: &Context<'_>, done: Done, outcome: &Result<T, Errno>) {
         self.push(context, Done { error: outcome.as_ref().err().copied(), ..done });
     }
 
-    /// The same of something that gives the client a node.
+    /// The same for a request that gives the client a node.
     fn tell_entry(&self, context: &Context<'_>, done: Done, outcome: Result<Entry, Errno>) -> Result<Entry, Errno> {
         let entry = outcome.as_ref().ok();
         let (node, identity) = (entry.map(|entry| entry.node), entry.map(|entry| (&entry.attributes).into()));
@@ -140,7 +141,7 @@ impl Recorder {
         }
     }
 
-    /// Tells of reading or writing what is open, for the first time or if it fails.
+    /// Records a first or failed read or write.
     fn tell_data<T>(
         &self,
         context: &Context<'_>,
@@ -168,7 +169,7 @@ impl Recorder {
         &self.told[node.0 as usize % SHARDS]
     }
 
-    /// What a client may keep.
+    /// The TTLs that a client may use.
     fn kept(&self, attributes: Attributes) -> Attributes {
         if self.tells_processes() { Attributes { valid: Duration::ZERO, ..attributes } } else { attributes }
     }
@@ -179,8 +180,8 @@ impl Recorder {
         Entry { attributes, valid, ..entry }
     }
 
-    /// The same of something that was opened, by a request of its own even where there is no need: a client that is told so does
-    /// not ask again.
+    /// The same for an open file. Even where files need no open, the client gets a handle, because after `ENOSYS` it
+    /// would not ask again.
     fn kept_open(&self, opened: Result<Opened, Errno>, kept: Caching) -> Result<Opened, Errno> {
         match opened {
             Ok(opened) if self.tells_processes() && opened.caching != Caching::Direct => {
@@ -196,7 +197,7 @@ impl Recorder {
 }
 
 impl FileSystem for Recorder {
-    // What is neither read nor changed by it.
+    // Neither reads nor changes anything.
     passes_on! { below: flush, fsync, sync, test_lock, set_lock, interrupted }
 
     fn lookup(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
@@ -217,14 +218,14 @@ impl FileSystem for Recorder {
     }
 
     fn parent(&self, context: &Context<'_>, node: NodeId) -> Result<Entry, Errno> {
-        // Of the names in it nobody has looked for one.
+        // The client looked up no name.
         let entry = self.below()?.parent(context, node)?;
         self.recording.queue.push(Message::Counted(entry.node));
         Ok(self.kept_entry(entry))
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {
-        // Its number may be another one's as soon as it is given back.
+        // The number may be reused as soon as the node is forgotten.
         self.recording.queue.push(Message::Forgot(node, lookups));
         hold(self.told(node)).remove(&(node, HandleId::default()));
         self.below.forget(node, lookups);
@@ -249,7 +250,7 @@ impl FileSystem for Recorder {
         node: NodeId,
         handle: Option<HandleId>,
     ) -> Result<Attributes, Errno> {
-        // Whoever is above has a reason of its own, and the client none.
+        // An adapter above asks for its own reasons, not for the client.
         self.below()?.peek_attributes(context, node, handle)
     }
 
@@ -334,7 +335,7 @@ impl FileSystem for Recorder {
 
     fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
         let below = self.below()?;
-        // What was kept of another content is of no use to who shall be seen to read.
+        // Cached content is dropped, so that the read is seen.
         let opened = self.kept_open(below.open(context, node, flags), Caching::Fresh);
         let identity = opened.map(|opened| {
             let handle = Some(opened.handle).filter(|handle| *handle != HandleId::default());
@@ -443,7 +444,7 @@ impl FileSystem for Recorder {
         whence: u32,
     ) -> Result<u64, Errno> {
         let found = self.below()?.seek(context, node, handle, offset, whence);
-        // That nothing follows is an answer as well.
+        // Reaching the end counts as a success.
         let told = if found == Err(Errno::NXIO) { Ok(offset) } else { found };
         self.tell_data(context, (node, handle), AccessKind::Read, &told);
         found
@@ -451,7 +452,7 @@ impl FileSystem for Recorder {
 
     fn release(&self, node: NodeId, handle: HandleId, owner: Option<LockOwner>) {
         hold(self.told(node)).remove(&(node, handle));
-        // What is below may have opened nothing.
+        // The file system below may have opened nothing.
         if handle != HandleId::default() {
             self.below.release(node, handle, owner);
         }
@@ -474,7 +475,7 @@ impl FileSystem for Recorder {
         sink: &mut dyn DirectorySink,
     ) -> Result<(), Errno> {
         let below = self.below()?;
-        // What is made in it meanwhile may be missing from the list.
+        // What is created meanwhile may be missing from the listing.
         let before = (offset == 0).then(|| below.peek_attributes(context, node, None));
         let read = below.read_directory(context, node, handle, offset, &mut NamesOnly(sink));
         if read.is_err() || offset == 0 {

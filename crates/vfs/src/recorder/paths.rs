@@ -1,11 +1,11 @@
-//! By which paths nodes are known.
+//! The paths of nodes.
 
 use std::collections::HashMap;
 
 use super::seen::Digest;
 use crate::NodeId;
 
-/// Directories above one another, more than which nobody has.
+/// The deepest supported nesting of directories.
 const MAX_DEPTH: usize = 1 << 12;
 
 /// A name in a directory.
@@ -14,26 +14,26 @@ type Place = (NodeId, Box<[u8]>);
 #[derive(Debug, Default)]
 struct Known {
     lookups: u64,
-    /// Places in it that nodes have.
+    /// The number of nodes placed in it.
     children: u32,
-    /// Whether its place is still its.
+    /// Whether it still has its place.
     is_named: bool,
-    /// Where it is or, if that is its no longer, was last. Without a name: in that directory.
+    /// Its place, or its last one. `None`: it never had a name; then this is its directory.
     place: Option<Place>,
 }
 
-/// The nodes that a client knows, and where each was last.
+/// The nodes that a client knows, and their places.
 #[derive(Debug, Default)]
 pub struct Paths {
     nodes: HashMap<NodeId, Known>,
-    /// The node at a place, by the place's number.
+    /// The node at each place, by the place's digest.
     at: HashMap<u128, NodeId>,
-    /// Places of nodes beside their last one.
+    /// The additional places of nodes with several.
     further: HashMap<NodeId, Vec<Place>>,
     digest: Digest,
 }
 
-/// A path, and whether something has it.
+/// A path, and whether it still leads there.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Path {
     pub bytes: Vec<u8>,
@@ -41,7 +41,7 @@ pub struct Path {
 }
 
 impl Paths {
-    /// Counts a lookup of a node, which is at this place.
+    /// Counts a look-up of a node at this place.
     pub fn found(&mut self, node: NodeId, parent: NodeId, name: &[u8]) {
         self.counted(node);
         self.put(node, parent, name);
@@ -54,7 +54,7 @@ impl Paths {
         }
     }
 
-    /// Counts a lookup of a node that was made without a name in a directory.
+    /// Counts a look-up of a node created without a name in a directory.
     pub fn made_unnamed(&mut self, node: NodeId, parent: NodeId) {
         self.counted(node);
         if let Some(known) = self.nodes.get_mut(&node)
@@ -92,7 +92,7 @@ impl Paths {
         }
     }
 
-    /// A node is no longer at a place.
+    /// Records that a node lost a place.
     fn lose(&mut self, node: NodeId, parent: NodeId, name: &[u8]) {
         if self.take_further(node, parent, name) {
             return;
@@ -111,7 +111,7 @@ impl Paths {
         }
     }
 
-    /// Takes a place away that a node has beside its last one; false if it is none of those.
+    /// Removes an additional place of a node; returns false if it is none.
     fn take_further(&mut self, node: NodeId, parent: NodeId, name: &[u8]) -> bool {
         let Some(places) = self.further.get_mut(&node) else { return false };
         let Some(at) = places.iter().position(|place| place.0 == parent && *place.1 == *name) else { return false };
@@ -123,14 +123,14 @@ impl Paths {
         true
     }
 
-    /// There is one more place in a directory.
+    /// A directory got another place.
     fn entered(&mut self, parent: NodeId) {
         if parent != NodeId::ROOT {
             self.nodes.entry(parent).or_default().children += 1;
         }
     }
 
-    /// There is one less.
+    /// A directory lost a place.
     fn left(&mut self, parent: NodeId) {
         if let Some(known) = self.nodes.get_mut(&parent) {
             known.children = known.children.saturating_sub(1);
@@ -138,7 +138,7 @@ impl Paths {
         }
     }
 
-    /// Takes lookups back.
+    /// Drops look-ups.
     pub fn forget(&mut self, node: NodeId, lookups: u64) {
         if let Some(known) = self.nodes.get_mut(&node) {
             known.lookups = known.lookups.saturating_sub(lookups);
@@ -146,7 +146,7 @@ impl Paths {
         self.collect(node);
     }
 
-    /// Lets a node go that nobody knows and nothing lies in, and those above it for which that is then true.
+    /// Removes a node without look-ups and places, and then its ancestors for which that is true too.
     fn collect(&mut self, node: NodeId) {
         let mut emptied = vec![node];
         while let Some(node) = emptied.pop() {
@@ -167,14 +167,14 @@ impl Paths {
         }
     }
 
-    /// A name is not there, or no longer. What had it keeps it for what is still done to it.
+    /// A name is absent. The node that had it keeps it for later accesses.
     pub fn removed(&mut self, parent: NodeId, name: &[u8]) {
         if let Some(node) = self.at.remove(&self.number(parent, name)) {
             self.lose(node, parent, name);
         }
     }
 
-    /// A name became another one, or changed with it.
+    /// A name was renamed or exchanged.
     pub fn renamed(&mut self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), exchange: bool) {
         let mut take = |(parent, name)| {
             let node = self.at.remove(&self.number(parent, name))?;
@@ -203,7 +203,7 @@ impl Paths {
                     }
                     at = *parent;
                 }
-                // It was never looked up by a name.
+                // It was never looked up by name.
                 _ => {
                     is_named = false;
                     names.push(b"?");
@@ -225,7 +225,7 @@ impl Paths {
         Path { bytes, is_named }
     }
 
-    /// How many nodes it knows.
+    /// The number of nodes.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.nodes.len()

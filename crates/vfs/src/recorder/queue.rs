@@ -1,4 +1,4 @@
-//! What was done and is not written down yet. Whoever does something while that is too much waits.
+//! The queue of accesses to be written, with back-pressure.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -9,16 +9,16 @@ use rustix::io::Errno;
 use super::{AccessKind, Identity, hold};
 use crate::NodeId;
 
-/// Bytes that may wait to be written down; as many are being written at the same time.
+/// The most bytes in the queue; as many can be with the writer.
 const MOST: usize = 4 << 20;
 
-/// With so many the writer begins at once.
+/// The writer starts at once with this many bytes.
 const ENOUGH: usize = 1 << 20;
 
-/// With fewer it waits for so long, so that it is not woken for each.
+/// With fewer it waits this long, so that it is not woken for each access.
 const GATHERING: Duration = Duration::from_millis(5);
 
-/// By what somebody names what an access is to.
+/// How a request names its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A node that was looked up.
@@ -40,7 +40,7 @@ impl Place {
     }
 }
 
-/// Something that was done, or failed.
+/// An access and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
     pub kind: AccessKind,
@@ -50,19 +50,19 @@ pub struct Done {
     pub identity: Option<Identity>,
     pub error: Option<Errno>,
     pub process: u32,
-    /// The node that the client was given with it, which counts as a lookup.
+    /// The node that the client got, which counts as a look-up.
     pub node: Option<NodeId>,
 }
 
-/// What waits in the queue.
+/// A message in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     Done(Done),
-    /// The client was given a node by no name.
+    /// The client got a node without a name.
     Counted(NodeId),
-    /// It has given back so many lookups.
+    /// The client dropped look-ups.
     Forgot(NodeId, u64),
-    /// It is gone.
+    /// The client disconnected.
     Disconnected,
 }
 
@@ -84,9 +84,9 @@ impl Message {
 enum Writer {
     #[default]
     Busy,
-    /// It is to be woken by the first message.
+    /// The writer waits for the first message.
     Idle,
-    /// It is to be woken when there are enough.
+    /// The writer waits for enough messages.
     Gathering,
 }
 
@@ -95,23 +95,23 @@ struct Waiting {
     messages: Vec<Message>,
     bytes: usize,
     writer: Writer,
-    /// Nothing more is to come.
+    /// No more messages will come.
     ended: bool,
 }
 
-/// See the module's text.
+/// See the module.
 #[derive(Debug, Default)]
 pub struct Queue {
     waiting: Mutex<Waiting>,
-    /// For the writer.
+    /// Wakes the writer.
     work: Condvar,
-    /// For those who wait.
+    /// Wakes those that wait for room.
     room: Condvar,
     failed: AtomicBool,
 }
 
 impl Queue {
-    /// Adds a message, as soon as there is room. After the end nobody takes it.
+    /// Adds a message, waiting for room. After the end it is dropped.
     pub fn push(&self, message: Message) {
         let weight = message.weight();
         let mut waiting = hold(&self.waiting);
@@ -135,7 +135,7 @@ impl Queue {
         }
     }
 
-    /// Puts what waits into `messages`, which is empty. If that is little, a moment later.
+    /// Moves all messages to the empty `messages`, after a moment if there are few.
     pub fn take(&self, messages: &mut Vec<Message>) -> Taken {
         let mut waiting = hold(&self.waiting);
         if waiting.messages.is_empty() && !waiting.ended {
@@ -159,7 +159,7 @@ impl Queue {
         Taken::Some
     }
 
-    /// Waits until there is something to take, or the end has come.
+    /// Waits for messages or the end.
     pub fn wait(&self) {
         let mut waiting = hold(&self.waiting);
         if waiting.messages.is_empty() && !waiting.ended {
@@ -170,14 +170,14 @@ impl Queue {
         }
     }
 
-    /// Nothing more is to come.
+    /// Ends the queue: no more messages will come.
     pub fn end(&self) {
         hold(&self.waiting).ended = true;
         self.work.notify_all();
         self.room.notify_all();
     }
 
-    /// Nobody takes anything any more, because that failed.
+    /// Fails the queue: nothing takes messages any more.
     pub fn fail(&self) {
         self.failed.store(true, Ordering::Release);
         let mut waiting = hold(&self.waiting);
@@ -186,19 +186,19 @@ impl Queue {
         self.end();
     }
 
-    /// Whether that is so.
+    /// Whether the queue has failed.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 }
 
-/// What a writer got.
+/// The result of `take`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// Messages.
     Some,
     /// None for now.
     Nothing,
-    /// None ever again.
+    /// None, and none will come.
     End,
 }

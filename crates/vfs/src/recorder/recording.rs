@@ -1,4 +1,4 @@
-//! From what waits to be written down to accesses by their paths.
+//! Turns queued messages into accesses with paths.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::queue::{Done, Message, Place, Queue, Taken};
 use super::seen::Seen;
 use super::{Access, AccessKind, AccessSink, RecordLevel};
 
-/// What a [`Recorder`](super::Recorder) has to tell, and who takes it.
+/// A recording, between its [`Recorder`](super::Recorder)s and its writer.
 #[derive(Clone, Debug)]
 pub struct Recording {
     pub(super) queue: Arc<Queue>,
@@ -16,13 +16,13 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// One that nothing was told of. With a recorder, somebody must take it ([`Recording::write_to`]), or requests wait.
+    /// An empty recording. Something must call [`Recording::write_to`], or requests block.
     pub fn new(level: RecordLevel) -> Recording {
         Recording { queue: Arc::default(), level }
     }
 
-    /// Gives each access to `sink` until the [end](Recording::end), and how many those were. If `sink` fails, the recording has
-    /// failed. For one thread.
+    /// Gives each access to `sink` until the [end](Recording::end); returns their number. If `sink` fails, the
+    /// recording fails. For one thread.
     pub fn write_to(&self, sink: &mut dyn AccessSink) -> io::Result<u64> {
         // However this ends, nobody waits for it any more.
         let failing = Failing(&self.queue);
@@ -43,7 +43,7 @@ impl Recording {
         Ok(writer.told)
     }
 
-    /// Nothing is told from now on.
+    /// Ends the recording: later accesses are not recorded.
     pub fn end(&self) {
         self.queue.end();
     }
@@ -57,7 +57,7 @@ impl Drop for Failing<'_> {
     }
 }
 
-/// What the thread knows that writes.
+/// The state of the writer thread.
 pub(super) struct Writer {
     level: RecordLevel,
     pub(super) paths: Paths,
@@ -111,7 +111,7 @@ impl Writer {
         sink.record(&Access { kind: *kind, path, nameless, to, detail, identity, error, process })
     }
 
-    /// What became of names.
+    /// Updates the paths.
     fn follow(&mut self, done: &Done) {
         match (done.kind, &done.place, &done.to, done.node) {
             (AccessKind::CreateUnnamed, Place::Node(parent), _, Some(node)) => self.paths.made_unnamed(node, *parent),

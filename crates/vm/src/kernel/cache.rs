@@ -5,8 +5,8 @@
 //! are on the disk: concurrent runs and crashes leave a complete file or none. An entry unused for [`MAX_AGE`] is
 //! removed when another one is added.
 //!
-//! A guest boots what is in an entry. So an entry counts only if it is this user's or root's; the caller sees to it that nobody
-//! else can write to the directory.
+//! A guest boots the content of an entry. So an entry is used only if it belongs to this user or root; the caller
+//! ensures that nobody else can write to the directory.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! The shape of one inode: what lies behind it, and how many blocks it has elsewhere.
+//! The shape of an inode: what follows it, and how many blocks it has elsewhere.
 
 use inarch_tree::{FileType, InodeId, Tree};
 
@@ -11,8 +11,8 @@ use crate::erofs::spec::{BLOCK_SIZE, SLOT_SIZE};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// Bytes behind an inode at most, of a listing, a target or a file, that would rather leave a gap before the inode than take a
-/// block: with more, gaps cost as much as the block.
+/// The most bytes of a listing, target or file to inline behind an inode at the cost of a gap before it. With more,
+/// gaps cost as much as a block would.
 const INLINE_MAX: u64 = BLOCK * 3 / 4;
 
 /// What is known of a tree before its inodes get their places.
@@ -23,7 +23,7 @@ pub(crate) struct Tables {
     pub(crate) chunks: ChunkMaps,
     /// Whether files without holes that have more than a block are compressed.
     pub(crate) compress: bool,
-    /// Whether short files lie behind their inodes.
+    /// Whether short files are stored after their inodes.
     pub(crate) inline_files: bool,
 }
 
@@ -33,11 +33,11 @@ pub(crate) struct Shape {
     pub(crate) layout: DataLayout,
     /// `i_size` in bytes.
     pub(crate) size: u64,
-    /// Bytes of attributes behind the inode.
+    /// Bytes of extended attributes after the inode.
     pub(crate) xattrs: u64,
-    /// Bytes behind those: the end of a listing, a short file, a target, a map of chunks, or an index of compressed pieces.
+    /// Bytes after those: a listing's tail, a short file, a target, a chunk map, or an index of compressed pieces.
     pub(crate) behind: u64,
-    /// Blocks elsewhere, but for those of compressed files.
+    /// Blocks elsewhere, except those of compressed files.
     pub(crate) blocks: u64,
     /// The kernel wants a symlink's target in the block where its inode ends (`erofs_fill_symlink`).
     in_one_block: bool,
@@ -59,7 +59,8 @@ impl Shape {
                     let behind = index_offset(xattrs) + index_size(inode.size());
                     Shape { layout: DataLayout::CompressedFull, size: inode.size(), behind, ..empty }
                 }
-                // Not the end of a longer file: its blocks are elsewhere, and it would have to be opened twice.
+                // Not the tail of a longer file: its other blocks are elsewhere, so the file would have to be opened
+                // twice.
                 None if tables.inline_files && inode.size() < BLOCK => {
                     Shape { size: inode.size(), ..empty }.with_tail(BLOCK)
                 }
@@ -75,7 +76,7 @@ impl Shape {
         }
     }
 
-    /// Puts the last block's content behind the inode, if it is short enough and not longer than `limit`.
+    /// Inlines the last block's content, if it is short enough and at most `limit` bytes.
     fn with_tail(self, limit: u64) -> Shape {
         let tail = self.size % BLOCK;
         if tail > 0 && tail <= INLINE_MAX.min(limit) {
@@ -84,8 +85,8 @@ impl Shape {
         Shape { blocks: self.size.div_ceil(BLOCK), in_one_block: false, ..self }
     }
 
-    /// Where the inode goes, if it is to be at `from` (a multiple of 32) or as soon after as possible: what lies
-    /// behind it must not cross the end of a block, apart from attributes and maps of chunks.
+    /// The first possible place at or after `from` (a multiple of 32): inline data must not cross a block's end,
+    /// except extended attributes and chunk maps.
     pub(crate) fn fit(&self, from: u64) -> u64 {
         if self.layout != DataLayout::Inline {
             return from;
@@ -100,7 +101,7 @@ impl Shape {
         (block_end - before).next_multiple_of(SLOT_SIZE)
     }
 
-    /// Bytes that the inode takes with all that lies behind it, a multiple of 32.
+    /// The size of the inode with everything inlined after it, a multiple of 32.
     pub(crate) fn size_in_inodes(&self) -> u64 {
         (EXTENDED_SIZE + self.xattrs + self.behind).next_multiple_of(SLOT_SIZE)
     }

@@ -1,10 +1,10 @@
-//! An image as a volume that is read on demand, and as a tree.
+//! Reads EROFS images: on demand as a volume, or at once as a tree.
 //!
 //! 1. `parameters` checks the superblock.
-//! 2. `volume` answers for one node at a time: an inode's number says where it lies (`inode`), its layout where its content is
-//!    (`map`, `compressed`), the names of a directory are sorted over all of its blocks (`directory`).
-//! 3. `pass` counts what a walk over all of them meets: no two pieces of metadata may share bytes, so together they are not
-//!    larger than the image.
+//! 2. `volume` answers questions about one node: an inode's number says where it is (`inode`), its layout where its
+//!    content is (`map`, `compressed`), and names are sorted across a directory's blocks (`directory`).
+//! 3. `pass` limits a walk: pieces of metadata must not overlap, so all of them together cannot be larger than the
+//!    image.
 
 mod compressed;
 mod directory;
@@ -19,6 +19,7 @@ mod xattr;
 use std::sync::Arc;
 
 use inarch_block::Backing;
+use inarch_confine::Parsing;
 use inarch_volume::{Volume, VolumeError};
 
 use crate::erofs::NAME;
@@ -43,22 +44,22 @@ fn about(what: &str, error: VolumeError) -> VolumeError {
     }
 }
 
-/// Opens an EROFS image: as `mkfs.erofs` makes them, uncompressed or compressed by LZ4, LZMA, DEFLATE or Zstandard, in
-/// one piece. Each file's compressed content is decompressed when it is read; some of it is kept.
+/// Opens an EROFS image of `mkfs.erofs`, uncompressed or compressed by LZ4, LZMA, DEFLATE or Zstandard, and walks it.
+/// Compressed content is decompressed when it is read; some of it is cached.
 ///
-/// Fails where the image is damaged, or has what is not supported: further devices, compressed metadata, and the
-/// extent records that `-E48bit` gives compressed files. A compressed file whose content turns out to be damaged fails
-/// to be read with `InvalidData`.
-pub fn open(image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
-    open_with(image, Damage::Refused)
+/// Fails if the image is damaged, or uses what is not supported: additional devices, compressed metadata, and the
+/// extent records that `-E48bit` gives compressed files. Reading a compressed file with damaged content fails with
+/// `InvalidData`.
+pub fn open(parsing: Parsing, image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
+    open_with(parsing, image, Damage::Refused)
 }
 
-/// Opens an image to be asked for what is wanted of it: only the superblock and the root are read and checked.
-pub fn open_volume(image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
+/// Opens an image for reading on demand: reads and checks only the superblock and the root.
+pub fn open_volume(_: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
     Ok(Arc::new(ErofsVolume::open(image, damage)?))
 }
 
-/// As [`open`]; where damage is salvaged, directories, inodes and parts of files that cannot be read are left out.
-pub fn open_with(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-    Opened::walk(open_volume(image, damage)?, damage)
+/// Like [`open`], but with salvaged damage, unreadable directories, inodes and parts of files are left out.
+pub fn open_with(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+    Opened::walk(parsing, open_volume(parsing, image, damage)?, damage)
 }

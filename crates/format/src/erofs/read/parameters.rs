@@ -1,4 +1,4 @@
-//! What the superblock says.
+//! Parses the superblock.
 
 use inarch_volume::VolumeError;
 use zerocopy::FromBytes;
@@ -8,7 +8,7 @@ use super::{NAME, damaged, unreadable};
 use crate::erofs::spec::superblock::{MAGIC, OFFSET, Superblock, checksum, compat, incompat};
 use crate::{Damage, ReadError};
 
-/// Features that change what is read, all of which are known.
+/// The supported incompatible features.
 const KNOWN: u32 = incompat::ZERO_PADDING
     | incompat::COMPR_CFGS
     | incompat::CHUNKED_FILE
@@ -44,7 +44,7 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// Reads and checks the superblock. Where damage is salvaged, what is wrong with it and does not matter goes to `notes`.
+    /// Reads and checks the superblock. With salvaged damage, errors that do not matter become `notes`.
     pub(crate) fn read(image: &Image, damage: Damage, notes: &mut Vec<String>) -> Result<Parameters, ReadError> {
         let superblock = Parameters::superblock(image).map_err(unreadable)?;
         for check in [check_length, check_sum] {

@@ -1,7 +1,7 @@
-//! One pass over all nodes of an image.
+//! A pass over all nodes of an EROFS image, with bounds on its metadata.
 
 use inarch_tree::{FileType, Xattr};
-use inarch_volume::{Body, Facts, Item, Node, Pass, Volume, VolumeError, XattrsOf};
+use inarch_volume::{Body, Facts, Item, Node, Pass, Volume, VolumeError};
 
 use super::damaged;
 use super::inode::Inode;
@@ -12,12 +12,12 @@ use super::xattr::Xattrs;
 /// Bytes of attributes that sets may hold, beyond what the image's size allows.
 const SLACK: u64 = 16 << 20;
 
-/// Counts metadata: all of it together is not larger than the image, as no two pieces of it may share bytes.
+/// Limits metadata: pieces must not overlap, so all of them together cannot be larger than the image.
 pub(super) struct EveryNode<'a> {
     volume: &'a ErofsVolume,
-    /// Bytes of metadata that may still come.
+    /// Bytes of metadata that are still allowed.
     metadata: u64,
-    /// Bytes of attributes that may still come: few shared attributes could make many large sets.
+    /// Bytes of extended attributes that are still allowed: a few shared attributes could make many large sets.
     xattrs: u64,
 }
 
@@ -27,7 +27,7 @@ impl<'a> EveryNode<'a> {
         EveryNode { volume, metadata: size, xattrs: size.saturating_mul(2).saturating_add(SLACK) }
     }
 
-    /// Counts an inode's metadata.
+    /// Deducts an inode's metadata.
     fn charge(&mut self, inode: &Inode) -> Result<(), VolumeError> {
         let listing = if inode.file_type == FileType::Directory { inode.size } else { 0 };
         let has_content = matches!(inode.file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
@@ -40,17 +40,20 @@ impl<'a> EveryNode<'a> {
         Ok(())
     }
 
-    fn body(&self, inode: &Inode) -> Result<Body, VolumeError> {
+    fn body(&self, inode: &Inode, facts: &mut Facts) -> Result<Body, VolumeError> {
         Ok(match inode.file_type {
             FileType::Directory => Body::Directory,
-            FileType::Symlink => Body::Symlink(self.volume.target_of(inode)?),
+            FileType::Symlink => {
+                self.volume.target_of(inode, &mut facts.target)?;
+                Body::Symlink
+            }
             FileType::Regular if is_compressed(inode) => {
                 self.volume.compressed(inode)?;
-                Body::Packed(None)
+                Body::Packed
             }
             FileType::Regular => {
-                let parts = self.volume.parts(inode, 0..inode.size)?;
-                Body::Extents(parts.into_iter().map(Into::into).collect())
+                self.volume.extents_of(inode, 0..inode.size, &mut facts.extents)?;
+                Body::Extents
             }
             _ => Body::Other,
         })
@@ -65,21 +68,19 @@ impl Pass for EveryNode<'_> {
         })
     }
 
-    fn facts(&mut self, node: Node) -> Result<Facts, VolumeError> {
+    fn facts(&mut self, node: Node, facts: &mut Facts) -> Result<(), VolumeError> {
         let inode = self.volume.inode(node)?;
-        let attributes = self.volume.attributes_of(node, &inode)?;
+        facts.attributes = self.volume.attributes_of(node, &inode)?;
         self.charge(&inode)?;
-        let xattrs = match Xattrs::area(&self.volume.pages, &inode)? {
-            Some(area) => XattrsOf::Shared(area),
-            None => XattrsOf::Own(Vec::new()),
-        };
-        Ok(Facts { attributes, xattrs, body: self.body(&inode)?, losses: Vec::new() })
+        Xattrs::area(&self.volume.pages, &inode, &mut facts.shared)?;
+        facts.body = self.body(&inode, facts)?;
+        Ok(())
     }
 
     fn xattrs(&mut self, node: Node) -> Result<Vec<Xattr>, VolumeError> {
         let too_large =
             || damaged("the extended attributes of its files together are too large for an image of its size");
-        // Once there are too many, no more are read.
+        // Once the limit is reached, no more are read.
         if self.xattrs == 0 {
             return Err(too_large());
         }

@@ -1,4 +1,4 @@
-//! Extended attributes: behind inodes, and shared.
+//! Reads extended attributes: inline and shared.
 
 use inarch_tree::Xattr;
 use zerocopy::FromBytes;
@@ -35,21 +35,24 @@ impl Xattrs {
         Xattrs { prefixes }
     }
 
-    /// What stands behind an inode for its attributes; none where it has none. Inodes with the same bytes there have the same
-    /// attributes.
-    pub(crate) fn area(pages: &Pages, inode: &Inode) -> Result<Option<Box<[u8]>>, VolumeError> {
+    /// Puts what stands behind an inode for its attributes into `area`, which is empty, and stays so where it has none. Inodes with
+    /// the same bytes there have the same attributes.
+    pub(crate) fn area(pages: &Pages, inode: &Inode, area: &mut Vec<u8>) -> Result<(), VolumeError> {
         // A header alone has no meaning.
         if inode.xattrs_size <= HEADER_SIZE as u64 {
-            return Ok(None);
+            return Ok(());
         }
-        let mut area = vec![0; inode.xattrs_size as usize];
-        pages.read(inode.xattrs_at, &mut area)?;
-        Ok(Some(area.into()))
+        area.resize(inode.xattrs_size as usize, 0);
+        pages.read(inode.xattrs_at, area)
     }
 
-    /// The attributes of an inode: at most 255 that are shared, of 128 KiB each, and what fits its area.
+    /// The attributes of an inode: at most 255 shared ones of 128 KiB each, and what fits its inline area.
     pub(crate) fn of(&self, pages: &Pages, parameters: &Parameters, inode: &Inode) -> Result<Vec<Xattr>, VolumeError> {
-        let Some(area) = Xattrs::area(pages, inode)? else { return Ok(Vec::new()) };
+        let mut area = Vec::new();
+        Xattrs::area(pages, inode, &mut area)?;
+        if area.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut set = Vec::new();
         let shared = area.get(SHARED_COUNT).map_or(0, |count| usize::from(*count));
         let (_, rest) = area.split_at(HEADER_SIZE);
@@ -75,7 +78,7 @@ impl Xattrs {
         Ok(set)
     }
 
-    /// The attribute at the start of `bytes`; none if its name's prefix is unknown, as the kernel has it.
+    /// The attribute at the start of `bytes`; `None` if the prefix of its name is unknown, as in the kernel.
     fn attribute(&self, bytes: &[u8]) -> Result<Option<Xattr>, VolumeError> {
         let exceeds = || damaged("an extended attribute of it exceeds the space for them");
         let (entry, rest) = XattrEntry::read_from_prefix(bytes).map_err(|_| exceeds())?;

@@ -1,4 +1,4 @@
-//! Indexes of compressed files.
+//! Renders the indexes of compressed files.
 
 use inarch_tree::InodeId;
 use zerocopy::IntoBytes;
@@ -21,7 +21,7 @@ impl Renderer {
         start + blocks - first
     }
 
-    /// Renders what of a compressed file's index lies in the window; `at` is behind the attributes.
+    /// Renders the part of a compressed file's index in the window; `at` is the end of the attributes.
     pub(super) fn render_index(&self, id: InodeId, shape: &Shape, at: u64, window: &mut Window<'_>) {
         let header_at = at + index_offset(shape.xattrs);
         let header = MapHeader {

@@ -1,4 +1,4 @@
-//! Inodes, and what lies behind them.
+//! Renders inodes and what follows them.
 
 use inarch_block::Inlay;
 use inarch_tree::{FileType, InodeId};
@@ -13,8 +13,8 @@ use crate::erofs::spec::xattr::area_count;
 use crate::erofs::spec::{BLOCK_SIZE, NULL_BLOCK, SLOT_SIZE};
 
 impl Renderer {
-    /// The inodes that reach into the block of the device that starts at byte `start`, each with where it starts itself;
-    /// the first may end before.
+    /// The inodes that overlap the device block that starts at byte `start`, with their own starts; the first may end
+    /// before it.
     fn inodes_in(&self, start: u64) -> impl Iterator<Item = (InodeId, u64)> {
         let nids = &self.layout.nids;
         let next = nids.partition_point(|nid| u64::from(*nid) * SLOT_SIZE <= start);
@@ -22,14 +22,14 @@ impl Renderer {
         ids.map(|id| (id, self.place_of(id))).take_while(move |(_, at)| *at < start + BLOCK)
     }
 
-    /// Renders the inodes that reach into `window`, which is a block of the device.
+    /// Renders the inodes that overlap `window`, a block of the device.
     pub(super) fn render_inodes(&self, window: &mut Window<'_>) {
         for (id, at) in self.inodes_in(window.start) {
             self.render_inode(id, at, window);
         }
     }
 
-    /// The files that lie behind their inodes in the block of the device that starts at byte `start`.
+    /// The files inlined behind their inodes in the device block that starts at byte `start`.
     pub(super) fn files_in(&self, start: u64) -> Vec<Inlay> {
         let inlay = |(id, at): (InodeId, u64)| {
             let shape = self.shape(id);
@@ -96,7 +96,7 @@ impl Renderer {
         }
     }
 
-    /// Renders what of a map lies in the window; its chunks with blocks are in one run from `first_block`.
+    /// Renders the part of a chunk map in the window; its chunks with blocks are contiguous from `first_block`.
     fn render_chunks(&self, map: &ChunkMap, first_block: u64, at: u64, window: &mut Window<'_>) {
         let entries = |bytes: u64| bytes / ENTRY;
         let first = entries(window.start.saturating_sub(at));
@@ -110,7 +110,7 @@ impl Renderer {
         });
     }
 
-    /// Renders the end of a listing, or a target. A file is read when the block is: see [`Self::files_in`].
+    /// Renders the tail of a listing, or a target. A file is read together with the block: see [`Self::files_in`].
     fn render_tail(&self, id: InodeId, shape: &Shape, at: u64, window: &mut Window<'_>) {
         if at >= window.end() || at + shape.behind <= window.start {
             return;

@@ -1,4 +1,4 @@
-//! Blocks of directories and long targets.
+//! Renders directory blocks and long symlink targets.
 
 use inarch_tree::{FileType, InodeId};
 use zerocopy::IntoBytes;

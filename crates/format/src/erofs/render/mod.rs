@@ -1,4 +1,4 @@
-//! Any metadata block of a planned image, made when it is read.
+//! Renders any metadata block of a planned EROFS image on demand.
 
 mod index;
 mod inode;
@@ -102,7 +102,7 @@ impl Metadata for Renderer {
     }
 }
 
-/// The block being rendered, as a part of its region: what is put outside of it is dropped.
+/// The block being rendered, as a window of its region: writes outside of it are dropped.
 pub(crate) struct Window<'a> {
     /// Byte of the region where the block starts.
     start: u64,

@@ -1,4 +1,4 @@
-//! The blocks of directories: linear while the entries fit one block, hashed beyond that.
+//! Plans directory blocks: linear while the entries fit one block, hashed beyond that.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use crate::ext4::spec::hash::half_md4;
 /// The name of the directory that `e2fsck` wants in the root.
 pub(crate) const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// A leaf with less than this many free bytes is not filled further, so that the guest's first new names do not split
-/// every leaf: a fifth, as `e2fsck -D` keeps.
+/// A leaf with less free space than this is not filled further, so that the guest's first new names do not split
+/// every leaf: a fifth, like `e2fsck -D`.
 const LEAF_SLACK: usize = LEAF_SPACE / 5;
 
 /// One directory's place.
@@ -58,8 +58,7 @@ pub(crate) struct Hashed {
 }
 
 impl Directories {
-    /// Plans the directory `inode`; directories come in the order of their ids. `extra` is a name that it gets beside
-    /// those of the tree.
+    /// Plans the directory `inode`; call in the order of inode IDs. `extra` is an additional name.
     pub(crate) fn push(
         &mut self,
         tree: &Tree,

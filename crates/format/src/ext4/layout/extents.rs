@@ -1,4 +1,4 @@
-//! The extents of a file: which of its blocks hold data, and the shape of the tree that maps them.
+//! A file's extents, and the shape of its extent tree.
 
 use inarch_tree::{DataRange, InodeId, Tree};
 
@@ -56,7 +56,7 @@ impl Iterator for Runs<'_> {
     }
 }
 
-/// The extents of a file whose data lies in one run on the device. A clone resumes where the original stands.
+/// The extents of a file whose data is contiguous on the device. A clone resumes at the original's position.
 #[derive(Clone, Debug)]
 pub(crate) struct Extents<'a> {
     runs: Runs<'a>,
@@ -132,8 +132,8 @@ impl Iterator for Extents<'_> {
     }
 }
 
-/// The blocks of an extent tree that does not fit the inode: level by level from the leaves up, each filled but the
-/// last. The root, in the inode, points at the top level.
+/// The shape of an extent tree that does not fit the inode: level by level from the leaves up, all nodes but the last
+/// of a level full. The root, in the inode, points at the top level.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeShape {
     leaves: usize,

@@ -1,4 +1,4 @@
-//! How many block groups there are, and where the metadata that every file system has lies.
+//! Computes the number of block groups, and the place of the fixed metadata.
 
 use std::ops::Range;
 

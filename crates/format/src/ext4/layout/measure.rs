@@ -1,4 +1,4 @@
-//! One pass over the tree that finds everything whose size does not follow from one inode alone.
+//! Measures a tree in one pass: everything whose size does not follow from a single inode.
 
 use inarch_tree::{FileType, Inode, InodeId, Tree, XattrSetId};
 
@@ -10,7 +10,7 @@ use crate::ext4::spec::inode::{FAST_SYMLINK_MAX, MAX_FILE_SIZE, encode_device};
 use crate::ext4::spec::xattr::MAX_REFERENCES;
 use crate::ext4::spec::{BLOCK_SIZE, LINK_MAX};
 
-/// Blocks of the `lost+found` that is added: so many that `e2fsck` need not make it larger.
+/// Blocks of an added `lost+found`: enough that `e2fsck` does not enlarge it.
 const LOST_AND_FOUND_BLOCKS: u64 = 4;
 
 /// A file or directory whose extents need blocks of their own.
@@ -202,7 +202,7 @@ impl Measured {
         Ok(())
     }
 
-    /// Gives a node the tree whose leaves are those from `first_leaf` on.
+    /// Gives a node the extent tree with the leaves from `first_leaf`.
     fn push_extent_tree(&mut self, node: u32, first_leaf: usize, data_start: u64, data_blocks: u64) {
         let leaves = self.extent_leaves.len() - first_leaf;
         let block = self.extent_tree_blocks;
@@ -266,7 +266,7 @@ impl Xattrs {
         Ok(())
     }
 
-    /// Gives the values that no block holds their blocks.
+    /// Assigns blocks to the values that fit in no attribute block.
     fn place_values(&mut self, tree: &Tree, sets: &SetUse) {
         for (slot, state) in sets.sets.iter().enumerate() {
             let Some(state) = state.filter(|state| state.needs_block) else { continue };

@@ -1,5 +1,5 @@
-//! What is decided of a file system: measures, geometry, and the places that follow from them. The planner fills it, the renderer
-//! reads it.
+//! The layout of an ext4 file system: measures, geometry, and the places that follow from them. The planner fills it,
+//! the renderer reads it.
 
 pub(crate) mod directory;
 pub(crate) mod extents;
@@ -54,8 +54,8 @@ pub enum PlanError {
         /// Its minor number.
         minor: u32,
     },
-    /// More names than a two-level index holds: 258,570 leaves of 4 KiB, filled to four fifths. That is about 35
-    /// million names of 16 bytes, or 3.3 million of 255 bytes.
+    /// The names exceed a two-level index, which has 258,570 leaves of 4 KiB, filled to four fifths: about 35 million
+    /// names of 16 bytes, or 3.3 million of 255 bytes.
     #[error("{path}: more names than a directory of ext4 can index; leave it out or split it")]
     DirectoryTooLarge {
         /// The directory.
@@ -134,27 +134,27 @@ impl Regions {
     }
 }
 
-/// Everything the renderer needs beside the tree.
+/// Everything the renderer needs besides the tree.
 pub(crate) struct Layout {
     pub(crate) options: Options,
     pub(crate) geometry: Geometry,
     pub(crate) regions: Regions,
     pub(crate) nodes: Nodes,
     pub(crate) measured: Measured,
-    /// For each block of the inode table in use, where the content of the first file it holds starts, counted from
-    /// the data region; those of the block's other files follow.
+    /// For each used block of the inode table, where the content of its first file starts, counted from the data
+    /// region. The content of the block's other files follows.
     pub(crate) data_starts: Vec<u64>,
     /// Seconds since 1970 for the superblock and the file system's own inodes.
     pub(crate) epoch: i64,
 }
 
 impl Layout {
-    /// Groups, from the first, of which any block is in use.
+    /// The groups, from the first, with any block in use.
     pub(crate) fn used_block_groups(&self) -> u64 {
         self.geometry.free.div_ceil(crate::ext4::spec::BLOCKS_PER_GROUP)
     }
 
-    /// Groups, from the first, of which any inode is in use.
+    /// The groups, from the first, with any inode in use.
     pub(crate) fn used_inode_groups(&self) -> u64 {
         u64::from(self.nodes.last_ino()).div_ceil(u64::from(self.geometry.inodes_per_group))
     }

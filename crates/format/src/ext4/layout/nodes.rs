@@ -1,5 +1,5 @@
-//! Inode numbers. A *node* is what gets one: first the tree's inodes in their order, then the copies of inodes with
-//! too many links, then the inodes that hold attribute values.
+//! Assigns inode numbers to *nodes*: first the tree's inodes in their order, then the copies of inodes with too many
+//! links, then the inodes of large extended attribute values.
 
 use inarch_tree::{InodeId, Tree};
 
@@ -24,8 +24,7 @@ pub struct Numbering {
 }
 
 impl Numbering {
-    /// The tree's inode that was given the number `ino`; `None` for reserved numbers, those of attribute values, and
-    /// those that are free.
+    /// The tree's inode with number `ino`; `None` for reserved, attribute-value and free inodes.
     pub fn inode(&self, ino: u32) -> Option<InodeId> {
         let node =
             if ino == ROOT_INO { ROOT_NODE } else { ino.checked_sub(LOST_AND_FOUND_INO).filter(|node| *node > 0)? };
@@ -143,7 +142,7 @@ impl Nodes {
         self.ino(node)
     }
 
-    /// The links of a node that is not a directory, of which the tree has `links`.
+    /// The link count of a node that is not a directory, given the tree's count `links`.
     pub(crate) fn links(&self, node: u32, links: u32) -> u32 {
         if links <= LINK_MAX {
             return links;

@@ -1,11 +1,11 @@
-//! What a caller chooses, and what it learns.
+//! The planner's options and errors.
 
 use inarch_tree::Tree;
 
 use super::Layout;
 use crate::ext4::spec::superblock::{compat, incompat, ro_compat};
 
-/// What a file system is to be, beside its tree.
+/// Options of a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Volume name: at most 16 bytes.
@@ -14,16 +14,16 @@ pub struct Options {
     pub uuid: [u8; 16],
     /// Seed of the hashes of names.
     pub hash_seed: [u32; 4],
-    /// Bytes free for what the guest writes, rounded up to blocks. They cost nothing until they are written. The kernel
-    /// keeps up to 16 MiB of them to itself (`ext4_calculate_resv_clusters`).
+    /// Bytes free for the guest's writes, rounded up to blocks. They take no space until written. The kernel reserves
+    /// up to 16 MiB of them (`ext4_calculate_resv_clusters`).
     pub free_bytes: u64,
     /// Inodes free for what the guest creates; rounding up to whole block groups may give some more.
     pub free_inodes: u32,
-    /// Bytes of a journal, 4 MiB to 512 MiB, rounded down to blocks; `None` for none. A device that is thrown away
-    /// after use needs none.
+    /// Bytes of the journal, 4 MiB to 512 MiB, rounded down to blocks; `None` for no journal. A temporary device
+    /// needs none.
     pub journal: Option<u64>,
-    /// Whether there is a `lost+found`, with space for what `e2fsck` finds, where the tree has none. A device that is
-    /// thrown away needs none, and it stands in the way of whoever goes through the tree without root's rights.
+    /// Whether to add a `lost+found`, with room for what `e2fsck` recovers, if the tree has none. A temporary device
+    /// needs none, and programs without root's rights cannot read it.
     pub lost_and_found: bool,
     /// Seconds since 1970 for the superblock and the file system's own inodes; `None` for the tree's newest mtime.
     pub epoch: Option<i64>,

@@ -1,5 +1,5 @@
-//! Where extended attributes go: into the inode, into a block that inodes with equal sets share, or, a value that fits
-//! neither, into an inode of its own.
+//! Places extended attributes: in the inode, in a block that inodes with equal sets share, or, for a value too large
+//! for both, in an inode of its own.
 
 use std::borrow::Cow;
 
@@ -56,7 +56,7 @@ pub enum XattrError {
     TooMany(usize),
 }
 
-/// Splits a set. The same set always splits the same way.
+/// Splits a set between these places, always in the same way.
 pub(crate) fn place(set: &[Xattr]) -> Result<Placement<'_>, XattrError> {
     let mut stored = set.iter().map(convert).collect::<Result<Vec<_>, _>>()?;
     stored.sort_by(|a, b| sort_key(a.index, a.name).cmp(&sort_key(b.index, b.name)));

@@ -1,5 +1,5 @@
-//! File systems as large as somebody says, or as small as can be; with the journal and the inodes that `mke2fs` gives
-//! to one of that size.
+//! Plans file systems of a given or the smallest possible size, with the journal and the inodes that `mke2fs` would
+//! choose.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use crate::ext4::layout::{Options, PlanError};
 pub enum Size {
     /// So many bytes, rounded down to blocks, whatever of them the tree leaves free.
     Whole(u64),
-    /// As small as it can be with so many bytes free.
+    /// As small as possible with this many bytes free.
     Free(u64),
 }
 
 /// Bytes of free space for each inode that is free: `inode_ratio` of mke2fs.conf.
 const BYTES_PER_INODE: u64 = 16_384;
 
-/// Devices below so many blocks, and the blocks of their journals: `ext2fs_default_journal_size` of e2fsprogs. Below the first
-/// there is none; above the last it is [`LARGEST_JOURNAL`].
+/// Device sizes in blocks, and the journal's blocks below each: `ext2fs_default_journal_size` of e2fsprogs. Below the
+/// first there is no journal; above the last it is [`LARGEST_JOURNAL`].
 const JOURNALS: [(u64, u64); 8] = [
     (2048, 0),
     (32_768, 1024),
@@ -43,8 +43,8 @@ fn journal_blocks(blocks: u64) -> u64 {
     JOURNALS.iter().find(|(below, _)| blocks < *below).map_or(LARGEST_JOURNAL, |(_, journal)| *journal)
 }
 
-/// Plans a file system of a certain size that holds `tree`, for an image that is written out; as [`plan`](super::plan())
-/// does, but free space, free inodes and journal follow from the size, whatever `options` says of them.
+/// Plans a file system of a given size for an image to be written. Like [`plan`](super::plan()), but free space, free
+/// inodes and the journal follow from the size, not from `options`.
 pub fn plan_sized(tree: Arc<Tree>, options: &Options, size: Size) -> Result<Plan, PlanError> {
     let mut draft = Draft::new(tree, Options { journal: None, ..options.clone() })?;
     let (journal, geometry) = match size {
@@ -61,13 +61,13 @@ pub fn plan_sized(tree: Arc<Tree>, options: &Options, size: Size) -> Result<Plan
     draft.finish(geometry)
 }
 
-/// The inodes that so many free blocks want.
+/// The number of inodes for so many free blocks.
 fn inodes_for(free_blocks: u64) -> u64 {
     free_blocks.saturating_mul(BLOCK_SIZE as u64) / BYTES_PER_INODE
 }
 
 impl Draft {
-    /// The smallest device with so many free blocks, and the blocks of its journal.
+    /// The smallest device with so many free blocks, and the size of its journal.
     fn smallest(&self, free_blocks: u64) -> Result<(u64, Geometry), PlanError> {
         let mut found = Err(PlanError::DeviceTooLarge);
         for (_, journal) in JOURNALS {

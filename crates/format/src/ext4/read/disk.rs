@@ -1,4 +1,4 @@
-//! A file system's bytes as its reader sees them, and what its superblock says of them.
+//! The bytes of a file system, and the parameters from its superblock.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! What ends the reading of an image, and what only costs a part of it.
+//! Separates errors that end the reading of an image from damage that affects only part of it.
 
 use inarch_volume::VolumeError;
 
-/// Separates what ends the reading from what is only told.
+/// Returns fatal errors outside, tolerable damage inside.
 pub(super) fn tolerate<T>(result: Result<T, VolumeError>) -> Result<Result<T, String>, VolumeError> {
     match result {
         Ok(value) => Ok(Ok(value)),

@@ -1,4 +1,5 @@
-//! Content within an inode (`fs/ext4/inline.c`): the first bytes in `i_block`, the rest as the value of an attribute.
+//! Reads content stored in an inode (`fs/ext4/inline.c`): the first bytes in `i_block`, the rest in an extended
+//! attribute.
 
 use std::mem::offset_of;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Inodes out of the inode tables, which are read in large pieces.
+//! Reads inodes from the inode tables, in large pieces.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -39,14 +39,13 @@ struct Piece {
     bytes: Vec<u8>,
 }
 
-/// The inode tables. A directory's files usually lie together in them, so a piece is read for one inode and kept for
-/// its neighbours.
+/// The inode tables. A directory's files are usually close together in them, so a piece is cached for its neighbours.
 pub(super) struct Inodes {
     /// Each piece has one place, where it replaces the one before.
     pieces: Vec<Option<Piece>>,
     /// Where the tables of groups seen so far start, in bytes; the reason for those that have none.
     tables: HashMap<u32, Result<u64, String>>,
-    /// The starts of those tables. Tables that overlap would make many inodes of the same bytes.
+    /// The starts of the tables. If tables overlapped, the same bytes would make many inodes.
     starts: BTreeSet<u64>,
 }
 
@@ -104,7 +103,7 @@ impl Inodes {
     }
 }
 
-/// Reads a piece, into the memory of the one whose place it takes; less of it where the table or the image ends.
+/// Reads a piece into the memory of an evicted one; less of it at the end of the table or image.
 fn read_piece(disk: &Disk, table: u64, group: u32, index: u32, old: Option<Piece>) -> Result<Piece, VolumeError> {
     let mut bytes = old.map(|piece| piece.bytes).unwrap_or_default();
     let from = index as usize * PIECE;

@@ -1,9 +1,9 @@
-//! The journal, replayed in memory: what a device holds once the kernel has mounted it after an unclean end.
+//! Replays the journal in memory: shows the device as it is after the kernel has recovered it from an unclean end.
 //!
-//! The log is gone through once, as `fs/jbd2/recovery.c` does in three passes: transactions up to the last complete one
-//! say for each block they change where in the log its newest content is, unless a revoke record of the same or a later
-//! transaction says that it is not to be used. Nothing is copied: a [`Replayed`] is a view that reads those blocks from
-//! the log and all others from the image.
+//! The log is read once, where `fs/jbd2/recovery.c` makes three passes. Transactions up to the last complete one say
+//! where in the log each changed block's newest content is, unless a revoke record of the same or a later transaction
+//! cancels it. Nothing is copied: [`Replayed`] is a view that reads those blocks from the log and all others from the
+//! image.
 
 use std::collections::HashMap;
 use std::io;
@@ -253,8 +253,8 @@ impl<'a> Log<'a> {
         self.newest(committed)
     }
 
-    /// Fast commits change what the log says in their own way, behind the log. They count if they belong to the
-    /// transaction that would come next (`ext4_fc_replay_scan`).
+    /// Refuses fast commits, which follow the log and change its meaning in their own way. They are valid if they
+    /// belong to the next transaction (`ext4_fc_replay_scan`).
     fn refuse_fast_commits(&self, sequence: u32) -> Result<(), VolumeError> {
         let first = self.end + 1;
         if self.superblock.fast_commit_blocks() > 0 && first < self.superblock.max_len.get() {
@@ -268,8 +268,8 @@ impl<'a> Log<'a> {
         Ok(())
     }
 
-    /// Takes up the blocks that a descriptor block names, which follow it from `number` on. Gives the block behind them
-    /// and how many are left then; `None` if they cannot be in the log.
+    /// Records the blocks listed in a descriptor block, which follow it from `number`. Returns the block after them
+    /// and how many blocks are left; `None` if they exceed the log.
     fn descriptor(
         &self,
         block: &[u8],

@@ -1,4 +1,4 @@
-//! The names in a directory, from any place on.
+//! Lists the names of a directory from any position.
 
 use std::ops::Range;
 
@@ -17,10 +17,10 @@ use crate::ext4::spec::superblock::incompat;
 /// In a place in a directory, the bits of the entry within its block: a block of 64 KiB has 5461 at most.
 const PLACE_BITS: u32 = 16;
 
-/// Reads the names of a directory.
+/// Lists a directory.
 ///
-/// A hashed directory is read as a linear one, which it is made to look like: its index blocks have no names in
-/// them, so there is no index to go astray in.
+/// A hashed directory is read as a linear one: its index blocks look like blocks without names. So a damaged index
+/// cannot mislead.
 pub(super) struct Listing<'a> {
     pub(super) disk: &'a Disk,
     pub(super) slot: &'a Slot<'a>,
@@ -156,7 +156,7 @@ impl Listing<'_> {
         disk.verifies().then(|| disk.seed.inode_of(self.slot.ino, self.slot.inode.generation.get()))
     }
 
-    /// What `name` leads to: by the index where there is one, else by all names.
+    /// Looks up `name`, through the index if there is one, otherwise by reading all names.
     pub(super) fn find(&mut self, name: &[u8]) -> Result<Option<Node>, VolumeError> {
         let mut found = None;
         let mut lost = None;

@@ -1,4 +1,4 @@
-//! Where on the device the blocks of a file are: extent trees, and the block maps of ext2 and ext3.
+//! Maps a file's blocks to the device: extent trees, and the block maps of ext2 and ext3.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -36,8 +36,8 @@ pub(super) struct Run {
     pub(super) place: Place,
 }
 
-/// Blocks of metadata that were read: each belongs to one file only, so that no image can have the same blocks read
-/// for many.
+/// Metadata blocks read so far. Each belongs to one file only, so no image can make us read the same blocks for many
+/// files.
 #[derive(Default)]
 pub(super) struct Claims(HashMap<u64, u64>);
 
@@ -50,6 +50,13 @@ impl Claims {
         *word |= bit;
         free
     }
+}
+
+/// What was mapped so far, and room for the runs of the file that is mapped now.
+#[derive(Default)]
+pub(super) struct Mapping {
+    pub(super) claims: Claims,
+    pub(super) runs: Vec<Run>,
 }
 
 /// Maps one file.
@@ -65,7 +72,7 @@ struct Mapper<'a> {
     flaw: Option<String>,
 }
 
-/// Puts the runs of a file's `blocks` into `runs`, which is empty: ascending, disjoint, and cut to those blocks. Gives what is
+/// Puts the runs of a file's `blocks` into `runs`, in place of what is there: ascending, disjoint, and cut to those blocks. Gives what is
 /// wrong with them, if anything; what could not be read is [`Place::Unknown`].
 pub(super) fn map(
     disk: &Disk,
@@ -77,6 +84,7 @@ pub(super) fn map(
 ) -> Result<Option<String>, VolumeError> {
     let seed = if disk.verifies() { disk.seed.inode_of(ino, inode.generation.get()) } else { 0 };
     let wanted = blocks.start..blocks.end.min(MAX_BLOCKS);
+    runs.clear();
     let mut mapper = Mapper { disk, claims, seed, wanted, runs, flaw: None };
     if inode.has(flags::EXTENTS) {
         match Node::parse(&inode.block) {
@@ -125,8 +133,8 @@ impl Mapper<'_> {
         self.push(range.start, range.end - range.start, Place::Unknown);
     }
 
-    /// All below a node that maps the blocks of `range`. A node with anything wrong in it is believed in nothing, as in
-    /// the kernel (`ext4_valid_extent_entries`).
+    /// Maps `range` below a node. A node with any error is ignored entirely, as in the kernel
+    /// (`ext4_valid_extent_entries`).
     fn extent_node(&mut self, node: Node<'_>, range: Range<u64>) -> Result<(), VolumeError> {
         if let Err(reason) = self.check(node, &range) {
             self.lose(range, reason);
@@ -197,7 +205,7 @@ impl Mapper<'_> {
         Ok(())
     }
 
-    /// `i_block` as ext2 has it: direct blocks, then one block each of single, double and triple indirection
+    /// Maps the `i_block` of ext2: direct blocks, then one block each of single, double and triple indirection
     /// (`ext4_block_to_path` in `fs/ext4/indirect.c`).
     fn block_map(&mut self, root: &[u8]) -> Result<(), VolumeError> {
         for i in 0..DIRECT {

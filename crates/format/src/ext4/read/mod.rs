@@ -1,18 +1,17 @@
-//! Reading ext2, ext3 and ext4: an image or device as a volume that is read on demand, and as a [`Tree`] with where its files'
-//! bytes are.
+//! Reads ext2, ext3 and ext4: on demand as a volume, or at once as a [`Tree`] with the places of its files' bytes.
 //!
 //! 1. `disk` checks the superblock and finds the inode tables.
-//! 2. `journal` makes a view of an image that was not unmounted cleanly, as it is once the kernel has replayed its
-//!    journal. Nothing is written.
-//! 3. `volume` answers for one node at a time, and `pass` for all of them in a walk. `inodes` reads the inode tables in large
-//!    pieces, `listing` and `hashed` the names of a directory, `mapping` where blocks are.
+//! 2. `journal` shows an image that was not unmounted cleanly as the kernel would after replaying the journal.
+//!    Nothing is written.
+//! 3. `volume` answers questions about one node, and `pass` about all of them during a walk. `inodes` reads the inode
+//!    tables in large pieces, `listing` and `hashed` the names of a directory, `mapping` the places of blocks.
 //! 4. Content stays where it is: a file is a list of byte ranges of the image.
 //!
-//! What is believed: with `metadata_csum` no structure whose checksum is wrong, as in the kernel when it is used. Damage is
-//! refused, and named. Where it is salvaged, a group descriptor or an inode costs the files that need it; a block of a
-//! directory costs its names; a block of an extent tree makes that part of the file unreadable (reads of it give `EIO`,
-//! never zeros); without its journal the file system is what it was before the journal's last changes. Bitmaps are not
-//! read: what is in use follows from the names. Everything left out is told in [`Opened::notes`].
+//! With `metadata_csum`, a structure with a wrong checksum counts as damaged, as in the kernel. Damage is refused and
+//! named. If it is salvaged, a damaged group descriptor or inode costs the files that need it, a directory block its
+//! names; a damaged block of an extent tree makes that part of the file unreadable (`EIO`, never zeros); and without
+//! its journal the file system is in its state before the journal's last changes. Bitmaps are not read: what is in
+//! use follows from the names. [`Opened::notes`] lists everything left out.
 
 mod disk;
 mod flaw;
@@ -26,11 +25,11 @@ mod pass;
 mod volume;
 mod xattrs;
 
-use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
 use inarch_block::{BackedFiles, Backing, Content, Cursor};
+use inarch_confine::Parsing;
 use inarch_tree::{Extent, Extents, InodeId, Tree};
 use inarch_volume::{Volume, Walked, walk};
 
@@ -67,9 +66,9 @@ impl Default for ReadOptions {
     }
 }
 
-/// An ext4 file system, opened: its tree, and what of the device each inode is.
+/// A walked ext4 file system: its tree, and each inode's bytes on the device.
 ///
-/// For comparing two states of one device, such as a base and the same under an overlay: a file that has the same
+/// It serves to compare two states of a device, such as a base with and without an overlay. A file with the same
 /// inode number and generation, equal attributes and equal [`Ext4Image::extents`] in both is unchanged if none of the
 /// device's bytes in those extents were written.
 pub struct Ext4Image {
@@ -83,8 +82,8 @@ pub struct Ext4Image {
 }
 
 impl Ext4Image {
-    /// The inode number on the device of an inode of the tree; it is the tree's `source_ino` as well. 0 for an inode
-    /// that is not of the tree.
+    /// The inode number on the device of an inode of the tree, which is also the tree's `source_ino`; 0 for an inode
+    /// that is not in the tree.
     pub fn ino(&self, inode: InodeId) -> u32 {
         let tree = &self.opened.tree;
         if inode.0 < tree.inode_count() { tree.inode(inode).source_ino() as u32 } else { 0 }
@@ -101,36 +100,15 @@ impl Ext4Image {
         found.ok().and_then(|at| self.by_ino.get(at)).copied()
     }
 
-    /// What of the device each regular file is, in bytes: `at` counts from the device's start, whatever `backing` says.
-    /// Ascending, cut off at the file's size; no extent is a hole, or was allocated and never written.
+    /// The ranges of each regular file on the device, in bytes: `at` counts from the device's start, whatever
+    /// `backing` says. Ascending and limited to the file's size, without holes and unwritten extents.
     pub fn extents(&self) -> &Extents {
         self.files.extents()
     }
 
-    /// Whether the bytes of one of [`Ext4Image::extents`] are those that the device holds: else they are in the journal,
-    /// which was not written back, or nobody knows where.
+    /// Whether an extent's bytes are on the device itself; otherwise they are in the journal, or unknown.
     pub fn is_on_device(&self, extent: &Extent) -> bool {
         extent.backing == backing::IMAGE
-    }
-
-    /// The files that have bytes of the device which another file has, or they themselves a second time: all but the
-    /// first one of each such group. A sound file system has none. They may be longer than the device together.
-    pub fn files_with_shared_bytes(&self) -> HashSet<InodeId> {
-        let of = |inode| {
-            let known = self.extents().of(inode).iter().filter(|extent| extent.backing != backing::UNKNOWN);
-            known.map(move |extent| (extent.at, extent.length, inode))
-        };
-        let mut extents: Vec<_> = (0..self.opened.tree.inode_count()).map(InodeId).flat_map(of).collect();
-        extents.sort_unstable();
-        let mut end = 0;
-        let mut shared = HashSet::new();
-        for (at, length, inode) in extents {
-            if at < end {
-                shared.insert(inode);
-            }
-            end = end.max(at.saturating_add(length));
-        }
-        shared
     }
 }
 
@@ -139,9 +117,9 @@ fn unreadable(reason: impl Into<String>) -> ReadError {
     ReadError::Format { format: NAME, reason: reason.into() }
 }
 
-/// Opens the ext2, ext3 or ext4 file system that `image` holds from its first byte on, to be asked for what is wanted of it: the
-/// superblock, the descriptors of block groups, what the journal holds, and the root are read and checked.
-pub fn open_volume(image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
+/// Opens the ext2, ext3 or ext4 file system at the start of `image` for reading on demand. Reads and checks the
+/// superblock, the group descriptors, the journal and the root.
+pub fn open_volume(_: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Volume>, ReadError> {
     let volume = Ext4Volume::open(image, &ReadOptions { damage, ..ReadOptions::default() })?;
     if damage == Damage::Refused {
         volume.check_groups()?;
@@ -150,18 +128,18 @@ pub fn open_volume(image: Arc<dyn Backing>, damage: Damage) -> Result<Arc<dyn Vo
 }
 
 /// Opens such a file system as [`open_image`] does.
-pub fn open(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-    Ok(open_image(image, &ReadOptions { damage, ..ReadOptions::default() })?.opened)
+pub fn open(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+    Ok(open_image(parsing, image, &ReadOptions { damage, ..ReadOptions::default() })?.opened)
 }
 
-/// Opens a file system with what is known of its inodes.
+/// Opens and walks a file system.
 ///
-/// Fails where the host does, where there is no such file system, it has features that are not understood, or it is
-/// damaged. Where damage is salvaged, what cannot be read is left out and told in the notes.
-pub fn open_image(image: Arc<dyn Backing>, options: &ReadOptions) -> Result<Ext4Image, ReadError> {
+/// Fails if the host fails, if there is no such file system, if it has unsupported features, or if it is damaged. If
+/// damage is salvaged, unreadable parts are left out and noted.
+pub fn open_image(parsing: Parsing, image: Arc<dyn Backing>, options: &ReadOptions) -> Result<Ext4Image, ReadError> {
     let volume = Ext4Volume::open(image, options)?;
     let mut generations = Vec::new();
-    let walked = walk(&volume, &mut |attributes| generations.push(attributes.generation));
+    let walked = walk(parsing, &volume, &mut |attributes| generations.push(attributes.generation));
     let Walked { tree, extents, findings, .. } = walked.map_err(|error| ReadError::of_volume(NAME, error))?;
     options.damage.refuse(NAME, &findings, &tree)?;
     let tree = Arc::new(tree);
@@ -188,7 +166,7 @@ mod backing {
     pub(super) const UNKNOWN: u32 = 2;
 }
 
-/// Stands for the parts of files of which nobody knows where they are.
+/// The backing for parts of files whose place is unknown.
 struct Unknown(u64);
 
 impl Backing for Unknown {

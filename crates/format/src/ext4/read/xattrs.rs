@@ -1,4 +1,4 @@
-//! Extended attributes: within inodes, in blocks, and as values in inodes of their own.
+//! Reads extended attributes: in inodes, in blocks, and values in inodes of their own.
 
 use inarch_tree::Xattr;
 use inarch_volume::{Loss, VolumeError};
@@ -13,8 +13,8 @@ use crate::ext4::spec::xattr::{AreaReader, Entry, Value, checksum_matches, index
 
 /// Bytes of a value at most (`XATTR_SIZE_MAX`).
 const VALUE_MAX: u32 = 65_536;
-/// Bytes of values in inodes of their own at most that one reader reads: they may be shared, so an image can name far more than
-/// it has.
+/// The most bytes of values in inodes of their own that one reader reads: they may be shared, so an image can refer
+/// to far more bytes than it has.
 const BUDGET: usize = 512 << 20;
 
 /// What an inode says of its attributes.

@@ -1,4 +1,4 @@
-//! Directory blocks.
+//! Renders directory blocks.
 
 use inarch_tree::InodeId;
 

@@ -1,4 +1,4 @@
-//! Extent trees: roots in inodes, and blocks.
+//! Renders extent trees: roots in inodes, and blocks.
 
 use inarch_tree::FileType;
 
@@ -16,7 +16,7 @@ pub(super) fn set_extents(root: &mut [u8; BLOCK_FIELD], extents: impl Iterator<I
     node.finish();
 }
 
-/// As [`set_extents`], for `blocks` blocks from `start` on that are the file's from its start; at most four times
+/// Like [`set_extents`], for the first `blocks` blocks of a file, contiguous from `start`; at most four times
 /// [`MAX_LENGTH`].
 pub(super) fn set_contiguous(root: &mut [u8; BLOCK_FIELD], start: u64, blocks: u64) {
     let extents = (0..blocks).step_by(MAX_LENGTH as usize).map(|logical| Extent {

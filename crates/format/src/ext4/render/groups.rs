@@ -1,5 +1,5 @@
-//! Group descriptors and bitmaps. What is in use is always the first blocks of the device and the first inodes, so
-//! a group is full, free, or the one between.
+//! Renders group descriptors and bitmaps. The first blocks of the device and the first inodes are in use, so each
+//! group is full, free, or the one in between.
 
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};

@@ -1,4 +1,4 @@
-//! The inode tables.
+//! Renders the inode tables.
 
 use inarch_tree::{FileType, InodeId, Timestamp};
 use zerocopy::FromZeros;
@@ -33,8 +33,8 @@ impl Renderer {
         }
     }
 
-    /// An inode of the tree, whose content starts `data` blocks into the data region; returns how many blocks that
-    /// is.
+    /// Renders an inode of the tree, whose content starts `data` blocks into the data region; returns its number of
+    /// blocks.
     fn render_node(&self, node: u32, data: u64, slot: &mut [u8; INODE_SIZE]) -> u64 {
         let id = self.layout.nodes.inode(node);
         let source = self.tree.inode(id);
@@ -137,9 +137,8 @@ impl Renderer {
         }
     }
 
-    /// The inode of attribute value `value`: the kernel keeps the hash of the value and the number of references in
-    /// the fields of times and version (`ext4_xattr_inode_set_hash`, `ext4_xattr_inode_set_ref` in
-    /// `fs/ext4/xattr.c`).
+    /// Renders the inode of attribute value `value`. The kernel keeps the value's hash and reference count in the
+    /// fields of times and version (`ext4_xattr_inode_set_hash`, `ext4_xattr_inode_set_ref` in `fs/ext4/xattr.c`).
     fn render_value_inode(&self, value: u32, slot: &mut [u8; INODE_SIZE]) {
         let Some(planned) = self.layout.measured.xattrs.values.get(value as usize) else { return };
         let blocks = u64::from(planned.size).div_ceil(BLOCK_SIZE as u64);

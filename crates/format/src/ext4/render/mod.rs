@@ -1,4 +1,4 @@
-//! Any metadata block of a planned file system, made when it is read.
+//! Renders any metadata block of a planned ext4 file system on demand.
 
 mod directory;
 mod extents;

@@ -1,4 +1,4 @@
-//! The superblock.
+//! Renders the superblock.
 
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};

@@ -1,4 +1,4 @@
-//! Extended attributes: within inodes, in blocks, and as values in inodes of their own.
+//! Renders extended attributes: in inodes, in blocks, and values in inodes of their own.
 
 use inarch_tree::XattrSetId;
 
@@ -10,8 +10,8 @@ use crate::ext4::spec::xattr::{AreaWriter, BlockIdentity, Value, value_hash};
 use crate::ext4::spec::{BLOCK_SIZE, Block};
 
 impl Renderer {
-    /// Writes what goes into the inode of `node` and points it at its attribute block; returns the blocks that count
-    /// as the inode's: that block, and its values in inodes of their own (`ext4_xattr_inode_alloc_quota`).
+    /// Writes the attributes in the inode of `node` and the pointer to its attribute block. Returns the blocks that
+    /// count as the inode's: that block, and values in inodes of their own (`ext4_xattr_inode_alloc_quota`).
     pub(super) fn set_xattrs(&self, inode: &mut Inode, node: u32, set: XattrSetId, area: &mut [u8]) -> u64 {
         if set == XattrSetId::NONE {
             return 0;

@@ -1,5 +1,5 @@
-//! POSIX access control lists: the form `getxattr` gives (`include/uapi/linux/posix_acl_xattr.h`) and ext4's own
-//! (`fs/ext4/acl.h`), which leaves out the ids of entries that have none.
+//! Converts ACLs between the form of `getxattr` (`include/uapi/linux/posix_acl_xattr.h`) and ext4's own
+//! (`fs/ext4/acl.h`), which omits the IDs of entries that have none.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

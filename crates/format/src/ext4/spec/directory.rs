@@ -109,8 +109,8 @@ impl<'a> LeafWriter<'a> {
         self.push(parent, b"..", code);
     }
 
-    /// Stretches the last entry to the tail and writes the tail (`ext4_dirblock_csum`). A block without entries
-    /// gets one that is unused.
+    /// Extends the last entry up to the tail and writes the tail (`ext4_dirblock_csum`). An empty block gets an
+    /// unused entry.
     pub(crate) fn finish(self, inode_seed: u32) {
         put(self.block, self.last + 4, &U16::new((LEAF_SPACE - self.last) as u16));
         let checksum = crc32c(inode_seed, &self.block[..LEAF_SPACE]);
@@ -149,8 +149,8 @@ impl<'a> IndexWriter<'a> {
         IndexWriter { block, entries: NODE_ENTRIES_OFFSET, count: 0 }
     }
 
-    /// Adds a child: the directory's block `child` holds names from `hash` on. The first child's hash is not
-    /// stored; its place holds the limit and the count.
+    /// Adds a child: the directory's block `child` holds names from `hash` on. The first child's hash is not stored;
+    /// the limit and the count are in its place.
     pub(crate) fn push(&mut self, hash: u32, child: u32) {
         let at = self.entries + usize::from(self.count) * DX_ENTRY;
         put(self.block, at, &[U32::new(hash), U32::new(child)]);
@@ -186,8 +186,8 @@ pub(crate) struct RawEntry<'a> {
     pub(crate) type_code: u8,
 }
 
-/// The entries of one linear block, unused ones included. An index block reads as one without names, and as the dots
-/// that the first block of every directory has.
+/// The entries of a linear block, including unused ones. An index block reads as a block without names; the first
+/// block of every directory reads as its dots.
 #[derive(Clone, Debug)]
 pub(crate) struct LeafReader<'a> {
     rest: &'a [u8],
@@ -219,7 +219,7 @@ impl<'a> LeafReader<'a> {
 }
 
 impl<'a> Iterator for LeafReader<'a> {
-    /// The error says that the rest of the block makes no sense.
+    /// An error means that the rest of the block is malformed.
     type Item = Result<RawEntry<'a>, ()>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -294,7 +294,7 @@ impl Index {
         self.entries.get(place).map(|(_, block)| u64::from(block & 0x0FFF_FFFF))
     }
 
-    /// Whether a child goes on with names of `hash`, which the one before it has too: its lowest bit says so.
+    /// Whether a child continues with names of `hash`, which the previous child has too: the lowest bit says so.
     pub(crate) fn starts_at(&self, place: usize, hash: u32) -> bool {
         self.entries.get(place).is_some_and(|(from, _)| from & !1 == hash && from & 1 == 1)
     }

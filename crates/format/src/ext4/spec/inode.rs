@@ -31,11 +31,11 @@ pub(crate) mod flags {
     pub(crate) const HUGE_FILE: u32 = 0x4_0000;
     /// `i_block` is an extent tree's root.
     pub(crate) const EXTENTS: u32 = 0x8_0000;
-    /// Content is covered by a Merkle tree behind its end.
+    /// Content has a Merkle tree after its end.
     pub(crate) const VERITY: u32 = 0x10_0000;
     /// The inode holds the value of an extended attribute.
     pub(crate) const EA_INODE: u32 = 0x20_0000;
-    /// Content lies in `i_block` and an attribute within the inode.
+    /// Content is in `i_block` and in an extended attribute of the inode.
     pub(crate) const INLINE_DATA: u32 = 0x1000_0000;
     /// Names of the directory are found whatever their case.
     pub(crate) const CASEFOLD: u32 = 0x4000_0000;
@@ -142,8 +142,8 @@ impl Inode {
 pub(crate) const SIZE_128: usize = 128;
 
 impl Inode {
-    /// The inode in a slot of the inode table, which has at least 128 bytes: extra fields that it has no room for are
-    /// zero. `None` where `i_extra_isize` makes no sense (`__ext4_iget`).
+    /// Parses an inode from a slot of the inode table, which has at least 128 bytes. Extra fields for which it has no
+    /// room are zero. `None` if `i_extra_isize` is invalid (`__ext4_iget`).
     pub(crate) fn parse(slot: &[u8]) -> Option<Inode> {
         let mut fixed = [0; XATTR_OFFSET];
         let extra = match slot.get(SIZE_128..SIZE_128 + 2) {
@@ -182,8 +182,8 @@ impl Inode {
         self.flags.get() & flags != 0
     }
 
-    /// Major and minor number of a device node (`ext4_iget`): in the first word of `i_block` the old form, or else in
-    /// the second the new one.
+    /// Major and minor number of a device node (`ext4_iget`): the old form in the first word of `i_block`, otherwise
+    /// the new form in the second.
     pub(crate) fn device(&self) -> (u32, u32) {
         let word = |at: usize| self.block.get(at..at + 4).and_then(|bytes| U32::read_from_bytes(bytes).ok());
         let (old, new) = (word(0).map_or(0, U32::get), word(4).map_or(0, U32::get));
@@ -244,7 +244,7 @@ pub(crate) fn encode_time(time: Timestamp) -> (U32, U32) {
     (U32::new(seconds as u32), U32::new(nanoseconds << 2 | (epoch as u32 & 3)))
 }
 
-/// A time as it comes back from the file system: those that it cannot hold become the nearest that it can.
+/// A time as the file system stores it: out-of-range times become the nearest limit.
 pub fn stored_time(time: Timestamp) -> Timestamp {
     let (seconds, extra) = encode_time(time);
     decode_time(seconds, extra)

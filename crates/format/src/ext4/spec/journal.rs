@@ -70,8 +70,8 @@ pub(crate) struct JournalSuperblock {
 }
 
 impl JournalSuperblock {
-    /// The superblock in the journal's first block (`journal_get_superblock`); what is wrong with it otherwise.
-    /// `verify` is whether a wrong checksum counts.
+    /// Parses the superblock in the journal's first block (`journal_get_superblock`), or returns what is wrong with
+    /// it. `verify` says whether a wrong checksum counts.
     pub(crate) fn parse(block: &[u8], verify: bool) -> Result<JournalSuperblock, &'static str> {
         let bytes = block.get(..SUPERBLOCK_SIZE).ok_or("has no superblock")?;
         let (mut superblock, _) = JournalSuperblock::read_from_prefix(bytes).map_err(|_| "has no superblock")?;
@@ -119,7 +119,7 @@ impl JournalSuperblock {
 /// What a block of the log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogBlock {
-    /// Says where the blocks behind it belong.
+    /// Lists where the following blocks belong.
     Descriptor,
     /// Ends a transaction.
     Commit,
@@ -138,7 +138,7 @@ struct LogHeader {
     sequence: U32,
 }
 
-/// What a block of the log is, and of which transaction; `None` for one without a header.
+/// The type of a log block, and its transaction; `None` without a header.
 pub(crate) fn log_block(block: &[u8]) -> Option<(LogBlock, u32)> {
     let (header, _) = LogHeader::read_from_prefix(block).ok()?;
     let kind = match header.block_type.get() {
@@ -162,7 +162,7 @@ pub(crate) struct Tag {
 }
 
 impl Tag {
-    /// Whether `block`, as it is in the log, has the tag's checksum (`jbd2_block_tag_csum_verify`).
+    /// Whether the log's copy `block` has the tag's checksum (`jbd2_block_tag_csum_verify`).
     pub(crate) fn matches(&self, superblock: &JournalSuperblock, sequence: u32, block: &[u8]) -> bool {
         let checksum = || crc32c(crc32c(superblock.seed(), U32::new(sequence).as_bytes()), block);
         if superblock.has(incompat::CSUM_V3) {
@@ -195,7 +195,7 @@ struct LongTag {
     checksum: U32,
 }
 
-/// The tags of a descriptor block, in the order of the blocks behind it (`count_tags`).
+/// The tags of a descriptor block, in the order of the blocks after it (`count_tags`).
 pub(crate) fn tags(superblock: &JournalSuperblock, block: &[u8]) -> Vec<Tag> {
     let mut rest = log_body(superblock, block);
     let mut tags = Vec::new();
@@ -306,8 +306,8 @@ fn with_zeros(bytes: &[u8], at: usize, seed: u32) -> Option<(u32, u32)> {
     Some((stored.get(), crc32c(crc32c(crc32c(seed, before), &[0; 4]), after)))
 }
 
-/// The transaction that a block of fast commits belongs to, if it is the first of them: unlike all else in a journal,
-/// they are little-endian (`struct ext4_fc_tl` and `ext4_fc_head` in `fs/ext4/fast_commit.h`).
+/// The transaction of a block of fast commits, if it is the first of them. Unlike everything else in a journal, they
+/// are little-endian (`struct ext4_fc_tl` and `ext4_fc_head` in `fs/ext4/fast_commit.h`).
 pub(crate) fn fast_commit_transaction(block: &[u8]) -> Option<u32> {
     const TAG_HEAD: u16 = 9;
     let ([tag, _], rest) = <[little_endian::U16; 2]>::read_from_prefix(block).ok()?;

@@ -75,7 +75,7 @@ pub(crate) fn entry_size(name_len: usize) -> usize {
     (ENTRY_HEADER + name_len).next_multiple_of(4)
 }
 
-/// The bytes a value beside its entry takes.
+/// The size of a value stored apart from its entry.
 pub(crate) fn value_size(length: usize) -> usize {
     length.next_multiple_of(4)
 }
@@ -133,8 +133,8 @@ impl<'a> AreaWriter<'a> {
         }
     }
 
-    /// Adds an attribute; a block wants them in the order of [`sort_key`]. The planner gave each area only what fits;
-    /// anything beyond is left out.
+    /// Adds an attribute; a block needs them in the order of [`sort_key`]. The planner gives each area only what
+    /// fits; anything beyond is dropped.
     pub(crate) fn push(&mut self, index: u8, name: &[u8], value: Value<'_>) {
         let (bytes, ino, size) = match value {
             Value::Inline(bytes) => (bytes, 0, bytes.len() as u32),
@@ -183,7 +183,7 @@ impl<'a> AreaWriter<'a> {
     }
 }
 
-/// What an attribute block's header says of it.
+/// The identity of an attribute block, from its header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockIdentity {
     pub(crate) seed: FsSeed,
@@ -205,9 +205,9 @@ pub(crate) struct Entry<'a> {
     pub(crate) index: u8,
     /// The rest of the name.
     pub(crate) name: &'a [u8],
-    /// The value; the hash of one in an inode of its own is that of the entry, not of the value.
+    /// The value. For a value in an inode of its own, the hash is the entry's, not the value's.
     pub(crate) value: Value<'a>,
-    /// Where in the area a value beside its entry starts.
+    /// The offset in the area of a value stored apart from its entry.
     pub(crate) at: usize,
 }
 
@@ -251,7 +251,7 @@ impl<'a> AreaReader<'a> {
 }
 
 impl<'a> Iterator for AreaReader<'a> {
-    /// The error says that the rest of the area makes no sense (`check_xattrs`).
+    /// An error means that the rest of the area is malformed (`check_xattrs`).
     type Item = Result<Entry<'a>, ()>;
 
     fn next(&mut self) -> Option<Self::Item> {

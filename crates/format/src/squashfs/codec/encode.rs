@@ -1,4 +1,4 @@
-//! Compression of single blocks.
+//! Compresses single blocks.
 
 use std::io;
 
@@ -89,7 +89,7 @@ impl Settings {
     }
 }
 
-/// A compressor with its memory, for one block after another. What it gives depends on nothing but the block.
+/// A compressor with its memory. Its output depends only on the block.
 pub(crate) struct Encoder {
     state: State,
     out: Vec<u8>,

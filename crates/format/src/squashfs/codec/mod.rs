@@ -1,4 +1,4 @@
-//! The compressors, one block at a time.
+//! The compressors, for single blocks.
 
 mod decode;
 mod encode;
@@ -9,7 +9,7 @@ pub(crate) use encode::{Encoder, Settings};
 use super::spec::superblock::compressor;
 use crate::Algorithm;
 
-/// The algorithm of a compressor's number, or what it is called where there is none here.
+/// The algorithm with this number, or the name of one that is not supported.
 pub(crate) fn algorithm(number: u16) -> Result<Algorithm, String> {
     match number {
         compressor::GZIP => Ok(Algorithm::Gzip),

@@ -1,4 +1,4 @@
-//! The data blocks of a regular file, by its size and its holes alone.
+//! Computes the data blocks of a regular file from its size and holes.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What the image needs to know of every inode before anything has a place.
+//! Collects what the image needs to know of every inode before places are assigned.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Directory listings: where each is cut into runs of entries, and where it starts.
+//! Cuts directory listings into runs of entries, and places them.
 
 use std::ops::Range;
 
@@ -135,15 +135,15 @@ impl Listings {
         Some((run, listing.inode, run.entry..end))
     }
 
-    /// Forgets the listings so far, whose bytes were written; goes on where they end.
+    /// Drops the listings so far, whose bytes were written, and continues after them.
     pub(crate) fn forget(&mut self) {
         self.list.clear();
         self.runs.clear();
     }
 }
 
-/// The runs that are in a listing's index, as (bytes from the listing's start, first entry): in each stretch of a
-/// metadata block's length after the first, the first that starts there.
+/// The runs in a listing's index, as (bytes from the listing's start, first entry): the first run that starts in each
+/// stretch of a metadata block's length, except the first stretch.
 pub(crate) fn indexed(runs: &[Run], position: u32) -> impl Iterator<Item = (u32, u32)> {
     let stretch = move |run: &Run| (run.position - position) / METADATA_SIZE as u32;
     let pairs = runs.iter().zip(runs.iter().skip(1));

@@ -1,4 +1,4 @@
-//! What is decided of an image: what it holds, in which order, and where. Planner and packer fill it, the renderer reads it.
+//! The layout of a squashfs image: content, order and places. Planner and packer fill it, the renderer reads it.
 
 pub(crate) mod blocks;
 pub(crate) mod inventory;
@@ -48,8 +48,8 @@ pub(crate) fn path(tree: &Tree, inode: InodeId) -> String {
     format!("/{}", String::from_utf8_lossy(&tree.path(inode)))
 }
 
-/// Whether the inode table of an image with compression may exceed what references address; places in it are known
-/// only when content is read.
+/// Refuses a compressed image whose inode table might exceed what references can address; exact places are known only
+/// when content is read.
 pub(crate) fn check_inode_table(tree: &Tree, inventory: &Inventory, block_size: u32) -> Result<(), Error> {
     let mut length = 0;
     for id in inventory.numbers.order() {
@@ -72,7 +72,7 @@ pub(crate) fn check_inode_table(tree: &Tree, inventory: &Inventory, block_size: 
     Ok(())
 }
 
-/// What lies behind the files, in this order.
+/// What follows the files, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Inodes,
@@ -115,8 +115,7 @@ pub(crate) fn metadata_blocks(length: u64) -> u64 {
 pub(crate) struct Layout {
     pub(crate) block_size: u32,
     pub(crate) tables: Tables,
-    /// Where each inode's content starts, in bytes from the image's start, in the order of their numbers; 0 for what
-    /// has none.
+    /// Where each inode's content starts, in bytes from the image's start, by inode number; 0 without content.
     pub(crate) content: Vec<u64>,
     pub(crate) sections: Vec<Section>,
     pub(crate) superblock: Superblock,

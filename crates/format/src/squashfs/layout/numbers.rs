@@ -1,9 +1,9 @@
-//! The order of inodes: in the inode table, in their numbers, and of their content.
+//! The order of inodes, which is that of the inode table, of inode numbers, and of content.
 
 use inarch_tree::{FileType, InodeId, Tree};
 
-/// Inode numbers, from 1. A directory comes after everything in it, so that whatever its listing points at has its
-/// place before the listing is made, and right behind its files, so that few metadata blocks hold them.
+/// Inode numbers, from 1. A directory follows its content, so that everything in a listing has its place before the
+/// listing is made. It comes right after its files, so that few metadata blocks hold them.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     order: Vec<InodeId>,

@@ -1,4 +1,4 @@
-//! Where inodes lie in the inode table, and metadata blocks on disk.
+//! Places of inodes in the inode table, and of metadata blocks on disk.
 
 use inarch_tree::InodeId;
 

@@ -1,4 +1,4 @@
-//! What images with and without compression have in common.
+//! The tables that compressed and uncompressed images have in common.
 
 use std::sync::Arc;
 

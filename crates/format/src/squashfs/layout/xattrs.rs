@@ -1,4 +1,4 @@
-//! Sets of extended attributes: which are held, and where their pairs start.
+//! Sets of extended attributes: which the image holds, and where their pairs start.
 
 use inarch_tree::{InodeId, Tree, Xattr, XattrSetId};
 

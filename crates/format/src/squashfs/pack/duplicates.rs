@@ -1,4 +1,4 @@
-//! Files of the same content, which is stored once.
+//! Finds files with equal content, which is stored once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::writer::Location;
 /// Bytes of a hash that are kept: as many as make two different files of one hash out of reach.
 const KEPT: usize = 20;
 
-/// Which files may have the content of another: those whose size another has too.
+/// Candidates for equal content: files whose size another file has too.
 pub(super) struct Duplicates {
     tree: Arc<Tree>,
     /// Sizes that several files have, ascending.

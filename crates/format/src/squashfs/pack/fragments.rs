@@ -1,4 +1,4 @@
-//! The ends of files, collected into blocks.
+//! Collects the tails of files into fragment blocks.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,8 +10,8 @@ use crate::squashfs::spec::superblock::FragmentEntry;
 /// Bytes of fragments at most that are compressed ahead of the one that is written.
 const AHEAD: usize = 32 << 20;
 
-/// Fragments that were begun. Each is written at the end of a file, when so many have been filled after it that it is
-/// surely compressed: when that is depends on the content alone, not on the threads.
+/// Fragments in progress. Each is written at the end of a file once enough later ones are full that its compression
+/// has surely ended: that point depends on the content alone, not on the threads.
 pub(super) struct Fragments {
     block_size: usize,
     open: Vec<u8>,

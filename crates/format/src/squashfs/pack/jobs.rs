@@ -1,4 +1,4 @@
-//! The content of all files, cut into pieces that threads work on.
+//! Cuts the content of all files into pieces for threads.
 
 use inarch_tree::{FileType, InodeId, Tree};
 
@@ -23,7 +23,7 @@ pub(super) struct Piece {
     pub(super) last: bool,
 }
 
-/// What is left of the content, in the order in which it goes into the image.
+/// The remaining content, in the order of the image.
 pub(super) struct Jobs<'a> {
     tree: &'a Tree,
     order: std::slice::Iter<'a, InodeId>,

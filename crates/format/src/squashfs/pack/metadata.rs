@@ -1,4 +1,4 @@
-//! Tables that are compressed block by block as they are made.
+//! Tables that are compressed block by block as they grow.
 
 use std::io;
 

@@ -1,11 +1,12 @@
-//! Images with compression: where a byte goes depends on the content before it.
+//! Writes compressed images, where the place of each byte depends on the content before it.
 //!
 //! 1. `jobs` cuts the content of all files into pieces, in the order of inode numbers.
-//! 2. Threads (`pipeline`) take pieces, read them and compress their blocks (`work`), a bounded number of pieces ahead.
+//! 2. Threads (`pipeline`) take pieces, read them and compress their blocks (`work`), a bounded number of pieces
+//!    ahead.
 //! 3. The caller's thread (`writer`) takes the results in order, finds files that are stored already (`duplicates`),
-//!    collects the ends of files into `fragments`, which the threads compress as well, and writes inodes and listings
-//!    into tables in memory, compressed (`metadata`).
-//! 4. Behind the last file it writes the tables, and then the superblock.
+//!    collects the tails of files into `fragments`, which the threads compress too, and adds inodes and listings to
+//!    compressed tables in memory (`metadata`).
+//! 4. After the last file it writes the tables, and finally the superblock.
 
 mod duplicates;
 mod fragments;

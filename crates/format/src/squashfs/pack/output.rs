@@ -1,4 +1,4 @@
-//! The image's bytes on their way to the sink.
+//! Writes the image's bytes to the sink.
 
 use std::io;
 
@@ -46,7 +46,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Goes back to where it was before: what was written since is written over.
+    /// Returns to an earlier position; later bytes will be overwritten.
     pub(super) fn rewind(&mut self, position: u64) {
         match position.checked_sub(self.start) {
             Some(length) => self.buffer.truncate(length as usize),

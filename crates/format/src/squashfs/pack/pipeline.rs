@@ -1,7 +1,7 @@
-//! Threads that work on pieces of files, and on fragments, ahead of the one that writes the image.
+//! Threads that process pieces of files, and fragments, ahead of the writer.
 //!
-//! Results come back in the order of the pieces, whoever made them: so the image does not depend on the number of
-//! threads. A window bounds how far ahead of the writer they go.
+//! Results are returned in the order of the pieces, so the image does not depend on the number of threads. A window
+//! bounds how far ahead they go.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

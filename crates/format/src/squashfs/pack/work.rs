@@ -1,4 +1,4 @@
-//! What a thread does with a piece of a file: reads it, finds zeros, hashes and compresses blocks.
+//! Processes a piece of a file: reads it, finds zeros, hashes and compresses blocks.
 
 use std::io;
 
@@ -33,7 +33,7 @@ pub(super) struct Done {
     pub(super) last: bool,
 }
 
-/// A block as it goes to disk.
+/// A block in its stored form.
 pub(super) struct Packed {
     /// As in the list of blocks.
     pub(super) size: u32,

@@ -1,4 +1,4 @@
-//! The one that writes the image: takes files in their order, and makes the inodes and listings as it goes.
+//! Writes the image: takes files in order, and makes inodes and listings along the way.
 
 use std::collections::VecDeque;
 use std::io;
@@ -147,7 +147,7 @@ impl Writer<'_> {
     fn add_directory(&mut self, id: InodeId) -> io::Result<()> {
         let tables = &mut self.tables;
         let number = tables.inventory.numbers.of(id);
-        // Its own place comes behind its index, whose length follows from the places of what is in it.
+        // Its own place follows its index, whose length depends on the places of its content.
         let places = Places { numbers: &tables.inventory.numbers, positions: &tables.positions };
         let listing = tables.listings.push(&tables.tree, &places, id).map_err(io::Error::other)?;
         let place = tables.listings.find(number).ok_or_else(|| internal("a listing is not there"))?;
@@ -195,7 +195,7 @@ impl Writer<'_> {
         self.push(inode.encode().as_slice())
     }
 
-    /// Writes what lies behind the content.
+    /// Writes what follows the content.
     fn write_tables(&mut self, superblock: &mut Superblock) -> io::Result<()> {
         let new = MetadataWriter::new;
         superblock.inode_table = self.output.position().into();

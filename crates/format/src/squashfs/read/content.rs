@@ -1,4 +1,4 @@
-//! The content of an image's files, decompressed when it is read.
+//! The content of an image's files, decompressed on read.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -37,8 +37,8 @@ impl Packed {
         Packed { image, cache: Cache::new(blocks), spare: Mutex::default() }
     }
 
-    /// Calls `take` for each block of a range of a file: the block's place, where the range starts in the block, the
-    /// bytes of the block in the range, and all bytes of the block. The range ends within the file.
+    /// Calls `take` for each block of a range of a file: the block's place, the range's start in the block, the bytes
+    /// of the block in the range, and all bytes of the block. The range ends within the file.
     fn each_stretch(
         &self,
         files: &Files,

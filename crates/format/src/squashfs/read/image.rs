@@ -1,4 +1,4 @@
-//! The image as bytes: its superblock, ranges of it, and blocks of it decompressed.
+//! The image's bytes: its superblock, ranges, and decompressed blocks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,7 +27,7 @@ struct Worker {
     input: Vec<u8>,
 }
 
-/// An image that makes no sense: what was found, where, and what was expected.
+/// An inconsistent image: what was found, where, and what was expected.
 pub(super) fn wrong(reason: impl Into<String>) -> VolumeError {
     VolumeError::Damaged(reason.into())
 }
@@ -52,7 +52,7 @@ impl Image {
         self.superblock.block_size.get()
     }
 
-    /// Bytes of the image in use; nothing of it lies beyond.
+    /// Bytes of the image in use; everything is below this.
     pub(super) fn bytes_used(&self) -> u64 {
         self.superblock.bytes_used.get()
     }
@@ -90,8 +90,8 @@ impl Image {
         Ok(bytes.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect())
     }
 
-    /// Decompresses the `length` bytes at `offset` into `out`; gives how many came, `Corrupt` inside where they are
-    /// not what a compressor made.
+    /// Decompresses `length` bytes at `offset` into `out`; returns how many bytes came out, or an inner `Corrupt` if
+    /// they are not valid.
     pub(super) fn decode(
         &self,
         offset: u64,

@@ -1,4 +1,4 @@
-//! The names of a directory, from any place on.
+//! Lists the names of a directory from any position.
 
 use inarch_tree::FileType;
 use inarch_volume::VolumeError;
@@ -44,7 +44,7 @@ impl Listings<'_> {
     /// The directory at `place`.
     pub(super) fn directory(&self, place: Reference) -> Result<Directory, VolumeError> {
         let mut reader = self.inodes.reader(place)?;
-        match read_inode(&mut reader)?.0.body {
+        match read_inode(&mut reader, &mut Vec::new())?.body {
             Body::Directory(body) => Ok(Directory { body, index: reader.reference() }),
             _ => Err(VolumeError::WrongType),
         }
@@ -61,7 +61,7 @@ impl Listings<'_> {
         self.read(directory, start, from, take)
     }
 
-    /// What a name leads to: names are sorted, and the index has some of them.
+    /// Looks up a name: names are sorted, and the index has some of them.
     pub(super) fn find(&self, directory: &Directory, name: &[u8]) -> Result<Option<Reference>, VolumeError> {
         let start = self.indexed(directory, &mut |_, first| first <= name)?;
         let mut result = None;
@@ -74,8 +74,8 @@ impl Listings<'_> {
         Ok(result)
     }
 
-    /// The last place of the index that `precedes` what is looked for, which is asked with its position and first name;
-    /// else the start.
+    /// The last index entry that `precedes` the target, which is called with its position and first name; otherwise
+    /// the start.
     fn indexed(
         &self,
         directory: &Directory,

@@ -1,4 +1,4 @@
-//! Tables of metadata blocks, and reading along one.
+//! Reads tables of metadata blocks.
 
 use std::sync::Arc;
 

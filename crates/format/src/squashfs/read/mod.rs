@@ -1,9 +1,9 @@
-//! An image as a volume that is read on demand, and as a tree. Nothing of it is believed.
+//! Reads squashfs images: on demand as a volume, or at once as a tree. The image is hostile.
 //!
 //! 1. `image` checks the superblock.
-//! 2. `volume` answers for one node at a time: a reference says where its inode lies in the table of inodes, which is read by
-//!    `metadata`; `listing` finds names, `files` the blocks of a file, `content` decompresses them.
-//! 3. `pass` counts what a walk over all of them meets.
+//! 2. `volume` answers questions about one node: a reference says where its inode is in the inode table, which
+//!    `metadata` reads; `listing` finds names, `files` the blocks of a file, `content` decompresses them.
+//! 3. `pass` bounds a walk over all of them.
 
 mod cache;
 mod content;
@@ -19,27 +19,28 @@ mod xattrs;
 use std::sync::Arc;
 
 use inarch_block::Backing;
+use inarch_confine::Parsing;
 use inarch_volume::Volume;
 
 use crate::{Damage, Opened, ReadError};
 use volume::SquashfsVolume;
 
-/// Opens a squashfs 4.0 image that is compressed by gzip, lz4, xz or zstd, or not at all. Content is decompressed when
-/// it is read; 32 MiB of it are kept. Where blocks are stored as they are, the image's own file is lent.
+/// Opens and walks a squashfs 4.0 image, compressed by gzip, lz4, xz or zstd, or uncompressed. Content is
+/// decompressed on read, with a cache of 32 MiB. Uncompressed blocks are read from the image's own file.
 ///
 /// Errors say what is wrong with the image, and where.
-pub fn open(image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
-    open_with(image, Damage::Refused)
+pub fn open(parsing: Parsing, image: Arc<dyn Backing>) -> Result<Opened, ReadError> {
+    open_with(parsing, image, Damage::Refused)
 }
 
-/// As [`open`]; where damage is salvaged, directories and inodes that cannot be read are left out. An image that was cut
-/// off has lost its tables, which are at its end.
-pub fn open_with(image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-    Opened::walk(open_volume(image, damage)?, damage)
+/// Like [`open`], but with salvaged damage, unreadable directories and inodes are left out. A truncated image has
+/// lost its tables, which are at its end.
+pub fn open_with(parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
+    Opened::walk(parsing, open_volume(parsing, image, damage)?, damage)
 }
 
-/// Opens an image to be asked for what is wanted of it: the superblock, the table of owners, the places of fragments and
-/// attributes, and the root are read and checked. None of that can be done without, so damage to it is never salvaged.
-pub fn open_volume(image: Arc<dyn Backing>, _: Damage) -> Result<Arc<dyn Volume>, ReadError> {
+/// Opens an image for reading on demand. Reads and checks the superblock, the table of owners, the places of
+/// fragments and attributes, and the root. All of it is essential, so damage to it is never salvaged.
+pub fn open_volume(_: Parsing, image: Arc<dyn Backing>, _: Damage) -> Result<Arc<dyn Volume>, ReadError> {
     Ok(Arc::new(SquashfsVolume::open(image)?))
 }

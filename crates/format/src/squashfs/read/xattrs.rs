@@ -1,4 +1,4 @@
-//! Sets of extended attributes as they are read.
+//! Reads sets of extended attributes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Any block of an image without compression, made when it is read.
+//! Renders any block of an uncompressed image on demand.
 
 pub(crate) mod tables;
 pub(crate) mod window;
@@ -24,7 +24,7 @@ impl Renderer {
         Renderer { layout }
     }
 
-    /// Renders what of a section lies in `window`, which counts from the image's start.
+    /// Renders the part of a section in `window`, which counts from the image's start.
     fn render_section(&self, section: &Section, window: &mut Window<'_>) {
         if !section.framed {
             return self.render_index(section, window);

@@ -1,4 +1,4 @@
-//! What images with and without compression have in common: listings, and the tables behind them.
+//! Renders listings and tables, which compressed and uncompressed images have in common.
 
 use std::ops::Range;
 

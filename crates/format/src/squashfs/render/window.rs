@@ -1,4 +1,4 @@
-//! A part of a table that is being rendered.
+//! A window into a table being rendered.
 
 use std::ops::Range;
 
@@ -33,8 +33,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// The items of an array of `size` bytes each, that starts at byte `at` and has `count` items, of which any byte
-    /// is wanted.
+    /// Of `count` items of `size` bytes each from byte `at`, those that overlap the window.
     pub(crate) fn items(&self, at: u64, size: usize, count: u64) -> Range<u64> {
         let range = self.range();
         let size = size as u64;

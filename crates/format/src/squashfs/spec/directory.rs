@@ -9,7 +9,7 @@ pub(crate) const MAX_RUN: usize = 256;
 /// Bytes of a name at most (`SQUASHFS_NAME_LEN`).
 pub(crate) const MAX_NAME: usize = 256;
 
-/// Stands before entries whose inodes lie in one metadata block.
+/// Precedes entries whose inodes are in one metadata block.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Header {

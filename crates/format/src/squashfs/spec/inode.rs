@@ -166,7 +166,7 @@ pub(crate) struct FileBody {
     pub(crate) start: u64,
     /// Bytes.
     pub(crate) size: u64,
-    /// Bytes of it that lie in blocks without content.
+    /// Bytes in blocks without content.
     pub(crate) sparse: u64,
     /// The fragment with its end, or [`NO_FRAGMENT`].
     pub(crate) fragment: u32,

@@ -28,8 +28,8 @@ pub(crate) const DEFAULT_BLOCK_SIZE: u32 = 128 << 10;
 /// Different owners and groups at most: the superblock counts them in 16 bits.
 pub(crate) const MAX_IDS: usize = u16::MAX as usize;
 
-/// Where a structure lies in a table of metadata blocks: the block's offset from the table's start on disk, and the
-/// offset within it when it is uncompressed, in 16 bits.
+/// A place in a table of metadata blocks: the block's offset from the table's start on disk, and the offset in the
+/// uncompressed block, in 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Reference(pub(crate) u64);
 

@@ -3,8 +3,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The namespaces, in the order of their numbers (`SQUASHFS_XATTR_USER` and so on). There are no others: POSIX ACLs
-/// cannot be held.
+/// The supported namespaces, by number (`SQUASHFS_XATTR_USER` and so on). POSIX ACLs are not among them.
 pub(crate) const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// The bits of a type that name the namespace (`SQUASHFS_XATTR_PREFIX_MASK`).
 pub(crate) const PREFIX_MASK: u16 = 0xFF;

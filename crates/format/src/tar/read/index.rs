@@ -13,7 +13,7 @@ use super::window::Window;
 use crate::assemble::{self, Assembly, Bytes, Facts, Kind, Refusal};
 use crate::notes::Notes;
 use crate::tar::spec::acl;
-use crate::{Damage, ReadError};
+use crate::{Damage, Host, ReadError};
 
 /// How names that begin with `.wh.` are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +50,12 @@ impl<'a> Archive<'a> {
 pub(crate) fn index(
     archive: Archive<'_>,
     whiteouts: Whiteouts,
-    damage: Damage,
+    (host, damage): (&dyn Host, Damage),
     assembly: &mut Assembly,
     notes: &mut Notes,
 ) -> Result<bool, ReadError> {
     let mut members = Members::new(Window::new(archive), damage);
-    let mut attributes = AttributeReader::default();
+    let mut attributes = AttributeReader::new(host);
     while let Some(member) = members.next()? {
         if !member.is_known {
             notes.add(&member.path, "its type is unknown, it is taken for a regular file");
@@ -125,7 +125,7 @@ fn add(
     member: Member,
     archive: Archive<'_>,
     assembly: &mut Assembly,
-    attributes: &mut AttributeReader,
+    attributes: &mut AttributeReader<'_>,
     notes: &mut Notes,
 ) -> Result<(), String> {
     let Member { path, kind, link, size, at, .. } = &member;
@@ -162,9 +162,8 @@ fn is_whole(parts: &[inarch_tree::DataRange], size: u64) -> bool {
 }
 
 /// Reads attributes, once of members that share them.
-#[derive(Default)]
-struct AttributeReader {
-    users: Users,
+struct AttributeReader<'h> {
+    users: Users<'h>,
     /// Those of the last member that had any.
     recent: Option<TreeAttributes>,
 }
@@ -177,11 +176,15 @@ struct TreeAttributes {
     xattrs: Arc<[Xattr]>,
     /// Access control lists that the permissions follow, one after the other.
     lists: Vec<Vec<u8>>,
-    /// What is to be said.
+    /// The notes.
     notes: Vec<String>,
 }
 
-impl AttributeReader {
+impl<'h> AttributeReader<'h> {
+    fn new(host: &'h dyn Host) -> AttributeReader<'h> {
+        AttributeReader { users: Users::new(host), recent: None }
+    }
+
     /// The extended attributes of a member, and its permissions, which follow from an access control list.
     fn of(&mut self, member: &Member, notes: &mut Notes) -> (Arc<[Xattr]>, u32) {
         let recent = self.recent.take().filter(|recent| Arc::ptr_eq(&recent.stored, &member.attributes));
@@ -195,7 +198,7 @@ impl AttributeReader {
 }
 
 impl TreeAttributes {
-    fn read(stored: Arc<StoredAttributes>, users: &mut Users) -> TreeAttributes {
+    fn read(stored: Arc<StoredAttributes>, users: &mut Users<'_>) -> TreeAttributes {
         let (mut lists, mut notes) = (Vec::new(), Vec::new());
         let mut xattrs = BTreeMap::new();
         for (name, value) in &stored.xattrs {

@@ -17,8 +17,8 @@ const MAX_EXTENDED: u64 = 16 << 20;
 /// The most bytes of a long name; a usable path has at most 4095.
 const MAX_NAME: u64 = 64 << 10;
 
-/// Bytes of attributes that an archive's members may have together, beyond twice the archive's size. Few attributes of a global
-/// header would otherwise make large sets of many members that have one of their own.
+/// The most bytes of attributes that an archive's members may have together, beyond twice the archive's size.
+/// Otherwise a few attributes of a global header would make large sets for many members with attributes of their own.
 const ATTRIBUTES_SLACK: u64 = 16 << 20;
 
 /// The meaning of a type flag.

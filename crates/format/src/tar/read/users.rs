@@ -3,21 +3,26 @@
 use std::collections::HashMap;
 
 use crate::tar::spec::acl::Who;
+use crate::{Accounts, Host};
 
-/// Ids by name, read from `/etc/passwd` and `/etc/group` on the first request, as for unpacking.
-#[derive(Default)]
-pub(super) struct Users {
+/// Ids by name, from the host's lists, which are asked for on the first request, as for unpacking.
+pub(super) struct Users<'h> {
+    host: &'h dyn Host,
     users: Option<HashMap<String, u32>>,
     groups: Option<HashMap<String, u32>>,
 }
 
-impl Users {
+impl<'h> Users<'h> {
+    pub(super) fn new(host: &'h dyn Host) -> Users<'h> {
+        Users { host, users: None, groups: None }
+    }
+
     pub(super) fn id(&mut self, who: Who, name: &str) -> Option<u32> {
-        let (list, path) = match who {
-            Who::User => (&mut self.users, "/etc/passwd"),
-            Who::Group => (&mut self.groups, "/etc/group"),
+        let (list, accounts) = match who {
+            Who::User => (&mut self.users, Accounts::Users),
+            Who::Group => (&mut self.groups, Accounts::Groups),
         };
-        let read = || parse(&std::fs::read_to_string(path).unwrap_or_default());
+        let read = || parse(&self.host.accounts(accounts));
         list.get_or_insert_with(read).get(name).copied()
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Arc, LazyLock};
 
 use inarch_block::{BLOCK_SIZE, Backing, Cursor, read_content};
+use inarch_confine::Parsing;
 use inarch_format::ext4::{Ext4Image, LostAndFound, Options, ReadOptions, open_image};
 use inarch_format::{Damage, ReadError};
 use inarch_tree::{DataRange, FileType, InodeId, Tree, Xattr};
@@ -93,6 +94,7 @@ fn read_patched(at: usize, patch: Vec<u8>, verify: bool) -> Result<Ext4Image, Re
 
 fn open(image: Image<'static>, verify: bool) -> Result<Ext4Image, ReadError> {
     open_image(
+        Parsing::unconfined(),
         Arc::new(image),
         &ReadOptions { verify, lost_and_found: LostAndFound::KeepIfUsed, damage: Damage::Salvaged },
     )
@@ -225,11 +227,11 @@ fn lengths_of_entries_may_be_traps() {
     }
 }
 
-/// Two files of the same blocks can be read, and are told from others: together they may be longer than the disk.
+/// Two files with the same blocks can be read and are recognised: together they may be longer than the disk.
 #[test]
 fn files_of_the_same_blocks_are_known() {
     let plain = read(IMAGE.0.clone(), false).unwrap();
-    assert_eq!(plain.files_with_shared_bytes().len(), 0);
+    assert_eq!(plain.extents().overlapping().len(), 0);
     let slot = |path: &[u8]| {
         let ino = plain.ino(plain.opened.tree.lookup(path).unwrap()) as usize;
         let table = u32::from_le_bytes(IMAGE.0[BLOCK_SIZE + 8..][..4].try_into().unwrap()) as usize;
@@ -239,7 +241,7 @@ fn files_of_the_same_blocks_are_known() {
     let (from, to) = (slot(b"file"), slot(b"sparse"));
     bytes.copy_within(from..from + 128, to);
     let image = read(bytes, false).unwrap();
-    assert_eq!(image.files_with_shared_bytes().len(), 1);
+    assert_eq!(image.extents().overlapping().len(), 1);
 }
 
 /// Two files of the same blocks are allowed; two directories are not, as names would multiply.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use inarch_confine::Parsing;
 use inarch_tree::scan::{ScanOptions, scan};
 
 use super::made::{can_mount, fill, mke2fs, run, scratch};
@@ -132,7 +133,10 @@ fn fast_commits_are_refused() {
     drop(mount);
     assert!(open(&before).opened.tree.lookup(b"first").is_some());
     let file = inarch_block::BackingFile::new(fs::File::open(&after).unwrap(), after.clone()).unwrap();
-    let refused = inarch_format::ext4::open(Arc::new(file), inarch_format::Damage::Refused).err().unwrap().to_string();
+    let refused = inarch_format::ext4::open(Parsing::unconfined(), Arc::new(file), inarch_format::Damage::Refused)
+        .err()
+        .unwrap()
+        .to_string();
     assert!(refused.contains("fast commits"), "{refused}");
 }
 

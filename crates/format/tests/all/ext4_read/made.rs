@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use inarch_block::BackingFile;
+use inarch_confine::Parsing;
 use inarch_format::ext4::{LostAndFound, ReadOptions, open_image};
 use rustix::fs::XattrFlags;
 
@@ -251,7 +252,7 @@ fn lost_and_found_is_kept_if_it_is_used() {
     let found = |lost_and_found| {
         let file = BackingFile::new(fs::File::open(&image).unwrap(), image.clone()).unwrap();
         let options = ReadOptions { lost_and_found, ..ReadOptions::default() };
-        open_image(Arc::new(file), &options).unwrap().opened.tree.lookup(b"lost+found").is_some()
+        open_image(Parsing::unconfined(), Arc::new(file), &options).unwrap().opened.tree.lookup(b"lost+found").is_some()
     };
     assert!(found(LostAndFound::Keep));
     assert!(!found(LostAndFound::KeepIfUsed));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ext4_view::Ext4;
 use inarch_block::{BackingFile, Content, HostFiles, read_content};
+use inarch_confine::Parsing;
 use inarch_format::ext4::{Ext4Image, LostAndFound, ReadOptions, open_image};
 use inarch_tree::scan::{ScanOptions, scan};
 use inarch_tree::{DataRange, FileType, InodeId, Tree};
@@ -18,7 +19,7 @@ use crate::common::view;
 pub fn open(image: &Path) -> Ext4Image {
     let file = BackingFile::new(File::open(image).unwrap(), image.into()).unwrap();
     let options = ReadOptions { lost_and_found: LostAndFound::Keep, ..ReadOptions::default() };
-    open_image(Arc::new(file), &options).unwrap()
+    open_image(Parsing::unconfined(), Arc::new(file), &options).unwrap()
 }
 
 /// Compares what we read of an image with the kernel's read-only mount of it; the notes of our reader.

@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use inarch_block::{BackingFile, Content, Cursor, Device, FileSink, HostFiles, read_content, write_image};
+use inarch_confine::Parsing;
 use inarch_format::squashfs::{Squashfs, open};
 use inarch_format::{Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Opened, Planned, ReadError};
 use inarch_tree::{Attributes, DataRange, FileType, Inode, InodeId, Timestamp, Tree, Xattr};
@@ -185,7 +186,7 @@ pub fn compare(tree: &Tree, content: &dyn Content, at: &Path) {
 
 /// Opens an image of this host by our reader.
 pub fn try_open(image: &Path) -> Result<Opened, ReadError> {
-    open(Arc::new(BackingFile::new(File::open(image).unwrap(), image.to_owned()).unwrap()))
+    open(Parsing::unconfined(), Arc::new(BackingFile::new(File::open(image).unwrap(), image.to_owned()).unwrap()))
 }
 
 /// Compares what our reader found with a tree and what its files hold.

@@ -9,7 +9,7 @@ use super::look::Seen;
 use super::{ApplyReport, Work};
 use crate::kept::record::{BesideFile, Record};
 use crate::kept::{Bytes, KeptTree};
-use crate::notes::shown;
+use crate::text::shown;
 
 /// What is still there in trees that nothing is to be applied to.
 pub(super) struct Elsewhere {

@@ -4,7 +4,7 @@
 //! 2. *Choose* ([`ties`]): with what was asked for comes what can only be applied together with it.
 //! 3. *Decide* ([`decide`]) and *plan* ([`plan`]): a list of steps, without a look at anything. `-n` prints it.
 //! 4. The record says that an apply has begun, and which paths it leaves alone.
-//! 5. *Execute* ([`execute`], [`worker`]): everything is made before anything is taken away, and what lends bytes to
+//! 5. *Execute* ([`execute`](mod@execute), [`worker`]): everything is made before anything is taken away, and what lends bytes to
 //!    something else goes only when that is on the disk, and in its place. What is linked or gets attributes is checked
 //!    and reached by one descriptor ([`object`]), and what is removed is checked under a name of ours ([`removal`]): other
 //!    programs may put something else in its place at any moment.
@@ -57,8 +57,7 @@ use super::diff::{RunDiff, TreeDiff};
 use super::record::{Applied, Applying, BesideFile, DurableFile, Made, Record, TouchedFile};
 use super::spent::boot;
 use super::{KeptRun, KeptTree, Store, now};
-use crate::JobError;
-use crate::notes::shown;
+use crate::kept::KeptError;
 use beside::Elsewhere;
 pub(super) use beside::still_beside;
 #[cfg(test)]
@@ -119,14 +118,14 @@ impl ApplyReport {
 ///
 /// # Errors
 /// Nothing could be applied at all. What cannot be done to single paths is in the report.
-pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, JobError> {
+pub fn apply(request: &ApplyRequest) -> Result<ApplyReport, KeptError> {
     apply_to(&mut Store::of_user()?.open(&request.name)?, request)
 }
 
 /// The same, of a run that is open.
-pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<ApplyReport, JobError> {
+pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<ApplyReport, KeptError> {
     let Some(record) = run.record.clone() else {
-        return Err(JobError::Other(format!("the kept run '{}' has no record", request.name)));
+        return Err(KeptError::NoRecord(request.name.clone()));
     };
     let boot = boot()?;
     if record.applied.as_ref().is_some_and(|applied| applied.boot == boot) {
@@ -137,9 +136,7 @@ pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<Appl
     check_paths(request, &diff)?;
     let gone = diff.left_out();
     if let (Some((path, _)), Some(_)) = (gone.first(), &record.applying) {
-        return Err(JobError::Other(format!(
-            "{path}: it is gone, and an apply has begun there and not ended; bring it back"
-        )));
+        return Err(KeptError::GoneMeanwhile { path: path.clone() });
     }
     if request.paths.is_empty() {
         report.failures.extend(gone);
@@ -191,7 +188,7 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(tree: &'a TreeDiff, progress: Progress, request: &ApplyRequest) -> Result<Work<'a>, JobError> {
+    fn new(tree: &'a TreeDiff, progress: Progress, request: &ApplyRequest) -> Result<Work<'a>, KeptError> {
         let sides = sides(tree);
         let asked: Vec<bool> = tree
             .differences
@@ -262,7 +259,7 @@ impl<'a> Work<'a> {
     }
 
     /// Waits until what was applied is on the disk.
-    fn sync(&mut self) -> Result<(), JobError> {
+    fn sync(&mut self) -> Result<(), KeptError> {
         let written = self.applied.iter().map(|i| self.sides.path(*i));
         self.host.sync(written).map_err(|errno| not_durable(self.tree.tree.source(), errno.into()))
     }
@@ -450,7 +447,7 @@ fn begin(
     request: &ApplyRequest,
     works: &[Work<'_>],
     (token, boot): (String, String),
-) -> Result<(), JobError> {
+) -> Result<(), KeptError> {
     let bytes = |paths: Vec<PathBuf>| paths.iter().map(|path| Bytes::path(path)).collect();
     let chosen = |work: &Work<'_>| -> Vec<PathBuf> {
         let chosen = (0..work.chosen.len()).filter(|i| work.chosen.get(*i) == Some(&true));
@@ -498,7 +495,7 @@ fn end(
     request: &ApplyRequest,
     (works, touched, beside): (&mut [Work<'_>], Vec<TouchedFile>, Vec<BesideFile>),
     report: &mut ApplyReport,
-) -> Result<(), JobError> {
+) -> Result<(), KeptError> {
     report.complete = request.paths.is_empty() && report.is_whole();
     let in_part = !report.complete && works.iter().any(|work| !work.applied.is_empty());
     let Some(mut record) = run.record.clone() else { return Ok(()) };
@@ -525,7 +522,7 @@ fn end(
 }
 
 /// The first path of the host that is no longer as everything was applied. Attributes of directories are not looked at.
-pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> Result<Option<String>, JobError> {
+pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> Result<Option<String>, KeptError> {
     let everything = ApplyRequest { name: String::new(), paths: Vec::new(), force: false, dry_run: true };
     if let Some((gone, _)) = diff.left_out().into_iter().next() {
         return Ok(Some(gone));
@@ -545,7 +542,7 @@ pub(super) fn first_missing(run: &KeptRun, record: &Record, diff: &RunDiff) -> R
 }
 
 /// Waits until everything is on the disk in the file systems of a tree: `written` are paths in them.
-pub(super) fn make_durable<'p>(tree: &KeptTree, written: impl Iterator<Item = &'p [u8]>) -> Result<(), JobError> {
+pub(super) fn make_durable<'p>(tree: &KeptTree, written: impl Iterator<Item = &'p [u8]>) -> Result<(), KeptError> {
     let source = tree.source();
     let synced = source.canonicalize().and_then(|there| Ok(Host::open(&there, tree.cross)?.sync(written)?));
     match synced {
@@ -555,27 +552,23 @@ pub(super) fn make_durable<'p>(tree: &KeptTree, written: impl Iterator<Item = &'
     }
 }
 
-fn not_durable(source: PathBuf, error: io::Error) -> JobError {
-    JobError::path(&source, "cannot make what was applied durable", error)
+fn not_durable(source: PathBuf, error: io::Error) -> KeptError {
+    KeptError::path(&source, "cannot make what was applied durable", error)
 }
 
 /// The host's tree, if it is the one that was scanned.
-fn open(tree: &TreeDiff) -> Result<Host, JobError> {
+fn open(tree: &TreeDiff) -> Result<Host, KeptError> {
     let source = tree.tree.source();
-    let failed = |errno: rustix::io::Errno| JobError::path(&source, "cannot open the tree", io::Error::from(errno));
+    let failed = |errno: rustix::io::Errno| KeptError::path(&source, "cannot open the tree", io::Error::from(errno));
     let host = Host::open(&source, tree.tree.cross).map_err(failed)?;
     if !host.is_root(tree.disk.base.inode(InodeId::ROOT), tree.tree.volume).map_err(failed)? {
-        return Err(JobError::Other(format!(
-            "{} is not the directory that the run was made over: another one, or another file system, has taken its place; \
-             bring that back, or see inarch diff --show for what the guest has",
-            shown(&source)
-        )));
+        return Err(KeptError::OtherDirectory { tree: source });
     }
     Ok(host)
 }
 
 /// Refuses a path that names nothing that changed: it may be misspelt.
-fn check_paths(request: &ApplyRequest, diff: &RunDiff) -> Result<(), JobError> {
+fn check_paths(request: &ApplyRequest, diff: &RunDiff) -> Result<(), KeptError> {
     let is_named = |path: &Path| {
         diff.trees()
             .iter()
@@ -583,12 +576,7 @@ fn check_paths(request: &ApplyRequest, diff: &RunDiff) -> Result<(), JobError> {
     };
     request.paths.iter().try_for_each(|path| diff.refuse_gone(path))?;
     match request.paths.iter().find(|path| !is_named(path)) {
-        Some(path) => Err(JobError::Other(format!(
-            "{}: the kept run '{}' changed nothing there; inarch diff {} lists what it changed",
-            shown(path),
-            request.name,
-            request.name
-        ))),
+        Some(path) => Err(KeptError::NothingToApply { path: path.clone(), name: request.name.clone() }),
         None => Ok(()),
     }
 }

@@ -13,7 +13,7 @@ use inarch_tree::{FileType, Inode, InodeId, Tree};
 use super::links::Names;
 use super::progress::Mark;
 use crate::kept::OwnersBack;
-use crate::notes::shown;
+use crate::text::shown;
 
 /// A kept tree as an apply sees it. Differences are known by their place in the list.
 pub(super) struct Sides<'a> {

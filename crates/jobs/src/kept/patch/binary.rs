@@ -1,4 +1,4 @@
-//! Bytes as git writes them in a patch: deflated, and in an alphabet of 85 letters.
+//! Encodes binary content for a git patch: deflated, in git's base-85 alphabet.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ const LETTERS: &[u8; 85] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmno
 /// Bytes of a line, before they are letters.
 const LINE: usize = 52;
 
-/// The name by which git knows a file of these bytes.
+/// The git object name of these bytes.
 pub(super) fn object_name(bytes: &[u8]) -> String {
     let mut hash = Sha1::new();
     hash.update(format!("blob {}\0", bytes.len()));
@@ -36,7 +36,7 @@ pub(super) fn write_literal(bytes: &[u8], out: &mut dyn Write) -> io::Result<()>
     writeln!(out)
 }
 
-/// A line: a letter for how many bytes it has, and five for each four of them.
+/// Encodes a line: a letter for the number of bytes, then five letters for each four bytes.
 fn encoded(bytes: &[u8]) -> String {
     let length = bytes.len() as u8;
     let length = if length <= 26 { b'A' + length - 1 } else { b'a' + length - 27 };

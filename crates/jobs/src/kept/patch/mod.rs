@@ -1,7 +1,7 @@
-//! What changed of files and symlinks, as a patch that git and patch(1) take.
+//! Writes changes of files and symlinks as a patch for git and patch(1).
 //!
-//! git knows no directories: of one that was renamed every file in it is. What has no lines goes as git's own binary
-//! patch, which patch(1) refuses.
+//! git does not track directories: a renamed directory appears as renames of all its files. Content that is not text
+//! becomes git's binary patch, which patch(1) refuses.
 
 mod binary;
 #[cfg(test)]
@@ -27,8 +27,7 @@ use binary::{no_object, object_name, write_literal};
 const BINARY_MAX: u64 = 64 << 20;
 
 impl RunDiff {
-    /// Writes a patch that makes of the trees as they were the trees as the guest has them, as far as files, symlinks
-    /// and permissions go.
+    /// Writes a patch that turns the host's trees into the guest's: files, symlinks and permissions.
     pub fn write_patch(&self, out: &mut dyn Write) -> io::Result<()> {
         for tree in self.trees() {
             let disk = &tree.disk;
@@ -68,8 +67,8 @@ struct FileChange<'d> {
 }
 
 impl Patch<'_> {
-    /// What there is to do of `differences`: what is too large, for git takes of a patch what is before the first part that it
-    /// refuses; all that goes, so that its place is free; and the rest.
+    /// Orders `differences` for the patch. First files that are too large, because git applies only what precedes the
+    /// first part that it refuses; then removals, to free their names; then the rest.
     fn files<'d>(&self, differences: &'d [Difference]) -> Vec<FileChange<'d>> {
         let mut gone = Vec::new();
         let mut rest = Vec::new();
@@ -106,7 +105,7 @@ impl Patch<'_> {
         change.content && sizes.iter().flatten().any(|inode| inode.size() > BINARY_MAX)
     }
 
-    /// Joins what went and what came where both are the same file. Tells which of `gone` that were.
+    /// Combines a removal and an addition of the same file into a rename; records the consumed entries of `gone`.
     fn find_renames<'d>(&self, gone: &[FileChange<'d>], came: &mut [FileChange<'d>]) -> Vec<usize> {
         // Backwards, git takes no rename over what is at the old name now.
         let came_there: HashSet<&[u8]> = came.iter().map(|change| change.path).collect();
@@ -203,7 +202,7 @@ impl Patch<'_> {
         }
     }
 
-    /// A path of the guest behind `prefix`, as a patch names it.
+    /// A path of the guest after `prefix`, quoted for a patch.
     fn name(&self, prefix: &[u8], path: &[u8]) -> String {
         let path = match path {
             [] => self.destination.to_owned(),
@@ -229,7 +228,7 @@ fn git_mode(tree: &Tree, id: InodeId) -> &'static str {
     }
 }
 
-/// A name in a line before the hunks, whose end patch(1) would not find otherwise.
+/// A name in a header line, terminated such that patch(1) finds its end.
 fn header_name(name: &str) -> String {
     let tab = if name.contains(' ') && !name.starts_with('"') { "\t" } else { "" };
     format!("{name}{tab}")

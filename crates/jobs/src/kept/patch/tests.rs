@@ -86,7 +86,7 @@ impl Scene {
         open(&Source::Directory(self.host(path)), &Selection::default()).unwrap()
     }
 
-    /// The patch, which lies in a file `patch`, too.
+    /// The patch, which is also in a file `patch`.
     fn patch(&self) -> String {
         let (old, new) = (self.open("old"), self.open("new"));
         let origin = |id| {
@@ -128,7 +128,7 @@ impl Scene {
     }
 }
 
-/// Whether programs are there; a test that goes without them says so.
+/// Whether these programs are installed; otherwise the test reports that it skips them.
 fn have(programs: &[&str]) -> bool {
     let has = |program: &&&str| {
         Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())

@@ -1,4 +1,4 @@
-//! An open file that somebody's locks are taken on.
+//! An open file that carries a holder's locks.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
@@ -10,10 +10,10 @@ use super::super::{hold, system_calls};
 use super::to_raw;
 use crate::{Lock, LockKind};
 
-/// Most ranges with a shared lock that an owner may have in a file that it does not write.
+/// The most ranges with a shared lock that a holder may have in a file that it does not write.
 const MOST_RANGES: usize = 1024;
 
-/// The open file that carries the locks of one owner, or of one opened file.
+/// The open file that carries the locks of one owner or one open file.
 #[derive(Debug)]
 pub(super) struct Carrier(Mutex<Open>);
 
@@ -21,23 +21,23 @@ pub(super) struct Carrier(Mutex<Open>);
 struct Open {
     file: OwnedFd,
     is_writable: bool,
-    /// The ranges with a shared lock, while it is not writable: those that another open file would have to take over.
+    /// The shared ranges, while it is open for reading only: a file opened for writing has to take them over.
     shared: Ranges,
 }
 
 impl Carrier {
-    /// A file without locks, and whether it is open for writing.
+    /// A carrier without locks, and whether it is open for writing.
     pub fn new(file: OwnedFd, is_writable: bool) -> Carrier {
         Carrier(Mutex::new(Open { file, is_writable, shared: Ranges::default() }))
     }
 
-    /// Whether it can have exclusive locks of ranges.
+    /// Whether it can carry exclusive range locks.
     pub fn is_writable(&self) -> bool {
         hold(&self.0).is_writable
     }
 
-    /// Goes on with the file of `other`, which has no locks: it takes the shared ones first, which stand against nobody who does
-    /// not wait already, and then those of the old file end.
+    /// Switches to the file of `other`, which has no locks. It takes the shared locks first, which conflict with
+    /// nobody who does not wait already; then those of the old file end.
     pub fn reopen(&self, other: Carrier) -> Result<(), Errno> {
         let mut open = hold(&self.0);
         let Ok(other) = other.0.into_inner() else { return Ok(()) };
@@ -52,7 +52,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Takes or gives back the lock of a range, which `raw` says as well; `EAGAIN` if somebody else's stands against it.
+    /// Takes or releases a range lock, which `raw` describes too; `EAGAIN` on a conflict.
     pub fn lock(&self, lock: &Lock, raw: &libc::flock) -> Result<(), Errno> {
         let mut open = hold(&self.0);
         let mut shared = None;
@@ -69,7 +69,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Takes or gives back the lock of the whole file, as flock(2).
+    /// flock(2): takes or releases the lock of the whole file.
     pub fn lock_whole(&self, kind: LockKind) -> Result<(), Errno> {
         let operation = match kind {
             LockKind::Shared => FlockOperation::NonBlockingLockShared,
@@ -79,18 +79,18 @@ impl Carrier {
         flock(&hold(&self.0).file, operation)
     }
 
-    /// Puts a lock of somebody else that stands against `raw` into its place.
+    /// Replaces `raw` with a conflicting lock of another holder.
     pub fn test(&self, raw: &mut libc::flock) -> Result<(), Errno> {
         system_calls::lock(hold(&self.0).file.as_fd(), libc::F_OFD_GETLK, raw)
     }
 }
 
-/// Ranges by their first and last bytes, in order, none touching the next.
+/// Sorted, disjoint ranges by their first and last bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
-    /// Puts the bytes from `start` to `end` in, or takes them out.
+    /// Adds or removes the bytes from `start` to `end`.
     fn set(&mut self, mut start: u64, mut end: u64, into: bool) {
         let mut after = Vec::with_capacity(self.0.len() + 1);
         for (first, last) in std::mem::take(&mut self.0) {

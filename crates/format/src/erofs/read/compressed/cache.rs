@@ -1,9 +1,9 @@
-//! Decompressed pieces that are kept: so many bytes, the oldest of them dropped first.
+//! A cache of decompressed pieces, bounded in bytes; the oldest go first.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes kept at most; one piece has at most 12 MiB.
+/// The most bytes to cache; one piece has at most 12 MiB.
 const CAPACITY: usize = 32 << 20;
 
 /// A piece: its file, and where in that it starts.
@@ -22,12 +22,12 @@ struct Kept {
 }
 
 impl Cache {
-    /// The piece, if it is kept.
+    /// The piece, if cached.
     pub(super) fn get(&self, key: Key) -> Option<Arc<[u8]>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pieces.get(&key).cloned()
     }
 
-    /// Keeps a piece.
+    /// Caches a piece.
     pub(super) fn put(&self, key: Key, piece: &Arc<[u8]>) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.pieces.insert(key, piece.clone()).is_some() {

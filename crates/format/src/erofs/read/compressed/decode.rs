@@ -1,4 +1,4 @@
-//! The algorithms of compressed pieces.
+//! Decompresses pieces.
 
 use flate2::{Decompress, FlushDecompress, Status};
 use liblzma::stream::{Action, Filters, Stream};
@@ -37,8 +37,8 @@ impl Algorithm {
         })
     }
 
-    /// Fills `out` with what `input` holds, decompressed; what more there is in it does not matter. Zeros before it
-    /// are padding: no algorithm begins with one.
+    /// Fills `out` with the decompressed `input`, and ignores any rest. Leading zeros are padding: no algorithm's
+    /// data starts with one.
     pub(super) fn decompress(self, input: &[u8], out: &mut [u8]) -> Result<(), VolumeError> {
         let padding = input.iter().take_while(|byte| **byte == 0).count();
         let input = input.get(padding..).unwrap_or_default();
@@ -55,7 +55,7 @@ impl Algorithm {
 
 fn lzma(input: &[u8], out: &mut [u8]) -> Option<()> {
     let (properties, rest) = input.split_first()?;
-    // A window need not be larger than what comes out.
+    // The window need not be larger than the output.
     let [a, b, c, d] = u32::try_from(out.len()).ok()?.max(4096).to_le_bytes();
     let mut filters = Filters::new();
     filters.lzma1_properties(&[!properties, a, b, c, d]).ok()?;

@@ -1,7 +1,7 @@
-//! LZ4 blocks, decompressed up to a length.
+//! Decompresses LZ4 blocks up to a given length.
 //!
-//! A piece's compressed form may hold more than a file has of it, where files share pieces, and may have anything
-//! behind it, in images without zero padding. Decoders that insist on a block's end refuse both.
+//! Where files share pieces, a piece may contain more than the file has; in images without zero padding, any bytes
+//! may follow it. Decoders that require the block's end refuse both.
 
 /// Matches have at least this many bytes.
 const MATCH_MIN: usize = 4;
@@ -32,7 +32,7 @@ fn copy_match(out: &mut [u8], at: usize, distance: usize, count: usize) -> Optio
     let from = at.checked_sub(distance).filter(|_| distance > 0)?;
     let mut done = 0;
     while done < count {
-        // What was copied so far lengthens what can be copied at once.
+        // What has been copied extends what can be copied at once.
         let now = (distance + done).min(count - done);
         out.copy_within(from..from + now, at + done);
         done += now;

@@ -1,4 +1,4 @@
-//! Compressed files: found piece by piece through their index, and decompressed when they are read.
+//! Compressed files: finds pieces through their index and decompresses them on read.
 
 mod cache;
 mod decode;
@@ -17,7 +17,7 @@ use decode::Algorithm;
 use inarch_volume::{Pages, VolumeError};
 pub(crate) use store::{Packed, Store};
 
-/// What is known of a compressed file without its index.
+/// A compressed file, without its index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Compressed {
     size: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Compressed {
     end: End,
 }
 
-/// Where the last piece of a file is.
+/// Where a file's last piece is.
 #[derive(Clone, Copy, Debug)]
 enum End {
     /// In blocks of its own, as the others.

@@ -7,24 +7,24 @@ use super::index::Index;
 use super::{Compressed, Form, Piece, Place};
 use crate::erofs::read::damaged;
 use crate::erofs::read::image::Image;
-use crate::erofs::read::map::Part;
+use inarch_tree::Extent;
 use inarch_volume::VolumeError;
 
 /// The inode that holds ends of files, or small files as a whole.
 #[derive(Clone, Debug)]
 pub(crate) enum Packed {
-    /// Its parts.
-    Plain(Vec<Part>),
+    /// Where its bytes lie.
+    Plain(Vec<Extent>),
     /// It is compressed itself.
     Compressed(Compressed),
 }
 
-/// What stands for the packed inode where a file's number does for others.
+/// Stands for the packed inode in place of a file's number.
 const PACKED: u64 = u64::MAX;
 /// Bytes that are read at once of what is not compressed.
 const STEP: u64 = 1 << 16;
 
-/// Takes the next bytes of what is read.
+/// Receives the bytes that are read.
 pub(crate) type Put<'a> = dyn FnMut(&[u8]) + 'a;
 
 /// An image's compressed files.
@@ -39,7 +39,7 @@ impl Store {
         Store { image, packed, cache: Cache::default() }
     }
 
-    /// Gives `put` the `count` bytes of a file from `offset`, zeros behind its end. `number` tells files apart.
+    /// Passes `count` bytes of a file from `offset` to `put`, with zeros past its end. `number` identifies the file.
     pub(crate) fn read(
         &self,
         number: u64,
@@ -50,7 +50,7 @@ impl Store {
     ) -> Result<(), VolumeError> {
         while count > 0 && offset < file.size {
             let piece = Index::new(&self.image, file).piece(offset)?;
-            // What is found holds the byte that was looked for, unless the index contradicts itself.
+            // The piece contains the byte, unless the index is inconsistent.
             let within = offset.checked_sub(piece.start).filter(|within| *within < piece.length);
             let within = within.ok_or_else(|| damaged(format!("its index has no piece for byte {offset}")))?;
             let now = (piece.length - within).min(count);

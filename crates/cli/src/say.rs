@@ -1,0 +1,49 @@
+//! Lines on standard error.
+
+mod lines;
+mod time;
+
+use std::fmt::Display;
+use std::io::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use lines::Writer;
+pub use lines::limited;
+
+/// Whether standard error is a log, whose reader asks when a line was said, and by which process.
+static IS_LOG: AtomicBool = AtomicBool::new(false);
+
+/// Says a line on standard error. If nobody can hear it, it is not worth a failure.
+pub fn say(line: impl Display) {
+    let who = match IS_LOG.load(Ordering::Relaxed) {
+        true => format!("{} inarch[{}]", time::time(SystemTime::now()), std::process::id()),
+        false => "inarch".to_owned(),
+    };
+    // At once, for others may write to the same file.
+    let line = format!("{who}: {line}\n").into_bytes();
+    match WRITER.get() {
+        Some(writer) => writer.write(line),
+        None => drop(std::io::stderr().write_all(&line)),
+    }
+}
+
+/// Writes lines where nobody's reading is waited for.
+static WRITER: OnceLock<Writer> = OnceLock::new();
+
+/// How long a line waits for its reader, where a time limit holds.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// From now on a line that nobody reads holds up nothing: a pipe may stay full for ever, and a time limit must hold.
+pub fn wait_for_no_reader() {
+    if let Ok(writer) = Writer::start(std::io::stderr(), PATIENCE) {
+        // One is enough.
+        let _ = WRITER.set(writer);
+    }
+}
+
+/// From now on standard error is a log.
+pub fn say_in_log() {
+    IS_LOG.store(true, Ordering::Relaxed);
+}

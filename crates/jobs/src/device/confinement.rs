@@ -1,0 +1,59 @@
+//! Defines what the threads that make or serve a disk keep.
+
+use std::path::Path;
+
+use super::{Recipe, Writes};
+use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
+use crate::path_error::PathError;
+use crate::source::Source;
+
+/// For a thread that makes a disk, and ends with that.
+pub(crate) fn of_plan(recipe: &Recipe) -> Result<Confinement, PathError> {
+    let mut confinement = Confinement::new(Work::Plan);
+    match &recipe.source {
+        Source::Directory(path) | Source::File { path, .. } | Source::Oci { path, .. } => {
+            confinement = confinement.granted(path, Access::Read)?;
+        }
+        // Landlock knows no pipe without a name, and lets it be opened again.
+        Source::Pipe(path) if path.canonicalize().is_ok() => confinement = confinement.granted(path, Access::Read)?,
+        Source::Pipe(_) | Source::StandardInput | Source::Empty => {}
+    }
+    if !matches!(recipe.source, Source::Directory(_) | Source::Empty) {
+        confinement = confinement.granted_if_there(&recipe.resources().spool_directory, Access::Change)?;
+    }
+    match &recipe.writes {
+        Writes::Refused => Ok(confinement),
+        Writes::ThrownAway(directory) => confinement.granted_if_there(directory, Access::Change),
+        Writes::Kept(file) if file.exists() => confinement.granted(file, Access::Change),
+        Writes::Kept(file) => {
+            // It is made in its directory.
+            let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            confinement.granted_if_there(directory, Access::Change)
+        }
+    }
+}
+
+/// For the threads that serve a disk of `source`. A directory's files are opened on read; of other sources everything
+/// is open already. Of the host's names only `device` remains.
+pub(crate) fn of_disk(source: &Source, device: Option<&Path>) -> Result<Confinement, PathError> {
+    let mut confinement = disk_among_others(source)?;
+    let mut places = Vec::new();
+    if let Source::Directory(path) = source {
+        let fail = |error| PathError::new(path, "cannot be kept within reach", error);
+        places.push(path.canonicalize().map_err(fail)?);
+    }
+    if let Some(device) = device {
+        confinement = confinement.granted(device, Access::Device)?;
+        places.push(device.to_owned());
+    }
+    Ok(confinement.only(places))
+}
+
+/// For threads that serve a disk of `source`.
+pub(crate) fn disk_among_others(source: &Source) -> Result<Confinement, PathError> {
+    let confinement = Confinement::new(Work::Disk);
+    match source {
+        Source::Directory(path) => confinement.granted(path, Access::Read),
+        _ => Ok(confinement),
+    }
+}

@@ -1,0 +1,103 @@
+//! A started image, in threads of its own; its starter waits for it or stops it.
+
+use inarch_block::Progress;
+use inarch_server::StopHandle;
+
+use super::{ImageReport, ImageRequest, write};
+use crate::JobError;
+use crate::events::Events;
+use crate::lifecycle::running::{self, Running};
+
+/// Something that happened while an image was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageEvent {
+    /// A stage begins that handles so many bytes of so many files, including the padding of their blocks.
+    Stage {
+        /// Which.
+        stage: Stage,
+        /// Bytes that it handles.
+        bytes: u64,
+        /// Files that they are of.
+        files: u64,
+    },
+    /// This much more of the stage is done. Sent often, by several threads.
+    Advanced {
+        /// Bytes.
+        bytes: u64,
+        /// Files that were begun.
+        files: u64,
+    },
+    /// From now on the unfinished image has a temporary name. If the process dies it is left behind; if the job is
+    /// stopped it is removed.
+    Named,
+}
+
+/// A stage of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The image is written.
+    Writing,
+    /// It is read back.
+    Verifying,
+}
+
+/// What the thread of an image is given.
+pub(super) type Duty = running::Duty<(), ImageEvent>;
+
+/// Reports progress, and checks whether to stop.
+impl Progress for Duty {
+    fn advance(&self, bytes: u64, files: u64) {
+        self.events.emit(ImageEvent::Advanced { bytes, files });
+    }
+
+    fn cancelled(&self) -> bool {
+        self.stop.is_stopped()
+    }
+}
+
+/// An image that is made.
+#[derive(Debug)]
+pub struct ImageHandle {
+    running: Running<ImageReport, JobError>,
+}
+
+/// Starts to make an image.
+///
+/// # Errors
+/// No thread could be started. All other errors are returned at the end.
+pub fn start(request: ImageRequest, events: Events<ImageEvent>) -> Result<ImageHandle, JobError> {
+    let write = move |duty: &Duty| {
+        duty.is_ready(());
+        write(&request, duty)
+    };
+    let ((), running) = Running::start("image", events, write)?;
+    Ok(ImageHandle { running })
+}
+
+/// Makes an image.
+///
+/// # Errors
+/// It could not be made, and nothing of it remains.
+pub fn make(request: ImageRequest, events: Events<ImageEvent>) -> Result<ImageReport, JobError> {
+    start(request, events)?.wait()
+}
+
+impl ImageHandle {
+    /// Ends the job; its result is [`ImageError::Stopped`](super::ImageError::Stopped), and nothing is left of the image.
+    pub fn stop(&self) {
+        self.stopper().stop();
+    }
+
+    /// Ends it from any thread.
+    pub fn stopper(&self) -> StopHandle {
+        self.running.stopper()
+    }
+
+    /// Waits for the image.
+    ///
+    /// # Errors
+    /// It could not be made.
+    pub fn wait(self) -> Result<ImageReport, JobError> {
+        self.running.wait()
+    }
+}

@@ -1,0 +1,22 @@
+//! What every long-running job needs, whatever it offers: it gives up what it does not use, can be stopped from
+//! outside, and leaves nothing behind.
+//!
+//! - [`running`]: a job as a value, in threads of its own; its starter stops it and waits for it.
+//! - [`mounted`]: a mount of this process, from its creation to its removal.
+//! - [`guard`]: a child that cleans up after a job, even after SIGKILL; [`guarded`] finds a job through that child.
+//! - [`confinement`]: what a thread keeps before it serves anybody. [`descriptors`]: how many files it may open.
+//! - [`trust`]: directories of this user that no other user can redirect; [`state`]: the one for what outlives a job.
+//!
+//! Nothing here knows what is served, or by which wire.
+
+pub(crate) mod confinement;
+pub(crate) mod descriptors;
+mod error;
+pub(crate) mod guard;
+pub(crate) mod guarded;
+pub(crate) mod mounted;
+pub(crate) mod running;
+pub(crate) mod state;
+pub(crate) mod trust;
+
+pub use error::LifecycleError;

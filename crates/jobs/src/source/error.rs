@@ -1,0 +1,53 @@
+//! Why a source cannot be opened.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use inarch_tree::BuildError;
+
+use super::Source;
+use crate::path_error::PathError;
+use crate::text::shown;
+
+/// Why a source cannot be opened, or not be taken as was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// An operation on a path failed.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The directory cannot be scanned.
+    #[error(transparent)]
+    Scan(#[from] inarch_tree::scan::ScanError),
+    /// The archive or image cannot be read.
+    #[error("{}: {error}", shown(path))]
+    Read {
+        /// The source.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: inarch_format::ReadError,
+    },
+    /// What was selected makes no tree.
+    #[error("{from}: {error}")]
+    Select {
+        /// The source.
+        from: Source,
+        /// Why not.
+        error: BuildError,
+    },
+    /// There is no thread to parse it in.
+    #[error("no thread can be started to read the source in: {0}")]
+    NoThread(io::Error),
+    /// No tree could be made of nothing.
+    #[error("an empty tree: {0}")]
+    Empty(BuildError),
+    /// The directories to mount at make no tree with the others.
+    #[error("directories to mount at: {0}")]
+    MountPoints(BuildError),
+}
+
+impl OpenError {
+    /// A failed operation on a path.
+    pub(super) fn path(path: &Path, action: &'static str, error: impl Into<io::Error>) -> OpenError {
+        PathError::new(path, action, error).into()
+    }
+}
