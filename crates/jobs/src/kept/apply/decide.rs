@@ -1,6 +1,6 @@
 //! What is to be done about each difference: a function of what differs and of what the host has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use inarch_tree::InodeId;
 
@@ -42,6 +42,8 @@ pub(super) struct Decision<'d, 'a> {
     pub force: bool,
     /// What an earlier apply has made.
     pub ready: &'d BTreeMap<usize, Vec<u8>>,
+    /// Differences whose names of ours something else has.
+    pub blocked: &'d HashSet<usize>,
 }
 
 impl Decision<'_, '_> {
@@ -167,6 +169,12 @@ impl Decision<'_, '_> {
 
     /// Wanted, if what is to come can be had.
     fn possible(&self, i: usize) -> Verdict {
+        if self.blocked.contains(&i)
+            && self.facts.found.get(i) != Some(&Found::Nothing)
+            && self.sides.new_inode(i).is_some()
+        {
+            return Verdict::Refused("what an earlier apply left beside it is in the way; move that away".to_owned());
+        }
         let Some((new, _)) = self.sides.new_inode(i).filter(|_| self.sides.brings(i)) else { return Verdict::Wanted };
         if self.sides.overlapping.contains(&new) {
             let reason = "its blocks on the guest's disk are those of another file too: the file system is damaged";

@@ -446,7 +446,8 @@ impl<'a> Executor<'_, 'a> {
     }
 
     fn note_placed(&mut self, i: usize, placed: Result<(), MakeError>) -> bool {
-        let is_placed = self.note(i, placed);
+        let is_out = matches!(placed, Err(MakeError::NotDropped(_)));
+        let is_placed = self.note(i, placed) || is_out;
         if is_placed {
             self.made.insert(i);
             self.placed.insert(i);
@@ -470,6 +471,10 @@ impl<'a> Executor<'_, 'a> {
                     let reason = format!("what came there meanwhile is kept beside it as {}", name_shown(&name));
                     self.told.insert(name);
                     self.outcome.conflicts.push((path, reason));
+                }
+                MakeError::NotDropped(errno) => {
+                    let reason = format!("cannot remove what it replaced: {}", io::Error::from(errno));
+                    self.outcome.failures.push((path, reason));
                 }
                 MakeError::Host(action, errno) => {
                     let reason = format!("cannot {action} it: {}", io::Error::from(errno));
@@ -544,7 +549,7 @@ impl<'a> Executor<'_, 'a> {
         if known.is_empty() && self.outcome.conflicts.is_empty() && self.outcome.failures.is_empty() {
             return;
         }
-        for (path, ours) in names_of_ours(task.sides, task.progress, self.worker.host) {
+        for (path, ours) in names_of_ours(task.sides, task.progress, self.worker.host).0 {
             let Ok(Some(stat)) = self.worker.host.stat(&path) else { continue };
             let i = task.sides.marked(ours.mark);
             let is_useless = i.is_some_and(|i| match ours.kind {
@@ -594,7 +599,7 @@ impl<'a> Executor<'_, 'a> {
                 let name = self.tell_aside(i);
                 let why = match error {
                     MakeError::Host(action, errno) => format!("cannot {action} it: {}", io::Error::from(errno)),
-                    MakeError::Changed | MakeError::Read | MakeError::Kept(_) => {
+                    MakeError::Changed | MakeError::Read | MakeError::Kept(_) | MakeError::NotDropped(_) => {
                         "it is not what was made for it".to_owned()
                     }
                 };

@@ -1,9 +1,10 @@
 //! What an earlier apply left under names of ours: killed in between, or failed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use inarch_tree::FileType;
 use rustix::fs::Stat;
+use rustix::io::Errno;
 
 use super::decide::Verdict;
 use super::host::{Host, file_type, is_as_scanned};
@@ -28,12 +29,16 @@ pub(super) struct Leftovers {
     gone: Vec<(usize, Vec<u8>)>,
     /// What nobody knows: paths of the tree.
     strange: Vec<Vec<u8>>,
+    /// Paths that cannot be looked at, and directories that cannot be looked through.
+    unread: Vec<Vec<u8>>,
 }
 
 /// Why something stays.
 pub(super) const UNKNOWN: &str = "an earlier apply left it, and it is not known what it is; move it away";
 pub(super) const USELESS: &str = "an earlier apply left it, and it cannot be removed";
 const AWAY: &str = "an earlier apply left it, and it cannot be put back into its place; move it there";
+
+const UNREAD: &str = "what an earlier apply left there cannot be looked at";
 
 /// How often what was found is put in order, and looked for again: what was away may be what came out, and that may have been
 /// replaced by something that was torn since.
@@ -54,7 +59,9 @@ impl Leftovers {
     fn find(look: &mut Look<'_, '_>) -> Leftovers {
         let mut left = Leftovers::default();
         if !look.progress.token.is_empty() && look.progress.is_old {
-            for (path, ours) in names_of_ours(look.sides, look.progress, look.host) {
+            let (found, unread) = names_of_ours(look.sides, look.progress, look.host);
+            left.unread = unread;
+            for (path, ours) in found {
                 left.sort(look, path, ours);
             }
         }
@@ -68,11 +75,29 @@ impl Leftovers {
         let stuck = self.came_out.iter().filter(move |(i, _)| !is_over(i)).map(|(_, path)| path);
         let away = self.away.iter().chain(&self.gone).map(|(_, path)| path);
         let unknown = self.strange.iter().chain(stuck).map(|path| (path, UNKNOWN));
-        unknown.chain(self.useless.iter().map(|path| (path, USELESS))).chain(away.map(|path| (path, AWAY)))
+        let unread = self.unread.iter().map(|path| (path, UNREAD));
+        unknown
+            .chain(self.useless.iter().map(|path| (path, USELESS)))
+            .chain(away.map(|path| (path, AWAY)))
+            .chain(unread)
+    }
+
+    /// Differences whose names of ours something has that stays: nothing can be made there.
+    pub fn blocked(&self, progress: &Progress, sides: &Sides<'_>) -> HashSet<usize> {
+        let marked = |path: &Vec<u8>| {
+            let name = path.get(parent(path).len()..).unwrap_or_default();
+            let ours = progress.ours(name.strip_prefix(b"/").unwrap_or(name))?;
+            sides.marked(ours.mark).filter(|_| ours.kind == OursKind::Aside)
+        };
+        self.strange.iter().chain(&self.useless).filter_map(marked).chain(self.came_out.keys().copied()).collect()
     }
 
     fn sort(&mut self, look: &mut Look<'_, '_>, path: Vec<u8>, ours: Ours) {
-        let Ok(Some(stat)) = look.host.stat(&path) else { return };
+        let stat = match look.host.stat(&path) {
+            Ok(Some(stat)) => stat,
+            Ok(None) => return,
+            Err(_) => return self.unread.push(path),
+        };
         let Some(i) = look.sides.marked(ours.mark) else {
             // Of what was applied, and is no difference any more.
             let is_useless = look.progress.beside.get(&path) == Some(&Some(Seen::of(&stat)));
@@ -122,8 +147,12 @@ impl Leftovers {
     }
 }
 
-/// Paths that have names of ours, in every directory in which something may have been made.
-pub(super) fn names_of_ours(sides: &Sides<'_>, progress: &Progress, host: &mut Host) -> Vec<(Vec<u8>, Ours)> {
+/// Paths that have names of ours, in every directory in which something may have been made; and the directories that cannot be read.
+pub(super) fn names_of_ours(
+    sides: &Sides<'_>,
+    progress: &Progress,
+    host: &mut Host,
+) -> (Vec<(Vec<u8>, Ours)>, Vec<Vec<u8>>) {
     let changes =
         |i: &usize| sides.takes(*i) || sides.brings(*i) || sides.takes_directory(*i) || sides.brings_directory(*i);
     let differences = (0..sides.differences.len()).filter(changes).map(|i| sides.path(i));
@@ -131,12 +160,19 @@ pub(super) fn names_of_ours(sides: &Sides<'_>, progress: &Progress, host: &mut H
         differences.chain(progress.beside.keys().map(Vec::as_slice)).map(parent).collect();
     directories.sort_unstable();
     directories.dedup();
-    let mut found = Vec::new();
+    let (mut found, mut unread) = (Vec::new(), Vec::new());
     for above in directories {
-        let names = host.names_in(above).unwrap_or_default();
+        let names = match host.names_in(above) {
+            Ok(names) => names,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+            Err(_) => {
+                unread.push(above.to_owned());
+                continue;
+            }
+        };
         found.extend(names.iter().filter_map(|name| Some((joined(above, name), progress.ours(name)?))));
     }
-    found
+    (found, unread)
 }
 
 /// Whether something is the file that was at the path of a difference, and is there no more: that which was scanned, or which

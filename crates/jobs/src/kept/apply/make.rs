@@ -24,6 +24,8 @@ pub(super) enum MakeError {
     Changed,
     /// What came there meanwhile has this name of ours, and could not be given its own again.
     Kept(Vec<u8>),
+    /// It is in its place, and the host refused to remove what it replaced.
+    NotDropped(Errno),
     /// The host refused.
     Host(&'static str, Errno),
 }

@@ -380,7 +380,8 @@ fn plan_tree(
     let leftovers = Leftovers::settled(&mut look);
     look.came_out = leftovers.came_out.clone();
     let facts = look.all(chosen);
-    let decision = Decision { sides, facts: &facts, progress, force, ready: &leftovers.ready };
+    let blocked = leftovers.blocked(progress, sides);
+    let decision = Decision { sides, facts: &facts, progress, force, ready: &leftovers.ready, blocked: &blocked };
     let verdicts = decision.all(chosen, &Ties::new(sides));
     let plan = Plan::new(&decision, verdicts, &leftovers.came_out);
     (facts, leftovers, plan)

@@ -260,8 +260,9 @@ impl Case {
         match &self.fault {
             Fault::Fails(at, errno) => {
                 let at = place(*at, calls);
-                self.attempt(scene, fails(at..at + 1, errno));
-                scene.check("failed")
+                let attempt = self.attempt(scene, fails(at..at + 1, errno));
+                scene.check("failed")?;
+                scene.check_leftovers(&attempt)
             }
             Fault::FailsFrom(at, errno) => {
                 self.attempt(scene, fails(place(*at, calls)..u64::MAX, errno));

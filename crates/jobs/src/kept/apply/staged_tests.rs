@@ -240,7 +240,7 @@ impl Case {
                 scene.lose_power(how);
             }
             scene.check(&format!("after {wrong:?}"))?;
-            if let (Some(report), Wrong::Nothing) = (&report, wrong) {
+            if let (Some(report), Wrong::Nothing | Wrong::Fails(..)) = (&report, wrong) {
                 scene.check_left(report)?;
             }
         }
@@ -282,4 +282,17 @@ proptest! {
     ) {
         Case { numbers, guest, host, attempts, lacks, force }.play()?;
     }
+}
+
+#[test]
+fn what_force_took_out_and_could_not_remove_goes_with_the_next_apply() {
+    let case = Case {
+        numbers: vec![0, 0, 0, 0, 0, 0, 1, 0, 0, 0],
+        guest: vec![(5, 6, 0)],
+        host: vec![(5, 7, 0)],
+        attempts: vec![(Wrong::Fails(33, 1), true, vec![2]), (Wrong::PowerLost(74, vec![63, 192, 153]), true, vec![0])],
+        lacks: vec![],
+        force: true,
+    };
+    case.play().unwrap();
 }

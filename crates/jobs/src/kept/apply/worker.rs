@@ -209,7 +209,13 @@ impl<'w, 'a> Worker<'w, 'a> {
         if !self.task.plan.asides.contains_key(&i) {
             return Ok(());
         }
-        let placed = self.exchange(i).and_then(|()| self.drop_out(i));
+        let placed = self.exchange(i).and_then(|()| match self.drop_out(i) {
+            Err(MakeError::Host(_, errno)) => Err(MakeError::NotDropped(errno)),
+            result => result,
+        });
+        if matches!(placed, Err(MakeError::NotDropped(_))) {
+            return placed;
+        }
         if placed.is_err() {
             // The first error is the one that counts.
             let _ = self.forget_aside(i, None);
