@@ -341,9 +341,9 @@ fn a_server_that_is_killed_as_it_mounts_leaves_nothing() {
         host("tar", &["-cf", "tree.tar", "tree"], scene.path());
         let killed = scene.shell(&format!(
             "strace -f -qq -o calls -e trace=mount,move_mount -e inject=mount,move_mount:delay_exit=60000000 \
-             sh -c 'echo $$ > server; exec $INARCH {command}' &
+             sh -c 'echo $$ > server; exec $INARCH {command}' & strace=$!
              for try in $(seq 1000); do grep -q \" $PWD/{point} \" /proc/self/mountinfo && echo mounted && break; sleep 0.05; done
-             kill -KILL $(cat server); wait"
+             kill -KILL $(cat server) $strace; wait"
         ));
         let place = scene.path().join(point);
         let is_gone = within(LONG, || !is_mount_point(&place));

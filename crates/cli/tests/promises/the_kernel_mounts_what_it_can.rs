@@ -266,7 +266,7 @@ fn what_an_ended_server_leaves_in_use_shows_nothing_that_is_written_later() {
     ] {
         let scene = Scene::via("kernel");
         host("sh", &["-c", "yes old | head -c 32M > tree/large && tar -cf tree.tar tree"], scene.path());
-        assert_status(&scene.shell(&format!("$INARCH mount -qb tree.tar point {options} --log log")), 0);
+        assert_status(&scene.shell(&format!("$INARCH mount -b tree.tar point {options} --log log")), 0);
         let server = last_process(&scene.path().join("log"));
         // It reads the first bytes, and the rest only when the archive has changed.
         let changed = scene.shell(&format!(
