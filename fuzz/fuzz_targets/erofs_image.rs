@@ -5,16 +5,14 @@
 
 #![no_main]
 
-use std::io;
 use std::sync::{Arc, LazyLock};
 
 use arbitrary::Arbitrary;
-use inarch_block::{BLOCK_SIZE, Backing, BlockMap, Cursor, read_content};
 use inarch_confine::Parsing;
-use inarch_format::Damage;
+use inarch_block::{BLOCK_SIZE, read_content};
 use inarch_format::erofs::{Erofs, open_with};
-use inarch_format::{Format, ImageOptions, Layout};
-use inarch_tree::{Attributes, Builder, DataRange, InodeId, Tree, Xattr};
+use inarch_format::{Damage, Format, ImageOptions, Layout};
+use inarch_fuzz::image::{self, Memory};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
@@ -27,50 +25,6 @@ struct Input<'a> {
 struct Patch<'a> {
     at: u16,
     bytes: &'a [u8],
-}
-
-struct Image(Vec<u8>);
-
-impl Backing for Image {
-    fn size(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
-        // The reader must not read beyond the end.
-        out.copy_from(&self.0[offset as usize..(offset + count) as usize]);
-        Ok(())
-    }
-}
-
-fn tree() -> Tree {
-    let attributes = |mode| Attributes { mode, ..Attributes::default() };
-    let mut b = Builder::new(&attributes(0o040755)).unwrap();
-    let xattr = |name: &[u8], value: &[u8]| Xattr { name: name.into(), value: value.into() };
-    let set = b.intern_xattrs(vec![xattr(b"user.shared", &[1; 40]), xattr(b"trusted.own", b"2")]);
-    b.list(InodeId::ROOT).unwrap();
-    b.add(b"a", &Attributes { xattrs: set, size: 5000, ..attributes(0o100644) }).unwrap();
-    let dir = b.add(b"dir", &Attributes { xattrs: set, ..attributes(0o040755) }).unwrap();
-    let link = b.add(b"link", &attributes(0o120777)).unwrap();
-    b.set_target(link, b"a").unwrap();
-    let sparse = b.add(b"sparse", &Attributes { size: 40_000, ..attributes(0o100644) }).unwrap();
-    b.set_sparse(sparse, &[DataRange { offset: 9000, length: 10_000 }]).unwrap();
-    b.list(dir).unwrap();
-    for i in 0..150 {
-        b.add(format!("a name of some length {i:03}").as_bytes(), &attributes(0o100644)).unwrap();
-    }
-    b.finish().unwrap()
-}
-
-/// The metadata of a map; files contain zeros.
-fn render(map: &BlockMap) -> Vec<u8> {
-    let mut image = vec![0; map.blocks() as usize * BLOCK_SIZE];
-    let mut block = [0; BLOCK_SIZE];
-    for number in map.metadata().iter().flat_map(Clone::clone) {
-        map.render(number, &mut block);
-        image[number as usize * BLOCK_SIZE..][..BLOCK_SIZE].copy_from_slice(&block);
-    }
-    image
 }
 
 /// An image of one compressed file, whose index is of the full or the packed kind, over blocks of LZ4.
@@ -113,28 +67,27 @@ fn compressed(layout: u16) -> Vec<u8> {
 }
 
 static BASES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
-    let Ok(planned) = Erofs.plan(&Arc::new(tree()), &ImageOptions::default()) else { panic!("the tree is sound") };
-    let Layout::Blocks(map) = planned.layout else { panic!("a map was planned") };
-    let mut plain = render(&map);
+    let map = image::plan(&Erofs, image::tree(150), &ImageOptions::default());
+    let mut plain = image::render(&map, map.blocks());
     // Without a checksum, because the superblock may be overwritten.
     plain[1024 + 8] &= !1;
     vec![plain, compressed(1), compressed(3), Vec::new()]
 });
 
-fn image(input: &Input<'_>) -> Vec<u8> {
+fn damaged(input: &Input<'_>) -> Vec<u8> {
     let mut image = BASES[usize::from(input.base) % BASES.len()].clone();
     for patch in &input.patches {
         let (at, bytes) = (usize::from(patch.at), &patch.bytes[..patch.bytes.len().min(4096)]);
         image.resize(image.len().max(at + bytes.len()), 0);
-        image[at..at + bytes.len()].copy_from_slice(bytes);
+        image::replace(&mut image, at, bytes);
     }
     image
 }
 
 fuzz_target!(|input: Input<'_>| {
-    let image = image(&input);
+    let image = damaged(&input);
     let size = image.len();
-    let Ok(opened) = open_with(Parsing::unconfined(), Arc::new(Image(image)), Damage::Salvaged) else { return };
+    let Ok(opened) = open_with(Parsing::unconfined(), Arc::new(Memory(image)), Damage::Salvaged) else { return };
     // A name takes 12 bytes of a directory, and no two directories share bytes.
     assert!(opened.tree.entry_count() as usize <= size / 12);
     let mut buffer = [0; 8192];
@@ -147,7 +100,7 @@ fuzz_target!(|input: Input<'_>| {
         && let Layout::Blocks(map) = planned.layout
     {
         let mut block = [0; BLOCK_SIZE];
-        for number in map.metadata().iter().flat_map(Clone::clone).take(50) {
+        for number in image::metadata(&map).take(50) {
             map.render(number, &mut block);
         }
     }

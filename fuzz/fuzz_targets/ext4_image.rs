@@ -14,6 +14,7 @@ use inarch_block::{BLOCK_SIZE, Backing, Cursor, read_content};
 use inarch_confine::Parsing;
 use inarch_format::Damage;
 use inarch_format::ext4::{LostAndFound, Options, ReadOptions, open_image, plan};
+use inarch_fuzz::image::{metadata, replace};
 use inarch_tree::{Attributes, Builder, DataRange, FileType, InodeId, Tree, Xattr};
 use libfuzzer_sys::fuzz_target;
 
@@ -84,7 +85,7 @@ static BASE: LazyLock<Blocks> = LazyLock::new(|| {
     let options = Options { free_bytes: 1 << 20, free_inodes: 16, journal: Some(4 << 20), ..Options::default() };
     let map = plan(Arc::new(tree()), &options).unwrap().map;
     let mut blocks = BTreeMap::new();
-    for number in map.metadata().iter().flat_map(Clone::clone) {
+    for number in metadata(&map) {
         let mut block = [0; BLOCK_SIZE];
         map.render(number, &mut block);
         if block != [0; BLOCK_SIZE] {
@@ -131,9 +132,7 @@ impl Image {
         let numbers: Vec<u64> = BASE.keys().chain(image.blocks.keys()).copied().collect();
         for patch in patches {
             let block = image.block(numbers[usize::from(patch.block) % numbers.len()]);
-            for (to, from) in block.iter_mut().skip(usize::from(patch.offset) % BLOCK_SIZE).zip(patch.bytes) {
-                *to = *from;
-            }
+            replace(block, usize::from(patch.offset) % BLOCK_SIZE, patch.bytes);
         }
         image.size = BASE.keys().last().map_or(0, |last| (last + 1) * BLOCK_SIZE as u64);
         image

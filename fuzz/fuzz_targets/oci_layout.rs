@@ -2,13 +2,12 @@
 
 #![no_main]
 
-mod archive;
-
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use inarch_confine::Parsing;
 use inarch_format::{Damage, ThisHost, oci};
+use inarch_fuzz::{archive, image};
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -79,7 +78,7 @@ fn archive(input: &Input<'_>) -> Vec<u8> {
 }
 
 fuzz_target!(|input: Input<'_>| {
-    let backing = Arc::new(archive::Memory(archive(&input)));
+    let backing = Arc::new(image::Memory(archive(&input)));
     let damage = if input.salvaged { Damage::Salvaged } else { Damage::Refused };
     if let Ok(opened) = oci::open_archive(Parsing::unconfined(), backing, input.reference, &ThisHost::new(&std::env::temp_dir()), damage) {
         archive::look(opened);

@@ -8,11 +8,11 @@ use std::io;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use arbitrary::Arbitrary;
-use inarch_block::{Backing, Content, Cursor, Sink, read_content};
 use inarch_confine::Parsing;
-use inarch_format::Damage;
+use inarch_block::{Content, Cursor, Sink, read_content};
 use inarch_format::squashfs::{Squashfs, open_with};
-use inarch_format::{Algorithm, Compression, Format, ImageOptions, Layout, Pack};
+use inarch_format::{Algorithm, Compression, Damage, Format, ImageOptions, Layout, Pack};
+use inarch_fuzz::image::{self, Memory};
 use inarch_tree::{Attributes, Builder, DataRange, InodeId, Tree, Xattr};
 use libfuzzer_sys::fuzz_target;
 
@@ -28,20 +28,6 @@ struct Patch<'a> {
     from_end: bool,
     offset: u16,
     bytes: &'a [u8],
-}
-
-struct Image(Vec<u8>);
-
-impl Backing for Image {
-    fn size(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
-        let end = offset.checked_add(count).ok_or(io::ErrorKind::InvalidInput)?;
-        out.copy_from(self.0.get(offset as usize..end as usize).ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
-    }
 }
 
 /// Text of a sort.
@@ -104,15 +90,7 @@ static BASES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         let options = ImageOptions { compression, block_size: Some(4096), threads: 1, ..ImageOptions::default() };
         match Squashfs.plan(&tree, &options).unwrap().layout {
             Layout::Packed(pack) => packed(&*pack),
-            Layout::Blocks(map) => {
-                // Content is zeros; everything else is there.
-                let mut bytes = vec![0; map.blocks() as usize * 4096];
-                for block in map.metadata().iter().flat_map(Clone::clone) {
-                    let at = block as usize * 4096;
-                    map.render(block, (&mut bytes[at..at + 4096]).try_into().unwrap());
-                }
-                bytes
-            }
+            Layout::Blocks(map) => image::render(&map, map.blocks()),
             Layout::Stream(_) => unreachable!("squashfs is no archive"),
         }
     };
@@ -126,7 +104,7 @@ static BASES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 });
 
 fn read_all(image: Vec<u8>) {
-    let Ok(opened) = open_with(Parsing::unconfined(), Arc::new(Image(image)), Damage::Salvaged) else { return };
+    let Ok(opened) = open_with(Parsing::unconfined(), Arc::new(Memory(image)), Damage::Salvaged) else { return };
     let mut buffer = vec![0; 20_000];
     for (id, inode) in opened.tree.inodes().take(2000) {
         let _ = opened.tree.symlink_target(id);
@@ -146,8 +124,7 @@ fuzz_target!(|input: Input| {
             for patch in patches {
                 let offset = usize::from(patch.offset);
                 let at = if patch.from_end { image.len().saturating_sub(offset) } else { offset.min(image.len()) };
-                let bytes = &patch.bytes[..patch.bytes.len().min(image.len() - at)];
-                image[at..at + bytes.len()].copy_from_slice(bytes);
+                image::replace(&mut image, at, patch.bytes);
             }
             image.truncate(length.map_or(image.len(), usize::from));
             read_all(image);

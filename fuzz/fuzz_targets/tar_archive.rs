@@ -2,19 +2,18 @@
 
 #![no_main]
 
-mod archive;
-
 use std::sync::Arc;
 
 use inarch_confine::Parsing;
 use inarch_format::{Damage, ThisHost, tar};
+use inarch_fuzz::{archive, image};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (archive::Archive<'_>, bool)| {
     let (input, salvaged) = input;
     let damage = if salvaged { Damage::Salvaged } else { Damage::Refused };
     let host = ThisHost::new(&std::env::temp_dir());
-    if let Ok(opened) = tar::open(Parsing::unconfined(), Arc::new(archive::Memory(input.bytes())), &host, damage) {
+    if let Ok(opened) = tar::open(Parsing::unconfined(), Arc::new(image::Memory(input.bytes())), &host, damage) {
         archive::look(opened);
     }
 });

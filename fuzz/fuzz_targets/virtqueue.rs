@@ -4,23 +4,18 @@
 
 #![no_main]
 
-use std::cell::LazyCell;
 use std::io;
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
+use inarch_fuzz::guest::{self, AVAIL, BUFFERS, TABLE, USED};
 use inarch_vhost::blk::{BlkOptions, BlockDevice, VirtioBlk};
-use inarch_vhost::{GuestMemory, Pending, Region, Stop, process_available};
+use inarch_vhost::{GuestMemory, Pending, process_available};
 use libfuzzer_sys::fuzz_target;
-use virtio_queue::{Queue, QueueT};
-use vm_memory::{Bytes, GuestAddress, GuestRegionMmap, VolatileSlice};
+use virtio_queue::QueueT;
+use vm_memory::{Bytes, GuestAddress, VolatileSlice};
 
-const MEMORY: u64 = 1 << 16;
-const TABLE: u64 = 0;
-const AVAIL: u64 = 0x1000;
-const USED: u64 = 0x2000;
 const INDIRECT_TABLE: u64 = 0x3000;
-const BUFFERS: u64 = 0x4000;
 const CAPACITY: u64 = 1 << 20;
 
 /// A descriptor whose address is more often in memory than chance would have it.
@@ -115,37 +110,21 @@ impl BlockDevice for Checked {
     }
 }
 
-thread_local! {
-    /// Two regions with a hole between them.
-    static GUEST: LazyCell<GuestMemory> = LazyCell::new(|| {
-        let ranges = [(GuestAddress(0), MEMORY as usize), (GuestAddress(2 * MEMORY), MEMORY as usize)];
-        let region = |(start, length)| Region::from(GuestRegionMmap::from_range(start, length, None).unwrap());
-        GuestMemory::from_regions(ranges.into_iter().map(region).collect()).unwrap()
-    });
-    static STOP: LazyCell<Stop> = LazyCell::new(|| Stop::new().unwrap());
-}
-
 fn put_table(memory: &GuestMemory, table: u64, descriptors: &[Descriptor]) {
-    for (i, descriptor) in descriptors.iter().take(256).enumerate() {
-        let address = match descriptor.address {
+    let descriptors = descriptors.iter().map(|descriptor| {
+        let Descriptor { ref address, length, short, flags, next } = *descriptor;
+        let address = match *address {
             Address::Buffer(at) => BUFFERS + u64::from(at),
             Address::IndirectTable => INDIRECT_TABLE,
             Address::Table => TABLE,
             Address::Anywhere(address) => address,
         };
-        let length = if descriptor.short { descriptor.length % 2048 } else { descriptor.length };
-        let at = table + 16 * i as u64;
-        memory.write_obj(address, GuestAddress(at)).unwrap();
-        memory.write_obj(length, GuestAddress(at + 8)).unwrap();
-        memory.write_obj(u16::from(descriptor.flags), GuestAddress(at + 12)).unwrap();
-        memory.write_obj(u16::from(descriptor.next), GuestAddress(at + 14)).unwrap();
-    }
+        guest::Descriptor { address, length, short, flags, next }
+    });
+    guest::put_table(memory, table, descriptors);
 }
 
 fn lay_out(memory: &GuestMemory, input: &Input, size: u16) {
-    memory.write_slice(&vec![0; MEMORY as usize], GuestAddress(0)).unwrap();
-    let raw = &input.raw[..input.raw.len().min((MEMORY - BUFFERS) as usize)];
-    memory.write_slice(raw, GuestAddress(BUFFERS)).unwrap();
     put_table(memory, TABLE, &input.table);
     put_table(memory, INDIRECT_TABLE, &input.indirect);
     for header in &input.headers {
@@ -154,14 +133,7 @@ fn lay_out(memory: &GuestMemory, input: &Input, size: u16) {
         memory.write_obj(u32::from(header.kind % 20), at).unwrap();
         memory.write_obj(sector, GuestAddress(at.0 + 8)).unwrap();
     }
-    for (i, head) in input.heads.iter().take(usize::from(size)).enumerate() {
-        let slot = u64::from(input.start.wrapping_add(i as u16) % size);
-        memory.write_obj(u16::from(*head), GuestAddress(AVAIL + 4 + 2 * slot)).unwrap();
-    }
-    let heads = input.heads.len().min(usize::from(size)) as u16;
-    let index = input.start.wrapping_add(heads).wrapping_add(input.ahead);
-    memory.write_obj(index, GuestAddress(AVAIL + 2)).unwrap();
-    memory.write_obj(input.start, GuestAddress(USED + 2)).unwrap();
+    guest::offer(memory, &input.heads, size, input.start, input.ahead);
 }
 
 fuzz_target!(|input: Input| {
@@ -169,30 +141,17 @@ fuzz_target!(|input: Input| {
     let options = BlkOptions { capacity: CAPACITY, read_only: input.read_only, ..BlkOptions::default() };
     let events = Arc::new(|event| panic_on_panic(&event));
     let device = VirtioBlk::new(Arc::new(Pending::ready(Arc::new(Checked))), options, events);
-    let mut queue = Queue::new(256).unwrap();
-    queue.set_size(size);
-    queue.set_event_idx(input.event_idx);
-    let (table, avail, used) = match input.misplaced {
+    let places = match input.misplaced {
         Some((table, avail, used)) => (u64::from(table), u64::from(avail), u64::from(used)),
         None => (TABLE, AVAIL, USED),
     };
-    let placed = queue.try_set_desc_table_address(GuestAddress(table)).is_ok()
-        && queue.try_set_avail_ring_address(GuestAddress(avail)).is_ok()
-        && queue.try_set_used_ring_address(GuestAddress(used)).is_ok();
-    if !placed {
-        return;
-    }
-    queue.set_next_avail(input.start);
-    queue.set_next_used(input.start);
-    queue.set_ready(true);
-    GUEST.with(|memory| {
+    let Some(mut queue) = guest::queue(size, input.event_idx, input.start, places) else { return };
+    guest::with_guest(&input.raw, |memory, stop| {
         lay_out(memory, &input, size);
-        STOP.with(|stop| {
-            let handled = process_available(0, &mut queue, memory, &device, stop, || {});
-            if handled.is_ok() {
-                assert_eq!(queue.next_used(), queue.next_avail());
-            }
-        });
+        let handled = process_available(0, &mut queue, memory, &device, stop, || {});
+        if handled.is_ok() {
+            assert_eq!(queue.next_used(), queue.next_avail());
+        }
     });
 });
 

@@ -31,7 +31,7 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Fills `out`, one slice after the other, with the device's bytes from `offset` on.
     ///
     /// # Errors
-    /// The bytes cannot be had; `out` may have been changed.
+    /// The bytes are not available; `out` may have been changed.
     fn read_at(&self, offset: u64, out: &[VolatileSlice<'_>]) -> io::Result<()>;
 
     /// Writes the slices, one after the other, from `offset` on.

@@ -95,7 +95,7 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(!(to_stdout && arguments.json), "standard output cannot take both the image and --json");
     anyhow::ensure!(
         !(to_stdout && std::io::stdout().is_terminal()),
-        "standard output is a terminal, which an image is not for; lead it elsewhere (-o - > FILE), or name a file"
+        "standard output is a terminal; redirect it (-o - > FILE), or name a file"
     );
     let selection = arguments.filters.reproducible_selection()?;
     let epoch = selection.epoch;

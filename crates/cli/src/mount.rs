@@ -145,7 +145,9 @@ fn mount_option(text: &str) -> Result<MountOption, String> {
         "nosuid" => Ok(MountOption::NoSuid),
         "nodev" => Ok(MountOption::NoDev),
         "default_permissions" | "defaults" => Ok(MountOption::Usual),
-        _ => Err(format!("'{text}' is no option of a mount: ro, rw, nosuid, nodev, default_permissions, defaults")),
+        _ => Err(format!(
+            "'{text}' is not a mount option; these are: ro, rw, nosuid, nodev, default_permissions, defaults"
+        )),
     }
 }
 
@@ -281,7 +283,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     refused.devices |= options.contains(&MountOption::NoDev);
     let writes = match upper.place()? {
         Some(_) if ro => {
-            anyhow::bail!("-o ro: what is written over SRC is for writing; leave out --overlay or --ephemeral")
+            anyhow::bail!("-o ro contradicts --overlay and --ephemeral, which take writes; leave one of them out")
         }
         Some(place) => MountWrites::Over(place),
         None if ro => MountWrites::Refused,

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::plan::{self, PlanReport};
 use inarch_jobs::source::Source;
-use inarch_jobs::{FileSystem, counted};
+use inarch_jobs::{DiskFormat, counted};
 
 use crate::arguments::one_of;
 use crate::output::answer;
@@ -27,8 +27,8 @@ pub struct PlanArguments {
 
     /// File system of the disk
     #[arg(long, value_name = "ext4|erofs|squashfs", default_value = "ext4", hide_possible_values = true,
-        value_parser = one_of::<FileSystem>(FileSystem::ALL.map(FileSystem::name)))]
-    pub format: FileSystem,
+        value_parser = one_of::<DiskFormat>(DiskFormat::ALL.map(DiskFormat::name)))]
+    pub format: DiskFormat,
 
     /// Print JSON
     #[arg(long)]

@@ -215,7 +215,7 @@ impl Work {
 }
 
 impl Confined {
-    /// The value for a server that was told not to confine itself.
+    /// The value for a server without confinement.
     pub fn not_at_all() -> Confined {
         Confined { holds: Vec::new(), missing: Vec::new() }
     }

@@ -47,7 +47,7 @@ pub(crate) fn refuse_options(format: &'static str, options: &ImageOptions) -> Re
     let refused = [
         (!options.label.is_empty(), "it has no label; leave the label out"),
         (options.uuid.is_some(), "it has no UUID; leave the UUID out"),
-        (options.size.is_some(), "its size is that of what it holds; leave the size out"),
+        (options.size.is_some(), "its size follows from its content; leave the size out"),
         (options.free_bytes > 0, "it has no free space; leave the free space out"),
         (options.block_size.is_some(), "it has no choice of a block size; leave the block size out"),
         (

@@ -17,7 +17,7 @@ use inarch_vhost::blk::BlkOptions;
 
 use crate::JobError;
 use crate::disk::room::Room;
-use crate::disk::{ANNOUNCED_BYTES, FileSystem, uuid};
+use crate::disk::{ANNOUNCED_BYTES, DiskFormat, uuid};
 use crate::kept::KeptBase;
 use crate::source::identity::identity;
 use crate::source::{Opened, Resources, Source, open_with};
@@ -75,7 +75,7 @@ pub(crate) struct Recipe {
     pub selection: Selection,
     /// How long the scan runs at the lowest priority.
     pub patience: Duration,
-    pub format: FileSystem,
+    pub format: DiskFormat,
     pub writes: Writes,
     /// Tells the disks of one guest apart (their UUIDs).
     pub ordinal: u8,
@@ -114,7 +114,7 @@ impl Recipe {
         let scan_time = started.elapsed();
 
         let (map, summary, overlay, notes) = match self.format {
-            FileSystem::Ext4 => {
+            DiskFormat::Ext4 => {
                 let room = self.room()?;
                 let options = room.options(uuid(self.ordinal));
                 let plan = ext4::plan(Arc::clone(&opened.tree), &options)
@@ -199,12 +199,12 @@ impl Recipe {
     }
 
     /// Plans a read-only file system; returns its block map and facts about it.
-    fn plan_read_only(&self, tree: &Arc<Tree>, format: FileSystem) -> Result<(BlockMap, Vec<String>), JobError> {
+    fn plan_read_only(&self, tree: &Arc<Tree>, format: DiskFormat) -> Result<(BlockMap, Vec<String>), JobError> {
         let name = format.name();
         let from = || self.source.clone();
         let planner = format_by_name(name).ok_or_else(|| JobError::NotServed { from: from(), format: name })?;
         // SquashFS has none.
-        let uuid = (format != FileSystem::Squashfs).then(|| uuid(self.ordinal));
+        let uuid = (format != DiskFormat::Squashfs).then(|| uuid(self.ordinal));
         let options = ImageOptions { uuid, ..ImageOptions::default() };
         let Planned { layout, notes } =
             planner.plan(tree, &options).map_err(|error| JobError::Format { from: from(), error })?;

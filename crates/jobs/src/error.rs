@@ -1,4 +1,4 @@
-//! Why a job could not be done: one clear line each.
+//! [`JobError`]: the errors of all jobs, one line each.
 
 use std::io;
 use std::net::SocketAddr;
@@ -80,7 +80,7 @@ pub enum JobError {
     /// An operation on a path failed.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// Who started the run stopped it.
+    /// The caller stopped the run.
     #[error("it was stopped")]
     Stopped,
     /// The command's standard streams cannot be used.
@@ -168,7 +168,7 @@ pub enum JobError {
     Address {
         /// It.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The vsock port cannot be had.
@@ -176,13 +176,13 @@ pub enum JobError {
     Vsock {
         /// It.
         port: u32,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The kernel knows no vsock sockets.
     #[error("this kernel has no vsock sockets (modprobe vhost_vsock); use --socket PATH or --tcp PORT")]
     NoVsock,
-    /// The server takes no more clients.
+    /// The server cannot accept more clients.
     #[error("the listening socket failed: {0}")]
     Listening(io::Error),
 }

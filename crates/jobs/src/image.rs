@@ -57,7 +57,7 @@ pub struct ImageRequest {
 }
 
 impl ImageRequest {
-    /// All of `source`, in the format that the name of `output` says.
+    /// A request for all of `source`, in the format that the name of `output` implies.
     pub fn new(source: Source, output: PathBuf) -> ImageRequest {
         let (selection, options) = (Selection::default(), ImageOptions::default());
         ImageRequest { source, selection, output, format: None, options, verify: false, sync: false }
@@ -106,7 +106,7 @@ fn write(request: &ImageRequest, duty: &Duty) -> Result<ImageReport, JobError> {
     // An image is complete or does not exist, so a file that changes does no more harm within metadata.
     let mut options = ImageOptions { inline_files: true, ..request.options.clone() };
     if options.threads == 0 {
-        // Those that write may not be able to tell.
+        // The writing threads may be confined and unable to find out.
         options.threads = thread::available_parallelism().map_or(1, NonZero::get);
     }
     let Planned { layout, notes } =

@@ -1,11 +1,13 @@
-//! What each command does, from its sources to its offering.
+//! The jobs behind the commands: each connects a source to an offering.
 //!
-//! The house's one-way flow is wired here and nowhere else: a source is scanned into a tree, a format plans the tree
-//! into a block map, the map becomes a device, and the device is offered on a socket, to a guest of ours ([`run`])
-//! or of somebody else ([`serve`]).
+//! The one-way flow is wired here and nowhere else. A source becomes a tree, a format plans the tree into a block
+//! map, the map becomes a device, and the device is served on a socket, to a guest that we run ([`run`]) or to
+//! another machine ([`serve`]). Directories and archives are also mounted here ([`mount`]), and trees are written as
+//! images ([`image`]).
 //!
-//! A job that goes on is a value: it is started, tells its events, and is waited for or stopped. The library prints nothing, catches
-//! no signal that ends a program, and leaves the working directory as it is. A program that embeds a mount and a run:
+//! A long-running job is a value: it is started, sends its events, and its starter waits for it or stops it. The
+//! library prints nothing, catches no signal that ends a program, and leaves the working directory alone. A program
+//! that embeds a mount and a run:
 //!
 //! ```no_run
 //! use inarch_jobs::mount::{self, MountRequest};
@@ -28,13 +30,13 @@
 //! }
 //! ```
 //!
-//! A server ([`serve`]) is started in the same way and gives the lines that say how to use it; an image ([`image`]) reports
-//! its progress. Servers and mounts start this program's own file again, as the process that clears away what they leave when
-//! they are killed: [`as_child`] does that process's work, and comes first in `main`.
+//! A server ([`serve`]) is started in the same way and returns the lines that say how to use it; an image ([`image`])
+//! reports its progress. Servers and mounts start this program's own file again as a child that cleans up after them
+//! if they are killed. [`as_child`] does that child's work, and comes first in `main`.
 //!
-//! A module knows those below it, and no others: `lifecycle` is what every long job needs, [`source`] what SRC means, `disk` what
-//! disks have in common, [`kept`] what is kept of runs; the others are the jobs. docs/ARCHITECTURE.md has the list, which
-//! `tests/rooms_know_only_those_below.rs` checks.
+//! A module knows only those below it: `lifecycle` is what every long-running job needs, [`source`] what SRC means,
+//! `disk` what disks have in common, [`kept`] what is kept of runs; the others are the jobs. docs/ARCHITECTURE.md has
+//! the list, which `tests/rooms_know_only_those_below.rs` checks.
 
 #![forbid(unsafe_code)]
 
@@ -59,7 +61,7 @@ mod text;
 mod upper;
 
 pub use device::Writes;
-pub use disk::FileSystem;
+pub use disk::DiskFormat;
 pub use disk::room::RoomError;
 pub use error::JobError;
 pub use events::Events;
@@ -70,8 +72,8 @@ pub use lifecycle::trust::Obstacle;
 pub use path_error::PathError;
 pub use text::{counted, shown};
 
-/// What this process does if a job of this program started it: it waits until that job has ended, and clears away what is left of
-/// it. Gives the status that the process is to end with; `None` if it is no such process. To be called before anything else.
+/// Does this process's work if a job of this program started it as a child: waits for that job's end, and cleans up
+/// after it. Returns the status to exit with; `None` if this is no such child. Call it before anything else.
 pub fn as_child() -> Option<u8> {
     let words: Vec<_> = std::env::args_os().collect();
     match &words[..] {

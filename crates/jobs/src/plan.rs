@@ -12,7 +12,7 @@ use vm_memory::VolatileSlice;
 
 use crate::JobError;
 use crate::device::{Recipe, Writes};
-use crate::disk::FileSystem;
+use crate::disk::DiskFormat;
 use crate::source::{FileKind, Source, parse};
 
 /// What the disk of a tree would be.
@@ -59,7 +59,7 @@ pub struct PlanReport {
 }
 
 /// Opens and plans `source`, reads the disk's first block, and reports.
-pub fn plan(source: &Source, selection: &Selection, format: FileSystem) -> Result<PlanReport, JobError> {
+pub fn plan(source: &Source, selection: &Selection, format: DiskFormat) -> Result<PlanReport, JobError> {
     let started = Instant::now();
     let recipe = Recipe {
         kept: None,

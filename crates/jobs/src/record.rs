@@ -1,7 +1,8 @@
-//! What is done in a mount, written down: a line of JSON for each access.
+//! Records the accesses in a mount: a line of JSON for each.
 //!
-//! A thread of its own makes the lines and writes them; requests wait for it only where it is far behind. Only a record that is
-//! whole has a last line that says so. If the file cannot be written, that is said at once, and requests fail from then on.
+//! A thread of its own makes and writes the lines; requests wait for it only if it is far behind. Only a complete
+//! record ends with a line that says so. If the file cannot be written, that is reported at once, and later requests
+//! fail.
 
 mod processes;
 
@@ -20,12 +21,12 @@ use crate::JobError;
 use crate::kept::Bytes;
 use processes::Processes;
 
-/// What is to be written down, and where.
+/// What to record, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordRequest {
-    /// A new file, or one whose content goes; a pipe.
+    /// The file: new, truncated if it exists, or a pipe.
     pub file: PathBuf,
-    /// What is told apart.
+    /// The detail.
     pub level: RecordLevel,
 }
 
@@ -36,7 +37,7 @@ struct Start {
     level: &'static str,
 }
 
-/// What a line says.
+/// The content of a line.
 #[derive(Serialize)]
 struct Said<'a> {
     access: &'a str,
@@ -74,7 +75,7 @@ struct End {
     accesses: u64,
 }
 
-/// A file that nobody writes yet: a server starts its threads when it is confined.
+/// A record without its thread yet: a server starts threads only once it is confined.
 pub(crate) struct NewRecord {
     path: PathBuf,
     file: File,
@@ -108,14 +109,14 @@ impl NewRecord {
         Arc::new(Recorder::new(layer, self.recording.clone(), move |thread| processes.of(thread)))
     }
 
-    /// Starts to write. If that fails, `failed` is told what, before the end.
+    /// Starts to write. If that fails before the end, calls `failed` with the reason.
     pub fn start(self, failed: impl FnOnce(String) + Send + 'static) -> Result<RecordFile, JobError> {
         let NewRecord { path, file, recording } = self;
         let (taken, named) = (recording.clone(), path.clone());
         let write = move || {
             let written = write_lines(file, &taken);
             if let Err(error) = &written {
-                // Whoever starts to wait for the end would wait long.
+                // Whoever waits for the record's end may wait for long, so report it now.
                 let reason = incomplete(&named, io::Error::new(error.kind(), error.to_string()));
                 failed(format!("{reason}; what is asked for in the mount fails from now on"));
             }
@@ -186,7 +187,7 @@ impl AccessSink for Lines {
         self.0.write_all(b"\n")
     }
 
-    /// Whoever reads along sees all that there is by now.
+    /// Flushes, so that a reader sees all lines so far.
     fn caught_up(&mut self) -> io::Result<()> {
         self.0.flush()
     }

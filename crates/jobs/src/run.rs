@@ -106,13 +106,14 @@ fn run(request: &RunRequest, failure: &Arc<DiskFailure>) -> RunReport {
     report
 }
 
-/// Whether nobody has been told yet, since this machine started, that guests run without KVM. From now on somebody has.
+/// Whether this is the first time since this machine started that the user is told of guests without KVM. Records
+/// that it was told.
 pub fn fall_back_is_news() -> bool {
     guest::verdicts().tell_once()
 }
 
-/// The QEMU command line of the run, for a shell. Scans, connects and starts nothing; no source is opened. A tree that the guest
-/// unpacks is taken to fit into its memory.
+/// The QEMU command line of the run, for a shell. Scans, connects and starts nothing, and opens no source. Assumes
+/// that a tree to be unpacked fits into the guest's memory.
 pub fn dry_run(request: &RunRequest, events: &Events<RunEvent>) -> Result<String, JobError> {
     let job = Job::new(request, None, Look::Nowhere, events)?;
     let guest = job.guest()?;

@@ -136,7 +136,7 @@ impl Mount {
         &self.point
     }
 
-    /// What tells it from other mounts.
+    /// Its identity.
     pub fn id(&self) -> MountId {
         self.id
     }

@@ -206,7 +206,7 @@ fn receive_some(socket: &OwnedFd, deadline: Option<Instant>, out: &mut [u8]) -> 
         if let Some(deadline) = deadline {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(ConnectionError::Stalled("it did not say in time what it wants"));
+                return Err(ConnectionError::Stalled("it did not finish the negotiation in time"));
             }
             // The kernel counts in whole ticks, and a timeout of zero would mean none.
             let left = left.max(Duration::from_millis(10));

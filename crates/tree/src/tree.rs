@@ -107,6 +107,11 @@ impl Tree {
         self.entry_range(dir).zip(self.entries(dir))
     }
 
+    /// What a name in a directory leads to.
+    pub fn find(&self, dir: InodeId, name: &[u8]) -> Option<InodeId> {
+        self.find_entry(dir, name).map(|(_, inode)| inode)
+    }
+
     /// The entry of this name in a directory: its index in the table of all entries, and its inode.
     pub(crate) fn find_entry(&self, dir: InodeId, name: &[u8]) -> Option<(usize, InodeId)> {
         let range = self.entry_range(dir);

@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(read_and_told(START, START), IDLE);
         // While something may still be refreshed, that many opens without a refresh are allowed.
         assert_eq!(read_and_told(START + 300, START), 300);
-        // The more was saved, the longer it goes on.
+        // The more it saved, the longer it continues.
         assert_eq!(read_and_told(20_000, 20_000), 20_000 / PART / OPENING);
         // Little was refreshed, so the rest may still be.
         assert!(read_and_told(START, START - 1) > START / OPENING);

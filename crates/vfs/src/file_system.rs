@@ -135,8 +135,9 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: u32,
     ) -> Result<(), Errno>;
 
-    /// Opens a file; `flags` are those of open(2), without `O_CREAT` and `O_EXCL`. `ENOSYS` means that files need no
-    /// open, and requests use the default handle.
+    /// Opens a file; `flags` are those of open(2), without `O_CREAT` and `O_EXCL`, or
+    /// [`OPEN_TO_EXECUTE`](crate::OPEN_TO_EXECUTE). `ENOSYS`: there is no need to open anything, requests carry the default
+    /// handle.
     fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno>;
 
     /// Creates a regular file and opens it; `flags` are those of open(2). Returns `EEXIST` if the name exists, with

@@ -27,7 +27,6 @@
 mod accessed;
 mod decided;
 mod file_system;
-mod frozen;
 mod host;
 mod image_file;
 #[cfg(test)]
@@ -44,7 +43,6 @@ mod slab;
 mod slab_index;
 #[cfg(test)]
 mod tests;
-mod tree_files;
 mod volume_files;
 
 #[doc(hidden)]
@@ -55,12 +53,11 @@ pub use image_file::{ImageFile, ImageName};
 pub use memory::MemoryFiles;
 pub use name::{NAME_MAX, check_name};
 pub use node::{
-    Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId, Opened,
-    SetAttributes, SetTime, Statistics, WriteKind,
+    Attributes, Caching, Context, DirectoryEntry, Entry, HandleId, Lock, LockKind, LockOwner, NewNode, NodeId,
+    OPEN_TO_EXECUTE, Opened, SetAttributes, SetTime, Statistics, WriteKind,
 };
 pub use one_client::OneClient;
 pub use overlay::Overlay;
 pub use owners::MappedOwners;
 pub use recorder::{Access, AccessKind, AccessSink, Identity, RecordLevel, Recorder, Recording};
-pub use tree_files::TreeFiles;
 pub use volume_files::VolumeFiles;

@@ -178,7 +178,11 @@ pub enum Caching {
     Direct,
 }
 
-/// The result of an open.
+/// Among the flags of an open: a kernel opens the file to execute it, as execve(2) does (`__FMODE_EXEC` of Linux's
+/// include/linux/fs.h, set in `do_open_execat` of fs/exec.c). open(2) ignores it, so no program can set it.
+pub const OPEN_TO_EXECUTE: u32 = 1 << 5;
+
+/// Something that was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
     /// The handle.

@@ -1,24 +1,29 @@
-//! Shows a volume as a read-only file system that reads the image on demand.
+//! A volume as files, read-only: nothing is read before it is asked for. Archives and snapshots of directories are volumes, too
+//! ([`TreeVolume`]).
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use inarch_block::Cursor;
-use inarch_tree::{FileType, Xattr};
-use inarch_volume::{Item, Loss, Node, Volume, VolumeError};
+use inarch_block::{Content, Cursor};
+use inarch_tree::{FileType, Tree, Xattr};
+use inarch_volume::{Item, Loss, Node, TreeVolume, Volume, VolumeError};
 use rustix::fs::makedev;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
-use crate::frozen::FOR_EVER;
 use crate::name::check_long_name;
 use crate::{
     Attributes, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, NodeId, Opened, Statistics,
     not_supported, read_only,
 };
 
-/// `.` and `..` come before the volume's entries in a listing.
+#[cfg(test)]
+mod tests;
+
+/// What never changes need never be asked for again: a year.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Places in a listing before those of the volume: `.` and `..`.
 const DOTS: u64 = 2;
 /// The most nodes whose damage is reported.
 const TOLD: usize = 1000;
@@ -48,6 +53,12 @@ impl VolumeFiles {
     /// the damaged part. `tell` receives a line for each damaged node, up to a thousand.
     pub fn new(volume: Arc<dyn Volume>, salvage: bool, tell: Tell) -> VolumeFiles {
         VolumeFiles { volume, salvage, told: Told { nodes: Mutex::default(), tell } }
+    }
+
+    /// Of a tree, and of what its regular files hold.
+    pub fn of_tree(tree: Arc<Tree>, content: Arc<dyn Content>) -> VolumeFiles {
+        // What is wrong with content is told by who has it.
+        VolumeFiles::new(Arc::new(TreeVolume::new(tree, content)), false, Box::new(|_| {}))
     }
 
     fn node(&self, node: NodeId) -> Result<Node, Errno> {

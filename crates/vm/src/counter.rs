@@ -42,7 +42,7 @@ struct Reading {
     ticks: u64,
     /// Just before.
     at: Instant,
-    /// How long it took to be told.
+    /// How long the reading took.
     took: Duration,
 }
 
@@ -52,7 +52,7 @@ fn read() -> Option<Reading> {
     Some(Reading { ticks, at, took: at.elapsed() })
 }
 
-/// A reading of which the time is known well enough for a span.
+/// A reading that is fast enough for a span.
 fn quick(span: Duration, read: &mut dyn FnMut() -> Option<Reading>) -> Option<Reading> {
     const ATTEMPTS: u32 = 20;
     (0..ATTEMPTS).find_map(|_| read().filter(|reading| reading.took < span / PRECISION))

@@ -1,9 +1,10 @@
 //! File systems inside a [`Backing`](inarch_block::Backing), read on demand.
 //!
-//! [`Volume`] is the boundary. Below it, a reader of a format answers one question at a time (which node has this
-//! name, what are its attributes, where are its bytes) from the bytes of the image. It stores nothing that grows with
-//! the tree. Above it are two users: [`walk()`] makes a [`Tree`](inarch_tree::Tree) of the whole volume, for a run,
-//! an image or a plan, and `VolumeFiles` of `inarch-vfs` offers it as a live file system.
+//! [`Volume`] is the seam. What implements it is a reader of a format: it answers one question at a time (which node has this
+//! name, what are its attributes, where do its bytes lie) from the bytes of the image, and keeps nothing that grows with the
+//! tree. What calls it is one of two adapters: [`walk()`] makes a [`Tree`](inarch_tree::Tree) of all of it, for what needs to
+//! know everything (a run, an image, a plan); `VolumeFiles` of `inarch-vfs` shows it as files that are asked for one request at
+//! a time. A tree is a volume as well ([`TreeVolume`]), so that archives and snapshots are shown by the same files.
 //!
 //! # How to add a reader
 //!
@@ -46,6 +47,7 @@ mod error;
 mod findings;
 mod pages;
 mod pass;
+mod tree;
 mod volume;
 mod walk;
 
@@ -53,7 +55,8 @@ pub use content::WalkedFiles;
 pub use error::VolumeError;
 pub use findings::{Findings, Loss};
 pub use pages::Pages;
-pub use pass::{AskedOneByOne, Body, Facts, Pass, XattrsOf};
+pub use pass::{AskedOneByOne, Body, Facts, Pass};
+pub use tree::TreeVolume;
 pub use volume::{
     Attributes, Item, Listed, NAME_MAX, Node, Statistics, Stream, TARGET_MAX, Volume, is_name, join_data, next_data,
 };

@@ -6,10 +6,10 @@ use inarch_block::{Backing, read_backing};
 
 use crate::VolumeError;
 
-/// The size of a page.
-const PAGE: u64 = 1 << 16;
+/// Bytes of a page. Inodes of an image may lie each beside its content, where larger pages are mostly content.
+const PAGE: u64 = 1 << 12;
 
-/// Reads small pieces of an image through cached pages of 64 KiB.
+/// Reads small pieces of an image through pages of 4 KiB, of which some are kept.
 ///
 /// A page's number determines its slot in the cache, and each slot has its own lock, so threads that read different
 /// parts do not wait for each other.
@@ -56,7 +56,7 @@ impl Pages {
                 "{length} bytes at byte {at} lie beyond the image's end at {size}"
             )));
         }
-        if length >= PAGE {
+        if length > PAGE {
             return self.fetch(at, out);
         }
         let (mut at, mut rest) = (at, out);

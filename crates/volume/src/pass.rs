@@ -5,51 +5,68 @@ use inarch_tree::{DataRange, Extent, FileType, Xattr};
 use crate::findings::Loss;
 use crate::{Attributes, Item, Node, Volume, VolumeError, join_data};
 
-/// A node's extended attributes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum XattrsOf {
-    /// These attributes.
-    Own(Vec<Xattr>),
-    /// The attributes of all nodes with this key, which [`Pass::xattrs`] returns for the first of them.
-    Shared(Box<[u8]>),
-}
-
-/// The type-specific part of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a node has beside its attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Body {
     /// A directory.
     Directory,
-    /// A symbolic link's target.
-    Symlink(Vec<u8>),
-    /// A regular file's extents in the image; the rest is a hole.
-    Extents(Vec<Extent>),
-    /// A regular file that is stored packed, and its ranges with data; `None`: all of it.
-    Packed(Option<Vec<DataRange>>),
-    /// A device node, FIFO or socket.
+    /// What it points at: [`Facts::target`].
+    Symlink,
+    /// A regular file's content where it lies: [`Facts::extents`].
+    Extents,
+    /// A regular file's content in another form, without holes.
+    Packed,
+    /// The same with holes between [`Facts::ranges`].
+    PackedSparse,
+    /// Nothing: a device node, a FIFO or a socket.
+    #[default]
     Other,
 }
 
-/// Everything that a walk needs of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// All that a walk wants to know of a node. A walk has one of them, which is filled for each node in turn, so that its lists keep
+/// their memory.
+#[derive(Debug, Default)]
 pub struct Facts {
     /// Its attributes.
     pub attributes: Attributes,
-    /// Its extended attributes.
-    pub xattrs: XattrsOf,
     /// The rest.
     pub body: Body,
-    /// Parts that were left out.
+    /// What a symbolic link points at.
+    pub target: Vec<u8>,
+    /// Where a regular file's content lies; what no extent covers is a hole.
+    pub extents: Vec<Extent>,
+    /// What of a packed file is no hole.
+    pub ranges: Vec<DataRange>,
+    /// Its extended attributes, if it has no `shared`.
+    pub xattrs: Vec<Xattr>,
+    /// Not empty: all nodes with the same bytes here have the same extended attributes, and [`Pass::xattrs`] is asked for the
+    /// first of them.
+    pub shared: Vec<u8>,
+    /// Parts of it that are left out.
     pub losses: Vec<Loss>,
 }
 
-/// One pass over all nodes of a volume: each directory is listed once, and each node queried once. The pass bounds
-/// what it reads and returns: metadata that many nodes refer to is read once, or counted.
+impl Facts {
+    /// Nothing is known yet.
+    pub(crate) fn clear(&mut self) {
+        let Facts { attributes: _, body: _, target, extents, ranges, xattrs, shared, losses } = self;
+        target.clear();
+        extents.clear();
+        ranges.clear();
+        xattrs.clear();
+        shared.clear();
+        losses.clear();
+    }
+}
+
+/// One pass over all nodes of a volume: each directory is listed once, each node asked for once. What it remembers bounds what
+/// it reads and gives: pieces of metadata that many nodes name are read for one of them, or counted.
 pub trait Pass {
     /// Like [`Volume::list`], from start to end.
     fn list(&mut self, directory: Node, take: &mut dyn FnMut(Item<'_>)) -> Result<(), VolumeError>;
 
-    /// Returns everything about a node.
-    fn facts(&mut self, node: Node) -> Result<Facts, VolumeError>;
+    /// Fills `facts`, whose lists are empty, with everything of a node.
+    fn facts(&mut self, node: Node, facts: &mut Facts) -> Result<(), VolumeError>;
 
     /// The extended attributes of a node for which [`Pass::facts`] returned a shared key.
     fn xattrs(&mut self, node: Node) -> Result<Vec<Xattr>, VolumeError> {
@@ -72,16 +89,17 @@ impl<'a, V: Volume + ?Sized> AskedOneByOne<'a, V> {
         AskedOneByOne(volume)
     }
 
-    fn content(&self, node: Node, size: u64) -> Result<Body, VolumeError> {
-        if let Some(extents) = self.0.extents(node, 0, size)? {
-            return Ok(Body::Extents(extents));
+    fn content(&self, node: Node, facts: &mut Facts) -> Result<Body, VolumeError> {
+        if let Some(extents) = self.0.extents(node, 0, facts.attributes.size)? {
+            facts.extents = extents;
+            return Ok(Body::Extents);
         }
-        let (mut ranges, mut at) = (Vec::new(), 0);
+        let mut at = 0;
         while let Some(range) = self.0.data(node, at)? {
-            join_data(&mut ranges, range.offset, range.length);
+            join_data(&mut facts.ranges, range.offset, range.length);
             at = range.offset.saturating_add(range.length);
         }
-        Ok(Body::Packed(Some(ranges)))
+        Ok(Body::PackedSparse)
     }
 }
 
@@ -93,16 +111,18 @@ impl<V: Volume + ?Sized> Pass for AskedOneByOne<'_, V> {
         })
     }
 
-    fn facts(&mut self, node: Node) -> Result<Facts, VolumeError> {
-        let attributes = self.0.attributes(node)?;
-        let mut losses = Vec::new();
-        let xattrs = self.0.xattrs(node, &mut |loss| losses.push(loss))?;
-        let body = match attributes.file_type() {
+    fn facts(&mut self, node: Node, facts: &mut Facts) -> Result<(), VolumeError> {
+        facts.attributes = self.0.attributes(node)?;
+        facts.xattrs = self.0.xattrs(node, &mut |loss| facts.losses.push(loss))?;
+        facts.body = match facts.attributes.file_type() {
             Some(FileType::Directory) => Body::Directory,
-            Some(FileType::Symlink) => Body::Symlink(self.0.target(node)?),
-            Some(FileType::Regular) => self.content(node, attributes.size)?,
+            Some(FileType::Symlink) => {
+                facts.target = self.0.target(node)?;
+                Body::Symlink
+            }
+            Some(FileType::Regular) => self.content(node, facts)?,
             _ => Body::Other,
         };
-        Ok(Facts { attributes, xattrs: XattrsOf::Own(xattrs), body, losses })
+        Ok(())
     }
 }

@@ -13,8 +13,7 @@ use inarch_tree::{
 };
 
 use crate::{
-    Attributes, Body, Facts, Findings, Item, Loss, Node, Pass, TARGET_MAX, Volume, VolumeError, WalkedFiles, XattrsOf,
-    join_data,
+    Attributes, Body, Facts, Findings, Item, Loss, Node, Pass, TARGET_MAX, Volume, VolumeError, WalkedFiles, join_data,
 };
 
 /// The most bytes of extended attributes in a tree: blocks and values may be shared, so an image can refer to far
@@ -59,14 +58,15 @@ impl Walked {
 /// Fails if the host fails, if the root cannot be read, or if the tree would be too large.
 pub fn walk(_: Parsing, volume: &dyn Volume, met: &mut dyn FnMut(&Attributes)) -> Result<Walked, VolumeError> {
     let mut pass = volume.pass();
-    let root = pass.facts(volume.root()).map_err(about_root)?;
-    if root.attributes.file_type() != Some(FileType::Directory) {
+    let mut facts = Facts::default();
+    pass.facts(volume.root(), &mut facts).map_err(about_root)?;
+    if facts.attributes.file_type() != Some(FileType::Directory) {
         return Err(about_root(VolumeError::Damaged("is no directory".to_owned())));
     }
     let statistics = volume.statistics();
     let expected = statistics.inodes.saturating_sub(statistics.free_inodes).min(EXPECTED) as usize;
-    let mut attributes = tree_attributes(&root.attributes);
-    let builder = Builder::with_capacity(&attributes, expected, 0).map_err(not_built)?;
+    let mut root = tree_attributes(&facts.attributes);
+    let builder = Builder::with_capacity(&root, expected, 0).map_err(not_built)?;
     let mut walk = Walk {
         pass: &mut *pass,
         met,
@@ -83,13 +83,12 @@ pub fn walk(_: Parsing, volume: &dyn Volume, met: &mut dyn FnMut(&Attributes)) -
         ranges: Vec::new(),
     };
     walk.known.insert(volume.root(), InodeId::ROOT);
-    let (set, lost) = walk.xattrs(volume.root(), root.xattrs)?;
-    attributes.xattrs = set;
-    walk.builder.set_root(&attributes).map_err(not_built)?;
-    root.losses.into_iter().chain(lost).for_each(|loss| walk.findings.push(InodeId::ROOT, b"", loss));
-    (walk.met)(&root.attributes);
+    root.xattrs = walk.xattrs(volume.root(), &mut facts)?;
+    walk.builder.set_root(&root).map_err(not_built)?;
+    facts.losses.drain(..).for_each(|loss| walk.findings.push(InodeId::ROOT, b"", loss));
+    (walk.met)(&facts.attributes);
     while let Some((node, dir)) = walk.stack.pop() {
-        walk.directory(node, dir)?;
+        walk.directory(node, dir, &mut facts)?;
     }
     let Walk { builder, extents, packed, mut findings, .. } = walk;
     volume.notes().into_iter().chain(pass.notes()).for_each(|note| findings.push_general(note));
@@ -163,14 +162,14 @@ impl Names {
 }
 
 impl Walk<'_> {
-    fn directory(&mut self, node: Node, dir: InodeId) -> Result<(), VolumeError> {
+    fn directory(&mut self, node: Node, dir: InodeId, facts: &mut Facts) -> Result<(), VolumeError> {
         self.builder.list(dir).map_err(not_built)?;
         let mut names = std::mem::take(&mut self.names);
         self.read_names(node, dir, &mut names)?;
         let oldest = self.stack.len();
         for index in 0..names.list.len() {
             let Some((name, node)) = names.get(index) else { continue };
-            let loss = match self.entry(dir, name, node) {
+            let loss = match self.entry(dir, name, node, facts) {
                 Ok(()) => continue,
                 Err(VolumeError::Damaged(reason)) => Loss::damage(format!("{reason}; it is left out")),
                 Err(VolumeError::Unsupported(reason)) => Loss::sound(format!("{reason}; it is left out")),
@@ -215,7 +214,7 @@ impl Walk<'_> {
     }
 
     /// Adds a name to the directory being listed.
-    fn entry(&mut self, dir: InodeId, name: &[u8], node: Node) -> Result<(), VolumeError> {
+    fn entry(&mut self, dir: InodeId, name: &[u8], node: Node, facts: &mut Facts) -> Result<(), VolumeError> {
         if let Some(known) = self.known.get(&node) {
             return self.builder.link(name, *known).map_err(|error| match error {
                 BuildError::Misuse(_) => {
@@ -224,32 +223,32 @@ impl Walk<'_> {
                 other => not_built(other),
             });
         }
-        let Facts { attributes, xattrs, body, losses } = self.pass.facts(node)?;
-        if let Body::Symlink(target) = &body
-            && (!(1..=TARGET_MAX).contains(&target.len()) || target.contains(&0))
+        facts.clear();
+        self.pass.facts(node, facts)?;
+        if facts.body == Body::Symlink && (!(1..=TARGET_MAX).contains(&facts.target.len()) || facts.target.contains(&0))
         {
             return Err(VolumeError::Damaged(
                 "is a symlink whose target is not 1 to 4095 bytes without NUL".to_owned(),
             ));
         }
-        let (set, lost) = self.xattrs(node, xattrs)?;
-        let added = TreeAttributes { xattrs: set, ..tree_attributes(&attributes) };
-        let id = self.builder.add(name, &added).map_err(not_built)?;
+        let xattrs = self.xattrs(node, facts)?;
+        let attributes = &facts.attributes;
+        let id =
+            self.builder.add(name, &TreeAttributes { xattrs, ..tree_attributes(attributes) }).map_err(not_built)?;
         self.known.insert(node, id);
-        (self.met)(&attributes);
-        match body {
+        (self.met)(attributes);
+        match facts.body {
             Body::Directory => self.stack.push((node, id)),
-            Body::Symlink(target) => self.builder.set_target(id, &target).map_err(not_built)?,
-            Body::Extents(extents) => self.content(id, attributes.size, &extents)?,
-            Body::Packed(ranges) => {
+            Body::Symlink => self.builder.set_target(id, &facts.target).map_err(not_built)?,
+            Body::Extents => self.content(id, attributes.size, &facts.extents)?,
+            Body::Packed => self.packed.push((id, node)),
+            Body::PackedSparse => {
                 self.packed.push((id, node));
-                if let Some(ranges) = ranges {
-                    self.set_sparse(id, attributes.size, &ranges)?;
-                }
+                self.set_sparse(id, attributes.size, &facts.ranges)?;
             }
             Body::Other => {}
         }
-        losses.into_iter().chain(lost).for_each(|loss| self.findings.push(dir, name, loss));
+        facts.losses.drain(..).for_each(|loss| self.findings.push(dir, name, loss));
         Ok(())
     }
 
@@ -274,19 +273,21 @@ impl Walk<'_> {
         }
     }
 
-    fn xattrs(&mut self, node: Node, xattrs: XattrsOf) -> Result<(XattrSetId, Option<Loss>), VolumeError> {
-        let (key, list) = match xattrs {
-            XattrsOf::Own(list) if list.is_empty() => return Ok((XattrSetId::NONE, None)),
-            XattrsOf::Own(list) => (None, list),
-            XattrsOf::Shared(key) => match self.sets.get(&key) {
-                Some(set) => return Ok((*set, None)),
-                None => (Some(key), self.pass.xattrs(node)?),
+    /// The set of a node's extended attributes. What is left out is added to its losses.
+    fn xattrs(&mut self, node: Node, facts: &mut Facts) -> Result<XattrSetId, VolumeError> {
+        let list = match &*facts.shared {
+            [] if facts.xattrs.is_empty() => return Ok(XattrSetId::NONE),
+            [] => std::mem::take(&mut facts.xattrs),
+            key => match self.sets.get(key) {
+                Some(set) => return Ok(*set),
+                None => self.pass.xattrs(node)?,
             },
         };
         if self.xattr_bytes > XATTR_BYTES {
             let most = XATTR_BYTES >> 20;
             let text = format!("has extended attributes beyond the {most} MiB that are read; they are left out");
-            return Ok((XattrSetId::NONE, Some(Loss::sound(text))));
+            facts.losses.push(Loss::sound(text));
+            return Ok(XattrSetId::NONE);
         }
         let bytes: usize = list.iter().map(|xattr| xattr.name.len() + xattr.value.len() + size_of_val(xattr)).sum();
         let set = self.builder.intern_xattrs(list);
@@ -295,10 +296,10 @@ impl Walk<'_> {
             // The builder stores a set twice, once as a key.
             self.xattr_bytes += 2 * bytes;
         }
-        if let Some(key) = key {
-            self.sets.insert(key, set);
+        if !facts.shared.is_empty() {
+            self.sets.insert(facts.shared.as_slice().into(), set);
         }
-        Ok((set, None))
+        Ok(set)
     }
 }
 

@@ -99,7 +99,7 @@ fn tree(shown: impl Display, option: TreeOption, source: &SourceArguments, via: 
         );
         anyhow::ensure!(
             !(option.write_through && option.changes == Some(Changes::None)),
-            "{shown}: rw is for writing, and changes=none says that nobody does"
+            "{shown}: rw allows writes, but changes=none says that nobody writes; leave one of them out"
         );
     } else {
         anyhow::ensure!(

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use inarch_jobs::serve::{ServedTree, Service, ServiceEvent};
 use inarch_jobs::source::Source;
-use inarch_jobs::{Events, FileSystem, JobError, Writes};
+use inarch_jobs::{DiskFormat, Events, JobError, Writes};
 
 use crate::access::AccessArguments;
 use crate::arguments::one_of;
@@ -56,8 +56,8 @@ pub struct TreeArguments {
 
     /// File system of the disk; only ext4 is writable
     #[arg(long, value_name = "ext4|erofs|squashfs", default_value = "ext4", hide_possible_values = true,
-        value_parser = one_of::<FileSystem>(FileSystem::ALL.map(FileSystem::name)))]
-    pub format: FileSystem,
+        value_parser = one_of::<DiskFormat>(DiskFormat::ALL.map(DiskFormat::name)))]
+    pub format: DiskFormat,
 
     #[command(flatten)]
     pub access: AccessArguments,
@@ -70,7 +70,7 @@ pub struct TreeArguments {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub overlay_dir: PathBuf,
 
-    /// Serial number of the disk, by which the guest finds it; by default made of the place where it is served
+    /// Serial number of the disk, by which the guest finds it; derived from the socket or path by default
     #[arg(long, value_name = "SERIAL", value_parser = parse_serial)]
     pub serial: Option<String>,
 

@@ -498,7 +498,10 @@ fn what_is_mounted_in_the_place_of_another_mount_stays() {
     for (via, (signal, status)) in WAYS.iter().flat_map(|via| ends.map(|end| (via, end))) {
         let mut first = Server::start(dir.path(), "tree", &["--via", via]);
         let process = first.child.id();
-        let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();
+        // Any of its threads may have started its guard.
+        let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+        let of_thread = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).unwrap();
+        let children: String = threads.map(|thread| of_thread(thread.unwrap())).collect();
         let children: Vec<u32> = children.split_whitespace().map(|number| number.parse().unwrap()).collect();
         // It learns only when another has its place, and its numbers, that its own mount is gone; or never, and its guard neither.
         host("kill", &["-STOP", &process.to_string()], Path::new("/"));

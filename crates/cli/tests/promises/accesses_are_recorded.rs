@@ -91,6 +91,28 @@ fn what_is_done_in_a_mount_is_written_down() {
     assert_eq!([by("by-a-thread"), by("missing.py")].map(Option::unwrap).as_slice(), pids, "{}", text(&lines));
 }
 
+#[test]
+fn what_is_executed_is_told() {
+    for options in [&["--record", "record"][..], &["--record", "record", "--ephemeral"]] {
+        let dir = scratch();
+        fs::create_dir(dir.path().join("tree")).unwrap();
+        for name in ["script", "read"] {
+            fs::write(dir.path().join("tree").join(name), "#!point/shell\nexit 0\n").unwrap();
+            host("chmod", &["755", &format!("tree/{name}")], dir.path());
+        }
+        fs::copy("/bin/sh", dir.path().join("tree/shell")).unwrap();
+        let mut server = Server::start(dir.path(), "tree", options);
+        host("sh", &["-c", "point/script; sh point/read; cat point/read > /dev/null"], dir.path());
+        assert_eq!(server.end("-TERM"), Some(0));
+        let lines = accesses(dir.path(), "process");
+        let count = |access: &str, path: &str| count(&lines, &json!({"access": access, "path": path}));
+        assert_eq!((count("execute", "script"), count("execute", "shell")), (1, 1), "{}", text(&lines));
+        assert_eq!((count("execute", "read"), count("open-read", "read")), (0, 2), "{}", text(&lines));
+        // It opens the script again to read it.
+        assert_eq!((count("open-read", "script"), count("open-read", "shell")), (2, 1), "{}", text(&lines));
+    }
+}
+
 /// Does one thing of each kind, in a directory `d` with the files `a` and `b` and the symbolic link `l`.
 const EACH_KIND: &str = r#"
 import ctypes, errno, os

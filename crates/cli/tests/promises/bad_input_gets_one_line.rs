@@ -171,7 +171,7 @@ fn sockets_that_cannot_be_had() {
     assert!(busy.exists(), "somebody else's socket was removed");
     let file = dir.path().join("file");
     std::fs::write(&file, "mine").unwrap();
-    assert_one_line(&serve(file.to_str().unwrap()), &["no socket"]);
+    assert_one_line(&serve(file.to_str().unwrap()), &["not a socket"]);
     assert_eq!(std::fs::read(&file).unwrap(), b"mine");
     assert_one_line(&serve("/no/such/directory/socket"), &["/no/such/directory/socket"]);
 }

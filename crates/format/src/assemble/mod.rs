@@ -48,7 +48,7 @@ pub(crate) enum Refusal {
     LongPath,
     #[error("it is left out, as it is deeper than {MAX_DEPTH} directories")]
     TooDeep,
-    #[error("it is left out, as a parent of it is no directory")]
+    #[error("it is left out, because a parent of it is not a directory")]
     NotADirectory,
     #[error("it is left out, as its path leads through too many symlinks")]
     Loop,

@@ -76,7 +76,7 @@ pub(super) struct RootFs {
 /// The file `oci-layout`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Layout {
+pub(super) struct LayoutFile {
     pub(super) image_layout_version: String,
 }
 

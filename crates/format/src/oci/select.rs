@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::config::ImageConfig;
 use super::digest::Digest;
 use super::document::{
-    Config, Descriptor, DockerImage, DocumentKind, Index, Layout, Manifest, document_kind, is_image_config, is_layer,
-    machine,
+    Config, Descriptor, DockerImage, DocumentKind, Index, LayoutFile, Manifest, document_kind, is_image_config,
+    is_layer, machine,
 };
 use super::malformed;
 use super::store::{Store, parse};
@@ -50,7 +50,7 @@ pub(super) struct Image {
 
 /// The image that `reference` names.
 pub(super) fn image(store: &Store<'_>, reference: Option<&str>, notes: &mut Notes) -> Result<Image, ReadError> {
-    if let Some(layout) = store.document::<Layout>("oci-layout")?
+    if let Some(layout) = store.document::<LayoutFile>("oci-layout")?
         && !layout.image_layout_version.starts_with("1.")
     {
         let version = layout.image_layout_version.escape_debug();

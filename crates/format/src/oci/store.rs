@@ -9,7 +9,7 @@ use inarch_block::{Backing, BackingFile, read_backing};
 use inarch_tree::{Extent, Extents, FileType, InodeId, Tree};
 use serde::de::DeserializeOwned;
 
-use super::document::{DockerImage, Layout, MAX_DOCUMENT};
+use super::document::{DockerImage, LayoutFile, MAX_DOCUMENT};
 use super::malformed;
 use crate::notes::Notes;
 use crate::{Damage, Host, ReadError, spool, tar};
@@ -101,7 +101,7 @@ impl ArchiveStore {
     pub(super) fn is_image(&self) -> bool {
         let is_there = |name: &str| matches!(self.find(name), Ok(Some(_)));
         let text = |name: &str| self.find(name).ok().flatten().and_then(|blob| blob.bytes(name).ok());
-        if is_there("index.json") && text("oci-layout").is_some_and(|text| parse::<Layout>("", &text).is_ok()) {
+        if is_there("index.json") && text("oci-layout").is_some_and(|text| parse::<LayoutFile>("", &text).is_ok()) {
             return true;
         }
         let images = text("manifest.json").and_then(|text| parse::<Vec<DockerImage>>("", &text).ok());

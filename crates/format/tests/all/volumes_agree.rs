@@ -12,9 +12,7 @@ use inarch_format::ext4::{self, Ext4};
 use inarch_format::squashfs::{self, Squashfs};
 use inarch_format::{Algorithm, Compression, Damage, Format, ImageOptions, Layout, Opened, ReadError};
 use inarch_tree::{InodeId, Tree};
-use inarch_vfs::{
-    Attributes, Context, DirectoryEntry, DirectorySink, FileSystem, HandleId, NodeId, TreeFiles, VolumeFiles,
-};
+use inarch_vfs::{Attributes, Context, DirectoryEntry, DirectorySink, FileSystem, HandleId, NodeId, VolumeFiles};
 use inarch_volume::Volume;
 use proptest::prelude::*;
 use rustix::io::Errno;
@@ -164,7 +162,7 @@ fn assert_agree(open: OpenVolume, image: Arc<dyn Backing>, inodes: u32) {
     .unwrap();
     assert_eq!(walked.notes, [""; 0]);
     assert_eq!(walked.tree.inode_count(), inodes);
-    let tree = TreeFiles::new(walked.tree, walked.content);
+    let tree = VolumeFiles::of_tree(walked.tree, walked.content);
     let tell = Box::new(|line: &str| panic!("{line}"));
     assert_same(&tree, &VolumeFiles::new(open(Parsing::unconfined(), image, Damage::Refused).unwrap(), false, tell));
 }

@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use inarch_tree::Timestamp;
 use inarch_vfs::{
-    Caching, Context, FileSystem, HandleId, LockKind, LockOwner, NewNode, NodeId, Opened, SetAttributes, SetTime,
-    WriteKind, check_name,
+    Caching, Context, FileSystem, HandleId, LockKind, LockOwner, NewNode, NodeId, OPEN_TO_EXECUTE, Opened,
+    SetAttributes, SetTime, WriteKind, check_name,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -227,8 +227,9 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
         if !self.dispatcher.options.open {
             return Err(Errno::NOSYS);
         }
-        let flags = portable(open.flags) - OFlags::EXCL;
-        // Only an open that sets the size asks the file system to clear these bits.
+        // `fuse_send_open` of Linux's fs/fuse/file.c passes the flag of execve(2) on.
+        let flags = portable(open.flags) - OFlags::EXCL | OFlags::from_bits_retain(open.flags & OPEN_TO_EXECUTE);
+        // Only setting the size tells the file system to clear more than the size.
         let kill = open.open_flags & OPEN_KILL_SUIDGID != 0 && flags.contains(OFlags::TRUNC);
         let flags = if kill { flags - OFlags::TRUNC } else { flags };
         let opened = self.fs().open(self.context, self.node, flags.bits())?;

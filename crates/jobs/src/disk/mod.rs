@@ -8,9 +8,9 @@ use std::str::FromStr;
 /// rest reads as zeros.
 pub(crate) const ANNOUNCED_BYTES: u64 = 64 << 40;
 
-/// The file system on a device.
+/// The format of the file system on a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FileSystem {
+pub enum DiskFormat {
     /// ext4, which can be written to.
     #[default]
     Ext4,
@@ -20,33 +20,32 @@ pub enum FileSystem {
     Squashfs,
 }
 
-impl FileSystem {
-    /// Every file system that can be served.
-    pub const ALL: [FileSystem; 3] = [FileSystem::Ext4, FileSystem::Erofs, FileSystem::Squashfs];
+impl DiskFormat {
+    /// Every format that can be served.
+    pub const ALL: [DiskFormat; 3] = [DiskFormat::Ext4, DiskFormat::Erofs, DiskFormat::Squashfs];
 
     /// Its name: for the user, for mount(8), and of its kernel module.
     pub fn name(self) -> &'static str {
         match self {
-            FileSystem::Ext4 => "ext4",
-            FileSystem::Erofs => "erofs",
-            FileSystem::Squashfs => "squashfs",
+            DiskFormat::Ext4 => "ext4",
+            DiskFormat::Erofs => "erofs",
+            DiskFormat::Squashfs => "squashfs",
         }
     }
 
     /// Whether a guest can write to it.
     pub fn is_writable(self) -> bool {
-        self == FileSystem::Ext4
+        self == DiskFormat::Ext4
     }
 }
 
-impl FromStr for FileSystem {
+impl FromStr for DiskFormat {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<FileSystem, String> {
-        FileSystem::ALL
-            .into_iter()
-            .find(|file_system| file_system.name() == text)
-            .ok_or_else(|| format!("'{text}' is no file system that can be served; these are: ext4, erofs, squashfs"))
+    fn from_str(text: &str) -> Result<DiskFormat, String> {
+        DiskFormat::ALL.into_iter().find(|format| format.name() == text).ok_or_else(|| {
+            format!("'{text}' is not a file system that can be served; these are: ext4, erofs, squashfs")
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The making of an image as a value: it goes on in threads of its own, and its starter waits for it or stops it.
+//! A started image, in threads of its own; its starter waits for it or stops it.
 
 use inarch_block::Progress;
 use inarch_server::StopHandle;
@@ -20,15 +20,15 @@ pub enum ImageEvent {
         /// Files that they are of.
         files: u64,
     },
-    /// So much more of the stage is done. Told often, by several threads.
+    /// This much more of the stage is done. Sent often, by several threads.
     Advanced {
         /// Bytes.
         bytes: u64,
         /// Files that were begun.
         files: u64,
     },
-    /// From now on the unfinished image has a name of its own: where the process ends it is left behind, and where the job is
-    /// stopped it is not.
+    /// From now on the unfinished image has a temporary name. If the process dies it is left behind; if the job is
+    /// stopped it is removed.
     Named,
 }
 
@@ -44,7 +44,7 @@ pub enum Stage {
 /// What the thread of an image is given.
 pub(super) type Duty = running::Duty<(), ImageEvent>;
 
-/// Tells how far it is, and asks whether it is to stop.
+/// Reports progress, and checks whether to stop.
 impl Progress for Duty {
     fn advance(&self, bytes: u64, files: u64) {
         self.events.emit(ImageEvent::Advanced { bytes, files });
@@ -61,10 +61,10 @@ pub struct ImageHandle {
     running: Running<ImageReport, JobError>,
 }
 
-/// Begins to make an image.
+/// Starts to make an image.
 ///
 /// # Errors
-/// No thread could be started. All else that goes wrong is told at the end.
+/// No thread could be started. All other errors are returned at the end.
 pub fn start(request: ImageRequest, events: Events<ImageEvent>) -> Result<ImageHandle, JobError> {
     let write = move |duty: &Duty| {
         duty.is_ready(());
@@ -77,7 +77,7 @@ pub fn start(request: ImageRequest, events: Events<ImageEvent>) -> Result<ImageH
 /// Makes an image.
 ///
 /// # Errors
-/// It could not be made. Nothing is left of it then.
+/// It could not be made, and nothing of it remains.
 pub fn make(request: ImageRequest, events: Events<ImageEvent>) -> Result<ImageReport, JobError> {
     start(request, events)?.wait()
 }

@@ -28,7 +28,7 @@ pub(super) enum Output {
 }
 
 impl Output {
-    /// Opens `path`; `-` is standard output. Where what is written has a name before it is whole, that is told to `events`.
+    /// Opens `path`; `-` is standard output. If the unfinished output has a temporary name, reports that to `events`.
     pub(super) fn open(path: &Path, events: &Events<ImageEvent>) -> Result<Output, JobError> {
         if path == Path::new("-") {
             let stdout = rustix::stdio::stdout().try_clone_to_owned();
@@ -90,7 +90,7 @@ pub(super) struct NewFile {
     name: OsString,
     /// Its temporary name, if the file system has no nameless files.
     temporary: Option<OsString>,
-    /// Told when there is a temporary name.
+    /// Receives an event if there is a temporary name.
     events: Events<ImageEvent>,
 }
 

@@ -19,7 +19,8 @@ pub(super) struct Job<'a> {
     pub(super) content: &'a dyn Content,
     pub(super) progress: &'a dyn Progress,
     pub(super) threads: usize,
-    /// What those keep who read the content and write: that of a source that others made is unpacked as it is read.
+    /// The confinement of the threads that read content and write: content of foreign sources is unpacked as it is
+    /// read.
     pub(super) confinement: Option<&'a Confinement>,
 }
 

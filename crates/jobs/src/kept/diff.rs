@@ -1,4 +1,4 @@
-//! `diff`: what the guest of a kept run made of its trees.
+//! `diff`: finds what the guest of a kept run changed in its trees.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -22,21 +22,21 @@ pub struct RunDiff {
     folded: Vec<String>,
     /// The paths of the guest that were asked for; all where there are none.
     asked: Vec<PathBuf>,
-    /// The trees of the run, those without changes too.
+    /// The trees of the run, including unchanged ones.
     all: Vec<KeptTree>,
-    /// Those of them that this machine does not have any more.
+    /// Those that no longer exist on this machine.
     gone: Vec<KeptTree>,
     /// What applies of the run began or left, a line each.
     unfinished: Vec<String>,
 }
 
-/// What it made of one of them.
+/// The changes in one tree.
 pub(super) struct TreeDiff {
     pub tree: KeptTree,
     pub disk: KeptDisk,
-    /// Every path that differs, but for what the run itself had to make.
+    /// Every path that differs, except what the run itself created.
     pub differences: Vec<Difference>,
-    /// The same as what somebody did.
+    /// The same as changes: added, changed, deleted, renamed.
     pub changes: Vec<Change>,
 }
 
@@ -56,7 +56,7 @@ pub struct ChangeReport {
     /// Another name of the same file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_to: Option<String>,
-    /// `file`, `directory`, `symlink`, `char`, `block`, `fifo` or `socket`; of what is gone, what it was.
+    /// `file`, `directory`, `symlink`, `char`, `block`, `fifo` or `socket`; for a deleted path, its former type.
     #[serde(rename = "type")]
     pub file_type: &'static str,
     /// What it was, where that is another kind of thing.
@@ -123,16 +123,16 @@ impl RunDiff {
     }
 
     /// # Errors
-    /// A path of the guest is in a tree that this machine does not have any more.
+    /// The guest path is in a tree that no longer exists on this machine.
     pub(super) fn refuse_gone(&self, path: &Path) -> Result<(), KeptError> {
         let gone = self.gone_around(path);
         gone.map_or(Ok(()), |tree| Err(KeptError::Gone { path: path.to_owned(), tree: tree.source() }))
     }
 
-    /// Leaves only changes at these paths of the guest, and of what is below them; of all, where there are none.
+    /// Keeps only changes at these guest paths and below; all changes if there are none.
     ///
     /// # Errors
-    /// Neither guest nor host have one of them: it may be misspelt.
+    /// A path exists neither in the guest nor on the host: it may be misspelt.
     pub fn only(mut self, paths: Vec<PathBuf>) -> Result<RunDiff, KeptError> {
         paths.iter().try_for_each(|path| self.refuse_gone(path))?;
         if let Some(path) = paths.iter().find(|path| !self.is_known(path)) {

@@ -56,7 +56,7 @@ pub enum KeptError {
     #[error("there is no kept run '{0}'; inarch runs lists those that there are")]
     Missing(String),
     /// Another process discarded it each time it was created.
-    #[error("the kept run '{0}' is discarded again and again by somebody else")]
+    #[error("another process keeps discarding the kept run '{0}'")]
     Discarded(String),
     /// Another process uses the run.
     #[error("the kept run '{name}' is in use{}; wait until that has ended", process(owner))]

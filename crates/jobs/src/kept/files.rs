@@ -1,18 +1,18 @@
-//! The files that a kept run has of one disk.
+//! The files of a kept run for one disk.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `N.base` | the host's tree as the last command of the run found it |
-//! | `N.G.overlay` | what the command number G wrote to disk N |
-//! | `N.G.layer` | what all commands up to number G changed of the host's tree; the greatest G counts |
-//! | `N.G.bytes` | bytes of such a layer that lie in no overlay as they are |
+//! | `N.base` | the host's tree as the run's last command found it |
+//! | `N.G.overlay` | what command number G wrote to disk N |
+//! | `N.G.layer` | the changes of all commands up to number G to the host's tree; the greatest G is valid |
+//! | `N.G.bytes` | bytes of such a layer that are in no overlay |
 //!
-//! A layer knows each file by its name and its [`Seal`], which the file gets when its command has ended: another file or an earlier
-//! state of it, copied to its place, is refused.
+//! A layer refers to a file by its name and its [`Seal`], which the file gets when its command has ended. Another
+//! file in its place, or an earlier state of it, is refused.
 //!
-//! An overlay above the greatest layer is one whose command was killed, or has just ended: it is folded before anything
-//! else ([`super::fold()`]). A layer is put in place whole, by one rename; only then is what it no longer needs removed. So
-//! there is always either the old state or the new one.
+//! An overlay above the greatest layer belongs to a command that was killed or has just ended; it is folded before
+//! anything else ([`super::fold()`]). A layer is put in place by one rename, and only then what it no longer needs is
+//! removed. So there is always either the old state or the new one.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -128,7 +128,7 @@ impl DiskFiles {
         self.folder.join(self.name(Kind::Overlay, generation))
     }
 
-    /// Seals that file: its command has ended. Gives its name, as a layer knows it.
+    /// Seals that file, because its command has ended. Returns its name for a layer.
     pub fn seal_overlay(&self, generation: u64) -> Result<String, KeptError> {
         let path = self.overlay(generation);
         let sealed = trust::open(&path, OpenOptions::new().read(true).write(true)).and_then(|file| {
@@ -139,7 +139,8 @@ impl DiskFiles {
         sealed.map_err(|error| KeptError::path(&path, "cannot seal what the run wrote", error))
     }
 
-    /// The file, and its name as a layer knows it, for bytes of a layer that lie in no overlay; they begin at [`FIRST_PAGE`].
+    /// The file for bytes of a layer that are in no overlay, and its name for a layer; the bytes begin at
+    /// [`FIRST_PAGE`].
     pub fn spilled(&self, generation: u64, seal: Seal) -> (PathBuf, String) {
         let name = self.name(Kind::Bytes, generation);
         (self.folder.join(&name), sealed_name(&name, seal))
@@ -149,7 +150,7 @@ impl DiskFiles {
         self.folder.join(format!("{}.base", self.ordinal))
     }
 
-    /// Bytes of the host's tree as it is kept; 0 where it is not.
+    /// The size of the stored host tree; 0 if there is none.
     pub fn base_bytes(&self) -> u64 {
         fs::metadata(self.base()).map_or(0, |file| file.len())
     }
@@ -194,8 +195,8 @@ impl DiskFiles {
         Layer::load(&bytes).map(Some).map_err(|error| KeptError::Layer { path, error })
     }
 
-    /// Makes `layer` what the run has changed, up to the newest overlay; then gives back what it does not need. What it points
-    /// into must be durable.
+    /// Makes `layer` the run's changes up to the newest overlay, then frees what it does not need. The files that it
+    /// refers to must be durable.
     pub fn save_layer(&self, layer: &Layer) -> Result<(), KeptError> {
         let generation = self.newest(Kind::Overlay)?.max(self.newest(Kind::Layer)?);
         let path = self.folder.join(self.name(Kind::Layer, generation));
@@ -212,7 +213,7 @@ impl DiskFiles {
         }
     }
 
-    /// Removes what `layer` does not point into, and gives back the parts of the rest that it does not need.
+    /// Removes files that `layer` does not refer to, and frees unneeded parts of the others.
     fn sweep(&self, layer: &Layer, generation: u64) -> Result<(), KeptError> {
         for (kind, number, path) in self.list()? {
             let name = self.name(kind, number);
@@ -232,7 +233,7 @@ impl DiskFiles {
         sync_directory(&self.folder).map_err(|error| KeptError::path(&self.folder, "cannot be made durable", error))
     }
 
-    /// The files that a layer needs beside those of the host, for reading.
+    /// Opens the files, besides the host's, that a layer refers to.
     pub fn open_files(&self, layer: &Layer) -> Result<Vec<Arc<dyn Backing>>, KeptError> {
         let open = |name: &String| {
             let (name, seal) = unsealed(name);
@@ -253,7 +254,7 @@ impl DiskFiles {
         layer.files().iter().map(open).collect()
     }
 
-    /// Bytes on the host's disk that all of it takes.
+    /// The disk space of all these files.
     pub fn bytes(&self) -> u64 {
         let files = self.list().unwrap_or_default();
         files.iter().filter_map(|(_, _, path)| fs::metadata(path).ok()).map(|metadata| metadata.blocks() * 512).sum()
@@ -278,7 +279,7 @@ fn remove(path: &Path) -> Result<(), KeptError> {
     }
 }
 
-/// The first page of a file number `at` and the parts that a layer points into, ascending, those that are near each other as one.
+/// The ranges of file number `at` that a layer refers to, and its first page; ascending, with close ranges merged.
 fn used(layer: &Layer, at: usize) -> Vec<Range<u64>> {
     let inodes = (0..layer.tree().inode_count()).map(InodeId);
     let extents = inodes.flat_map(|id| layer.extents().of(id).iter());
@@ -296,7 +297,7 @@ fn used(layer: &Layer, at: usize) -> Vec<Range<u64>> {
     joined
 }
 
-/// Gives back the space of all of a file but the parts `used`.
+/// Frees the space of a file except the ranges `used`.
 fn punch(path: &Path, used: &[Range<u64>]) -> io::Result<()> {
     let file = trust::open(path, OpenOptions::new().write(true))?;
     let mut start = 0;
@@ -326,7 +327,7 @@ mod tests {
 
     use super::*;
 
-    /// A new file of a page whose bytes are at 1 MiB of the file with this name.
+    /// A layer with a new file of one page, whose bytes are at 1 MiB of the file with this name.
     struct OneFile(&'static str);
 
     impl Facts for OneFile {
@@ -371,7 +372,7 @@ mod tests {
     fn what_no_layer_points_into_is_given_back() {
         let folder = tempfile::tempdir().unwrap();
         let files = DiskFiles::new(folder.path(), 0);
-        // Those of another disk are none of this one's.
+        // Files of another disk.
         write_overlay(&folder.path().join("10.1.overlay"));
         assert_eq!((files.unfolded().unwrap(), files.is_kept().unwrap()), (None, false));
 

@@ -1,12 +1,13 @@
-//! Folding: what a command of a kept run wrote to a disk becomes a layer over the host's tree.
+//! Folding: turns what a command of a kept run wrote to a disk into a layer over the host's tree.
 //!
-//! 1. The disk is made again, of the host's tree as it was, what the run had changed before, and the command's overlay
+//! 1. The disk is made again from the stored host tree, the run's earlier changes, and the command's overlay
 //!    ([`KeptOverlay`]).
-//! 2. The guest's file system is read from it and compared with the host's tree ([`inarch_tree::compare`]), by a thread that is
-//!    confined to parsing: it has the disk's files, and opens nothing but files of the host's tree, for reading.
-//! 3. What differs becomes the new layer. Its files' bytes stay where they are: in overlays, and in files of the host. Only
-//!    what a journal still holds is written out ([`Spill`]).
-//! 4. The layer is put in its place, and what it does not need is given back ([`DiskFiles::save_layer`]).
+//! 2. The guest's file system is read from it and compared with the host's tree ([`inarch_tree::compare`]). A thread
+//!    that is confined to parsing does this: it has the disk's files, and opens only files of the host's tree, for
+//!    reading.
+//! 3. The differences become the new layer. Its files' bytes stay where they are: in overlays, and in host files.
+//!    Only bytes that are still in a journal are written out ([`Spill`]).
+//! 4. The layer is put in place, and what it does not need is freed ([`DiskFiles::save_layer`]).
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -35,12 +36,12 @@ use crate::kept::KeptError;
 use crate::lifecycle::trust;
 use crate::text::shown;
 
-/// Folds what every disk of a run holds that is not folded yet. Gives what the user should know, a line each.
+/// Folds every disk of a run that is not folded yet. Returns notes for the user, a line each.
 pub(crate) fn fold(run: &KeptRun) -> Result<Vec<String>, KeptError> {
     fold_but(run, &[])
 }
 
-/// The same without the trees that are `gone`.
+/// The same, except for the trees in `gone`.
 pub(super) fn fold_but(run: &KeptRun, gone: &[KeptTree]) -> Result<Vec<String>, KeptError> {
     let Some(record) = &run.record else { return Ok(Vec::new()) };
     let mut notes = Vec::new();
@@ -111,7 +112,7 @@ impl KeptOverlay {
 struct Found {
     layer: Layer,
     spill: Spill,
-    /// What was left out, and what else there is to say.
+    /// Notes: what was left out, and others.
     notes: Vec<String>,
 }
 
@@ -132,7 +133,7 @@ impl GuestDisk {
         let KeptOverlay { disk: Remade { layered, host, device, numbering }, name } = overlay;
         let options = ReadOptions { lost_and_found: LostAndFound::Keep, ..ReadOptions::default() };
         let image = open_image(parsing, Arc::clone(&device) as _, &options).map_err(|error| match error {
-            // What is not read would be taken for removed.
+            // Unread files would count as removed.
             ReadError::Damaged { format, reason } => format!("{format}: {reason}"),
             other => other.to_string(),
         })?;
@@ -154,16 +155,16 @@ impl GuestDisk {
         Ok(Found { layer, spill: facts.spill, notes })
     }
 
-    /// What of the planned tree an inode of the guest has been since then. An inode number is used again for other
-    /// files, with a generation that the kernel takes at random; a planned inode's is 0.
+    /// The inode of the planned tree that an inode of the guest still is. A reused inode number has a random
+    /// generation; a planned inode's generation is 0.
     fn planned(&self, new: InodeId) -> Option<InodeId> {
         let planned = self.numbering.inode(self.image.ino(new)).filter(|_| self.image.generation(new) == 0)?;
         let kind = |tree: &Tree, id| tree.inode(id).file_type();
         (kind(&self.layered.tree, planned) == kind(self.guest(), new)).then_some(planned)
     }
 
-    /// Whether every byte of the guest's file is still where the plan put the one of the planned file: then it is the
-    /// same, and nothing needs to be read.
+    /// Whether every byte of the guest's file is still where the plan put the planned file's: then the content is the
+    /// same, and need not be read.
     fn is_untouched(&self, planned: InodeId, new: InodeId) -> bool {
         if self.layered.tree.inode(planned).size() != self.guest().inode(new).size() {
             return false;
@@ -174,7 +175,7 @@ impl GuestDisk {
             && pieces.iter().map(length).sum::<u64>() == self.data_bytes(planned)
     }
 
-    /// The parts of a guest's file that lie on the disk, and whether each is where the plan put that part of a planned file.
+    /// The parts of a guest's file on the disk, and whether each is where the plan put that part of a planned file.
     fn pieces(&self, planned: InodeId, new: InodeId) -> Vec<(Range<u64>, bool)> {
         let mut pieces = Vec::new();
         for extent in self.image.extents().of(new) {
@@ -184,7 +185,7 @@ impl GuestDisk {
                 let there = Held::File { inode: planned, offset: extent.offset + done };
                 let count = count.min(extent.length - done);
                 let start = extent.offset + done;
-                // What the journal has of it is not on the disk yet.
+                // Parts in the journal are not on the disk yet.
                 pieces.push((start..start + count, held == there && self.image.is_on_device(extent)));
                 done += count;
             }
@@ -192,7 +193,7 @@ impl GuestDisk {
         pieces
     }
 
-    /// Bytes of a planned file that lie in blocks on the disk.
+    /// Bytes of a planned file in blocks on the disk.
     fn data_bytes(&self, planned: InodeId) -> u64 {
         const BLOCK: u64 = inarch_block::BLOCK_SIZE as u64;
         let size = self.layered.tree.inode(planned).size();
@@ -249,7 +250,7 @@ impl LayeredFacts<'_> {
         let Some(Origin::Upper(upper)) = self.layered.owner(planned) else { return };
         let layer = &self.layered.layer;
         if let (true, Some(lender)) = (layer.is_whole(upper), layer.origin(upper)) {
-            // It is gone on the host; whoever reads it is told.
+            // It is gone on the host; reading it gives an error.
             let holder = layer.lenders().get(lender).cloned().map(Holder::Lender);
             return parts.extend(holder.map(|holder| Part { offset, length, at: from, holder }));
         }
@@ -366,7 +367,7 @@ impl Facts for GuestFacts<'_> {
     }
 }
 
-/// Bytes that are written out because they lie in no file as they are.
+/// Bytes that are written out because no file has them as they are.
 struct Spill {
     path: PathBuf,
     name: String,
@@ -376,8 +377,8 @@ struct Spill {
 }
 
 impl Spill {
-    /// Makes its file before it is known whether it is needed: the confined thread that writes to it cannot. A file that nothing
-    /// points into is removed when the layer is saved.
+    /// Creates its file before it is known to be needed, because the confined thread that writes to it cannot. If
+    /// nothing refers to the file, it is removed when the layer is saved.
     fn create(files: &DiskFiles, generation: u64, seal: Seal) -> Result<Spill, KeptError> {
         let (path, name) = files.spilled(generation, seal);
         // One of an earlier attempt may be there.

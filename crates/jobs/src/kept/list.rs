@@ -1,4 +1,4 @@
-//! `runs` and `discard`: which runs are kept, and in what state.
+//! `runs` and `discard`: lists kept runs with their states, and deletes them.
 
 use serde::Serialize;
 
@@ -12,11 +12,11 @@ use crate::kept::KeptError;
 pub struct RunReport {
     /// Its name.
     pub name: String,
-    /// Whether it can be gone on with.
+    /// Whether it can be continued.
     pub state: RunState,
     /// When it began, in seconds since 1970.
     pub created: u64,
-    /// When it was last gone on with, in seconds since 1970.
+    /// When it was last used, in seconds since 1970.
     pub used: u64,
     /// Its last command.
     pub command: Vec<String>,
@@ -24,9 +24,9 @@ pub struct RunReport {
     pub status: Option<u8>,
     /// How many names it has new or otherwise than the host.
     pub changed: u64,
-    /// How many names of the host it has no more.
+    /// How many of the host's names it removed.
     pub deleted: u64,
-    /// Whether there is more that is not counted: of a command that goes on or was killed.
+    /// Whether there are uncounted changes, of a command that is running or was killed.
     pub is_more: bool,
     /// Files that applies left beside their places, under names of their own.
     pub left: Vec<String>,
@@ -47,7 +47,7 @@ pub struct TreeReport {
     pub read_only: bool,
 }
 
-/// Whether a kept run can be gone on with.
+/// Whether a kept run can be continued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RunState {
@@ -73,8 +73,8 @@ pub fn runs() -> Result<Vec<RunReport>, KeptError> {
     Ok(reports)
 }
 
-/// Takes the kept run `name` away, with all that its guest wrote. One with an unfinished apply, or one that left files of its own in
-/// the host's tree, only if `force` is set.
+/// Deletes the kept run `name`, with everything that its guest wrote. If it has an unfinished apply, or one that left
+/// files in the host's tree, only with `force`.
 pub fn discard(name: &str, force: bool) -> Result<(), KeptError> {
     let store = Store::of_user()?;
     let run = store.open(name)?;
@@ -101,7 +101,7 @@ fn report(store: &Store, name: String, record: &Record, used: bool) -> RunReport
             read_only: tree.read_only,
         })
         .collect();
-    // A run that is in use changes meanwhile; what cannot be read is told by whoever needs it.
+    // A run in use changes meanwhile; whoever needs unreadable data reports it.
     let held = |tree: &KeptTree| store.files(&name, tree.ordinal).load_layer().ok().flatten();
     // What was applied is the host's, though it is kept until the next command.
     let unapplied = record.trees.iter().filter(|tree| !tree.read_only && record.applied.is_none());

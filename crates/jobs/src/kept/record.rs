@@ -1,4 +1,4 @@
-//! What is known of a kept run beside its disks: `run.json`.
+//! The record of a kept run, besides its disks: `run.json`.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ pub(crate) struct Record {
     pub version: u32,
     /// Seconds since 1970.
     pub created: u64,
-    /// When it was last gone on with, in seconds since 1970.
+    /// When it was last used, in seconds since 1970.
     pub used: u64,
     /// The last command.
     pub command: Vec<Bytes>,
@@ -33,9 +33,9 @@ pub(crate) struct Record {
     /// Where the guest of the last command had trees that are not kept.
     #[serde(default)]
     pub beside: Vec<Bytes>,
-    /// The words of the command line that made the run, for what it says of trees.
+    /// The words of the command line that created the run, for its trees.
     pub words: Vec<Bytes>,
-    /// The directory that those words were given in.
+    /// The directory in which those words were given.
     pub directory: Bytes,
     /// The directory that the command was run in, as far as the trees follow from it.
     pub place: Option<Bytes>,
@@ -89,13 +89,13 @@ pub(crate) struct KeptTree {
     destination: Bytes,
     /// The guest cannot write to it: it has neither overlay nor base.
     pub read_only: bool,
-    /// The disk's place among those of the run.
+    /// The disk's number in the run.
     pub ordinal: u8,
-    /// Whose on the host something is that the guest gave an owner.
+    /// Maps owners in the guest back to owners on the host.
     pub owners: OwnersBack,
-    /// Whether it goes on into what is mounted below.
+    /// Whether it includes mounts below.
     pub cross: bool,
-    /// The file system that it lies in, where that is known.
+    /// The file system that it is on, if known.
     #[serde(default)]
     pub volume: Option<VolumeId>,
 }
@@ -126,11 +126,11 @@ pub(crate) struct Applied {
 pub(crate) struct Made {
     /// Makes the names that they use meanwhile their own.
     pub token: String,
-    /// The start of the machine after which the first of them began that has not ended.
+    /// The boot ID of the machine when the first unfinished apply began.
     pub boot: String,
     /// The states of the overlays that `durable` is of, by ordinal.
     pub overlays: HashMap<u8, String>,
-    /// Files that are on the host's disk, whose bytes may be nowhere else any more.
+    /// Files that are durable on the host, whose bytes may be nowhere else.
     pub durable: Vec<DurableFile>,
     /// Files that an apply which failed has linked, and that are otherwise as they were scanned.
     #[serde(default)]
@@ -147,7 +147,7 @@ pub(crate) struct BesideFile {
     pub ordinal: u8,
     /// The path in the tree.
     pub path: Bytes,
-    /// What it is, as of a [`TouchedFile`], if nobody needs it.
+    /// Its identity, as in [`TouchedFile`], if nobody needs it.
     pub useless: Option<FileIdentity>,
 }
 
@@ -194,7 +194,7 @@ impl KeptTree {
         KeptTree { source, destination, read_only, ordinal, owners, cross, volume: None }
     }
 
-    /// Notes which file system it lies in.
+    /// Records its file system.
     pub fn with_volume(self) -> Result<KeptTree, KeptError> {
         let source = self.source();
         let opened = File::open(&source).and_then(|root| Ok(VolumeId::of(root)?));
@@ -202,7 +202,7 @@ impl KeptTree {
         Ok(KeptTree { volume, ..self })
     }
 
-    /// The same tree, whatever file system it lies in now.
+    /// Whether it is the same tree, on whatever file system.
     pub fn is_like(&self, other: &KeptTree) -> bool {
         KeptTree { volume: other.volume, ..self.clone() } == *other
     }

@@ -52,6 +52,10 @@ pub(crate) fn settle(run: &mut KeptRun) -> Result<(), KeptError> {
 
 /// What tells this start of the machine from others.
 pub(super) fn boot() -> Result<String, KeptError> {
+    #[cfg(test)]
+    if let Some(boot) = super::staged::boot() {
+        return Ok(boot);
+    }
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let text = fs::read_to_string(path).map_err(|error| KeptError::path(path, "cannot be read", error))?;
     Ok(text.trim().to_owned())

@@ -1,18 +1,52 @@
 //! A kept run made without a machine, for tests.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use inarch_tree::compare::{Lineage, differences};
 use inarch_tree::layer::{Bytes, Facts, Holder, Identity, Layer, Lender, Part};
 use inarch_tree::scan::{ScanOptions, scan};
 use inarch_tree::{FileType, InodeId, Tree};
 
-use super::apply::{ApplyReport, ApplyRequest, apply_to};
+use super::apply::{ApplyReport, ApplyRequest, Calls, Faults, apply_to};
 use super::{KeptRun, KeptTree, OwnersBack, Record, Store};
 use crate::kept::KeptError;
+
+thread_local! {
+    /// What goes wrong in this thread.
+    static FAULTS: RefCell<Option<Arc<Faults>>> = const { RefCell::new(None) };
+    /// The start of the machine that this thread takes for the last one.
+    static BOOT: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// What is to go wrong for applies of this thread.
+pub(super) fn faults() -> Option<Arc<Faults>> {
+    FAULTS.with_borrow(Clone::clone)
+}
+
+/// Lets something go wrong, or nothing any more.
+pub(super) fn go_wrong(faults: Option<Arc<Faults>>) {
+    FAULTS.set(faults);
+}
+
+/// Whether the next write to what is kept may be made.
+pub(super) fn call() -> io::Result<()> {
+    Ok(Calls { faults: faults() }.next()?)
+}
+
+/// The start of the machine that tests want.
+pub(super) fn boot() -> Option<String> {
+    BOOT.with_borrow(Clone::clone)
+}
+
+/// The machine is started again, under this name.
+pub(super) fn start(boot: &str) {
+    BOOT.set(Some(boot.to_owned()));
+}
 
 /// The guest's tree is a directory of the host's, and the names tell what is what.
 struct Copied {

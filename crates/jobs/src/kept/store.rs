@@ -222,6 +222,12 @@ impl KeptRun {
         Ok(())
     }
 
+    /// As it is kept, whatever this process knew of it.
+    #[cfg(test)]
+    pub fn reload(&mut self) {
+        self.record = load_record(&self.folder).unwrap();
+    }
+
     /// Refuses to continue over a tree that is now on another file system, if the run changed it.
     pub fn refuse_another_volume(&self, tree: &KeptTree) -> Result<(), KeptError> {
         let then = self.record.iter().flat_map(|record| &record.trees).find(|then| then.ordinal == tree.ordinal);
@@ -252,6 +258,8 @@ pub(crate) fn now() -> u64 {
 
 /// Replaces a file's content atomically. On return the change is durable.
 pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    #[cfg(test)]
+    super::staged::call()?;
     let new = path.with_extension("new");
     let mut file = trust::create(&new)?;
     file.write_all(content)?;

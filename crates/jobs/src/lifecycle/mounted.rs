@@ -1,4 +1,4 @@
-//! A mount of this process's: it answers the requests for it, or the kernel does.
+//! A mount of this process, which serves it or waits for the kernel to end it.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -16,13 +16,13 @@ use super::guard::Guard;
 pub(crate) struct Mounted {
     mount: Mount,
     thread: JoinHandle<Result<(), String>>,
-    /// Whether somebody else took the mount away.
+    /// Whether somebody else unmounted it.
     is_gone: Arc<AtomicBool>,
 }
 
 impl Mounted {
-    /// From now on `serve` answers the requests for `mount`, or waits until it is gone, in a thread of its own; uses `stop` when it
-    /// returns.
+    /// Starts a thread in which `serve` answers the requests for `mount`, or waits until it is gone; uses `stop` when
+    /// that returns.
     pub fn served<E: Display>(
         mount: Mount,
         stop: &StopHandle,
@@ -39,8 +39,8 @@ impl Mounted {
         Mounted { mount, thread, is_gone }
     }
 
-    /// Takes the mount away from `point`, and waits for its last request, or for the end of its file system; of one that is in use only
-    /// after `in_use` says that this is to be waited for, too.
+    /// Unmounts it from `point`, and waits for its last request, or for the end of its file system. If the mount is
+    /// in use, it waits only if `in_use` says so.
     pub fn end(
         self,
         guard: &mut Guard,

@@ -1,4 +1,4 @@
-//! The user's directory of state, and the log of servers in the background in it.
+//! The user's state directory, and the log of background servers in it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,11 +14,11 @@ use crate::text::shown;
 const LOG: &str = "mount.log";
 const OLDER_LOG: &str = "mount.log.old";
 
-/// Above this many bytes a new log is begun, so that it does not grow for ever.
+/// The log is renamed when it exceeds this many bytes.
 const LONG: u64 = 1 << 20;
 
-/// `$XDG_STATE_HOME/inarch`, or `~/.local/state/inarch`, or for root without a home `/var/lib/inarch`. None for others without a
-/// home.
+/// `$XDG_STATE_HOME/inarch`, or `~/.local/state/inarch`, or, for root without a home, `/var/lib/inarch`. `None` for
+/// other users without a home.
 pub fn home() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
@@ -26,10 +26,10 @@ pub fn home() -> Option<PathBuf> {
     state.map(|state| state.join("inarch"))
 }
 
-/// Opens the log of mounts in `home`, made if it is not there.
+/// Opens the log of mounts in `home`, creating it if necessary.
 ///
 /// # Errors
-/// What cannot be made, written to or trusted ([`trust`]), by its name.
+/// It cannot be created, written to or trusted ([`trust`]).
 pub fn mount_log(home: &Path) -> Result<(PathBuf, File), String> {
     trust::directory(home, &[], Missing::Make, Owner::User).map_err(|obstacle| obstacle.to_string())?;
     let path = home.join(LOG);
@@ -46,11 +46,10 @@ pub fn mount_log(home: &Path) -> Result<(PathBuf, File), String> {
     Ok((path, log))
 }
 
-/// Opens the log that the user names, whatever that is, whose lines are added to what is there. A FIFO that nobody reads is not
-/// waited for.
+/// Opens a log that the user named, whatever it is, for appending. Does not block on a FIFO without a reader.
 ///
 /// # Errors
-/// It cannot be made or written to.
+/// It cannot be created or written to.
 pub fn open_log(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)

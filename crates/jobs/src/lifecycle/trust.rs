@@ -150,7 +150,7 @@ pub(crate) fn check(metadata: &Metadata) -> io::Result<()> {
 }
 
 fn belongs_to(user: u32) -> String {
-    format!("it is another user's: it belongs to user {user}, who could lead it elsewhere")
+    format!("it is another user's: it belongs to user {user}, who could redirect it")
 }
 
 /// A walk from directory to directory.
@@ -247,9 +247,7 @@ impl Walk {
         let group = stat.st_gid == rustix::process::getegid().as_raw() || stat.st_gid == 0;
         let others = mode.contains(Mode::WOTH) || (mode.contains(Mode::WGRP) && !group);
         match others && !(may_be_sticky && mode.contains(Mode::SVTX)) {
-            true => {
-                Err(self.distrust("other users may write to it, who could lead it elsewhere (chmod go-w)".to_owned()))
-            }
+            true => Err(self.distrust("other users may write to it and could redirect it (chmod go-w)".to_owned())),
             false => Ok(()),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Rings, Session, SessionOptions};
 use inarch_mount::DEVICE;
-use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, TreeFiles, VolumeFiles};
+use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, VolumeFiles};
 
 use super::archive;
 use super::handle::{Duty, MountEvent};
@@ -138,7 +138,7 @@ impl Lower {
         };
         if let Some(opened) = opened {
             let identity = is_kept.then(|| LowerIdentity::of_tree(&files_identity(&opened), path));
-            let layer = Arc::new(TreeFiles::new(opened.tree, opened.content));
+            let layer = Arc::new(VolumeFiles::of_tree(opened.tree, opened.content));
             return Ok(Lower { layer, identity, notes: opened.notes });
         }
         let options = HostOptions {

@@ -130,8 +130,7 @@ fn kvm_failure(result: &Result<Report, JobError>) -> Option<String> {
         }
         // The text of a failed assertion is for QEMU's developers.
         Err(JobError::Guest(GuestFailure::Qemu { message, .. })) if message.contains("Assertion `") => Some(
-            "QEMU gives up under this KVM, which does not do what it needs (so it is within some virtual machines)"
-                .into(),
+            "QEMU fails under this KVM, which lacks something that QEMU needs (as inside some virtual machines)".into(),
         ),
         Err(JobError::Guest(GuestFailure::Qemu { message, .. })) => Some(format!("QEMU cannot use KVM ({message})")),
         _ => None,

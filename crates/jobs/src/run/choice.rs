@@ -3,7 +3,7 @@
 use inarch_vm::initramfs::SOCKET_MODULE;
 
 use super::Way;
-use crate::disk::FileSystem;
+use crate::disk::DiskFormat;
 
 /// What a tree needs of its transport.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Choice {
 /// The best transport that a kernel supports; `has` checks for a module. If it supports none, returns the usual
 /// transport, and loading the modules reports what is missing.
 pub(super) fn choose(has: impl Fn(&str) -> bool, needs: Needs) -> Choice {
-    let disk = |format: FileSystem| has("virtio_blk") && has(format.name());
+    let disk = |format: DiskFormat| has("virtio_blk") && has(format.name());
     let writable = !needs.overlay || has("overlay");
     let virtiofs = has("virtiofs") && writable;
     let ninep = has("9p") && has("9pnet_fd") && (has(SOCKET_MODULE) || has("virtio_net")) && writable;
@@ -38,10 +38,9 @@ pub(super) fn choose(has: impl Fn(&str) -> bool, needs: Needs) -> Choice {
     let instead = |way, reason| Choice { way, reason, is_usual: false };
     if needs.write_through || needs.live {
         let (reason, without_virtiofs) = match needs.write_through {
-            true => (
-                "what is written there reaches it",
-                "what is written there reaches it, and the guest's kernel has no virtiofs",
-            ),
+            true => {
+                ("writes reach the directory", "writes reach the directory, and the guest's kernel has no virtiofs")
+            }
             false => ("live, as asked for", "live, as asked for; the guest's kernel has no virtiofs"),
         };
         return match has("virtiofs") || !ninep {
@@ -49,12 +48,12 @@ pub(super) fn choose(has: impl Fn(&str) -> bool, needs: Needs) -> Choice {
             false => instead(Way::Ninep, without_virtiofs),
         };
     }
-    if disk(FileSystem::Ext4) {
-        usual(Way::Disk(FileSystem::Ext4), "a snapshot that is read like a local disk")
-    } else if disk(FileSystem::Erofs) && writable {
-        instead(Way::Disk(FileSystem::Erofs), "a snapshot; the guest's kernel has no ext4")
-    } else if disk(FileSystem::Squashfs) && writable {
-        instead(Way::Disk(FileSystem::Squashfs), "a snapshot; the guest's kernel has neither ext4 nor EROFS")
+    if disk(DiskFormat::Ext4) {
+        usual(Way::Disk(DiskFormat::Ext4), "a snapshot that is read like a local disk")
+    } else if disk(DiskFormat::Erofs) && writable {
+        instead(Way::Disk(DiskFormat::Erofs), "a snapshot; the guest's kernel has no ext4")
+    } else if disk(DiskFormat::Squashfs) && writable {
+        instead(Way::Disk(DiskFormat::Squashfs), "a snapshot; the guest's kernel has neither ext4 nor EROFS")
     } else if virtiofs && needs.directory {
         instead(Way::Virtiofs, "live; the guest's kernel has no disks with a file system of ours")
     } else if ninep && needs.directory {
@@ -79,9 +78,9 @@ mod tests {
         let needs = Needs { write_through: false, live: false, overlay: true, directory: true };
         let mut missing = Vec::new();
         for (way, next) in [
-            (Way::Disk(FileSystem::Ext4), "ext4"),
-            (Way::Disk(FileSystem::Erofs), "erofs"),
-            (Way::Disk(FileSystem::Squashfs), "virtio_blk"),
+            (Way::Disk(DiskFormat::Ext4), "ext4"),
+            (Way::Disk(DiskFormat::Erofs), "erofs"),
+            (Way::Disk(DiskFormat::Squashfs), "virtio_blk"),
             (Way::Virtiofs, "virtiofs"),
             (Way::Ninep, "9pnet_fd"),
             (Way::Tar, "9p"),
@@ -96,7 +95,7 @@ mod tests {
     fn what_can_be_written_needs_an_overlay() {
         let needs = Needs { write_through: false, live: false, overlay: true, directory: true };
         assert_eq!(without(&["ext4", "overlay"], needs).way, Way::Tar);
-        assert_eq!(without(&["ext4", "overlay"], Needs { overlay: false, ..needs }).way, Way::Disk(FileSystem::Erofs));
+        assert_eq!(without(&["ext4", "overlay"], Needs { overlay: false, ..needs }).way, Way::Disk(DiskFormat::Erofs));
     }
 
     #[test]

@@ -19,7 +19,8 @@ const USUAL_MEMORY: u64 = 2 << 30;
 /// The cache directory: `$XDG_CACHE_HOME/inarch`, or `~/.cache/inarch`. If neither variable is set, root has a
 /// directory that only root can write to, and a user has none.
 ///
-/// A guest boots what is in it. So it is none that another user could have put something into, as root's is with a user's `HOME`.
+/// A guest boots what is in it. So a directory that another user could have written to, such as root's with a user's
+/// `HOME`, is not used.
 fn cache_directory() -> Result<Option<PathBuf>, Obstacle> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));

@@ -12,7 +12,7 @@ use inarch_vm::machine::PublishedPort;
 use inarch_vm::session::{SignalSource, Streams};
 
 use super::Keep;
-use crate::disk::FileSystem;
+use crate::disk::DiskFormat;
 use crate::share::{Changes, Refused};
 use crate::source::Source;
 
@@ -31,7 +31,7 @@ pub enum Root {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// As a disk with this file system: a snapshot.
-    Disk(FileSystem),
+    Disk(DiskFormat),
     /// As the directory itself, live, by virtiofs.
     Virtiofs,
     /// As the directory itself, live, by 9P.

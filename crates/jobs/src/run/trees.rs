@@ -17,7 +17,7 @@ use super::unpacked::{Places, UnpackedTree};
 use super::{Root, RunError, RunRequest, TreeMount, Way};
 use crate::JobError;
 use crate::device::{Recipe, Writes};
-use crate::disk::FileSystem;
+use crate::disk::DiskFormat;
 use crate::kept::mount_points_in;
 use crate::share::{Changes, Refused, Share, Submounts, directory_of};
 use crate::source::{KERNEL_TREES, Source};
@@ -309,7 +309,7 @@ fn shared(ordinal: usize, wire: Wire, wanted: Wanted) -> Result<SharedTree, JobE
     Ok(SharedTree { share, wire, ordinal, destination: wanted.destination, overlaid, tag })
 }
 
-fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: FileSystem, wanted: Wanted) -> Disk {
+fn disk(request: &RunRequest, (ordinal, disks): (u8, u8), format: DiskFormat, wanted: Wanted) -> Disk {
     let overlaid = wanted.is_overlaid();
     let Wanted { source, destination, selection, read_only, hold, .. } = wanted;
     let hold = hold.then(Held::default);
@@ -335,7 +335,7 @@ fn scratch(request: &RunRequest, disks: u8) -> Disk {
         source: Source::Empty,
         selection: Selection::default(),
         patience: Duration::ZERO,
-        format: FileSystem::Ext4,
+        format: DiskFormat::Ext4,
         writes: Writes::ThrownAway(request.overlay_dir.clone()),
         ordinal: disks - 1,
         disks,

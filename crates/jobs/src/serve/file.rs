@@ -1,4 +1,4 @@
-//! `serve file`: the device as a file that is a raw image, in a FUSE mount.
+//! `serve file`: serves the device as a raw image file in a FUSE mount.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -46,8 +46,8 @@ fn serial(request: &FileRequest, image: &Path) -> String {
     request.tree.serial(image.as_os_str().as_bytes())
 }
 
-/// Starts a server that ends when it is stopped, or when somebody unmounts the image. It tells at the end which files changed
-/// meanwhile.
+/// Starts a server, which runs until it is stopped, or until somebody unmounts the image. At its end it reports the
+/// files that changed meanwhile.
 ///
 /// # Errors
 /// Nothing can be mounted there.
@@ -65,7 +65,7 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
         return Err(MountError::Point { path, reason }.into());
     }
     let point = Point::take(path)?;
-    // Nobody answers a look at the mount until the session runs.
+    // Nothing answers a look at the mount until the session runs.
     let usage = usage(request, &point.image())?;
     let kind = if point.is_ours { Guarded::OnOwnFile } else { Guarded::Mount };
     let tree = &request.tree;
@@ -80,7 +80,7 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     let mounted = Mounted::served(mount, stop, move || session.run());
     duty.is_ready(usage + &confined);
     stop.wait().map_err(LifecycleError::Wait)?;
-    // Whoever waits for the device waits for nothing.
+    // Requests that wait for the device need not wait any more.
     making.pending().wake();
     let unmounted = mounted.end(&mut guard, &point.path, || false);
     making.finish(duty)?;
@@ -114,7 +114,7 @@ struct Point {
 }
 
 impl Point {
-    /// Takes what is at `path`, if nothing of it would be hidden, or makes a file there.
+    /// Takes the file at `path`, if mounting would hide nothing of it, or creates one.
     fn take(path: PathBuf) -> Result<Point, JobError> {
         let refuse = |path: PathBuf, reason: &str| MountError::Point { path, reason: reason.to_owned() };
         match path.metadata() {

@@ -1,8 +1,9 @@
 //! `serve`: a tree's device for virtual machines that someone else starts.
 //!
-//! Each way to offer it is a [`Service`], and does the same six things: takes its place (a socket, a mount point) with a guard that clears it
-//! however the server ends, begins to make the device, confines itself, says how to use the disk, serves requests, which
-//! wait for the device, until it is told to stop, and at the end names what changed meanwhile.
+//! Each command is a [`Service`] and takes the same six steps: it takes its place (a socket or mount point) with a
+//! guard that clears it however the server ends, begins to make the device, confines itself, reports how to use the
+//! disk, serves requests, which wait for the device, until it is stopped, and at the end names the files that
+//! changed.
 
 pub mod blk;
 pub mod file;
@@ -21,7 +22,7 @@ use inarch_tree::select::Selection;
 use crate::JobError;
 pub use crate::device::Writes;
 use crate::device::{Recipe, confinement};
-use crate::disk::FileSystem;
+use crate::disk::DiskFormat;
 use crate::lifecycle::confinement::Sandbox;
 pub use crate::lifecycle::guard::{GUARD_ARGUMENT, guard};
 pub use crate::lifecycle::guarded::BACKGROUND_ARGUMENT;
@@ -29,8 +30,8 @@ use crate::source::Source;
 pub use inarch_server::StopHandle;
 pub use service::{Service, ServiceEvent};
 
-/// What tells something served from all else: in a machine's command line and, for a disk, in the guest, which finds it by
-/// this serial number. The same for the server and for who prints the command line.
+/// A name derived from a served place: an ID in a machine's command line and, for a disk, the serial number by which
+/// the guest finds it. Server and printed command line derive the same.
 fn name_of_place(place: impl AsRef<[u8]>) -> String {
     format!("inarch-{:08x}", crc32c::crc32c(place.as_ref()))
 }
@@ -40,10 +41,10 @@ fn name_of_place(place: impl AsRef<[u8]>) -> String {
 pub struct ServedTree {
     /// Where it comes from.
     pub source: Source,
-    /// What of it is taken.
+    /// What to take of it.
     pub selection: Selection,
     /// The file system that it is offered as.
-    pub format: FileSystem,
+    pub format: DiskFormat,
     /// What becomes of the guest's writes.
     pub writes: Writes,
     /// The disk's serial number, at most 20 letters, digits and `-`; made of the place where it is served where not given.
@@ -67,7 +68,7 @@ impl ServedTree {
         }
     }
 
-    /// Confines the calling thread to what it takes to serve the disk, and `device`; gives the line that says so.
+    /// Confines the calling thread to serving the disk and `device`; returns the line that says so.
     fn confine(&self, device: Option<&Path>) -> Result<String, JobError> {
         let confinement = confinement::of_disk(&self.source, device)?;
         Ok(self.sandbox.confine_to(format_args!("{}, read-only,", self.source), &confinement))

@@ -38,7 +38,7 @@ pub(super) fn listen(path: &Path) -> Result<UnixListener, JobError> {
     }
     let is_socket = path.symlink_metadata().is_ok_and(|m| m.file_type().is_socket());
     if !is_socket {
-        return Err(refuse("exists and is no socket; name another path".into()));
+        return Err(refuse("exists and is not a socket; name another path".into()));
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}

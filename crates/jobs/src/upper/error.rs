@@ -33,7 +33,7 @@ pub enum UpperError {
     Memory(io::Error),
     /// Another user could change what is written.
     #[error(
-        "{}: cannot keep writes there: it is another user's, who could change what is there; name a directory of your own",
+        "{}: cannot keep writes there: it is another user's, who could change them; name a directory of your own",
         shown(place)
     )]
     OtherUser {

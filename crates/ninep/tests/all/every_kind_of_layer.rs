@@ -11,7 +11,7 @@ use inarch_ninep::wire::{LockRange, Reply, Request, SetattrBody, lock};
 use inarch_ninep::{ConnectionError, NinepOptions, NinepServer};
 use inarch_tree::scan;
 use inarch_vfs::{
-    Changes, Context, FileSystem, HostDirectory, HostOptions, MemoryFiles, NewNode, NodeId, Overlay, TreeFiles,
+    Changes, Context, FileSystem, HostDirectory, HostOptions, MemoryFiles, NewNode, NodeId, Overlay, VolumeFiles,
 };
 use rustix::io::Errno;
 use tempfile::TempDir;
@@ -90,7 +90,7 @@ fn layers() -> Vec<Layer> {
             let scan = scan::scan(&path.join("tree"), &scan::ScanOptions::default()).unwrap();
             let tree = Arc::new(scan.tree);
             let content = HostFiles::new(scan.root, Arc::clone(&tree), 16);
-            Arc::new(TreeFiles::new(tree, Arc::new(content)))
+            Arc::new(VolumeFiles::of_tree(tree, Arc::new(content)))
         }),
     ];
     let layer = |(name, is_writable, make): Kind| {

@@ -49,7 +49,7 @@ impl fmt::Display for Reason {
             Reason::UnreadableDirectory => "directory not readable, kept empty",
             Reason::MountPoint => "another file system, kept empty",
             Reason::Automount => "mounted when used (autofs), kept empty",
-            Reason::AskedFor => "what is in it is not taken, kept empty",
+            Reason::AskedFor => "content not taken, as asked for; kept empty",
             Reason::BadName => "name too long, left out",
             Reason::BadAttributes => "type, size or symlink target not valid, left out",
             Reason::Failed => "cannot be read",

@@ -197,7 +197,7 @@ impl Owners {
     }
 }
 
-/// See [`Owners::one_to_one`]: `becomes` is what `ranges` say, and `single` is an id beside them that becomes another.
+/// See [`Owners::one_to_one`]: `becomes` is the map of `ranges`, and `single` is another ID that is mapped.
 fn one_to_one(ranges: &[IdRange], single: Option<u32>, becomes: impl Fn(u32) -> u32) -> Option<Vec<(u32, u32, u32)>> {
     /// As many lines as a map of the kernel has (`UID_GID_MAP_MAX_EXTENTS` of Linux's include/linux/user_namespace.h).
     const MOST: usize = 340;

@@ -166,7 +166,7 @@ pub struct Inodes {
 pub const ROOT: u32 = 0;
 
 impl Inodes {
-    /// A root and no more.
+    /// A table with the root only.
     pub fn new(mut root: Inode) -> Inodes {
         root.links = 2;
         root.lookups = 1;

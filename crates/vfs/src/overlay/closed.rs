@@ -41,7 +41,7 @@ pub(super) struct Steps {
 }
 
 /// A directory that was made writable, and its earlier permissions.
-struct Opened {
+struct MadeWritable {
     node: NodeId,
     mode: u32,
     note: Option<Vec<u8>>,
@@ -78,7 +78,7 @@ impl Overlay {
     }
 
     /// Makes a directory writable for the server, if it is not.
-    fn open_up(&self, directory: Directory<'_>) -> Result<Option<Opened>, Errno> {
+    fn open_up(&self, directory: Directory<'_>) -> Result<Option<MadeWritable>, Errno> {
         let (Directory::At(node) | Directory::Named(node, _)) = directory;
         let attributes = self.upper.attributes(&ME, node, None)?;
         let mode = attributes.mode & 0o7777;
@@ -91,7 +91,7 @@ impl Overlay {
         };
         // Nobody sees the work directory.
         let note = path.map(|path| note(&*self.upper, self.work(), &self.temporary(), mode, &path)).transpose()?;
-        let opened = Opened { node, mode, note };
+        let opened = MadeWritable { node, mode, note };
         match set_mode(&*self.upper, node, mode | OPEN) {
             Ok(()) => Ok(Some(opened)),
             Err(errno) => {
@@ -101,7 +101,7 @@ impl Overlay {
         }
     }
 
-    fn close(&self, Opened { node, mode, note }: Opened) {
+    fn close(&self, MadeWritable { node, mode, note }: MadeWritable) {
         let set = || match set_mode(&*self.upper, node, mode) {
             // The step removed it.
             Err(Errno::NOENT | Errno::STALE) => Ok(()),

@@ -28,7 +28,7 @@ pub struct Layers {
 struct Node {
     layers: Layers,
     lookups: u64,
-    /// Nodes that lie in it.
+    /// The number of nodes placed in it.
     children: u64,
     /// Its directory and name; `None` if its name was removed.
     place: Option<(u32, Box<[u8]>)>,
@@ -75,7 +75,7 @@ impl Table {
         self.nodes.place(node.0).ok_or(Errno::STALE)
     }
 
-    /// What is behind a node.
+    /// The layers' nodes behind a node.
     pub fn layers(&self, node: NodeId) -> Result<Layers, Errno> {
         Ok(self.get(node)?.layers)
     }

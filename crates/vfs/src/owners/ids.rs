@@ -43,7 +43,7 @@ impl Ids {
         Ids { ranges: ranges.to_vec(), others }
     }
 
-    /// Whether every id is seen as it is.
+    /// Whether the map changes nothing.
     pub fn is_identity(&self) -> bool {
         let same = |range: &IdRange| {
             let (first, becomes, count) = range.parts();

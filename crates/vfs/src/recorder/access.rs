@@ -26,6 +26,8 @@ pub enum AccessKind {
     ReadLink,
     /// Opened a file to read it.
     OpenRead,
+    /// Opened a file to execute it, which is an `OpenRead` as well.
+    Execute,
     /// Opened a file to write to it.
     OpenWrite,
     /// First read through an open file, or first search for holes.
@@ -74,6 +76,7 @@ impl AccessKind {
             AccessKind::Truncate => "truncate",
             AccessKind::ReadLink => "read-link",
             AccessKind::OpenRead => "open-read",
+            AccessKind::Execute => "execute",
             AccessKind::OpenWrite => "open-write",
             AccessKind::Read => "read",
             AccessKind::Write => "write",

@@ -13,7 +13,7 @@ use super::queue::{Done, Message, Place};
 use super::{AccessKind, Identity, RecordLevel, Recording, hold};
 use crate::{
     Attributes, Caching, Context, DirectoryEntry, DirectorySink, Entry, FileSystem, HandleId, LockOwner, NewNode,
-    NodeId, Opened, SetAttributes, SetTime, Statistics, WriteKind, passes_on,
+    NodeId, OPEN_TO_EXECUTE, Opened, SetAttributes, SetTime, Statistics, WriteKind, passes_on,
 };
 
 /// The table of open files is split into parts, each with its own lock.
@@ -55,6 +55,7 @@ impl DirectorySink for NamesOnly<'_> {
 /// The accesses that an open counts as.
 fn kinds_of_open(flags: u32) -> &'static [AccessKind] {
     match (flags & libc::O_ACCMODE as u32) as i32 {
+        libc::O_RDONLY if flags & OPEN_TO_EXECUTE != 0 => &[AccessKind::OpenRead, AccessKind::Execute],
         libc::O_RDONLY => &[AccessKind::OpenRead],
         libc::O_WRONLY => &[AccessKind::OpenWrite],
         _ => &[AccessKind::OpenRead, AccessKind::OpenWrite],

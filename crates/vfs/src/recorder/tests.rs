@@ -136,6 +136,22 @@ fn each_access_is_told_by_its_path() {
 }
 
 #[test]
+fn what_is_executed_is_told_from_what_is_only_read() {
+    for level in [RecordLevel::Process, RecordLevel::Command] {
+        let (layer, mut told) = scene(level);
+        let (a, _) = layer.create(&ME, NodeId::ROOT, b"a", &FILE, BOTH).unwrap();
+        told.take();
+        layer.open(&ME, a.node, READ).unwrap();
+        layer.open(&ME, a.node, READ | crate::OPEN_TO_EXECUTE).unwrap();
+        layer.open(&ME, NodeId(99), READ | crate::OPEN_TO_EXECUTE).unwrap_err();
+        let lines = told.take();
+        let count = |start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
+        assert_eq!((count("execute a"), count("execute ?")), (1, 1), "{lines:?}");
+        assert_eq!(count("open-read a"), if level == RecordLevel::Process { 2 } else { 0 }, "{lines:?}");
+    }
+}
+
+#[test]
 fn what_fails_is_told() {
     let (layer, mut told) = scene(RecordLevel::Process);
     let d = layer.make_directory(&ME, NodeId::ROOT, b"d", &DIRECTORY).unwrap().node;

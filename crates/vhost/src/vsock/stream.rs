@@ -21,7 +21,7 @@ const LONGEST: usize = 64 << 10;
 pub enum Received {
     /// So many bytes, and there may be more.
     Some(usize),
-    /// So many bytes, and no more are ready.
+    /// This many bytes; no more are ready.
     Last(usize),
     /// Nothing is ready.
     Nothing,
@@ -41,7 +41,7 @@ pub struct Stream {
     /// The guest's buffer size, and the bytes that its program has taken.
     room: u32,
     taken: Wrapping<u32>,
-    /// Bytes from the guest; those of them that the socket has accepted; and those that the guest was told of.
+    /// Bytes from the guest; of these, how many the socket has accepted; and how many the guest was told of.
     came: Wrapping<u32>,
     forwarded: Wrapping<u32>,
     told: Wrapping<u32>,

@@ -238,7 +238,7 @@ impl Switchboard {
             outgoing.stream = Some((ports, stream.id));
             stream.tell(&mut outgoing.header);
             if more {
-                // It goes behind the others.
+                // It is queued last.
                 state.queue(ports);
             }
             state.unlooked += 1;
@@ -315,7 +315,7 @@ impl Switchboard {
             return if stream.is_left { state.remove(ports) } else { state.refuse(self.cid, ports) };
         }
         if had_backlog && !stream.has_backlog() {
-            // It would only wake the thread in vain. The modification reports anew what is ready, so nothing is missed.
+            // It would wake the thread for nothing. The modification reports readiness again, so no event is lost.
             let _ = epoll::modify(&self.epoll, &stream.socket, EventData::new_u64(number(ports)), awaited(false));
             if stream.must_tell() {
                 state.answer(self.cid, ports, op::CREDIT_UPDATE);

@@ -20,7 +20,7 @@ const NO_ROOT: &str = "Unable to mount root fs";
 /// Why a kernel did not boot.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// No pipe could be had.
+    /// No pipe could be created.
     #[error("cannot make a pipe for the console: {0}")]
     Pipe(#[from] io::Error),
     /// QEMU could not be started.

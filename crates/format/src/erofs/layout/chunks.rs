@@ -1,4 +1,4 @@
-//! Sparse files: cut into chunks of one size, each of which has its blocks or is a hole.
+//! Chunk maps of sparse files: chunks of one size, each with blocks or a hole.
 
 use inarch_tree::{DataRange, FileType, InodeId, Tree};
 
@@ -61,7 +61,7 @@ impl Iterator for Runs<'_> {
 /// Where in a file's ranges a part of its map starts.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    /// Ranges that lie before the part's first chunk.
+    /// Ranges before the part's first chunk.
     range: u32,
     /// Chunks with blocks before it.
     mapped: u32,

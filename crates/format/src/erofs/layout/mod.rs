@@ -36,14 +36,14 @@ pub(crate) fn refuse_file(tree: &Tree, id: InodeId, reason: impl std::fmt::Displ
     refuse(format!("{name}: {reason}"))
 }
 
-/// The regions of the device behind the superblock, in their order; absolute block numbers.
+/// The regions of the device after the superblock, in order; absolute block numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Regions {
-    /// Inodes, and behind each its attributes, the end of its listing, its target or its map of chunks.
+    /// Inodes, each followed by its extended attributes and its listing's tail, target or chunk map.
     pub(crate) inodes: Range<u64>,
     /// Attributes that several inodes have.
     pub(crate) xattrs: Range<u64>,
-    /// Listings and targets that do not fit behind their inodes.
+    /// Listings and targets that do not fit after their inodes.
     pub(crate) listings: Range<u64>,
     /// What files hold.
     pub(crate) data: Range<u64>,

@@ -23,7 +23,7 @@ pub(crate) struct Tables {
     pub(crate) chunks: ChunkMaps,
     /// Whether files without holes that have more than a block are compressed.
     pub(crate) compress: bool,
-    /// Whether short files lie behind their inodes.
+    /// Whether short files are stored after their inodes.
     pub(crate) inline_files: bool,
 }
 
@@ -33,11 +33,11 @@ pub(crate) struct Shape {
     pub(crate) layout: DataLayout,
     /// `i_size` in bytes.
     pub(crate) size: u64,
-    /// Bytes of attributes behind the inode.
+    /// Bytes of extended attributes after the inode.
     pub(crate) xattrs: u64,
-    /// Bytes behind those: the end of a listing, a short file, a target, a map of chunks, or an index of compressed pieces.
+    /// Bytes after those: a listing's tail, a short file, a target, a chunk map, or an index of compressed pieces.
     pub(crate) behind: u64,
-    /// Blocks elsewhere, but for those of compressed files.
+    /// Blocks elsewhere, except those of compressed files.
     pub(crate) blocks: u64,
     /// The kernel wants a symlink's target in the block where its inode ends (`erofs_fill_symlink`).
     in_one_block: bool,
@@ -76,7 +76,7 @@ impl Shape {
         }
     }
 
-    /// Puts the last block's content behind the inode, if it is short enough and not longer than `limit`.
+    /// Inlines the last block's content, if it is short enough and at most `limit` bytes.
     fn with_tail(self, limit: u64) -> Shape {
         let tail = self.size % BLOCK;
         if tail > 0 && tail <= INLINE_MAX.min(limit) {
@@ -101,7 +101,7 @@ impl Shape {
         (block_end - before).next_multiple_of(SLOT_SIZE)
     }
 
-    /// Bytes that the inode takes with all that lies behind it, a multiple of 32.
+    /// The size of the inode with everything inlined after it, a multiple of 32.
     pub(crate) fn size_in_inodes(&self) -> u64 {
         (EXTENDED_SIZE + self.xattrs + self.behind).next_multiple_of(SLOT_SIZE)
     }

@@ -1,4 +1,4 @@
-//! Extended attributes: those that many inodes have are stored once, the others behind each inode.
+//! Extended attributes: those that many inodes share are stored once, the others after each inode.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub(crate) struct Shared {
 /// How one set is stored.
 #[derive(Clone, Copy, Debug, Default)]
 struct Area {
-    /// Bytes behind an inode.
+    /// Bytes after an inode.
     size: u32,
     /// Its shared attributes in [`Xattrs::users`].
     first: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Xattrs {
     shared_bytes: u64,
 }
 
-/// An attribute of a set, as it is stored.
+/// How an attribute of a set is stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stored<'a> {
     /// Once for all, at this address in units.
@@ -115,7 +115,7 @@ impl Xattrs {
         Ok(Area { size: size as u32, first: first as u32, count: count as u32 })
     }
 
-    /// Gives an attribute its place among the shared ones.
+    /// Assigns a shared attribute its place.
     fn share(&mut self, set: XattrSetId, place: u32, bytes: u64) -> Result<u32, &'static str> {
         let at = u32::try_from(self.shared_bytes / UNIT as u64);
         let at = at.map_err(|_| "the extended attributes up to this file's exceed 16 GiB")?;
@@ -124,7 +124,7 @@ impl Xattrs {
         Ok(self.shared.len() as u32 - 1)
     }
 
-    /// Bytes behind an inode that has `set`.
+    /// Bytes after an inode with the set `set`.
     pub(crate) fn area_size(&self, set: XattrSetId) -> u64 {
         self.areas.get(set.0 as usize).map_or(0, |area| u64::from(area.size))
     }

@@ -2,22 +2,18 @@
 
 use std::ops::Range;
 
+use inarch_tree::Extent;
+
 use super::damaged;
 use super::inode::{Inode, block32, block48};
 use super::parameters::Parameters;
 use crate::erofs::spec::inode::{DataLayout, chunk};
 use inarch_volume::{Pages, VolumeError};
 
-/// A part of an inode's content: `length` bytes from `offset` are those of the image from `at`. What no part covers is
-/// a hole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
-    pub(crate) at: u64,
-}
+/// The number of the image among a volume's backings.
+const IMAGE: u32 = 0;
 
-/// Bytes of metadata behind an inode that [`parts`] reads; [`None`] if that is beyond 64 bits.
+/// Bytes of metadata behind an inode that [`extents`] reads; [`None`] if that is beyond 64 bits.
 pub(crate) fn map_size(inode: &Inode, parameters: &Parameters) -> Option<u64> {
     match inode.layout {
         DataLayout::Inline if inode.size > 0 => Some((inode.size - 1) % parameters.block() + 1),
@@ -29,53 +25,52 @@ pub(crate) fn map_size(inode: &Inode, parameters: &Parameters) -> Option<u64> {
     }
 }
 
-/// The parts of an uncompressed inode that lie in `range` of its content, cut to that: ascending and within the image.
-pub(crate) fn parts(
+/// Puts the extents of an uncompressed inode that lie in `range` of its content into `extents`, cut to that: ascending and within
+/// the image, whose number is 0. What none of them covers is a hole.
+pub(crate) fn extents(
     pages: &Pages,
     parameters: &Parameters,
     inode: &Inode,
     range: Range<u64>,
-) -> Result<Vec<Part>, VolumeError> {
+    extents: &mut Vec<Extent>,
+) -> Result<(), VolumeError> {
     let range = range.start..range.end.min(inode.size);
-    let mut parts = match inode.layout {
-        DataLayout::Plain => flat(inode, parameters, inode.size),
+    let mut push = |extent: Extent| {
+        if !pages.holds(extent.at, extent.length) {
+            let (length, at, size) = (extent.length, extent.at, pages.size());
+            return Err(damaged(format!("{length} bytes of it at byte {at} lie beyond the image's end at {size}")));
+        }
+        extents.extend(cut(extent, &range));
+        Ok(())
+    };
+    match inode.layout {
+        DataLayout::Plain => flat(inode, parameters, inode.size)?.map_or(Ok(()), push),
         DataLayout::Inline => {
             let tail = map_size(inode, parameters).unwrap_or(0);
-            let mut parts = flat(inode, parameters, inode.size - tail)?;
-            if tail > 0 {
-                parts.push(Part { offset: inode.size - tail, length: tail, at: inode.behind() });
+            flat(inode, parameters, inode.size - tail)?.map_or(Ok(()), &mut push)?;
+            match tail {
+                0 => Ok(()),
+                _ => push(Extent { offset: inode.size - tail, length: tail, at: inode.behind(), backing: IMAGE }),
             }
-            Ok(parts)
         }
-        DataLayout::Chunked => chunks(pages, parameters, inode, &range),
+        DataLayout::Chunked => chunks(pages, parameters, inode, &range, &mut push),
         DataLayout::CompressedFull | DataLayout::CompressedCompact => Err(damaged("it is compressed")),
-    }?;
-    if let Some(part) = parts.iter().find(|part| !pages.holds(part.at, part.length)) {
-        let (length, at, size) = (part.length, part.at, pages.size());
-        return Err(damaged(format!("{length} bytes of it at byte {at} lie beyond the image's end at {size}")));
     }
-    parts.retain_mut(|part| part.cut(&range));
-    Ok(parts)
 }
 
-impl Part {
-    /// Leaves of it what lies in `range`; false if that is nothing.
-    fn cut(&mut self, range: &Range<u64>) -> bool {
-        let start = self.offset.max(range.start);
-        let end = (self.offset + self.length).min(range.end);
-        if start >= end {
-            return false;
-        }
-        *self = Part { offset: start, length: end - start, at: self.at + (start - self.offset) };
-        true
-    }
+/// What of an extent lies in `range`.
+fn cut(extent: Extent, range: &Range<u64>) -> Option<Extent> {
+    let start = extent.offset.max(range.start);
+    let end = (extent.offset + extent.length).min(range.end);
+    let at = extent.at + start.saturating_sub(extent.offset);
+    (start < end).then_some(Extent { offset: start, length: end - start, at, ..extent })
 }
 
 /// One run of blocks that holds the first `length` bytes.
-fn flat(inode: &Inode, parameters: &Parameters, length: u64) -> Result<Vec<Part>, VolumeError> {
-    match inode.block {
-        Some(block) if length > 0 => Ok(vec![Part { offset: 0, length, at: block_start(block, parameters)? }]),
-        _ => Ok(Vec::new()),
+fn flat(inode: &Inode, parameters: &Parameters, length: u64) -> Result<Option<Extent>, VolumeError> {
+    match inode.block.filter(|_| length > 0) {
+        Some(block) => Ok(Some(Extent { offset: 0, length, at: block_start(block, parameters)?, backing: IMAGE })),
+        None => Ok(None),
     }
 }
 
@@ -91,15 +86,21 @@ fn chunk_format(inode: &Inode, parameters: &Parameters) -> (u32, u64) {
     (parameters.block_bits + u32::from(format & chunk::BITS), entry)
 }
 
-/// The chunks that have a byte of `range`.
-fn chunks(pages: &Pages, parameters: &Parameters, inode: &Inode, range: &Range<u64>) -> Result<Vec<Part>, VolumeError> {
+/// Gives `push` the chunks that have a byte of `range`, those joined that go on where another one ends.
+fn chunks(
+    pages: &Pages,
+    parameters: &Parameters,
+    inode: &Inode,
+    range: &Range<u64>,
+    push: &mut dyn FnMut(Extent) -> Result<(), VolumeError>,
+) -> Result<(), VolumeError> {
     let format = inode.value as u16;
     if format & !(chunk::BITS | chunk::INDEXES | chunk::BIT48) != 0 {
         return Err(damaged(format!("its format of chunks, {format:#x}, is unknown")));
     }
     let (chunk_bits, entry) = chunk_format(inode, parameters);
     let start = inode.behind().next_multiple_of(entry);
-    let mut parts: Vec<Part> = Vec::new();
+    let mut last: Option<Extent> = None;
     for index in range.start >> chunk_bits..range.end.div_ceil(1 << chunk_bits) {
         let at = index.checked_mul(entry).and_then(|at| at.checked_add(start));
         let at = at.ok_or_else(|| damaged("its map of chunks lies beyond 2^64 bytes"))?;
@@ -113,17 +114,17 @@ fn chunks(pages: &Pages, parameters: &Parameters, inode: &Inode, range: &Range<u
         };
         let Some(block) = block else { continue };
         let offset = index << chunk_bits;
-        let part =
-            Part { offset, length: (inode.size - offset).min(1 << chunk_bits), at: block_start(block, parameters)? };
-        match parts.last_mut() {
-            Some(last) if joins(last, &part) => last.length += part.length,
-            _ => parts.push(part),
+        let length = (inode.size - offset).min(1 << chunk_bits);
+        let next = Extent { offset, length, at: block_start(block, parameters)?, backing: IMAGE };
+        match &mut last {
+            Some(last) if joins(last, &next) => last.length += length,
+            _ => last.replace(next).map_or(Ok(()), &mut *push)?,
         }
     }
-    Ok(parts)
+    last.map_or(Ok(()), push)
 }
 
-/// Whether `next` goes on where `part` ends, in the file and on the device.
-fn joins(part: &Part, next: &Part) -> bool {
-    part.offset + part.length == next.offset && part.at.checked_add(part.length) == Some(next.at)
+/// Whether `next` goes on where `extent` ends, in the file and on the device.
+fn joins(extent: &Extent, next: &Extent) -> bool {
+    extent.offset + extent.length == next.offset && extent.at.checked_add(extent.length) == Some(next.at)
 }

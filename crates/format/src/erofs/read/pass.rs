@@ -1,7 +1,7 @@
 //! A pass over all nodes of an EROFS image, with bounds on its metadata.
 
 use inarch_tree::{FileType, Xattr};
-use inarch_volume::{Body, Facts, Item, Node, Pass, Volume, VolumeError, XattrsOf};
+use inarch_volume::{Body, Facts, Item, Node, Pass, Volume, VolumeError};
 
 use super::damaged;
 use super::inode::Inode;
@@ -40,17 +40,20 @@ impl<'a> EveryNode<'a> {
         Ok(())
     }
 
-    fn body(&self, inode: &Inode) -> Result<Body, VolumeError> {
+    fn body(&self, inode: &Inode, facts: &mut Facts) -> Result<Body, VolumeError> {
         Ok(match inode.file_type {
             FileType::Directory => Body::Directory,
-            FileType::Symlink => Body::Symlink(self.volume.target_of(inode)?),
+            FileType::Symlink => {
+                self.volume.target_of(inode, &mut facts.target)?;
+                Body::Symlink
+            }
             FileType::Regular if is_compressed(inode) => {
                 self.volume.compressed(inode)?;
-                Body::Packed(None)
+                Body::Packed
             }
             FileType::Regular => {
-                let parts = self.volume.parts(inode, 0..inode.size)?;
-                Body::Extents(parts.into_iter().map(Into::into).collect())
+                self.volume.extents_of(inode, 0..inode.size, &mut facts.extents)?;
+                Body::Extents
             }
             _ => Body::Other,
         })
@@ -65,15 +68,13 @@ impl Pass for EveryNode<'_> {
         })
     }
 
-    fn facts(&mut self, node: Node) -> Result<Facts, VolumeError> {
+    fn facts(&mut self, node: Node, facts: &mut Facts) -> Result<(), VolumeError> {
         let inode = self.volume.inode(node)?;
-        let attributes = self.volume.attributes_of(node, &inode)?;
+        facts.attributes = self.volume.attributes_of(node, &inode)?;
         self.charge(&inode)?;
-        let xattrs = match Xattrs::area(&self.volume.pages, &inode)? {
-            Some(area) => XattrsOf::Shared(area),
-            None => XattrsOf::Own(Vec::new()),
-        };
-        Ok(Facts { attributes, xattrs, body: self.body(&inode)?, losses: Vec::new() })
+        Xattrs::area(&self.volume.pages, &inode, &mut facts.shared)?;
+        facts.body = self.body(&inode, facts)?;
+        Ok(())
     }
 
     fn xattrs(&mut self, node: Node) -> Result<Vec<Xattr>, VolumeError> {

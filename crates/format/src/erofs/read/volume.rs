@@ -11,7 +11,7 @@ use super::compressed::{Compressed, Packed, Store};
 use super::directory::{Found, entries};
 use super::image::Image;
 use super::inode::Inode;
-use super::map::{Part, map_size, parts};
+use super::map::{extents, map_size};
 use super::parameters::Parameters;
 use super::pass::EveryNode;
 use super::xattr::{LongPrefix, Xattrs};
@@ -20,7 +20,7 @@ use crate::erofs::spec::inode::{DataLayout, decode_device, file_type_of_entry};
 use crate::{Damage, ReadError};
 
 /// Pages of metadata that are kept: 4 MiB.
-const PAGES: usize = 64;
+const PAGES: usize = 1024;
 /// In a place in a directory, the bits of the entry within its block: a block of 64 KiB has 5461.
 const PLACE_BITS: u32 = 16;
 
@@ -68,8 +68,20 @@ impl ErofsVolume {
         }
     }
 
-    pub(super) fn parts(&self, inode: &Inode, range: Range<u64>) -> Result<Vec<Part>, VolumeError> {
-        parts(&self.pages, &self.parameters, inode, range)
+    /// Puts where the bytes `range` of an uncompressed inode lie into `found`.
+    pub(super) fn extents_of(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        found: &mut Vec<Extent>,
+    ) -> Result<(), VolumeError> {
+        extents(&self.pages, &self.parameters, inode, range, found)
+    }
+
+    fn extents_in(&self, inode: &Inode, offset: u64, count: u64) -> Result<Vec<Extent>, VolumeError> {
+        let mut found = Vec::new();
+        self.extents_of(inode, offset..offset.saturating_add(count), &mut found)?;
+        Ok(found)
     }
 
     pub(super) fn compressed(&self, inode: &Inode) -> Result<Compressed, VolumeError> {
@@ -101,23 +113,23 @@ impl ErofsVolume {
         })
     }
 
-    pub(super) fn target_of(&self, inode: &Inode) -> Result<Vec<u8>, VolumeError> {
+    /// Puts what a symlink points at into `target`, which is empty.
+    pub(super) fn target_of(&self, inode: &Inode, target: &mut Vec<u8>) -> Result<(), VolumeError> {
         if !(1..=TARGET_MAX as u64).contains(&inode.size) {
             return Err(damaged(format!("a target of {} bytes; it has 1 to {TARGET_MAX}", inode.size)));
         }
-        let mut target = vec![0; inode.size as usize];
-        self.read_metadata(inode, 0, &mut target)?;
+        target.resize(inode.size as usize, 0);
+        self.read_metadata(inode, 0, target)?;
         match target.contains(&0) {
             true => Err(damaged("a symlink's target is 1 to 4095 bytes without NUL")),
-            false => Ok(target),
+            false => Ok(()),
         }
     }
 
     /// Fills `out` with an uncompressed inode's content from `offset`.
     fn read_metadata(&self, inode: &Inode, offset: u64, out: &mut [u8]) -> Result<(), VolumeError> {
-        let end = offset.saturating_add(out.len() as u64);
         out.fill(0);
-        for part in self.parts(inode, offset..end)? {
+        for part in self.extents_in(inode, offset, out.len() as u64)? {
             let start = (part.offset - offset) as usize;
             let place = start..start + part.length as usize;
             self.pages.read(part.at, out.get_mut(place).unwrap_or_default())?;
@@ -180,6 +192,7 @@ impl Volume for ErofsVolume {
         let inode = self.inode_of(directory, FileType::Directory)?;
         let blocks = inode.size.div_ceil(self.parameters.block());
         let mut block = Vec::new();
+        // The last name of the block before.
         let mut last: Vec<u8> = Vec::new();
         for number in from >> PLACE_BITS..blocks {
             let first = if number == from >> PLACE_BITS { from & ((1 << PLACE_BITS) - 1) } else { 0 };
@@ -191,18 +204,13 @@ impl Volume for ErofsVolume {
                 },
                 Err(error) => return Err(error),
             };
+            let mut before = &*last;
             for (place, entry) in found.iter().enumerate().skip(first as usize) {
                 let Found { name, nid, type_code } = *entry;
-                if name <= &*last && !last.is_empty() {
-                    let name = String::from_utf8_lossy(name);
-                    let text =
-                        format!("its names are not sorted: {name:?} comes twice, or before one that sorts ahead");
-                    if !take(Item::Lost(Loss::damage(text))) {
-                        return Ok(());
-                    }
+                if name <= before && !before.is_empty() && !take(Item::Lost(unsorted(name))) {
+                    return Ok(());
                 }
-                last.clear();
-                last.extend_from_slice(name);
+                before = name;
                 if matches!(name, b"." | b"..") {
                     continue;
                 }
@@ -211,6 +219,7 @@ impl Volume for ErofsVolume {
                     return Ok(());
                 }
             }
+            last = before.to_vec();
         }
         Ok(())
     }
@@ -223,7 +232,9 @@ impl Volume for ErofsVolume {
     }
 
     fn target(&self, symlink: Node) -> Result<Vec<u8>, VolumeError> {
-        self.target_of(&self.inode_of(symlink, FileType::Symlink)?)
+        let mut target = Vec::new();
+        self.target_of(&self.inode_of(symlink, FileType::Symlink)?, &mut target)?;
+        Ok(target)
     }
 
     fn xattrs(&self, node: Node, _: &mut dyn FnMut(Loss)) -> Result<Vec<Xattr>, VolumeError> {
@@ -238,7 +249,7 @@ impl Volume for ErofsVolume {
         }
         let mut at = offset;
         let [image] = &self.backings;
-        for part in self.parts(&inode, offset..offset.saturating_add(count))? {
+        for part in self.extents_in(&inode, offset, count)? {
             out.fill_zeros(part.offset - at);
             let read = image.read(part.at, part.length, out);
             read.map_err(|error| VolumeError::Io { offset: part.at, error })?;
@@ -253,8 +264,7 @@ impl Volume for ErofsVolume {
         if is_compressed(&inode) {
             return Ok(None);
         }
-        let parts = self.parts(&inode, offset..offset.saturating_add(count))?;
-        Ok(Some(parts.into_iter().map(Extent::from).collect()))
+        self.extents_in(&inode, offset, count).map(Some)
     }
 
     fn backings(&self) -> &[Arc<dyn Backing>] {
@@ -280,10 +290,9 @@ impl Volume for ErofsVolume {
     }
 }
 
-impl From<Part> for Extent {
-    fn from(part: Part) -> Extent {
-        Extent { offset: part.offset, length: part.length, at: part.at, backing: 0 }
-    }
+fn unsorted(name: &[u8]) -> Loss {
+    let name = String::from_utf8_lossy(name);
+    Loss::damage(format!("its names are not sorted: {name:?} comes twice, or before one that sorts ahead"))
 }
 
 pub(super) fn is_compressed(inode: &Inode) -> bool {
@@ -318,7 +327,9 @@ fn packed_inode(pages: &Pages, parameters: &Parameters, nid: u64) -> Result<Pack
         return Compressed::read(pages, parameters, &inode).map(Packed::Compressed);
     }
     check_size(&inode, parameters, pages.size())?;
-    parts(pages, parameters, &inode, 0..inode.size).map(Packed::Plain)
+    let mut found = Vec::new();
+    extents(pages, parameters, &inode, 0..inode.size, &mut found)?;
+    Ok(Packed::Plain(found))
 }
 
 /// Reads the list of prefixes of attributes' names: records of a length of two bytes and as many bytes, each at a

@@ -35,21 +35,24 @@ impl Xattrs {
         Xattrs { prefixes }
     }
 
-    /// The bytes of an inode's inline attribute area; `None` if it has none. Inodes with the same bytes have the same
-    /// attributes.
-    pub(crate) fn area(pages: &Pages, inode: &Inode) -> Result<Option<Box<[u8]>>, VolumeError> {
+    /// Puts what stands behind an inode for its attributes into `area`, which is empty, and stays so where it has none. Inodes with
+    /// the same bytes there have the same attributes.
+    pub(crate) fn area(pages: &Pages, inode: &Inode, area: &mut Vec<u8>) -> Result<(), VolumeError> {
         // A header alone has no meaning.
         if inode.xattrs_size <= HEADER_SIZE as u64 {
-            return Ok(None);
+            return Ok(());
         }
-        let mut area = vec![0; inode.xattrs_size as usize];
-        pages.read(inode.xattrs_at, &mut area)?;
-        Ok(Some(area.into()))
+        area.resize(inode.xattrs_size as usize, 0);
+        pages.read(inode.xattrs_at, area)
     }
 
     /// The attributes of an inode: at most 255 shared ones of 128 KiB each, and what fits its inline area.
     pub(crate) fn of(&self, pages: &Pages, parameters: &Parameters, inode: &Inode) -> Result<Vec<Xattr>, VolumeError> {
-        let Some(area) = Xattrs::area(pages, inode)? else { return Ok(Vec::new()) };
+        let mut area = Vec::new();
+        Xattrs::area(pages, inode, &mut area)?;
+        if area.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut set = Vec::new();
         let shared = area.get(SHARED_COUNT).map_or(0, |count| usize::from(*count));
         let (_, rest) = area.split_at(HEADER_SIZE);

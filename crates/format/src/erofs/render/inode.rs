@@ -96,7 +96,7 @@ impl Renderer {
         }
     }
 
-    /// Renders what of a map lies in the window; its chunks with blocks are in one run from `first_block`.
+    /// Renders the part of a chunk map in the window; its chunks with blocks are contiguous from `first_block`.
     fn render_chunks(&self, map: &ChunkMap, first_block: u64, at: u64, window: &mut Window<'_>) {
         let entries = |bytes: u64| bytes / ENTRY;
         let first = entries(window.start.saturating_sub(at));

@@ -9,7 +9,7 @@ use crate::erofs::layout::xattr::Stored;
 use crate::erofs::spec::xattr::{ENTRY_SIZE, HEADER_SIZE, SHARED_COUNT, UNIT, XattrEntry, entry_size, split_name};
 
 impl Renderer {
-    /// Renders the attributes behind an inode that has `set`, from byte `at` of the device.
+    /// Renders the extended attributes after an inode with the set `set`, from byte `at` of the device.
     pub(super) fn render_own_xattrs(&self, set: XattrSetId, at: u64, window: &mut Window<'_>) {
         let stored = self.layout.tables.xattrs.stored(&self.tree, set);
         let shared = stored.iter().filter(|stored| matches!(stored, Stored::Shared(_))).count();

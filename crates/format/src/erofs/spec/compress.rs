@@ -7,7 +7,7 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// 8 bytes at the first multiple of eight behind the inode's attributes.
+/// 8 bytes at the first multiple of eight after the inode's extended attributes.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct MapHeader {
@@ -38,7 +38,7 @@ pub(crate) mod advice {
     /// Pieces of kind 1 may have more than one block; likewise those of kinds 0 and 3.
     pub(crate) const BIG_1: u16 = 0x2;
     pub(crate) const BIG_2: u16 = 0x4;
-    /// The last piece is behind the index.
+    /// The last piece follows the index.
     pub(crate) const INLINE: u16 = 0x8;
     /// Pieces that are not compressed are rotated, so that each byte keeps its place within a block.
     pub(crate) const INTERLACED: u16 = 0x10;
@@ -72,11 +72,12 @@ impl Lz4Config {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ClusterIndex {
-    /// Bits 0 and 1: the kind; bit 15: the piece goes on beyond what this file has of it, which says nothing to a reader that stops at the length it knows.
+    /// Bits 0 and 1: the kind. Bit 15: the piece continues beyond this file's part, which does not matter to a reader
+    /// that knows the length.
     pub(crate) kind: U16,
     /// Where in the cluster the piece begins.
     pub(crate) offset: U16,
-    /// The piece's block; where none begins, the distances to the clusters before and behind where one does.
+    /// The piece's block; or, if none begins here, the distances to the clusters before and after where one does.
     pub(crate) block_or_distances: U32,
 }
 
@@ -107,7 +108,8 @@ impl Kind {
     }
 }
 
-/// In the distance of the cluster behind a piece's first: it is not a distance of 1, but the piece's number of blocks.
+/// Set in the distance of the cluster after a piece's first: the rest is the piece's number of blocks instead of a
+/// distance of 1.
 pub(crate) const BLOCK_COUNT: u32 = 1 << 11;
 /// Bytes of a compressed piece at most (`Z_EROFS_PCLUSTER_MAX_SIZE`).
 pub(crate) const PIECE_MAX: u64 = 1 << 20;

@@ -1,11 +1,11 @@
-//! Directories (`struct erofs_dirent`): blocks of entries, their names behind them.
+//! Directories (`struct erofs_dirent`): blocks of entries, followed by their names.
 //!
 //! The entries of all blocks are sorted by name bytes, `.` and `..` among them.
 
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// 12 bytes; the first entry's name starts where the entries end, so it tells how many there are.
+/// 12 bytes; the first entry's name starts where the entries end, which gives their number.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Dirent {

@@ -12,7 +12,7 @@ pub(crate) enum DataLayout {
     Plain = 0,
     /// Compressed, eight bytes of index a cluster.
     CompressedFull = 1,
-    /// As `Plain`, but what the last block would hold lies behind the inode.
+    /// Like `Plain`, but the tail follows the inode instead of filling a last block.
     Inline = 2,
     /// Compressed, two or four bytes of index a cluster.
     CompressedCompact = 3,

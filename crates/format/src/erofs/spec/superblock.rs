@@ -22,7 +22,7 @@ pub(crate) mod compat {
 
 /// `EROFS_FEATURE_INCOMPAT_*`; some bits have two meanings, which came together.
 pub(crate) mod incompat {
-    /// Compressed data lies at the end of its blocks, behind zeros.
+    /// Compressed data is at the end of its blocks, after zeros.
     pub(crate) const ZERO_PADDING: u32 = 0x1;
     /// Records of each compression algorithm follow the superblock; also: more than a block a cluster.
     pub(crate) const COMPR_CFGS: u32 = 0x2;
@@ -30,9 +30,9 @@ pub(crate) mod incompat {
     pub(crate) const CHUNKED_FILE: u32 = 0x4;
     /// Further devices; also: two algorithms in one file.
     pub(crate) const DEVICE_TABLE: u32 = 0x8;
-    /// The last compressed cluster of a file lies behind its inode.
+    /// The last compressed cluster of a file follows its inode.
     pub(crate) const ZTAILPACKING: u32 = 0x10;
-    /// Ends of files, or whole ones, lie together in one packed inode; also: clusters that files share.
+    /// Tails of files, or whole files, are packed into one inode; also: clusters that files share.
     pub(crate) const FRAGMENTS: u32 = 0x20;
     /// Prefixes of attribute names are listed apart.
     pub(crate) const XATTR_PREFIXES: u32 = 0x40;
@@ -80,7 +80,7 @@ pub(crate) struct Superblock {
 
 const _: () = assert!(size_of::<Superblock>() == 128);
 
-/// Bytes of a record of another device, which lies at a multiple of them.
+/// The size of a device record, which is aligned to it.
 pub(crate) const DEVICE_SLOT: u64 = 128;
 
 /// Of another device (`struct erofs_deviceslot`).
@@ -89,7 +89,7 @@ pub(crate) const DEVICE_SLOT: u64 = 128;
 pub(crate) struct DeviceSlot {
     pub(crate) tag: [u8; 64],
     pub(crate) blocks: U32,
-    /// Where it lies in the addresses of the first device; 0: nowhere.
+    /// Its place in the addresses of the first device; 0: none.
     pub(crate) mapped_block: U32,
     pub(crate) reserved: [u8; 56],
 }
@@ -97,7 +97,7 @@ pub(crate) struct DeviceSlot {
 const _: () = assert!(size_of::<DeviceSlot>() == DEVICE_SLOT as usize);
 
 impl DeviceSlot {
-    /// Of so many blocks, found by its number alone.
+    /// A device of `blocks` blocks, addressed by its number only.
     pub(crate) fn new(blocks: u32) -> DeviceSlot {
         DeviceSlot { tag: [0; 64], blocks: U32::new(blocks), mapped_block: U32::ZERO, reserved: [0; 56] }
     }

@@ -1,7 +1,7 @@
 //! Extended attributes (`struct erofs_xattr_ibody_header`, `struct erofs_xattr_entry`).
 //!
-//! An area behind the inode holds a header, the addresses of shared attributes, and attributes of its own. POSIX ACLs
-//! are stored as `getxattr` gives them.
+//! An area after the inode has a header, the addresses of shared attributes, and the inode's own attributes. POSIX
+//! ACLs are stored as `getxattr` returns them.
 
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

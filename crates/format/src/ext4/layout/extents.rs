@@ -56,7 +56,7 @@ impl Iterator for Runs<'_> {
     }
 }
 
-/// The extents of a file whose data lies in one run on the device. A clone resumes where the original stands.
+/// The extents of a file whose data is contiguous on the device. A clone resumes at the original's position.
 #[derive(Clone, Debug)]
 pub(crate) struct Extents<'a> {
     runs: Runs<'a>,

@@ -202,7 +202,7 @@ impl Measured {
         Ok(())
     }
 
-    /// Gives a node the tree whose leaves are those from `first_leaf` on.
+    /// Gives a node the extent tree with the leaves from `first_leaf`.
     fn push_extent_tree(&mut self, node: u32, first_leaf: usize, data_start: u64, data_blocks: u64) {
         let leaves = self.extent_leaves.len() - first_leaf;
         let block = self.extent_tree_blocks;
@@ -266,7 +266,7 @@ impl Xattrs {
         Ok(())
     }
 
-    /// Gives the values that no block holds their blocks.
+    /// Assigns blocks to the values that fit in no attribute block.
     fn place_values(&mut self, tree: &Tree, sets: &SetUse) {
         for (slot, state) in sets.sets.iter().enumerate() {
             let Some(state) = state.filter(|state| state.needs_block) else { continue };

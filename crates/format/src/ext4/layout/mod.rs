@@ -134,7 +134,7 @@ impl Regions {
     }
 }
 
-/// Everything the renderer needs beside the tree.
+/// Everything the renderer needs besides the tree.
 pub(crate) struct Layout {
     pub(crate) options: Options,
     pub(crate) geometry: Geometry,
@@ -149,12 +149,12 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Groups, from the first, of which any block is in use.
+    /// The groups, from the first, with any block in use.
     pub(crate) fn used_block_groups(&self) -> u64 {
         self.geometry.free.div_ceil(crate::ext4::spec::BLOCKS_PER_GROUP)
     }
 
-    /// Groups, from the first, of which any inode is in use.
+    /// The groups, from the first, with any inode in use.
     pub(crate) fn used_inode_groups(&self) -> u64 {
         u64::from(self.nodes.last_ino()).div_ceil(u64::from(self.geometry.inodes_per_group))
     }

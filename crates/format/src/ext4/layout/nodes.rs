@@ -142,7 +142,7 @@ impl Nodes {
         self.ino(node)
     }
 
-    /// The links of a node that is not a directory, of which the tree has `links`.
+    /// The link count of a node that is not a directory, given the tree's count `links`.
     pub(crate) fn links(&self, node: u32, links: u32) -> u32 {
         if links <= LINK_MAX {
             return links;

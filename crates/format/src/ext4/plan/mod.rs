@@ -60,7 +60,7 @@ impl Draft {
         Ok(Draft { tree, options, measured, nodes })
     }
 
-    /// The regions behind the inode tables, as if they started at block 0.
+    /// The regions after the inode tables, as if they started at block 0.
     fn regions(&self, journal_blocks: u64) -> Result<Regions, PlanError> {
         let measured = &self.measured;
         let mut regions = Regions {
@@ -86,7 +86,7 @@ impl Draft {
         })
     }
 
-    /// Gives everything its place in a file system of this geometry, which holds the demand of the draft's options.
+    /// Places everything in a file system of this geometry, which holds the demand of the draft's options.
     fn finish(self, geometry: Geometry) -> Result<Plan, PlanError> {
         let mut regions = self.regions(self.options.journal_blocks())?;
         regions.lay_out(geometry.payload).ok_or(PlanError::DeviceTooLarge)?;
@@ -103,7 +103,7 @@ impl Draft {
     }
 }
 
-/// Gives every file's content its blocks, in the order of inode numbers.
+/// Assigns blocks to every file's content, in the order of inode numbers.
 fn place_data(tree: &Tree, measured: &Measured, nodes: &Nodes, start: u64) -> (Vec<FileExtent>, Vec<u64>) {
     let mut files = Vec::with_capacity(measured.data_runs);
     let mut starts = Vec::with_capacity(nodes.inode_blocks());

@@ -15,7 +15,7 @@ use crate::ext4::layout::{Options, PlanError};
 pub enum Size {
     /// So many bytes, rounded down to blocks, whatever of them the tree leaves free.
     Whole(u64),
-    /// As small as it can be with so many bytes free.
+    /// As small as possible with this many bytes free.
     Free(u64),
 }
 
@@ -61,13 +61,13 @@ pub fn plan_sized(tree: Arc<Tree>, options: &Options, size: Size) -> Result<Plan
     draft.finish(geometry)
 }
 
-/// The inodes that so many free blocks want.
+/// The number of inodes for so many free blocks.
 fn inodes_for(free_blocks: u64) -> u64 {
     free_blocks.saturating_mul(BLOCK_SIZE as u64) / BYTES_PER_INODE
 }
 
 impl Draft {
-    /// The smallest device with so many free blocks, and the blocks of its journal.
+    /// The smallest device with so many free blocks, and the size of its journal.
     fn smallest(&self, free_blocks: u64) -> Result<(u64, Geometry), PlanError> {
         let mut found = Err(PlanError::DeviceTooLarge);
         for (_, journal) in JOURNALS {

@@ -52,6 +52,13 @@ impl Claims {
     }
 }
 
+/// What was mapped so far, and room for the runs of the file that is mapped now.
+#[derive(Default)]
+pub(super) struct Mapping {
+    pub(super) claims: Claims,
+    pub(super) runs: Vec<Run>,
+}
+
 /// Maps one file.
 struct Mapper<'a> {
     disk: &'a Disk,
@@ -65,8 +72,8 @@ struct Mapper<'a> {
     flaw: Option<String>,
 }
 
-/// Puts the runs of a file's `blocks` into the empty `runs`: ascending, disjoint, and limited to those blocks.
-/// Returns damage, if any; unreadable parts are [`Place::Unknown`].
+/// Puts the runs of a file's `blocks` into `runs`, in place of what is there: ascending, disjoint, and cut to those blocks. Gives what is
+/// wrong with them, if anything; what could not be read is [`Place::Unknown`].
 pub(super) fn map(
     disk: &Disk,
     claims: &mut Claims,
@@ -77,6 +84,7 @@ pub(super) fn map(
 ) -> Result<Option<String>, VolumeError> {
     let seed = if disk.verifies() { disk.seed.inode_of(ino, inode.generation.get()) } else { 0 };
     let wanted = blocks.start..blocks.end.min(MAX_BLOCKS);
+    runs.clear();
     let mut mapper = Mapper { disk, claims, seed, wanted, runs, flaw: None };
     if inode.has(flags::EXTENTS) {
         match Node::parse(&inode.block) {

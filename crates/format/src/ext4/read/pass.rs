@@ -1,11 +1,11 @@
 //! A pass over all nodes of an ext4 file system.
 
 use inarch_tree::FileType;
-use inarch_volume::{Body, Facts, Item, Node, Pass, VolumeError, XattrsOf};
+use inarch_volume::{Body, Facts, Item, Node, Pass, VolumeError};
 
 use super::inodes::Inodes;
 use super::listing::Listing;
-use super::mapping::Claims;
+use super::mapping::Mapping;
 use super::volume::Ext4Volume;
 use super::xattrs::{self, XattrReader};
 use crate::ext4::spec::inode::{Inode, flags};
@@ -17,7 +17,7 @@ const STEP: u64 = 256 << 10;
 pub(super) struct EveryNode<'a> {
     volume: &'a Ext4Volume,
     inodes: Inodes,
-    claims: Claims,
+    mapping: Mapping,
     xattrs: XattrReader,
     features: Features,
 }
@@ -60,7 +60,7 @@ impl<'a> EveryNode<'a> {
         EveryNode {
             volume,
             inodes: Inodes::new(),
-            claims: Claims::default(),
+            mapping: Mapping::default(),
             xattrs: XattrReader::default(),
             features: Features::default(),
         }
@@ -71,7 +71,7 @@ impl Pass for EveryNode<'_> {
     fn list(&mut self, directory: Node, take: &mut dyn FnMut(Item<'_>)) -> Result<(), VolumeError> {
         let volume = self.volume;
         let slot = self.inodes.get(&volume.disk, volume.number(directory)?)?;
-        let mut listing = Listing { disk: &volume.disk, slot: &slot, claims: &mut self.claims, step: STEP };
+        let mut listing = Listing { disk: &volume.disk, slot: &slot, claims: &mut self.mapping.claims, step: STEP };
         listing.each(0, &mut |item| {
             match &item {
                 Item::Entry(entry) if volume.leaves_out(directory, entry.name) => {}
@@ -81,30 +81,31 @@ impl Pass for EveryNode<'_> {
         })
     }
 
-    fn facts(&mut self, node: Node) -> Result<Facts, VolumeError> {
+    fn facts(&mut self, node: Node, facts: &mut Facts) -> Result<(), VolumeError> {
         let volume = self.volume;
         let slot = self.inodes.get(&volume.disk, volume.number(node)?)?;
-        let attributes = volume.attributes_of(&slot)?;
-        let mut losses = Vec::new();
-        let body = match attributes.file_type() {
+        facts.attributes = volume.attributes_of(&slot)?;
+        facts.body = match facts.attributes.file_type() {
             Some(FileType::Directory) => Body::Directory,
-            Some(FileType::Symlink) => Body::Symlink(volume.target_of(&mut self.claims, &slot)?),
+            Some(FileType::Symlink) => {
+                volume.target_of(&mut self.mapping, &slot, &mut facts.target)?;
+                Body::Symlink
+            }
             Some(FileType::Regular) => {
-                let mut lose = |loss| losses.push(loss);
-                Body::Extents(volume.extents_of(&mut self.claims, &slot, 0..attributes.size, &mut lose)?)
+                let mut lose = |loss| facts.losses.push(loss);
+                let wanted = 0..facts.attributes.size;
+                volume.extents_of(&mut self.mapping, &slot, wanted, &mut facts.extents, &mut lose)?;
+                Body::Extents
             }
             _ => Body::Other,
         };
         self.features.count(&slot.inode);
-        let xattrs = match xattrs::stored(&slot) {
-            Some(stored) => {
-                let (list, lost) = self.xattrs.read(&volume.disk, &mut self.inodes, stored)?;
-                losses.extend(lost);
-                list
-            }
-            None => Vec::new(),
-        };
-        Ok(Facts { attributes, xattrs: XattrsOf::Own(xattrs), body, losses })
+        if let Some(stored) = xattrs::stored(&slot) {
+            let (list, lost) = self.xattrs.read(&volume.disk, &mut self.inodes, stored)?;
+            facts.losses.extend(lost);
+            facts.xattrs = list;
+        }
+        Ok(())
     }
 
     fn notes(&mut self) -> Vec<String> {

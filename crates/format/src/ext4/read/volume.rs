@@ -1,5 +1,6 @@
 //! An ext4 file system as a volume.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use inarch_block::{Backing, Cursor};
@@ -11,7 +12,7 @@ use super::inline;
 use super::inodes::{Inodes, Slot};
 use super::journal::{self, Replayed};
 use super::listing::Listing;
-use super::mapping::{Claims, Place, Run, map};
+use super::mapping::{Claims, Mapping, Place, Run, map};
 use super::pass::EveryNode;
 use super::xattrs::{self, XattrReader};
 use super::{LostAndFound, NAME, ReadOptions, Unknown, backing};
@@ -156,8 +157,13 @@ impl Ext4Volume {
         (inode.crtime.get() != 0).then(|| decode_time(inode.crtime, inode.crtime_extra))
     }
 
-    /// What a symlink points at: in `i_block`, in the inode, or in blocks.
-    pub(super) fn target_of(&self, claims: &mut Claims, slot: &Slot<'_>) -> Result<Vec<u8>, VolumeError> {
+    /// What a symlink points at: in `i_block`, in the inode, or in blocks. Goes into `target`, which is empty.
+    pub(super) fn target_of(
+        &self,
+        mapping: &mut Mapping,
+        slot: &Slot<'_>,
+        target: &mut Vec<u8>,
+    ) -> Result<(), VolumeError> {
         let (disk, inode) = (&self.disk, &slot.inode);
         let size = inode.size();
         if inode.has(flags::ENCRYPT) {
@@ -167,53 +173,55 @@ impl Ext4Volume {
             return Err(VolumeError::Damaged(format!("is a symlink with a target of {size} bytes")));
         }
         let length = size as usize;
-        let target = if inode.has(flags::INLINE_DATA) {
-            inline::content(slot, length)
+        if inode.has(flags::INLINE_DATA) {
+            target.extend(inline::content(slot, length).unwrap_or_default());
         } else if length <= FAST_SYMLINK_MAX && !inode.has(flags::EXTENTS) {
-            inode.block.get(..length).map(<[u8]>::to_vec)
+            target.extend_from_slice(inode.block.get(..length).unwrap_or_default());
         } else {
-            let mut runs = Vec::new();
-            let flaw = map(disk, claims, slot.ino, inode, 0..size.div_ceil(disk.block_size), &mut runs)?;
+            let Mapping { claims, runs } = mapping;
+            let flaw = map(disk, claims, slot.ino, inode, 0..size.div_ceil(disk.block_size), runs)?;
             if let Some(reason) = flaw {
                 return Err(VolumeError::Damaged(reason));
             }
-            let mut target = vec![0; length];
+            target.resize(length, 0);
             for (run, rest) in runs.iter().map(|run| (run, run.logical * disk.block_size)) {
                 let Place::Blocks(block) = run.place else { continue };
                 let part = target.get_mut(rest as usize..).unwrap_or_default();
                 let count = part.len().min((run.length * disk.block_size) as usize);
                 disk.read_blocks(block, part.get_mut(..count).unwrap_or_default())?;
             }
-            Some(target)
-        };
-        let target = target.filter(|target| !target.contains(&0));
-        let missing = || VolumeError::Damaged("is a symlink whose target is not there, or has a NUL in it".to_owned());
-        target.ok_or_else(missing)
+        }
+        match target.is_empty() || target.contains(&0) {
+            true => Err(VolumeError::Damaged("is a symlink whose target is not there, or has a NUL in it".to_owned())),
+            false => Ok(()),
+        }
     }
 
-    /// The places of the bytes `wanted` of a regular file; damage goes to `lost`.
+    /// Puts where the bytes `wanted` of a regular file are into `extents`; what is wrong with that goes to `lost`.
     pub(super) fn extents_of(
         &self,
-        claims: &mut Claims,
+        Mapping { claims, runs }: &mut Mapping,
         slot: &Slot<'_>,
-        wanted: std::ops::Range<u64>,
+        wanted: Range<u64>,
+        extents: &mut Vec<Extent>,
         lost: &mut dyn FnMut(Loss),
-    ) -> Result<Vec<Extent>, VolumeError> {
+    ) -> Result<(), VolumeError> {
         let (disk, inode) = (&self.disk, &slot.inode);
         let wanted = wanted.start..wanted.end.min(inode.size());
         if wanted.start >= wanted.end {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let blocks = wanted.start / disk.block_size..wanted.end.div_ceil(disk.block_size);
         let unknown = Run { logical: blocks.start, length: blocks.end - blocks.start, place: Place::Unknown };
-        let mut runs = Vec::new();
+        runs.clear();
         if inode.has(flags::ENCRYPT) {
             lost(Loss::sound("is encrypted; its content cannot be read"));
             runs.push(unknown);
         } else if inode.has(flags::INLINE_DATA) {
             match inline_extents(slot) {
-                Some(extents) => {
-                    return Ok(extents.into_iter().filter_map(|extent| self.cut(extent, &wanted)).collect());
+                Some(inline) => {
+                    extents.extend(inline.into_iter().filter_map(|extent| self.cut(extent, &wanted)));
+                    return Ok(());
                 }
                 None => {
                     lost(Loss::damage("says that its content is in its inode, where it is not"));
@@ -221,7 +229,7 @@ impl Ext4Volume {
                 }
             }
         } else {
-            let flaw = map(disk, claims, slot.ino, inode, blocks, &mut runs)?;
+            let flaw = map(disk, claims, slot.ino, inode, blocks, runs)?;
             flaw.into_iter().for_each(|reason| lost(Loss::damage(reason)));
             let is_there = |run: &Run| match run.place {
                 Place::Blocks(first) => disk.has(first, run.length),
@@ -231,7 +239,8 @@ impl Ext4Volume {
                 lost(Loss::damage("has content behind the end of the image; it cannot be read"));
             }
         }
-        Ok(runs.iter().filter_map(|run| self.cut(self.extent(run)?, &wanted)).collect())
+        extents.extend(runs.iter().filter_map(|run| self.cut(self.extent(run)?, &wanted)));
+        Ok(())
     }
 
     fn extent(&self, run: &Run) -> Option<Extent> {
@@ -244,8 +253,8 @@ impl Ext4Volume {
         Some(Extent { offset: run.logical * block_size, length: run.length * block_size, at, backing })
     }
 
-    /// The wanted part of an extent, from the journal if that has it.
-    fn cut(&self, extent: Extent, wanted: &std::ops::Range<u64>) -> Option<Extent> {
+    /// What of an extent is wanted, from the journal where that has any of it.
+    fn cut(&self, extent: Extent, wanted: &Range<u64>) -> Option<Extent> {
         let start = extent.offset.max(wanted.start);
         let end = extent.offset.saturating_add(extent.length).min(wanted.end);
         if start >= end {
@@ -306,13 +315,17 @@ impl Volume for Ext4Volume {
     }
 
     fn target(&self, symlink: Node) -> Result<Vec<u8>, VolumeError> {
-        self.target_of(&mut Claims::default(), &self.slot_of(symlink, FileType::Symlink)?)
+        let mut target = Vec::new();
+        self.target_of(&mut Mapping::default(), &self.slot_of(symlink, FileType::Symlink)?, &mut target)?;
+        Ok(target)
     }
 
     fn xattrs(&self, node: Node, lost: &mut dyn FnMut(Loss)) -> Result<Vec<Xattr>, VolumeError> {
         let Some(stored) = xattrs::stored(&self.slot(node)?) else { return Ok(Vec::new()) };
         let mut inodes = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
         let (list, losses) = XattrReader::default().read(&self.disk, &mut inodes, stored)?;
+        // Who is told may ask for more of the volume.
+        drop(inodes);
         losses.into_iter().for_each(lost);
         Ok(list)
     }
@@ -321,8 +334,9 @@ impl Volume for Ext4Volume {
         let mut at = offset;
         let slot = self.slot_of(file, FileType::Regular)?;
         let wanted = offset..offset.saturating_add(count);
-        let mut reason = None;
-        let extents = self.extents_of(&mut Claims::default(), &slot, wanted, &mut |loss| reason = Some(loss.reason))?;
+        let (mut extents, mut reason) = (Vec::new(), None);
+        let mut lose = |loss: Loss| reason = Some(loss.reason);
+        self.extents_of(&mut Mapping::default(), &slot, wanted, &mut extents, &mut lose)?;
         for extent in extents {
             out.fill_zeros(extent.offset - at);
             let Some(from) = self.backings.get(extent.backing as usize).filter(|_| extent.backing != backing::UNKNOWN)
@@ -341,7 +355,9 @@ impl Volume for Ext4Volume {
     fn extents(&self, file: Node, offset: u64, count: u64) -> Result<Option<Vec<Extent>>, VolumeError> {
         let slot = self.slot_of(file, FileType::Regular)?;
         let wanted = offset..offset.saturating_add(count);
-        self.extents_of(&mut Claims::default(), &slot, wanted, &mut |_| {}).map(Some)
+        let mut extents = Vec::new();
+        self.extents_of(&mut Mapping::default(), &slot, wanted, &mut extents, &mut |_| {})?;
+        Ok(Some(extents))
     }
 
     fn backings(&self) -> &[Arc<dyn Backing>] {

@@ -219,7 +219,7 @@ impl<'a> LeafReader<'a> {
 }
 
 impl<'a> Iterator for LeafReader<'a> {
-    /// The error says that the rest of the block makes no sense.
+    /// An error means that the rest of the block is malformed.
     type Item = Result<RawEntry<'a>, ()>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -294,7 +294,7 @@ impl Index {
         self.entries.get(place).map(|(_, block)| u64::from(block & 0x0FFF_FFFF))
     }
 
-    /// Whether a child goes on with names of `hash`, which the one before it has too: its lowest bit says so.
+    /// Whether a child continues with names of `hash`, which the previous child has too: the lowest bit says so.
     pub(crate) fn starts_at(&self, place: usize, hash: u32) -> bool {
         self.entries.get(place).is_some_and(|(from, _)| from & !1 == hash && from & 1 == 1)
     }

@@ -31,11 +31,11 @@ pub(crate) mod flags {
     pub(crate) const HUGE_FILE: u32 = 0x4_0000;
     /// `i_block` is an extent tree's root.
     pub(crate) const EXTENTS: u32 = 0x8_0000;
-    /// Content is covered by a Merkle tree behind its end.
+    /// Content has a Merkle tree after its end.
     pub(crate) const VERITY: u32 = 0x10_0000;
     /// The inode holds the value of an extended attribute.
     pub(crate) const EA_INODE: u32 = 0x20_0000;
-    /// Content lies in `i_block` and an attribute within the inode.
+    /// Content is in `i_block` and in an extended attribute of the inode.
     pub(crate) const INLINE_DATA: u32 = 0x1000_0000;
     /// Names of the directory are found whatever their case.
     pub(crate) const CASEFOLD: u32 = 0x4000_0000;

@@ -119,7 +119,7 @@ impl JournalSuperblock {
 /// What a block of the log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogBlock {
-    /// Says where the blocks behind it belong.
+    /// Lists where the following blocks belong.
     Descriptor,
     /// Ends a transaction.
     Commit,
@@ -162,7 +162,7 @@ pub(crate) struct Tag {
 }
 
 impl Tag {
-    /// Whether `block`, as it is in the log, has the tag's checksum (`jbd2_block_tag_csum_verify`).
+    /// Whether the log's copy `block` has the tag's checksum (`jbd2_block_tag_csum_verify`).
     pub(crate) fn matches(&self, superblock: &JournalSuperblock, sequence: u32, block: &[u8]) -> bool {
         let checksum = || crc32c(crc32c(superblock.seed(), U32::new(sequence).as_bytes()), block);
         if superblock.has(incompat::CSUM_V3) {
@@ -195,7 +195,7 @@ struct LongTag {
     checksum: U32,
 }
 
-/// The tags of a descriptor block, in the order of the blocks behind it (`count_tags`).
+/// The tags of a descriptor block, in the order of the blocks after it (`count_tags`).
 pub(crate) fn tags(superblock: &JournalSuperblock, block: &[u8]) -> Vec<Tag> {
     let mut rest = log_body(superblock, block);
     let mut tags = Vec::new();

@@ -75,7 +75,7 @@ pub(crate) fn entry_size(name_len: usize) -> usize {
     (ENTRY_HEADER + name_len).next_multiple_of(4)
 }
 
-/// The bytes a value beside its entry takes.
+/// The size of a value stored apart from its entry.
 pub(crate) fn value_size(length: usize) -> usize {
     length.next_multiple_of(4)
 }
@@ -207,7 +207,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) name: &'a [u8],
     /// The value. For a value in an inode of its own, the hash is the entry's, not the value's.
     pub(crate) value: Value<'a>,
-    /// Where in the area a value beside its entry starts.
+    /// The offset in the area of a value stored apart from its entry.
     pub(crate) at: usize,
 }
 
@@ -251,7 +251,7 @@ impl<'a> AreaReader<'a> {
 }
 
 impl<'a> Iterator for AreaReader<'a> {
-    /// The error says that the rest of the area makes no sense (`check_xattrs`).
+    /// An error means that the rest of the area is malformed (`check_xattrs`).
     type Item = Result<Entry<'a>, ()>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -33,7 +33,7 @@ impl Decoder {
         })
     }
 
-    /// Decompresses a whole block; gives its bytes, which never exceed `out`.
+    /// Decompresses a whole block; returns its size, which never exceeds `out`.
     pub(crate) fn decode(&mut self, block: &[u8], out: &mut [u8]) -> Result<usize, Corrupt> {
         match self {
             Decoder::Gzip(state) => {

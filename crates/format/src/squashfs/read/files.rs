@@ -119,17 +119,18 @@ impl Files {
         block_count(size, self.block_size(), place)
     }
 
-    /// Collects the ranges with data of a file that was [checked](Files::check); `None` if there are no holes, or
-    /// more ranges than `most`.
+    /// Goes through the sizes of all blocks of a file that was [checked](Files::check). Puts the ranges with data into `ranges`,
+    /// which is empty, a few more than `most` at most, and says whether there are holes.
     pub(super) fn ranges(
         &self,
         place: &FilePlace,
         size: u64,
         most: usize,
-    ) -> Result<Option<Vec<DataRange>>, VolumeError> {
+        ranges: &mut Vec<DataRange>,
+    ) -> Result<bool, VolumeError> {
         let block_size = self.block_size();
         let count = self.count(place, size);
-        let (mut ranges, mut holes) = (Vec::new(), false);
+        let mut holes = false;
         if count > 0 {
             let mut reader = self.inodes.reader(place.list)?;
             let mut position = place.start;
@@ -140,14 +141,14 @@ impl Files {
                 holes |= length == 0;
                 if length > 0 && ranges.len() <= most {
                     let offset = block * block_size;
-                    join_data(&mut ranges, offset, (size - offset).min(block_size));
+                    join_data(ranges, offset, (size - offset).min(block_size));
                 }
             }
         }
         if place.fragment != NO_FRAGMENT {
-            join_data(&mut ranges, count * block_size, size % block_size);
+            join_data(ranges, count * block_size, size % block_size);
         }
-        Ok(Some(ranges).filter(|ranges| holes && ranges.len() <= most))
+        Ok(holes)
     }
 
     /// Where the blocks of a file from block `first` are, up to `limit` of them: each with its bytes in the file.

@@ -13,14 +13,13 @@ use inarch_volume::VolumeError;
 /// Bytes of a symlink's target at most: `PATH_MAX` without its NUL.
 const MAX_TARGET: u32 = 4095;
 
-/// Reads an inode, and the target of a symlink. The reader is then at what follows: a directory's index, or a file's
-/// list of blocks.
-pub(super) fn read_inode(reader: &mut Reader<'_>) -> Result<(Inode, Vec<u8>), VolumeError> {
+/// Reads an inode, and the target into `target` if it is a symlink's. The reader is then at what follows: a directory's index, or a
+/// file's list of blocks.
+pub(super) fn read_inode(reader: &mut Reader<'_>, target: &mut Vec<u8>) -> Result<Inode, VolumeError> {
     let header: Header = reader.read_struct()?;
     let Some((kind, extended)) = kind_of(header.kind.get()) else {
         return Err(reader.wrong(&format!("an inode of the unknown type {}", header.kind.get())));
     };
-    let mut target = Vec::new();
     let (links, xattrs, body) = match (kind, extended) {
         (FileType::Directory, false) => {
             let (links, body) = reader.read_struct::<BasicDirectory>()?.parts();
@@ -37,7 +36,7 @@ pub(super) fn read_inode(reader: &mut Reader<'_>) -> Result<(Inode, Vec<u8>), Vo
         }
         (FileType::Symlink, _) => {
             let symlink: Symlink = reader.read_struct()?;
-            target = read_target(reader, symlink.length.get())?;
+            read_target(reader, symlink.length.get(), target)?;
             (symlink.links.get(), None, Body::Symlink { length: symlink.length.get() })
         }
         (FileType::CharDevice | FileType::BlockDevice, _) => {
@@ -51,7 +50,7 @@ pub(super) fn read_inode(reader: &mut Reader<'_>) -> Result<(Inode, Vec<u8>), Vo
         None if extended => reader.read_struct::<U32>()?.get(),
         None => NO_XATTRS,
     };
-    let inode = Inode {
+    Ok(Inode {
         mode: header.mode.get() & 0o7777,
         uid: header.uid.get(),
         gid: header.gid.get(),
@@ -60,15 +59,13 @@ pub(super) fn read_inode(reader: &mut Reader<'_>) -> Result<(Inode, Vec<u8>), Vo
         links,
         xattrs,
         body,
-    };
-    Ok((inode, target))
+    })
 }
 
-fn read_target(reader: &mut Reader<'_>, length: u32) -> Result<Vec<u8>, VolumeError> {
+fn read_target(reader: &mut Reader<'_>, length: u32, target: &mut Vec<u8>) -> Result<(), VolumeError> {
     if length == 0 || length > MAX_TARGET {
         return Err(reader.wrong(&format!("a symlink's target of {length} bytes; it has 1 to {MAX_TARGET}")));
     }
-    let mut target = vec![0; length as usize];
-    reader.read(&mut target)?;
-    Ok(target)
+    target.resize(length as usize, 0);
+    reader.read(target)
 }

@@ -44,7 +44,7 @@ impl Listings<'_> {
     /// The directory at `place`.
     pub(super) fn directory(&self, place: Reference) -> Result<Directory, VolumeError> {
         let mut reader = self.inodes.reader(place)?;
-        match read_inode(&mut reader)?.0.body {
+        match read_inode(&mut reader, &mut Vec::new())?.body {
             Body::Directory(body) => Ok(Directory { body, index: reader.reference() }),
             _ => Err(VolumeError::WrongType),
         }

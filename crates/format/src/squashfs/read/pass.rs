@@ -1,7 +1,7 @@
 //! A pass over all nodes of a squashfs image.
 
 use inarch_tree::Xattr;
-use inarch_volume::{Body as Content, Facts, Item, Loss, Node, Pass, Volume, VolumeError, XattrsOf};
+use inarch_volume::{Body as Content, Facts, Item, Loss, Node, Pass, Volume, VolumeError};
 
 use super::image::wrong;
 use super::volume::SquashfsVolume;
@@ -49,16 +49,19 @@ impl<'a> EveryNode<'a> {
         EveryNode { volume, budget: Budget::new(volume.image.bytes_used()), blocks: 0, ranges: 0 }
     }
 
-    fn content(&mut self, body: FileBody, list: Reference) -> Result<Content, VolumeError> {
+    fn content(&mut self, body: FileBody, list: Reference, facts: &mut Facts) -> Result<Content, VolumeError> {
         let file = self.volume.file_of(body, list)?;
         let files = &self.volume.files;
         self.blocks = self.blocks.saturating_add(files.count(&file.place, file.size));
         if self.blocks > MAX_BLOCKS {
             return Err(wrong(format!("the files so far have more than {MAX_BLOCKS} blocks")));
         }
-        let ranges = files.ranges(&file.place, file.size, MAX_RANGES - self.ranges)?;
-        self.ranges += ranges.as_ref().map_or(0, Vec::len);
-        Ok(Content::Packed(ranges))
+        let most = MAX_RANGES - self.ranges;
+        if !files.ranges(&file.place, file.size, most, &mut facts.ranges)? || facts.ranges.len() > most {
+            return Ok(Content::Packed);
+        }
+        self.ranges += facts.ranges.len();
+        Ok(Content::PackedSparse)
     }
 }
 
@@ -77,34 +80,32 @@ impl Pass for EveryNode<'_> {
         spent
     }
 
-    fn facts(&mut self, node: Node) -> Result<Facts, VolumeError> {
-        let (inode, target, list) = self.volume.inode(node)?;
-        let attributes = self.volume.attributes_of(&inode)?;
-        self.budget.spend(target.len() as u64)?;
-        let xattrs = match inode.xattrs {
-            NO_XATTRS => XattrsOf::Own(Vec::new()),
-            set => XattrsOf::Shared(Box::new(set.to_le_bytes())),
-        };
-        let mut losses = Vec::new();
-        let body = match inode.body {
+    fn facts(&mut self, node: Node, facts: &mut Facts) -> Result<(), VolumeError> {
+        let (inode, list) = self.volume.inode(node, &mut facts.target)?;
+        facts.attributes = self.volume.attributes_of(&inode)?;
+        self.budget.spend(facts.target.len() as u64)?;
+        if inode.xattrs != NO_XATTRS {
+            facts.shared.extend_from_slice(&inode.xattrs.to_le_bytes());
+        }
+        facts.body = match inode.body {
             Body::Directory(_) => Content::Directory,
-            Body::Symlink { .. } => Content::Symlink(target),
+            Body::Symlink { .. } => Content::Symlink,
             Body::Device { .. } | Body::Ipc { .. } => Content::Other,
-            Body::File(body) => match self.content(body, list) {
+            Body::File(body) => match self.content(body, list, facts) {
                 Ok(content) => content,
                 // It stays a file that cannot be read.
                 Err(VolumeError::Damaged(reason)) => {
-                    losses.push(Loss::damage(reason));
-                    Content::Packed(None)
+                    facts.losses.push(Loss::damage(reason));
+                    Content::Packed
                 }
                 Err(error) => return Err(error),
             },
         };
-        Ok(Facts { attributes, xattrs, body, losses })
+        Ok(())
     }
 
     fn xattrs(&mut self, node: Node) -> Result<Vec<Xattr>, VolumeError> {
-        let set = self.volume.inode(node)?.0.xattrs;
+        let set = self.volume.inode(node, &mut Vec::new())?.0.xattrs;
         match self.volume.sets.as_ref().filter(|_| set != NO_XATTRS) {
             Some(sets) => sets.read(set, &mut self.budget),
             None => Ok(Vec::new()),

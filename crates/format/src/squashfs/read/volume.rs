@@ -52,17 +52,21 @@ impl SquashfsVolume {
         let exports = Table::new(&image, "export", 0, image.bytes_used());
         let packed = Packed::new(Arc::clone(&image));
         let volume = SquashfsVolume { image, files, directories, exports, ids, sets, packed, backings: [backing] };
-        match volume.inode(volume.root())?.0.body {
+        match volume.inode_of(volume.root())?.body {
             Body::Directory(_) => Ok(volume),
             _ => Err(wrong("the root is not a directory")),
         }
     }
 
-    /// An inode, its target if it is a symlink, and where what follows it is.
-    pub(super) fn inode(&self, node: Node) -> Result<(Inode, Vec<u8>, Reference), VolumeError> {
+    /// An inode, and where what follows it is. The target of a symlink goes into `target`, which is empty.
+    pub(super) fn inode(&self, node: Node, target: &mut Vec<u8>) -> Result<(Inode, Reference), VolumeError> {
         let mut reader = self.files.inodes.reader(Reference(node.0))?;
-        let (inode, target) = read_inode(&mut reader)?;
-        Ok((inode, target, reader.reference()))
+        let inode = read_inode(&mut reader, target)?;
+        Ok((inode, reader.reference()))
+    }
+
+    fn inode_of(&self, node: Node) -> Result<Inode, VolumeError> {
+        self.inode(node, &mut Vec::new()).map(|(inode, _)| inode)
     }
 
     pub(super) fn attributes_of(&self, inode: &Inode) -> Result<Attributes, VolumeError> {
@@ -105,8 +109,8 @@ impl SquashfsVolume {
     }
 
     fn file(&self, node: Node) -> Result<File, VolumeError> {
-        match self.inode(node)? {
-            (Inode { body: Body::File(body), .. }, _, list) => self.file_of(body, list),
+        match self.inode(node, &mut Vec::new())? {
+            (Inode { body: Body::File(body), .. }, list) => self.file_of(body, list),
             _ => Err(VolumeError::WrongType),
         }
     }
@@ -140,7 +144,7 @@ impl Volume for SquashfsVolume {
     }
 
     fn attributes(&self, node: Node) -> Result<Attributes, VolumeError> {
-        self.attributes_of(&self.inode(node)?.0)
+        self.attributes_of(&self.inode_of(node)?)
     }
 
     fn lookup(&self, directory: Node, name: &[u8]) -> Result<Option<Node>, VolumeError> {
@@ -162,22 +166,23 @@ impl Volume for SquashfsVolume {
             return Ok(Some(directory));
         }
         let parent = self.by_number(self.listings().directory(Reference(directory.0))?.body.parent)?;
-        match parent.map(|node| self.inode(node)).transpose()? {
-            Some((Inode { body: Body::Directory(_), .. }, ..)) | None => Ok(parent),
+        match parent.map(|node| self.inode_of(node)).transpose()? {
+            Some(Inode { body: Body::Directory(_), .. }) | None => Ok(parent),
             Some(_) => Err(wrong("a directory lies in something that is none")),
         }
     }
 
     fn target(&self, symlink: Node) -> Result<Vec<u8>, VolumeError> {
-        match self.inode(symlink)? {
-            (Inode { body: Body::Symlink { .. }, .. }, target, _) if !target.contains(&0) => Ok(target),
-            (Inode { body: Body::Symlink { .. }, .. }, ..) => Err(wrong("a symlink's target has a NUL")),
+        let mut target = Vec::new();
+        match self.inode(symlink, &mut target)?.0.body {
+            Body::Symlink { .. } if !target.contains(&0) => Ok(target),
+            Body::Symlink { .. } => Err(wrong("a symlink's target has a NUL")),
             _ => Err(VolumeError::WrongType),
         }
     }
 
     fn xattrs(&self, node: Node, _: &mut dyn FnMut(Loss)) -> Result<Vec<Xattr>, VolumeError> {
-        let set = self.inode(node)?.0.xattrs;
+        let set = self.inode_of(node)?.xattrs;
         match self.sets.as_ref().filter(|_| set != NO_XATTRS) {
             Some(sets) => sets.read(set, &mut Budget::new(self.image.bytes_used())),
             None => Ok(Vec::new()),

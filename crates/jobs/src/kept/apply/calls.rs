@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 /// What not every file system can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ability {
+pub(in crate::kept) enum Ability {
     /// To let two names change places in one step.
     Exchange,
     /// To hold a file that has no name yet.
@@ -21,19 +21,19 @@ pub(super) enum Ability {
 
 /// What is asked before each call.
 #[derive(Clone, Default)]
-pub(super) struct Calls {
+pub(in crate::kept) struct Calls {
     #[cfg(test)]
     pub faults: Option<std::sync::Arc<Faults>>,
 }
 
 /// A change that another program makes in a tree.
 #[cfg(test)]
-pub(super) type Act = fn(&std::path::Path);
+pub(in crate::kept) type Act = fn(&std::path::Path);
 
 /// What is to go wrong.
 #[cfg(test)]
 #[derive(Debug, Default)]
-pub(super) struct Faults {
+pub(in crate::kept) struct Faults {
     /// Calls so far.
     pub count: std::sync::atomic::AtomicU64,
     /// The calls that fail, and with what.

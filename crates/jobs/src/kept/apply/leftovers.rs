@@ -166,7 +166,8 @@ fn is_ours(look: &mut Look<'_, '_>, i: usize, path: &[u8], stat: &Stat) -> bool 
         FileType::Regular => {
             let Ok(file) = directory.open_file(&name) else { return false };
             let size = stat.st_size as u64;
-            size <= is.size() && look.compare_with(&file, size, new).is_ok_and(|(_, torn)| torn)
+            let is_guests = |look: &mut Look<'_, '_>| look.compare_with(&file, size, new).is_ok_and(|(_, torn)| torn);
+            size <= is.size() && (is_guests(look) || look.is_copy_of_moved(&file, size, new))
         }
         FileType::Symlink => {
             directory.read_link(&name).is_ok_and(|target| target == look.sides.guest.symlink_target(new))

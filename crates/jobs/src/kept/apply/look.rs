@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 
-use inarch_block::read_content;
+use inarch_block::{Content, read_content};
 use inarch_tree::{DataRange, FileType, Inode, InodeId, Xattr};
 use rustix::fd::OwnedFd;
 use rustix::fs::{SeekFrom, Stat, seek};
 use rustix::io::Errno;
 
 use super::host::{Host, Volume, file_type, is_as_scanned, mtime};
+use super::make::Same;
 use super::progress::Progress;
 use super::sides::{Sides, inside, parent};
 use crate::kept::same::data_of_either;
@@ -294,6 +295,17 @@ impl<'l, 'a> Look<'l, 'a> {
 
     /// Whether the first `size` bytes of a file are the guest's, and whether they would be with zeros in some places.
     pub fn compare_with(&mut self, file: &OwnedFd, size: u64, new: InodeId) -> io::Result<(bool, bool)> {
+        self.compare_to(self.sides.content, file, size, new)
+    }
+
+    /// The same, of what `content` has instead of the guest's.
+    fn compare_to(
+        &mut self,
+        content: &dyn Content,
+        file: &OwnedFd,
+        size: u64,
+        new: InodeId,
+    ) -> io::Result<(bool, bool)> {
         let hosts = data_of_file(file, size);
         let ranges = data_of_either(self.sides.guest.sparse_ranges(new), hosts.as_deref(), size);
         let (there, guests) = &mut self.buffers;
@@ -307,7 +319,7 @@ impl<'l, 'a> Look<'l, 'a> {
         for (at, count) in pieces {
             let (there, guests) = (there.get_mut(..count), guests.get_mut(..count));
             let (Some(there), Some(guests)) = (there, guests) else { break };
-            read_content(self.sides.content, new, at, guests)?;
+            read_content(content, new, at, guests)?;
             let read = rustix::io::pread(file, &mut *there, at)?;
             let there = there.get(..read).unwrap_or_default();
             if read < count {
@@ -321,6 +333,21 @@ impl<'l, 'a> Look<'l, 'a> {
             }
         }
         Ok((same, true))
+    }
+
+    /// Whether the first `size` bytes of a file are those of the host's file that the guest gave the names of `new`, or would be with
+    /// zeros in some places: what that file lent cannot be read any more once it has other attributes.
+    pub fn is_copy_of_moved(&mut self, file: &OwnedFd, size: u64, new: InodeId) -> bool {
+        let Some(origin) = self.sides.lineage.origin(new).filter(|old| self.sides.is_unmodified(*old, new)) else {
+            return false;
+        };
+        let was = self.sides.base.inode(origin);
+        self.sides.names.of_base(self.sides.base, origin).iter().any(|name| {
+            let there = self.host.stat(name).ok().flatten().is_some_and(|stat| is_as_scanned(&stat, was, false));
+            let opened = self.host.seen(name).and_then(|(directory, name)| directory.open_file(&name));
+            let Some(moved) = opened.ok().filter(|_| there) else { return false };
+            self.compare_to(&Same(&moved), file, size, new).is_ok_and(|(_, torn)| torn)
+        })
     }
 
     /// Whether what is on the host has the guest's permissions, owner and extended attributes, as far as those differ

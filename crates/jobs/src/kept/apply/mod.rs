@@ -35,6 +35,8 @@ mod property_tests;
 mod removal;
 mod sides;
 #[cfg(test)]
+mod staged_tests;
+#[cfg(test)]
 mod tests;
 mod ties;
 mod worker;
@@ -58,6 +60,8 @@ use super::{KeptRun, KeptTree, Store, now};
 use crate::kept::KeptError;
 use beside::Elsewhere;
 pub(super) use beside::still_beside;
+#[cfg(test)]
+pub(super) use calls::{Calls, Faults};
 use decide::{Decision, Verdict};
 pub use done::Done;
 use done::done;
@@ -197,6 +201,10 @@ impl<'a> Work<'a> {
         let asked = with_directories(&sides, asked);
         let chosen = Ties::new(&sides).with_required(&asked);
         let mut host = open(tree)?;
+        #[cfg(test)]
+        {
+            host.calls.faults = super::staged::faults();
+        }
         if request.dry_run {
             host.pretend();
         }
@@ -320,7 +328,8 @@ fn forced(
     force: bool,
 ) -> HashMap<Vec<u8>, Seen> {
     let mut forced = progress.forced.clone();
-    let is_replaced = |i: &usize| verdicts.get(*i) == Some(&Verdict::Wanted) && sides.brings(*i);
+    let comes = |i: &usize| sides.brings(*i) || sides.brings_directory(*i);
+    let is_replaced = |i: &usize| verdicts.get(*i) == Some(&Verdict::Wanted) && comes(i);
     for i in (0..verdicts.len()).filter(|_| force).filter(is_replaced) {
         let is_scanned = matches!(facts.found.get(i), Some(Found::Scanned { .. }));
         let there = facts.stats.get(i).copied().flatten().filter(|_| !is_scanned);

@@ -20,7 +20,7 @@ const PATHS: [&str; 14] = ["a", "b", "c", "d", "e", "x", "x/a", "x/b", "x/c", "y
 /// Contents of one length, and of others.
 const BYTES: [&str; 6] = ["first", "other", "third", "longer than these", "fifth", "sixth and again longer"];
 
-type Change = (u8, usize, usize);
+pub(super) type Change = (u8, usize, usize);
 
 fn changes(count: usize) -> impl Strategy<Value = Vec<Change>> {
     prop::collection::vec((0u8..13, 0..PATHS.len(), 0..PATHS.len()), 0..count)
@@ -62,7 +62,7 @@ fn change_guest(world: &mut World, (what, one, other): Change) {
     };
 }
 
-fn change_host(root: &Path, (what, one, other): Change) {
+pub(super) fn change_host(root: &Path, (what, one, other): Change) {
     let (path, to) = (root.join(PATHS[one]), root.join(PATHS[other]));
     let bytes = format!("the host's {one} {other}");
     // Whatever cannot be done is not.
@@ -122,7 +122,8 @@ impl Visible {
         self.guest.retain(|bytes| there.contains(bytes) || readable.contains(bytes));
         // Only the host's own begin so. What force took out is beside its place.
         let place = |(path, bytes): (String, Vec<u8>)| {
-            let place = path.rsplit_once(".inarch-new-t-").and_then(|(_, mark)| of_mark(&paths, mark));
+            let mark = path.rsplit_once(".inarch-").and_then(|(_, name)| name.rsplit_once('-'));
+            let place = mark.and_then(|(_, mark)| of_mark(&paths, mark));
             (place.map_or(path.clone(), str::to_owned), bytes)
         };
         let all = files(&world.root()).into_iter().map(|file| place(within(world, file)));
@@ -352,7 +353,7 @@ impl Scene<'_> {
     }
 }
 
-fn config() -> ProptestConfig {
+pub(super) fn config() -> ProptestConfig {
     ProptestConfig {
         cases: 600,
         max_shrink_iters: 2000,

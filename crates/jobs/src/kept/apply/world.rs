@@ -322,26 +322,7 @@ impl World {
 
     /// Files whose content was not waited for lose some, as `how` says one after another.
     pub fn tear(&self, how: &[u8]) {
-        let mut how = how.iter().cycle();
-        for file in files(&self.root()) {
-            if self.old.contains(&file.ino) || self.synced.contains(&file.ino) {
-                continue;
-            }
-            let before = fs::metadata(&file.path).unwrap();
-            let length = file.bytes.len();
-            let mut bytes = file.bytes;
-            match how.next().unwrap() % 4 {
-                0 => continue,
-                1 => bytes.clear(),
-                2 => bytes.truncate(length / 2),
-                _ => bytes[length / 2..].fill(0),
-            }
-            fs::write(&file.path, bytes).unwrap();
-            if how.next().unwrap().is_multiple_of(2) {
-                let time = Timestamp { seconds: before.mtime(), nanoseconds: before.mtime_nsec() as u32 };
-                set_times(&file.path, time);
-            }
-        }
+        tear(&self.root(), &|ino| self.old.contains(&ino) || self.synced.contains(&ino), how);
     }
 
     /// What the host has, the same way.
@@ -385,6 +366,27 @@ impl World {
     pub fn age(&mut self) {
         self.old = files(&self.root()).iter().map(|file| file.ino).collect();
         self.hold();
+    }
+}
+
+/// Files of a tree but those that are `safe` lose some of their content, as `how` says one after another.
+pub fn tear(root: &Path, safe: &dyn Fn(u64) -> bool, how: &[u8]) {
+    let mut how = how.iter().cycle();
+    for file in files(root).into_iter().filter(|file| !safe(file.ino)) {
+        let before = fs::metadata(&file.path).unwrap();
+        let length = file.bytes.len();
+        let mut bytes = file.bytes;
+        match how.next().unwrap() % 4 {
+            0 => continue,
+            1 => bytes.clear(),
+            2 => bytes.truncate(length / 2),
+            _ => bytes[length / 2..].fill(0),
+        }
+        fs::write(&file.path, bytes).unwrap();
+        if how.next().unwrap().is_multiple_of(2) {
+            let time = Timestamp { seconds: before.mtime(), nanoseconds: before.mtime_nsec() as u32 };
+            set_times(&file.path, time);
+        }
     }
 }
 

@@ -7,14 +7,14 @@ use super::index::Index;
 use super::{Compressed, Form, Piece, Place};
 use crate::erofs::read::damaged;
 use crate::erofs::read::image::Image;
-use crate::erofs::read::map::Part;
+use inarch_tree::Extent;
 use inarch_volume::VolumeError;
 
 /// The inode that holds ends of files, or small files as a whole.
 #[derive(Clone, Debug)]
 pub(crate) enum Packed {
-    /// Its parts.
-    Plain(Vec<Part>),
+    /// Where its bytes lie.
+    Plain(Vec<Extent>),
     /// It is compressed itself.
     Compressed(Compressed),
 }

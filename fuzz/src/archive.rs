@@ -1,28 +1,11 @@
 //! Archives from arbitrary parts, with headers that get past the checksum.
 
-use std::io;
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
-use inarch_block::{Backing, Cursor, read_content};
+use inarch_block::read_content;
 use inarch_format::Opened;
 use inarch_tree::{FileType, InodeId};
-
-/// Bytes in memory, read as a file.
-pub struct Memory(pub Vec<u8>);
-
-impl Backing for Memory {
-    fn size(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, offset: u64, count: u64, out: &mut Cursor<'_, '_>) -> io::Result<()> {
-        let end = offset.checked_add(count).ok_or(io::ErrorKind::InvalidInput)?;
-        let bytes = self.0.get(offset as usize..end as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
-        out.copy_from(bytes);
-        Ok(())
-    }
-}
 
 /// A tar archive.
 #[derive(Arbitrary, Debug)]

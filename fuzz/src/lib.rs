@@ -1,0 +1,5 @@
+//! What several fuzz targets build their inputs from.
+
+pub mod archive;
+pub mod guest;
+pub mod image;
