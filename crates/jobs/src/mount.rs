@@ -4,7 +4,7 @@
 //!    For all else, and where the kernel refuses, the source becomes a layer of [`inarch_vfs`], and a session answers the requests of FUSE
 //!    for it ([`fuse`]): a directory of this host, live, or the tree of an archive or image, with an upper layer over what is not
 //!    to change.
-//! 2. It is mounted, and a guard started that takes the mount away however this process ends.
+//! 2. A guard is started, which takes the mount away however this process ends, and it is mounted.
 //! 3. Its starter has a handle ([`MountHandle`]), by which it is stopped. It ends, too, when somebody unmounts it.
 
 mod archive;
@@ -238,10 +238,11 @@ fn serve(request: &MountRequest, duty: &Duty) -> Result<(), JobError> {
     duty.events.emit(MountEvent::Mounting);
     let (serving, because) = match prepared {
         Prepared::Kernel(prepared) => {
+            let device = prepared.archive.as_ref().map(archive::Archive::device).transpose()?;
+            // Whenever the mount is there, somebody takes it away.
+            let guard = Guard::of_mount(&point, &prepared.detached.id(), prepared.kind, device.as_ref())?;
             let (mount, watch) = prepared.detached.attach(place.as_fd(), &point)?;
             drop(place);
-            let device = prepared.archive.as_ref().map(archive::Archive::device).transpose()?;
-            let guard = Guard::of_mount(&mount, prepared.kind, device.as_ref())?;
             let mounted = Mounted::served(mount, &duty.stop, move || watch.wait());
             let archive = prepared.archive.map(|archive| archive.guarded(&duty.events, &duty.stop));
             let (confined, record, upper, by) = (String::new(), None, prepared.upper, By::Kernel);

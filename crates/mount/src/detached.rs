@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_fd,
@@ -35,6 +34,7 @@ pub struct Detached {
     mount: OwnedFd,
     /// Whether its file system is mounted nowhere else.
     is_own: bool,
+    id: MountId,
 }
 
 /// The layers of an overlayfs (Linux's Documentation/filesystems/overlayfs.rst).
@@ -67,7 +67,9 @@ impl Detached {
         let mount = open_tree(directory, "", flags).map_err(refused("open_tree"))?;
         let what = if owners.is_some() { "an idmapped mount of it" } else { "mount_setattr" };
         set_attributes(mount.as_fd(), attributes, recursive, true, owners).map_err(refused(what))?;
-        Ok(Detached { mount, is_own: false })
+        let device = table::entry_of_file(directory).map(|entry| entry.device);
+        let id = MountId::of_detached(mount.as_fd(), device).map_err(refused("statx"))?;
+        Ok(Detached { mount, is_own: false, id })
     }
 
     /// An overlayfs. It writes only what the overlay of `inarch-vfs` understands: no file with content elsewhere
@@ -128,12 +130,18 @@ impl Detached {
     fn created(context: &OwnedFd, kind: &str, attributes: MountAttrFlags) -> Result<Detached, Refusal> {
         fsconfig_create(context.as_fd()).map_err(refused(kind))?;
         let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(refused("fsmount"))?;
-        Ok(Detached { mount, is_own: true })
+        let id = MountId::of_detached(mount.as_fd(), None).map_err(refused("statx"))?;
+        Ok(Detached { mount, is_own: true, id })
     }
 
     /// Its root.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.mount.as_fd()
+    }
+
+    /// What tells it from other mounts, before it is attached and afterwards.
+    pub fn id(&self) -> MountId {
+        self.id
     }
 
     /// Attaches the mount to a directory, which was found at the absolute path `point`. The watch ends with the
@@ -143,16 +151,14 @@ impl Detached {
     /// Those of move_mount(2) and inotify(7).
     pub fn attach(self, directory: BorrowedFd<'_>, point: &Path) -> Result<(Mount, Watch), MountError> {
         let fail = |errno: Errno| MountError::Refused { path: point.to_owned(), error: errno.into() };
-        let told = statx(&self.mount, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).map_err(fail)?;
         let watch = Watch::begin(self.is_own.then(|| self.root())).map_err(fail)?;
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         move_mount(self.mount.as_fd(), "", directory, "", flags).map_err(fail)?;
-        let Some((place, entry)) = table::entry_of(told.stx_mnt_id) else {
+        let Some((place, _)) = table::entry_of(self.id.number()) else {
             // Its mount namespace is gone, or somebody unmounted the directory.
             return Err(fail(Errno::NOENT));
         };
-        let id = MountId::of_descriptor(self.mount.as_fd(), &entry);
-        Ok((Mount { point: place, id }, watch.of(id)))
+        Ok((Mount { point: place, id: self.id }, watch.of(self.id)))
     }
 }
 
@@ -173,7 +179,7 @@ mod tests {
     use rustix::fs::{CWD, Mode, OFlags, openat};
 
     use super::*;
-    use crate::{Unmounted, mounted, unmount_wherever};
+    use crate::{Unmounted, mounted, place_of, unmount_wherever};
 
     #[test]
     fn a_directory_is_seen_where_it_is_bound_until_that_is_taken_away() {
@@ -191,9 +197,11 @@ mod tests {
         };
         let bound = Detached::bind(open("tree").as_fd(), false, MountAttrFlags::MOUNT_ATTR_RDONLY, None).unwrap();
         let point = dir.path().join("point").canonicalize().unwrap();
+        let id = bound.id();
+        assert!(place_of(&id).is_none());
         let (mount, watch) = bound.attach(open("point").as_fd(), &point).unwrap();
         assert_eq!(mount.point(), point);
-        assert!(mount.id().is(&mounted(&point).unwrap()));
+        assert!(mount.id() == id && id.is(&mounted(&point).unwrap()) && place_of(&id).is_some());
         assert_eq!(fs::read_to_string(point.join("file")).unwrap(), "content");
         assert!(fs::write(point.join("file"), "").is_err());
         let waiting = std::thread::spawn(move || watch.wait());

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use super::{DEVICE, Entry, Mount, MountError, MountId, helper, table};
@@ -36,6 +37,19 @@ impl Mount {
         let entry = entry.ok_or_else(|| refuse("another mount covers it".into()))?;
         Ok((Mount { point: point.to_owned(), id: MountId::of(&entry, point) }, fd))
     }
+}
+
+/// What a server that ended as it mounted on `point`, an absolute path, has left there: the uppermost mount, if it is of
+/// this program and user and its device is closed. Waits for the answer of one that is served.
+pub fn orphan_at(point: &Path) -> Option<MountId> {
+    let place = table::mounts_at(point).into_iter().find(|place| place.cover.is_none())?;
+    let is_own = place.entry.is_fuse() && place.entry.user == Some(rustix::process::geteuid().as_raw());
+    let gone = [Errno::NOTCONN, Errno::CONNABORTED];
+    let is_gone = || {
+        let answer = point.symlink_metadata();
+        answer.is_err_and(|error| Errno::from_io_error(&error).is_some_and(|errno| gone.contains(&errno)))
+    };
+    (is_own && is_gone()).then(|| MountId::of(&place.entry, point))
 }
 
 impl Entry {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::io::Errno;
 
 use super::table::Entry;
 
@@ -65,14 +66,24 @@ impl MountId {
         MountId { device: entry.device, number: entry.id, unique: unique(point) }
     }
 
-    /// Of the mount that a descriptor is of.
-    pub(super) fn of_descriptor(mount: BorrowedFd<'_>, entry: &Entry) -> MountId {
-        MountId { device: entry.device, number: entry.id, unique: told(mount, Path::new(""), AtFlags::EMPTY_PATH) }
+    /// Of a mount that is nowhere yet, by its root: it keeps these numbers where it is attached. `device` is its file
+    /// system's number, if that is known; files of a btrfs have others.
+    pub(super) fn of_detached(root: BorrowedFd<'_>, device: Option<DeviceNumber>) -> Result<MountId, Errno> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let seen = statx(root, "", flags, StatxFlags::MNT_ID)?;
+        let own = DeviceNumber { major: seen.stx_dev_major, minor: seen.stx_dev_minor };
+        let unique = told(root, Path::new(""), AtFlags::EMPTY_PATH);
+        Ok(MountId { device: device.unwrap_or(own), number: seen.stx_mnt_id, unique })
     }
 
     /// Of the file system.
     pub fn device(&self) -> DeviceNumber {
         self.device
+    }
+
+    /// The mount's number in the table.
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Whether the table's entry is this mount, or a later one that reused its numbers.

@@ -6,6 +6,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use super::table::entry_of_file;
+
 /// A read lease. When somebody wants to write, the kernel sends this process `SIGIO`, and breaks the lease after some
 /// time (`fs.lease-break-time`, 45 seconds). The lease ends when the open file is closed everywhere.
 #[derive(Debug)]
@@ -13,7 +15,22 @@ pub struct Lease {
     file: OwnedFd,
 }
 
+/// File systems (the mount table's names) whose files change by calls of this kernel alone, each of which a lease holds
+/// back. Elsewhere the kernel may grant a lease and never break it: another machine writes, a server, or somebody in the
+/// layer below. What is not known counts as such.
+const HEEDED: [&str; 10] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "f2fs", "bcachefs", "vfat", "exfat"];
+
 impl Lease {
+    /// Whether a lease on the file holds back everybody who changes it.
+    ///
+    /// # Errors
+    /// The type of its file system, where it may not.
+    pub fn is_heeded(file: BorrowedFd<'_>) -> Result<(), String> {
+        // A server of files chooses what statfs(2) tells of it, but not what is in the table.
+        let kind = entry_of_file(file).map_or_else(|| "an unknown file system".to_owned(), |entry| entry.kind);
+        if HEEDED.contains(&&*kind) { Ok(()) } else { Err(kind) }
+    }
+
     /// Takes a lease. `SIGIO` must already be caught.
     ///
     /// # Errors

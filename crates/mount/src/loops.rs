@@ -137,7 +137,6 @@ impl Loop {
     ///
     /// # Errors
     /// Those of the device.
-    /// Those of the device.
     pub fn cut(&self) -> io::Result<()> {
         let info = Info { size_limit: SECTOR.into(), ..self.info()? };
         // SAFETY: the kernel reads a structure of this layout.

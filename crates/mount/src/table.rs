@@ -1,8 +1,11 @@
 //! Reads the mount table, `/proc/self/mountinfo` (Linux's Documentation/filesystems/proc.rst, section 3.5).
 
 use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::identity::{DeviceNumber, MountId};
 
@@ -85,6 +88,13 @@ fn seen_at<'m>(mounts: &'m [(PathBuf, Entry)], point: &Path) -> Option<&'m (Path
 pub(super) fn entry_of(id: u64) -> Option<(PathBuf, Entry)> {
     let found = places(|_, entry| entry.id == id).pop()?;
     Some((found.point, found.entry))
+}
+
+/// The mount that an open file was opened through, unless it is of another mount namespace.
+pub(super) fn entry_of_file(file: BorrowedFd<'_>) -> Option<Entry> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let told = statx(file, "", flags, StatxFlags::MNT_ID).ok()?;
+    entry_of(told.stx_mnt_id).map(|(_, entry)| entry)
 }
 
 /// What is mounted in `mount`, and in that in turn: the last that was mounted first.

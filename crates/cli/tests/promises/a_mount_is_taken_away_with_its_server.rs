@@ -322,3 +322,41 @@ fn a_mount_of_another_mount_namespace_is_told_of() {
         assert_one_line(&scene.shell("$INARCH umount point"), &["nothing is mounted there\n"]);
     }
 }
+
+/// The kill comes in the very call by which the mount appears.
+#[test]
+fn a_server_that_is_killed_as_it_mounts_leaves_nothing() {
+    let has_strace = Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_ok();
+    if !has_strace || !rustix::process::geteuid().is_root() {
+        return println!("skipped: a_server_that_is_killed_as_it_mounts_leaves_nothing: that takes strace, and root");
+    }
+    for (command, point) in [
+        ("mount tree point", "point"),
+        ("mount tree.tar point", "point"),
+        ("mount tree point --ephemeral --overlay-dir .", "point"),
+        ("mount tree point --via fuse", "point"),
+        ("serve file tree disk.raw", "disk.raw"),
+    ] {
+        let scene = Scene::new();
+        host("tar", &["-cf", "tree.tar", "tree"], scene.path());
+        let killed = scene.shell(&format!(
+            "strace -f -qq -o calls -e trace=mount,move_mount -e inject=mount,move_mount:delay_exit=60000000 \
+             sh -c 'echo $$ > server; exec $INARCH {command}' & strace=$!
+             for try in $(seq 1000); do grep -q \" $PWD/{point} \" /proc/self/mountinfo && echo mounted && break; sleep 0.05; done
+             kill -KILL $(cat server) $strace; wait"
+        ));
+        let place = scene.path().join(point);
+        let is_gone = within(LONG, || !is_mount_point(&place));
+        let is_removed = point == "point" || within(LONG, || !place.symlink_metadata().is_ok());
+        let _ = Command::new("umount").args(["-q", "--lazy"]).arg(&place).status();
+        assert_eq!(
+            (stdout(&killed).as_str(), is_gone, is_removed),
+            ("mounted\n", true, true),
+            "{command}: {}",
+            stderr(&killed)
+        );
+        if point == "point" {
+            assert_status(&scene.shell(&format!("$INARCH {command} -b && $INARCH umount point")), 0);
+        }
+    }
+}

@@ -247,27 +247,86 @@ fn a_killed_server_leaves_no_archive_in_use() {
     assert_one_line(&used, &["--via kernel", "somebody has it open for writing"]);
 }
 
+/// However the server ends, and whatever of it is killed first.
 #[test]
 fn what_an_ended_server_leaves_in_use_shows_nothing_that_is_written_later() {
     if is_user("what_an_ended_server_leaves_in_use_shows_nothing_that_is_written_later") {
         return;
     }
-    for (options, signal) in [("", "-KILL"), ("--ephemeral --overlay-dir .", "-KILL"), ("", "-TERM")] {
+    let (killed, stopped) = ("kill -KILL $server", "kill -TERM $server");
+    let without_guard = "kill -KILL $(pgrep -P $server) && kill -TERM $server";
+    for (options, end, ends) in [
+        ("", killed, true),
+        ("--ephemeral --overlay-dir .", killed, true),
+        ("", stopped, true),
+        ("", without_guard, true),
+        ("", "umount --lazy point", false),
+        ("", "$INARCH umount --lazy point", false),
+        ("--ephemeral --overlay-dir .", "$INARCH umount --lazy point", false),
+    ] {
         let scene = Scene::via("kernel");
         host("sh", &["-c", "yes old | head -c 32M > tree/large && tar -cf tree.tar tree"], scene.path());
         assert_status(&scene.shell(&format!("$INARCH mount -b tree.tar point {options} --log log")), 0);
         let server = last_process(&scene.path().join("log"));
         // It reads the first bytes, and the rest only when the archive has changed.
         let changed = scene.shell(&format!(
-            "exec 3< point/tree/large; head -c 8 <&3; kill {signal} {server}
-             while test -d /proc/{server} || ls point/* > list 2>&1; do sleep 0.1; done
+            "exec 3< point/tree/large; head -c 8 <&3; server={server}; {end} 2> said
+             while {{ {ends} && test -d /proc/{server}; }} || ls point/* > list 2>&1; do sleep 0.1; done
              timeout 20 sh -c 'yes new | dd of=tree.tar bs=1M count=33 conv=notrunc status=none iflag=fullblock' && echo written
              cat <&3 > rest 2> error; tr -d 'old\\n' < rest | head -c 100 > other; cat error"
         ));
         let text = stdout(&changed);
-        assert!(text.starts_with("old\nold\nwritten\n"), "{signal} {options}: {text} {}", stderr(&changed));
-        assert!(text.contains("Input/output error"), "{signal} {options}: {text}");
-        assert_eq!(fs::read(scene.path().join("other")).unwrap(), b"", "{signal} {options}: {text}");
-        assert!(!is_mounted(scene.path()) && within(LONG, || looped(scene.path()).is_empty()));
+        assert!(text.starts_with("old\nold\nwritten\n"), "{end} {options}: {text} {}", stderr(&changed));
+        assert!(text.contains("Input/output error"), "{end} {options}: {text}");
+        assert_eq!(fs::read(scene.path().join("other")).unwrap(), b"", "{end} {options}: {text}");
+        assert!(!is_mounted(scene.path()) && within(LONG, || looped(scene.path()).is_empty() && !is_there(server)));
+    }
+}
+
+/// What lies there can change without a call of this kernel's that a lease would hold back.
+#[test]
+fn an_archive_where_leases_guard_nothing_is_no_matter_for_the_kernel() {
+    if is_user("an_archive_where_leases_guard_nothing_is_no_matter_for_the_kernel") {
+        return;
+    }
+    let scene = Scene::new();
+    host("tar", &["-cf", "tree.tar", "tree"], scene.path());
+    for (kind, mounted) in [
+        ("overlay", "mount -t overlay over over -o lowerdir=lower,upperdir=upper,workdir=work"),
+        ("fuse.inarch", "$INARCH mount -qb lower over --via fuse"),
+    ] {
+        let made = format!("mkdir -p lower upper work over; cp tree.tar lower && {mounted}");
+        assert_status(&scene.shell(&made), 0);
+        let refused = scene.shell("timeout 60 $INARCH mount over/tree.tar point --via kernel");
+        let chosen = scene
+            .shell("$INARCH mount -b over/tree.tar point --via auto && cat point/tree/file && $INARCH umount point");
+        let cleared = scene.shell("umount over");
+        assert_status(&cleared, 0);
+        let reason = format!("it lies on {kind}, where it can change in spite of a lease");
+        assert_one_line(&refused, &["--via kernel: the kernel cannot do that by itself: ", &reason]);
+        assert_eq!((assert_status(&chosen, 0), stdout(&chosen).as_str()), ((), "content"));
+        assert!(stderr(&chosen).contains(&format!("; by FUSE ({reason})")), "{}", stderr(&chosen));
+    }
+}
+
+/// A few bytes of an archive can say that a file has a map of any size.
+#[test]
+fn an_archive_of_holes_takes_no_memory_of_the_kernels() {
+    if is_user("an_archive_of_holes_takes_no_memory_of_the_kernels") {
+        return;
+    }
+    let scene = Scene::new();
+    let pack = |size: &str| {
+        format!("printf first > tree/holes; truncate -s {size} tree/holes; tar --sparse -cf {size}.tar tree")
+    };
+    host("sh", &["-c", &format!("{}; {}", pack("128G"), pack("1G"))], scene.path());
+    for (size, way) in [("128G", "; by FUSE (its metadata has more than "), ("1G", "; by the kernel")] {
+        assert!(fs::metadata(scene.path().join(format!("{size}.tar"))).unwrap().len() < 100_000);
+        let used = scene.shell(&format!(
+            "$INARCH mount -b {size}.tar point && head -c 5 point/tree/holes && stat -c ' %s' point/tree/holes; $INARCH umount point"
+        ));
+        let bytes: u64 = size.trim_end_matches('G').parse::<u64>().unwrap() << 30;
+        assert_eq!(stdout(&used), format!("first {bytes}\n"), "{}", stderr(&used));
+        assert!(stderr(&used).contains(way), "{}", stderr(&used));
     }
 }

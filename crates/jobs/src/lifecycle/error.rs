@@ -12,6 +12,9 @@ pub enum LifecycleError {
     /// An operation on a path failed.
     #[error(transparent)]
     Path(#[from] PathError),
+    /// A mount could not be made.
+    #[error(transparent)]
+    Mount(#[from] inarch_mount::MountError),
     /// The system did not give what the job takes to start.
     #[error("cannot make {what}: {error}")]
     Setup {

@@ -4,6 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ pub const GUARD_ARGUMENT: &str = "clear-away-at-end-of-input";
 /// What the second word can be.
 const SOCKET: &str = "socket";
 const DIRECTORY: &str = "directory";
+const FUSE_TO_COME: &str = "fuse-to-come";
 
 /// What kind of mount a guard takes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,12 +78,32 @@ impl Guard {
         Guard::start(&path, &[SOCKET.as_ref(), path.as_os_str(), inode.to_string().as_ref()])
     }
 
-    /// For a mount; and for the loop device that it reads, if what that shows may change when nobody watches it any more.
-    pub fn of_mount(mount: &Mount, kind: Guarded, device: Option<&LoopId>) -> Result<Guard, PathError> {
-        let (id, device) = (mount.id().to_string(), device.map(LoopId::to_string));
-        let words = [kind.word().as_ref(), mount.point().as_os_str(), id.as_ref()];
+    /// For a mount that is at `point`, or is about to be attached there; and for the loop device that it reads, if what that
+    /// shows may change when nobody watches it any more.
+    pub fn of_mount(point: &Path, mount: &MountId, kind: Guarded, device: Option<&LoopId>) -> Result<Guard, PathError> {
+        let (id, device) = (mount.to_string(), device.map(LoopId::to_string));
+        let words = [kind.word().as_ref(), point.as_os_str(), id.as_ref()];
         let words: Vec<&OsStr> = words.into_iter().chain(device.as_ref().map(OsStr::new)).collect();
-        Guard::start(mount.point(), &words)
+        Guard::start(point, &words)
+    }
+
+    /// Mounts FUSE on `point`, an absolute path, as [`Mount::fuse`] does, and is the mount's. There is a guard at any time: such a
+    /// mount has its numbers when it is there already, so until then another one waits for whatever will be at the point.
+    pub fn of_fuse(
+        point: &Path,
+        source: &Path,
+        read_only: bool,
+        kind: Guarded,
+    ) -> Result<(Mount, OwnedFd, Guard), LifecycleError> {
+        let before = Guard::start(point, &[FUSE_TO_COME.as_ref(), kind.word().as_ref(), point.as_os_str()])?;
+        let mounted = Mount::fuse(point, source, read_only);
+        let guarded = mounted.map_err(LifecycleError::from).and_then(|(mount, device)| {
+            let guard = Guard::of_mount(mount.point(), &mount.id(), kind, None)?;
+            Ok((mount, device, guard))
+        });
+        // What has failed has taken the mount away.
+        before.dismiss();
+        guarded
     }
 
     /// For a directory at `path`, an absolute path, that is about to be made, and all that will be in it.
@@ -160,6 +182,12 @@ pub fn guard(words: &[OsString]) -> u8 {
     match words {
         [kind, path, inode] if kind == SOCKET => remove_socket(path.as_ref(), &inode.to_string_lossy()),
         [kind, path] if kind == DIRECTORY => remove_directory(path.as_ref()),
+        [word, kind, point] if word == FUSE_TO_COME => {
+            remove_orphan(point.as_ref());
+            if Guarded::from_word(kind) == Some(Guarded::OnOwnFile) {
+                remove_empty_file(point.as_ref());
+            }
+        }
         [word, point, mount] | [word, point, mount, _] => {
             // Whoever has files of the mount open reads nothing of what others write from now on. If that fails the device is gone.
             let _ = device.as_ref().map(Loop::let_go);
@@ -192,6 +220,20 @@ fn remove_directory(path: &Path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(PAUSE),
             _ => return,
         }
+    }
+}
+
+/// Takes away what is mounted at `point` and has no server. fusermount3 may be about to mount it, and nobody hears when it has.
+fn remove_orphan(point: &Path) {
+    const ATTEMPTS: u32 = 100;
+    const PAUSE: Duration = Duration::from_millis(20);
+    for _ in 0..ATTEMPTS {
+        if let Some(mount) = mount::orphan_at(point) {
+            // The server is gone: there is nobody to tell of an error.
+            let _ = mount::unmount_wherever(&mount);
+            return;
+        }
+        thread::sleep(PAUSE);
     }
 }
 

@@ -5,9 +5,8 @@
 //! 3. Both are loop devices, and an EROFS is mounted from them.
 //! 4. When the lease is wanted back, the archive's device is cut to nothing first: what was not read by then is an I/O error. Then the
 //!    lease is given up, and the archive named. So no read gives what was written meanwhile.
-//! 5. When this process ends, in whichever way, its guard cuts the device ([`crate::serve::guard`]): the lease ends, and a mount that is in
-//!    use then goes on. If it was killed, the kernel leaves it some seconds: it takes a lease that nobody gives up only after
-//!    `fs.lease-break-time`.
+//! 5. When this process ends, in whichever way, its guard cuts the device and lets the archive go ([`crate::lifecycle::guard`]): the
+//!    lease ends, and a mount that is in use then goes on without it. If the guard was killed, this process does so.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -21,7 +20,7 @@ use inarch_format::erofs::metadata_beside;
 use inarch_mount::{Detached, Lease, Loop, LoopId};
 use inarch_server::StopHandle;
 use inarch_tree::select::Selection;
-use inarch_tree::{FileType, InodeId};
+use inarch_tree::{FileType, InodeId, Tree};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, memfd_create};
 use signal_hook::consts::SIGIO;
 use signal_hook::iterator::{Handle, Signals};
@@ -33,7 +32,12 @@ use crate::source::{self, Opened, Resources, Source};
 use crate::text::shown;
 use crate::upper::UpperPlace;
 
-/// Bytes of metadata in memory at most; a tree of a million files has less than a fifth of it.
+/// Bytes of metadata in memory at most, for any tree, and as many more for each of its entries: several times what an entry has
+/// whose content is in one part. A few bytes of an archive can tell of holes whose map takes any number.
+const METADATA: u64 = 64 << 20;
+const METADATA_PER_ENTRY: u64 = 1 << 10;
+
+/// So many at most in any case.
 const MOST_METADATA: u64 = 1 << 30;
 
 /// Opens the source, unless it is a directory.
@@ -49,8 +53,13 @@ pub(super) fn open(request: &MountRequest) -> Result<Option<Opened>, JobError> {
 
 /// What the kernel reads.
 pub(super) struct Archive {
-    lease: Lease,
+    leased: Leased,
     signals: Signals,
+}
+
+/// A leased archive, and the device by which the kernel reads it.
+struct Leased {
+    lease: Lease,
     device: Loop,
     path: PathBuf,
 }
@@ -64,6 +73,8 @@ impl Archive {
         let file = file_of(opened)?;
         // What comes before the thread that heeds it is kept for that.
         let signals = Signals::new([SIGIO]).map_err(|error| error.to_string())?;
+        let in_spite = |kind| format!("it lies on {kind}, where it can change in spite of a lease");
+        Lease::is_heeded(file.as_fd()).map_err(in_spite)?;
         let lease = Lease::of(file.as_fd()).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => "somebody has it open for writing".to_owned(),
             _ => format!("its file system has no leases: {error}"),
@@ -71,36 +82,44 @@ impl Archive {
         let bytes = File::from(file.try_clone().map_err(|error| error.to_string())?);
         let bytes = bytes.metadata().map_err(|error| error.to_string())?.len();
         // Each look at a file's parts finds the archive as it was when it was opened: now that it is leased it stays so.
-        let metadata = metadata_beside(&opened.tree, bytes / 512 * 512, MOST_METADATA, |id| parts(opened, id, &file));
+        let most = most_metadata(&opened.tree);
+        let metadata = metadata_beside(&opened.tree, bytes / 512 * 512, most, |id| parts(opened, id, &file));
         let metadata = metadata.map_err(|error| error.reason)?;
         let no_device = |error: io::Error| format!("a loop device: {error}");
         let computed = Loop::of(in_memory(&metadata).map_err(|error| error.to_string())?.as_fd()).map_err(no_device)?;
         let device = Loop::of(file.as_fd()).map_err(no_device)?;
         let detached = Detached::erofs(&computed, &device).map_err(|error| error.to_string())?;
-        Ok((detached, Archive { lease, signals, device, path: path.to_owned() }))
+        Ok((detached, Archive { leased: Leased { lease, device, path: path.to_owned() }, signals }))
     }
 
     /// The device of the archive's bytes.
     pub fn device(&self) -> Result<LoopId, JobError> {
-        self.device.id().map_err(|error| JobError::path(&self.path, "its loop device cannot be looked at", error))
+        let Leased { device, path, .. } = &self.leased;
+        device.id().map_err(|error| JobError::path(path, "its loop device cannot be looked at", error))
     }
 
     /// Has a thread wait for whoever wants to change the archive.
     pub fn guarded(self, events: &Events<MountEvent>, stop: &StopHandle) -> GuardedArchive {
-        let Archive { lease, mut signals, device, path } = self;
-        let (lease, handle) = (Arc::new(lease), signals.handle());
-        let (leased, events, stop) = (Arc::clone(&lease), events.clone(), stop.clone());
+        let Archive { leased, mut signals } = self;
+        let (leased, handle) = (Arc::new(leased), signals.handle());
+        let (held, events, stop) = (Arc::clone(&leased), events.clone(), stop.clone());
         thread::spawn(move || {
             // Other signals of this number are nobody's.
-            if signals.forever().any(|_| !leased.holds()) {
-                let (line, is_cut) = cut(&device, &path);
+            if signals.forever().any(|_| !held.lease.holds()) {
+                let (line, is_cut) = cut(&held.device, &held.path);
                 events.emit(MountEvent::Fault(line));
                 // Rather no mount than a mixture.
-                if is_cut { leased.give_up() } else { stop.stop() }
+                if is_cut { held.lease.give_up() } else { stop.stop() }
             }
         });
-        GuardedArchive { handle, _lease: lease }
+        GuardedArchive { handle, leased }
     }
+}
+
+/// Bytes of metadata that are made of a tree at most.
+fn most_metadata(tree: &Tree) -> u64 {
+    let entries = tree.inodes().count() as u64;
+    METADATA.saturating_add(entries.saturating_mul(METADATA_PER_ENTRY)).min(MOST_METADATA)
 }
 
 /// Reads no further. Gives the line that says so, and whether that could be done.
@@ -113,15 +132,19 @@ fn cut(device: &Loop, path: &Path) -> (String, bool) {
     (format!("{path}: somebody writes to it while it is mounted{outcome}"), cut.is_ok())
 }
 
-/// An archive that is mounted; its lease ends with this.
+/// An archive that is mounted. Its lease ends with this, and what was not read of it before is an I/O error from then on.
 pub(super) struct GuardedArchive {
     handle: Handle,
-    _lease: Arc<Lease>,
+    leased: Arc<Leased>,
 }
 
 impl Drop for GuardedArchive {
     fn drop(&mut self) {
         self.handle.close();
+        // The guard has cut it already, unless it was killed.
+        if self.leased.device.cut().is_ok() {
+            self.leased.lease.give_up();
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use inarch_fuse::{ConnectionOptions, ReadDirPlus, RingSupport, Rings, Session, SessionOptions};
-use inarch_mount::{DEVICE, Mount};
+use inarch_mount::DEVICE;
 use inarch_vfs::{Changes, FileSystem, HostDirectory, HostOptions, VolumeFiles};
 
 use super::archive;
@@ -70,8 +70,8 @@ impl Prepared {
         (point, source): (&Path, &Path),
         duty: &Duty,
     ) -> Result<Serving, JobError> {
-        let (mount, device) = Mount::fuse(point, source, request.writes == MountWrites::Refused)?;
-        let guard = Guard::of_mount(&mount, Guarded::Mount, None)?;
+        let read_only = request.writes == MountWrites::Refused;
+        let (mount, device, guard) = Guard::of_fuse(point, source, read_only, Guarded::Mount)?;
         let session = Session::new(device, self.layer, session_options(request));
         let confined = request.sandbox.confine_to(shown(source), &self.confinement);
         let events = duty.events.clone();

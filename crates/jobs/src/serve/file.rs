@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inarch_fuse::{ConnectionOptions, Session, SessionOptions};
-use inarch_mount::{Mount, MountError, Unmounted};
+use inarch_mount::{MountError, Unmounted};
 use inarch_vfs::{ImageFile, ImageName};
 use inarch_vm::machine::raw_file_arguments;
 use inarch_vm::qemu::shell_word;
@@ -67,9 +67,9 @@ fn serve(request: &FileRequest, duty: &Duty) -> Result<(), JobError> {
     let point = Point::take(path)?;
     // Nothing answers a look at the mount until the session runs.
     let usage = usage(request, &point.image())?;
-    let (mount, device) = Mount::fuse(&point.path, request.tree.source.path(), request.tree.read_only())?;
     let kind = if point.is_ours { Guarded::OnOwnFile } else { Guarded::Mount };
-    let mut guard = Guard::of_mount(&mount, kind, None)?;
+    let tree = &request.tree;
+    let (mount, device, mut guard) = Guard::of_fuse(&point.path, tree.source.path(), tree.read_only(), kind)?;
     let stop = &duty.stop;
     let making = Making::start(&request.tree, duty);
     let confined = request.tree.confine(Some(Path::new("/dev/fuse")))?;
