@@ -62,8 +62,8 @@ pub fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
         for (path, reason) in &report.conflicts {
             complain(format_args!("{path}: left alone: {reason}"));
         }
-        // Neither command applies what --force leaves alone.
-        if !report.conflicts.is_empty() && !arguments.quiet && !arguments.force {
+        // Neither command helps with what --force leaves alone, or what is lost.
+        if report.conflicts.len() as u64 > report.beyond_force && !arguments.quiet && !arguments.force {
             complain(format_args!(
                 "what was left alone is as this machine has it: inarch diff {name} --show PATH shows the guest's version, inarch apply \
                  --force {name} PATH brings it here"
@@ -98,7 +98,11 @@ fn text(report: &ApplyReport, dry_run: bool) -> String {
         .filter(|(count, _)| *count > 0)
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
-    text += &if counts.is_empty() { "nothing to do\n".to_owned() } else { counts.join(", ") + "\n" };
+    text += &match counts.is_empty() {
+        true if report.is_whole() => "nothing to do\n".to_owned(),
+        true => "nothing applied\n".to_owned(),
+        false => counts.join(", ") + "\n",
+    };
     text
 }
 

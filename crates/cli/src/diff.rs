@@ -128,7 +128,7 @@ fn line(change: &ChangeReport) -> String {
 
 fn details(change: &ChangeReport) -> Vec<String> {
     let mut details = Vec::new();
-    if change.kind == "renamed" && change.content {
+    if change.kind == "renamed" && change.content == Some(true) {
         details.push("changed".to_owned());
     }
     if let Some(was) = change.old_type {

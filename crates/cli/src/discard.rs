@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use inarch_jobs::kept;
 
-use crate::output::try_all;
+use crate::output::{answer, try_all};
 
 /// Options of `inarch discard`.
 #[derive(Args, Debug)]
@@ -21,9 +21,23 @@ pub struct DiscardArguments {
     /// Discard runs even if an apply was interrupted
     #[arg(short = 'f', long)]
     pub force: bool,
+
+    /// Print errors only
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
 }
 
 /// Deletes the runs; one that cannot be deleted does not stop the others.
 pub fn run(arguments: DiscardArguments) -> anyhow::Result<ExitCode> {
-    try_all(arguments.names.iter().map(|name| kept::discard(name, arguments.force)))
+    let mut done = String::new();
+    let discard = |name: &String| {
+        kept::discard(name, arguments.force)?;
+        done += &format!("discarded {name}\n");
+        Ok::<_, kept::KeptError>(())
+    };
+    let status = try_all(arguments.names.iter().map(discard));
+    if !arguments.quiet {
+        answer(done)?;
+    }
+    status
 }

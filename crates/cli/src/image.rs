@@ -1,7 +1,7 @@
 //! `inarch image`: writes a tree as a file system image or an archive.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use clap::Args;
 use inarch_format::{Algorithm, Compression, ImageOptions};
 use inarch_jobs::image::{self, ImageError, ImageEvent, ImageReport, ImageRequest, Stage};
 use inarch_jobs::source::Source;
-use inarch_jobs::{Events, JobError};
+use inarch_jobs::{Events, JobError, counted};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::output::answer;
@@ -134,6 +134,13 @@ pub fn run(arguments: ImageArguments) -> anyhow::Result<ExitCode> {
     if let Err(JobError::Image(ImageError::Stopped)) = report {
         signals.end_as_they_would();
     }
+    // The reader of standard output has gone (`| head`), as it meant to.
+    if to_stdout
+        && let Err(JobError::Image(ImageError::Write { error, .. })) = &report
+        && error.kind() == ErrorKind::BrokenPipe
+    {
+        return Ok(ExitCode::from(crate::EXIT_FAILED));
+    }
     let report = report?;
     if arguments.json {
         answer(serde_json::to_string_pretty(&report)? + "\n")?;
@@ -153,13 +160,13 @@ fn summary(report: &ImageReport) -> String {
     };
     let _ = writeln!(
         text,
-        "{}: {}, {}{shared}: {} entries, {} of content in {} files, in {:.2} s",
+        "{}: {}, {}{shared}: {}, {} of content in {}, in {:.2} s",
         report.output,
         report.format,
         size::show(report.image_bytes),
-        report.entries,
+        counted(report.entries, "entry", "entries"),
         size::show(report.content_bytes),
-        report.files,
+        counted(report.files, "file", "files"),
         report.seconds
     );
     for note in &report.notes {

@@ -26,6 +26,7 @@ mod tree_option;
 mod umount;
 mod upper;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -81,8 +82,17 @@ fn main() -> ExitCode {
 /// line like every other.
 fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let _ = error.print();
-        return ExitCode::from(if error.use_stderr() { EXIT_FAILED } else { 0 });
+        if error.use_stderr() {
+            let _ = error.print();
+            return ExitCode::from(EXIT_FAILED);
+        }
+        return match output::printed(error.print().and_then(|()| std::io::stdout().flush())) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(error);
+                ExitCode::from(EXIT_FAILED)
+            }
+        };
     }
     let text = error.render().to_string();
     let first = text.split("\n\n").next().unwrap_or_default();

@@ -63,8 +63,8 @@ pub struct MountArguments {
     pub locks: LocksBy,
 
     /// Who changes SRC meanwhile: guest (only programs in the mount; cached for a day), host (anybody; cached for a
-    /// second), none (nobody; read-only, cached for good). Default: host; but changes below --overlay or --ephemeral
-    /// may not be seen if the kernel serves the mount
+    /// second), none (nobody; read-only, cached for good). Default: host. Exception: with --overlay or --ephemeral by the
+    /// kernel, changes made elsewhere may not be seen
     #[arg(long, value_name = "guest|host|none", value_enum, hide_possible_values = true)]
     pub changes: Option<ChangesArgument>,
 

@@ -14,7 +14,12 @@ pub fn answer(text: impl Display) -> anyhow::Result<()> {
 /// Like [`answer`], for output that is written piece by piece.
 pub fn answer_with(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
-    match write(&mut out).and_then(|()| out.flush()) {
+    printed(write(&mut out).and_then(|()| out.flush()))
+}
+
+/// What came of printing an answer. A reader that has gone is no error.
+pub fn printed(result: io::Result<()>) -> anyhow::Result<()> {
+    match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(anyhow::anyhow!("cannot write to standard output: {error}")),
         Ok(()) => Ok(()),

@@ -60,7 +60,7 @@ pub fn keep(wanted: CapabilitySet) -> Result<String, String> {
     };
     match drop() {
         Ok((_, 0)) => Ok("no capabilities".to_owned()),
-        Ok((kept, all)) => Ok(format!("{kept} of {all} capabilities")),
+        Ok((kept, all)) => Ok(format!("{kept} of {all} capabilities left")),
         Err(errno) => Err(format!("giving up capabilities ({errno})")),
     }
 }

@@ -245,10 +245,10 @@ impl Confined {
 impl fmt::Display for Confined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.holds[..], &self.missing[..]) {
-            ([], []) => f.write_str("by nothing but its own checks"),
-            ([], missing) => write!(f, "by nothing but its own checks; without {}", missing.join(", ")),
-            (holds, []) => write!(f, "by {}", holds.join(", ")),
-            (holds, missing) => write!(f, "by {}; without {}", holds.join(", "), missing.join(", ")),
+            ([], []) => f.write_str("nothing but its own checks"),
+            ([], missing) => write!(f, "nothing but its own checks; without {}", missing.join(", ")),
+            (holds, []) => write!(f, "{}", holds.join(", ")),
+            (holds, missing) => write!(f, "{}; without {}", holds.join(", "), missing.join(", ")),
         }
     }
 }

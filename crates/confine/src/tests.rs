@@ -72,7 +72,7 @@ fn the_line_says_what_holds() {
         assert_eq!(line.contains("a mount namespace of its own"), geteuid().is_root(), "{line}");
         assert_eq!(confined.missing(), [""; 0]);
     });
-    assert_eq!(Confined::not_at_all().to_string(), "by nothing but its own checks");
+    assert_eq!(Confined::not_at_all().to_string(), "nothing but its own checks");
 }
 
 #[test]

@@ -40,6 +40,7 @@ pub mod tar;
 mod walk;
 
 pub use host::{Accounts, Host, ThisHost};
+pub use notes::counted;
 pub use plan::{
     Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Pack, Piece, Planned, Progress, Sink, Stream,
 };

@@ -31,6 +31,12 @@ pub(crate) fn shown(path: &[u8]) -> String {
     }
 }
 
+/// A number of things: `1 file`, `2 files`.
+pub fn counted(number: impl Into<u64>, one: &str, many: &str) -> String {
+    let number = number.into();
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 impl Notes {
     /// Adds `reason` for the file at `path`.
     pub(crate) fn add(&mut self, path: &[u8], reason: &str) {

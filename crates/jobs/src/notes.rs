@@ -3,7 +3,7 @@
 use inarch_block::{ChangedFiles, Device};
 
 use crate::source::Source;
-use crate::text::shown;
+use crate::text::{counted, shown};
 
 /// How many changed files are named; the rest are counted.
 const NAMED: usize = 20;
@@ -24,7 +24,10 @@ pub(crate) fn notes(device: &Device, source: &Source, writable: Option<u64>) -> 
         })
         .collect();
     if changed.count > lines.len() as u64 {
-        lines.push(format!("so did {} more files that changed on the host", changed.count - lines.len() as u64));
+        lines.push(format!(
+            "so did {} that changed on the host",
+            counted(changed.count - lines.len() as u64, "more file", "more files")
+        ));
     }
     lines.extend(held(&events.held, source));
     if events.out_of_descriptors > 0 {

@@ -1,6 +1,5 @@
 //! `inarch plan`: plans the disk of a tree, and measures how soon it can be read.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use inarch_block::BLOCK_SIZE;
@@ -13,7 +12,7 @@ use vm_memory::VolatileSlice;
 use crate::JobError;
 use crate::device::{Recipe, Writes};
 use crate::disk::DiskFormat;
-use crate::source::{FileKind, Source, parse};
+use crate::source::{FileKind, Source, parse, spool_directory};
 
 /// What the disk of a tree would be.
 #[derive(Clone, Debug, Serialize)]
@@ -68,7 +67,7 @@ pub fn plan(source: &Source, selection: &Selection, format: DiskFormat) -> Resul
         selection: selection.clone(),
         patience: Duration::ZERO,
         format,
-        writes: Writes::ThrownAway(PathBuf::from("/var/tmp")),
+        writes: Writes::ThrownAway(spool_directory()),
         ordinal: 0,
         disks: 1,
     };
@@ -108,11 +107,14 @@ pub fn plan(source: &Source, selection: &Selection, format: DiskFormat) -> Resul
     })
 }
 
+/// How the content of a container image reaches a disk.
+const OF_LAYERS: &str = "none of it copied; compressed layers are unpacked into a temporary file";
+
 /// How the content of a source reaches a disk.
 fn content(source: &Source, is_container: bool) -> &'static str {
     match source {
-        Source::Oci { .. } => "of compressed layers unpacked into a temporary file",
-        Source::File { .. } if is_container => "of compressed layers unpacked into a temporary file",
+        Source::Oci { .. } => OF_LAYERS,
+        Source::File { .. } if is_container => OF_LAYERS,
         Source::File { kind: FileKind::CompressedTar, .. } => "unpacked into a temporary file",
         Source::Pipe(_) | Source::StandardInput => "copied into a temporary file",
         Source::File { kind: FileKind::Volume(reader), .. } if reader.packs => {

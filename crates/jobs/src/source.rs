@@ -21,7 +21,7 @@ pub(crate) use foreign::parse;
 pub use kind::FileKind;
 pub(crate) use open::KERNEL_TREES;
 pub use open::{Opened, Resources, open, open_with};
-pub(crate) use open::{OpenedVolume, open_volume};
+pub(crate) use open::{OpenedVolume, open_volume, spool_directory};
 
 /// Where a tree comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

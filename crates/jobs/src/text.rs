@@ -2,11 +2,7 @@
 
 use std::path::Path;
 
-/// A number of things: `1 file`, `2 files`.
-pub fn counted(number: impl Into<u64>, one: &str, many: &str) -> String {
-    let number = number.into();
-    format!("{number} {}", if number == 1 { one } else { many })
-}
+pub use inarch_format::counted;
 
 /// A printable path: names in a tree may contain line breaks and terminal control sequences.
 pub fn shown(path: &Path) -> String {

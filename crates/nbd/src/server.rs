@@ -85,6 +85,11 @@ impl<D: BlockDevice> Clients for NbdServer<D> {
         self.options.connections
     }
 
+    /// The server speaks first.
+    fn wait_for_first_byte(&self) -> bool {
+        false
+    }
+
     fn serve(
         &self,
         socket: &OwnedFd,

@@ -20,7 +20,8 @@ type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 /// The limits of clients.
 #[derive(Clone, Debug)]
 pub struct NinepOptions {
-    /// The most connections at a time; further ones are closed at once.
+    /// The most connections at a time; further ones are closed at once, unless a client of a Unix socket has sent nothing
+    /// yet: the oldest of these gives up its place.
     pub connections: usize,
     /// The most bytes of a message, 4096 to 1 MiB (`msize`); a client may ask for less.
     pub msize: u32,
@@ -37,7 +38,7 @@ pub struct NinepOptions {
     pub waiting_locks: usize,
     /// The most bytes of extended attributes that a connection has read or begun to write.
     pub xattr_bytes: usize,
-    /// How long a client may take to send its version.
+    /// How long a client may take to send its version; on a listening Unix socket from its first byte on.
     pub negotiation: Duration,
 }
 
@@ -128,6 +129,10 @@ impl Clients for NinepServer {
         self.options.connections
     }
 
+    fn wait_for_first_byte(&self) -> bool {
+        true
+    }
+
     fn serve(
         &self,
         socket: &OwnedFd,
@@ -146,6 +151,7 @@ impl Clients for NinepServer {
         Session::new(Arc::new(export), &self.options, receiver, &sender, stopped, served).run();
         sender.into_result()
     }
+
     fn turned_away(&self) {
         (self.events)(Event::TooManyClients(self.most()));
     }

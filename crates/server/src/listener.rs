@@ -5,12 +5,14 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
 use nix::sys::socket::VsockAddr;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, listen, socket_with};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, accept_with, listen, shutdown, socket_with};
 
 use crate::{ConnectionError, StopHandle};
 
@@ -19,8 +21,14 @@ const DESCRIPTOR_WAIT: Duration = Duration::from_millis(100);
 
 /// How a server serves its clients. Called from each client's thread.
 pub trait Clients: Sync {
-    /// The most connections at a time; further ones are closed at once.
+    /// The most connections at a time; further ones are closed at once, unless a client has [not yet
+    /// spoken](Clients::wait_for_first_byte).
     fn most(&self) -> usize;
+
+    /// Whether the protocol lets the client speak first. A client of a Unix socket may then be idle without limit
+    /// before it does: [`Clients::serve`] is called when its first byte has come. QEMU connects a `guestfwd` when it
+    /// starts, long before the guest mounts.
+    fn wait_for_first_byte(&self) -> bool;
 
     /// Serves one client until it disconnects or the server is stopped; a stop shuts the socket down and makes
     /// `stopped` true. Increments `served` once the client has spoken the protocol.
@@ -34,7 +42,8 @@ pub trait Clients: Sync {
         served: &AtomicUsize,
     ) -> Result<(), ConnectionError>;
 
-    /// A client was rejected, because [`Clients::most`] are connected already.
+    /// A client was rejected, because [`Clients::most`] are connected already: the new one, or the oldest of those that
+    /// have not yet spoken.
     fn turned_away(&self);
 
     /// A client lost its connection, or could not be served at all.
@@ -60,8 +69,79 @@ pub enum Listener {
 struct Counts {
     /// Whether the server ends with the last client.
     once: bool,
-    connected: AtomicUsize,
+    places: Mutex<Places>,
+    /// A client has left its place.
+    left: Condvar,
     served: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    connected: usize,
+    /// Those that have not yet spoken, the oldest first.
+    silent: Vec<Arc<OwnedFd>>,
+}
+
+impl Counts {
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place for a new client; false if all `most` are taken by clients that have spoken. Otherwise the oldest
+    /// that has not gives up its place, so that a flood of silent clients locks nobody out. A `patient` server waits for
+    /// the first byte.
+    fn enter(&self, socket: &Arc<OwnedFd>, clients: &dyn Clients, patient: bool) -> bool {
+        let most = clients.most();
+        let mut places = self.lock();
+        if places.connected >= most {
+            clients.turned_away();
+            let Some(at) = places.silent.iter().position(|socket| !is_readable(socket)) else { return false };
+            // Fails only if the client has hung up already. Its thread wakes up either way.
+            let _ = shutdown(&places.silent.remove(at), Shutdown::Both);
+        }
+        places.connected += 1;
+        if patient {
+            places.silent.push(Arc::clone(socket));
+        }
+        let full = |places: &mut Places| places.connected > most;
+        drop(self.left.wait_while(places, full).unwrap_or_else(PoisonError::into_inner));
+        true
+    }
+
+    /// Gives a place up; true if nobody is connected any more.
+    fn leave(&self, socket: &Arc<OwnedFd>) -> bool {
+        let mut places = self.lock();
+        places.forget(socket);
+        places.connected -= 1;
+        self.left.notify_all();
+        places.connected == 0
+    }
+
+    /// Waits without limit until a client speaks or hangs up; false if it had to go to make room for another.
+    fn wait_for_first_byte(&self, socket: &Arc<OwnedFd>) -> io::Result<bool> {
+        loop {
+            match poll(&mut [PollFd::new(socket, PollFlags::IN)], None) {
+                Ok(_) => return Ok(self.lock().forget(socket)),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+impl Places {
+    /// Removes a client from those that have not yet spoken; false if it is none of them.
+    fn forget(&mut self, socket: &Arc<OwnedFd>) -> bool {
+        let before = self.silent.len();
+        self.silent.retain(|silent| !Arc::ptr_eq(silent, socket));
+        self.silent.len() < before
+    }
+}
+
+/// Whether a client has spoken or hung up.
+fn is_readable(socket: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(socket, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 impl Listener {
@@ -103,7 +183,7 @@ impl Listener {
         stop: &'scope StopHandle,
         counts: &'scope Counts,
     ) -> io::Result<()> {
-        let connected = &counts.connected;
+        let patient = clients.wait_for_first_byte() && matches!(self, Listener::Unix(_));
         while stop.wait_readable(self)? {
             let socket = match accept_with(self, SocketFlags::CLOEXEC) {
                 Ok(socket) => socket,
@@ -115,32 +195,43 @@ impl Listener {
                 // Other errors concern this one connection.
                 Err(_) => continue,
             };
-            if connected.fetch_add(1, Ordering::AcqRel) >= clients.most() {
-                connected.fetch_sub(1, Ordering::AcqRel);
-                clients.turned_away();
+            let socket = Arc::new(socket);
+            if !counts.enter(&socket, clients, patient) {
                 continue;
             }
+            let own = Arc::clone(&socket);
             let client = move || {
-                let served = match stop.attach(&socket) {
-                    Ok(_attached) => clients.serve(&socket, &|| stop.is_stopped(), &counts.served),
-                    Err(error) => Err(error.into()),
-                };
-                match served {
-                    // If we ended the connection, it is nobody's error.
-                    Err(error) if !stop.is_stopped() => clients.lost(error),
-                    _ => {}
+                if let Err(error) = serve_one(&own, patient, clients, stop, counts)
+                    && !stop.is_stopped()
+                {
+                    // If we had ended the connection, it would be nobody's error.
+                    clients.lost(error);
                 }
-                let last = connected.fetch_sub(1, Ordering::AcqRel) == 1;
-                if counts.once && last && counts.served.load(Ordering::Acquire) > 0 {
+                if counts.leave(&own) && counts.once && counts.served.load(Ordering::Acquire) > 0 {
                     stop.stop();
                 }
             };
             if thread::Builder::new().spawn_scoped(scope, client).is_err() {
-                connected.fetch_sub(1, Ordering::AcqRel);
+                counts.leave(&socket);
             }
         }
         Ok(())
     }
+}
+
+/// Serves a client; a `patient` server first waits for its first byte.
+fn serve_one(
+    socket: &Arc<OwnedFd>,
+    patient: bool,
+    clients: &dyn Clients,
+    stop: &StopHandle,
+    counts: &Counts,
+) -> Result<(), ConnectionError> {
+    let _attached = stop.attach(socket)?;
+    if patient && !counts.wait_for_first_byte(socket)? {
+        return Ok(());
+    }
+    clients.serve(socket, &|| stop.is_stopped(), &counts.served)
 }
 
 impl AsFd for Listener {

@@ -81,7 +81,9 @@ pub enum OverlayError {
         known: u32,
     },
     /// It was created for another tree.
-    #[error("the overlay {0} belongs to another state of the tree; discard it, or bring the tree back to what it was")]
+    #[error(
+        "the overlay {0} belongs to another state of the tree; delete it, name another, or bring the tree back to what it was"
+    )]
     Identity(PathBuf),
     /// It was created for a device of another size.
     #[error("the overlay {path} was made for a device of {found} blocks, this one has {wanted}")]

@@ -25,6 +25,13 @@ use crate::source::{SRC_HELP, SourceArguments};
 
 /// Options of `inarch serve`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch serve blk ~/src --socket /tmp/src.sock       a disk for QEMU and others
+  inarch serve virtiofs ~/src --socket /tmp/src.sock  a live directory
+  inarch serve file rootfs.tar /tmp/root.raw          a raw image for any program
+
+'inarch help serve PROTOCOL' explains a protocol.")]
 pub struct ServeArguments {
     /// The protocol.
     #[command(subcommand)]
@@ -113,7 +120,7 @@ pub struct QemuMemory {
     pub print_qemu_args: bool,
 
     /// Memory of the machine in these arguments, as for -m; none leaves it out, if another server's arguments have it
-    #[arg(long, value_name = "SIZE|none", default_value = "4G", value_parser = parse_memory, requires = "print_qemu_args")]
+    #[arg(long, value_name = "SIZE|none", default_value = "4G", value_parser = parse_memory)]
     pub qemu_memory: Memory,
 }
 

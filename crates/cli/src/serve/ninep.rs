@@ -31,6 +31,7 @@ Example:
 
 Clients' writes reach the directory unless --ro, --overlay or --ephemeral is given. The server runs until SIGTERM or \
 SIGINT; several clients may connect.")]
+#[command(override_usage = "inarch serve 9p [OPTIONS] <--socket PATH|--tcp PORT|--vsock PORT> SRC")]
 #[command(group = clap::ArgGroup::new("address").required(true))]
 pub struct NinepArguments {
     /// The directory to share

@@ -3,7 +3,8 @@
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::process::{Command, Output, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 use crate::support::kept::Scene;
 use crate::support::{INARCH, LONG, assert_one_line, assert_status, host, stderr, stdout, within};
@@ -251,4 +252,47 @@ run 'ls /in; dd if=/dev/zero of=/in/big bs=1M; sync || echo lost; rm /in/big; ec
     let refused = "exec \"$0\" run -q --accel=tcg --keep full --root root -- /bin/sh -c true";
     let output = in_small_place(&Scene::new(), 40, refused);
     assert_one_line(&output, &["MiB are free", "too little", "XDG_STATE_HOME"]);
+}
+
+#[test]
+fn a_conflict_says_what_this_machine_did_and_what_is_lost() {
+    let scene = Scene::new();
+    let script = "cd /data; echo more >> big; echo two >> f2; echo three > f3; mv sub subr; echo new > new";
+    assert_status(&scene.run("one", script), 0);
+    fs::write(scene.host("data/big"), "edited").unwrap();
+    fs::write(scene.host("data/f3"), "edited").unwrap();
+    fs::remove_file(scene.host("data/f2")).unwrap();
+    fs::write(scene.host("data/sub/theirs"), "theirs").unwrap();
+    assert_status(&scene.run("one", "ls /data/sub/theirs"), 0);
+
+    let output = scene.call(["diff", "one"]);
+    let said = stderr(&output);
+    let lost = "and the run's version is lost with it: it was made of this machine's old file";
+    assert!(said.contains(&format!("/data/big: this machine changed it, too, {lost}\n")), "{said}");
+    assert!(said.contains("/data/f3: this machine changed it, too\n"), "{said}");
+    assert!(said.contains("/data/f2: this machine removed it"), "{said}");
+    // A directory is no hard link, though its old name is there for what the host put into it.
+    assert!(stdout(&output).contains("A  /data/subr/\n"), "{output:?}");
+
+    let json = stdout(&scene.call(["diff", "one", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let of = |path: &str| json.as_array().unwrap().iter().find(|change| change["path"] == path).unwrap().clone();
+    assert_eq!((&of("/data/f3")["conflict"], &of("/data/f3")["content"]), (&"changed".into(), &true.into()));
+    assert_eq!(of("/data/f2")["conflict"], "removed");
+    let new = of("/data/new");
+    assert!(new.get("conflict").is_none() && new.get("content").is_none(), "{new}");
+    assert!(of("/data/subr").get("link_to").is_none(), "{json}");
+
+    // Neither --show nor --force helps with what is lost: only of the rest there is a hint.
+    let refused = scene.call(["apply", "one", "/data/big"]);
+    assert_status(&refused, 1);
+    assert_eq!(stdout(&refused), "nothing applied\n");
+    assert_one_line(
+        &Output { status: ExitStatus::from_raw(125 << 8), stdout: Vec::new(), ..refused },
+        &["data/big", lost],
+    );
+    let refused = scene.call(["apply", "one", "/data/big", "/data/f3"]);
+    assert!(stderr(&refused).contains("inarch apply --force one PATH"), "{}", stderr(&refused));
+
+    assert_eq!(stdout(&scene.call(["discard", "one"])), "discarded one\n");
 }

@@ -146,7 +146,7 @@ fn what_a_user_may_not_make_is_named() {
         .unwrap();
     assert_status(&output, 1);
     let text = stderr(&output);
-    assert!(text.contains("the owners of 1 files could not be set, for want of privilege\n"), "{text}");
+    assert!(text.contains("the owners of 1 file could not be set, for want of privilege\n"), "{text}");
     assert!(text.contains("data/char: cannot make it: Operation not permitted"), "{text}");
     assert_eq!(text.lines().count(), 2, "{text}");
     assert_eq!(fs::read(scene.host("data/new")).unwrap(), b"new\n");

@@ -94,6 +94,7 @@ fn words_that_contradict_each_other() {
         (&["plan", "--epoch=yesterday", "/usr"], "not a number of seconds since 1970"),
         (&["run"], "inarch run CMD"),
         (&["rm"], "NAME"),
+        (&["serve", "virtiofs", "/missing", "--socket=/tmp/none", "--qemu-memory=512M"], "/missing"),
     ] {
         assert_one_line(&inarch(words), &[part]);
     }

@@ -125,6 +125,45 @@ fn a_full_disk() {
 }
 
 #[test]
+fn help_that_nobody_gets() {
+    let to = |place: &str, words: &[&str]| {
+        let place = std::fs::OpenOptions::new().write(true).open(place).unwrap();
+        Command::new(INARCH)
+            .args(words)
+            .stdout(place)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+            .wait_with_output()
+            .unwrap()
+    };
+    for words in [&["--help"][..], &["--version"], &["help", "serve"]] {
+        assert_one_line(&to("/dev/full", words), &["cannot write to standard output"]);
+        assert_status(&to("/dev/null", words), 0);
+    }
+}
+
+#[test]
+fn an_image_whose_reader_has_gone() {
+    let dir = small();
+    std::fs::write(dir.path().join("source/large"), vec![1; 12 << 20]).unwrap();
+    for format in ["ext4", "erofs", "squashfs", "tar", "cpio"] {
+        let words = ["image", "source", "-o", "-", "--format", format];
+        let mut child = Command::new(INARCH)
+            .args(words)
+            .current_dir(dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdout.take().unwrap().read_exact(&mut [0; 100]).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_status(&output, 125);
+        assert_eq!(stderr(&output), "", "{format}");
+    }
+}
+
+#[test]
 fn a_device_that_is_too_small_or_in_use() {
     let dir = small();
     let disk = dir.path().join("disk");

@@ -160,3 +160,56 @@ fn a_plan_counts_each_file_once() {
     );
     assert_eq!(plain["content"], "none of it copied");
 }
+
+#[test]
+fn a_name_that_a_format_cannot_hold_is_refused_with_it() {
+    let dir = scratch();
+    let name = "n".repeat(300);
+    let script = format!("echo x > a; tar -cf long.tar --transform 's,^a$,{name},' a");
+    host("sh", &["-c", &script], dir.path());
+    let source = dir.path().join("long.tar");
+    for format in ["ext4", "erofs", "squashfs"] {
+        assert_one_line(&plan(&source, &["--format", format]), &[&name, "a name of it has more than the 25"]);
+    }
+    let again = dir.path().join("again.tar");
+    let made = inarch(["image", source.to_str().unwrap(), "-o", again.to_str().unwrap()]);
+    assert_status(&made, 0);
+    assert_eq!(host("tar", &["-tf", again.to_str().unwrap()], dir.path()), format!("./\n./{name}\n"));
+}
+
+#[test]
+fn an_empty_archive_is_an_empty_tree() {
+    let dir = scratch();
+    host("tar", &["-cf", "empty.tar", "-T", "/dev/null"], dir.path());
+    let report = stdout(&plan(&dir.path().join("empty.tar"), &["--json"]));
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((report["entries"].as_u64(), &report["notes"]), (Some(0), &serde_json::json!([])));
+}
+
+#[test]
+fn a_compressed_archive_is_unpacked_where_the_user_says() {
+    let dir = scratch();
+    host("sh", &["-c", "echo x > a; tar -czf a.tar.gz a"], dir.path());
+    let source = dir.path().join("a.tar.gz");
+    for words in [&["plan"][..], &["image", "--format=tar", "-o", "/dev/null"]] {
+        let call = std::process::Command::new(support::INARCH)
+            .args(words)
+            .arg(&source)
+            .env("TMPDIR", dir.path().join("missing"))
+            .output()
+            .unwrap();
+        assert_one_line(&call, &[dir.path().join("missing").to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn a_container_image_says_what_is_unpacked() {
+    let dir = scratch();
+    let script = "echo x > a; tar -cf layer.tar a; echo '{\"rootfs\":{\"type\":\"layers\",\"diff_ids\":[\"sha256:'$(sha256sum layer.tar | \
+        cut -c -64)'\"]}}' > config.json; echo '[{\"Config\":\"config.json\",\"RepoTags\":[\"a:b\"],\"Layers\":[\"layer.tar\"]}]' > \
+        manifest.json; tar -cf image.tar manifest.json config.json layer.tar";
+    host("sh", &["-c", script], dir.path());
+    let report = stdout(&plan(&dir.path().join("image.tar"), &["--json"]));
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["content"], "none of it copied; compressed layers are unpacked into a temporary file");
+}

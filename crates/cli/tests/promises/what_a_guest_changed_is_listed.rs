@@ -25,7 +25,7 @@ fn changes_are_listed_and_noise_is_not() {
     let run = scene.run("run", &script);
     assert_status(&run, 0);
     // What ext4 can hold and a tree cannot.
-    let said = "inarch: /: 1 files and directories have attributes of chattr (A), which are not kept\n";
+    let said = "inarch: /: 1 file or directory has attributes of chattr (A), which are not kept\n";
     assert_eq!(stderr(&run), said);
     let listed = stdout(&scene.call(["diff", "run"]));
     let expected = "\

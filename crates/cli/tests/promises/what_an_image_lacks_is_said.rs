@@ -32,7 +32,7 @@ fn of_one_of_everything() {
     let expected: [(&str, &[&str]); 5] = [
         ("ext4", &[]),
         ("erofs", &[]),
-        ("squashfs", &["times from 1970 to 2106", "(POSIX ACLs) of 1 files"]),
+        ("squashfs", &["times from 1970 to 2106", "(POSIX ACLs) of 1 file are"]),
         ("tar", &["socket: it is left out, as a tar has no sockets"]),
         (
             "cpio",
@@ -50,6 +50,34 @@ fn of_one_of_everything() {
             assert!(lines.iter().any(|line| line.contains(part)), "{format}: '{part}' is not in {lines:#?}");
         }
     }
+}
+
+#[test]
+fn times_finer_than_a_format_has_are_said_and_others_are_not() {
+    let dir = scratch();
+    let source = dir.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    for (time, formats) in [("@1234567890.5", &["squashfs", "cpio"][..]), ("@1234567890", &[])] {
+        host("touch", &["-d", time, source.to_str().unwrap()], dir.path());
+        for format in ["ext4", "erofs", "squashfs", "tar", "cpio"] {
+            let said = said(&source, dir.path(), format);
+            assert_eq!(
+                said.iter().any(|line| line.starts_with("times are cut to whole seconds")),
+                formats.contains(&format)
+            );
+        }
+    }
+}
+
+#[test]
+fn one_thing_is_no_things() {
+    let dir = scratch();
+    let source = dir.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("file"), "x").unwrap();
+    let image = dir.path().join("image.tar");
+    let made = inarch(["image", source.to_str().unwrap(), "-o", image.to_str().unwrap()]);
+    assert!(stderr(&made).contains(": 1 entry, 1 B of content in 1 file, in "), "{}", stderr(&made));
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod resolve;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use inarch_tree::{Attributes, DataRange, Timestamp, Xattr};
+use inarch_tree::{Attributes, DataRange, NAME_MAX, Timestamp, Xattr};
 
 use names::{Entry, Names};
 
@@ -42,7 +42,7 @@ const IMPLIED: Attributes = Attributes {
 pub(crate) enum Refusal {
     #[error("it is left out, as its path has '..' in it")]
     DotDot,
-    #[error("it is left out, as a part of its path is longer than 255 bytes, or holds a NUL")]
+    #[error("it is left out, as a part of its path is longer than {NAME_MAX} bytes, or holds a NUL")]
     BadName,
     #[error("it is left out, as its path is longer than 4095 bytes")]
     LongPath,

@@ -20,7 +20,7 @@ pub(super) struct Entry {
     pub(super) layer: u32,
     /// The entry of the same directory that was added before, or [`NONE`].
     pub(super) previous: u32,
-    length: u8,
+    length: u16,
 }
 
 /// All names. The hash has a random key, so that no archive can provoke collisions; its order is not visible
@@ -66,10 +66,10 @@ impl Names {
         self.table.find(self.hash(parent, name), same).copied()
     }
 
-    /// Adds a name that [`Names::find`] does not find; `None` if the table is full. Names have 1 to 255 bytes.
+    /// Adds a name that [`Names::find`] does not find; `None` if the table is full. Names have 1 to [`NAME_MAX`](inarch_tree::NAME_MAX) bytes.
     pub(super) fn add(&mut self, parent: u32, name: &[u8], node: u32, layer: u32, previous: u32) -> Option<u32> {
         let index = u32::try_from(self.entries.len()).ok().filter(|index| *index < NONE)?;
-        let length = u8::try_from(name.len()).ok()?;
+        let length = u16::try_from(name.len()).ok()?;
         let start = u32::try_from(self.bytes.len()).ok()?;
         let hash = self.hash(parent, name);
         self.bytes.extend_from_slice(name);

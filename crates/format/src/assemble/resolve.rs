@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use inarch_tree::NAME_MAX;
+
 use super::{Assembly, Body, Node, ROOT, Refusal, names};
 
 /// The most symlinks on the way, like the kernel's `MAXSYMLINKS`.
@@ -38,7 +40,7 @@ pub(super) fn split(path: &[u8]) -> Result<(&[u8], Option<&[u8]>), Refusal> {
 }
 
 fn check(part: &[u8]) -> Result<(), Refusal> {
-    if part.len() > 255 || part.contains(&0) { Err(Refusal::BadName) } else { Ok(()) }
+    if part.len() > NAME_MAX || part.contains(&0) { Err(Refusal::BadName) } else { Ok(()) }
 }
 
 impl Assembly {

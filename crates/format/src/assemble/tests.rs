@@ -135,7 +135,7 @@ fn what_cannot_be_unpacked_is_refused() {
     assert_eq!(refused(&mut assembly, "/"), Refusal::Root);
     assert_eq!(refused(&mut assembly, ""), Refusal::Root);
     assert_eq!(refused(&mut assembly, "a\0b"), Refusal::BadName);
-    assert_eq!(refused(&mut assembly, &"n".repeat(256)), Refusal::BadName);
+    assert_eq!(refused(&mut assembly, &"n".repeat(1025)), Refusal::BadName);
     assert_eq!(refused(&mut assembly, &"n/".repeat(2048)), Refusal::LongPath);
     assert_eq!(assembly.link(b"x", b"gone"), Err(Refusal::NoTarget));
     assert_eq!(assembly.link(b"x", b"f/gone"), Err(Refusal::NotADirectory));
@@ -227,4 +227,11 @@ fn sparse_files_and_attributes_arrive() {
         let set = tree.xattrs(tree.inode(inode).xattrs());
         assert_eq!(set, [xattr(b"user.a", b"1"), xattr(b"user.b", b"2")]);
     }
+}
+
+#[test]
+fn a_name_may_be_as_long_as_a_trees() {
+    let (short, long) = ("n".repeat(255), "n".repeat(1024));
+    let (directory, link) = (format!("{long}/"), format!("{long}/{long}"));
+    assert_eq!(paths(assembly(&[&short, &directory, &link])), [short, directory, link]);
 }

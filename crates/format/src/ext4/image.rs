@@ -8,6 +8,7 @@ use inarch_tree::Tree;
 use super::NAME;
 use super::spec::LINK_MAX;
 use super::{Options, Size, plan_sized};
+use crate::notes::counted;
 use crate::{Format, FormatError, ImageOptions, Layout, Planned};
 
 /// ext4 with a journal, as `mke2fs` makes it: can be mounted read-write, and checked by `e2fsck`.
@@ -35,8 +36,8 @@ impl Format for Ext4 {
         let mut notes = Vec::new();
         if plan.summary.split_inodes > 0 {
             notes.push(format!(
-                "files with more than {LINK_MAX} hard links, the most that ext4 counts, were split into {} more copies",
-                plan.summary.split_inodes
+                "files with more than {LINK_MAX} hard links, the most that ext4 counts, were split into {}",
+                counted(plan.summary.split_inodes, "more copy", "more copies")
             ));
         }
         Ok(Planned { layout: Layout::Blocks(plan.map), notes })

@@ -1,10 +1,12 @@
 //! `diff`: finds what the guest of a kept run changed in its trees.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use inarch_tree::compare::{Change, ChangeKind, Difference, changes, differences};
+use inarch_tree::layer::{Below, Conflict};
 use inarch_tree::{FileType, InodeId, Tree};
 use serde::Serialize;
 
@@ -14,6 +16,9 @@ use super::guest::KeptDisk;
 use super::{KeptRun, KeptTree, Record, Store};
 use crate::kept::KeptError;
 use crate::text::shown;
+
+/// What is said of a file of which the run has only a part: the rest was in a file of this machine.
+pub(super) const LOST: &str = ", and the run's version is lost with it: it was made of this machine's old file";
 
 /// What the guest of a kept run made of its trees.
 pub struct RunDiff {
@@ -68,8 +73,12 @@ pub struct ChangeReport {
     /// Bytes of a regular file now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// Whether its bytes, its target or its kind are others.
-    pub content: bool,
+    /// Of what was changed or renamed: whether its bytes, its target or its kind are others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<bool>,
+    /// What this machine did with the path, too, before the last command of the run: `changed` or `removed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conflict: Option<&'static str>,
     /// Permissions before and now, in octal, where they differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<[String; 2]>,
@@ -174,7 +183,12 @@ impl RunDiff {
 
     /// Every change, tree by tree in the order of paths.
     pub fn changes(&self) -> Vec<ChangeReport> {
-        self.trees.iter().flat_map(|tree| tree.changes.iter().map(|change| tree.report(change))).collect()
+        let of = |tree: &TreeDiff| {
+            let conflicts: HashMap<&[u8], Below> =
+                tree.disk.conflicts().iter().map(|conflict| (&conflict.path[..], conflict.below)).collect();
+            tree.changes.iter().map(|change| tree.report(change, &conflicts)).collect::<Vec<_>>()
+        };
+        self.trees.iter().flat_map(of).collect()
     }
 
     /// What could not be read, a line each.
@@ -195,9 +209,19 @@ impl RunDiff {
     /// What this machine changed, too, before the last command of the run, a line each.
     pub fn conflicts(&self) -> Vec<String> {
         let of = |tree: &TreeDiff| {
-            let paths = tree.disk.conflicts().iter().map(|conflict| tree.in_guest(&conflict.path));
-            let asked = paths.filter(|path| self.is_asked(path));
-            asked.map(|path| format!("{}: this machine changed it, too", shown(&path))).collect::<Vec<_>>()
+            let conflicts = tree.disk.conflicts().iter();
+            let asked = conflicts
+                .map(|conflict| (tree.in_guest(&conflict.path), conflict))
+                .filter(|(path, _)| self.is_asked(path));
+            let line = |(path, conflict): (PathBuf, &Conflict)| {
+                let what = match conflict.below {
+                    Below::Added | Below::Changed => "changed it, too",
+                    Below::Removed => "removed it",
+                };
+                let lost = if tree.disk.is_lost(&conflict.path) { LOST } else { "" };
+                format!("{}: this machine {what}{lost}", shown(&path))
+            };
+            asked.map(line).collect::<Vec<_>>()
         };
         self.trees.iter().flat_map(of).collect()
     }
@@ -232,7 +256,7 @@ impl TreeDiff {
         if path.is_empty() { destination } else { destination.join(OsStr::from_bytes(path)) }
     }
 
-    fn report(&self, change: &Change) -> ChangeReport {
+    fn report(&self, change: &Change, conflicts: &HashMap<&[u8], Below>) -> ChangeReport {
         let (base, guest) = (&self.disk.base, &self.disk.guest);
         let text = |path: &[u8]| self.in_guest(path).to_string_lossy().into_owned();
         let path = self.in_guest(&change.path);
@@ -252,7 +276,13 @@ impl TreeDiff {
             old_type: was.filter(|_| change.aspects.file_type).map(|inode| type_name(inode.file_type())),
             old_size: size(base, change.old),
             size: size(guest, change.new),
-            content: change.aspects.beyond_attributes(),
+            content: matches!(change.kind, ChangeKind::Changed | ChangeKind::Renamed)
+                .then(|| change.aspects.beyond_attributes()),
+            conflict: [Some(&change.path), change.from.as_ref()]
+                .into_iter()
+                .flatten()
+                .find_map(|path| conflicts.get(&path[..]))
+                .map(|below| conflict_name(*below)),
             mode: both
                 .filter(|_| change.aspects.mode)
                 .map(|(was, is)| [was.mode(), is.mode()].map(|mode| format!("{:04o}", mode & 0o7777))),
@@ -272,6 +302,13 @@ fn kind_name(kind: ChangeKind) -> &'static str {
         ChangeKind::Deleted => "deleted",
         ChangeKind::Renamed => "renamed",
         ChangeKind::Attributes => "attributes",
+    }
+}
+
+fn conflict_name(below: Below) -> &'static str {
+    match below {
+        Below::Added | Below::Changed => "changed",
+        Below::Removed => "removed",
     }
 }
 

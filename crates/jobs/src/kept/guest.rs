@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use inarch_block::Content;
+use inarch_block::{Content, read_content};
 use inarch_tree::compare::{Difference, Lineage};
 use inarch_tree::layer::{Conflict, Origin};
-use inarch_tree::{InodeId, Timestamp, Tree};
+use inarch_tree::{FileType, InodeId, Timestamp, Tree};
 
 use super::files::DiskFiles;
 use super::fold::keep_only;
@@ -66,6 +66,14 @@ impl KeptDisk {
     /// Paths that both host and guest had changed when the last command of the run began.
     pub fn conflicts(&self) -> &[Conflict] {
         &self.layered.conflicts
+    }
+
+    /// Whether the guest's file at a path cannot be read any more: a part of it was in a file of the host that changed.
+    pub fn is_lost(&self, path: &[u8]) -> bool {
+        self.guest.lookup(path).is_some_and(|id| {
+            let unreadable = |at: &u64| read_content(&*self.content, id, *at, &mut [0]).is_err();
+            self.guest.inode(id).file_type() == FileType::Regular && self.lineage.lent(id).iter().any(unreadable)
+        })
     }
 
     /// Whether a difference is none of the run's: the guest has there what the host has.

@@ -1,5 +1,6 @@
 //! The host's tree, with a kept run's layer over it.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
@@ -238,6 +239,22 @@ pub(super) struct LayeredLineage {
 }
 
 impl LayeredLineage {
+    /// A place in each part of a file that is in a file of the host, whether or not that has it still.
+    pub fn lent(&self, new: InodeId) -> Vec<u64> {
+        let layered = &self.layered;
+        if layered.whole(new).is_some() {
+            return if layered.tree.inode(new).size() > 0 { vec![0] } else { Vec::new() };
+        }
+        let Some(Origin::Upper(upper)) = layered.owner(new) else { return Vec::new() };
+        let lenders = layered.layer.extents().of(upper).iter().filter_map(|extent| {
+            match layered.layer.place(extent.backing)? {
+                Place::Lender(at) => Some((at, extent.offset)),
+                Place::File(..) => None,
+            }
+        });
+        lenders.collect::<BTreeMap<_, _>>().into_values().collect()
+    }
+
     /// The parts of a file that the host's file `old` has at the same places.
     fn lent_in_place(&self, old: InodeId, new: InodeId) -> Vec<Range<u64>> {
         let layered = &self.layered;

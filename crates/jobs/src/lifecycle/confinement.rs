@@ -31,7 +31,7 @@ impl Sandbox {
 
     /// Confines a server to everything beneath `place`; returns the line that says so.
     pub(crate) fn confine_to(self, place: impl fmt::Display, confinement: &Confinement) -> String {
-        format!("guard:  confined to {place} {}\n", self.enter(confinement))
+        format!("guard:  confined to {place}: {}\n", self.enter(confinement))
     }
 }
 

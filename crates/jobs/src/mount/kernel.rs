@@ -182,7 +182,9 @@ fn may_be_archive(request: &MountRequest) -> Result<(), NotByKernel> {
     match &request.source {
         Source::File { kind: FileKind::CompressedTar, .. } => return because("it is compressed"),
         Source::File { .. } => {}
-        _ => return because("no plain file"),
+        Source::Oci { .. } => return because("a container image"),
+        Source::Pipe(_) | Source::StandardInput => return because("it came through a pipe"),
+        Source::Directory(_) | Source::Empty => return because("no plain file"),
     }
     if request.via == Via::Auto && matches!(&request.source, Source::File { kind: FileKind::Volume(_), .. }) {
         // Most often somebody looks for a few files: the kernel takes all of the metadata first.

@@ -112,8 +112,8 @@ fn note_what_is_left(point: &Path, work: &Work<'_>) {
     if let Some(place) = left {
         let source = shown(&place.entry.source);
         work.note(format_args!(
-            "{}: {source} was mounted beneath and is there still; umount takes it away",
-            shown(point)
+            "{0}: Inarch had mounted {source} beneath, and it is there still; inarch umount {0} again takes it away",
+            word(point)
         ));
     }
 }

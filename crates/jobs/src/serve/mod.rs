@@ -71,7 +71,7 @@ impl ServedTree {
     /// Confines the calling thread to serving the disk and `device`; returns the line that says so.
     fn confine(&self, device: Option<&Path>) -> Result<String, JobError> {
         let confinement = confinement::of_disk(&self.source, device)?;
-        Ok(self.sandbox.confine_to(format_args!("{}, read-only,", self.source), &confinement))
+        Ok(self.sandbox.confine_to(format_args!("{}, read-only", self.source), &confinement))
     }
 
     fn read_only(&self) -> bool {

@@ -33,6 +33,6 @@ pub(crate) fn among_others(share: &Share) -> Result<Confinement, PathError> {
 
 /// The place of a share, for [`Sandbox::confine_to`](crate::lifecycle::confinement::Sandbox::confine_to).
 pub(crate) fn place(share: &Share) -> String {
-    let access = if share.refuses_writes() { ", read-only," } else { "" };
+    let access = if share.refuses_writes() { ", read-only" } else { "" };
     format!("{}{access}", shown(&share.directory))
 }

@@ -62,7 +62,7 @@ impl Default for Resources {
 }
 
 /// Where archives are unpacked unless something else is said: `TMPDIR`, or /var/tmp, which is no memory.
-fn spool_directory() -> PathBuf {
+pub(crate) fn spool_directory() -> PathBuf {
     let named = std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute());
     named.unwrap_or_else(|| PathBuf::from("/var/tmp"))
 }
@@ -292,9 +292,10 @@ impl Opened {
         };
         opened.report.filtered += selected.filtered;
         if let Some(first) = selected.missing.first() {
+            let of = if selected.missing.len() == 1 { "is" } else { "are" };
             let count = selected.missing.len();
             let first = shown(Path::new(&*String::from_utf8_lossy(first)));
-            opened.notes.push(format!("{source}: {count} of the paths of --only are not in it; the first is {first}"));
+            opened.notes.push(format!("{source}: {count} of the paths of --only {of} not in it; the first is {first}"));
         }
         Ok(opened)
     }

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{Client, Served, lock_request, lock_status, range};
-use inarch_ninep::Listener;
 use inarch_ninep::wire::{Request, lock};
+use inarch_ninep::{Event, Listener, NinepOptions};
 use inarch_server::{Clients, StopHandle};
 
 /// How long a server may take to end.
@@ -111,4 +111,89 @@ fn a_lock_that_the_servers_end_made_free_is_given_to_nobody() {
     assert_eq!(lock_status(&asked), lock::BLOCKED);
     second.end().unwrap();
     third.end().unwrap();
+}
+
+/// A server on a Unix socket, and what it says of its clients.
+struct Crowd {
+    served: Served,
+    socket: std::path::PathBuf,
+    stop: StopHandle,
+    turned_away: Arc<AtomicUsize>,
+    lost: Arc<AtomicUsize>,
+    serving: thread::JoinHandle<std::io::Result<()>>,
+}
+
+impl Crowd {
+    fn new(connections: usize, negotiation: Duration) -> Crowd {
+        let mut served = Served::with(NinepOptions { connections, negotiation, ..NinepOptions::default() });
+        let counters = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
+        let [turned_away, lost] = counters.clone();
+        let server = Arc::into_inner(served.server).unwrap().on_event(move |event| {
+            let counter = if matches!(event, Event::TooManyClients(_)) { &turned_away } else { &lost };
+            counter.fetch_add(1, Ordering::AcqRel);
+        });
+        served.server = Arc::new(server);
+        let socket = served.path("socket");
+        let listener = Listener::Unix(UnixListener::bind(&socket).unwrap());
+        let stop = StopHandle::new().unwrap();
+        let (server, ending) = (Arc::clone(&served.server), stop.clone());
+        let serving = thread::spawn(move || server.serve_listener(&listener, &ending));
+        let [turned_away, lost] = counters;
+        Crowd { served, socket, stop, turned_away, lost, serving }
+    }
+
+    fn connect(&self) -> Client {
+        Client::on(UnixStream::connect(&self.socket).unwrap())
+    }
+
+    fn end(self) {
+        self.stop.stop();
+        self.serving.join().unwrap().unwrap();
+        drop(self.served);
+    }
+}
+
+#[test]
+fn a_client_may_be_silent_without_limit_before_its_first_byte() {
+    let crowd = Crowd::new(4, Duration::from_secs(1));
+    let mut client = crowd.connect();
+    // Longer than a client may take once it has begun.
+    assert!((0..8).all(|_| client.is_silent()));
+    client.version(1 << 20);
+    client.attach(0, 0);
+    // One that has begun may not stop in the middle of its first message.
+    let mut begun = crowd.connect();
+    begun.send_raw(&[19, 0, 0]);
+    assert!(begun.receive().is_none());
+    client.walk(0, 1, "");
+    assert_eq!(crowd.turned_away.load(Ordering::Acquire), 0);
+    assert_eq!(crowd.lost.load(Ordering::Acquire), 1);
+    crowd.end();
+}
+
+#[test]
+fn silent_clients_take_nobody_elses_place() {
+    const PLACES: usize = 3;
+    let crowd = Crowd::new(PLACES, PATIENCE);
+    let mut first = crowd.connect();
+    first.version(1 << 20);
+    first.attach(0, 0);
+    let mut silent: Vec<Client> = (0..200).map(|_| crowd.connect()).collect();
+    let mut last = crowd.connect();
+    last.version(1 << 20);
+    last.attach(0, 0);
+    // The oldest had to go; the newest still has its place beside the two that have spoken.
+    let newest = silent.pop().unwrap();
+    for mut gone in silent {
+        assert!(gone.receive().is_none());
+    }
+    assert_eq!(crowd.turned_away.load(Ordering::Acquire), 200 - 1);
+    // Those that have spoken keep their places.
+    let mut newest = newest;
+    newest.version(1 << 20);
+    assert!(crowd.connect().receive().is_none());
+    first.walk(0, 1, "");
+    last.walk(0, 1, "");
+    assert_eq!(crowd.lost.load(Ordering::Acquire), 0);
+    crowd.end();
 }

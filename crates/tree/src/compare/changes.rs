@@ -29,7 +29,7 @@ pub struct Change {
     pub path: Vec<u8>,
     /// The path in the older tree, if it differs.
     pub from: Option<Vec<u8>>,
-    /// For a new name of a file that has other names: one of these, an older one or else the first that was added.
+    /// For a new name of a file (never of a directory) that has other names: one of these, an older one or else the first that was added.
     pub link_to: Option<Vec<u8>>,
     /// The inode in the older tree.
     pub old: Option<InodeId>,
@@ -146,6 +146,10 @@ impl Reader<'_> {
             self.left.insert(origin, left);
         }
         let Some(from) = self.left.get_mut(&origin).and_then(Vec::pop) else {
+            // A directory has one name. Its old one is there if the host put something into it meanwhile.
+            if self.new.inode(new).file_type() == FileType::Directory {
+                return Some(change);
+            }
             let kept = names.into_iter().find(|name| self.still_leads_to(name, origin));
             return Some(Change { link_to: Some(kept.unwrap_or_else(|| self.new.path(new))), ..change });
         };

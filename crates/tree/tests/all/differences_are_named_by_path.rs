@@ -171,6 +171,16 @@ fn of_a_renamed_directory_only_what_changed_in_it_is_named() {
 }
 
 #[test]
+fn a_directory_is_no_link_of_another() {
+    // The host put something into the directory that the guest renamed: both come from the same one.
+    let (old, new, mut lineage) = pair(&["d/ 3", "d/x 4"], &["d/ 3", "d/theirs 7", "e/ 8", "e/x 4"]);
+    lineage.new.0.insert(new.lookup(b"e").unwrap(), 3);
+    let found = differences(&old, &new, &lineage).unwrap();
+    let lines: Vec<String> = changes(&old, &new, &found, &lineage).iter().map(show).collect();
+    assert_eq!(lines, ["Added d/theirs", "Added e", "Renamed e/x from d/x"]);
+}
+
+#[test]
 fn links_are_told_from_renames() {
     assert_eq!(compare(&["a 1"], &["a 1", "b 1"]), ["Added b link to a"]);
     assert_eq!(compare(&["a 1", "b 1"], &["a 1"]), ["Deleted b"]);

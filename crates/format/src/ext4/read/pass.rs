@@ -9,6 +9,7 @@ use super::mapping::Mapping;
 use super::volume::Ext4Volume;
 use super::xattrs::{self, XattrReader};
 use crate::ext4::spec::inode::{Inode, flags};
+use crate::notes::counted;
 
 /// Bytes of a directory's blocks that are read at once.
 const STEP: u64 = 256 << 10;
@@ -47,11 +48,22 @@ impl Features {
         let letters: String =
             flags::OF_CHATTR.iter().filter(|(flag, _)| self.chattr.1 & flag != 0).map(|(_, letter)| *letter).collect();
         let notes = [
-            (self.verity, "files have fs-verity, whose hashes are neither checked nor kept".to_owned()),
-            (self.casefold, "directories ignore the case of names, which is not kept".to_owned()),
-            (self.chattr.0, format!("files and directories have attributes of chattr ({letters}), which are not kept")),
+            (self.verity, "file has", "files have", "fs-verity, whose hashes are neither checked nor kept".to_owned()),
+            (
+                self.casefold,
+                "directory ignores",
+                "directories ignore",
+                "the case of names, which is not kept".to_owned(),
+            ),
+            (
+                self.chattr.0,
+                "file or directory has",
+                "files and directories have",
+                format!("attributes of chattr ({letters}), which are not kept"),
+            ),
         ];
-        notes.into_iter().filter(|(count, _)| *count > 0).map(|(count, note)| format!("{count} {note}")).collect()
+        let note = |(count, one, many, what)| format!("{} {what}", counted(count, one, many));
+        notes.into_iter().filter(|(count, ..)| *count > 0).map(note).collect()
     }
 }
 

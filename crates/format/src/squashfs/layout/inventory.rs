@@ -7,6 +7,7 @@ use inarch_tree::{FileType, Inode as Source, InodeId, Tree};
 use super::numbers::Numbers;
 use super::xattrs::Xattrs;
 use super::{Error, path};
+use crate::notes::counted;
 use crate::squashfs::spec::MAX_IDS;
 use crate::squashfs::spec::inode::{Body, Inode, encode_device};
 
@@ -105,11 +106,14 @@ impl Inventory {
     pub(crate) fn notes(&self, tree: &Tree) -> Vec<String> {
         let clamped = self.clamped.map(|(count, first)| {
             format!(
-                "squashfs holds times from 1970 to 2106: those of {count} files were moved into that range, the first is {}",
+                "squashfs holds times from 1970 to 2106: those of {} were moved into that range, the first is {}",
+                counted(count, "file", "files"),
                 path(tree, first)
             )
         });
-        clamped.into_iter().chain(self.xattrs.notes(tree)).collect()
+        let is_finer = tree.inodes().any(|(_, inode)| inode.mtime().nanoseconds != 0);
+        let cut = is_finer.then(|| "times are cut to whole seconds, as squashfs has no others".to_owned());
+        clamped.into_iter().chain(self.xattrs.notes(tree)).chain(cut).collect()
     }
 }
 

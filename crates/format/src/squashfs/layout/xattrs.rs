@@ -3,6 +3,7 @@
 use inarch_tree::{InodeId, Tree, Xattr, XattrSetId};
 
 use super::path;
+use crate::notes::counted;
 use crate::squashfs::spec::inode::NO_XATTRS;
 use crate::squashfs::spec::xattr::{NameHeader, ValueHeader, split_name};
 
@@ -100,7 +101,8 @@ impl Xattrs {
     pub(super) fn notes(&self, tree: &Tree) -> Option<String> {
         self.left_out.map(|(count, first)| {
             format!(
-                "squashfs holds attributes of user, trusted and security alone: others (POSIX ACLs) of {count} files are left out, the first is {}",
+                "squashfs holds attributes of user, trusted and security alone: others (POSIX ACLs) of {} are left out, the first is {}",
+                counted(count, "file", "files"),
                 path(tree, first)
             )
         })

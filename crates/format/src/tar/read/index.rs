@@ -12,7 +12,7 @@ use super::users::Users;
 use super::window::Window;
 use crate::assemble::{self, Assembly, Bytes, Facts, Kind, Refusal};
 use crate::notes::Notes;
-use crate::tar::spec::acl;
+use crate::tar::spec::{BLOCK_BYTES, acl};
 use crate::{Damage, Host, ReadError};
 
 /// How names that begin with `.wh.` are treated.
@@ -25,6 +25,9 @@ pub(crate) enum Whiteouts {
 }
 
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+
+/// Bytes that GNU tar writes at least: 20 blocks.
+const RECORD_BYTES: u64 = 20 * BLOCK_BYTES;
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -87,6 +90,7 @@ pub(crate) fn index(
             let reason = "there is no header of a tar archive in it".to_owned();
             return Err(ReadError::Format { format: "tar", reason });
         }
+        () if !members.any && is_empty(archive.length) => {}
         () if !members.any => {
             let reason = if archive.length == 0 { "it is empty" } else { "it holds nothing but zeros" };
             members.lost.push(damage.or_refuse("tar", reason.to_owned())?);
@@ -98,6 +102,11 @@ pub(crate) fn index(
     }
     members.lost.into_iter().for_each(|reason| notes.tell(reason));
     Ok(members.any)
+}
+
+/// Whether zeros of this length are an archive without members: two blocks, or more up to the record of GNU tar.
+fn is_empty(length: u64) -> bool {
+    (2 * BLOCK_BYTES..=RECORD_BYTES).contains(&length) && length.is_multiple_of(BLOCK_BYTES)
 }
 
 /// The directory and last name of a whiteout's path.

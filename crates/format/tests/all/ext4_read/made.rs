@@ -224,9 +224,9 @@ fn encryption_verity_and_case_are_told() {
     }
     let ours = open(&image);
     let notes = [
-        "1 files have fs-verity, whose hashes are neither checked nor kept",
-        "1 directories ignore the case of names, which is not kept",
-        "1 files and directories have attributes of chattr (iaA), which are not kept",
+        "1 file has fs-verity, whose hashes are neither checked nor kept",
+        "1 directory ignores the case of names, which is not kept",
+        "1 file or directory has attributes of chattr (iaA), which are not kept",
         "\"hidden\": is encrypted; its content cannot be read",
         "\"secret\": is encrypted; what is in it is left out",
     ];

@@ -14,6 +14,7 @@ use super::host::{Directory, mtime};
 use super::make::{MakeError, host};
 use super::object::{Identity, path_of};
 use crate::kept::OwnersBack;
+use crate::text::counted;
 
 /// What is wanted of something on the host besides its content.
 pub(super) struct Wanted<'a> {
@@ -49,17 +50,21 @@ impl Lost {
 
     /// A line for each kind.
     pub fn lines(&self) -> Vec<String> {
-        let line = |count: u64, text: &str| (count > 0).then(|| format!("{count} {text}"));
-        let owners = line(self.owners, "files could not be set, for want of privilege")
-            .map(|text| format!("the owners of {text}"));
-        let foreign =
-            line(self.foreign, "files are outside of every range of --map-uid and --map-gid, and were not set")
-                .map(|text| format!("the owners of {text}"));
+        let files = |count| counted(count, "file", "files");
+        let line = |count: u64, text: String| (count > 0).then_some(text);
+        let owners = files(self.owners);
+        let owners = line(self.owners, format!("the owners of {owners} could not be set, for want of privilege"));
+        let foreign = files(self.foreign);
+        let reason = "are outside of every range of --map-uid and --map-gid, and were not set";
+        let foreign = line(self.foreign, format!("the owners of {foreign} {reason}"));
+        let privileges = files(self.privileges);
+        let reason = "since a file of another owner has none of them";
         let privileges = line(
             self.privileges,
-            "files came without set-user-ID, set-group-ID or capabilities, since their owner is another",
+            format!("{privileges} came without set-user-ID, set-group-ID or capabilities, {reason}"),
         );
-        let xattrs = line(self.xattrs, "extended attributes could not be set, for want of privilege or support");
+        let xattrs = counted(self.xattrs, "extended attribute", "extended attributes");
+        let xattrs = line(self.xattrs, format!("{xattrs} could not be set, for want of privilege or support"));
         [owners, foreign, privileges, xattrs].into_iter().flatten().collect()
     }
 }

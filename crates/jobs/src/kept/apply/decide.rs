@@ -9,6 +9,7 @@ use super::look::{Facts, Found};
 use super::progress::Progress;
 use super::sides::{Sides, parent};
 use super::ties::Ties;
+use crate::kept::diff::LOST;
 
 /// What is to be done about a difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,8 +87,10 @@ impl Decision<'_, '_> {
         let begun = self.progress.had_begun(self.sides.path(i));
         let old = self.sides.old(i).is_some();
         let new = self.sides.new_inode(i).is_some();
-        let conflict =
-            |reason: &str| if self.force { self.forced(i, reason) } else { Verdict::Refused(reason.to_owned()) };
+        let conflict = |reason: &str| match self.force {
+            true => self.forced(i, reason),
+            false => Verdict::Refused(format!("{reason}{}", if self.is_lost(i) { LOST } else { "" })),
+        };
         if let Some(name) = self.facts.crowded.get(&i) {
             return Verdict::Refused(format!("the host has {} in it", String::from_utf8_lossy(name).escape_debug()));
         }
@@ -151,6 +154,14 @@ impl Decision<'_, '_> {
             return Verdict::Refused("its owner changed on the host".to_owned());
         }
         Verdict::Attributes
+    }
+
+    /// Whether what is to come cannot be read any more, as a part of it was in a file of the host that changed.
+    fn is_lost(&self, i: usize) -> bool {
+        let Some((new, _)) = self.sides.new_inode(i).filter(|_| self.sides.brings(i)) else { return false };
+        let unreadable = |old: &InodeId| self.facts.lenders.get(old).is_some_and(|lender| !lender.readable);
+        self.sides.lost.contains(self.sides.path(i))
+            || self.linked_from(new).is_none() && self.sides.lenders(new).iter().any(unreadable)
     }
 
     /// What is done in spite of a conflict.

@@ -53,7 +53,7 @@ use inarch_tree::compare::Difference;
 use serde::Serialize;
 
 use super::bytes::Bytes;
-use super::diff::{RunDiff, TreeDiff};
+use super::diff::{LOST, RunDiff, TreeDiff};
 use super::record::{Applied, Applying, BesideFile, DurableFile, Made, Record, TouchedFile};
 use super::spent::boot;
 use super::{KeptRun, KeptTree, Store, now};
@@ -97,6 +97,8 @@ pub struct ApplyReport {
     pub already: u64,
     /// Paths of the host that were left alone, and why.
     pub conflicts: Vec<(String, String)>,
+    /// How many of them have no version of the run's any more, as it was made of this machine's old file.
+    pub beyond_force: u64,
     /// Paths that could not be done, and why.
     pub failures: Vec<(String, String)>,
     /// What was set neither of owners nor of extended attributes, for want of privilege or support, a line for each kind.
@@ -222,6 +224,7 @@ impl<'a> Work<'a> {
                 self.applied.insert(i);
             }
             if let Some(reason) = self.refusal(i, &plan.verdicts) {
+                report.beyond_force += u64::from(reason.ends_with(LOST));
                 report.conflicts.push((self.sides.host_path(self.sides.path(i)), reason));
             }
         }
@@ -347,6 +350,7 @@ fn sides(tree: &TreeDiff) -> Sides<'_> {
         owners: &tree.tree.owners,
         differences: &tree.differences,
         overlapping: disk.overlapping(),
+        lost: disk.conflicting().into_iter().filter(|path| disk.is_lost(path)).map(<[u8]>::to_vec).collect(),
         conflicting: disk.conflicting().into_iter().map(<[u8]>::to_vec).collect(),
         source: tree.tree.source(),
         destination: tree.tree.destination(),

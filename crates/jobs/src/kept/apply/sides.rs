@@ -30,6 +30,8 @@ pub(super) struct Sides<'a> {
     pub overlapping: HashSet<InodeId>,
     /// Paths that the host had changed too before the last command of the run began.
     pub conflicting: HashSet<Vec<u8>>,
+    /// Those of them whose version of the guest cannot be read any more.
+    pub lost: HashSet<Vec<u8>>,
     source: PathBuf,
     destination: PathBuf,
     pub names: Names,
@@ -56,6 +58,7 @@ pub(super) struct Parts<'a> {
     pub differences: &'a [Difference],
     pub overlapping: HashSet<InodeId>,
     pub conflicting: HashSet<Vec<u8>>,
+    pub lost: HashSet<Vec<u8>>,
     /// Where the host has the tree.
     pub source: PathBuf,
     /// Where the guest has it.
@@ -64,7 +67,9 @@ pub(super) struct Parts<'a> {
 
 impl<'a> Sides<'a> {
     pub fn new(parts: Parts<'a>) -> Sides<'a> {
-        let Parts { trees: (base, guest), content, lineage, owners, differences, overlapping, conflicting, .. } = parts;
+        let Parts {
+            trees: (base, guest), content, lineage, owners, differences, overlapping, conflicting, lost, ..
+        } = parts;
         let (source, destination) = (parts.source, parts.destination);
         let names = Names::new(base, guest, differences, lineage);
         let index = differences.iter().enumerate().map(|(i, difference)| (&difference.path[..], i)).collect();
@@ -80,6 +85,7 @@ impl<'a> Sides<'a> {
             differences,
             overlapping,
             conflicting,
+            lost,
             source,
             destination,
             names,

@@ -230,6 +230,7 @@ impl World {
             differences: &found,
             overlapping: self.overlapping.iter().filter_map(|path| guest.lookup(path.as_bytes())).collect(),
             conflicting: HashSet::new(),
+            lost: HashSet::new(),
             source: self.root(),
             destination: "/guest".into(),
         });
