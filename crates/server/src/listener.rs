@@ -97,7 +97,7 @@ impl Counts {
             clients.turned_away();
             let Some(at) = places.silent.iter().position(|socket| !is_readable(socket)) else { return false };
             // Fails only if the client has hung up already. Its thread wakes up either way.
-            let _ = shutdown(&places.silent.remove(at), Shutdown::Both);
+            let _ = shutdown(places.silent.remove(at), Shutdown::Both);
         }
         places.connected += 1;
         if patient {

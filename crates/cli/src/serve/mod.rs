@@ -29,7 +29,7 @@ use crate::source::{SRC_HELP, SourceArguments};
 Examples:
   inarch serve blk ~/src --socket /tmp/src.sock       a disk for QEMU and others
   inarch serve virtiofs ~/src --socket /tmp/src.sock  a live directory
-  inarch serve file rootfs.tar /tmp/root.raw          a raw image for any program
+  inarch serve file rootfs.tar /tmp/root.raw          a raw image file
 
 'inarch help serve PROTOCOL' explains a protocol.")]
 pub struct ServeArguments {

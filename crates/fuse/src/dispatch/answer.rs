@@ -228,7 +228,8 @@ impl<F: FileSystem + ?Sized> Asked<'_, F> {
             return Err(Errno::NOSYS);
         }
         // `fuse_send_open` of Linux's fs/fuse/file.c passes the flag of execve(2) on.
-        let flags = portable(open.flags) - OFlags::EXCL | OFlags::from_bits_retain(open.flags & OPEN_TO_EXECUTE);
+        let to_execute = OFlags::from_bits_retain(open.flags & OPEN_TO_EXECUTE);
+        let flags = (portable(open.flags) - OFlags::EXCL) | to_execute;
         // Only an open that sets the size asks the file system to clear these bits.
         let kill = open.open_flags & OPEN_KILL_SUIDGID != 0 && flags.contains(OFlags::TRUNC);
         let flags = if kill { flags - OFlags::TRUNC } else { flags };

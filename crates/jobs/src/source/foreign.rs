@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_parser_that_panics_leaves_nobody_waiting() {
         let (_dir, host) = layout();
-        let panics = || parse_asking(&host, |_, host| panic!("{}", host.threads() > 0)).map(|()| ());
+        let panics = || parse_asking::<()>(&host, |_, host| panic!("{}", host.threads() > 0));
         let caught = catch_unwind(AssertUnwindSafe(panics));
         assert_eq!(caught.unwrap_err().downcast_ref::<String>().map(String::as_str), Some("true"));
     }

@@ -15,7 +15,7 @@
 //!
 //! Measured with and without, `find -size` over 50,000 files in a fresh FUSE mount: 0.64 of the time where the host's inodes have
 //! to be made of cached blocks, 0.83 from the disk. Where all is cached, the difference is within the noise, as it is for `git
-//! status`, which asks by several threads. The server's processor time grows by up to a tenth of a second; the client's requests
+//! status`. The server's processor time grows by up to a tenth of a second; the client's requests
 //! are the same.
 //!
 //! The first offer starts the thread, which is confined like the thread that made the offer.

@@ -549,7 +549,7 @@ impl<'a> Executor<'_, 'a> {
         if known.is_empty() && self.outcome.conflicts.is_empty() && self.outcome.failures.is_empty() {
             return;
         }
-        for (path, ours) in names_of_ours(task.sides, task.progress, self.worker.host).0 {
+        for (path, ours) in names_of_ours(task.sides, task.progress, self.worker.host).found {
             let Ok(Some(stat)) = self.worker.host.stat(&path) else { continue };
             let i = task.sides.marked(ours.mark);
             let is_useless = i.is_some_and(|i| match ours.kind {

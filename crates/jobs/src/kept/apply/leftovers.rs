@@ -59,7 +59,7 @@ impl Leftovers {
     fn find(look: &mut Look<'_, '_>) -> Leftovers {
         let mut left = Leftovers::default();
         if !look.progress.token.is_empty() && look.progress.is_old {
-            let (found, unread) = names_of_ours(look.sides, look.progress, look.host);
+            let NamesOfOurs { found, unread } = names_of_ours(look.sides, look.progress, look.host);
             left.unread = unread;
             for (path, ours) in found {
                 left.sort(look, path, ours);
@@ -147,12 +147,16 @@ impl Leftovers {
     }
 }
 
-/// Paths that have names of ours, in every directory in which something may have been made; and the directories that cannot be read.
-pub(super) fn names_of_ours(
-    sides: &Sides<'_>,
-    progress: &Progress,
-    host: &mut Host,
-) -> (Vec<(Vec<u8>, Ours)>, Vec<Vec<u8>>) {
+/// What is in the directories in which something may have been made.
+pub(super) struct NamesOfOurs {
+    /// The paths that end in a name of ours, and what the name says.
+    pub found: Vec<(Vec<u8>, Ours)>,
+    /// The directories that cannot be read.
+    pub unread: Vec<Vec<u8>>,
+}
+
+/// Looks for names of ours in every directory in which something may have been made.
+pub(super) fn names_of_ours(sides: &Sides<'_>, progress: &Progress, host: &mut Host) -> NamesOfOurs {
     let changes =
         |i: &usize| sides.takes(*i) || sides.brings(*i) || sides.takes_directory(*i) || sides.brings_directory(*i);
     let differences = (0..sides.differences.len()).filter(changes).map(|i| sides.path(i));
@@ -172,7 +176,7 @@ pub(super) fn names_of_ours(
         };
         found.extend(names.iter().filter_map(|name| Some((joined(above, name), progress.ours(name)?))));
     }
-    (found, unread)
+    NamesOfOurs { found, unread }
 }
 
 /// Whether something is the file that was at the path of a difference, and is there no more: that which was scanned, or which
