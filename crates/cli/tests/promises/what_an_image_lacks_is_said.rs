@@ -118,7 +118,8 @@ fn a_path_that_is_too_long_for_a_cpio_is_refused_and_no_other_format_minds() {
     host("python3", &["-c", script], dir.path());
     let source = dir.path().join("source");
     for format in ["ext4", "erofs", "squashfs", "tar"] {
-        assert_eq!(said(&source, dir.path(), format), [""; 0], "{format}");
+        let said = said(&source, dir.path(), format);
+        assert!(said.iter().all(|line| line.starts_with("times are cut")), "{format}: {said:?}");
     }
     let image = dir.path().join("image.cpio");
     let refused = inarch(["image", source.to_str().unwrap(), "-o", image.to_str().unwrap()]);

@@ -2,6 +2,6 @@
 
 mod hostile;
 mod journals;
-mod made;
+pub mod made;
 mod planned;
 mod same;
