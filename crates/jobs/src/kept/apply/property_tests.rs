@@ -89,6 +89,8 @@ struct Visible {
     foreign: Vec<(String, Vec<u8>)>,
     /// Paths at which force was asked to replace or remove what the host has.
     forced: HashSet<String>,
+    /// What was there: it may go with a later apply, from wherever the interrupted one has taken it.
+    given_up: HashSet<Vec<u8>>,
 }
 
 /// Where a file of the host is, and what it holds.
@@ -100,7 +102,12 @@ impl Visible {
     fn of(world: &World) -> Visible {
         let guest = world.guest_files().into_iter().filter(|(_, readable)| *readable);
         let foreign = world.foreign_files().into_iter().map(|file| within(world, file)).collect();
-        Visible { guest: guest.map(|(bytes, _)| bytes).collect(), foreign, forced: HashSet::new() }
+        Visible {
+            guest: guest.map(|(bytes, _)| bytes).collect(),
+            foreign,
+            forced: HashSet::new(),
+            given_up: HashSet::new(),
+        }
     }
 
     /// What has to be there after the host has gone on: what it wrote itself, and of the guest's what can be read, was applied,
@@ -126,8 +133,11 @@ impl Visible {
             let place = mark.and_then(|(_, mark)| of_mark(&paths, mark));
             (place.map_or(path.clone(), str::to_owned), bytes)
         };
+        let forced = self.foreign.iter().filter(|(path, _)| self.forced.contains(path));
+        self.given_up.extend(forced.map(|(_, bytes)| bytes.clone()));
         let all = files(&world.root()).into_iter().map(|file| place(within(world, file)));
-        self.foreign = all.filter(|(_, bytes)| bytes.starts_with(b"the h")).collect();
+        let is_kept = |bytes: &Vec<u8>| bytes.starts_with(b"the h") && !self.given_up.contains(bytes);
+        self.foreign = all.filter(|(_, bytes)| is_kept(bytes)).collect();
     }
 
     fn check(&self, world: &World, when: &str) -> Result<(), TestCaseError> {
