@@ -322,7 +322,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
 
 /// Mounts, says what is mounted, and waits until somebody unmounts it, or SIGINT or SIGTERM ends it.
 fn until_unmounted(request: MountRequest, quiet: bool, child: Option<Child>) -> anyhow::Result<()> {
-    // They are caught before the mount is visible: whoever sees it may end the server. What comes before ends this process.
+    // They are caught before the mount is visible, because its users may end the server. An earlier signal ends this process.
     let signals = Arc::new(Mutex::new(None));
     let caught = Arc::clone(&signals);
     let mounted = mount::start(

@@ -31,7 +31,7 @@ pub fn complain(text: impl Display) {
     say(text);
 }
 
-/// Prints on standard error how to use what is served. Ignores that nobody can read it.
+/// Prints on standard error how to use the server. Ignores errors of writing.
 pub fn introduce(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

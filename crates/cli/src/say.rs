@@ -15,7 +15,7 @@ pub use lines::limited;
 /// Whether standard error is a log, whose reader asks when a line was said, and by which process.
 static IS_LOG: AtomicBool = AtomicBool::new(false);
 
-/// Says a line on standard error. If nobody can hear it, it is not worth a failure.
+/// Prints a line on standard error. Ignores errors of writing.
 pub fn say(line: impl Display) {
     let who = match IS_LOG.load(Ordering::Relaxed) {
         true => format!("{} inarch[{}]", time::time(SystemTime::now()), std::process::id()),
@@ -29,7 +29,7 @@ pub fn say(line: impl Display) {
     }
 }
 
-/// Writes lines where nobody's reading is waited for.
+/// Writes lines without waiting for a reader.
 static WRITER: OnceLock<Writer> = OnceLock::new();
 
 /// How long a line waits for its reader, where a time limit holds.

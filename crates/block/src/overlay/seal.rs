@@ -1,4 +1,4 @@
-//! [`Seal`]: a number in the first page of a file, behind what a header has, that whoever points into the file repeats.
+//! [`Seal`]: a random number in a file's first page, after the header. A layer that points into the file repeats it.
 
 use std::fmt::{self, Display, Formatter};
 use std::fs::File;

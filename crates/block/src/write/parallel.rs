@@ -16,7 +16,7 @@ const LEAST_THREADS: usize = 4;
 /// The most threads. More would wait for each other, because a file takes one write through the page cache at a time.
 const MOST_THREADS: usize = 16;
 
-/// How many threads write an image if nobody says: a few, by the number of processors that this process may use. A thread
+/// The default number of threads that write an image: a few, by the number of processors that this process may use. A thread
 /// that opens no file cannot tell how many those are.
 pub fn usual_threads() -> usize {
     thread::available_parallelism().map_or(1, |count| count.get()).max(LEAST_THREADS)

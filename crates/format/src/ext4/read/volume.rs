@@ -324,7 +324,7 @@ impl Volume for Ext4Volume {
         let Some(stored) = xattrs::stored(&self.slot(node)?) else { return Ok(Vec::new()) };
         let mut inodes = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
         let (list, losses) = XattrReader::default().read(&self.disk, &mut inodes, stored)?;
-        // Who is told may ask for more of the volume.
+        // `lost` may ask the volume for more.
         drop(inodes);
         losses.into_iter().for_each(lost);
         Ok(list)
