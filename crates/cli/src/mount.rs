@@ -320,7 +320,7 @@ pub fn serve(arguments: MountArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Mounts, says what is mounted, and waits until somebody unmounts it, or SIGINT or SIGTERM ends it.
+/// Mounts, prints what is mounted, and waits for the unmount, SIGINT or SIGTERM.
 fn until_unmounted(request: MountRequest, quiet: bool, child: Option<Child>) -> anyhow::Result<()> {
     // They are caught before the mount is visible, because its users may end the server. An earlier signal ends this process.
     let signals = Arc::new(Mutex::new(None));

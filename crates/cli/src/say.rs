@@ -35,7 +35,7 @@ static WRITER: OnceLock<Writer> = OnceLock::new();
 /// How long a line waits for its reader, where a time limit holds.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// From now on a line that nobody reads holds up nothing: a pipe may stay full for ever, and a time limit must hold.
+/// Stops waiting for a reader of standard error: a time limit must hold even if a pipe stays full.
 pub fn wait_for_no_reader() {
     if let Ok(writer) = Writer::start(std::io::stderr(), PATIENCE) {
         // One is enough.

@@ -121,7 +121,7 @@ impl TidyingSignals {
     }
 }
 
-/// `signal_hook` never removes a handler, which then swallows signals when nobody listens. These handlers do what the
+/// `signal_hook` never removes a handler, which then swallows signals without a listener. These handlers do what the
 /// signals do by default. Installed once for each process.
 fn default_handlers(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     static NOBODY_LISTENS: OnceLock<Arc<AtomicBool>> = OnceLock::new();

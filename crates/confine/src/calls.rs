@@ -68,20 +68,9 @@ const WRITING: &[i64] = &[
     libc::SYS_io_destroy,
 ];
 
-/// Threads, memory, clocks, events, and descriptors that are already open.
-const ALWAYS: &[i64] = &[
-    libc::SYS_read,
-    libc::SYS_write,
-    libc::SYS_readv,
-    libc::SYS_writev,
-    libc::SYS_pread64,
-    libc::SYS_pwrite64,
-    libc::SYS_preadv,
-    libc::SYS_pwritev,
-    libc::SYS_preadv2,
-    libc::SYS_pwritev2,
+/// What a server needs beside [`COMPUTING`]: events, sockets, and descriptors made of those that are open.
+const SERVING: &[i64] = &[
     libc::SYS_copy_file_range,
-    libc::SYS_lseek,
     libc::SYS_ftruncate,
     libc::SYS_fallocate,
     libc::SYS_fadvise64,
@@ -90,12 +79,10 @@ const ALWAYS: &[i64] = &[
     libc::SYS_sync_file_range,
     libc::SYS_flock,
     libc::SYS_fcntl,
-    libc::SYS_fstat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
     libc::SYS_fstatfs,
     libc::SYS_statfs,
-    libc::SYS_close,
     libc::SYS_close_range,
     libc::SYS_dup,
     libc::SYS_dup3,
@@ -117,18 +104,7 @@ const ALWAYS: &[i64] = &[
     libc::SYS_setsockopt,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
-    libc::SYS_munmap,
-    libc::SYS_mremap,
-    libc::SYS_madvise,
-    libc::SYS_brk,
     libc::SYS_membarrier,
-    libc::SYS_futex,
-    libc::SYS_set_robust_list,
-    libc::SYS_rseq,
-    libc::SYS_sched_yield,
-    libc::SYS_sched_getaffinity,
-    libc::SYS_getpid,
-    libc::SYS_gettid,
     libc::SYS_getuid,
     libc::SYS_geteuid,
     libc::SYS_getgid,
@@ -138,21 +114,8 @@ const ALWAYS: &[i64] = &[
     libc::SYS_uname,
     libc::SYS_sysinfo,
     libc::SYS_getrusage,
-    libc::SYS_getrandom,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_getres,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_nanosleep,
-    libc::SYS_gettimeofday,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_sigaltstack,
-    libc::SYS_restart_syscall,
     libc::SYS_wait4,
     libc::SYS_waitid,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
 ];
 
 /// Older forms of the calls above; newer architectures lack them.
@@ -312,13 +275,17 @@ fn allowed(work: Work, besides: Besides) -> Result<Calls, seccompiler::BackendEr
         Work::Parse if besides.opens => &[COMPUTING, OPENING],
         Work::Parse => &[COMPUTING],
         Work::Image => &[COMPUTING, WRITING],
-        Work::Disk => &[ALWAYS, OLDER, OPENING],
-        Work::Plan => &[ALWAYS, OLDER, OPENING, LOOKING, SCANNING, NAMING, OLDER_NAMING, EFFECTIVE, CONFINING],
-        Work::ReadOnlyShare | Work::ReadOnlyMount => &[ALWAYS, OLDER, OPENING, LOOKING],
-        Work::Share | Work::CoveredShare => {
-            &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING]
+        Work::Disk => &[COMPUTING, SERVING, OLDER, OPENING],
+        Work::Plan => {
+            &[COMPUTING, SERVING, OLDER, OPENING, LOOKING, SCANNING, NAMING, OLDER_NAMING, EFFECTIVE, CONFINING]
         }
-        Work::Mount => &[ALWAYS, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING, EFFECTIVE],
+        Work::ReadOnlyShare | Work::ReadOnlyMount => &[COMPUTING, SERVING, OLDER, OPENING, LOOKING],
+        Work::Share | Work::CoveredShare => {
+            &[COMPUTING, SERVING, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING]
+        }
+        Work::Mount => {
+            &[COMPUTING, SERVING, OLDER, OPENING, LOOKING, NAMING, OLDER_NAMING, CHANGING, OLDER_CHANGING, EFFECTIVE]
+        }
     };
     let mut calls: Calls = whatever.iter().copied().flatten().map(|call| (*call, Vec::new())).collect();
     // Memory is never both writable and executable.

@@ -46,10 +46,10 @@ impl Writer {
 
 fn write_all(mut to: impl Write, lines: &Receiver<(Vec<u8>, Sender<()>)>, stuck: &AtomicBool) {
     for (line, done) in lines {
-        // If nobody can hear it, it is not worth a failure.
+        // An error of writing is not worth a failure.
         let _ = to.write_all(&line);
         stuck.store(false, Ordering::Release);
-        // Nobody may wait any more.
+        // The sender may have stopped waiting.
         let _ = done.send(());
     }
 }

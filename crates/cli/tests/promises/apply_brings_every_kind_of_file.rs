@@ -151,7 +151,7 @@ fn what_a_user_may_not_make_is_named() {
     assert_eq!(text.lines().count(), 2, "{text}");
     assert_eq!(fs::read(scene.host("data/new")).unwrap(), b"new\n");
     assert_eq!(fs::metadata(scene.host("data/new")).unwrap().uid(), USER);
-    // What could not be had is still there for somebody who may. Root does not trust a run that a user can write to.
+    // The run still holds what this user could not apply. Root does not trust a run that a user can write to.
     assert_one_line(&scene.call(["apply", "run"]), &["state", "another user's"]);
     host("chown", &["-R", "0:0", "state"], scene.path());
     assert!(stdout(&scene.call(["diff", "run"])).contains("A  /data/char\n"));

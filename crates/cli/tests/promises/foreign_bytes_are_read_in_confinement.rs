@@ -1,5 +1,5 @@
-//! Promise: whoever reads a byte of an archive, a disk image or a container image can do nothing else by then: its thread has a
-//! system call filter, and opens nothing from then on.
+//! Promise: a thread is confined before it reads the first byte of an archive, a disk image or a container image: it has a system
+//! call filter, and opens nothing from then on.
 //!
 //! strace(1) tells every call of a command and of its threads.
 
