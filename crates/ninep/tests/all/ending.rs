@@ -146,6 +146,16 @@ impl Crowd {
         Client::on(UnixStream::connect(&self.socket).unwrap())
     }
 
+    /// Waits for the report of a lost connection. It comes after the client has seen the end of its socket, and not at
+    /// all once the server is stopped.
+    fn wait_for_a_loss(&self) {
+        let begun = Instant::now();
+        while self.lost.load(Ordering::Acquire) == 0 {
+            assert!(begun.elapsed() < PATIENCE, "no lost connection is reported");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     fn end(self) {
         self.stop.stop();
         self.serving.join().unwrap().unwrap();
@@ -165,9 +175,9 @@ fn a_client_may_be_silent_without_limit_before_its_first_byte() {
     let mut begun = crowd.connect();
     begun.send_raw(&[19, 0, 0]);
     assert!(begun.receive().is_none());
+    crowd.wait_for_a_loss();
     client.walk(0, 1, "");
     let (turned_away, lost) = (Arc::clone(&crowd.turned_away), Arc::clone(&crowd.lost));
-    // What is told of a client is told after its socket was closed.
     drop(client);
     crowd.end();
     assert_eq!((turned_away.load(Ordering::Acquire), lost.load(Ordering::Acquire)), (0, 1));
