@@ -72,6 +72,9 @@ pub enum TraceError {
     /// An operation on a path failed.
     #[error(transparent)]
     Path(#[from] PathError),
+    /// The command cannot have a view.
+    #[error("cannot give the command a view of its own: {0}")]
+    View(inarch_mount::Refusal),
     /// The command was not executed.
     #[error("{reason}")]
     NotExecuted {
