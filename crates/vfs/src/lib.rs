@@ -59,5 +59,5 @@ pub use node::{
 pub use one_client::OneClient;
 pub use overlay::Overlay;
 pub use owners::MappedOwners;
-pub use recorder::{Access, AccessKind, AccessSink, Identity, RecordLevel, Recorder, Recording};
+pub use recorder::{Access, AccessKind, AccessSink, Identity, Listed, RecordLevel, Recorder, Recording};
 pub use volume_files::VolumeFiles;

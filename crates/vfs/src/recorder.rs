@@ -23,7 +23,7 @@ mod tests;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use access::{Access, AccessKind, AccessSink, Identity};
+pub use access::{Access, AccessKind, AccessSink, Identity, Listed};
 pub use layer::Recorder;
 pub use recording::Recording;
 

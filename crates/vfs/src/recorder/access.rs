@@ -65,6 +65,20 @@ pub enum AccessKind {
 }
 
 impl AccessKind {
+    /// Whether it changes content or attributes of something that is there.
+    pub fn changes(self) -> bool {
+        matches!(
+            self,
+            AccessKind::SetAttributes
+                | AccessKind::Truncate
+                | AccessKind::OpenWrite
+                | AccessKind::Write
+                | AccessKind::Allocate
+                | AccessKind::SetXattr
+                | AccessKind::RemoveXattr
+        )
+    }
+
     /// The word for it in the record.
     pub fn name(self) -> &'static str {
         match self {
@@ -141,10 +155,40 @@ pub struct Access<'a> {
     pub process: Option<u32>,
 }
 
+/// Names in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed<'a> {
+    /// The directory's path, as in [`Access`].
+    pub path: &'a [u8],
+    /// Whether it no longer has this path.
+    pub nameless: bool,
+    /// The names, each followed by a slash.
+    names: &'a [u8],
+}
+
+impl<'a> Listed<'a> {
+    /// These names, each followed by a slash.
+    pub fn new(path: &'a [u8], nameless: bool, names: &'a [u8]) -> Listed<'a> {
+        Listed { path, nameless, names }
+    }
+
+    /// The names.
+    pub fn names(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.names.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
+    }
+}
+
 /// Receives the accesses of a [`Recording`](super::Recording).
 pub trait AccessSink {
     /// Records an access. An error ends the recording.
     fn record(&mut self, access: &Access<'_>) -> io::Result<()>;
+
+    /// Told names that a client got from a directory's listing, if the recording is made
+    /// [with them](super::Recording::with_names). A client that reads a part of a listing gets a part of the names.
+    /// One that reads it again gets them again. `.` and `..` are left out.
+    fn list(&mut self, _listed: &Listed<'_>) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Called when the queue is empty for now.
     fn caught_up(&mut self) -> io::Result<()>;

@@ -36,7 +36,11 @@ struct Told {
 }
 
 /// Passes on names only: the recorded caller looks up none of them.
-struct NamesOnly<'s>(&'s mut dyn DirectorySink);
+struct NamesOnly<'s> {
+    above: &'s mut dyn DirectorySink,
+    /// Those that the caller got, each followed by a slash. As long as the answer to the caller, at most.
+    taken: Option<Vec<u8>>,
+}
 
 impl DirectorySink for NamesOnly<'_> {
     fn wants_entries(&self) -> bool {
@@ -44,11 +48,16 @@ impl DirectorySink for NamesOnly<'_> {
     }
 
     fn has_room(&self, name: usize) -> bool {
-        self.0.has_room(name)
+        self.above.has_room(name)
     }
 
     fn push(&mut self, entry: &DirectoryEntry<'_>) -> bool {
-        self.0.push(entry)
+        let is_taken = self.above.push(entry);
+        if let Some(taken) = self.taken.as_mut().filter(|_| is_taken && !matches!(entry.name, b"." | b"..")) {
+            taken.extend_from_slice(entry.name);
+            taken.push(b'/');
+        }
+        is_taken
     }
 }
 
@@ -477,10 +486,15 @@ impl FileSystem for Recorder {
         let below = self.below()?;
         // What is created meanwhile may be missing from the listing.
         let before = (offset == 0).then(|| below.peek_attributes(context, node, None));
-        let read = below.read_directory(context, node, handle, offset, &mut NamesOnly(sink));
+        let mut names = NamesOnly { above: sink, taken: self.recording.names.then(Vec::new) };
+        let read = below.read_directory(context, node, handle, offset, &mut names);
+        let taken = names.taken.filter(|taken| read.is_ok() && !taken.is_empty());
         if read.is_err() || offset == 0 {
             let identity = before.and_then(Result::ok).as_ref().map(Identity::from);
             self.tell(context, Done { identity, ..done(AccessKind::List, Place::Node(node)) }, &read);
+        }
+        if let Some(taken) = taken {
+            self.recording.queue.push(Message::Listed(node, taken.into()));
         }
         read
     }

@@ -215,6 +215,12 @@ impl Paths {
         Path { bytes: names.join(&b'/'), is_named }
     }
 
+    /// The paths of a node's additional names.
+    pub fn further_paths(&self, node: NodeId) -> Vec<Path> {
+        let places = self.further.get(&node).into_iter().flatten();
+        places.map(|(parent, name)| self.path_of_name(*parent, name)).collect()
+    }
+
     /// The path of a name in a directory.
     pub fn path_of_name(&self, parent: NodeId, name: &[u8]) -> Path {
         let Path { mut bytes, is_named } = self.path(parent);

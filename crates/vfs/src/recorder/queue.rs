@@ -58,6 +58,8 @@ pub struct Done {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     Done(Done),
+    /// The client got these names of a directory, each followed by a slash.
+    Listed(NodeId, Box<[u8]>),
     /// The client got a node without a name.
     Counted(NodeId),
     /// The client dropped look-ups.
@@ -74,6 +76,7 @@ impl Message {
                 let names = done.place.weight() + done.to.as_ref().map_or(0, Place::weight);
                 names + done.detail.as_ref().map_or(0, |detail| detail.len())
             }
+            Message::Listed(_, names) => names.len(),
             Message::Counted(_) | Message::Forgot(..) | Message::Disconnected => 0,
         };
         size_of::<Message>() + behind

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::paths::{Path, Paths};
 use super::queue::{Done, Message, Place, Queue, Taken};
 use super::seen::Seen;
-use super::{Access, AccessKind, AccessSink, RecordLevel};
+use super::{Access, AccessKind, AccessSink, Listed, RecordLevel};
 
 /// A recording, between its [`Recorder`](super::Recorder)s and its writer.
 #[derive(Clone, Debug)]
@@ -14,18 +14,24 @@ pub struct Recording {
     pub(super) queue: Arc<Queue>,
     pub(super) level: RecordLevel,
     repeats: bool,
+    pub(super) names: bool,
 }
 
 impl Recording {
     /// An empty recording. Something must call [`Recording::write_to`], or requests block.
     pub fn new(level: RecordLevel) -> Recording {
-        Recording { queue: Arc::default(), level, repeats: level == RecordLevel::Process }
+        Recording { queue: Arc::default(), level, repeats: level == RecordLevel::Process, names: false }
     }
 
     /// Gives the sink every access, also those that it got before. For a sink that adds accesses up: a file that is made a
     /// second time is there again.
     pub fn with_repeats(self) -> Recording {
         Recording { repeats: true, ..self }
+    }
+
+    /// Gives the sink the names that each listing gave the client.
+    pub fn with_names(self) -> Recording {
+        Recording { names: true, ..self }
     }
 
     /// Gives each access to `sink` until the [end](Recording::end); returns their number. If `sink` fails, the
@@ -81,6 +87,10 @@ impl Writer {
     pub(super) fn take(&mut self, message: Message, sink: &mut dyn AccessSink) -> io::Result<()> {
         match message {
             Message::Done(done) => self.tell(&done, sink)?,
+            Message::Listed(node, names) => {
+                let Path { bytes, is_named } = self.paths.path(node);
+                sink.list(&Listed::new(&bytes, !is_named, &names))?;
+            }
             Message::Counted(node) => self.paths.counted(node),
             Message::Forgot(node, lookups) => self.paths.forget(node, lookups),
             Message::Disconnected => self.paths = Paths::default(),
@@ -98,20 +108,35 @@ impl Writer {
     fn tell(&mut self, done: &Done, sink: &mut dyn AccessSink) -> io::Result<()> {
         let Done { kind, detail, identity, error, process, .. } = done;
         let path = self.path(&done.place);
+        let others = self.other_paths(&done.place);
         let to = done.to.as_ref().map(|to| self.path(to).bytes);
+        let others_to = done.to.as_ref().map_or_else(Vec::new, |to| self.other_paths(to));
         if error.is_none() {
             self.follow(done);
         }
-        let (to, detail) = (to.as_deref(), detail.as_deref());
-        let nameless = !path.is_named || *kind == AccessKind::CreateUnnamed;
-        let number = error.map(|error| error.raw_os_error());
-        if !self.repeats && !self.seen.is_new((kind, &*path.bytes, nameless, to, detail, number)) {
-            return Ok(());
-        }
         let process = (self.level == RecordLevel::Process).then_some(*process);
-        self.told += 1;
-        let (path, identity, error) = (&*path.bytes, *identity, *error);
-        sink.record(&Access { kind: *kind, path, nameless, to, detail, identity, error, process })
+        let (to, detail) = (to.as_deref(), detail.as_deref());
+        let mut tell = |path: &Path, to: Option<&[u8]>| {
+            let nameless = !path.is_named || *kind == AccessKind::CreateUnnamed;
+            let number = error.map(|error| error.raw_os_error());
+            if !self.repeats && !self.seen.is_new((kind, &*path.bytes, nameless, to, detail, number)) {
+                return Ok(());
+            }
+            self.told += 1;
+            let (path, identity, error) = (&*path.bytes, *identity, *error);
+            sink.record(&Access { kind: *kind, path, nameless, to, detail, identity, error, process })
+        };
+        tell(&path, to)?;
+        others.iter().try_for_each(|other| tell(other, to))?;
+        others_to.iter().try_for_each(|other| tell(&path, Some(&other.bytes)))
+    }
+
+    /// The further paths of a file with several names. A client that caches look-ups may have used any that it knows.
+    fn other_paths(&self, place: &Place) -> Vec<Path> {
+        match place {
+            Place::Node(node) if self.level == RecordLevel::Command => self.paths.further_paths(*node),
+            _ => Vec::new(),
+        }
     }
 
     /// Updates the paths.

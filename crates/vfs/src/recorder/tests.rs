@@ -324,6 +324,70 @@ fn of_a_command_each_access_is_told_once() {
     );
 }
 
+/// The names of each listing.
+#[derive(Default)]
+struct Names(Vec<String>);
+
+impl AccessSink for Names {
+    fn record(&mut self, _: &Access<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn list(&mut self, listed: &Listed<'_>) -> io::Result<()> {
+        let names: Vec<_> = listed.names().map(String::from_utf8_lossy).collect();
+        self.0.push(format!("{}: {}", String::from_utf8_lossy(listed.path), names.join(" ")));
+        Ok(())
+    }
+
+    fn caught_up(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn names_that_the_client_got_are_told() {
+    for with_names in [true, false] {
+        let recording = Recording::new(RecordLevel::Command);
+        let recording = if with_names { recording.with_names() } else { recording };
+        let layer = Recorder::new(Arc::new(MemoryFiles::new(1 << 20)), recording.clone(), |thread| thread);
+        let d = layer.make_directory(&ME, NodeId::ROOT, b"d", &DIRECTORY).unwrap().node;
+        for name in [&b"a"[..], b"b", b"c"] {
+            layer.make_directory(&ME, d, name, &DIRECTORY).unwrap();
+        }
+        let list = |from, room| Listing::of(&layer, &ME, (d, HandleId::default()), from, (room, false)).unwrap();
+        // `.` and `..` come first. What has no room was not told to the client.
+        let next = list(0, 3).next;
+        list(next, 9);
+        layer.remove_directory(&ME, d, b"a").unwrap();
+        list(0, 9);
+        recording.end();
+        let mut names = Names::default();
+        recording.write_to(&mut names).unwrap();
+        let told: &[&str] = if with_names { &["d: a", "d: b c", "d: b c"] } else { &[] };
+        assert_eq!(names.0, told);
+    }
+}
+
+#[test]
+fn of_a_file_with_several_names_a_caching_client_may_have_used_any() {
+    for (level, others) in [(RecordLevel::Command, true), (RecordLevel::Process, false)] {
+        let (layer, mut told) = scene(level);
+        let (a, _) = layer.create(&ME, NodeId::ROOT, b"a", &FILE, BOTH).unwrap();
+        layer.link(&ME, a.node, NodeId::ROOT, b"b").unwrap();
+        told.take();
+        layer.read_link(&ME, a.node).unwrap_err();
+        layer.unlink(&ME, NodeId::ROOT, b"b").unwrap();
+        layer.set_attributes(&ME, a.node, None, &SetAttributes::default()).unwrap();
+        let lines: &[&str] = match others {
+            true => &["read-link b", "read-link a", "remove b", "set-attributes a"],
+            false => &["read-link b", "remove b", "set-attributes a"],
+        };
+        let told = told.take();
+        assert!(std::iter::zip(&told, lines).all(|(told, line)| told.starts_with(line)), "{told:?}");
+        assert_eq!(told.len(), lines.len(), "{told:?}");
+    }
+}
+
 /// Counts accesses, and takes some time about them; or fails at once.
 struct Counting(Arc<AtomicU64>, Option<io::ErrorKind>);
 
