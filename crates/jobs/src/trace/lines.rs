@@ -1,6 +1,7 @@
 //! A trace as lines of JSON.
 
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 
 use serde::Serialize;
@@ -27,10 +28,14 @@ struct InputLine<'l> {
     uses: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    names: Option<Vec<Bytes>>,
     #[serde(flatten)]
     identity: Option<Identity>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'l str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pids: Vec<u32>,
 }
 
 #[derive(Serialize)]
@@ -39,6 +44,8 @@ struct OutputLine {
     change: &'static str,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     directory: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pids: Vec<u32>,
 }
 
 #[derive(Serialize)]
@@ -62,13 +69,17 @@ pub fn lines(report: &TraceReport, out: &mut dyn Write) -> io::Result<()> {
     for input in report.touched.inputs() {
         let error = input.error.map(error_name);
         let identity = input.identity.map(Identity::from);
+        let names = input.names().map(|names| names.map(|name| Bytes::new(name.as_bytes())).collect());
+        let pids = input.processes().collect();
         let Input { path, target, .. } = input;
         let uses = input.uses().map(super::Use::name).collect();
-        let target = target.map(Bytes::path);
-        line(out, &InputLine { input: Bytes::path(path), uses, target, identity, error: error.as_deref() })?;
+        let (input, target) = (Bytes::path(path), target.map(Bytes::path));
+        line(out, &InputLine { input, uses, target, names, identity, error: error.as_deref(), pids })?;
     }
-    for Output { path, change, is_directory } in report.touched.outputs() {
-        line(out, &OutputLine { output: Bytes::path(path), change: change.name(), directory: is_directory })?;
+    for output in report.touched.outputs() {
+        let pids = output.processes().collect();
+        let Output { path, change, is_directory: directory, .. } = output;
+        line(out, &OutputLine { output: Bytes::path(path), change: change.name(), directory, pids })?;
     }
     for path in &report.outside {
         line(out, &OutsideLine { outside: Bytes::path(path) })?;

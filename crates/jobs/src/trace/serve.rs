@@ -163,7 +163,8 @@ impl View {
             guard.unmount(mount, false)?;
             drop(directory);
         }
-        let namespace = std::fs::read_link(format!("/proc/{}/ns/mnt", child.id())).map_err(wait)?;
+        // A command that has ended already has none any more; then what it left behind is not named.
+        let namespace = std::fs::read_link(format!("/proc/{}/ns/mnt", child.id())).unwrap_or_default();
         Ok((stream, namespace))
     }
 }
@@ -221,7 +222,7 @@ impl Served {
         let root = Path::new("/");
         let fail = |error: inarch_vfs::HostError| PathError::new(&error.path, "cannot open it", error.error);
         let layer = Arc::new(HostDirectory::new(root, options).map_err(fail)?);
-        let recording = Recording::new(request.level).with_repeats();
+        let recording = Recording::new(request.level).with_repeats().with_names();
         let processes = Processes::default();
         let layer = Arc::new(Recorder::new(layer, recording.clone(), move |thread| processes.of(thread)));
         let confinement = Confinement::new(Work::Mount).granted(root, Access::Change)?;

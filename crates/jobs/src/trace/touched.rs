@@ -1,16 +1,21 @@
 //! Adds accesses up, path by path: what a command needed of what was there before, and what it left.
 //!
-//! An access counts as a use of an *input* only while the path has what it had before the command: a file that the command
-//! made and then read is none. What it changed is an *output*.
+//! An access counts as a use of an *input* only if it is of something that was there before the command: a file that the command
+//! made and then read is none. An input has the path that it had before, also when it was read by another one since. What the
+//! command changed is an *output*. A directory that was renamed stands for what lies in it.
 
-use std::collections::BTreeMap;
+mod places;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
-use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use inarch_vfs::{Access, AccessKind, AccessSink, Identity};
+use inarch_vfs::{Access, AccessKind, AccessSink, Identity, Listed};
+use places::{Name, Places, Put, beneath};
 use rustix::io::Errno;
 
 /// What an input was used for.
@@ -109,9 +114,24 @@ pub struct Input<'t> {
     pub target: Option<&'t Path>,
     /// Why the first operation on it failed, if one did.
     pub error: Option<Errno>,
+    names: Option<&'t BTreeSet<Name>>,
+    pids: &'t BTreeSet<u32>,
 }
 
-impl Input<'_> {
+impl<'t> Input<'t> {
+    /// The processes that used it, if processes are recorded.
+    pub fn processes(&self) -> impl Iterator<Item = u32> + use<'t> {
+        self.pids.iter().copied()
+    }
+
+    /// Of a directory that was listed: the names that the command got, and which were there before it, sorted. If it read a
+    /// part of a listing only, these are a part of the names. They may be a few more than it read, because the kernel fetches
+    /// as many as fit into its buffer.
+    pub fn names(&self) -> Option<impl Iterator<Item = &'t OsStr> + use<'t>> {
+        let names = self.names.into_iter().flatten().map(|name| OsStr::from_bytes(name));
+        self.is(Use::Listed).then_some(names)
+    }
+
     /// What it was used for.
     pub fn uses(&self) -> impl Iterator<Item = Use> + use<> {
         let uses = self.uses;
@@ -140,9 +160,17 @@ pub struct Output<'t> {
     pub change: Change,
     /// Whether it is a directory, as far as that was seen.
     pub is_directory: bool,
+    pids: Option<&'t BTreeSet<u32>>,
 }
 
-/// What was at a path before the command.
+impl<'t> Output<'t> {
+    /// The processes that changed it, if processes are recorded.
+    pub fn processes(&self) -> impl Iterator<Item = u32> + use<'t> {
+        self.pids.into_iter().flatten().copied()
+    }
+}
+
+/// Whether something was at a path before the command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Before {
     #[default]
@@ -151,24 +179,11 @@ enum Before {
     There,
 }
 
-/// What is at a path now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Now {
-    /// What was there before.
-    #[default]
-    Original,
-    /// What the command put there.
-    Made,
-    /// Nothing any more.
-    Gone,
-}
-
-/// What is known of one path.
+/// What is known of what was at a path before the command, wherever it is now.
 #[derive(Clone, Debug, Default)]
 struct Known {
     uses: u16,
     before: Before,
-    now: Now,
     /// The content was written.
     written: bool,
     /// It was written when the whole content had not been replaced.
@@ -179,22 +194,32 @@ struct Known {
     error: Option<Errno>,
     identity: Option<Identity>,
     target: Option<Box<[u8]>>,
+    names: Option<BTreeSet<Name>>,
+    pids: BTreeSet<u32>,
 }
 
 impl Known {
-    /// An access to what was there before.
     fn uses(&mut self, one: Use) {
-        if self.now == Now::Original {
-            self.uses |= one.bit();
-            self.before = if one == Use::Absent { Before::Absent } else { Before::There };
+        self.uses |= one.bit();
+        self.is_there();
+    }
+
+    fn is_there(&mut self) {
+        if self.before == Before::Unknown {
+            self.before = Before::There;
+        }
+    }
+
+    fn is_absent(&mut self) {
+        if self.before == Before::Unknown {
+            self.uses |= Use::Absent.bit();
+            self.before = Before::Absent;
         }
     }
 
     fn fails(&mut self, error: Errno) {
-        if self.now == Now::Original {
-            self.uses |= Use::Failed.bit();
-            self.error.get_or_insert(error);
-        }
+        self.uses |= Use::Failed.bit();
+        self.error.get_or_insert(error);
     }
 
     /// Reads content: no input if the command wrote all of it.
@@ -205,137 +230,184 @@ impl Known {
     }
 
     fn writes(&mut self) {
-        if self.now == Now::Original {
-            self.before = Before::There;
-            self.kept_parts |= !self.written;
-            self.written = true;
-        }
+        self.is_there();
+        self.kept_parts |= !self.written;
+        self.written = true;
     }
 
     /// The whole content goes.
     fn empties(&mut self) {
-        if self.now == Now::Original {
-            self.before = Before::There;
-            self.written = true;
-            self.kept_parts = false;
-        }
+        self.is_there();
+        self.written = true;
+        self.kept_parts = false;
     }
 
-    fn makes(&mut self) {
-        if self.now == Now::Original && self.before == Before::Unknown {
-            self.before = Before::Absent;
-        }
-        self.now = Now::Made;
-    }
-
-    fn goes(&mut self) {
-        if self.now == Now::Original {
-            self.before = Before::There;
-        }
-        self.now = Now::Gone;
-    }
-
+    /// What became of it where it is.
     fn change(&self) -> Option<Change> {
-        match (self.now, self.before) {
-            (Now::Made, Before::There) => Some(Change::Written),
-            (Now::Made, _) => Some(Change::Made),
-            (Now::Gone, Before::There) => Some(Change::Removed),
-            (Now::Gone, _) => Some(Change::Temporary),
-            (Now::Original, _) if self.written => Some(Change::Written),
-            (Now::Original, _) if self.attributes => Some(Change::Attributes),
-            (Now::Original, _) => None,
+        if self.written {
+            return Some(Change::Written);
         }
+        self.attributes.then_some(Change::Attributes)
     }
 }
 
 /// What a command touched.
 #[derive(Clone, Debug, Default)]
 pub struct Touched {
-    /// By absolute path.
-    paths: BTreeMap<Box<[u8]>, Known>,
+    /// By the absolute path before the command.
+    known: BTreeMap<Name, Known>,
+    places: Places,
+    /// The processes that changed what is at a path now.
+    changed_by: BTreeMap<Name, BTreeSet<u32>>,
+    /// That of the access at hand.
+    process: Option<u32>,
 }
 
 fn shown_path(path: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(path))
+    Path::new(OsStr::from_bytes(if path.is_empty() { b"/" } else { path }))
 }
 
-/// The absolute path of one from the view's root.
-fn absolute(path: &[u8]) -> Box<[u8]> {
-    [b"/", path].concat().into()
+/// The absolute path of one from the view's root; the root's own is empty.
+fn absolute(path: &[u8]) -> Name {
+    if path.is_empty() { Name::default() } else { [b"/", path].concat().into() }
 }
 
 impl Touched {
     /// What the command needed, by path.
     pub fn inputs(&self) -> impl Iterator<Item = Input<'_>> {
-        self.paths.iter().filter_map(|(path, known)| {
+        self.known.iter().filter_map(|(path, known)| {
             let kept_parts = if known.kept_parts { Use::Read.bit() } else { 0 };
             let uses = known.uses | kept_parts;
             let Known { identity, error, .. } = *known;
-            let target = known.target.as_deref().map(shown_path);
-            (uses != 0).then(|| Input { path: shown_path(path), uses, identity, target, error })
+            let (target, names) = (known.target.as_deref().map(shown_path), known.names.as_ref());
+            let pids = &known.pids;
+            (uses != 0).then(|| Input { path: shown_path(path), uses, identity, target, error, names, pids })
         })
     }
 
     /// What the command changed, by path.
     pub fn outputs(&self) -> impl Iterator<Item = Output<'_>> {
-        self.paths.iter().filter_map(|(path, known)| {
+        let places = self.places.changes().filter_map(|(path, put, is_directory)| {
+            let before = self.known.get(path);
+            let was_there = before.is_some_and(|known| known.before == Before::There);
+            let change = match put {
+                Put::Original(from) if **from == *path => before?.change()?,
+                Put::Made | Put::Original(_) if was_there => Change::Written,
+                Put::Made | Put::Original(_) => Change::Made,
+                Put::Gone if was_there => Change::Removed,
+                Put::Gone => Change::Temporary,
+                Put::Hole => return None,
+            };
+            let pids = self.changed_by.get(path);
+            Some((path, Output { path: shown_path(path), change, is_directory, pids }))
+        });
+        let contents = self.known.iter().filter_map(|(path, known)| {
             let change = known.change()?;
-            Some(Output { path: shown_path(path), change, is_directory: known.is_directory })
-        })
+            let is_in_place = || self.places.original(path).is_some_and(|original| original == *path);
+            let is_told = self.places.change(path).is_some();
+            let (is_directory, pids) = (known.is_directory, self.changed_by.get(path));
+            let output = Output { path: shown_path(path), change, is_directory, pids };
+            (!is_told && is_in_place()).then_some((&**path, output))
+        });
+        let outputs: BTreeMap<&[u8], Output<'_>> = places.chain(contents).collect();
+        outputs.into_values()
     }
 
     /// Without what is at or beneath `outside`.
     pub(super) fn within(mut self, outside: &[PathBuf]) -> Touched {
-        self.paths.retain(|path, _| !outside.iter().any(|outside| shown_path(path).starts_with(outside)));
+        let is_inside = |path: &Name| !outside.iter().any(|outside| shown_path(path).starts_with(outside));
+        self.known.retain(|path, _| is_inside(path));
+        self.places.retain(is_inside);
         self
     }
 
-    fn known(&mut self, path: &[u8]) -> &mut Known {
-        self.paths.entry(absolute(path)).or_default()
+    /// What is at a path now, if it was there before the command; or, if nothing is there, what was not there before.
+    fn original(&mut self, path: &[u8]) -> Option<&mut Known> {
+        let original = self.places.original(path)?;
+        let known = self.known.entry(original).or_default();
+        known.pids.extend(self.process);
+        Some(known)
     }
 
-    /// What is at `from` gets the name `to`.
-    fn renamed(&mut self, from: &[u8], to: &[u8]) {
-        self.known(from).uses(Use::Moved);
-        let moved = self.take_beneath(from);
-        // What was at `to` was a file, or an empty directory.
-        for (rest, known) in moved {
-            let mut place = to.to_vec();
-            place.extend_from_slice(&rest);
-            let is_there = rest.is_empty() || known.now == Now::Made;
-            let is_directory = known.is_directory;
-            if is_there {
-                let placed = self.known(&place);
-                placed.makes();
-                placed.is_directory = is_directory;
-            }
-            let mut left = from.to_vec();
-            left.extend_from_slice(&rest);
-            let mut known = known;
-            if known.now != Now::Gone && (rest.is_empty() || known.now == Now::Made) {
-                known.goes();
-            }
-            self.paths.insert(absolute(&left), known);
+    /// The process of the access at hand changes what is at a path.
+    fn changes(&mut self, path: &[u8]) {
+        if let Some(process) = self.process {
+            self.changed_by.entry(path.into()).or_default().insert(process);
         }
     }
 
-    /// The states of a path and all that is beneath it, by the rest of the path.
-    fn take_beneath(&mut self, path: &[u8]) -> Vec<(Vec<u8>, Known)> {
-        let start = absolute(path);
-        let beneath = [&*start, b"/"].concat();
-        let own = self.paths.remove(&start).map(|known| (Vec::new(), known));
-        let range = (Bound::Included(&*beneath), Bound::Unbounded);
-        let names: Vec<Box<[u8]>> = self
-            .paths
-            .range::<[u8], _>(range)
-            .take_while(|(name, _)| name.starts_with(&beneath))
-            .map(|(name, _)| name.clone())
+    /// The same to change it. A thing with another path than before is then an output by itself.
+    fn changed(&mut self, path: &[u8]) -> Option<&mut Known> {
+        self.changes(path);
+        let original = self.places.original(path)?;
+        if *original != *path && self.places.change(path).is_none_or(|(put, _)| *put == Put::Hole) {
+            self.places.pin(path, original.clone(), false);
+        }
+        let known = self.known.entry(original).or_default();
+        known.pids.extend(self.process);
+        Some(known)
+    }
+
+    fn is_directory(&self, path: &[u8]) -> bool {
+        match self.places.change(path) {
+            Some((_, is_directory)) => is_directory,
+            None => {
+                let original = self.places.original(path);
+                original.and_then(|original| self.known.get(&original)).is_some_and(|known| known.is_directory)
+            }
+        }
+    }
+
+    fn makes(&mut self, path: &[u8], is_directory: bool) {
+        if let Some(known) = self.original(path) {
+            known.is_absent();
+        }
+        self.changes(path);
+        self.places.make(path, is_directory);
+    }
+
+    fn removes(&mut self, path: &[u8]) {
+        if let Some(known) = self.original(path) {
+            known.is_there();
+        }
+        self.changes(path);
+        let is_directory = self.is_directory(path);
+        self.places.remove(path, is_directory);
+    }
+
+    /// Takes a thing from its path.
+    fn takes(&mut self, path: &[u8]) -> places::Moving {
+        if let Some(known) = self.original(path) {
+            known.uses(Use::Moved);
+        }
+        self.changes(path);
+        self.pin_changed(path);
+        let is_directory = self.is_directory(path);
+        self.places.take(path, is_directory)
+    }
+
+    /// Makes outputs of what was changed beneath a directory that is about to move.
+    fn pin_changed(&mut self, path: &[u8]) {
+        let Some(original) = self.places.original(path) else { return };
+        let changed: Vec<(Name, bool)> = beneath(&self.known, &original)
+            .filter(|(_, known)| known.change().is_some())
+            .map(|(rest, known)| (rest, known.is_directory))
             .collect();
-        let children = names.into_iter().filter_map(|name| {
-            let known = self.paths.remove(&name)?;
-            Some((name[start.len()..].to_vec(), known))
-        });
-        own.into_iter().chain(children).collect()
+        for (rest, is_directory) in changed {
+            let (place, before) = ([path, &rest].concat(), [&*original, &rest].concat());
+            let is_there = self.places.original(&place).is_some_and(|original| *original == *before);
+            if is_there && self.places.change(&place).is_none() {
+                self.places.pin(&place, before.into(), is_directory);
+            }
+        }
+    }
+
+    fn puts(&mut self, path: &[u8], moving: places::Moving) {
+        if let Some(known) = self.original(path) {
+            known.is_absent();
+        }
+        self.changes(path);
+        self.places.put(path, moving);
     }
 }
 
@@ -345,66 +417,30 @@ impl AccessSink for Touched {
         if access.nameless && access.kind != AccessKind::Link {
             return Ok(());
         }
-        if let Some(error) = access.error {
-            self.failed(access, error);
-            return Ok(());
+        self.process = access.process;
+        let path = absolute(access.path);
+        let to = access.to.map(absolute);
+        match (access.error, to) {
+            (Some(error), to) => self.failed(access, error, &path, to.as_deref()),
+            (None, Some(to)) => self.with_two(access, &path, &to),
+            (None, None) => self.with_one(access, &path),
         }
-        match (access.kind, access.to) {
-            (AccessKind::Rename, Some(to)) => {
-                self.renamed(access.path, to);
-                return Ok(());
-            }
-            (AccessKind::Exchange, Some(to)) => {
-                for path in [access.path, to] {
-                    self.known(path).uses(Use::Moved);
-                    self.known(path).makes();
-                }
-                return Ok(());
-            }
-            (AccessKind::Link, Some(to)) => {
-                if !access.nameless {
-                    self.known(access.path).uses(Use::Moved);
-                }
-                self.known(to).makes();
-                return Ok(());
-            }
-            (AccessKind::Copy, Some(to)) => self.known(to).writes(),
-            _ => {}
-        }
-        let known = self.known(access.path);
-        match access.kind {
-            AccessKind::Absent => {
-                if known.before == Before::Unknown {
-                    known.uses(Use::Absent);
-                }
-            }
-            AccessKind::LookUp | AccessKind::Found | AccessKind::Attributes | AccessKind::Statistics => {
-                known.uses(Use::Found);
-            }
-            AccessKind::OpenRead | AccessKind::Read | AccessKind::Copy => known.reads(Use::Read),
-            AccessKind::Execute => known.reads(Use::Executed),
-            AccessKind::List => known.uses(Use::Listed),
-            AccessKind::ReadLink => {
-                known.uses(Use::Followed);
-                if known.now == Now::Original {
-                    known.target = access.detail.map(Into::into);
-                }
-            }
-            AccessKind::GetXattr | AccessKind::ListXattrs => known.uses(Use::Xattrs),
-            AccessKind::OpenWrite | AccessKind::Write | AccessKind::Allocate => known.writes(),
-            AccessKind::Truncate if access.identity.is_none_or(|identity| identity.size == 0) => known.empties(),
-            AccessKind::Truncate => known.writes(),
-            AccessKind::SetAttributes | AccessKind::SetXattr | AccessKind::RemoveXattr => known.attributes = true,
-            AccessKind::Create => known.makes(),
-            AccessKind::Remove => known.goes(),
-            AccessKind::CreateUnnamed | AccessKind::Link | AccessKind::Rename | AccessKind::Exchange => {}
-        }
-        if let Some(identity) = access.identity {
-            known.is_directory = identity.mode & libc::S_IFMT == libc::S_IFDIR;
-            if known.now == Now::Original && !known.written && !known.attributes {
-                known.identity.get_or_insert(identity);
-            }
-        }
+        Ok(())
+    }
+
+    fn list(&mut self, listed: &Listed<'_>) -> io::Result<()> {
+        let path = absolute(listed.path);
+        let Some(original) = self.places.original(&path).filter(|_| !listed.nameless) else { return Ok(()) };
+        // What the command itself did to the names is taken back.
+        let changed: BTreeMap<Name, &Put> = self.places.names_in(&path).collect();
+        let was_there = |name: &[u8]| {
+            let before = self.known.get(&*[&*original, b"/", name].concat());
+            before.is_some_and(|known| known.before == Before::There)
+        };
+        let seen = listed.names().filter(|name| !changed.contains_key(*name) || was_there(name)).map(Name::from);
+        let removed = changed.iter().filter(|(name, put)| matches!(put, Put::Gone) && was_there(name));
+        let names: Vec<Name> = seen.chain(removed.map(|(name, _)| name.clone())).collect();
+        self.known.entry(original).or_default().names.get_or_insert_default().extend(names);
         Ok(())
     }
 
@@ -414,16 +450,89 @@ impl AccessSink for Touched {
 }
 
 impl Touched {
-    fn failed(&mut self, access: &Access<'_>, error: Errno) {
+    fn with_two(&mut self, access: &Access<'_>, path: &[u8], to: &[u8]) {
+        match access.kind {
+            AccessKind::Rename => {
+                let moving = self.takes(path);
+                self.puts(to, moving);
+            }
+            AccessKind::Exchange => {
+                let (one, other) = (self.takes(path), self.takes(to));
+                self.puts(path, other);
+                self.puts(to, one);
+            }
+            AccessKind::Link => {
+                if let Some(known) = self.original(path).filter(|_| !access.nameless) {
+                    known.uses(Use::Moved);
+                }
+                self.makes(to, false);
+            }
+            _ => {
+                self.with_one(access, path);
+                if let Some(known) = self.changed(to) {
+                    known.writes();
+                }
+            }
+        }
+    }
+
+    fn with_one(&mut self, access: &Access<'_>, path: &[u8]) {
+        let is_directory = access.identity.map(|identity| identity.mode & libc::S_IFMT == libc::S_IFDIR);
+        match access.kind {
+            AccessKind::Create => return self.makes(path, is_directory == Some(true)),
+            AccessKind::Remove => return self.removes(path),
+            _ => {}
+        }
+        let known = if access.kind.changes() { self.changed(path) } else { self.original(path) };
+        let Some(known) = known else { return };
+        match access.kind {
+            AccessKind::Absent => return known.is_absent(),
+            AccessKind::LookUp | AccessKind::Found | AccessKind::Attributes | AccessKind::Statistics => {
+                known.uses(Use::Found);
+            }
+            AccessKind::OpenRead | AccessKind::Read | AccessKind::Copy => known.reads(Use::Read),
+            AccessKind::Execute => known.reads(Use::Executed),
+            AccessKind::List => known.uses(Use::Listed),
+            AccessKind::ReadLink => {
+                known.uses(Use::Followed);
+                known.target = access.detail.map(Into::into);
+            }
+            AccessKind::GetXattr | AccessKind::ListXattrs => known.uses(Use::Xattrs),
+            AccessKind::OpenWrite | AccessKind::Write | AccessKind::Allocate => known.writes(),
+            AccessKind::Truncate if access.identity.is_none_or(|identity| identity.size == 0) => known.empties(),
+            AccessKind::Truncate => known.writes(),
+            AccessKind::SetAttributes | AccessKind::SetXattr | AccessKind::RemoveXattr => {
+                known.is_there();
+                known.attributes = true;
+            }
+            AccessKind::Create
+            | AccessKind::Remove
+            | AccessKind::CreateUnnamed
+            | AccessKind::Link
+            | AccessKind::Rename
+            | AccessKind::Exchange => {}
+        }
+        if let Some(is_directory) = is_directory {
+            known.is_directory = is_directory;
+        }
+        if !known.written && !known.attributes && known.identity.is_none() {
+            known.identity = access.identity;
+        }
+    }
+
+    fn failed(&mut self, access: &Access<'_>, error: Errno, path: &[u8], to: Option<&[u8]>) {
         let is_xattr = matches!(access.kind, AccessKind::GetXattr | AccessKind::ListXattrs);
-        let known = self.known(access.path);
         // That there is no such attribute is an answer; the kernel asks for some by itself.
         if is_xattr && matches!(error, Errno::NODATA | Errno::OPNOTSUPP) {
-            return known.uses(Use::Xattrs);
+            if let Some(known) = self.original(path) {
+                known.uses(Use::Xattrs);
+            }
+            return;
         }
-        known.fails(error);
-        if let Some(to) = access.to {
-            self.known(to).fails(error);
+        for path in [Some(path), to].into_iter().flatten() {
+            if let Some(known) = self.original(path) {
+                known.fails(error);
+            }
         }
     }
 }

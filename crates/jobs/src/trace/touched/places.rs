@@ -1,0 +1,170 @@
+//! What is at each path now, as far as the command changed it.
+//!
+//! Of a directory that was renamed only the directory itself is known; what lies in it came along. So the thing at a path is found
+//! from the latest change of the path or of a directory above it.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// An absolute path. The root's is empty.
+pub type Name = Box<[u8]>;
+
+/// What a change left at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// What the command made.
+    Made,
+    /// What was at this path before the command.
+    Original(Name),
+    /// Nothing. There was something before the command, or of its making.
+    Gone,
+    /// Nothing. Neither was there anything at this path before: something was moved away that had come with its directory.
+    Hole,
+}
+
+#[derive(Clone, Debug)]
+struct Now {
+    put: Put,
+    is_directory: bool,
+    /// A number that grows with each change.
+    since: u64,
+}
+
+/// The changes. See the [module](self).
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    changed: BTreeMap<Name, Now>,
+    clock: u64,
+}
+
+/// Something that is on its way to another path, with the changes beneath it.
+#[derive(Debug)]
+pub struct Moving {
+    put: Put,
+    is_directory: bool,
+    beneath: Vec<(Name, Now)>,
+}
+
+fn joined(path: &[u8], rest: &[u8]) -> Name {
+    [path, rest].concat().into()
+}
+
+/// All that lies beneath `path` in a map, and the rest of each name.
+pub fn beneath<'m, V>(map: &'m BTreeMap<Name, V>, path: &[u8]) -> impl Iterator<Item = (Name, &'m V)> + use<'m, V> {
+    let start = joined(path, b"/");
+    let length = path.len();
+    map.range::<[u8], _>((Bound::Included(&*start), Bound::Unbounded))
+        .take_while(move |(name, _)| name.starts_with(&start))
+        .map(move |(name, value)| (name[length..].into(), value))
+}
+
+impl Places {
+    /// Where that was before the command which is at `path` now; `None` if the command made it, or removed it.
+    pub fn original(&self, path: &[u8]) -> Option<Name> {
+        let mut latest: Option<(usize, &Now)> = None;
+        if !self.changed.is_empty() {
+            let ends = (0..path.len()).rev().filter(|at| path[*at] == b'/');
+            for end in std::iter::once(path.len()).chain(ends) {
+                if let Some(now) = self.changed.get(&path[..end])
+                    && latest.is_none_or(|(_, later)| now.since > later.since)
+                {
+                    latest = Some((end, now));
+                }
+            }
+        }
+        match latest {
+            None => Some(path.into()),
+            Some((end, Now { put: Put::Original(from), .. })) => Some(joined(from, &path[end..])),
+            Some(_) => None,
+        }
+    }
+
+    fn set(&mut self, path: &[u8], put: Put, is_directory: bool) {
+        self.clock += 1;
+        self.changed.insert(path.into(), Now { put, is_directory, since: self.clock });
+    }
+
+    /// The command made something.
+    pub fn make(&mut self, path: &[u8], is_directory: bool) {
+        self.set(path, Put::Made, is_directory);
+    }
+
+    /// Names what came along with its directory.
+    pub fn pin(&mut self, path: &[u8], original: Name, is_directory: bool) {
+        self.set(path, Put::Original(original), is_directory);
+    }
+
+    /// The command removed what was at a path.
+    pub fn remove(&mut self, path: &[u8], is_directory: bool) {
+        let had_change = self.changed.get(path).is_some_and(|now| now.put != Put::Hole);
+        let put = if had_change || self.original(path).is_some_and(|original| *original == *path) {
+            Put::Gone
+        } else {
+            Put::Hole
+        };
+        self.set(path, put, is_directory);
+    }
+
+    /// Takes what is at a path away, to be put elsewhere.
+    pub fn take(&mut self, path: &[u8], is_directory: bool) -> Moving {
+        let put = self.original(path).map_or(Put::Made, Put::Original);
+        let inner: Vec<(Name, Now)> = beneath(&self.changed, path).map(|(rest, now)| (rest, now.clone())).collect();
+        self.remove(path, is_directory);
+        let beneath = inner.into_iter().filter_map(|(rest, now)| {
+            let old = joined(path, &rest);
+            // A later change of a directory above it may have covered it.
+            let is_shown = match &now.put {
+                Put::Original(_) | Put::Made => true,
+                Put::Gone | Put::Hole => !self.is_covered(path, &old, now.since),
+            };
+            if matches!(now.put, Put::Original(_) | Put::Made) {
+                self.set(&old, Put::Gone, now.is_directory);
+            }
+            is_shown.then_some((rest, now))
+        });
+        let beneath = beneath.collect();
+        Moving { put, is_directory, beneath }
+    }
+
+    /// Whether a directory between `top` and `path` was changed after `since`.
+    fn is_covered(&self, top: &[u8], path: &[u8], since: u64) -> bool {
+        let ends = (top.len() + 1..path.len()).filter(|at| path[*at] == b'/');
+        let mut above = ends.filter_map(|end| self.changed.get(&path[..end]));
+        above.any(|now| now.since > since)
+    }
+
+    /// Puts it there.
+    pub fn put(&mut self, path: &[u8], moving: Moving) {
+        let Moving { put, is_directory, beneath } = moving;
+        self.set(path, put, is_directory);
+        for (rest, Now { put, is_directory, .. }) in beneath {
+            let put = if put == Put::Gone { Put::Hole } else { put };
+            let place = joined(path, &rest);
+            // What was there before stays known as gone.
+            let was_there = self.changed.get(&place).is_some_and(|now| now.put == Put::Gone);
+            let put = if put == Put::Hole && was_there { Put::Gone } else { put };
+            self.set(&place, put, is_directory);
+        }
+    }
+
+    /// Forgets the changes of all other paths.
+    pub fn retain(&mut self, mut is_kept: impl FnMut(&Name) -> bool) {
+        self.changed.retain(|path, _| is_kept(path));
+    }
+
+    /// What the change of this very path left there, and whether it is a directory.
+    pub fn change(&self, path: &[u8]) -> Option<(&Put, bool)> {
+        self.changed.get(path).map(|now| (&now.put, now.is_directory))
+    }
+
+    /// All changes.
+    pub fn changes(&self) -> impl Iterator<Item = (&[u8], &Put, bool)> {
+        self.changed.iter().map(|(path, now)| (&**path, &now.put, now.is_directory))
+    }
+
+    /// The changes of names in a directory.
+    pub fn names_in(&self, directory: &[u8]) -> impl Iterator<Item = (Name, &Put)> {
+        let names = beneath(&self.changed, directory).filter(|(rest, _)| !rest[1..].contains(&b'/'));
+        names.map(|(rest, now)| (rest[1..].into(), &now.put))
+    }
+}
