@@ -11,9 +11,9 @@ use std::thread;
 use anyhow::Context;
 use clap::Args;
 use inarch_jobs::trace::{self, RecordLevel, TraceEvent, TraceHandle, TraceReport, TraceRequest};
-use inarch_jobs::{Events, create_named, shown};
+use inarch_jobs::{Events, WholeFile, shown};
 use rustix::process::{Signal, getpid, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2};
 
 use crate::output::complain;
 use crate::sandbox::SandboxArgument;
@@ -45,6 +45,10 @@ pub struct TraceArguments {
     #[arg(long, value_name = "DIR")]
     pub outside: Vec<PathBuf>,
 
+    /// Tell which process did it: slower, as the kernel must ask each time
+    #[arg(long, requires = "json")]
+    pub by_process: bool,
+
     #[command(flatten)]
     pub sandbox: SandboxArgument,
 
@@ -59,15 +63,15 @@ pub struct TraceArguments {
 
 /// Traces a command.
 pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
-    let TraceArguments { depfile, target, json, outside, sandbox, quiet, command } = arguments;
+    let TraceArguments { depfile, target, json, outside, by_process, sandbox, quiet, command } = arguments;
     // What cannot be written is known before the command has run.
-    let open = |path: &PathBuf| create_named(path).with_context(|| format!("{}: cannot write there", shown(path)));
+    let open = |path: &PathBuf| WholeFile::create(path);
     let depfile = depfile.as_ref().map(open).transpose()?;
     let json = json.as_ref().map(open).transpose()?;
     let outside = outside.iter().map(|path| path.canonicalize().with_context(|| format!("--outside {}", shown(path))));
     let request = TraceRequest {
         command,
-        level: RecordLevel::Command,
+        level: if by_process { RecordLevel::Process } else { RecordLevel::Command },
         outside: outside.collect::<Result<_, _>>()?,
         sandbox: sandbox.into(),
     };
@@ -78,7 +82,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         event => complain(format_args!("{event}; Ctrl-C ends the trace without them")),
     });
     let base = std::env::current_dir().context("the working directory")?;
-    let signals = signal_hook::iterator::Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2])?;
+    let signals = signal_hook::iterator::Signals::new([ENDING, &JOB_CONTROL].concat())?;
     let handle = trace::start(request, events).map_err(inarch_jobs::JobError::from)?;
     pass_on(signals, &handle);
     let report = match handle.wait() {
@@ -100,17 +104,27 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
     Ok(code(report.status))
 }
 
+/// Signals after which the trace waits for nothing but the command.
+const ENDING: &[i32] = &[SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
+
+/// This process stops only when the command has stopped: one that stopped by itself could find the command still stopped when both
+/// are continued, and stop again.
+const JOB_CONTROL: [i32; 4] = [SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT];
+
 /// Leads signals to the command; when it has ended, to the end of the trace.
 fn pass_on(mut signals: signal_hook::iterator::Signals, handle: &TraceHandle) {
     let (send, stop) = (handle.signaller(), handle.stopper());
     thread::spawn(move || {
         for number in signals.forever() {
             // A terminal sends these to the command as well.
-            let is_from_terminal = matches!(number, SIGINT | SIGQUIT) && is_in_foreground();
+            let is_key = matches!(number, SIGINT | SIGQUIT | SIGTSTP | SIGCONT);
+            let is_from_terminal = is_key && is_in_foreground() || matches!(number, SIGTTIN | SIGTTOU);
             if let Some(signal) = Signal::from_named_raw(number).filter(|_| !is_from_terminal) {
                 send(signal);
             }
-            stop.stop();
+            if ENDING.contains(&number) {
+                stop.stop();
+            }
         }
     });
 }
@@ -123,10 +137,13 @@ fn is_in_foreground() -> bool {
     })
 }
 
-fn write(file: File, make: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> std::io::Result<()> {
-    let mut out = BufWriter::new(file);
+/// Writes a file that gets its name when it is complete, or stays as it was.
+fn write(file: WholeFile, make: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(file.file());
     make(&mut out)?;
-    out.flush()
+    out.flush()?;
+    drop(out);
+    Ok(file.commit()?)
 }
 
 /// Says on standard error what was touched.

@@ -70,6 +70,7 @@ pub use inarch_confine::{close_inherited, heed_children};
 pub use lifecycle::LifecycleError;
 pub use lifecycle::confinement::Sandbox;
 pub use lifecycle::named::create_named;
+pub use lifecycle::new_file::{NewFile, WholeFile};
 pub use lifecycle::trust::Obstacle;
 pub use path_error::PathError;
 pub use text::{counted, shown};

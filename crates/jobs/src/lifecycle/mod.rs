@@ -6,6 +6,7 @@
 //! - [`guard`]: a child that cleans up after a job, even after SIGKILL; [`guarded`] finds a job through that child.
 //! - [`confinement`]: what a thread keeps before it serves anybody. [`descriptors`]: how many files it may open.
 //! - [`named`]: what the user names, through no link that another user planted.
+//! - [`new_file`]: a file that gets its name when it is complete.
 //! - [`trust`]: directories of this user that no other user can redirect; [`state`]: the one for what outlives a job.
 //!
 //! Nothing here knows what is served, or by which wire.
@@ -17,6 +18,7 @@ pub(crate) mod guard;
 pub(crate) mod guarded;
 pub(crate) mod mounted;
 pub(crate) mod named;
+pub(crate) mod new_file;
 pub(crate) mod running;
 pub(crate) mod state;
 pub(crate) mod trust;
