@@ -1,0 +1,371 @@
+//! Promise: under `inarch trace` a command does what it does without: its streams, status, signals, terminal and files are its own.
+//! However the trace ends, it leaves no mount, no process and no half-written file.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{INARCH, LONG, assert_status, host, programs, scratch, stderr, stdout, within};
+
+/// `inarch trace --quiet OPTIONS -- sh -c SCRIPT` in `dir`.
+fn trace(dir: &Path, options: &[&str], script: &str) -> Command {
+    let mut command = Command::new(INARCH);
+    command.args(["trace", "--quiet"]).args(options).args(["--", "sh", "-c", script]);
+    command.current_dir(dir).env("PATH", programs()).stdin(Stdio::null());
+    command
+}
+
+/// The inputs or outputs in `dir` of a trace, by `key`: a line for each name and its uses or change.
+fn told(trace: &Path, dir: &Path, key: &str) -> Vec<String> {
+    let text = fs::read_to_string(trace).unwrap();
+    assert!(text.ends_with("{\"end\":true}\n"), "{text}");
+    let lines = text.lines().filter_map(|line| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let name = Path::new(line.get(key)?.as_str()?).strip_prefix(dir).ok()?.to_str()?.to_owned();
+        let uses =
+            line["uses"].as_array().into_iter().flatten().filter_map(Value::as_str).filter(|one| *one != "xattrs");
+        Some(format!("{name}: {}", uses.chain(line["change"].as_str()).collect::<Vec<_>>().join(" ")))
+    });
+    lines.filter(|line| !line.starts_with(": ")).collect()
+}
+
+/// The mounts of traces that other processes can see.
+fn mounts() -> usize {
+    fs::read_to_string("/proc/self/mountinfo").unwrap().lines().filter(|line| line.contains("inarch-trace-")).count()
+}
+
+#[test]
+fn status_and_streams_are_the_commands() {
+    let dir = scratch();
+    for (script, status) in [("exit 0", 0), ("exit 3", 3), ("exit 125", 125), ("kill -0 1 2> /dev/null; false", 1)] {
+        assert_status(&trace(dir.path(), &[], script).output().unwrap(), status);
+    }
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV, libc::SIGINT] {
+        let output = trace(dir.path(), &[], &format!("kill -{signal} $$")).output().unwrap();
+        assert_eq!(output.status.signal(), Some(signal), "{}", stderr(&output));
+    }
+    fs::write(dir.path().join("plain"), "text").unwrap();
+    for (program, status) in [("./none", 127), ("no-such-program", 127), ("./plain", 126)] {
+        let output =
+            Command::new(INARCH).args(["trace", "-q", "--", program]).current_dir(dir.path()).output().unwrap();
+        assert_status(&output, status);
+        assert!(stderr(&output).starts_with("inarch: ") && stderr(&output).lines().count() == 1, "{}", stderr(&output));
+    }
+    let mut child = trace(dir.path(), &[], "cat; printf '\\377\\0'; echo aside >&2")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut to, mut from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    for word in [b"one\n", b"two\n"] {
+        to.write_all(word).unwrap();
+        let mut back = [0; 4];
+        from.read_exact(&mut back).unwrap();
+        assert_eq!(&back, word);
+    }
+    drop(to);
+    let mut rest = Vec::new();
+    from.read_to_end(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((rest.as_slice(), stderr(&output).as_str()), (&b"\xff\0"[..], "aside\n"));
+    // Other descriptors are inherited, too.
+    let list = "sh -c 'cat <&7 >&8; ls /proc/self/fd'";
+    let [own, traced] = [list.to_owned(), format!("{INARCH} trace -q -- {list}")]
+        .map(|command| host("sh", &["-c", &format!("exec 7< plain 8> out; {command}")], dir.path()));
+    assert_eq!(traced, own);
+    assert_eq!(fs::read(dir.path().join("out")).unwrap(), b"text");
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let dir = scratch();
+    for signal in ["TERM", "HUP", "USR1", "USR2", "INT", "QUIT"] {
+        let script = format!("trap 'echo got {signal}; exit 7' {signal}; echo ready; while :; do sleep 0.05; done");
+        let mut child = trace(dir.path(), &[], &script).stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        host("kill", &[&format!("-{signal}"), &child.id().to_string()], dir.path());
+        out.read_to_string(&mut line).unwrap();
+        assert_eq!((child.wait().unwrap().code(), line.as_str()), (Some(7), format!("ready\ngot {signal}\n").as_str()));
+    }
+}
+
+/// A session with a terminal, in which the traced command is the foreground's.
+const TERMINAL: &str = r#"
+import os, pty, signal, sys, time
+inarch, script = sys.argv[1:3]
+session, terminal = pty.fork()
+if session == 0:
+    # The leader of the session, as a shell is.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    job = os.fork()
+    if job == 0:
+        os.setpgid(0, 0); os.tcsetpgrp(0, os.getpgrp())
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        os.execv(inarch, [inarch, "trace", "-q", "--", "sh", "-c", script])
+    while True:
+        _, status = os.waitpid(job, os.WUNTRACED)
+        os.tcsetpgrp(0, os.getpgrp())
+        if not os.WIFSTOPPED(status):
+            print("ended", os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status), flush=True)
+            os._exit(0)
+        states = {}
+        # The last of them may be about to stop.
+        while set(states.values()) != {"T"}:
+            time.sleep(0.01)
+            states = {}
+            for process in filter(str.isdigit, os.listdir("/proc")):
+                try:
+                    fields = open(f"/proc/{process}/stat").read().rsplit(")", 1)[1].split()
+                    if int(fields[2]) == job: states[process] = fields[0]
+                except OSError: pass
+        print("stopped", len(states), "".join(set(states.values())), flush=True)
+        input()
+        os.tcsetpgrp(0, job)
+        os.killpg(job, signal.SIGCONT)
+said = b""
+def until(word):
+    global said
+    while word not in said:
+        try: more = os.read(terminal, 4096)
+        except OSError: more = b""
+        if not more: sys.exit(f"no {word} in {said}")
+        said += more
+    said = said[said.index(word) + len(word):]
+for step in sys.argv[3:]:
+    kind, word = step.split(":", 1)
+    if kind == "see": until(word.encode())
+    else: os.write(terminal, word.encode())
+until(b"ended ")
+while b"\n" not in said:
+    said += os.read(terminal, 99)
+print(said.split()[0].decode())
+os.waitpid(session, 0)
+"#;
+
+#[test]
+fn the_terminal_is_the_commands() {
+    let dir = scratch();
+    fs::write(dir.path().join("terminal.py"), TERMINAL).unwrap();
+    let run = |script: &str, steps: &[&str]| {
+        let words = [&["timeout", "100", "python3", "terminal.py", INARCH, script], steps].concat();
+        host(words[0], &words[1..], dir.path()).trim().to_owned()
+    };
+    // A key is one signal to the command, though both have the terminal.
+    let script = "n=0; trap 'n=$((n + 1)); echo caught $n' INT; trap 'exit $n' TERM; echo ready; while :; do read x; test \"$x\" != end || exit $n; done";
+    assert_eq!(
+        run(
+            script,
+            &["see:ready", "send:\x03", "see:caught 1", "send:again\n", "send:\x03", "see:caught 2", "send:end\n"]
+        ),
+        "2"
+    );
+    assert_eq!(run("echo ready; cat; echo never", &["see:ready", "send:\x03"]), "-2");
+    // It stops with all its processes, and goes on.
+    let steps = [
+        "send:first\n",
+        "see:<first>",
+        "send:\x1a",
+        "see:stopped 3 T",
+        "send:\n",
+        "send:word\n",
+        "see:<word>",
+        "send:\x1a",
+        "see:stopped 3 T",
+        "send:\n",
+        "send:\x04",
+    ];
+    assert_eq!(run("sed -u 's/.*/<&>/'; exit 9", &steps), "9");
+}
+
+#[test]
+fn two_traces_at_once_are_told_apart() {
+    const FILES: usize = 200;
+    let dir = scratch();
+    for name in ["a", "b"] {
+        for number in 0..FILES {
+            fs::write(dir.path().join(format!("{name}{number}")), name).unwrap();
+        }
+    }
+    let children = ["a", "b"].map(|name| {
+        let script = format!("cat {name}? {name}?? {name}??? > out-{name}; cp {name}1 copy-{name}; rm {name}2");
+        trace(dir.path(), &["--json", &format!("trace-{name}")], &script).spawn().unwrap()
+    });
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    for name in ["a", "b"] {
+        let inputs = told(&dir.path().join(format!("trace-{name}")), dir.path(), "input");
+        let read = inputs.iter().filter(|line| line.contains(" read")).count();
+        let others = inputs.iter().any(|line| !line.starts_with(name) && !line.contains(&format!("-{name}: absent")));
+        assert!(read == FILES && !others, "{inputs:?}");
+        let outputs = told(&dir.path().join(format!("trace-{name}")), dir.path(), "output");
+        assert_eq!(outputs, [format!("{name}2: removed"), format!("copy-{name}: made"), format!("out-{name}: made")]);
+        assert_eq!(fs::read(dir.path().join(format!("out-{name}"))).unwrap(), name.repeat(FILES).as_bytes());
+    }
+}
+
+#[test]
+fn a_killed_trace_leaves_nothing() {
+    let dir = scratch();
+    for as_user in [false, true] {
+        if as_user {
+            chown(dir.path(), Some(1), Some(1)).unwrap();
+        }
+        let before = mounts();
+        fs::write(dir.path().join("old.d"), "as it was").unwrap();
+        if as_user {
+            chown(dir.path().join("old.d"), Some(1), Some(1)).unwrap();
+        }
+        // A process in the background sees that its files are gone.
+        let script =
+            "(while test -e written; do sleep 0.05; done) & echo text > written; echo ready $!; exec sleep 1000";
+        let mut command = as_whom(as_user, dir.path());
+        command.args(["trace", "--quiet", "-o", "old.d", "--json", "new.json", "--", "sh", "-c", script]);
+        let mut child = command.current_dir(dir.path()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let beside = line.trim().strip_prefix("ready ").unwrap();
+        let of_child = format!("/proc/{}/task/{0}/children", child.id());
+        let threads = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().flatten();
+        let children: String =
+            threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default()).collect();
+        assert!(!children.is_empty(), "{of_child}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // It is at the end of its output when the last process is gone.
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).unwrap();
+        for process in children.split_whitespace().chain([beside]) {
+            assert!(within(LONG, || !Path::new(&format!("/proc/{process}/exe")).exists()), "{process} is still there");
+        }
+        assert_eq!(mounts(), before);
+        assert_eq!(fs::read_to_string(dir.path().join("written")).unwrap(), "text\n");
+        assert_eq!(fs::read_to_string(dir.path().join("old.d")).unwrap(), "as it was");
+        let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.retain(|name| name != "inarch");
+        names.sort();
+        assert_eq!(names, ["old.d", "written"]);
+        fs::remove_file(dir.path().join("written")).unwrap();
+    }
+}
+
+#[test]
+fn processes_are_told() {
+    let dir = scratch();
+    for name in ["a", "b"] {
+        fs::write(dir.path().join(name), "text").unwrap();
+    }
+    let script =
+        "echo $$; cat a > out & echo $!; cat a b > /dev/null & echo $!; test -e none; wait; exec stat b > /dev/null";
+    let output = trace(dir.path(), &["--by-process", "--json", "trace.json"], script).output().unwrap();
+    assert_status(&output, 0);
+    let numbers: Vec<u64> = stdout(&output).lines().map(|line| line.parse().unwrap()).collect();
+    let [shell, one, two] = numbers[..] else { panic!("{numbers:?}") };
+    let text = fs::read_to_string(dir.path().join("trace.json")).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let by = |key: &str, name: &str| -> BTreeSet<u64> {
+        let path = dir.path().join(name);
+        let line = lines.iter().find(|line| line.get(key).is_some_and(|told| told == path.to_str().unwrap()));
+        line.unwrap()["pids"].as_array().unwrap().iter().filter_map(Value::as_u64).collect()
+    };
+    assert_eq!(by("input", "a"), BTreeSet::from([one, two]));
+    assert_eq!(by("input", "b"), BTreeSet::from([shell, two]));
+    assert_eq!(by("input", "none"), BTreeSet::from([shell]));
+    assert_eq!(by("output", "out"), BTreeSet::from([one]));
+}
+
+/// The program as root or as another user, in a directory of that user's.
+fn as_whom(as_user: bool, dir: &Path) -> Command {
+    if !as_user {
+        return Command::new(INARCH);
+    }
+    if !dir.join("inarch").exists() {
+        fs::copy(INARCH, dir.join("inarch")).unwrap();
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "1", "--regid", "1", "--clear-groups"]).arg(dir.join("inarch"));
+    command
+}
+
+#[test]
+fn users_trace_as_well() {
+    let dir = scratch();
+    chown(dir.path(), Some(1), Some(1)).unwrap();
+    fs::create_dir_all(dir.path().join("closed/d")).unwrap();
+    for name in ["open", "secret", "closed/x"] {
+        fs::write(dir.path().join(name), name).unwrap();
+    }
+    host("chmod", &["700", "closed"], dir.path());
+    host("chmod", &["600", "secret"], dir.path());
+    let before = mounts();
+    let script = "cat open secret closed/x 2> /dev/null; echo text > made; test -r secret; ls closed 2> /dev/null; id -u; stat -c %u made";
+    let mut command = as_whom(true, dir.path());
+    command.args(["trace", "--quiet", "--json", "trace.json", "--", "sh", "-c", script]);
+    let output = command.current_dir(dir.path()).stdin(Stdio::null()).output().unwrap();
+    assert_status(&output, 0);
+    assert_eq!(stdout(&output), "open1\n1\n");
+    let trace = dir.path().join("trace.json");
+    // The kernel refused the rest before it asked for it.
+    assert_eq!(
+        told(&trace, dir.path(), "input"),
+        ["closed: found", "made: absent", "open: found read", "secret: found"]
+    );
+    assert_eq!(told(&trace, dir.path(), "output"), ["made: made"]);
+    assert_eq!((mounts(), fs::metadata(&trace).unwrap().uid()), (before, 1));
+}
+
+/// Files of each kind, as a command leaves them; and then what stat(1) says of them.
+const EACH_KIND: &str = "
+umask 027; echo text > plain; mkdir -p d/e; ln -s nowhere link; ln plain hard; mkfifo fifo; mknod device c 1 3
+echo text > owned; chown 5:6 owned; chmod 6755 owned; touch -d @1.5 old; touch -h -d @2.5 link; truncate -s 99999 sparse
+chmod 2770 d; echo text > d/inherits; mkdir d/below; chown 7 d; echo x > program; chmod +x program
+echo more >> owned; head -c 300000 /dev/zero > large; echo x >> large; python3 -c 'import os; os.setxattr(\"plain\", \"user.x\", b\"value\")'
+cp -a d copied; mv plain moved; touch -r old large; rm fifo
+find . ! -name . -printf '%p %y %m %U %G %n %s %l\\n' | sort
+stat -c '%n %Y' old link large; getfattr -d moved; cat large | md5sum";
+
+#[test]
+fn files_are_written_as_without() {
+    let dir = scratch();
+    let [own, traced] = ["own", "traced"].map(|name| dir.path().join(name));
+    for place in [&own, &traced] {
+        fs::create_dir(place).unwrap();
+    }
+    let expected = host("sh", &["-ec", EACH_KIND], &own);
+    let output = trace(&traced, &[], EACH_KIND).output().unwrap();
+    assert_eq!(stdout(&output), expected, "{}", stderr(&output));
+    let look = "find . -printf '%p %y %m %U %G %n %s %l\\n' | sort; cat large | md5sum";
+    assert_eq!(host("sh", &["-c", look], &traced), host("sh", &["-c", look], &own));
+}
+
+#[test]
+fn a_dependency_file_is_whole_or_as_it_was() {
+    let dir = scratch();
+    fs::write(dir.path().join("input"), "text").unwrap();
+    fs::write(dir.path().join("old.d"), "as it was").unwrap();
+    let seen =
+        trace(dir.path(), &["-o", "old.d"], "cat old.d input > /dev/null; cat old.d; echo > output").output().unwrap();
+    assert_eq!(stdout(&seen), "as it was");
+    let text = fs::read_to_string(dir.path().join("old.d")).unwrap();
+    assert!(text.starts_with("output:") && text.contains("  input"), "{text}");
+    // What cannot be replaced is written in place.
+    let output = trace(dir.path(), &["-o", "/dev/stdout"], "cat input > second").output().unwrap();
+    assert!(stdout(&output).starts_with("second:"), "{}", stdout(&output));
+    let output = trace(dir.path(), &["-o", "none/x.d"], "echo > never").output().unwrap();
+    assert_status(&output, 125);
+    assert!(
+        !dir.path().join("never").exists() && stderr(&output).contains("none/x.d: cannot write there"),
+        "{}",
+        stderr(&output)
+    );
+}
