@@ -10,17 +10,20 @@ use super::attributes::Lost;
 use super::crew;
 use super::decide::Verdict;
 use super::host::{Host, is_beneath};
-use super::leftovers::{Leftovers, names_of_ours};
+use super::leftovers::{Leftovers, NamesOfOurs, UNREAD, names_of_ours};
 use super::look::{Found, Seen};
 use super::make::MakeError;
 use super::object::Identity;
 use super::plan::{How, Step};
 use super::progress::{Durable, OursKind};
-use super::sides::{Sides, parent};
+use super::sides::{Sides, joined, parent};
 use super::worker::{Task, Worker};
 
 /// The most files that are waited for one by one; more, and the whole file system is.
 const SYNCED_ONE_BY_ONE: usize = 32;
+
+/// Why a name of ours is told.
+const STAYS: &str = "it stays under this name of ours; the next apply puts it in order, or tells more of it";
 
 /// Takes note of files that are on the host's disk, for good.
 pub(super) type Remember<'r> = dyn FnMut(Vec<(Vec<u8>, Durable)>) -> io::Result<()> + 'r;
@@ -34,7 +37,7 @@ pub(super) struct Outcome {
     pub failures: Vec<(Vec<u8>, String)>,
     pub lost: Lost,
     /// What is left as it was, but for the times that linking it gave it.
-    pub touched: Vec<(Vec<u8>, Seen)>,
+    pub touched: HashMap<Vec<u8>, Seen>,
     /// A wait for the disk failed, and may have been told what a later one is not told again.
     pub in_doubt: bool,
     /// What stays under names of ours, by path; and what it is where nobody needs it any more.
@@ -141,7 +144,7 @@ impl<'a> Executor<'_, 'a> {
         for i in left {
             let path = task.sides.path(i);
             // What is no longer so is not taken for it.
-            let mut touched = task.progress.touched.get(path).copied();
+            let mut touched = task.facts.touched.get(path).copied();
             let there = self.worker.host.parent(path).and_then(|(directory, name)| directory.stat(name));
             if let Ok(Some(stat)) = there
                 && let Some(seen) = task.facts.stats.get(i).copied().flatten()
@@ -549,22 +552,75 @@ impl<'a> Executor<'_, 'a> {
         if known.is_empty() && self.outcome.conflicts.is_empty() && self.outcome.failures.is_empty() {
             return;
         }
-        for (path, ours) in names_of_ours(task.sides, task.progress, self.worker.host).found {
-            let Ok(Some(stat)) = self.worker.host.stat(&path) else { continue };
-            let i = task.sides.marked(ours.mark);
-            let is_useless = i.is_some_and(|i| match ours.kind {
-                OursKind::Part => true,
-                OursKind::Aside => self.placed.contains(&i) && self.is_useless(i, &stat),
-                OursKind::Away | OursKind::Gone => false,
-            });
-            let was_useless = task.progress.beside.get(&path) == Some(&Some(Seen::of(&stat)));
-            let name = path.get(parent(&path).len()..).unwrap_or_default();
-            if !known.contains(&path) && !self.told.contains(name.strip_prefix(b"/").unwrap_or(name)) {
-                let reason = "it stays under this name of ours; the next apply puts it in order, or tells more of it";
-                self.outcome.failures.push((path.clone(), reason.to_owned()));
+        let NamesOfOurs { found, unread } = names_of_ours(task.sides, task.progress, self.worker.host);
+        let mut listed: BTreeSet<Vec<u8>> = found.into_iter().map(|(path, _)| path).collect();
+        listed.extend(known.iter().map(|path| (*path).clone()));
+        for path in listed {
+            let is_told = known.contains(&path);
+            if self.note_name(&path, is_told).is_err() && !is_told {
+                self.outcome.failures.push((path, STAYS.to_owned()));
             }
-            self.outcome.beside.insert(path, (is_useless || was_useless).then(|| Seen::of(&stat)));
         }
+        // Where names cannot be listed each one that may be there is looked for. It is noted even if that fails, too.
+        for above in unread {
+            let names = self.names_that_may_be_in(&above, leftovers);
+            let looks: Vec<_> = names.iter().map(|path| self.note_name(path, known.contains(path))).collect();
+            if looks.iter().any(Result::is_err) {
+                self.outcome.failures.push((above, UNREAD.to_owned()));
+            }
+        }
+    }
+
+    /// Notes what a name of ours leads to, and tells it unless it is told. Of what cannot be looked at the name is noted.
+    fn note_name(&mut self, path: &[u8], is_told: bool) -> Result<(), Errno> {
+        let task = self.worker.task;
+        let name = path.get(parent(path).len()..).unwrap_or_default();
+        let name = name.strip_prefix(b"/").unwrap_or(name);
+        // Directories that cannot be looked through are told, and have no such name.
+        let Some(ours) = task.progress.ours(name) else { return Ok(()) };
+        let stat = match self.worker.host.stat(path) {
+            Ok(Some(stat)) => stat,
+            Ok(None) => return Ok(()),
+            Err(errno) => {
+                self.outcome.beside.insert(path.to_owned(), None);
+                return Err(errno);
+            }
+        };
+        let i = task.sides.marked(ours.mark);
+        let is_useless = i.is_some_and(|i| match ours.kind {
+            OursKind::Part => true,
+            OursKind::Aside => self.placed.contains(&i) && self.is_useless(i, &stat),
+            OursKind::Away | OursKind::Gone => false,
+        });
+        let was_useless = task.progress.beside.get(path) == Some(&Some(Seen::of(&stat)));
+        if !is_told && !self.told.contains(name) {
+            self.outcome.failures.push((path.to_owned(), STAYS.to_owned()));
+        }
+        self.outcome.beside.insert(path.to_owned(), (is_useless || was_useless).then(|| Seen::of(&stat)));
+        Ok(())
+    }
+
+    /// The paths of the names of ours that something in a directory may have: earlier applies', and those of this one that are
+    /// not known to be free again.
+    fn names_that_may_be_in(&self, above: &[u8], leftovers: &Leftovers) -> BTreeSet<Vec<u8>> {
+        let task = self.worker.task;
+        let plan = task.plan;
+        let may_stay = |i: &usize| {
+            let waits = self.made.contains(i) && !self.placed.contains(i);
+            let is_old = leftovers.ready.contains_key(i) || leftovers.came_out.contains_key(i);
+            waits || is_old || self.failed.contains(i) || self.exchanged.contains(i) || self.taken_back.contains(i)
+        };
+        let is_in = |i: &usize| {
+            let path = task.sides.path(*i);
+            let places = [plan.asides.get(i), leftovers.ready.get(i)];
+            parent(path) == above || places.into_iter().flatten().any(|place| place == above)
+        };
+        let mut paths: BTreeSet<Vec<u8>> =
+            task.progress.beside.keys().filter(|path| parent(path) == above).cloned().collect();
+        for i in (0..plan.verdicts.len()).filter(may_stay).filter(is_in) {
+            paths.extend(task.progress.names(task.sides.path(i)).map(|name| joined(above, &name)));
+        }
+        paths
     }
 
     /// Whether nobody needs what has the name of ours for a difference that is in its place.

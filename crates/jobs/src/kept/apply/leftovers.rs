@@ -37,8 +37,7 @@ pub(super) struct Leftovers {
 pub(super) const UNKNOWN: &str = "an earlier apply left it, and it is not known what it is; move it away";
 pub(super) const USELESS: &str = "an earlier apply left it, and it cannot be removed";
 const AWAY: &str = "an earlier apply left it, and it cannot be put back into its place; move it there";
-
-const UNREAD: &str = "what an earlier apply left there cannot be looked at";
+pub(super) const UNREAD: &str = "what an earlier apply left there cannot be looked at";
 
 /// How often what was found is put in order, and looked for again: what was away may be what came out, and that may have been
 /// replaced by something that was torn since.
@@ -123,7 +122,7 @@ impl Leftovers {
     fn settle(&self, look: &mut Look<'_, '_>) -> bool {
         let mut is_changed = false;
         for path in &self.useless {
-            is_changed |= look.host.remove(path).is_ok();
+            is_changed |= look.change(path, |host| host.remove(path));
         }
         for (i, path) in &self.away {
             let place = look.sides.path(*i);
@@ -132,15 +131,17 @@ impl Leftovers {
                 Ok(None) => place,
                 _ => &aside,
             };
-            is_changed |= look.host.rename(path, back).is_ok();
+            is_changed |= look.change(path, |host| host.rename(path, back));
         }
         for (i, path) in &self.gone {
-            is_changed |= look.host.rename(path, look.sides.path(*i)).is_ok();
+            let place = look.sides.path(*i);
+            is_changed |= look.change(path, |host| host.rename(path, place));
         }
         for (i, path) in &self.came_out {
             if look.one(*i).0 == Found::Torn {
                 let place = look.sides.path(*i);
-                is_changed |= look.host.swap(path, place, &look.progress.away(place)).is_ok();
+                let away = look.progress.away(place);
+                is_changed |= look.change(path, |host| host.swap(path, place, &away));
             }
         }
         is_changed

@@ -41,7 +41,7 @@ pub(super) enum Found {
 }
 
 /// What tells an object of the host from others and from itself before a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Seen {
     pub ino: u64,
     pub size: u64,
@@ -91,6 +91,9 @@ pub(super) struct Facts {
     pub volumes: HashMap<Vec<u8>, Volume>,
     /// Directories that are to go and have something that the scan did not see.
     pub crowded: HashMap<usize, Vec<u8>>,
+    /// What was scanned and has other times since an apply linked it, by path: as [`Progress::touched`], and as it is since what earlier
+    /// applies left was put in order.
+    pub touched: HashMap<Vec<u8>, Seen>,
 }
 
 /// Looks at the host for one tree.
@@ -100,6 +103,8 @@ pub(super) struct Look<'l, 'a> {
     pub progress: &'l Progress,
     /// Differences of which what was replaced has another name, of ours.
     pub came_out: BTreeMap<usize, Vec<u8>>,
+    /// What the removal or the renaming of a name of ours has given another time: as it was, and as it is.
+    pub moved_on: HashMap<Seen, Seen>,
     /// The directory whose names were read last, and these.
     listed: Option<(Vec<u8>, HashSet<Vec<u8>>)>,
     buffers: (Vec<u8>, Vec<u8>),
@@ -107,7 +112,8 @@ pub(super) struct Look<'l, 'a> {
 
 impl<'l, 'a> Look<'l, 'a> {
     pub fn new(sides: &'l Sides<'a>, host: &'l mut Host, progress: &'l Progress) -> Look<'l, 'a> {
-        Look { sides, host, progress, came_out: BTreeMap::new(), listed: None, buffers: (Vec::new(), Vec::new()) }
+        let (came_out, moved_on, listed, buffers) = Default::default();
+        Look { sides, host, progress, came_out, moved_on, listed, buffers }
     }
 
     /// Looks at every difference that is `chosen`, and at the files that those borrow bytes of.
@@ -139,6 +145,8 @@ impl<'l, 'a> Look<'l, 'a> {
             self.look_for_homes(i, chosen, &mut facts);
         }
         self.look_for_volumes(chosen, &mut facts);
+        let touched = self.progress.touched.iter();
+        facts.touched = touched.map(|(path, seen)| (path.clone(), self.moved_on_from(*seen))).collect();
         facts
     }
 
@@ -185,7 +193,8 @@ impl<'l, 'a> Look<'l, 'a> {
         let scanned = self.sides.old(i).filter(|(_, was)| is_as_scanned(&stat, was, false));
         let found = match scanned {
             Some((_, was)) => {
-                let is_ours = self.progress.touched.get(self.sides.path(i)) == Some(&Seen::of(&stat));
+                let touched = self.progress.touched.get(self.sides.path(i)).map(|seen| self.moved_on_from(*seen));
+                let is_ours = touched == Some(Seen::of(&stat));
                 Found::Scanned { strictly: is_ours || is_as_scanned(&stat, was, true) }
             }
             None => self.not_scanned(i, &stat),
@@ -197,6 +206,32 @@ impl<'l, 'a> Look<'l, 'a> {
             && self.has_attributes(i, &stat);
         let found = if is_guests { Found::Guests } else { found };
         (found, Some(stat))
+    }
+
+    /// As something is since what earlier applies left was put in order.
+    fn moved_on_from(&self, seen: Seen) -> Seen {
+        std::iter::successors(Some(seen), |seen| self.moved_on.get(seen).copied()).last().unwrap_or(seen)
+    }
+
+    /// Changes a name of ours by `change`. Another name of the same file may be a difference: it gets another time by that, which is
+    /// not its own change. Whether it was done.
+    pub fn change(&mut self, path: &[u8], change: impl FnOnce(&mut Host) -> Result<(), Errno>) -> bool {
+        // A dry run changes nothing.
+        let is_real = self.host.pretended.is_none();
+        let held = is_real.then(|| {
+            let (directory, name) = self.host.parent(path).ok()?;
+            let object = directory.object(name).ok()??;
+            Some((directory, object))
+        });
+        let is_done = change(self.host).is_ok();
+        if let Some((directory, object)) = held.flatten()
+            && let Ok(stat) = directory.stat_of(object.as_fd())
+            && let (before, now) = (Seen::of(&object.stat), Seen::of(&stat))
+            && before != now
+        {
+            self.moved_on.insert(before, now);
+        }
+        is_done
     }
 
     /// Whether the host has a path under that very name: in a directory that does not tell upper from lower case (vfat, CIFS, ext4's

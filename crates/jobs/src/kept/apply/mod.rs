@@ -158,12 +158,11 @@ pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<Appl
     }
     let mut beside = elsewhere.clear(&record, &mut report);
     begin(run, record, request, &works, (token, boot))?;
-    let mut touched = Vec::new();
+    let mut touched: Vec<TouchedFile> = Vec::new();
     for work in &mut works {
         let ordinal = work.tree.tree.ordinal;
-        let mut outcome = work.execute(&mut |durable| remember(run, ordinal, durable));
-        let left = std::mem::take(&mut outcome.touched);
-        touched.extend(left.iter().map(|(path, seen)| TouchedFile::new(ordinal, path, seen)));
+        let outcome = work.execute(&mut |durable| remember(run, ordinal, durable));
+        touched.extend(work.touched(&outcome.touched));
         beside.extend(outcome.beside.iter().map(|(path, seen)| BesideFile::new(ordinal, path, seen.as_ref())));
         work.applied.extend(&outcome.done);
         work.in_doubt = outcome.in_doubt;
@@ -299,6 +298,12 @@ impl<'a> Work<'a> {
             report.failures.push((path(b""), reason.to_owned()));
         }
         report.lost.extend(outcome.lost.lines());
+    }
+
+    /// What has other times by our doing, as the record has it.
+    fn touched<'t>(&self, touched: &'t HashMap<Vec<u8>, Seen>) -> impl Iterator<Item = TouchedFile> + use<'t> {
+        let ordinal = self.tree.tree.ordinal;
+        touched.iter().map(move |(path, seen)| TouchedFile::new(ordinal, path, seen))
     }
 
     /// What the host has where force is, or was, to replace it.
@@ -479,7 +484,9 @@ fn begin(
     let mut overlays: HashMap<u8, String> =
         before.overlays.into_iter().filter(|(ordinal, _)| of_others(*ordinal)).collect();
     overlays.extend(works.iter().map(|work| (work.tree.tree.ordinal, stamp(run, work.tree.tree.ordinal))));
-    let made = Made { token, boot, overlays, durable, touched: before.touched, beside: before.beside };
+    let mut touched: Vec<TouchedFile> = before.touched.into_iter().filter(|file| of_others(file.ordinal)).collect();
+    touched.extend(works.iter().flat_map(|work| work.touched(&work.facts.touched)));
+    let made = Made { token, boot, overlays, durable, touched, beside: before.beside };
     run.save(Record { applying: Some(applying), applied: None, made: Some(made), ..record })
 }
 

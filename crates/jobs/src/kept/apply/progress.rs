@@ -80,6 +80,11 @@ impl Progress {
         self.name(OursKind::Gone, path)
     }
 
+    /// All names of ours that something may have for a path.
+    pub fn names(&self, path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+        OursKind::ALL.into_iter().map(move |kind| self.name(kind, path))
+    }
+
     /// Each name tells the path. The difference's number would not: once a part is applied others have it.
     fn name(&self, kind: OursKind, path: &[u8]) -> Vec<u8> {
         format!("{}{}", self.prefix(kind), Mark::of(path)).into_bytes()

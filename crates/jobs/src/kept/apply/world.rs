@@ -279,6 +279,8 @@ impl World {
         memory.0.is_old = true;
         memory.0.left = left_alone(&sides, &plan.verdicts).map(|i| sides.path(i).to_vec()).collect();
         let paths = || (0..chosen.len()).filter(|i| chosen[*i]).map(|i| sides.path(i).to_vec()).collect();
+        // As the record has it when an apply begins; a killed one notes no more of that.
+        memory.0.touched = facts.touched.clone();
         memory.0.forced = forced(&sides, &facts, &plan.verdicts, &memory.0, self.force);
         memory.0.chosen = (!asked.is_empty()).then(paths);
         if let Some(meanwhile) = &self.meanwhile {
@@ -293,7 +295,6 @@ impl World {
             memory.0.durable.extend(durable);
             Ok(())
         });
-        memory.0.touched = attempt.outcome.touched.iter().cloned().collect();
         attempt.died = faults.is_dead();
         let in_doubt = attempt.outcome.in_doubt;
         attempt.calls = faults.count.load(std::sync::atomic::Ordering::Relaxed);
@@ -301,6 +302,7 @@ impl World {
         memory.0.begun = attempt.died || in_doubt || (asked.is_empty() && attempt.is_whole());
         if !attempt.died {
             memory.0.restarted = in_doubt;
+            memory.0.touched = attempt.outcome.touched.clone();
             memory.0.beside = attempt.outcome.beside.clone();
             if !in_doubt {
                 memory.0.forced.clear();
