@@ -35,6 +35,7 @@ pub(super) struct Leftovers {
 
 /// Why something stays.
 pub(super) const UNKNOWN: &str = "an earlier apply left it, and it is not known what it is; move it away";
+const TAKEN_OUT: &str = "an earlier apply took it out of its place; it goes when the path that it had there is applied";
 pub(super) const USELESS: &str = "an earlier apply left it, and it cannot be removed";
 const AWAY: &str = "an earlier apply left it, and it cannot be put back into its place; move it there";
 pub(super) const UNREAD: &str = "what an earlier apply left there cannot be looked at";
@@ -68,12 +69,16 @@ impl Leftovers {
     }
 
     /// What stays: as nobody knows what it is, as it could not be put in order, or as what it was taken out for is not in its
-    /// place. Paths, and why.
+    /// place, or not asked for. Paths, and why.
     pub fn strange<'l>(&'l self, verdicts: &'l [Verdict]) -> impl Iterator<Item = (&'l Vec<u8>, &'static str)> {
-        let is_over = |i: &usize| matches!(verdicts.get(*i), Some(Verdict::Done | Verdict::Attributes));
-        let stuck = self.came_out.iter().filter(move |(i, _)| !is_over(i)).map(|(_, path)| path);
+        let why = |i: &usize| match verdicts.get(*i) {
+            Some(Verdict::Done | Verdict::Attributes) => None,
+            Some(Verdict::Left) => Some(TAKEN_OUT),
+            _ => Some(UNKNOWN),
+        };
+        let stuck = self.came_out.iter().filter_map(move |(i, path)| Some((path, why(i)?)));
         let away = self.away.iter().chain(&self.gone).map(|(_, path)| path);
-        let unknown = self.strange.iter().chain(stuck).map(|path| (path, UNKNOWN));
+        let unknown = self.strange.iter().map(|path| (path, UNKNOWN)).chain(stuck);
         let unread = self.unread.iter().map(|path| (path, UNREAD));
         unknown
             .chain(self.useless.iter().map(|path| (path, USELESS)))

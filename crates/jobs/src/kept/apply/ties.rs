@@ -8,6 +8,9 @@
 //! - Who brings a file that had another name requires that the old name goes.
 //! - What comes into a new directory requires the directory; a directory that goes requires that everything in it goes.
 //!
+//! What takes or changes one name of a file *accompanies* what does so with another: it is chosen with it. The first one applied gives
+//! the file other times, and then nobody could tell the other names from what the host changed.
+//!
 //! Chains and circles of renames follow: `mv f1 z; mv f2 f1; mv f3 f2` is one group.
 
 use std::collections::HashMap;
@@ -19,7 +22,7 @@ use super::sides::Sides;
 /// The graph. Its nodes are the differences, by their places, and behind them one for each file that ties several.
 pub(super) struct Ties {
     requires: Vec<Vec<u32>>,
-    /// What else comes with a difference that was asked for: the two names of a directory.
+    /// What else comes with a difference that was asked for: the two names of a directory, and those of a file.
     accompanies: Vec<Vec<u32>>,
     differences: usize,
 }
@@ -34,6 +37,8 @@ struct OfFile {
     moved: Vec<u32>,
     /// What comes and has bytes of it.
     borrowers: Vec<u32>,
+    /// What takes a name of it or gives it attributes, if it has several names.
+    changes: Vec<u32>,
 }
 
 impl Ties {
@@ -59,6 +64,10 @@ impl Ties {
             let node = self.node(together.clone());
             together.into_iter().for_each(|one| self.require(one, node));
         }
+        // Each brings the next one, and the last the first.
+        for (one, next) in of.changes.iter().zip(of.changes.iter().cycle().skip(1)).filter(|(one, next)| one != next) {
+            self.accompany(*one, *next);
+        }
     }
 
     fn tie_directories(&mut self, sides: &Sides<'_>) {
@@ -79,12 +88,8 @@ impl Ties {
         }
         for i in (0..self.differences).filter(|i| sides.brings_directory(*i)) {
             let Some(from) = sides.origin(i).and_then(|old| goes.get(&old).copied()) else { continue };
-            if let Some(list) = self.accompanies.get_mut(i) {
-                list.push(from);
-            }
-            if let Some(list) = self.accompanies.get_mut(from as usize) {
-                list.push(i as u32);
-            }
+            self.accompany(i as u32, from);
+            self.accompany(from, i as u32);
         }
     }
 
@@ -95,6 +100,12 @@ impl Ties {
 
     fn require(&mut self, one: u32, other: u32) {
         if let Some(list) = self.requires.get_mut(one as usize) {
+            list.push(other);
+        }
+    }
+
+    fn accompany(&mut self, one: u32, other: u32) {
+        if let Some(list) = self.accompanies.get_mut(one as usize) {
             list.push(other);
         }
     }
@@ -146,6 +157,11 @@ fn files(sides: &Sides<'_>) -> HashMap<InodeId, OfFile> {
     for i in 0..sides.differences.len() {
         if let Some((old, _)) = sides.old(i).filter(|_| sides.takes(i)) {
             files.entry(old).or_default().takes.push(i as u32);
+        }
+        if let Some((old, was)) = sides.old(i).filter(|_| sides.takes(i) || sides.in_place(i) && !sides.is_directory(i))
+            && was.links() > 1
+        {
+            files.entry(old).or_default().changes.push(i as u32);
         }
         if let Some(old) = sides.touches(i) {
             files.entry(old).or_default().touches.push(i as u32);

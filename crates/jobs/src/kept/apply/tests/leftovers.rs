@@ -34,3 +34,18 @@ fn to_put_a_link_in_order_is_no_change_of_the_hosts() {
         assert_eq!(world.host_paths(), world.guest_paths(), "call {at} fails");
     });
 }
+
+#[test]
+fn names_of_one_file_are_applied_together() {
+    let lines = [("a", "bytes"), ("b", "= a"), ("c", "= a"), ("d", "else")];
+    for asked in ["a", "b", "c"] {
+        let mut world = world(&lines);
+        assert!(world.chmod("c", 0o600) && world.remove("a") && world.remove("b") && world.remove("d"));
+        let mut memory = Memory::default();
+        world.apply(&mut memory, &[asked], Faults::default()).assert_whole();
+        assert!(world.host("d").exists(), "it was not asked for");
+        // What was left is no conflict.
+        world.apply(&mut memory, &[], Faults::default()).assert_whole();
+        assert_eq!(world.host_paths(), world.guest_paths(), "{asked}");
+    }
+}
