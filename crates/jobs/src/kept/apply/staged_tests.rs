@@ -1,5 +1,6 @@
-//! Whole applies, with the record and the layer that the run keeps of them: no bytes are lost, and what stays under names of ours is told
-//! and known, whatever goes wrong in how many applies, of all or of single paths, with and without force.
+//! Whole applies one after another, with the record and the layer that the run keeps: of everything or of single paths,
+//! with and without force, whatever goes wrong. No bytes are lost, and what stays under temporary names is told and
+//! known.
 
 use std::collections::HashSet;
 use std::fs;
@@ -193,7 +194,7 @@ impl Scene {
         left
     }
 
-    /// Everything under a name of ours is told, and known to the run.
+    /// Everything under a temporary name is told, and known to the run.
     fn check_left(&self, report: &ApplyReport) -> Result<(), TestCaseError> {
         let record = self.staged.run.record.as_ref().unwrap();
         let known = still_beside(record);

@@ -1,17 +1,20 @@
-//! Which differences can only be applied together.
+//! Finds out which differences can only be applied together.
 //!
-//! A difference *requires* another one: it is applied if that is applied too, or not at all.
+//! A difference that *requires* another one is applied with it or not at all:
 //!
-//! - Who takes a name of a file away requires everything that the file lends bytes to: what it was renamed to, and
-//!   what else has some of its blocks.
-//! - Who gives a file other attributes or one more name requires everything else that the file lends bytes to.
-//! - Who brings a file that had another name requires that the old name goes.
-//! - What comes into a new directory requires the directory; a directory that goes requires that everything in it goes.
+//! - A difference that removes a name of a file requires everything that the file lends bytes to: its new name, and
+//!   other files that have some of its blocks.
+//! - A difference that gives a file attributes or one more name requires everything else that the file lends bytes to.
+//! - A file that comes under a new name requires that the old name goes.
+//! - What comes into a new directory requires the directory. A directory that goes requires that everything in it goes.
 //!
-//! What takes or changes one name of a file *accompanies* what does so with another: it is chosen with it. The first one applied gives
-//! the file other times, and then nobody could tell the other names from what the host changed.
+//! A difference that *accompanies* another one is chosen with it, but does not wait for it:
 //!
-//! Chains and circles of renames follow: `mv f1 z; mv f2 f1; mv f3 f2` is one group.
+//! - The old and the new name of a directory.
+//! - All differences that remove names of one file or give it attributes. The first of them changes the file's times,
+//!   after which nobody could tell that from a change of the host's.
+//!
+//! Renames in chains and cycles follow from this: `mv f1 z; mv f2 f1; mv f3 f2` is one group.
 
 use std::collections::HashMap;
 

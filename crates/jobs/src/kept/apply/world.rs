@@ -1,4 +1,4 @@
-//! A host directory and a guest that changed it, without a machine: for tests of the real planner and executor.
+//! A host directory and a guest that changed it, without a machine: tests run the real planner and executor over them.
 
 mod guest;
 
@@ -34,7 +34,8 @@ use guest::Node;
 /// The time of every file: none is told from another by it.
 pub const TIME: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
 
-/// A value of `security.capability`: version 2, CAP_NET_RAW, effective (`struct vfs_cap_data` of include/uapi/linux/capability.h).
+/// A value of `security.capability`: version 2, CAP_NET_RAW, effective (`struct vfs_cap_data` of
+/// include/uapi/linux/capability.h).
 pub const CAPABILITIES: &[u8] = &[1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Names and nodes.
