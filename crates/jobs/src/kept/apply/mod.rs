@@ -274,12 +274,24 @@ impl<'a> Work<'a> {
         self.host.sync(written).map_err(|errno| not_durable(self.tree.tree.source(), errno.into()))
     }
 
-    /// The differences that are still to be applied, with the directories that they are in.
+    /// The differences that are still to be applied, with the directories that they are in. A directory that is still to
+    /// go keeps all that goes with it: the base has what was removed from it, and a layer removes only a directory that it
+    /// empties.
     fn rest(&self) -> Vec<Difference> {
+        let mut going: Option<&[u8]> = None;
+        let goes_with_another = |(i, difference): (usize, &'a Difference)| {
+            if going.is_none_or(|top| !is_beneath(&difference.path, top)) {
+                let goes = self.sides.takes_directory(i) && !self.applied.contains(&i);
+                going = goes.then_some(&difference.path);
+            }
+            going.is_some()
+        };
+        let differences = &self.tree.differences;
+        let going: Vec<bool> = differences.iter().enumerate().map(goes_with_another).collect();
         let mut rest: Vec<Difference> = Vec::new();
-        for (i, difference) in self.tree.differences.iter().enumerate().rev() {
+        for (i, difference) in differences.iter().enumerate().rev() {
             let holds_one = rest.last().is_some_and(|last| is_beneath(&last.path, &difference.path));
-            if !self.applied.contains(&i) || holds_one {
+            if !self.applied.contains(&i) || holds_one || going.get(i) == Some(&true) {
                 rest.push(difference.clone());
             }
         }
