@@ -98,6 +98,9 @@ impl Decision<'_, '_> {
             let reason = "the host takes this name for another one: it does not tell upper from lower case there";
             return Verdict::Refused(reason.to_owned());
         }
+        if new && self.facts.homeless.contains(&i) {
+            return Verdict::Refused("its directory is not there on the host".to_owned());
+        }
         let is_done = *found == Found::Guests || (*found == Found::Nothing && !new);
         if !begun && !is_done && self.sides.conflicting.contains(self.sides.path(i)) {
             return conflict("it changed on the host, too");

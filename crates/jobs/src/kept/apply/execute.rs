@@ -138,7 +138,11 @@ impl<'a> Executor<'_, 'a> {
     /// knows them again.
     fn note_touched(&mut self) {
         let task = self.worker.task;
-        let is_left = |i: &usize| task.sides.takes(*i) && !self.placed.contains(i);
+        let gets_attributes = |i: &usize| task.sides.in_place(*i) && !task.sides.is_directory(*i);
+        let is_left = |i: &usize| match gets_attributes(i) {
+            true => !self.outcome.done.contains(i),
+            false => task.sides.takes(*i) && !self.placed.contains(i),
+        };
         let left: Vec<usize> = (0..task.plan.verdicts.len()).filter(is_left).collect();
         for i in left {
             let path = task.sides.path(i);
@@ -150,7 +154,7 @@ impl<'a> Executor<'_, 'a> {
                 && Seen::of(&stat).is_still(&Seen::of(&seen))
                 && self.worker.touched.contains(&stat.st_ino)
                 // What is a conflict stays one.
-                && task.plan.verdicts.get(i) == Some(&Verdict::Wanted)
+                && task.plan.verdicts.get(i).is_some_and(Verdict::is_wanted)
             {
                 touched = Some(Seen::of(&stat));
             }

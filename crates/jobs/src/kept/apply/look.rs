@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::host::{Host, Volume, file_type, is_as_scanned, mtime};
 use super::make::Same;
 use super::progress::Progress;
-use super::sides::{Sides, inside, parent};
+use super::sides::{Sides, inside, joined, parent};
 use crate::kept::same::data_of_either;
 
 /// Bytes that are compared at once.
@@ -91,6 +91,8 @@ pub(super) struct Facts {
     pub volumes: HashMap<Vec<u8>, Volume>,
     /// Directories that are to go and have something in them that the scan did not see: its name.
     pub crowded: HashMap<usize, Vec<u8>>,
+    /// What is to come into a directory that the host does not have, and that does not come either.
+    pub homeless: HashSet<usize>,
     /// As [`Progress::touched`], and up to date since leftovers were put in order.
     pub touched: HashMap<Vec<u8>, Seen>,
 }
@@ -102,6 +104,8 @@ pub(super) struct Look<'l, 'a> {
     pub progress: &'l Progress,
     /// Differences of which the old object has a temporary name, and its path.
     pub came_out: BTreeMap<usize, Vec<u8>>,
+    /// Differences of which the new object is whole under a temporary name, and its directory.
+    pub ready: BTreeMap<usize, Vec<u8>>,
     /// Files that got another time when a leftover was removed or renamed: what they were, and what they are.
     pub moved_on: HashMap<Seen, Seen>,
     /// The directory whose names were read last, and these.
@@ -111,8 +115,8 @@ pub(super) struct Look<'l, 'a> {
 
 impl<'l, 'a> Look<'l, 'a> {
     pub fn new(sides: &'l Sides<'a>, host: &'l mut Host, progress: &'l Progress) -> Look<'l, 'a> {
-        let (came_out, moved_on, listed, buffers) = Default::default();
-        Look { sides, host, progress, came_out, moved_on, listed, buffers }
+        let (came_out, ready, moved_on, listed, buffers) = Default::default();
+        Look { sides, host, progress, came_out, ready, moved_on, listed, buffers }
     }
 
     /// Looks at every difference that is `chosen`, and at the files that they borrow bytes of.
@@ -136,6 +140,9 @@ impl<'l, 'a> Look<'l, 'a> {
             if *chosen && self.sides.takes_directory(i) && stat.is_some_and(|stat| is_directory(&stat)) {
                 facts.crowded.extend(self.stranger_in(i).map(|name| (i, name)));
             }
+            if *chosen && found == Found::Nothing && !self.has_directory(i) {
+                facts.homeless.insert(i);
+            }
             facts.found.push(found);
             facts.stats.push(stat);
         }
@@ -147,6 +154,15 @@ impl<'l, 'a> Look<'l, 'a> {
         let touched = self.progress.touched.iter();
         facts.touched = touched.map(|(path, seen)| (path.clone(), self.moved_on_from(*seen))).collect();
         facts
+    }
+
+    /// Whether the directory that something comes to is there, or comes too.
+    fn has_directory(&mut self, i: usize) -> bool {
+        let comes = self.sides.above(i).is_some_and(|above| self.sides.brings_directory(above));
+        let is_there = |host: &mut Host| {
+            !matches!(host.parent(self.sides.path(i)), Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP))
+        };
+        comes || is_there(self.host)
     }
 
     /// Finds the volumes between which something may be linked.
@@ -321,11 +337,25 @@ impl<'l, 'a> Look<'l, 'a> {
             // The page cache still has what the disk refused.
             let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         }
-        match self.compare_with(&file, there, new) {
+        // The files that lend the content may have changed by the same apply. Its copy is the content then.
+        let compared = match self.compare_with(&file, there, new) {
+            Err(error) => match self.ready_file(i) {
+                Some(copy) => self.compare_to(&Same(&copy), &file, there, new),
+                None => Err(error),
+            },
+            compared => compared,
+        };
+        match compared {
             Ok((true, _)) if there == is.size() => Found::GuestsContent,
             Ok((_, true)) if torn_is_ours => Found::Torn,
             _ => Found::Other,
         }
+    }
+
+    /// The new object of a difference that is whole under a temporary name.
+    fn ready_file(&mut self, i: usize) -> Option<OwnedFd> {
+        let path = joined(self.ready.get(&i)?, &self.progress.aside(self.sides.path(i)));
+        self.host.seen(&path).and_then(|(directory, name)| directory.open_file(&name)).ok()
     }
 
     /// Whether the first `size` bytes of a file are the guest's, and whether they would be if zeros had not replaced

@@ -46,6 +46,7 @@ mod staged_tests;
 #[cfg(test)]
 mod tests;
 mod ties;
+mod unended;
 mod worker;
 #[cfg(test)]
 mod world;
@@ -80,6 +81,7 @@ use plan::Plan;
 use progress::{Durable, Progress};
 use sides::{Parts, Sides};
 use ties::Ties;
+use unended::{UNENDED, Unended};
 use worker::Task;
 
 /// What to apply.
@@ -160,12 +162,13 @@ pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<Appl
     for work in &mut works {
         work.plan(request, &mut report);
     }
+    let unended = Unended::find(&record, &works);
     let elsewhere = Elsewhere::find(&record, &works, &mut report);
     if request.dry_run {
         return Ok(report);
     }
     let mut beside = elsewhere.clear(&record, &mut report);
-    begin(run, record, request, &works, (token, boot))?;
+    begin(run, record, request, (&works, unended.as_ref()), (token, boot))?;
     let mut touched: Vec<TouchedFile> = Vec::new();
     for work in &mut works {
         let ordinal = work.tree.tree.ordinal;
@@ -176,7 +179,7 @@ pub(super) fn apply_to(run: &mut KeptRun, request: &ApplyRequest) -> Result<Appl
         work.in_doubt = outcome.in_doubt;
         work.tell(outcome, &mut report);
     }
-    end(run, request, (&mut works, touched, beside), &mut report)?;
+    end(run, request, (&mut works, touched, beside), unended, &mut report)?;
     Ok(report)
 }
 
@@ -274,9 +277,9 @@ impl<'a> Work<'a> {
         self.host.sync(written).map_err(|errno| not_durable(self.tree.tree.source(), errno.into()))
     }
 
-    /// The differences that are still to be applied, with the directories that they are in. A directory that is still to
-    /// go keeps all that goes with it: the base has what was removed from it, and a layer removes only a directory that it
-    /// empties.
+    /// The differences that are still to be applied, with the directories that they are in. A directory that is still
+    /// to go keeps all that goes with it: the base has what was removed from it, and a layer removes only a directory
+    /// that it empties.
     fn rest(&self) -> Vec<Difference> {
         let mut going: Option<&[u8]> = None;
         let goes_with_another = |(i, difference): (usize, &'a Difference)| {
@@ -330,6 +333,12 @@ impl<'a> Work<'a> {
     fn forced(&self, force: bool) -> Vec<TouchedFile> {
         let forced = forced(&self.sides, &self.facts, &self.plan.verdicts, &self.progress, force);
         forced.iter().map(|(path, seen)| TouchedFile::new(self.tree.tree.ordinal, path, seen)).collect()
+    }
+
+    /// Paths in the guest that are to be applied.
+    fn asked(&self) -> impl Iterator<Item = PathBuf> {
+        let chosen = (0..self.chosen.len()).filter(|i| self.chosen.get(*i) == Some(&true));
+        chosen.map(|i| self.tree.in_guest(self.sides.path(i)))
     }
 
     /// Paths in the guest that are left alone, or that somebody else made.
@@ -406,7 +415,7 @@ fn plan_tree(
 ) -> (Facts, Leftovers, Plan) {
     let mut look = Look::new(sides, host, progress);
     let leftovers = Leftovers::settled(&mut look);
-    look.came_out = leftovers.came_out.clone();
+    (look.came_out, look.ready) = (leftovers.came_out.clone(), leftovers.ready.clone());
     let facts = look.all(chosen);
     let blocked = leftovers.blocked(progress, sides);
     let decision = Decision { sides, facts: &facts, progress, force, ready: &leftovers.ready, blocked: &blocked };
@@ -473,21 +482,21 @@ fn begin(
     run: &mut KeptRun,
     record: Record,
     request: &ApplyRequest,
-    works: &[Work<'_>],
+    (works, unended): (&[Work<'_>], Option<&Unended>),
     (token, boot): (String, String),
 ) -> Result<(), KeptError> {
     let bytes = |paths: Vec<PathBuf>| paths.iter().map(|path| Bytes::path(path)).collect();
-    let chosen = |work: &Work<'_>| -> Vec<PathBuf> {
-        let chosen = (0..work.chosen.len()).filter(|i| work.chosen.get(*i) == Some(&true));
-        chosen.map(|i| work.tree.in_guest(work.sides.path(i))).collect()
-    };
-    let paths = if request.paths.is_empty() { Vec::new() } else { works.iter().flat_map(chosen).collect() };
-    let applying = Applying {
+    let chosen: Vec<PathBuf> = works.iter().flat_map(Work::asked).collect();
+    let paths = if request.paths.is_empty() { Vec::new() } else { bytes(chosen.clone()) };
+    let mut applying = Applying {
         token: token.clone(),
         conflicts: bytes(works.iter().flat_map(Work::left).collect()),
-        paths: bytes(paths),
+        paths,
         forced: works.iter().flat_map(|work| work.forced(request.force)).collect(),
     };
+    if let Some(unended) = unended {
+        unended.join(&mut applying, &chosen.into_iter().collect());
+    }
     // As long as no apply has ended, torn files may be from before the last start of the machine.
     let unended = record.made.as_ref().filter(|_| record.applying.is_some() || record.applied.is_some());
     let boot = unended.map_or(boot, |made| made.boot.clone());
@@ -524,6 +533,7 @@ fn end(
     run: &mut KeptRun,
     request: &ApplyRequest,
     (works, touched, beside): (&mut [Work<'_>], Vec<TouchedFile>, Vec<BesideFile>),
+    unended: Option<Unended>,
     report: &mut ApplyReport,
 ) -> Result<(), KeptError> {
     report.complete = request.paths.is_empty() && report.is_whole();
@@ -537,18 +547,26 @@ fn end(
     if works.iter().any(|work| work.in_doubt) {
         return run.save(Record { used: now(), ..record.in_doubt() });
     }
-    // After an apply in part nobody looks for files that a power loss tore.
-    if in_part && let Err(error) = works.iter_mut().try_for_each(Work::sync) {
-        run.save(record.in_doubt())?;
-        return Err(error);
+    if in_part {
+        // What stays is known before anything of the run goes.
+        run.save(record.clone())?;
+        // After an apply in part nobody looks for files that a power loss tore.
+        if let Err(error) = works.iter_mut().try_for_each(Work::sync) {
+            run.save(record.in_doubt())?;
+            return Err(error);
+        }
+        // What is durable on the host is no change of the run any more. Until then the apply has not ended: nobody could
+        // tell what it did from what the host changed.
+        for work in works.iter().filter(|work| !work.applied.is_empty()) {
+            work.tree.disk.keep_only(&work.rest())?;
+        }
     }
     let applied = report.complete.then(Applied::now).transpose()?;
-    run.save(Record { applying: None, applied, used: now(), ..record })?;
-    // What is durable on the host is no change of the run any more.
-    for work in works.iter().filter(|work| in_part && !work.applied.is_empty()) {
-        work.tree.disk.keep_only(&work.rest())?;
+    let applying = unended.zip(record.applying.take()).map(|(unended, applying)| unended.left_by(applying));
+    if applying.is_some() {
+        report.notes.push(UNENDED.to_owned());
     }
-    Ok(())
+    run.save(Record { applying, applied, used: now(), ..record })
 }
 
 /// The first path of the host at which not everything is as it was applied. Attributes of directories are not compared.

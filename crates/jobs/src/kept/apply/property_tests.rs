@@ -408,3 +408,19 @@ proptest! {
         Case { numbers, guest, host, choice, fault, lacks, later, force }.play()?;
     }
 }
+
+#[test]
+fn a_file_that_was_torn_twice_comes_from_its_copy() {
+    // What `d` was made of has gone out, so that only the copy beside it tells what is torn.
+    let case = Case {
+        numbers: vec![20, 46, 26, 8, 7, 0, 0, 21, 0, 0, 56, 0, 8, 0],
+        guest: vec![(0, 6, 1), (9, 8, 10), (6, 9, 0), (3, 8, 3)],
+        host: vec![],
+        choice: vec![0],
+        fault: Fault::PowerLost(vec![317, 203], vec![2, 0, 22]),
+        lacks: vec![],
+        later: vec![],
+        force: (false, false),
+    };
+    case.play().unwrap();
+}

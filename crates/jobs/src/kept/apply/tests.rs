@@ -278,12 +278,15 @@ fn a_file_in_the_place_of_a_directory_that_stays_is_left_where_it_was() {
     for (file, directory) in [("b", "y"), ("y", "b")] {
         let mut swapped = world(&[(directory, ""), (&format!("{directory}/in"), "inner"), ("x", ""), (file, "bytes")]);
         assert!(swapped.rename(directory, "x/moved") && swapped.rename(file, directory));
-        // The directory has no place to go to.
+        // The directory has no place to go to, with force neither.
         fs::rename(swapped.host("x"), swapped.host("gone")).unwrap();
         let before = swapped.host_paths();
+        swapped.force = true;
         let attempt = apply(&mut swapped, &[]);
-        assert!(!attempt.outcome.failures.is_empty());
-        assert_eq!(swapped.host_paths(), before, "{file} -> {directory}: {:?}", attempt.outcome.failures);
+        let why = "its directory is not there on the host";
+        assert_eq!(attempt.verdict("x/moved"), &Verdict::Refused(why.to_owned()));
+        assert!(attempt.outcome.failures.is_empty(), "{:?}", attempt.outcome.failures);
+        assert_eq!(swapped.host_paths(), before, "{file} -> {directory}");
     }
     // What the host has taken out of the directory does not keep it.
     for (file, directory) in [("a", "x"), ("x", "a")] {
