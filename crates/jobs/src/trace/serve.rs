@@ -190,7 +190,6 @@ fn session_options(request: &TraceRequest) -> SessionOptions {
     let connection = ConnectionOptions {
         // What is listed is not looked up yet.
         readdirplus: ReadDirPlus::Never,
-        exclusive: true,
         cache_symlinks: request.level == RecordLevel::Command,
         posix_acl: true,
         kill_privileges: true,
@@ -213,7 +212,7 @@ impl Served {
     /// Serves this machine's files in threads of their own.
     fn start(device: OwnedFd, request: &TraceRequest) -> Result<Served, TraceError> {
         let options = HostOptions {
-            changes: Changes::Guest,
+            changes: Changes::Host,
             submounts: Submounts::Merged,
             host_files_from: PASSTHROUGH_FROM,
             ..HostOptions::default()
