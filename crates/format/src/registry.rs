@@ -10,7 +10,7 @@ use inarch_confine::Parsing;
 use inarch_volume::Volume;
 
 use crate::probe::Likeness;
-use crate::{Damage, Format, Opened, ReadError, cpio, erofs, ext4, squashfs, tar};
+use crate::{Damage, Format, ReadError, TreeAndContent, cpio, erofs, ext4, squashfs, tar};
 
 /// Opens the file system on a backing.
 pub(crate) type Opener = fn(Parsing, Arc<dyn Backing>, Damage) -> Result<Arc<dyn Volume>, ReadError>;
@@ -44,8 +44,8 @@ impl Reader {
     }
 
     /// Opens a file system and reads everything that has a name.
-    pub fn walk(&self, parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<Opened, ReadError> {
-        Opened::walk(parsing, self.open(parsing, image, damage)?, damage)
+    pub fn walk(&self, parsing: Parsing, image: Arc<dyn Backing>, damage: Damage) -> Result<TreeAndContent, ReadError> {
+        TreeAndContent::walk(parsing, self.open(parsing, image, damage)?, damage)
     }
 }
 

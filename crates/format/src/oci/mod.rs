@@ -27,7 +27,7 @@ use inarch_confine::Parsing;
 use crate::assemble::Assembly;
 use crate::notes::Notes;
 use crate::tar::{Archive, Whiteouts};
-use crate::{Damage, Host, Opened, ReadError, spool, tar};
+use crate::{Damage, Host, ReadError, TreeAndContent, spool, tar};
 pub use config::ImageConfig;
 use select::{Image, Layer};
 use store::{ArchiveStore, Store};
@@ -47,7 +47,7 @@ pub fn open_file(
     reference: Option<&str>,
     host: &dyn Host,
     damage: Damage,
-) -> Result<Opened, ReadError> {
+) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
     let store = Store::open(file, path, host, damage, &mut notes)?;
     open_store(&store, reference, host, damage, notes)
@@ -60,7 +60,7 @@ pub fn open_archive(
     reference: Option<&str>,
     host: &dyn Host,
     damage: Damage,
-) -> Result<Opened, ReadError> {
+) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
     let store = Store::Archive(ArchiveStore::open(archive, host, damage, &mut notes)?);
     open_store(&store, reference, host, damage, notes)
@@ -73,20 +73,30 @@ pub fn open_tar_file(
     path: &Path,
     host: &dyn Host,
     damage: Damage,
-) -> Result<Opened, ReadError> {
+) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
     let backing = spool::open(file, path, host, damage, &mut notes)?;
     open_tar(backing, host, damage, notes)
 }
 
 /// Like [`open_tar_file`], for an archive from a pipe.
-pub fn open_tar_stream(_: Parsing, input: impl Read, host: &dyn Host, damage: Damage) -> Result<Opened, ReadError> {
+pub fn open_tar_stream(
+    _: Parsing,
+    input: impl Read,
+    host: &dyn Host,
+    damage: Damage,
+) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
     let backing = spool::unpack(input, Path::new("-"), host, damage, &mut notes)?;
     open_tar(backing, host, damage, notes)
 }
 
-fn open_tar(backing: Arc<dyn Backing>, host: &dyn Host, damage: Damage, mut notes: Notes) -> Result<Opened, ReadError> {
+fn open_tar(
+    backing: Arc<dyn Backing>,
+    host: &dyn Host,
+    damage: Damage,
+    mut notes: Notes,
+) -> Result<TreeAndContent, ReadError> {
     let archive = ArchiveStore::open(backing, host, damage, &mut notes)?;
     if archive.is_image() {
         return open_store(&Store::Archive(archive), None, host, damage, notes);
@@ -101,7 +111,7 @@ fn open_store(
     host: &dyn Host,
     damage: Damage,
     mut notes: Notes,
-) -> Result<Opened, ReadError> {
+) -> Result<TreeAndContent, ReadError> {
     let Image { layers: listed, config } = select::image(store, reference, &mut notes)?;
     let layers = layers::open(store, &listed, host, damage, &mut notes)?;
     let mut assembly = Assembly::new();
@@ -116,7 +126,7 @@ fn open_store(
     }
     let backings = layers.into_iter().map(|blob| blob.backing).collect();
     let files = assembly.finish().map_err(tar::too_much)?;
-    Ok(Opened { image: Some(config), ..tar::opened(files, backings, notes) })
+    Ok(TreeAndContent { image: Some(config), ..tar::opened(files, backings, notes) })
 }
 
 /// Adds the layer's name to an error.

@@ -10,10 +10,10 @@ use crate::erofs::{Bytes, Pattern, make};
 use inarch_block::read_content;
 use inarch_confine::Parsing;
 use inarch_format::erofs::open;
-use inarch_format::{Opened, ReadError};
+use inarch_format::{ReadError, TreeAndContent};
 use inarch_tree::{Attributes, DataRange, InodeId, Tree};
 
-fn try_open(image: Vec<u8>) -> Result<Opened, ReadError> {
+fn try_open(image: Vec<u8>) -> Result<TreeAndContent, ReadError> {
     open(Parsing::unconfined(), Arc::new(Bytes(image)))
 }
 

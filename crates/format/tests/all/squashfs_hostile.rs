@@ -9,7 +9,7 @@ use crate::squashfs::*;
 use inarch_block::{Backing, Cursor, read_content};
 use inarch_confine::Parsing;
 use inarch_format::squashfs::open;
-use inarch_format::{Algorithm, ImageOptions, Opened, ReadError};
+use inarch_format::{Algorithm, ImageOptions, ReadError, TreeAndContent};
 use inarch_tree::{InodeId, Tree};
 
 struct Image(Vec<u8>);
@@ -26,7 +26,7 @@ impl Backing for Image {
     }
 }
 
-fn open_bytes(bytes: &[u8]) -> Result<Opened, ReadError> {
+fn open_bytes(bytes: &[u8]) -> Result<TreeAndContent, ReadError> {
     open(Parsing::unconfined(), Arc::new(Image(bytes.to_vec())))
 }
 

@@ -7,7 +7,7 @@ use crate::common::compare::facts_of_tree;
 use inarch_block::{Backing, read_content};
 use inarch_confine::Parsing;
 use inarch_format::tar;
-use inarch_format::{Damage, Opened, ReadError, ThisHost};
+use inarch_format::{Damage, ReadError, ThisHost, TreeAndContent};
 use inarch_tree::{DataRange, InodeId};
 
 struct Memory(Vec<u8>);
@@ -83,12 +83,12 @@ impl Archive {
         self
     }
 
-    fn open(self) -> Result<Opened, ReadError> {
+    fn open(self) -> Result<TreeAndContent, ReadError> {
         self.end().open_bytes()
     }
 
     /// Without an end of its own.
-    fn open_bytes(self) -> Result<Opened, ReadError> {
+    fn open_bytes(self) -> Result<TreeAndContent, ReadError> {
         tar::open(
             Parsing::unconfined(),
             Arc::new(Memory(self.0)),
@@ -117,12 +117,12 @@ impl Archive {
 }
 
 /// What can be read of damaged bytes.
-fn salvaged(bytes: Vec<u8>) -> Opened {
+fn salvaged(bytes: Vec<u8>) -> TreeAndContent {
     tar::open(Parsing::unconfined(), Arc::new(Memory(bytes)), &ThisHost::new(&std::env::temp_dir()), Damage::Salvaged)
         .unwrap()
 }
 
-fn content(opened: &Opened, path: &str) -> String {
+fn content(opened: &TreeAndContent, path: &str) -> String {
     let inode = opened.tree.lookup(path.as_bytes()).unwrap_or_else(|| panic!("{path} is missing"));
     let mut bytes = vec![0; opened.tree.inode(inode).size() as usize];
     read_content(&*opened.content, inode, 0, &mut bytes).unwrap();

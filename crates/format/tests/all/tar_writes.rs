@@ -14,7 +14,7 @@ use crate::common::{attributes, builder, file, pattern};
 use inarch_block::{Content, read_content};
 use inarch_confine::Parsing;
 use inarch_format::tar::{self, Tar};
-use inarch_format::{Compression, Damage, Format, ImageOptions, Layout, Opened, Piece, Stream, ThisHost};
+use inarch_format::{Compression, Damage, Format, ImageOptions, Layout, Piece, Stream, ThisHost, TreeAndContent};
 use inarch_tree::{Attributes, DataRange, FileType, InodeId, Tree};
 use proptest::prelude::*;
 
@@ -180,7 +180,7 @@ proptest! {
 }
 
 /// Fails where a tree that was written differs from what was read.
-fn compare_trees(tree: &Tree, opened: &Opened) {
+fn compare_trees(tree: &Tree, opened: &TreeAndContent) {
     let mut sockets = 0;
     let mut pending = vec![(InodeId::ROOT, Vec::new())];
     while let Some((directory, prefix)) = pending.pop() {

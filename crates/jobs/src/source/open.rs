@@ -144,13 +144,13 @@ impl Opened {
         let root = File::open(path).map_err(|error| OpenError::path(path, "cannot open the tree", error))?;
         let tree = Arc::new(tree);
         let content = Arc::new(HostFiles::new(root.into(), Arc::clone(&tree), HostFiles::default_max_open()));
-        Ok(inarch_format::Opened { tree, content, notes: Vec::new(), image: None }.into())
+        Ok(inarch_format::TreeAndContent { tree, content, notes: Vec::new(), image: None }.into())
     }
 }
 
-impl From<inarch_format::Opened> for Opened {
-    fn from(opened: inarch_format::Opened) -> Opened {
-        let inarch_format::Opened { tree, content, notes, image } = opened;
+impl From<inarch_format::TreeAndContent> for Opened {
+    fn from(opened: inarch_format::TreeAndContent) -> Opened {
+        let inarch_format::TreeAndContent { tree, content, notes, image } = opened;
         Opened { tree, content, notes, image, report: Report::default(), original: None, stamp: Vec::new() }
     }
 }
@@ -167,7 +167,7 @@ fn open_directory(path: &Path, selection: &Selection, resources: &Resources) -> 
     let content = Arc::new(HostFiles::new(scan.root, Arc::clone(&tree), max_open));
     let opened = Opened {
         report: scan.report,
-        ..inarch_format::Opened { tree, content, notes: Vec::new(), image: None }.into()
+        ..inarch_format::TreeAndContent { tree, content, notes: Vec::new(), image: None }.into()
     };
     let mut rest = selection.after_scan();
     if let Some(only) = &mut rest.only {
@@ -189,7 +189,7 @@ fn open_file(
     kind: FileKind,
     host: &dyn Host,
     damage: Damage,
-) -> Result<inarch_format::Opened, ReadError> {
+) -> Result<inarch_format::TreeAndContent, ReadError> {
     let backing = |file| match BackingFile::new(file, path.to_owned()) {
         Ok(backing) => Ok(Arc::new(backing)),
         Err(error) => Err(ReadError::Io { offset: 0, error }),
@@ -205,7 +205,7 @@ fn empty() -> Result<Opened, BuildError> {
     let root = Attributes { mode: 0o040_755, ..Attributes::default() };
     let tree = Arc::new(Builder::new(&root)?.finish()?);
     let content = Arc::new(BackedFiles::new(Arc::clone(&tree), Extents::default(), Vec::new()));
-    Ok(inarch_format::Opened { tree, content, notes: Vec::new(), image: None }.into())
+    Ok(inarch_format::TreeAndContent { tree, content, notes: Vec::new(), image: None }.into())
 }
 
 /// [`stamp`] of a file, or of everything in a directory.

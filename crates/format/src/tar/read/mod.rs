@@ -25,7 +25,7 @@ pub(crate) use index::{Archive, Whiteouts, index};
 
 use crate::assemble::Assembly;
 use crate::notes::Notes;
-use crate::{Damage, Host, Opened, ReadError, probe, spool};
+use crate::{Damage, Host, ReadError, TreeAndContent, probe, spool};
 
 /// Opens a tar archive, plain or compressed by gzip, zstd or xz, detected by its first bytes.
 ///
@@ -34,19 +34,30 @@ use crate::{Damage, Host, Opened, ReadError, probe, spool};
 ///
 /// A member that cannot be part of a tree, because its path contains `..` or it links to a missing file, is left out
 /// with a note. Errors: the archive is damaged or truncated, is not a tar, or there is no room to unpack it.
-pub fn open_file(_: Parsing, file: File, path: &Path, host: &dyn Host, damage: Damage) -> Result<Opened, ReadError> {
+pub fn open_file(
+    _: Parsing,
+    file: File,
+    path: &Path,
+    host: &dyn Host,
+    damage: Damage,
+) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
     open_noted(spool::open(file, path, host, damage, &mut notes)?, host, damage, notes)
 }
 
 /// Like [`open_file`], for an archive from a pipe.
-pub fn open_stream(_: Parsing, input: impl Read, host: &dyn Host, damage: Damage) -> Result<Opened, ReadError> {
+pub fn open_stream(_: Parsing, input: impl Read, host: &dyn Host, damage: Damage) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
     open_noted(spool::unpack(input, Path::new("-"), host, damage, &mut notes)?, host, damage, notes)
 }
 
 /// Opens a plain tar archive.
-pub fn open(_: Parsing, backing: Arc<dyn Backing>, host: &dyn Host, damage: Damage) -> Result<Opened, ReadError> {
+pub fn open(
+    _: Parsing,
+    backing: Arc<dyn Backing>,
+    host: &dyn Host,
+    damage: Damage,
+) -> Result<TreeAndContent, ReadError> {
     open_noted(backing, host, damage, Notes::default())
 }
 
@@ -55,7 +66,7 @@ fn open_noted(
     host: &dyn Host,
     damage: Damage,
     mut notes: Notes,
-) -> Result<Opened, ReadError> {
+) -> Result<TreeAndContent, ReadError> {
     let files = read_archive(&*backing, host, damage, &mut notes)?;
     Ok(opened(files, vec![backing], notes))
 }
@@ -87,10 +98,14 @@ fn refuse_what_is_none(backing: &dyn Backing) -> Result<(), ReadError> {
 }
 
 /// Files whose bytes are in these backings.
-pub(crate) fn opened((tree, extents): (Tree, Extents), backings: Vec<Arc<dyn Backing>>, notes: Notes) -> Opened {
+pub(crate) fn opened(
+    (tree, extents): (Tree, Extents),
+    backings: Vec<Arc<dyn Backing>>,
+    notes: Notes,
+) -> TreeAndContent {
     let tree = Arc::new(tree);
     let content = Arc::new(BackedFiles::new(Arc::clone(&tree), extents, backings));
-    Opened { tree, content, notes: notes.into_lines(), image: None }
+    TreeAndContent { tree, content, notes: notes.into_lines(), image: None }
 }
 
 /// The error of an assembly that does not fit a tree.
