@@ -45,4 +45,4 @@ pub use plan::{
     Algorithm, Compression, Format, FormatError, ImageOptions, Layout, Pack, Piece, Planned, Progress, Sink, Stream,
 };
 pub use read::{Damage, ReadError, TreeAndContent};
-pub use registry::{Reader, format_by_extension, format_by_name, formats, reader_by_name, readers};
+pub use registry::{Reader, format_by_extension, format_by_name, formats, readers};

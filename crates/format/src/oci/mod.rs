@@ -40,7 +40,7 @@ use store::{ArchiveStore, Store};
 /// are unpacked into nameless files of `host`. `path` names it in messages.
 ///
 /// Errors: no image has that name, or there are several and no reference; a digest differs; the type of a document or
-/// layer is unknown; and the errors of [`tar::open_file`].
+/// layer is unknown; and the errors of [`open_tar_file`].
 pub fn open_file(
     _: Parsing,
     (file, path): (File, &Path),
@@ -53,20 +53,15 @@ pub fn open_file(
     open_store(&store, reference, host, damage, notes)
 }
 
-/// Like [`open_file`], for an uncompressed archive.
-pub fn open_archive(
-    _: Parsing,
-    archive: Arc<dyn Backing>,
-    reference: Option<&str>,
-    host: &dyn Host,
-    damage: Damage,
-) -> Result<TreeAndContent, ReadError> {
-    let mut notes = Notes::default();
-    let store = Store::Archive(ArchiveStore::open(archive, host, damage, &mut notes)?);
-    open_store(&store, reference, host, damage, notes)
-}
-
-/// Opens a tar archive like [`tar::open_file`], or the container image in it if it is one.
+/// Opens a tar archive, plain or compressed by gzip, zstd or xz, detected by its first bytes; or the container image in it
+/// if it is one.
+///
+/// A plain archive in a regular file is read where it is, as long as the tree is used; a change of it is detected. Any
+/// other is first unpacked into a nameless file of `host`. `path` names it in messages.
+///
+/// A member that cannot be part of a tree, because its path contains `..` or it links to a missing file, is left out
+/// with a note. Errors: the archive is damaged or truncated, is not a tar, or there is no room to unpack it; for an image,
+/// those of [`open_file`].
 pub fn open_tar_file(
     _: Parsing,
     file: File,

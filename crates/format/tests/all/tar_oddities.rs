@@ -1,27 +1,20 @@
 //! Archives that no program should make: each is read as unpacking it would go, or refused with one clear line.
 
-use std::io::Cursor;
-use std::sync::Arc;
+use std::fs::File;
+use std::io::{Cursor, Write};
 
 use crate::common::compare::facts_of_tree;
-use inarch_block::{Backing, read_content};
+use inarch_block::read_content;
 use inarch_confine::Parsing;
-use inarch_format::tar;
-use inarch_format::{Damage, ReadError, ThisHost, TreeAndContent};
+use inarch_format::{Damage, ReadError, ThisHost, TreeAndContent, oci};
 use inarch_tree::{DataRange, InodeId};
+use rustix::fs::{MemfdFlags, memfd_create};
 
-struct Memory(Vec<u8>);
-
-impl Backing for Memory {
-    fn size(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, offset: u64, count: u64, out: &mut inarch_block::Cursor<'_, '_>) -> std::io::Result<()> {
-        let bytes = self.0.get(offset as usize..(offset + count) as usize);
-        out.copy_from(bytes.ok_or(std::io::ErrorKind::UnexpectedEof)?);
-        Ok(())
-    }
+/// Opens an archive with these bytes.
+fn read(bytes: &[u8], damage: Damage) -> Result<TreeAndContent, ReadError> {
+    let mut file = File::from(memfd_create("archive", MemfdFlags::CLOEXEC).unwrap());
+    file.write_all(bytes).unwrap();
+    oci::open_tar_file(Parsing::unconfined(), file, "archive".as_ref(), &ThisHost::new(&std::env::temp_dir()), damage)
 }
 
 /// An archive that is put together by hand.
@@ -89,12 +82,7 @@ impl Archive {
 
     /// Without an end of its own.
     fn open_bytes(self) -> Result<TreeAndContent, ReadError> {
-        tar::open(
-            Parsing::unconfined(),
-            Arc::new(Memory(self.0)),
-            &ThisHost::new(&std::env::temp_dir()),
-            Damage::Refused,
-        )
+        read(&self.0, Damage::Refused)
     }
 
     /// Its names, a slash and a number behind each that has more than one.
@@ -118,8 +106,7 @@ impl Archive {
 
 /// What can be read of damaged bytes.
 fn salvaged(bytes: Vec<u8>) -> TreeAndContent {
-    tar::open(Parsing::unconfined(), Arc::new(Memory(bytes)), &ThisHost::new(&std::env::temp_dir()), Damage::Salvaged)
-        .unwrap()
+    read(&bytes, Damage::Salvaged).unwrap()
 }
 
 fn content(opened: &TreeAndContent, path: &str) -> String {
@@ -443,15 +430,7 @@ fn damage_costs_the_member_it_is_in_where_it_is_salvaged() {
     let opened = salvaged(cut.0);
     assert!(opened.tree.lookup(b"inner").is_none() && opened.tree.lookup(b"a").is_some());
     assert!(salvaged(Vec::new()).tree.entry_count() == 0 && salvaged(vec![0; 512]).tree.entry_count() == 0);
-    let none = tar::open(
-        Parsing::unconfined(),
-        Arc::new(Memory(vec![1; 4096])),
-        &ThisHost::new(&std::env::temp_dir()),
-        Damage::Salvaged,
-    )
-    .err()
-    .unwrap()
-    .to_string();
+    let none = read(&[1; 4096], Damage::Salvaged).err().unwrap().to_string();
     assert!(none.contains("no header of a tar"), "{none}");
 }
 
@@ -472,20 +451,10 @@ fn every_cut_and_every_flipped_byte() {
         .link(b'1', "hard", "s")
         .end();
     for end in 0..archive.0.len() {
-        let _ = tar::open(
-            Parsing::unconfined(),
-            Arc::new(Memory(archive.0[..end].to_vec())),
-            &ThisHost::new(&std::env::temp_dir()),
-            Damage::Refused,
-        );
+        let _ = read(&archive.0[..end], Damage::Refused);
     }
     for end in 0..archive.0.len() {
-        let _ = tar::open(
-            Parsing::unconfined(),
-            Arc::new(Memory(archive.0[..end].to_vec())),
-            &ThisHost::new(&std::env::temp_dir()),
-            Damage::Salvaged,
-        );
+        let _ = read(&archive.0[..end], Damage::Salvaged);
     }
     for at in 0..archive.0.len() {
         for flip in [0x01, 0x80, 0xff] {
@@ -500,14 +469,7 @@ fn every_cut_and_every_flipped_byte() {
                     block[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
                 }
                 let both = [Damage::Refused, Damage::Salvaged];
-                for opened in both.iter().flat_map(|damage| {
-                    tar::open(
-                        Parsing::unconfined(),
-                        Arc::new(Memory(bytes.clone())),
-                        &ThisHost::new(&std::env::temp_dir()),
-                        *damage,
-                    )
-                }) {
+                for opened in both.iter().flat_map(|damage| read(&bytes, *damage)) {
                     for (id, inode) in opened.tree.inodes().filter(|(id, _)| *id != InodeId::ROOT) {
                         let mut content = vec![0; inode.size().min(4096) as usize];
                         read_content(&*opened.content, id, 0, &mut content).unwrap();
@@ -543,7 +505,7 @@ fn a_full_disk_is_said_and_nothing_is_left() {
     };
     mount(&["mount", "-t", "tmpfs", "-o", "size=1m", "none"]);
     let bomb = zstd::encode_all(Cursor::new(vec![0; 64 << 20]), 19).unwrap();
-    let error = tar::open_stream(Parsing::unconfined(), Cursor::new(bomb), &ThisHost::new(&disk), Damage::Refused)
+    let error = oci::open_tar_stream(Parsing::unconfined(), Cursor::new(bomb), &ThisHost::new(&disk), Damage::Refused)
         .err()
         .unwrap()
         .to_string();

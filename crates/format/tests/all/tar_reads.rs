@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::common::archive::{ALL, Capacity, is_root, run, sample};
 use crate::common::compare::{assert_facts, assert_same, facts_of_directory, facts_of_tree, open};
 use inarch_confine::Parsing;
-use inarch_format::{Damage, ThisHost, TreeAndContent, tar};
+use inarch_format::{Damage, ThisHost, TreeAndContent, oci};
 
 const PLAIN: Capacity = Capacity { xattrs: false, times: false, long_names: false, large_owners: false, devices: true };
 
@@ -36,7 +36,7 @@ impl Sample {
     }
 
     fn read(&self, archive: &Path) -> TreeAndContent {
-        let opened = tar::open_file(
+        let opened = oci::open_tar_file(
             Parsing::unconfined(),
             open(archive),
             archive,
@@ -132,7 +132,7 @@ fn compressed_archives_and_pipes() {
     for option in ["--gzip", "--zstd", "--xz"] {
         assert_same(&sample.archived("tar", &[option]), &sample.source);
         let archive = sample.scratch.path().join("archive");
-        let opened = tar::open_stream(
+        let opened = oci::open_tar_stream(
             Parsing::unconfined(),
             open(&archive),
             &ThisHost::new(sample.scratch.path()),
