@@ -1,5 +1,5 @@
-//! File leases (fcntl(2), `F_SETLEASE`): whoever opens the file for writing or truncates it waits until the lease is
-//! released.
+//! File leases (fcntl(2), `F_SETLEASE`): a process that opens the file for writing or truncates it waits until the lease
+//! is released.
 //!
 //! The kernel tells the holder of a lease by a signal. Here a thread of the lease's own receives it: it blocks the signal and reads it
 //! from a signalfd(2). So the process has no signal handler for it, and no other thread of it is interrupted.
@@ -79,7 +79,7 @@ impl Lease {
                 Ok(signals) => (Some(signals), Ok(())),
                 Err(error) => (None, Err(error)),
             };
-            // Whoever takes the lease waits for this.
+            // `of` waits for this.
             let _ = taken.send(result);
             if let Some(signals) = signals {
                 wait_for_break(&file, &signals, &end, &breaks);

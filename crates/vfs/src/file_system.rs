@@ -140,7 +140,7 @@ pub trait FileSystem: Send + Sync + 'static {
     fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno>;
 
     /// Creates a regular file and opens it; `flags` are those of open(2). Returns `EEXIST` if the name exists, with
-    /// or without `O_EXCL`: whoever checks permissions must look the name up first.
+    /// or without `O_EXCL`: a caller that checks permissions must look the name up first.
     fn create(
         &self,
         context: &Context<'_>,

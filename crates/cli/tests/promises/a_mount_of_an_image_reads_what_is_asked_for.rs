@@ -103,7 +103,7 @@ fn damage_to_one_directory_is_an_error_of_that_one() {
         let said = format!("t.ext4: inode {}: has a block with a wrong checksum", inode.trim());
         assert_eq!(log.matches(&said).count(), 1, "{log}");
     }
-    // Whoever needs all of it refuses it.
+    // A command that needs all of the image refuses it.
     let plan = inarch(["plan", scene.path().join("t.ext4").to_str().unwrap()]);
     assert_one_line(&plan, &["it is damaged: \"d7\": has a block with a wrong checksum"]);
 }

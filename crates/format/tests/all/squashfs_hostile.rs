@@ -178,7 +178,7 @@ fn a_directory_within_itself_is_refused() {
 #[test]
 fn sizes_beyond_the_image_are_refused() {
     let image = stored();
-    // The file's inode: its size follows fragment and offset, both of which no other has.
+    // The file's inode: its size follows its fragment and offset, which no other inode has.
     let start = table(&image, INODES);
     let size = 9000u64.to_le_bytes();
     for huge in [1 << 20, 1 << 40, i64::MAX as u64, u64::MAX] {

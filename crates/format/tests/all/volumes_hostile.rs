@@ -125,7 +125,7 @@ fn every_damage_is_survived_by_what_is_asked_on_demand() {
     }
 }
 
-/// What cannot be read of a node is told while it is asked for; who is told asks for more of the volume, as a mount does for the
+/// A volume reports a loss while it answers; the receiver of the report may then ask the volume for more, as a mount asks for the
 /// node's inode number.
 #[test]
 fn a_loss_is_told_where_more_can_be_asked() {

@@ -126,7 +126,7 @@ impl Overlay {
         if let Behind::Lower(..) = behind
             && self.layers(node)?.upper.is_some()
         {
-            // It was copied up meanwhile: whoever removes it may not know of this reader.
+            // It was copied up meanwhile: a thread that removes it may not know of this reader.
             let lifted = self.lift_reader(context, node, opened.handle);
             lifted.inspect_err(|_| self.close_file(node, opened.handle, None))?;
         }

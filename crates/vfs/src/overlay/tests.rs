@@ -542,7 +542,7 @@ fn a_client_is_told_again_of_what_it_has_read_or_written_in_a_directory_that_it_
     let scene = Scene { overlay: scene.overlay.opening_directories(), ..scene };
     let d = scene.node("d");
     let open = || scene.overlay.open_directory(&ME, d).map(|opened| opened.caching);
-    // Without opening it, as who has opened it before.
+    // Without opening it, as a client that has opened it before.
     let told = || {
         let (mut told, mut next) = (Vec::new(), 0);
         loop {

@@ -39,7 +39,7 @@ fn told(scene: &Scene) -> Vec<(String, u64)> {
     told
 }
 
-/// As who has opened the root before.
+/// As a client that has opened the root before.
 fn read_root(scene: &Scene) -> Vec<(String, Option<Entry>)> {
     let (mut all, mut next) = (Vec::new(), 0);
     loop {

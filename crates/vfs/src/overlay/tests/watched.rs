@@ -1,4 +1,4 @@
-//! A layer of which each call is seen, and may be refused, before it is made.
+//! A layer that shows each call to the test, which may refuse it, before the call is made.
 
 use std::os::fd::OwnedFd;
 
