@@ -2,12 +2,12 @@
 
 #![no_main]
 
-use std::path::Path;
+use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use inarch_confine::Parsing;
 use inarch_format::{Damage, ThisHost, oci};
-use inarch_fuzz::archive;
+use inarch_fuzz::{archive, image};
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -78,10 +78,10 @@ fn archive(input: &Input<'_>) -> Vec<u8> {
 }
 
 fuzz_target!(|input: Input<'_>| {
-    let file = (archive::file(&archive(&input)), Path::new("-"));
+    let backing = Arc::new(image::Memory(archive(&input)));
     let damage = if input.salvaged { Damage::Salvaged } else { Damage::Refused };
     let host = ThisHost::new(&std::env::temp_dir());
-    if let Ok(opened) = oci::open_file(Parsing::unconfined(), file, input.reference, &host, damage) {
+    if let Ok(opened) = oci::open_archive(Parsing::unconfined(), backing, input.reference, &host, damage) {
         archive::look(opened);
     }
 });

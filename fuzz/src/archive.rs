@@ -1,14 +1,11 @@
 //! Archives from arbitrary parts, with headers that get past the checksum.
 
-use std::fs::File;
-use std::io::Write;
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use inarch_block::read_content;
 use inarch_format::TreeAndContent;
 use inarch_tree::{FileType, InodeId};
-use rustix::fs::{MemfdFlags, memfd_create};
 
 /// A tar archive.
 #[derive(Arbitrary, Debug)]
@@ -150,13 +147,6 @@ pub fn add_file(out: &mut Vec<u8>, name: &str, data: &[u8]) {
     out.extend_from_slice(&header);
     out.extend_from_slice(data);
     out.resize(out.len().next_multiple_of(512), 0);
-}
-
-/// A file in memory with these bytes.
-pub fn file(bytes: &[u8]) -> File {
-    let mut file = File::from(memfd_create("archive", MemfdFlags::CLOEXEC).expect("there is memory"));
-    file.write_all(bytes).expect("there is memory");
-    file
 }
 
 /// Looks at everything that was opened.

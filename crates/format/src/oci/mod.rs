@@ -17,7 +17,7 @@ mod select;
 mod store;
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -42,14 +42,32 @@ use store::{ArchiveStore, Store};
 /// Errors: no image has that name, or there are several and no reference; a digest differs; the type of a document or
 /// layer is unknown; and the errors of [`open_tar_file`].
 pub fn open_file(
-    _: Parsing,
+    parsing: Parsing,
     (file, path): (File, &Path),
     reference: Option<&str>,
     host: &dyn Host,
     damage: Damage,
 ) -> Result<TreeAndContent, ReadError> {
+    let failed = |error: io::Error| malformed(format!("cannot open {}: {error}", path.display()));
+    if file.metadata().map_err(failed)?.is_dir() {
+        let store = Store::Directory { host, path: path.to_owned() };
+        return open_store(&store, reference, host, damage, Notes::default());
+    }
     let mut notes = Notes::default();
-    let store = Store::open(file, path, host, damage, &mut notes)?;
+    let archive = spool::open(file, path, host, damage, &mut notes)?;
+    open_archive(parsing, archive, reference, host, damage).map(|opened| after(notes, opened))
+}
+
+/// Opens the image in an uncompressed archive, like [`open_file`].
+pub fn open_archive(
+    _: Parsing,
+    archive: Arc<dyn Backing>,
+    reference: Option<&str>,
+    host: &dyn Host,
+    damage: Damage,
+) -> Result<TreeAndContent, ReadError> {
+    let mut notes = Notes::default();
+    let store = Store::Archive(ArchiveStore::open(archive, host, damage, &mut notes)?);
     open_store(&store, reference, host, damage, notes)
 }
 
@@ -63,41 +81,49 @@ pub fn open_file(
 /// with a note. Errors: the archive is damaged or truncated, is not a tar, or there is no room to unpack it; for an image,
 /// those of [`open_file`].
 pub fn open_tar_file(
-    _: Parsing,
+    parsing: Parsing,
     file: File,
     path: &Path,
     host: &dyn Host,
     damage: Damage,
 ) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
-    let backing = spool::open(file, path, host, damage, &mut notes)?;
-    open_tar(backing, host, damage, notes)
+    let archive = spool::open(file, path, host, damage, &mut notes)?;
+    open_tar(parsing, archive, host, damage).map(|opened| after(notes, opened))
 }
 
 /// Like [`open_tar_file`], for an archive from a pipe.
 pub fn open_tar_stream(
-    _: Parsing,
+    parsing: Parsing,
     input: impl Read,
     host: &dyn Host,
     damage: Damage,
 ) -> Result<TreeAndContent, ReadError> {
     let mut notes = Notes::default();
-    let backing = spool::unpack(input, Path::new("-"), host, damage, &mut notes)?;
-    open_tar(backing, host, damage, notes)
+    let archive = spool::unpack(input, Path::new("-"), host, damage, &mut notes)?;
+    open_tar(parsing, archive, host, damage).map(|opened| after(notes, opened))
 }
 
-fn open_tar(
-    backing: Arc<dyn Backing>,
+/// Opens an uncompressed tar archive, or the container image in it, like [`open_tar_file`].
+pub fn open_tar(
+    _: Parsing,
+    archive: Arc<dyn Backing>,
     host: &dyn Host,
     damage: Damage,
-    mut notes: Notes,
 ) -> Result<TreeAndContent, ReadError> {
-    let archive = ArchiveStore::open(backing, host, damage, &mut notes)?;
+    let mut notes = Notes::default();
+    let archive = ArchiveStore::open(archive, host, damage, &mut notes)?;
     if archive.is_image() {
         return open_store(&Store::Archive(archive), None, host, damage, notes);
     }
     let ArchiveStore { tree, extents, backing } = archive;
     Ok(tar::opened((*tree, extents), vec![backing], notes))
+}
+
+/// Adds the notes of an earlier step.
+fn after(earlier: Notes, opened: TreeAndContent) -> TreeAndContent {
+    let notes = earlier.into_lines().into_iter().chain(opened.notes).collect();
+    TreeAndContent { notes, ..opened }
 }
 
 fn open_store(

@@ -1,20 +1,32 @@
 //! Archives that no program should make: each is read as unpacking it would go, or refused with one clear line.
 
-use std::fs::File;
-use std::io::{Cursor, Write};
+use std::io::Cursor;
+use std::sync::Arc;
 
 use crate::common::compare::facts_of_tree;
-use inarch_block::read_content;
+use inarch_block::{Backing, read_content};
 use inarch_confine::Parsing;
 use inarch_format::{Damage, ReadError, ThisHost, TreeAndContent, oci};
 use inarch_tree::{DataRange, InodeId};
-use rustix::fs::{MemfdFlags, memfd_create};
+
+struct Memory(Vec<u8>);
+
+impl Backing for Memory {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, offset: u64, count: u64, out: &mut inarch_block::Cursor<'_, '_>) -> std::io::Result<()> {
+        let bytes = self.0.get(offset as usize..(offset + count) as usize);
+        out.copy_from(bytes.ok_or(std::io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
 
 /// Opens an archive with these bytes.
 fn read(bytes: &[u8], damage: Damage) -> Result<TreeAndContent, ReadError> {
-    let mut file = File::from(memfd_create("archive", MemfdFlags::CLOEXEC).unwrap());
-    file.write_all(bytes).unwrap();
-    oci::open_tar_file(Parsing::unconfined(), file, "archive".as_ref(), &ThisHost::new(&std::env::temp_dir()), damage)
+    let archive = Arc::new(Memory(bytes.to_vec()));
+    oci::open_tar(Parsing::unconfined(), archive, &ThisHost::new(&std::env::temp_dir()), damage)
 }
 
 /// An archive that is put together by hand.
