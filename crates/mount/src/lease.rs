@@ -46,9 +46,9 @@ pub struct Lease {
 /// What to do when somebody waits for the lease. Returns whether to release it.
 type OnBreak = Box<dyn FnOnce() -> bool + Send>;
 
-/// File systems (the mount table's names) whose files change by calls of this kernel alone, each of which a lease holds
-/// back. Elsewhere the kernel may grant a lease and never break it: another machine writes, a server, or somebody in the
-/// layer below. What is not known counts as such.
+/// File systems (the mount table's names) whose files change only by calls of this kernel, so that a lease holds back every
+/// writer. On others the kernel may grant a lease and never break it: another machine writes, a server, or somebody in
+/// the layer below. An unknown file system counts as one of those.
 const HEEDED: [&str; 10] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "f2fs", "bcachefs", "vfat", "exfat"];
 
 impl Lease {

@@ -286,7 +286,7 @@ fn permissions_that_were_taken_away_are_not_used() {
             assert_eq!(attempt(node), Err(Errno::STALE), "{name}: {what}");
             scene.assert_unharmed("x");
         }
-        // Who was told of them may.
+        // A client that was told of them may.
         let node = scene.look_up("x").unwrap().node;
         let opened = layer.open(&USER, node, READ).unwrap_or_else(|errno| panic!("{name}: {errno}"));
         layer.release(node, opened.handle, None);
@@ -349,7 +349,7 @@ fn a_directory_is_not_changed_by_rights_that_were_taken_away() {
             for (what, attempt) in attempts {
                 let directory = scene.directory_permitted("d", mode);
                 assert_eq!(attempt(directory), Err(Errno::STALE), "{name}: {what}, {mode:o}");
-                // What a client knows it may look up anew, by which it learns of new permissions.
+                // A client may look up again what it knows; so it learns of new permissions.
                 let file = layer.lookup(&USER, directory.node, b"f").map(|entry| entry.node);
                 assert_eq!(file, Ok(directory.file), "{name}: {what}, {mode:o}");
                 assert!(scene.is_unchanged("d"), "{name}: {what}, {mode:o}");

@@ -33,7 +33,7 @@ fn the_command_returns(scene: &Scene) {
     let said = fs::read_to_string(scene.usual_log()).unwrap();
     let tree = scene.path().join("tree");
     assert!(said.contains(&format!("]: mounted {} on ", tree.display())) && said.starts_with("20"), "{said}");
-    // A session of its own without a terminal, in which it is not found by the caller's files and directory.
+    // It has a session of its own without a terminal, and neither the caller's files nor its directory.
     let [_, group, session, terminal] = relations(server)[..] else { panic!() };
     assert_eq!((group, session, terminal), (i64::from(server), i64::from(server), 0));
     let link = |name: &str| fs::read_link(format!("/proc/{server}/{name}")).unwrap();

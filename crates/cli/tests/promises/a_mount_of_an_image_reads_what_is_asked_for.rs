@@ -71,7 +71,7 @@ fn a_mount_is_ready_without_having_read_the_tree() {
     }
 }
 
-/// An ext4 image of a few directories, of which the one block of `d7` is damaged.
+/// An ext4 image of a few directories; the only block of `d7` is damaged.
 fn damaged(scene: &Scene) {
     let script = "for d in $(seq 20); do mkdir tree/d$d; echo $d > tree/d$d/file; done; mke2fs -qt ext4 -b 1024 -d tree t.ext4 16M 2>&1";
     assert_status(&scene.shell(script), 0);

@@ -18,7 +18,7 @@ const AGAIN: HostOptions = HostOptions {
 
 const NONE: HandleId = HandleId(0);
 
-/// Four files, of which the client knows all, and has read their directory.
+/// Four files that the client knows; it has read their directory.
 fn scene() -> (Scene, Vec<NodeId>) {
     let scene = Scene::with(AGAIN);
     for name in ["a", "b", "c", "d"] {

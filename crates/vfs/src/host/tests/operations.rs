@@ -47,7 +47,7 @@ fn directories_are_made_listed_and_removed() {
             assert_eq!(names, expected);
         }
         for (name, node) in scene.list(made.node, 100, true) {
-            // Who alone changes them knows all by now.
+            // A client that alone changes them knows all by now.
             let is_told = !name.starts_with('.') && changes == Changes::Host;
             assert_eq!(node.is_some(), is_told);
             if let Some(node) = node {
