@@ -132,12 +132,12 @@ impl Loop {
         &self.path
     }
 
-    /// Truncates the device to one sector: reads of the rest fail from then on, and reads in progress are done when
-    /// this returns.
+    /// Truncates the device to one sector. Reads of the rest that begin later fail. Reads that were checked against the old size may
+    /// still run: the kernel drains the queue before it changes the size (`loop_set_status` of Linux's drivers/block/loop.c).
     ///
     /// # Errors
     /// Those of the device.
-    pub fn cut(&self) -> io::Result<()> {
+    fn cut(&self) -> io::Result<()> {
         let info = Info { size_limit: SECTOR.into(), ..self.info()? };
         // SAFETY: the kernel reads a structure of this layout.
         match unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_SET_STATUS64, &raw const info) } {
@@ -146,19 +146,21 @@ impl Loop {
         }
     }
 
-    /// Leaves nothing of the file, as [`Loop::cut`] does, and lets it go: whoever waits for a lease of the device's open file waits no
-    /// longer.
+    /// Has the device read no more of the file: it is truncated to one sector, and an empty file takes the place of the open one. When
+    /// this returns, reads in progress are done, and later ones fail. If nothing else holds the open file, its lease has ended.
     ///
     /// # Errors
-    /// It cannot be cut. One that cannot let go of the file is only cut.
+    /// Those of the device. It may be truncated all the same.
     pub fn let_go(&self) -> io::Result<()> {
         self.cut()?;
         // It takes a file only in the place of one of the same size.
         let instead = memfd_create("inarch-nothing", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&instead, SECTOR.into())?;
         // SAFETY: the command takes a descriptor, of which the kernel keeps a reference.
-        let _ = unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_CHANGE_FD, instead.as_raw_fd()) };
-        Ok(())
+        match unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_CHANGE_FD, instead.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 

@@ -47,8 +47,8 @@ use rustix::process::{Resource, getrlimit};
 use vm_memory::VolatileSlice;
 
 use crate::{
-    Attributes, Caching, Context, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId, Opened,
-    SetAttributes, Statistics, WriteKind, not_supported,
+    Attributes, Caching, Context, DirectorySink, Entry, FileSystem, HandleId, Lock, LockOwner, NewNode, NodeId,
+    OpenHandle, SetAttributes, Statistics, WriteKind, not_supported,
 };
 pub use caller::may_open_every_file;
 use handle::FileHandle;
@@ -358,7 +358,7 @@ impl FileSystem for HostDirectory {
         self.move_name(context, (parent, name), (new_parent, new_name), flags)
     }
 
-    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened, Errno> {
+    fn open(&self, context: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenHandle, Errno> {
         self.open_file(context, node, flags)
     }
 
@@ -369,7 +369,7 @@ impl FileSystem for HostDirectory {
         name: &[u8],
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         self.writable()?;
         self.create_file(context, parent, name, new, flags)
     }
@@ -380,7 +380,7 @@ impl FileSystem for HostDirectory {
         parent: NodeId,
         new: &NewNode,
         flags: u32,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Result<(Entry, OpenHandle), Errno> {
         self.writable()?;
         self.create_nameless_file(context, parent, new, flags)
     }
@@ -458,7 +458,7 @@ impl FileSystem for HostDirectory {
         self.close_file(node, handle);
     }
 
-    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<Opened, Errno> {
+    fn open_directory(&self, context: &Context<'_>, node: NodeId) -> Result<OpenHandle, Errno> {
         self.open_stream(context, node)
     }
 
