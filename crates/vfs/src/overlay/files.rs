@@ -95,9 +95,10 @@ impl OpenFiles {
 
 impl Overlay {
     fn insert(&self, node: NodeId, behind: Behind, opened: OpenHandle) -> Result<OpenHandle, Errno> {
-        let caching = match opened.caching {
-            Caching::Keep if self.changes == Changes::Host => Caching::Fresh,
-            caching => caching,
+        // The lower layer knows whether its file changed. What is above may have been copied up from a file that had changed.
+        let caching = match (opened.caching, &behind) {
+            (Caching::Keep, Behind::Upper(..)) if self.changes == Changes::Host => Caching::Fresh,
+            (caching, _) => caching,
         };
         if !self.opens_files {
             return Ok(OpenHandle { handle: HandleId::default(), caching, ..opened });
