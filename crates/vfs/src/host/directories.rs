@@ -125,8 +125,9 @@ impl HostDirectory {
         }
         let stream = self.stream_of(node)?;
         self.require_told(context, node, stream.descriptor.as_fd())?;
+        let caching = self.caching_at_open(node, stream.descriptor.as_fd());
         let handle = self.insert_stream(node, stream.descriptor.clone(), stream)?;
-        Ok(OpenHandle { handle, caching: self.options.changes.caching(), parallel_direct_writes: false })
+        Ok(OpenHandle { handle, caching, parallel_direct_writes: false })
     }
 
     pub(super) fn list(

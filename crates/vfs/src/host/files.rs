@@ -211,6 +211,7 @@ impl HostDirectory {
     }
 
     fn opened(&self, node: NodeId, descriptor: OwnedFd, asked: u32, flags: OFlags) -> Result<OpenHandle, Errno> {
+        let caching = self.caching_at_open(node, descriptor.as_fd());
         let file = OpenFile {
             node,
             descriptor: Arc::new(descriptor),
@@ -219,7 +220,7 @@ impl HostDirectory {
             stream: None,
         };
         let handle = write(&self.open).insert(file)?;
-        Ok(OpenHandle { handle, caching: self.options.changes.caching(), parallel_direct_writes: true })
+        Ok(OpenHandle { handle, caching, parallel_direct_writes: true })
     }
 
     /// The answer to an open, where files need no open.

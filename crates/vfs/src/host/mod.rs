@@ -32,8 +32,10 @@ mod system_calls;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unchanged;
 mod xattrs;
 
+use std::hash::RandomState;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
@@ -60,7 +62,8 @@ use table::{Found, Table};
 pub enum Changes {
     /// Only the client: everything is cached for a day.
     Guest,
-    /// Anybody: names and attributes have a TTL of one second, and cached content is compared at each open.
+    /// Anybody: names and attributes have a TTL of one second. Cached content and listings stay at an open if nothing can have
+    /// changed them since the one before ([`unchanged`]).
     #[default]
     Host,
     /// Nobody: everything is cached for good, files need no open, and changes are refused.
@@ -152,6 +155,9 @@ pub struct HostDirectory {
     ahead: ahead::Ahead,
     locks: locks::Locks,
     devices: RwLock<Vec<u64>>,
+    /// See [`unchanged`]: the age from which a change cannot be followed by one that looks the same.
+    settled: Duration,
+    stamps: RandomState,
 }
 
 impl HostDirectory {
@@ -192,6 +198,8 @@ impl HostDirectory {
             ahead: ahead::Ahead::new(ahead::Bounds::default(), stat_flags),
             locks: locks::Locks::new(limit / 8),
             devices: RwLock::new(Vec::new()),
+            settled: unchanged::SETTLED,
+            stamps: RandomState::new(),
         })
     }
 
