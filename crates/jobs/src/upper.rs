@@ -455,6 +455,7 @@ mod tests {
     #[test]
     fn a_directory_is_for_the_writes_over_one_tree() {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let (one, other) = ([1; 32], [2; 32]);
         let of = |fingerprint, name: &str| LowerIdentity::of_tree(fingerprint, Path::new(name));
         let claim = |lower| claim(directory.path(), &lower).map_err(|error| error.to_string());

@@ -203,3 +203,70 @@ impl FromStr for LoopId {
         Ok(LoopId { path: path.into(), device: number(device)?, inode: number(inode)? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    const PIECE: usize = 64 << 10;
+    const PIECES: u64 = 64;
+
+    /// What O_DIRECT reads into.
+    #[repr(align(4096))]
+    struct Buffer([u8; PIECE]);
+
+    /// Reads the device past the page cache until `stop`, without its first sector. Returns whether it saw a new byte.
+    fn read_all_the_time(device: &Path, begin: u64, stop: &AtomicBool) -> bool {
+        let device = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(device).unwrap();
+        let mut buffer = Box::new(Buffer([0; PIECE]));
+        let mut is_new = false;
+        for piece in (1..PIECES).cycle().skip(begin as usize) {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let read = device.read_at(&mut buffer.0, piece * PIECE as u64).unwrap_or(0);
+            is_new |= buffer.0[..read].contains(&b'N');
+        }
+        is_new
+    }
+
+    /// Reads that wait while the kernel changes the device come after the change.
+    #[test]
+    fn a_device_that_let_its_file_go_shows_nothing_that_is_written_later() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
+            eprintln!(
+                "skipped: a_device_that_let_its_file_go_shows_nothing_that_is_written_later: it needs root and loop devices"
+            );
+            return;
+        }
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = directory.path().join("file");
+        let [old, new] = [b'o', b'N'].map(|byte| vec![byte; PIECE * PIECES as usize]);
+        for _ in 0..20 {
+            std::fs::write(&path, &old).unwrap();
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            let device = Loop::of(File::open(&path).unwrap().as_fd()).unwrap();
+            let stop = AtomicBool::new(false);
+            thread::scope(|scope| {
+                let readers: Vec<_> = (0..6)
+                    .map(|reader| {
+                        let (device, stop) = (device.path(), &stop);
+                        scope.spawn(move || read_all_the_time(device, reader * 10, stop))
+                    })
+                    .collect();
+                thread::sleep(Duration::from_millis(5));
+                device.let_go().unwrap();
+                file.write_all_at(&new, 0).unwrap();
+                thread::sleep(Duration::from_millis(20));
+                stop.store(true, Ordering::Relaxed);
+                assert!(readers.into_iter().all(|reader| !reader.join().unwrap()), "it shows new bytes");
+            });
+        }
+    }
+}
