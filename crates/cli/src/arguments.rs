@@ -34,6 +34,8 @@ pub enum Command {
     Image(Box<crate::image::ImageArguments>),
     /// Serve a tree to a virtual machine that you start yourself
     Serve(crate::serve::ServeArguments),
+    /// Run a command on this machine, and record what it depends on and what it makes
+    Trace(crate::trace::TraceArguments),
     /// Mount a tree on this machine
     Mount(crate::mount::MountArguments),
     /// Unmount what 'inarch mount' has mounted

@@ -22,6 +22,7 @@ mod serve;
 mod signals;
 mod size;
 mod source;
+mod trace;
 mod tree_option;
 mod umount;
 mod upper;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
     };
     let result = match arguments.command {
         Command::Run(arguments) => run::run(*arguments),
+        Command::Trace(arguments) => trace::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
         Command::Image(arguments) => image::run(*arguments),
         Command::Serve(arguments) => serve::run(arguments),

@@ -104,6 +104,9 @@ pub enum JobError {
     /// The mount cannot be taken away.
     #[error(transparent)]
     NotUnmounted(#[from] crate::mount::NotUnmounted),
+    /// The command was not traced.
+    #[error(transparent)]
+    Trace(#[from] crate::trace::TraceError),
     /// Writes over a tree cannot be kept.
     #[error(transparent)]
     Upper(#[from] crate::upper::UpperError),

@@ -58,6 +58,7 @@ pub mod serve;
 pub mod share;
 pub mod source;
 mod text;
+pub mod trace;
 mod upper;
 
 pub use device::Writes;
@@ -79,6 +80,7 @@ pub fn as_child() -> Option<u8> {
     let words: Vec<_> = std::env::args_os().collect();
     match &words[..] {
         [_, word, rest @ ..] if word == serve::GUARD_ARGUMENT => Some(serve::guard(rest)),
+        [_, word, rest @ ..] if word == trace::VIEW_ARGUMENT => Some(trace::become_command(rest)),
         [_, word, rest @ ..] if word == mount::USER_NAMESPACE_ARGUMENT => Some(mount::hold_user_namespace(rest)),
         _ => None,
     }

@@ -4,7 +4,7 @@
 //! record ends with a line that says so. If the file cannot be written, that is reported at once, and later requests
 //! fail.
 
-mod processes;
+pub(crate) mod processes;
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -61,12 +61,19 @@ struct Said<'a> {
 
 /// See [`inarch_vfs::Identity`].
 #[derive(Serialize)]
-struct Identity {
+pub(crate) struct Identity {
     inode: u64,
     mode: u32,
     size: u64,
     /// Seconds and nanoseconds.
     mtime: (i64, u32),
+}
+
+impl From<inarch_vfs::Identity> for Identity {
+    fn from(identity: inarch_vfs::Identity) -> Identity {
+        let inarch_vfs::Identity { inode, mode, size, mtime } = identity;
+        Identity { inode, mode, size, mtime: (mtime.seconds, mtime.nanoseconds) }
+    }
 }
 
 /// The last line.
@@ -101,7 +108,7 @@ impl NewRecord {
             RecordLevel::Process => "process",
         };
         (&file).write_all(&line(&Start { start: true, level: level_name })).map_err(fail)?;
-        // Whoever reads the log is in another directory than we are.
+        // Readers of the log are in other directories.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
         Ok(NewRecord { path, file, recording: Recording::new(*level) })
     }
@@ -119,7 +126,7 @@ impl NewRecord {
         let write = move || {
             let written = write_lines(file, &taken);
             if let Err(error) = &written {
-                // Whoever waits for the record's end may wait for long, so report it now.
+                // The record's end may be far away, so report it now.
                 let reason = incomplete(&named, io::Error::new(error.kind(), error.to_string()));
                 failed(format!("{reason}; what is asked for in the mount fails from now on"));
             }
@@ -169,12 +176,7 @@ impl AccessSink for Lines {
             AccessKind::ReadLink | AccessKind::Create => (detail, None),
             _ => (None, detail),
         };
-        let identity = access.identity.map(|identity| Identity {
-            inode: identity.inode,
-            mode: identity.mode,
-            size: identity.size,
-            mtime: (identity.mtime.seconds, identity.mtime.nanoseconds),
-        });
+        let identity = access.identity.map(Identity::from);
         let said = Said {
             access: access.kind.name(),
             path: Bytes::new(access.path),
@@ -197,7 +199,7 @@ impl AccessSink for Lines {
 }
 
 /// The name of an error as errno(3) has it, or its number.
-fn error_name(errno: Errno) -> Cow<'static, str> {
+pub(crate) fn error_name(errno: Errno) -> Cow<'static, str> {
     macro_rules! names {
         ($($name:ident)*) => {
             match errno {

@@ -13,7 +13,7 @@ enum Below {
 }
 
 /// The modules of the crate, from the lowest to the highest.
-const ROOMS: [(&str, Below); 19] = [
+const ROOMS: [(&str, Below); 20] = [
     ("events", Below::Only(&[])),
     ("text", Below::Only(&[])),
     ("path_error", Below::Only(&["text"])),
@@ -32,6 +32,7 @@ const ROOMS: [(&str, Below); 19] = [
     ("mount", Below::All),
     ("serve", Below::All),
     ("run", Below::All),
+    ("trace", Below::All),
     ("doctor", Below::All),
 ];
 

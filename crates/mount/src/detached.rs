@@ -5,13 +5,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_fd,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
+use rustix::process::{getegid, geteuid};
 
-use super::{Loop, Mount, MountError, MountId, Watch, set_attributes, table};
+use super::fuse::SUBTYPE;
+use super::{DEVICE, Loop, Mount, MountError, MountId, Watch, set_attributes, table};
 
 /// Why the kernel does not mount something.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +27,7 @@ pub struct Refusal {
 }
 
 /// The system call, or the option, in words.
-fn refused(what: impl Display) -> impl FnOnce(Errno) -> Refusal {
+pub(crate) fn refused(what: impl Display) -> impl FnOnce(Errno) -> Refusal {
     move |errno| Refusal { what: what.to_string(), errno }
 }
 
@@ -125,6 +128,33 @@ impl Detached {
             fsconfig_set_string(context.as_fd(), key, value).map_err(refused(format_args!("tmpfs: {key}")))?;
         }
         Detached::created(&context, "tmpfs", MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
+    }
+
+    /// A FUSE file system whose root is a directory, and the descriptor for a session to serve. Every user sees it as its
+    /// files' permissions say, which the kernel checks. Mount tables show `source`.
+    ///
+    /// # Errors
+    /// There is no `/dev/fuse`, or the caller may not mount.
+    pub fn fuse(source: &Path, attributes: MountAttrFlags) -> Result<(Detached, OwnedFd), Refusal> {
+        let device = open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(refused(DEVICE))?;
+        let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC).map_err(refused("fuse"))?;
+        let set = |key: &str, value: &Path| {
+            fsconfig_set_string(context.as_fd(), key, value).map_err(refused(format_args!("fuse: {key}")))
+        };
+        set("source", source)?;
+        set("subtype", Path::new(SUBTYPE))?;
+        let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+        for (key, value) in
+            [("fd", device.as_raw_fd().to_string()), ("user_id", user.to_string()), ("group_id", group.to_string())]
+        {
+            set(key, Path::new(&value))?;
+        }
+        set("rootmode", Path::new("40000"))?;
+        for key in ["allow_other", "default_permissions"] {
+            fsconfig_set_flag(context.as_fd(), key).map_err(refused(format_args!("fuse: {key}")))?;
+        }
+        let detached = Detached::created(&context, "fuse", attributes)?;
+        Ok((detached, device))
     }
 
     fn created(context: &OwnedFd, kind: &str, attributes: MountAttrFlags) -> Result<Detached, Refusal> {

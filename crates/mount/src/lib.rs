@@ -5,6 +5,7 @@
 //!   attached through a descriptor of its mount point, so that no path is resolved twice.
 //! - [`Loop`] and [`Lease`]: a file as a block device for the kernel, protected from changes meanwhile.
 //! - [`Mount`]: a mount, identified by numbers that survive renames of directories ([`MountId`]).
+//! - [`unshare_mounts`], [`replace_root`]: mounts of a thread's own, and another root in them.
 //! - [`Watch`]: waits until a mount, or its file system, is gone.
 //! - [`mounted`], [`place_of`], [`users()`] and others: read the kernel's tables, without contacting any file system.
 //!
@@ -25,6 +26,7 @@ mod helper;
 mod identity;
 mod lease;
 mod loops;
+mod root;
 mod table;
 mod user_namespace;
 mod users;
@@ -42,6 +44,7 @@ pub use held::Held;
 pub use identity::{DeviceNumber, MountId};
 pub use lease::Lease;
 pub use loops::{Loop, LoopId};
+pub use root::{attach_tree, clone_tree, replace_root, unshare_mounts, unshare_mounts_as_user};
 pub use table::{
     Copy, Entry, Place, copies, mount_points_beneath, mounted, mounts_at, mounts_within, place_of, process_that_sees,
 };

@@ -13,12 +13,19 @@ use super::{Access, AccessKind, AccessSink, RecordLevel};
 pub struct Recording {
     pub(super) queue: Arc<Queue>,
     pub(super) level: RecordLevel,
+    repeats: bool,
 }
 
 impl Recording {
     /// An empty recording. Something must call [`Recording::write_to`], or requests block.
     pub fn new(level: RecordLevel) -> Recording {
-        Recording { queue: Arc::default(), level }
+        Recording { queue: Arc::default(), level, repeats: level == RecordLevel::Process }
+    }
+
+    /// Gives the sink every access, also those that it got before. For a sink that adds accesses up: a file that is made a
+    /// second time is there again.
+    pub fn with_repeats(self) -> Recording {
+        Recording { repeats: true, ..self }
     }
 
     /// Gives each access to `sink` until the [end](Recording::end); returns their number. If `sink` fails, the
@@ -26,7 +33,7 @@ impl Recording {
     pub fn write_to(&self, sink: &mut dyn AccessSink) -> io::Result<u64> {
         // However this ends, nobody waits for it any more.
         let failing = Failing(&self.queue);
-        let mut writer = Writer::new(self.level);
+        let mut writer = Writer::new(self.level, self.repeats);
         let mut messages = Vec::new();
         loop {
             match self.queue.take(&mut messages) {
@@ -60,14 +67,15 @@ impl Drop for Failing<'_> {
 /// The state of the writer thread.
 pub(super) struct Writer {
     level: RecordLevel,
+    repeats: bool,
     pub(super) paths: Paths,
     seen: Seen,
     told: u64,
 }
 
 impl Writer {
-    pub(super) fn new(level: RecordLevel) -> Writer {
-        Writer { level, paths: Paths::default(), seen: Seen::default(), told: 0 }
+    pub(super) fn new(level: RecordLevel, repeats: bool) -> Writer {
+        Writer { level, repeats, paths: Paths::default(), seen: Seen::default(), told: 0 }
     }
 
     pub(super) fn take(&mut self, message: Message, sink: &mut dyn AccessSink) -> io::Result<()> {
@@ -96,16 +104,11 @@ impl Writer {
         }
         let (to, detail) = (to.as_deref(), detail.as_deref());
         let nameless = !path.is_named || *kind == AccessKind::CreateUnnamed;
-        let process = match self.level {
-            RecordLevel::Process => Some(*process),
-            RecordLevel::Command => {
-                let number = error.map(|error| error.raw_os_error());
-                if !self.seen.is_new((kind, &*path.bytes, nameless, to, detail, number)) {
-                    return Ok(());
-                }
-                None
-            }
-        };
+        let number = error.map(|error| error.raw_os_error());
+        if !self.repeats && !self.seen.is_new((kind, &*path.bytes, nameless, to, detail, number)) {
+            return Ok(());
+        }
+        let process = (self.level == RecordLevel::Process).then_some(*process);
         self.told += 1;
         let (path, identity, error) = (&*path.bytes, *identity, *error);
         sink.record(&Access { kind: *kind, path, nameless, to, detail, identity, error, process })

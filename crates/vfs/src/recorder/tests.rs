@@ -64,7 +64,7 @@ impl Told {
 
 fn scene(level: RecordLevel) -> (Recorder, Told) {
     let recording = Recording::new(level);
-    let told = Told { recording: recording.clone(), writer: Writer::new(level) };
+    let told = Told { recording: recording.clone(), writer: Writer::new(level, level == RecordLevel::Process) };
     (Recorder::new(Arc::new(MemoryFiles::new(1 << 20)), recording, |thread| thread + 1), told)
 }
 

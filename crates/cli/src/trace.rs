@@ -1,0 +1,161 @@
+//! `inarch trace`.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
+use std::thread;
+
+use anyhow::Context;
+use clap::Args;
+use inarch_jobs::trace::{self, RecordLevel, TraceEvent, TraceHandle, TraceReport, TraceRequest};
+use inarch_jobs::{Events, create_named, shown};
+use rustix::process::{Signal, getpid, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+
+use crate::output::complain;
+use crate::sandbox::SandboxArgument;
+
+/// Options of `inarch trace`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  inarch trace make                        what did it read, and what did it write?
+  inarch trace -o hello.d -- cc -o hello hello.c
+  inarch trace --json trace.json -- ./configure
+
+The command sees this machine's files through a private mount and works on the files themselves. Its status is the \
+command's; 125 if it was not traced, 126 or 127 if it could not be executed.")]
+pub struct TraceArguments {
+    /// Write dependencies for make and ninja to FILE: a rule for what the command made, or for --target
+    #[arg(short = 'o', long = "depfile", value_name = "FILE")]
+    pub depfile: Option<PathBuf>,
+
+    /// The target in the dependency file
+    #[arg(long, value_name = "PATH", requires = "depfile")]
+    pub target: Option<PathBuf>,
+
+    /// Write all that was touched to FILE, one line of JSON each
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Do not record what is in DIR, such as a cache; may be repeated
+    #[arg(long, value_name = "DIR")]
+    pub outside: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub sandbox: SandboxArgument,
+
+    /// Print errors only
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// The command and its arguments
+    #[arg(value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Traces a command.
+pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
+    let TraceArguments { depfile, target, json, outside, sandbox, quiet, command } = arguments;
+    // What cannot be written is known before the command has run.
+    let open = |path: &PathBuf| create_named(path).with_context(|| format!("{}: cannot write there", shown(path)));
+    let depfile = depfile.as_ref().map(open).transpose()?;
+    let json = json.as_ref().map(open).transpose()?;
+    let outside = outside.iter().map(|path| path.canonicalize().with_context(|| format!("--outside {}", shown(path))));
+    let request = TraceRequest {
+        command,
+        level: RecordLevel::Command,
+        outside: outside.collect::<Result<_, _>>()?,
+        sandbox: sandbox.into(),
+    };
+    let events = Events::new(move |event| match event {
+        // The shell sees this process, and continues both.
+        TraceEvent::CommandStopped => drop(kill_process(getpid(), Signal::STOP)),
+        TraceEvent::Waiting { .. } if quiet => {}
+        event => complain(format_args!("{event}; Ctrl-C ends the trace without them")),
+    });
+    let base = std::env::current_dir().context("the working directory")?;
+    let signals = signal_hook::iterator::Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2])?;
+    let handle = trace::start(request, events).map_err(inarch_jobs::JobError::from)?;
+    pass_on(signals, &handle);
+    let report = match handle.wait() {
+        Err(trace::TraceError::NotExecuted { status, reason }) => {
+            complain(reason);
+            return Ok(status.into());
+        }
+        report => report.map_err(inarch_jobs::JobError::from)?,
+    };
+    if let Some(file) = depfile {
+        write(file, |out| trace::depfile(&report.touched, target.as_deref(), &base, out))
+            .context("the dependency file")?;
+    } else if json.is_none() && !quiet {
+        write_summary(&report, &base);
+    }
+    if let Some(file) = json {
+        write(file, |out| trace::lines(&report, out)).context("the trace")?;
+    }
+    Ok(code(report.status))
+}
+
+/// Leads signals to the command; when it has ended, to the end of the trace.
+fn pass_on(mut signals: signal_hook::iterator::Signals, handle: &TraceHandle) {
+    let (send, stop) = (handle.signaller(), handle.stopper());
+    thread::spawn(move || {
+        for number in signals.forever() {
+            // A terminal sends these to the command as well.
+            let is_from_terminal = matches!(number, SIGINT | SIGQUIT) && is_in_foreground();
+            if let Some(signal) = Signal::from_named_raw(number).filter(|_| !is_from_terminal) {
+                send(signal);
+            }
+            stop.stop();
+        }
+    });
+}
+
+/// Whether this process may read from its terminal.
+fn is_in_foreground() -> bool {
+    let terminal = File::open("/dev/tty");
+    terminal.is_ok_and(|terminal| {
+        rustix::termios::tcgetpgrp(terminal).is_ok_and(|group| group == rustix::process::getpgrp())
+    })
+}
+
+fn write(file: File, make: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> std::io::Result<()> {
+    let mut out = BufWriter::new(file);
+    make(&mut out)?;
+    out.flush()
+}
+
+/// Says on standard error what was touched.
+fn write_summary(report: &TraceReport, base: &Path) {
+    use trace::Use;
+    let inputs: Vec<_> = report.touched.inputs().collect();
+    let count = |one| inputs.iter().filter(|input| input.is(one)).count();
+    complain(format_args!(
+        "{} read, {} executed, {} listed, {} absent, {} touched in all",
+        count(Use::Read),
+        count(Use::Executed),
+        count(Use::Listed),
+        count(Use::Absent),
+        inputs.len(),
+    ));
+    for output in report.touched.outputs() {
+        let path = output.path.strip_prefix(base).unwrap_or(output.path);
+        complain(format_args!("{} {}", output.change.name(), shown(path)));
+    }
+}
+
+/// The command's status. If a signal ended it, that ends this process, too.
+fn code(status: ExitStatus) -> ExitCode {
+    if let Some(signal) = status.signal() {
+        // One core is enough, and it is the command's.
+        let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+        let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+        return ExitCode::from(u8::try_from(128 + signal).unwrap_or(crate::EXIT_FAILED));
+    }
+    ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(crate::EXIT_FAILED))
+}

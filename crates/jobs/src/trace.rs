@@ -1,0 +1,89 @@
+//! Runs a command over a private view of this machine's files, and records what it depends on and what it makes.
+//!
+//! 1. The command gets a mount namespace whose root is a FUSE mount of `/` ([`view`]). No other process sees that mount, and the
+//!    kernel removes it with the last process in it, however this program ends.
+//! 2. The session answers from the host's own files, through the recorder of `inarch-vfs` ([`serve`]). Writes go to those files,
+//!    in place. Data of large and written files passes through the kernel, where it permits that.
+//! 3. Each access is added to what is known of its path ([`Touched`]): whether what was there before the command was read, looked
+//!    at, or missing, and what the command left there.
+//! 4. When the last process is gone there is a [`TraceReport`].
+
+mod depfile;
+mod handle;
+mod lines;
+mod serve;
+mod touched;
+mod view;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+pub use depfile::depfile;
+pub use handle::{TraceEvent, TraceHandle, start};
+pub use inarch_vfs::RecordLevel;
+pub use lines::lines;
+pub use touched::{Input, Output, Touched, Use};
+pub(crate) use view::{VIEW_ARGUMENT, become_command};
+
+use crate::PathError;
+use crate::lifecycle::LifecycleError;
+use crate::lifecycle::confinement::Sandbox;
+
+/// What to trace.
+#[derive(Clone, Debug)]
+pub struct TraceRequest {
+    /// The program, found as the caller's environment says, and its arguments.
+    pub command: Vec<OsString>,
+    /// The detail.
+    pub level: RecordLevel,
+    /// Paths that lead past the recorder, besides those that always do: absolute, without symbolic links.
+    pub outside: Vec<PathBuf>,
+    /// Whether the server confines itself.
+    pub sandbox: Sandbox,
+}
+
+impl TraceRequest {
+    /// Of this command, by default options.
+    pub fn new(command: Vec<OsString>) -> TraceRequest {
+        TraceRequest { command, level: RecordLevel::Command, outside: Vec::new(), sandbox: Sandbox::default() }
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct TraceReport {
+    /// The command's.
+    pub status: ExitStatus,
+    /// What it touched.
+    pub touched: Touched,
+    /// Paths whose content was not recorded.
+    pub outside: Vec<PathBuf>,
+    /// The number of distinct accesses; with processes, of all.
+    pub accesses: u64,
+}
+
+/// Why nothing was traced.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The job could not be started or stopped.
+    #[error(transparent)]
+    Lifecycle(#[from] LifecycleError),
+    /// An operation on a path failed.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The command cannot have a view.
+    #[error("cannot give the command a view of its own: {0}")]
+    View(inarch_mount::Refusal),
+    /// The command was not executed.
+    #[error("{reason}")]
+    NotExecuted {
+        /// The status that a shell would give: 127 not found, 126 cannot be executed, 125 anything else.
+        status: u8,
+        /// Why not.
+        reason: String,
+    },
+    /// The view was not served to the end, so the record has gaps.
+    #[error("the files of the command could not be served any more: {0}")]
+    Served(String),
+}

@@ -1,0 +1,82 @@
+//! A trace as lines of JSON.
+
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
+
+use serde::Serialize;
+
+use super::TraceReport;
+use super::touched::{Input, Output};
+use crate::kept::Bytes;
+use crate::record::{Identity, error_name};
+
+/// The first line.
+#[derive(Serialize)]
+struct Start {
+    trace: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    accesses: u64,
+}
+
+#[derive(Serialize)]
+struct InputLine<'l> {
+    input: Bytes,
+    uses: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<Bytes>,
+    #[serde(flatten)]
+    identity: Option<Identity>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'l str>,
+}
+
+#[derive(Serialize)]
+struct OutputLine {
+    output: Bytes,
+    change: &'static str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    directory: bool,
+}
+
+#[derive(Serialize)]
+struct OutsideLine {
+    outside: Bytes,
+}
+
+#[derive(Serialize)]
+struct End {
+    end: bool,
+}
+
+/// Writes a line for each input, each output, and each path whose content was not recorded. The first line has the
+/// command's status; the last one says that the trace is complete.
+///
+/// # Errors
+/// Those of `out`.
+pub fn lines(report: &TraceReport, out: &mut dyn Write) -> io::Result<()> {
+    let (status, signal) = (report.status.code(), report.status.signal());
+    line(out, &Start { trace: 1, status, signal, accesses: report.accesses })?;
+    for input in report.touched.inputs() {
+        let error = input.error.map(error_name);
+        let identity = input.identity.map(Identity::from);
+        let Input { path, target, .. } = input;
+        let uses = input.uses().map(super::Use::name).collect();
+        let target = target.map(Bytes::path);
+        line(out, &InputLine { input: Bytes::path(path), uses, target, identity, error: error.as_deref() })?;
+    }
+    for Output { path, change, is_directory } in report.touched.outputs() {
+        line(out, &OutputLine { output: Bytes::path(path), change: change.name(), directory: is_directory })?;
+    }
+    for path in &report.outside {
+        line(out, &OutsideLine { outside: Bytes::path(path) })?;
+    }
+    line(out, &End { end: true })
+}
+
+fn line(out: &mut dyn Write, content: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, content)?;
+    out.write_all(b"\n")
+}

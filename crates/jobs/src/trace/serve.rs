@@ -1,0 +1,282 @@
+//! Serves the view of a command, and waits for its end.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use inarch_fuse::{ConnectionOptions, ReadDirPlus, Session, SessionOptions};
+use inarch_mount::{DEVICE, Detached, Mount};
+use inarch_vfs::{Changes, HostDirectory, HostOptions, RecordLevel, Recorder, Recording, Submounts};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mount::MountAttrFlags;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::thread::{CapabilitySet, capabilities};
+use tempfile::TempDir;
+
+use super::handle::{Duty, TraceEvent, handle_of};
+use super::touched::Touched;
+use super::view::{ENTERED, outermost, outside_by_itself, send, words};
+use super::{TraceError, TraceReport, TraceRequest};
+use crate::PathError;
+use crate::lifecycle::LifecycleError;
+use crate::lifecycle::confinement::{Access, Confinement, Grants, Work};
+use crate::lifecycle::descriptors::take_limit;
+use crate::lifecycle::guard::{Guard, Guarded};
+use crate::record::processes::Processes;
+
+/// Smaller files that are only read go through the kernel's cache of the view: see the mount's.
+const PASSTHROUGH_FROM: u64 = 256 << 10;
+
+/// How long processes may outlive the command before that is worth a line.
+const GRACE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// The main function of a trace's thread. The command dies with this thread.
+pub(super) fn trace(request: &TraceRequest, duty: &Duty) -> Result<TraceReport, TraceError> {
+    let outside = outermost(outside_by_itself().into_iter().chain(request.outside.iter().cloned()).collect());
+    let setup = |what| move |error: io::Error| LifecycleError::Setup { what, error };
+    let name = format!("inarch-trace-{}-{:016x}", std::process::id(), unknown_number());
+    let listener = SocketAddr::from_abstract_name(&name).and_then(|name| UnixListener::bind_addr(&name));
+    let listener = listener.map_err(setup("a socket"))?;
+    let socket = OsString::from(name);
+    // Each file that the command has open takes one here.
+    let limit = take_limit().map_or_else(OsString::new, |(soft, _)| soft.to_string().into());
+    let (view, device) = View::new()?;
+    let served = Served::start(device, request)?;
+    let mut child = Command::new("/proc/self/exe")
+        .args(words((&socket, view.point(), &limit), &outside, &request.command))
+        .spawn()
+        .map_err(setup("a process"))?;
+    let handle = handle_of(&child).map_err(setup("a pidfd"))?;
+    let entered = view.enter(&listener, &child, &handle);
+    let (stream, namespace) = match entered {
+        Ok(entered) => entered,
+        Err(error) => {
+            // It waits for its view, or has ended.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(error);
+        }
+    };
+    duty.is_ready(handle.try_clone().map_err(setup("a descriptor"))?);
+    let failure = failure(&stream)?;
+    let status = wait_for(&mut child, &handle, duty)?;
+    if let Some((status, reason)) = failure {
+        return Err(TraceError::NotExecuted { status, reason });
+    }
+    served.finish(status, &namespace, outside, duty)
+}
+
+/// A number that nobody else can know.
+fn unknown_number() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
+/// Waits for the command's end, and tells when it is stopped.
+fn wait_for(child: &mut Child, handle: &OwnedFd, duty: &Duty) -> Result<ExitStatus, TraceError> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+    loop {
+        match waitid(WaitId::PidFd(handle.as_fd()), options) {
+            Ok(Some(status)) if status.stopped() => {
+                // Take the stop away, so that the next one is seen.
+                let _ = waitid(WaitId::PidFd(handle.as_fd()), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
+                duty.events.emit(TraceEvent::CommandStopped);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return child.wait().map_err(|error| LifecycleError::Wait(error).into()),
+            Err(errno) => return Err(LifecycleError::Wait(errno.into()).into()),
+        }
+    }
+}
+
+/// The mount of a view, before the child has it.
+enum View {
+    /// For root: mounted nowhere.
+    Detached(Detached),
+    /// For a user: on a directory of its own. Dropped in this order.
+    Attached { mount: Mount, guard: Guard, directory: TempDir },
+}
+
+impl View {
+    /// Mounts it; returns the device for a session.
+    fn new() -> Result<(View, OwnedFd), TraceError> {
+        let may_mount = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
+        let source = Path::new("trace");
+        if may_mount {
+            let (mount, device) = Detached::fuse(source, MountAttrFlags::empty()).map_err(TraceError::View)?;
+            return Ok((View::Detached(mount), device));
+        }
+        let directory = tempfile::Builder::new().prefix("inarch-trace-").tempdir();
+        let directory = directory.map_err(|error| LifecycleError::Setup { what: "a directory", error })?;
+        let (mount, device, guard) = Guard::of_fuse(directory.path(), source, false, Guarded::Mount)?;
+        Ok((View::Attached { mount, guard, directory }, device))
+    }
+
+    /// Where it is mounted; empty if nowhere.
+    fn point(&self) -> &Path {
+        match self {
+            View::Detached(_) => Path::new(""),
+            View::Attached { directory, .. } => directory.path(),
+        }
+    }
+
+    /// Waits until the child has it as its root, and takes it away from here. Returns the child's stream, and its mount namespace.
+    fn enter(
+        self,
+        listener: &UnixListener,
+        child: &Child,
+        handle: &OwnedFd,
+    ) -> Result<(UnixStream, PathBuf), TraceError> {
+        let wait = |error: io::Error| LifecycleError::Wait(error);
+        let too_early = || wait(io::Error::other("the process that becomes the command ended too early"));
+        let stream = loop {
+            let mut polled = [PollFd::new(listener, PollFlags::IN), PollFd::new(handle, PollFlags::IN)];
+            poll(&mut polled, None).map_err(|errno| wait(errno.into()))?;
+            if polled[0].revents().is_empty() {
+                return Err(too_early().into());
+            }
+            let (stream, _) = listener.accept().map_err(wait)?;
+            let peer = socket_peercred(&stream).map_err(|errno| wait(errno.into()))?;
+            // Anybody who can read the child's command line can connect.
+            if u32::try_from(peer.pid.as_raw_nonzero().get()) == Ok(child.id()) {
+                break stream;
+            }
+        };
+        if let View::Detached(mount) = &self {
+            send(&stream, mount.root()).map_err(wait)?;
+        }
+        let mut status = [0];
+        match (&stream).read(&mut status).map_err(wait)? {
+            0 => return Err(too_early().into()),
+            _ if status[0] == ENTERED => {}
+            _ => {
+                let (status, reason) = failure_of(status[0], &stream)?;
+                return Err(TraceError::NotExecuted { status, reason });
+            }
+        }
+        if let View::Attached { mount, mut guard, directory } = self {
+            // The child's copy is in use.
+            guard.unmount(mount, false)?;
+            drop(directory);
+        }
+        let namespace = std::fs::read_link(format!("/proc/{}/ns/mnt", child.id())).map_err(wait)?;
+        Ok((stream, namespace))
+    }
+}
+
+/// Waits until the command is executed; why it was not.
+fn failure(mut stream: &UnixStream) -> Result<Option<(u8, String)>, TraceError> {
+    let mut status = [0];
+    match stream.read(&mut status).map_err(LifecycleError::Wait)? {
+        0 => Ok(None),
+        _ => failure_of(status[0], stream).map(Some),
+    }
+}
+
+/// The rest of a failure, of which `status` is the first byte.
+fn failure_of(status: u8, stream: &UnixStream) -> Result<(u8, String), TraceError> {
+    const MOST: u64 = 4096;
+    let mut reason = Vec::new();
+    stream.take(MOST).read_to_end(&mut reason).map_err(LifecycleError::Wait)?;
+    Ok((status, String::from_utf8_lossy(&reason).into_owned()))
+}
+
+/// What is negotiated with the kernel for a view.
+fn session_options(request: &TraceRequest) -> SessionOptions {
+    let connection = ConnectionOptions {
+        // What is listed is not looked up yet.
+        readdirplus: ReadDirPlus::Never,
+        cache_symlinks: request.level == RecordLevel::Command,
+        posix_acl: true,
+        kill_privileges: true,
+        ..ConnectionOptions::default()
+    };
+    // In a container the host's files are on an overlayfs.
+    SessionOptions { connection, passthrough_depth: 2, ..SessionOptions::default() }
+}
+
+/// A view that is served.
+struct Served {
+    recording: Recording,
+    writer: JoinHandle<io::Result<(Touched, u64)>>,
+    session: JoinHandle<Result<(), String>>,
+    /// Readable at the session's end.
+    ended: OwnedFd,
+}
+
+impl Served {
+    /// Serves this machine's files in threads of their own.
+    fn start(device: OwnedFd, request: &TraceRequest) -> Result<Served, TraceError> {
+        let options = HostOptions {
+            changes: Changes::Host,
+            submounts: Submounts::Merged,
+            host_files_from: PASSTHROUGH_FROM,
+            ..HostOptions::default()
+        };
+        let root = Path::new("/");
+        let fail = |error: inarch_vfs::HostError| PathError::new(&error.path, "cannot open it", error.error);
+        let layer = Arc::new(HostDirectory::new(root, options).map_err(fail)?);
+        let recording = Recording::new(request.level).with_repeats();
+        let processes = Processes::default();
+        let layer = Arc::new(Recorder::new(layer, recording.clone(), move |thread| processes.of(thread)));
+        let confinement = Confinement::new(Work::Mount).granted(root, Access::Change)?;
+        let confinement = confinement.granted(Path::new(DEVICE), Access::Device)?;
+        let session = Session::new(device, layer, session_options(request));
+        let taken = recording.clone();
+        let writer = thread::Builder::new().name("record".into()).spawn(move || {
+            let mut touched = Touched::default();
+            let accesses = taken.write_to(&mut touched)?;
+            Ok((touched, accesses))
+        });
+        let writer = writer.map_err(LifecycleError::Thread)?;
+        let (ended, ends) = io::pipe().map_err(|error| LifecycleError::Setup { what: "a pipe", error })?;
+        let sandbox = request.sandbox;
+        let session = thread::Builder::new().name("view".into()).spawn(move || {
+            let _ends = ends;
+            sandbox.enter(&confinement);
+            session.run().map_err(|error| error.to_string())
+        });
+        let session = session.map_err(LifecycleError::Thread)?;
+        Ok(Served { recording, writer, session, ended: ended.into() })
+    }
+
+    /// Waits until the last process has left the view, or until the trace is stopped.
+    fn finish(
+        self,
+        status: ExitStatus,
+        namespace: &Path,
+        outside: Vec<PathBuf>,
+        duty: &Duty,
+    ) -> Result<TraceReport, TraceError> {
+        let mut polled = [PollFd::new(&self.ended, PollFlags::IN)];
+        if poll(&mut polled, Some(&GRACE)) == Ok(0) {
+            duty.events.emit(TraceEvent::Waiting { processes: processes_in(namespace) });
+        }
+        let is_over = duty.stop.wait_readable(&self.ended).map_err(LifecycleError::Wait)?;
+        if is_over {
+            let ended = self.session.join().unwrap_or_else(|_| Err("a thread panicked".to_owned()));
+            ended.map_err(TraceError::Served)?;
+        }
+        self.recording.end();
+        let written = self.writer.join().map_err(|_| LifecycleError::Panicked)?;
+        let (touched, accesses) = written.map_err(LifecycleError::Wait)?;
+        Ok(TraceReport { status, touched: touched.within(&outside), outside, accesses })
+    }
+}
+
+/// The processes in a mount namespace, and their names.
+fn processes_in(namespace: &Path) -> Vec<(u32, String)> {
+    let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_there =
+        |number: &u32| std::fs::read_link(format!("/proc/{number}/ns/mnt")).is_ok_and(|there| there == namespace);
+    let name = |number| std::fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
+    numbers.filter(is_there).map(|number| (number, name(number).trim_end().to_owned())).collect()
+}

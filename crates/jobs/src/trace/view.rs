@@ -1,0 +1,204 @@
+//! The process that becomes the command: it gives itself a root directory in which every path leads through the recorder,
+//! and then executes the command.
+//!
+//! The starter ([`super::start`]) starts this program's own file again for it, because only a process with one thread can enter
+//! a user namespace. Both speak through a socket with a name that nobody else knows:
+//!
+//! 1. The starter makes the FUSE mount and serves it. For root the mount is nowhere; its descriptor is sent. A user's mount is
+//!    made by fusermount3 on a directory of the starter's own: one that the user made in a user namespace would take all other
+//!    users' files for nobody's, in which nothing may be written (`HAS_UNMAPPED_ID` of Linux's fs/namei.c).
+//! 2. This process makes its mounts private, attaches the outside paths, which lead past the recorder, makes the FUSE mount its
+//!    root, and returns to its working directory there. It tells that it has done so, and the starter takes a user's mount away
+//!    from where it was.
+//! 3. It executes the command, which closes the socket. A failure before that is sent: a status, and why.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use inarch_mount::{Refusal, attach_tree, clone_tree, replace_root, unshare_mounts, unshare_mounts_as_user};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use rustix::process::{Resource, Rlimit, Signal, chdir, getrlimit, set_parent_process_death_signal, setrlimit};
+
+/// The first word of the child's command line; what follows is [`become_command`]'s.
+pub const VIEW_ARGUMENT: &str = "become-the-traced-command";
+
+/// Precedes the command in the child's command line.
+pub(super) const COMMAND_FOLLOWS: &str = "--";
+
+/// What the child sends when it is in the view. No status of a failure.
+pub(super) const ENTERED: u8 = 0;
+
+/// The exit statuses of a command that could not be executed, as of a shell: not found, not executable.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+/// Something else went wrong.
+const FAILED: u8 = 125;
+
+/// Why the command does not run.
+struct Failure {
+    status: u8,
+    reason: String,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure { status: FAILED, reason: format!("cannot give the command a view of its own: {refusal}") }
+    }
+}
+
+/// The main function of the child. `words` are the socket's name, the place of the FUSE mount, which is empty if its descriptor
+/// comes, the soft limit of descriptors, the paths outside of the view, and the command. Returns the status to exit with if the command was not executed.
+pub(crate) fn become_command(words: &[OsString]) -> u8 {
+    let [socket, point, limit, rest @ ..] = words else { return FAILED };
+    let Some(at) = rest.iter().position(|word| word == COMMAND_FOLLOWS) else { return FAILED };
+    let (outside, command) = (&rest[..at], &rest[at + 1..]);
+    let stream = SocketAddr::from_abstract_name(socket.as_bytes()).and_then(|name| UnixStream::connect_addr(&name));
+    let Ok(mut stream) = stream else { return FAILED };
+    restore_limit(limit);
+    let Failure { status, reason } = execute(&stream, point, outside, command);
+    // If the starter is gone, nobody needs to be told.
+    let _ = stream.write_all(&[&[status], reason.as_bytes()].concat());
+    status
+}
+
+/// Gives this process the soft limit of descriptors that its starter had before it raised its own for the files of the view.
+fn restore_limit(limit: &OsStr) {
+    if let Some(current) = limit.to_str().and_then(|limit| limit.parse().ok()) {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        // A limit can always be lowered.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum });
+    }
+}
+
+/// Executes the command; returns only if that fails.
+fn execute(stream: &UnixStream, point: &OsStr, outside: &[OsString], command: &[OsString]) -> Failure {
+    let Some((program, arguments)) = command.split_first() else {
+        return Failure { status: FAILED, reason: "there is no command".to_owned() };
+    };
+    if let Err(failure) = enter(stream, point, outside) {
+        return failure;
+    }
+    let error = Command::new(program).args(arguments).exec();
+    let status = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+    Failure { status, reason: format!("{}: {error}", program.display()) }
+}
+
+/// Gives this process the view.
+fn enter(mut stream: &UnixStream, point: &OsStr, outside: &[OsString]) -> Result<(), Failure> {
+    let fail = |what: &str, error: io::Error| Failure { status: FAILED, reason: format!("{what}: {error}") };
+    // Nothing in the view answers once the starter is gone.
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|errno| fail("prctl", errno.into()))?;
+    let directory = std::env::current_dir().map_err(|error| fail("the working directory has no path", error))?;
+    if point.is_empty() { unshare_mounts() } else { unshare_mounts_as_user() }?;
+    let root = if point.is_empty() {
+        receive(stream).map_err(|error| fail("the view", error))?
+    } else {
+        clone_tree(point.as_ref())?
+    };
+    let outside: Vec<(&Path, OwnedFd)> =
+        outside.iter().map(|path| Ok((Path::new(path), clone_tree(path.as_ref())?))).collect::<Result<_, Refusal>>()?;
+    replace_root(root.as_fd(), || outside.iter().try_for_each(|(path, tree)| attach(root.as_fd(), path, tree)))?;
+    chdir(&directory).map_err(|errno| fail(&directory.display().to_string(), errno.into()))?;
+    stream.write_all(&[ENTERED]).map_err(|error| fail("cannot speak with inarch", error))
+}
+
+/// Sends the descriptor of a mount to the child.
+pub(super) fn send(stream: &UnixStream, mount: BorrowedFd<'_>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let mounts = [mount];
+    control.push(SendAncillaryMessage::ScmRights(&mounts));
+    sendmsg(stream, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives it.
+fn receive(stream: &UnixStream) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let received = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut mounts) => mounts.next(),
+        _ => None,
+    });
+    received.ok_or_else(|| io::Error::other("inarch has ended"))
+}
+
+/// Attaches what is at `path` outside to the same path in the view.
+fn attach(root: BorrowedFd<'_>, path: &Path, tree: &OwnedFd) -> Result<(), Refusal> {
+    let name = path.strip_prefix("/").unwrap_or(path);
+    let point = openat(root, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| Refusal { what: path.display().to_string(), errno })?;
+    attach_tree(tree.as_fd(), point.as_fd())
+}
+
+/// File systems that the kernel makes up: what is in them is no file of anybody's.
+const MADE_UP: [&str; 22] = [
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "pstore",
+    "ramfs",
+    "rpc_pipefs",
+    "securityfs",
+    "selinuxfs",
+    "sysfs",
+    "tracefs",
+];
+
+/// The outermost paths on this machine that a view leaves out: file systems of the kernel, `/dev`, and `/run`, whose sockets
+/// would lead nowhere in a view.
+pub(super) fn outside_by_itself() -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = ["/dev", "/run"].map(PathBuf::from).to_vec();
+    paths.extend(
+        inarch_mount::mount_points_beneath(Path::new("/"))
+            .into_iter()
+            .filter(|point| inarch_mount::mounted(point).is_some_and(|entry| MADE_UP.contains(&&*entry.kind))),
+    );
+    paths.retain(|path| path.exists());
+    outermost(paths)
+}
+
+/// Those of `paths` that are beneath no other one.
+pub(super) fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    paths.sort();
+    paths.dedup_by(|later, earlier| later.starts_with(earlier));
+    paths
+}
+
+/// The child's command line after its first word.
+pub(super) fn words<'w>(
+    (socket, point, limit): (&'w OsStr, &'w Path, &'w OsStr),
+    outside: &'w [PathBuf],
+    command: &'w [OsString],
+) -> impl Iterator<Item = &'w OsStr> {
+    let before = [OsStr::new(VIEW_ARGUMENT), socket, point.as_os_str(), limit]
+        .into_iter()
+        .chain(outside.iter().map(|path| path.as_os_str()));
+    before.chain([OsStr::new(COMMAND_FOLLOWS)]).chain(command.iter().map(|word| &**word))
+}
