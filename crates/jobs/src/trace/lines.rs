@@ -6,9 +6,13 @@ use std::os::unix::process::ExitStatusExt;
 use serde::Serialize;
 
 use super::TraceReport;
-use super::touched::{Input, Output};
+use super::content::{Content, content};
+use super::touched::{Change, Input, Output};
 use crate::kept::Bytes;
 use crate::record::{Identity, error_name};
+
+/// The version of this format.
+pub(super) const VERSION: u32 = 1;
 
 /// The first line.
 #[derive(Serialize)]
@@ -29,6 +33,8 @@ struct InputLine<'l> {
     target: Option<Bytes>,
     #[serde(flatten)]
     identity: Option<Identity>,
+    #[serde(flatten)]
+    content: Option<Content>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'l str>,
 }
@@ -39,11 +45,15 @@ struct OutputLine {
     change: &'static str,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     directory: bool,
+    #[serde(flatten)]
+    content: Option<Content>,
 }
 
 #[derive(Serialize)]
 struct OutsideLine {
     outside: Bytes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    descriptor: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -52,26 +62,37 @@ struct End {
 }
 
 /// Writes a line for each input, each output, and each path whose content was not recorded. The first line has the
-/// command's status; the last one says that the trace is complete.
+/// command's status; the last one says that the trace is complete. With `digests` the files of inputs whose content was used
+/// and of outputs that are there are read, and have a SHA-256 digest.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn lines(report: &TraceReport, out: &mut dyn Write) -> io::Result<()> {
+pub fn lines(report: &TraceReport, digests: bool, out: &mut dyn Write) -> io::Result<()> {
     let (status, signal) = (report.status.code(), report.status.signal());
-    line(out, &Start { trace: 1, status, signal, accesses: report.accesses })?;
+    line(out, &Start { trace: VERSION, status, signal, accesses: report.accesses })?;
     for input in report.touched.inputs() {
         let error = input.error.map(error_name);
         let identity = input.identity.map(Identity::from);
         let Input { path, target, .. } = input;
         let uses = input.uses().map(super::Use::name).collect();
         let target = target.map(Bytes::path);
-        line(out, &InputLine { input: Bytes::path(path), uses, target, identity, error: error.as_deref() })?;
+        // Without an identity the first access to its content changed it.
+        let changed = Content { sha256: None, changed: true };
+        let known = |recorded| content(path, Some(recorded));
+        let content = (digests && input.is_content()).then(|| input.identity.map_or(changed, known));
+        let error = error.as_deref();
+        line(out, &InputLine { input: Bytes::path(path), uses, target, identity, content, error })?;
     }
     for Output { path, change, is_directory } in report.touched.outputs() {
-        line(out, &OutputLine { output: Bytes::path(path), change: change.name(), directory: is_directory })?;
+        let is_file = matches!(change, Change::Made | Change::Written) && !is_directory;
+        let content = (digests && is_file).then(|| content(path, None));
+        line(out, &OutputLine { output: Bytes::path(path), change: change.name(), directory: is_directory, content })?;
     }
     for path in &report.outside {
-        line(out, &OutsideLine { outside: Bytes::path(path) })?;
+        line(out, &OutsideLine { outside: Bytes::path(path), descriptor: None })?;
+    }
+    for super::Inherited { descriptor, path } in &report.inherited {
+        line(out, &OutsideLine { outside: Bytes::path(path), descriptor: Some(*descriptor) })?;
     }
     line(out, &End { end: true })
 }

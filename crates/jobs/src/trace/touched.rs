@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use inarch_vfs::{Access, AccessKind, AccessSink, Identity};
 use rustix::io::Errno;
@@ -284,9 +284,9 @@ impl Touched {
         })
     }
 
-    /// Without what is at or beneath `outside`.
-    pub(super) fn within(mut self, outside: &[PathBuf]) -> Touched {
-        self.paths.retain(|path, _| !outside.iter().any(|outside| shown_path(path).starts_with(outside)));
+    /// Without some paths.
+    pub(super) fn without(mut self, is_left_out: impl Fn(&Path) -> bool) -> Touched {
+        self.paths.retain(|path, _| !is_left_out(shown_path(path)));
         self
     }
 
