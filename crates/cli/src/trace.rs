@@ -105,7 +105,7 @@ pub fn run(arguments: TraceArguments) -> anyhow::Result<ExitCode> {
         return stored::run(stored);
     }
     let base = std::env::current_dir().context("the working directory")?;
-    let ignored = Ignored::new(&ignore, &base).context("--ignore")?;
+    let ignored = Ignored::new(&ignore, &base).map_err(|error| anyhow::anyhow!("--ignore: {error}"))?;
     let expected = expect.as_ref().map(|list| Expectations::read(list, &base)).transpose()?;
     // What cannot be written is known before the command has run.
     let open = |path: &PathBuf| create_named(path).with_context(|| format!("{}: cannot write there", shown(path)));
